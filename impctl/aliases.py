@@ -1,0 +1,30 @@
+"""Shared type names, so that a signature says what an integer or a string stands for.
+
+Law: an alias here never carries behaviour. Out of scope: value types of SQL (see `data.schema`).
+"""
+
+from __future__ import annotations
+
+TableName = str
+"""Name of a table as the workload file spells it."""
+
+ColumnName = str
+"""Name of a column as the Delta schema spells it."""
+
+QueryName = str
+"""Name of a query as the workload file spells it."""
+
+TableVersion = int
+"""Version number of a Delta table, 0 and up."""
+
+Weight = int
+"""Signed multiplicity of a row in a batch: +1 an insertion, -1 a deletion."""
+
+FragmentId = int
+"""Number of a fragment in its partition; the last one holds NULL."""
+
+AttributeId = str
+"""Identity of a column inside one plan, unique over the whole plan (`sales#1.price`)."""
+
+AccessId = str
+"""Identity of one occurrence of a table in a query (`sales#1`)."""

@@ -1,0 +1,150 @@
+"""Value types as Spark SQL and Delta name them, columns and schemas.
+
+Law: a `SqlType` is a plain value; two types are equal exactly when Spark calls them the same.
+Out of scope: what an expression's type is (`expr.types`), values (`data.vector`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Kind(StrEnum):
+    """The families of Delta types; the value is Delta's own name for it."""
+
+    BOOLEAN = "boolean"
+    BYTE = "byte"
+    SHORT = "short"
+    INTEGER = "integer"
+    LONG = "long"
+    FLOAT = "float"
+    DOUBLE = "double"
+    DECIMAL = "decimal"
+    STRING = "string"
+    BINARY = "binary"
+    DATE = "date"
+    TIMESTAMP = "timestamp"
+    TIMESTAMP_NTZ = "timestamp_ntz"
+    NULL = "void"
+    OTHER = "other"
+    """Structs, arrays, maps, variant: carried by name, never computed with."""
+
+
+INTEGRAL = frozenset({Kind.BYTE, Kind.SHORT, Kind.INTEGER, Kind.LONG})
+FRACTIONAL = frozenset({Kind.FLOAT, Kind.DOUBLE})
+NUMERIC = INTEGRAL | FRACTIONAL | {Kind.DECIMAL}
+TEMPORAL = frozenset({Kind.DATE, Kind.TIMESTAMP, Kind.TIMESTAMP_NTZ})
+
+_SPARK_NAMES = {
+    Kind.BYTE: "tinyint",
+    Kind.SHORT: "smallint",
+    Kind.INTEGER: "int",
+    Kind.LONG: "bigint",
+}
+_DELTA_DECIMAL = re.compile(r"decimal\((\d+),\s*(-?\d+)\)")
+
+
+@dataclass(frozen=True, slots=True)
+class SqlType:
+    """One Spark SQL type; precision and scale only for decimals, detail only for OTHER."""
+
+    kind: Kind
+    precision: int = 0
+    scale: int = 0
+    detail: str = ""
+
+    @property
+    def spark_name(self) -> str:
+        """The type as Spark's DDL spells it."""
+        if self.kind is Kind.DECIMAL:
+            return f"decimal({self.precision},{self.scale})"
+        if self.kind is Kind.OTHER:
+            return self.detail
+        return _SPARK_NAMES.get(self.kind, self.kind.value)
+
+    @property
+    def is_numeric(self) -> bool:
+        return self.kind in NUMERIC
+
+    @property
+    def is_integral(self) -> bool:
+        return self.kind in INTEGRAL
+
+    @property
+    def is_fractional(self) -> bool:
+        """Binary floating point: sums depend on order, NaN exists."""
+        return self.kind in FRACTIONAL
+
+    def __str__(self) -> str:
+        return self.spark_name
+
+
+BOOLEAN = SqlType(Kind.BOOLEAN)
+BYTE = SqlType(Kind.BYTE)
+SHORT = SqlType(Kind.SHORT)
+INTEGER = SqlType(Kind.INTEGER)
+LONG = SqlType(Kind.LONG)
+FLOAT = SqlType(Kind.FLOAT)
+DOUBLE = SqlType(Kind.DOUBLE)
+STRING = SqlType(Kind.STRING)
+BINARY = SqlType(Kind.BINARY)
+DATE = SqlType(Kind.DATE)
+TIMESTAMP = SqlType(Kind.TIMESTAMP)
+TIMESTAMP_NTZ = SqlType(Kind.TIMESTAMP_NTZ)
+NULL = SqlType(Kind.NULL)
+
+
+def decimal(precision: int, scale: int) -> SqlType:
+    """`decimal(precision, scale)`; precision 1 to 38."""
+    return SqlType(Kind.DECIMAL, precision, scale)
+
+
+def other(detail: str) -> SqlType:
+    """A type impctl only passes through, by its Spark name."""
+    return SqlType(Kind.OTHER, detail=detail)
+
+
+def from_delta(name: str) -> SqlType:
+    """The type for a primitive type name of the Delta log; anything else becomes OTHER."""
+    found = _DELTA_DECIMAL.fullmatch(name)
+    if found is not None:
+        return decimal(int(found.group(1)), int(found.group(2)))
+    try:
+        kind = Kind(name)
+    except ValueError:
+        return other(name)
+    return SqlType(kind) if kind not in (Kind.DECIMAL, Kind.OTHER) else other(name)
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A named, typed column of a table."""
+
+    name: str
+    type: SqlType
+    nullable: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Schema:
+    """The columns of a table, in order; names are unique without regard to case, as in Spark."""
+
+    columns: tuple[Column, ...]
+
+    def __iter__(self) -> Iterator[Column]:
+        return iter(self.columns)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(column.name for column in self.columns)
+
+    def find(self, name: str) -> Column | None:
+        """The column of that name, compared without regard to case as Spark does."""
+        wanted = name.lower()
+        for column in self.columns:
+            if column.name.lower() == wanted:
+                return column
+        return None

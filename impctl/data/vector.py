@@ -1,0 +1,182 @@
+"""One column of values in the form the engine computes with.
+
+Law: `values` is a NumPy array for everything but strings and binary, which stay Arrow arrays;
+`valid` is None when no value is NULL; a slot that is NULL holds an arbitrary value that nobody
+may look at. Canonical values: integers, dates (days) and timestamps (microseconds) as int64;
+booleans as bool; decimals as unscaled integers (int64, or Python ints in an object array where
+they do not fit); FLOAT and DOUBLE as float64. `error` bounds how far a float value may lie from
+what Spark would compute; None means it is exact.
+Out of scope: expressions (`expr.evaluate`), key codes (`data.keys`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from impctl.data.schema import Kind, SqlType
+from impctl.errors import TableError
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+Bools = npt.NDArray[np.bool_]
+
+INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
+_INT_LIKE = frozenset(
+    {Kind.BYTE, Kind.SHORT, Kind.INTEGER, Kind.LONG, Kind.DATE, Kind.TIMESTAMP, Kind.TIMESTAMP_NTZ}
+)
+_TEXTUAL = frozenset({Kind.STRING, Kind.BINARY})
+
+
+@dataclass(frozen=True, slots=True)
+class Vector:
+    """A typed column of n values; see the module for the canonical forms."""
+
+    type: SqlType
+    values: Any
+    """np.ndarray, or pa.Array for STRING and BINARY."""
+    valid: Bools | None = None
+    error: Floats | None = None
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    @property
+    def is_textual(self) -> bool:
+        return self.type.kind in _TEXTUAL
+
+    def take(self, positions: npt.NDArray[Any]) -> Vector:
+        """The values at these positions, in that order; shape (len(positions),)."""
+        if self.is_textual:
+            values: Any = self.values.take(pa.array(positions))
+        else:
+            values = self.values[positions]
+        return Vector(
+            self.type,
+            values,
+            None if self.valid is None else self.valid[positions],
+            None if self.error is None else self.error[positions],
+        )
+
+    def keep(self, mask: Bools) -> Vector:
+        """The values where `mask` is set."""
+        return self.take(np.flatnonzero(mask))
+
+    def validity(self) -> Bools:
+        """`valid`, spelled out."""
+        return np.ones(len(self), dtype=np.bool_) if self.valid is None else self.valid
+
+    def to_arrow(self) -> pa.Array:
+        """An Arrow array that `from_arrow` turns back into an equal vector (errors are dropped)."""
+        mask = None if self.valid is None else ~self.valid
+        if self.is_textual:
+            return self.values
+        if self.values.dtype == object:
+            return _wide_to_arrow(self)
+        return pa.array(self.values, mask=mask)
+
+
+def _wide_to_arrow(vector: Vector) -> pa.Array:
+    valid = vector.validity()
+    texts = [str(value) if ok else None for value, ok in zip(vector.values, valid, strict=True)]
+    return pa.array(texts, pa.string()).cast(pa.decimal128(38, 0))
+
+
+def from_arrow(array: pa.Array | pa.ChunkedArray, kind: SqlType) -> Vector:
+    """A vector of that SQL type from what deltalake, Spark or our own files deliver.
+
+    Raises TableError for a type impctl never computes with.
+    """
+    if isinstance(array, pa.ChunkedArray):
+        array = array.combine_chunks() if array.num_chunks != 1 else array.chunk(0)
+    if isinstance(array, pa.DictionaryArray):
+        array = array.dictionary_decode()
+    valid = None if array.null_count == 0 else array.is_valid().to_numpy(zero_copy_only=False)
+    if kind.kind in _TEXTUAL:
+        return Vector(kind, _textual(array, kind), valid)
+    if kind.kind is Kind.NULL or pa.types.is_null(array.type):
+        return Vector(kind, np.zeros(len(array), dtype=np.int64), np.zeros(len(array), dtype=np.bool_))
+    if kind.kind in _INT_LIKE:
+        return Vector(kind, _integers(array, kind), valid)
+    if kind.kind is Kind.BOOLEAN:
+        filled = array if valid is None else array.fill_null(False)
+        return Vector(kind, filled.to_numpy(zero_copy_only=False), valid)
+    if kind.is_fractional:
+        return Vector(kind, _numpy(array, valid, pa.float64()).astype(np.float64, copy=False), valid)
+    if kind.kind is Kind.DECIMAL:
+        return Vector(kind, _unscaled(array, kind), valid)
+    raise TableError(
+        f"A column of type `{kind}` cannot be computed with",
+        hint="use the column only where Spark evaluates it, or leave it out of the query",
+    )
+
+
+def _textual(array: pa.Array, kind: SqlType) -> pa.Array:
+    wanted = pa.large_string() if kind.kind is Kind.STRING else pa.large_binary()
+    return array if array.type == wanted else array.cast(wanted)
+
+
+def _numpy(array: pa.Array, valid: Bools | None, wanted: pa.DataType) -> Any:
+    if array.type != wanted:
+        array = array.cast(wanted)
+    if valid is not None:
+        array = array.fill_null(0)
+    return array.to_numpy(zero_copy_only=False)
+
+
+def _integers(array: pa.Array, kind: SqlType) -> Ints:
+    """Integers, days or microseconds as int64, whatever unit the reader chose."""
+    if pa.types.is_timestamp(array.type):
+        if array.type.unit != "us":
+            array = array.cast(pa.timestamp("us", tz=array.type.tz))
+        array = array.view(pa.int64()) if array.offset == 0 else array.cast(pa.int64())
+    elif pa.types.is_date32(array.type):
+        array = array.cast(pa.int32())
+    elif pa.types.is_date64(array.type):
+        array = array.cast(pa.date32()).cast(pa.int32())
+    valid = None if array.null_count == 0 else array.is_valid().to_numpy(zero_copy_only=False)
+    return _numpy(array, valid, pa.int64())  # type: ignore[no-any-return]  # Arrow is untyped here
+
+
+def _unscaled(array: pa.Array, kind: SqlType) -> Any:
+    """Unscaled integers at the type's scale: int64 where all fit, else Python ints."""
+    if pa.types.is_integer(array.type):
+        valid = None if array.null_count == 0 else array.is_valid().to_numpy(zero_copy_only=False)
+        return _numpy(array, valid, pa.int64())
+    wanted = pa.decimal128(38, kind.scale)
+    if array.type != wanted:
+        array = array.cast(wanted)
+    words = np.frombuffer(array.buffers()[1], dtype=np.int64)
+    words = words[2 * array.offset : 2 * (array.offset + len(array))].reshape(-1, 2)
+    low, high = words[:, 0].copy(), words[:, 1]
+    if array.null_count:
+        dead = ~array.is_valid().to_numpy(zero_copy_only=False)
+        low[dead] = 0
+        high = np.where(dead, 0, high)
+    if bool(np.all(high == (low >> 63))):
+        return low
+    return np.array([(int(h) << 64) | (int(lo) & (2**64 - 1)) for lo, h in zip(low, high, strict=True)], dtype=object)
+
+
+def concat(vectors: list[Vector]) -> Vector:
+    """One vector after the other; all of one type, at least one."""
+    first = vectors[0]
+    if len(vectors) == 1:
+        return first
+    valid = None
+    if any(vector.valid is not None for vector in vectors):
+        valid = np.concatenate([vector.validity() for vector in vectors])
+    error = None
+    if any(vector.error is not None for vector in vectors):
+        error = np.concatenate(
+            [np.zeros(len(v)) if v.error is None else v.error for v in vectors]
+        )
+    if first.is_textual:
+        values: Any = pa.concat_arrays([vector.values for vector in vectors])
+    else:
+        values = np.concatenate([vector.values for vector in vectors])
+    return Vector(first.type, values, valid, error)

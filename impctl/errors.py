@@ -1,0 +1,205 @@
+"""Everything that can go wrong, as one tree; each error knows its exit code, code, place and hint.
+
+    ImpctlError                          1  unexpected
+    ├── UsageError                       2  usage or configuration
+    │   └── WorkloadError                2  the workload file, all problems at once
+    ├── UnsupportedError                 3  query or table not supported
+    │   ├── QueryError                   3  the SQL text: unknown column, unsupported construct
+    │   ├── TableError                   3  the Delta table: missing, unreadable feature
+    │   ├── UnsafeSketchError            3  the attribute asked for is not safe for the query
+    │   └── EvaluationError              3  the query itself fails on a row (overflow, division by zero)
+    ├── PolicyRefusedError               4  policy `strict` forbids what would be needed
+    ├── UnsoundSketchError               5  verification found a sketch too small
+    ├── RetryableError                   6  try again later
+    │   ├── LockHeldError                6  another writer is at work
+    │   └── StorageError                 6  the disk or the object store failed
+    └── RecaptureNeededError             7  the sketch cannot be carried on from what is left
+        ├── HistoryGoneError             7  change feed or data files needed are gone
+        ├── TableRecreatedError          7  another table stands at the path now
+        ├── SchemaChangedError           7  a column the query reads changed
+        ├── AssumptionBrokenError        7  a fact that made the sketch safe no longer holds
+        ├── StateCorruptError            7  a state file is missing, truncated or altered
+        └── CountBelowZeroError          7  the change removes rows the state never saw
+
+Law: a message says what happened and where, a hint what to do; no stack trace is needed to act.
+Out of scope: rendering (see `cli.boundary`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """A place in a text: file (or a name for it) with 1-based line and column."""
+
+    file: str
+    line: int
+    column: int
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}:{self.column}"
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One of several things wrong with a text; `WorkloadError` carries all of them."""
+
+    message: str
+    location: Location | None = None
+    hint: str | None = None
+
+
+class ImpctlError(Exception):
+    """Root of every error impctl raises on purpose.
+
+    `code` is a stable name for machines (snake case), `hint` what the user can do.
+    """
+
+    exit_code: int = 1
+    default_code: str = "unexpected"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        hint: str | None = None,
+        code: str | None = None,
+        location: Location | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+        self.code = code if code is not None else self.default_code
+        self.location = location
+
+
+class UsageError(ImpctlError):
+    """Flags, settings or configuration that make no sense."""
+
+    exit_code = 2
+    default_code = "usage"
+
+
+class WorkloadError(UsageError):
+    """The workload file is wrong; `problems` lists everything found, in file order."""
+
+    default_code = "workload_invalid"
+
+    def __init__(self, message: str, problems: Sequence[Problem], *, hint: str | None = None) -> None:
+        first = problems[0] if problems else None
+        super().__init__(
+            message,
+            hint=hint if hint is not None or first is None else first.hint,
+            location=first.location if first is not None else None,
+        )
+        self.problems = tuple(problems)
+
+
+class UnsupportedError(ImpctlError):
+    """A query or table that impctl refuses rather than guesses about."""
+
+    exit_code = 3
+    default_code = "unsupported"
+
+
+class QueryError(UnsupportedError):
+    """The SQL text cannot be used: syntax, unknown name, unsupported construct."""
+
+    default_code = "query_unsupported"
+
+
+class TableError(UnsupportedError):
+    """The Delta table is missing or needs a feature impctl does not know."""
+
+    default_code = "table_unsupported"
+
+
+class UnsafeSketchError(UnsupportedError):
+    """No safe attribute, or the attribute asked for is not safe; the message says why."""
+
+    default_code = "sketch_unsafe"
+
+
+class EvaluationError(UnsupportedError):
+    """A row on which the query itself fails under ANSI rules, as it would in Spark."""
+
+    default_code = "evaluation_failed"
+
+
+class PolicyRefusedError(ImpctlError):
+    """Policy `strict` forbids the action that would be needed."""
+
+    exit_code = 4
+    default_code = "policy_refused"
+
+
+class UnsoundSketchError(ImpctlError):
+    """Verification found fragments the stored sketch lacks, or differing results."""
+
+    exit_code = 5
+    default_code = "sketch_unsound"
+
+
+class RetryableError(ImpctlError):
+    """The same command may succeed later."""
+
+    exit_code = 6
+    default_code = "retryable"
+
+
+class LockHeldError(RetryableError):
+    """Another live process holds the writer's lock of the store."""
+
+    default_code = "lock_held"
+
+
+class StorageError(RetryableError):
+    """Reading or writing files failed for a reason outside impctl."""
+
+    default_code = "storage_failed"
+
+
+class RecaptureNeededError(ImpctlError):
+    """The stored sketch cannot be carried on incrementally; recapture is the way."""
+
+    exit_code = 7
+    default_code = "recapture_needed"
+
+
+class HistoryGoneError(RecaptureNeededError):
+    """Change feed entries or data files between the two versions are gone."""
+
+    default_code = "history_gone"
+
+
+class TableRecreatedError(RecaptureNeededError):
+    """The table at the path is not the one the sketch was captured from."""
+
+    default_code = "table_recreated"
+
+
+class SchemaChangedError(RecaptureNeededError):
+    """A column that the query reads was renamed, dropped or retyped."""
+
+    default_code = "schema_changed"
+
+
+class AssumptionBrokenError(RecaptureNeededError):
+    """A sign or null fact that the sketch's safety rests on no longer holds."""
+
+    default_code = "assumption_broken"
+
+
+class StateCorruptError(RecaptureNeededError):
+    """Stored operator state does not match its checksum, or is missing."""
+
+    default_code = "state_corrupt"
+
+
+class CountBelowZeroError(RecaptureNeededError):
+    """A batch removes rows that the state says were never there."""
+
+    default_code = "count_below_zero"

@@ -1,0 +1,283 @@
+"""Frozen nodes of scalar expressions, each keeping its place in the SQL text.
+
+Law: two nodes are equal when they mean the same text, wherever they stand (spans do not count).
+A node holds what it is, never a value of a row. Out of scope: types (`expr.types`), aggregate
+calls and subqueries (`plan.nodes`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from decimal import Decimal
+from enum import StrEnum
+
+from impctl.aliases import AttributeId
+from impctl.data.schema import SqlType
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A stretch of the SQL text: character offsets, and line and column (1-based) of its start."""
+
+    start: int
+    end: int
+    line: int
+    column: int
+
+
+class ArithmeticOp(StrEnum):
+    ADD = "+"
+    SUBTRACT = "-"
+    MULTIPLY = "*"
+    DIVIDE = "/"
+    INTEGER_DIVIDE = "div"
+    REMAINDER = "%"
+
+
+class CompareOp(StrEnum):
+    EQUAL = "="
+    NOT_EQUAL = "<>"
+    LESS = "<"
+    LESS_EQUAL = "<="
+    GREATER = ">"
+    GREATER_EQUAL = ">="
+    NULL_SAFE_EQUAL = "<=>"
+
+
+LiteralValue = bool | int | float | str | Decimal | bytes | None
+"""DATE literals hold days, timestamps microseconds since 1970-01-01 (UTC for TIMESTAMP)."""
+
+
+def _span() -> Span | None:
+    return field(default=None, compare=False, kw_only=True)  # type: ignore[no-any-return]  # dataclasses.field is untyped here
+
+
+@dataclass(frozen=True, slots=True)
+class Literal:
+    """A typed constant; NULL has value None."""
+
+    value: LiteralValue
+    type: SqlType
+    span: Span | None = _span()
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnRef:
+    """A column of the input, by its identity in the plan."""
+
+    id: AttributeId
+    type: SqlType
+    nullable: bool = True
+    span: Span | None = _span()
+
+
+@dataclass(frozen=True, slots=True)
+class Arithmetic:
+    op: ArithmeticOp
+    left: Expr
+    right: Expr
+    span: Span | None = _span()
+
+
+@dataclass(frozen=True, slots=True)
+class Negate:
+    operand: Expr
+    span: Span | None = _span()
+
+
+@dataclass(frozen=True, slots=True)
+class Compare:
+    op: CompareOp
+    left: Expr
+    right: Expr
+    span: Span | None = _span()
+
+
+@dataclass(frozen=True, slots=True)
+class And:
+    operands: tuple[Expr, ...]
+    span: Span | None = _span()
+
+
+@dataclass(frozen=True, slots=True)
+class Or:
+    operands: tuple[Expr, ...]
+    span: Span | None = _span()
+
+
+@dataclass(frozen=True, slots=True)
+class Not:
+    operand: Expr
+    span: Span | None = _span()
+
+
+@dataclass(frozen=True, slots=True)
+class IsNull:
+    operand: Expr
+    span: Span | None = _span()
+
+
+@dataclass(frozen=True, slots=True)
+class InList:
+    """`operand IN (option, ...)`; the options are expressions, normally literals."""
+
+    operand: Expr
+    options: tuple[Expr, ...]
+    span: Span | None = _span()
+
+
+@dataclass(frozen=True, slots=True)
+class Like:
+    operand: Expr
+    pattern: str
+    escape: str = "\\"
+    span: Span | None = _span()
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """Searched CASE; `CASE x WHEN v` and IF are brought to this form. No ELSE is a NULL literal."""
+
+    branches: tuple[tuple[Expr, Expr], ...]
+    default: Expr
+    span: Span | None = _span()
+
+
+@dataclass(frozen=True, slots=True)
+class Coalesce:
+    operands: tuple[Expr, ...]
+    span: Span | None = _span()
+
+
+@dataclass(frozen=True, slots=True)
+class Cast:
+    """CAST under ANSI rules: a value that does not fit is an error, not NULL."""
+
+    operand: Expr
+    type: SqlType
+    span: Span | None = _span()
+
+
+@dataclass(frozen=True, slots=True)
+class Mean:
+    """What AVG means once split: `total / count`, NULL for count 0, in AVG's result type."""
+
+    total: Expr
+    count: Expr
+    type: SqlType
+    span: Span | None = _span()
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """Any other deterministic scalar function, kept by name so that Spark can be asked.
+
+    `type` is None where impctl does not know the result type.
+    """
+
+    name: str
+    arguments: tuple[Expr, ...]
+    type: SqlType | None = None
+    span: Span | None = _span()
+
+
+Expr = (
+    Literal
+    | ColumnRef
+    | Arithmetic
+    | Negate
+    | Compare
+    | And
+    | Or
+    | Not
+    | IsNull
+    | InList
+    | Like
+    | Case
+    | Coalesce
+    | Cast
+    | Mean
+    | Call
+)
+
+
+def children(expr: Expr) -> tuple[Expr, ...]:
+    """The direct parts of an expression, in reading order."""
+    match expr:
+        case Literal() | ColumnRef():
+            return ()
+        case Arithmetic() | Compare():
+            return (expr.left, expr.right)
+        case Negate() | Not() | IsNull() | Cast() | Like():
+            return (expr.operand,)
+        case And() | Or() | Coalesce():
+            return expr.operands
+        case InList():
+            return (expr.operand, *expr.options)
+        case Case():
+            return (*(part for branch in expr.branches for part in branch), expr.default)
+        case Mean():
+            return (expr.total, expr.count)
+        case Call():
+            return expr.arguments
+
+
+def with_children(expr: Expr, parts: tuple[Expr, ...]) -> Expr:
+    """The same expression over other parts, given in the order of `children`."""
+    match expr:
+        case Literal() | ColumnRef():
+            return expr
+        case Arithmetic() | Compare():
+            return replace(expr, left=parts[0], right=parts[1])
+        case Negate() | Not() | IsNull() | Cast() | Like():
+            return replace(expr, operand=parts[0])
+        case And() | Or() | Coalesce():
+            return replace(expr, operands=parts)
+        case InList():
+            return replace(expr, operand=parts[0], options=parts[1:])
+        case Case():
+            pairs = tuple(zip(parts[:-1:2], parts[1:-1:2], strict=True))
+            return replace(expr, branches=pairs, default=parts[-1])
+        case Mean():
+            return replace(expr, total=parts[0], count=parts[1])
+        case Call():
+            return replace(expr, arguments=parts)
+
+
+def walk(expr: Expr) -> Iterator[Expr]:
+    """The expression and all its parts, outermost first."""
+    yield expr
+    for part in children(expr):
+        yield from walk(part)
+
+
+def columns_of(expr: Expr) -> frozenset[AttributeId]:
+    """Identities of all columns the expression reads."""
+    return frozenset(part.id for part in walk(expr) if isinstance(part, ColumnRef))
+
+
+def transform(expr: Expr, change: Callable[[Expr], Expr | None]) -> Expr:
+    """The expression rebuilt from the leaves; `change` answers None to keep a node as it is."""
+    parts = children(expr)
+    rebuilt = tuple(transform(part, change) for part in parts)
+    if any(new is not old for new, old in zip(rebuilt, parts, strict=True)):
+        expr = with_children(expr, rebuilt)
+    changed = change(expr)
+    return expr if changed is None else changed
+
+
+def substitute(expr: Expr, replacements: dict[AttributeId, Expr]) -> Expr:
+    """The expression with columns replaced; columns not named stay."""
+
+    def swap(part: Expr) -> Expr | None:
+        return replacements.get(part.id) if isinstance(part, ColumnRef) else None
+
+    return transform(expr, swap)
+
+
+def conjuncts(expr: Expr) -> tuple[Expr, ...]:
+    """The parts of a conjunction, nested ones flattened; a single predicate is its own part."""
+    if isinstance(expr, And):
+        return tuple(part for operand in expr.operands for part in conjuncts(operand))
+    return (expr,)

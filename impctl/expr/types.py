@@ -1,0 +1,219 @@
+"""Result types of expressions as Spark 4 with ANSI on infers them.
+
+Law: the answer is Spark's own type, or None where impctl does not know it; never a guess.
+Source: Spark's DecimalPrecision and TypeCoercion rules, tried on Spark 4.3.
+"""
+
+from __future__ import annotations
+
+from functools import reduce
+
+from impctl.data.schema import (
+    BOOLEAN,
+    DOUBLE,
+    INTEGRAL,
+    LONG,
+    NULL,
+    Kind,
+    SqlType,
+    decimal,
+)
+from impctl.expr.nodes import (
+    And,
+    Arithmetic,
+    ArithmeticOp,
+    Call,
+    Case,
+    Cast,
+    Coalesce,
+    ColumnRef,
+    Compare,
+    Expr,
+    InList,
+    IsNull,
+    Like,
+    Literal,
+    Mean,
+    Negate,
+    Not,
+    Or,
+)
+
+MAX_PRECISION = 38
+_MINIMUM_ADJUSTED_SCALE = 6
+_INTEGRAL_ORDER = (Kind.BYTE, Kind.SHORT, Kind.INTEGER, Kind.LONG)
+_INTEGRAL_DIGITS = {Kind.BYTE: 3, Kind.SHORT: 5, Kind.INTEGER: 10, Kind.LONG: 20}
+
+
+def type_of(expr: Expr) -> SqlType | None:
+    """The expression's Spark type, or None where it is not known."""
+    match expr:
+        case Literal() | ColumnRef() | Cast() | Mean() | Call():
+            return expr.type
+        case Compare() | And() | Or() | Not() | IsNull() | InList() | Like():
+            return BOOLEAN
+        case Negate():
+            return type_of(expr.operand)
+        case Arithmetic():
+            left, right = type_of(expr.left), type_of(expr.right)
+            if left is None or right is None:
+                return None
+            return arithmetic_type(
+                expr.op, narrowed(expr.left, left, right), narrowed(expr.right, right, left)
+            )
+        case Case():
+            results = (*(result for _, result in expr.branches), expr.default)
+            return _common(results)
+        case Coalesce():
+            return _common(expr.operands)
+
+
+def _common(parts: tuple[Expr, ...]) -> SqlType | None:
+    types = [type_of(part) for part in parts]
+    known = [found for found in types if found is not None]
+    return reduce(_wider, known) if known and len(known) == len(types) else None
+
+
+def _wider(left: SqlType, right: SqlType) -> SqlType:
+    found = common_type(left, right)
+    return found if found is not None else SqlType(Kind.OTHER, detail=f"{left}/{right}")
+
+
+def common_type(left: SqlType, right: SqlType) -> SqlType | None:
+    """The type both sides are widened to in CASE, COALESCE, IN and comparisons; None if none."""
+    if left == right or right.kind is Kind.NULL:
+        return left
+    if left.kind is Kind.NULL:
+        return right
+    if not (left.is_numeric and right.is_numeric):
+        return None
+    if left.is_fractional or right.is_fractional:
+        both_float = {left.kind, right.kind} <= {Kind.FLOAT, *INTEGRAL}
+        return SqlType(Kind.FLOAT) if both_float and Kind.DECIMAL not in {left.kind, right.kind} else DOUBLE
+    if left.is_integral and right.is_integral:
+        return max(left, right, key=lambda t: _INTEGRAL_ORDER.index(t.kind))
+    a, b = as_decimal(left), as_decimal(right)
+    scale = max(a.scale, b.scale)
+    whole = max(a.precision - a.scale, b.precision - b.scale)
+    return _bounded(whole + scale, scale)
+
+
+def as_decimal(source: SqlType) -> SqlType:
+    """The decimal an integral type is widened to; decimals stay."""
+    if source.kind is Kind.DECIMAL:
+        return source
+    return decimal(_INTEGRAL_DIGITS[source.kind], 0)
+
+
+def narrowed(expr: Expr, own: SqlType, beside: SqlType) -> SqlType:
+    """An integer literal beside a decimal counts with just its digits, as in Spark."""
+    if isinstance(expr, Literal) and own.is_integral and beside.kind is Kind.DECIMAL:
+        return decimal(max(len(str(abs(int(str(expr.value))))), 1), 0)
+    return own
+
+
+def arithmetic_type(op: ArithmeticOp, left: SqlType, right: SqlType) -> SqlType | None:
+    """Result type of a binary arithmetic operator over numbers; None for other operands."""
+    if left.kind is Kind.NULL and right.kind is Kind.NULL:
+        return NULL
+    if left.kind is Kind.NULL:
+        left = right
+    if right.kind is Kind.NULL:
+        right = left
+    if not (left.is_numeric and right.is_numeric):
+        return None
+    if left.is_fractional or right.is_fractional:
+        return _fractional_type(op, left, right)
+    if left.is_integral and right.is_integral:
+        if op is ArithmeticOp.DIVIDE:
+            return DOUBLE
+        if op is ArithmeticOp.INTEGER_DIVIDE:
+            return LONG
+        return common_type(left, right)
+    return _decimal_type(op, as_decimal(left), as_decimal(right))
+
+
+def _fractional_type(op: ArithmeticOp, left: SqlType, right: SqlType) -> SqlType | None:
+    if op is ArithmeticOp.INTEGER_DIVIDE:
+        return None
+    wide = common_type(left, right)
+    if wide is not None and wide.kind is Kind.FLOAT:
+        # Spark keeps FLOAT arithmetic in single precision; impctl computes in doubles only.
+        return DOUBLE if op is ArithmeticOp.DIVIDE else SqlType(Kind.FLOAT)
+    return wide
+
+
+def _decimal_type(op: ArithmeticOp, left: SqlType, right: SqlType) -> SqlType | None:
+    p1, s1, p2, s2 = left.precision, left.scale, right.precision, right.scale
+    match op:
+        case ArithmeticOp.ADD | ArithmeticOp.SUBTRACT:
+            scale = max(s1, s2)
+            return _adjusted(max(p1 - s1, p2 - s2) + scale + 1, scale)
+        case ArithmeticOp.MULTIPLY:
+            return _adjusted(p1 + p2 + 1, s1 + s2)
+        case ArithmeticOp.DIVIDE:
+            scale = max(_MINIMUM_ADJUSTED_SCALE, s1 + p2 + 1)
+            return _adjusted(p1 - s1 + s2 + scale, scale)
+        case ArithmeticOp.REMAINDER:
+            scale = max(s1, s2)
+            return _adjusted(min(p1 - s1, p2 - s2) + scale, scale)
+        case ArithmeticOp.INTEGER_DIVIDE:
+            return LONG
+
+
+def _bounded(precision: int, scale: int) -> SqlType:
+    return decimal(min(precision, MAX_PRECISION), min(scale, MAX_PRECISION))
+
+
+def _adjusted(precision: int, scale: int) -> SqlType:
+    """Spark's adjustPrecisionScale: beyond 38 digits the scale gives way, down to 6."""
+    if precision <= MAX_PRECISION:
+        return decimal(precision, scale)
+    digits = precision - scale
+    kept = max(MAX_PRECISION - digits, min(scale, _MINIMUM_ADJUSTED_SCALE))
+    return decimal(MAX_PRECISION, kept)
+
+
+def sum_type(argument: SqlType) -> SqlType | None:
+    """Result type of SUM; None for an argument SUM does not take."""
+    if argument.is_integral:
+        return LONG
+    if argument.is_fractional:
+        return DOUBLE
+    if argument.kind is Kind.DECIMAL:
+        return _bounded(argument.precision + 10, argument.scale)
+    return None
+
+
+def average_type(argument: SqlType) -> SqlType | None:
+    """Result type of AVG; None for an argument AVG does not take."""
+    if argument.is_integral or argument.is_fractional:
+        return DOUBLE
+    if argument.kind is Kind.DECIMAL:
+        return _bounded(argument.precision + 4, argument.scale + 4)
+    return None
+
+
+def is_nullable(expr: Expr) -> bool:
+    """Whether the value may be NULL, as far as the shape tells; True when unsure."""
+    match expr:
+        case Literal():
+            return expr.value is None
+        case ColumnRef():
+            return expr.nullable
+        case IsNull():
+            return False
+        case Arithmetic() | Compare():
+            return is_nullable(expr.left) or is_nullable(expr.right)
+        case Negate() | Not() | Cast() | Like():
+            return is_nullable(expr.operand)
+        case And() | Or():
+            return any(is_nullable(part) for part in expr.operands)
+        case InList():
+            return is_nullable(expr.operand) or any(is_nullable(part) for part in expr.options)
+        case Case():
+            return any(is_nullable(result) for _, result in expr.branches) or is_nullable(expr.default)
+        case Coalesce():
+            return all(is_nullable(part) for part in expr.operands)
+        case Mean() | Call():
+            return True

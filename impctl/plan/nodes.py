@@ -1,0 +1,311 @@
+"""Frozen plan nodes for the whole intended algebra.
+
+Law: every column has one identity (`Attribute.id`) that is unique in the whole plan, so that an
+expression means the same wherever it is moved; names are only for people and for the result.
+Every node keeps its place in the SQL text. HAVING is a Select above an Aggregate.
+Out of scope: how nodes are made (`plan.parse`), evaluated (`engine`) or written (`capture`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+
+from impctl.aliases import AccessId, AttributeId, ColumnName, TableName
+from impctl.data.schema import Schema, SqlType, other
+from impctl.expr.nodes import ColumnRef, Expr, Span
+
+Catalog = Mapping[TableName, Schema]
+"""Schemas of the tables a query may name, by name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attribute:
+    """An output column of a node. `type` is None where impctl cannot tell it."""
+
+    id: AttributeId
+    name: ColumnName
+    type: SqlType | None
+    nullable: bool = True
+
+    def ref(self, span: Span | None = None) -> ColumnRef:
+        """An expression that reads this column (an unknown type reads as OTHER)."""
+        return ColumnRef(self.id, self.type or other("unknown"), self.nullable, span=span)
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """A computed output column: `expr AS attribute`."""
+
+    attribute: Attribute
+    expr: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class AggregateCall:
+    """`function([DISTINCT] arguments) [FILTER (WHERE condition)]`; COUNT(*) has no arguments.
+
+    `function` is lower case: count, sum, avg, min, max, or any other name Spark knows.
+    """
+
+    function: str
+    arguments: tuple[Expr, ...] = ()
+    distinct: bool = False
+    condition: Expr | None = None
+    span: Span | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class AggregateOutput:
+    """`call AS attribute`."""
+
+    attribute: Attribute
+    call: AggregateCall
+
+
+class JoinKind(StrEnum):
+    INNER = "inner"
+    LEFT = "left outer"
+    RIGHT = "right outer"
+    FULL = "full outer"
+    SEMI = "semi"
+    ANTI = "anti"
+
+
+class SetKind(StrEnum):
+    UNION = "union"
+    EXCEPT = "except"
+    INTERSECT = "intersect"
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """One occurrence of a table; `span` covers the table's name in the SQL text."""
+
+    access: AccessId
+    table: TableName
+    attributes: tuple[Attribute, ...]
+    span: Span | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Select:
+    """Rows for which the predicate is true (WHERE, HAVING)."""
+
+    child: Plan
+    predicate: Expr
+    span: Span | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Project:
+    """Exactly these output columns, in this order; keeps duplicates."""
+
+    child: Plan
+    outputs: tuple[Output, ...]
+    span: Span | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """Join of any kind; `condition` None is a cross join.
+
+    SEMI and ANTI put out the left columns only. `null_aware` marks NOT IN, whose anti join
+    yields nothing for a left row once any comparison is NULL.
+    """
+
+    kind: JoinKind
+    left: Plan
+    right: Plan
+    condition: Expr | None
+    null_aware: bool = False
+    span: Span | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Aggregate:
+    """GROUP BY `keys`; no keys is one global group, which exists on empty input too.
+
+    `grouping_sets` lists index tuples into `keys`; None is the plain GROUP BY.
+    """
+
+    child: Plan
+    keys: tuple[Output, ...]
+    aggregates: tuple[AggregateOutput, ...]
+    grouping_sets: tuple[tuple[int, ...], ...] | None = None
+    span: Span | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Distinct:
+    child: Plan
+    span: Span | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class SetOperation:
+    """UNION, EXCEPT or INTERSECT, with ALL or without; columns match by position.
+
+    `attributes` are the outputs; the i-th one comes from the i-th column of either side.
+    """
+
+    kind: SetKind
+    all: bool
+    left: Plan
+    right: Plan
+    attributes: tuple[Attribute, ...]
+    span: Span | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class SortKey:
+    """One ORDER BY term with its direction and place of NULLs spelled out."""
+
+    expr: Expr
+    descending: bool
+    nulls_first: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Sort:
+    """ORDER BY without LIMIT: no effect on which rows there are."""
+
+    child: Plan
+    order: tuple[SortKey, ...]
+    span: Span | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class TopK:
+    """ORDER BY ... LIMIT count OFFSET offset; an empty order is LIMIT alone.
+
+    `count` None is OFFSET alone.
+    """
+
+    child: Plan
+    order: tuple[SortKey, ...]
+    count: int | None
+    offset: int = 0
+    span: Span | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class WindowCall:
+    """`function(arguments) OVER (PARTITION BY ... ORDER BY ... frame)`."""
+
+    attribute: Attribute
+    function: str
+    arguments: tuple[Expr, ...]
+    partition_by: tuple[Expr, ...]
+    order: tuple[SortKey, ...]
+    frame: str | None = None
+    span: Span | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """The child's columns and one more per call."""
+
+    child: Plan
+    calls: tuple[WindowCall, ...]
+    span: Span | None = field(default=None, compare=False)
+
+
+Plan = (
+    Scan
+    | Select
+    | Project
+    | Join
+    | Aggregate
+    | Distinct
+    | SetOperation
+    | Sort
+    | TopK
+    | Window
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """A parsed query: its text, its plan, and the tables it reads, in order of appearance.
+
+    `nondeterministic` names constructs (with their spans) whose answer two runs need not share.
+    """
+
+    sql: str
+    root: Plan
+    nondeterministic: tuple[tuple[str, Span | None], ...] = ()
+
+
+def attributes_of(plan: Plan) -> tuple[Attribute, ...]:
+    """Output columns of a node, in order."""
+    match plan:
+        case Scan() | SetOperation():
+            return plan.attributes
+        case Project():
+            return tuple(output.attribute for output in plan.outputs)
+        case Aggregate():
+            return (
+                *(output.attribute for output in plan.keys),
+                *(output.attribute for output in plan.aggregates),
+            )
+        case Join():
+            return _join_attributes(plan)
+        case Window():
+            return (*attributes_of(plan.child), *(call.attribute for call in plan.calls))
+        case Select() | Distinct() | Sort() | TopK():
+            return attributes_of(plan.child)
+
+
+def _join_attributes(plan: Join) -> tuple[Attribute, ...]:
+    left, right = attributes_of(plan.left), attributes_of(plan.right)
+    match plan.kind:
+        case JoinKind.SEMI | JoinKind.ANTI:
+            return left
+        case JoinKind.INNER:
+            return (*left, *right)
+        case JoinKind.LEFT:
+            return (*left, *_nullable(right))
+        case JoinKind.RIGHT:
+            return (*_nullable(left), *right)
+        case JoinKind.FULL:
+            return (*_nullable(left), *_nullable(right))
+
+
+def _nullable(attributes: tuple[Attribute, ...]) -> tuple[Attribute, ...]:
+    return tuple(replace(attribute, nullable=True) for attribute in attributes)
+
+
+def inputs_of(plan: Plan) -> tuple[Plan, ...]:
+    """The direct inputs of a node, left to right."""
+    match plan:
+        case Scan():
+            return ()
+        case Join() | SetOperation():
+            return (plan.left, plan.right)
+        case Select() | Project() | Aggregate() | Distinct() | Sort() | TopK() | Window():
+            return (plan.child,)
+
+
+def with_inputs(plan: Plan, inputs: tuple[Plan, ...]) -> Plan:
+    """The same node over other inputs."""
+    match plan:
+        case Scan():
+            return plan
+        case Join() | SetOperation():
+            return replace(plan, left=inputs[0], right=inputs[1])
+        case Select() | Project() | Aggregate() | Distinct() | Sort() | TopK() | Window():
+            return replace(plan, child=inputs[0])
+
+
+def nodes_of(plan: Plan) -> Iterator[Plan]:
+    """The node and everything below it, outermost first."""
+    yield plan
+    for child in inputs_of(plan):
+        yield from nodes_of(child)
+
+
+def scans_of(plan: Plan) -> tuple[Scan, ...]:
+    """All table accesses, left to right."""
+    return tuple(node for node in nodes_of(plan) if isinstance(node, Scan))

@@ -1,0 +1,89 @@
+"""A set of fragments as few intervals on the bare attribute.
+
+Law: the intervals contain every value of every fragment in the set; closing a gap only adds
+(superset lemma, pbds.md 1). At most `limit` intervals, because Spark's generated filter falls off
+a cliff between 48 and 64 of them (pbds.md 3.3).
+Out of scope: SQL (`capture.use`), file statistics (`tables.prune`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from impctl.sketch.fragments import FragmentSet
+from impctl.sketch.partition import BoundaryValue, RangePartition
+
+MAX_INTERVALS = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """`low <= v < high`; None is open. The interval open above holds NaN too."""
+
+    low: BoundaryValue | None
+    high: BoundaryValue | None
+
+
+@dataclass(frozen=True, slots=True)
+class RangeFilter:
+    """What rows of an access to read: intervals in order, and whether NULL is wanted."""
+
+    partition: RangePartition
+    intervals: tuple[Interval, ...]
+    includes_null: bool
+
+    @property
+    def is_everything(self) -> bool:
+        return self.includes_null and self.intervals == (Interval(None, None),)
+
+    @property
+    def is_nothing(self) -> bool:
+        return not self.includes_null and not self.intervals
+
+
+def range_filter(
+    fragments: FragmentSet,
+    partition: RangePartition,
+    *,
+    limit: int = MAX_INTERVALS,
+    rows: Sequence[int] | None = None,
+) -> RangeFilter:
+    """The filter for a sketch; gaps with the fewest rows are closed first until `limit` are left.
+
+    `rows` are rows per fragment where known; otherwise every fragment weighs the same.
+    """
+    runs = _runs([f for f in fragments.ids if f != partition.null_fragment])
+    gaps = [
+        (sum(rows[end + 1 : start]) if rows is not None else start - end - 1, index)
+        for index, ((_, end), (start, _)) in enumerate(zip(runs, runs[1:], strict=False))
+    ]
+    closed = {index for _, index in sorted(gaps)[: max(0, len(runs) - limit)]}
+    merged: list[tuple[int, int]] = []
+    for index, run in enumerate(runs):
+        if index > 0 and index - 1 in closed:
+            merged[-1] = (merged[-1][0], run[1])
+        else:
+            merged.append(run)
+    return RangeFilter(
+        partition,
+        tuple(_interval(partition, first, last) for first, last in merged),
+        partition.null_fragment in fragments,
+    )
+
+
+def _runs(ids: list[int]) -> list[tuple[int, int]]:
+    """Maximal runs of consecutive ids as (first, last)."""
+    runs: list[tuple[int, int]] = []
+    for fragment in ids:
+        if runs and runs[-1][1] == fragment - 1:
+            runs[-1] = (runs[-1][0], fragment)
+        else:
+            runs.append((fragment, fragment))
+    return runs
+
+
+def _interval(partition: RangePartition, first: int, last: int) -> Interval:
+    low = None if first == 0 else partition.boundaries[first - 1]
+    high = None if last == partition.ranges - 1 else partition.boundaries[last]
+    return Interval(low, high)

@@ -1,0 +1,44 @@
+"""A sketch: which fragments of one table access a query needs, and how two sketches compare.
+
+Law: `covers` is the promise (a sketch may be too large, never too small); slack is what is too much.
+Out of scope: how a sketch is found (`capture`) or kept (`store`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from impctl.aliases import AccessId, TableVersion
+from impctl.sketch.fragments import FragmentSet
+from impctl.sketch.partition import RangePartition
+
+
+@dataclass(frozen=True, slots=True)
+class Sketch:
+    """Fragments of `partition` that the access `access` needs at `version` of its table."""
+
+    access: AccessId
+    partition: RangePartition
+    fragments: FragmentSet
+    version: TableVersion
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """One sketch held against the accurate one: `missing` is unsound, `extra` is slack."""
+
+    missing: tuple[int, ...]
+    extra: tuple[int, ...]
+
+    @property
+    def covers(self) -> bool:
+        return not self.missing
+
+    @property
+    def slack(self) -> int:
+        return len(self.extra)
+
+
+def compare(held: FragmentSet, accurate: FragmentSet) -> Comparison:
+    """How `held` relates to `accurate`; both over the same partition."""
+    return Comparison(accurate.minus(held).ids, held.minus(accurate).ids)
