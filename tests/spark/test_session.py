@@ -1,0 +1,66 @@
+"""The session: quiet, with one meaning of SQL, refusing settings that change it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from impctl.errors import UsageError
+from impctl.spark.session import FIXED, SparkSettings, open_session
+
+LOUD_PROGRAM = """
+from impctl.errors import ImpctlError
+from impctl.spark.session import SparkSettings, close_session, open_session
+from impctl.spark.run import run_sql
+
+session = open_session(SparkSettings("local[1]", {"spark.driver.memory": "1g"}))
+run_sql(session, "SELECT sum(id) FROM t", {"t": session.range(10)})
+try:
+    run_sql(session, "SELECT 1 / id FROM t", {"t": session.range(10)})
+except ImpctlError as error:
+    print(type(error).__name__)
+close_session(session)
+"""
+
+
+@pytest.mark.parametrize("name", sorted(FIXED))
+def test_settings_that_change_meaning_are_refused(name):
+    with pytest.raises(UsageError) as caught:
+        open_session(SparkSettings("local[1]", {name: "surely something else"}))
+    assert name in caught.value.message
+
+
+def test_spark_connect_is_refused_by_name():
+    with pytest.raises(UsageError) as caught:
+        open_session(SparkSettings("sc://host"))
+    assert "Spark Connect" in caught.value.message
+
+
+@pytest.mark.spark
+def test_nothing_but_the_answer_is_printed():
+    answer = subprocess.run(
+        [sys.executable, "-c", LOUD_PROGRAM], capture_output=True, text=True, check=False
+    )
+    assert answer.stderr == ""
+    assert answer.stdout == "EvaluationError\n"
+    assert answer.returncode == 0
+
+
+@pytest.mark.spark
+def test_fixed_settings_hold(spark):
+    for name, value in FIXED.items():
+        assert spark.conf.get(name) == value
+    assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
+
+
+@pytest.mark.spark
+def test_open_session_is_used_again(spark):
+    assert open_session(SparkSettings("local[2]")) is spark
+
+
+@pytest.mark.spark
+def test_environment_is_left_alone(spark):
+    assert "impctl-spark-" not in os.environ.get("JAVA_HOME", "")
