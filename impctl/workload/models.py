@@ -1,0 +1,157 @@
+"""What a workload file says, as frozen values.
+
+Law: a value here is complete and checked as far as the file alone allows: names refer to declared
+tables, paths are absolute or URIs, variables are resolved. Values that may hold secrets stay out
+of `repr`. Out of scope: whether tables, columns and SQL exist or make sense (`tables`, `plan`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import date, datetime
+from enum import StrEnum
+
+from impctl.aliases import ColumnName, QueryName, TableName
+from impctl.errors import Location
+
+CellValue = int | float | str | bool | date | datetime | None
+"""A value of a row to insert, as the file types it; the table's column type decides later."""
+
+BoundaryLiteral = int | float | str | date | datetime
+"""A boundary as written; decimals wider than a double are written as text."""
+
+
+class Policy(StrEnum):
+    """What `maintain` may do when a query cannot be maintained exactly."""
+
+    AUTO = "auto"
+    INCREMENTAL = "incremental"
+    STRICT = "strict"
+    FULL = "full"
+
+
+class MaintainMode(StrEnum):
+    """When a query is maintained: with every batch, or in one step when the sketch is needed."""
+
+    EAGER = "eager"
+    LAZY = "lazy"
+
+
+@dataclass(frozen=True, slots=True)
+class TableSpec:
+    """A Delta table under the name the SQL uses; `path` is absolute or a URI."""
+
+    name: TableName
+    path: str
+    storage_options: Mapping[str, str] = field(repr=False)
+    location: Location
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionSpec:
+    """A candidate partition: either `boundaries` or a number of equi-depth `fragments`."""
+
+    table: TableName
+    column: ColumnName
+    boundaries: tuple[BoundaryLiteral, ...] | None
+    fragments: int | None
+    location: Location
+
+
+@dataclass(frozen=True, slots=True)
+class SqlRun:
+    """Characters of a scalar from `offset` on that stand side by side on one line of the file."""
+
+    offset: int
+    line: int
+    column: int
+
+
+@dataclass(frozen=True, slots=True)
+class TextPiece:
+    """A stretch of resolved text: literal from `source` on, or the value of a variable there."""
+
+    offset: int
+    source: int
+    is_literal: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SqlOrigin:
+    """Where a SQL text stands in the file; without `runs` only its start is known."""
+
+    start: Location
+    runs: tuple[SqlRun, ...]
+    pieces: tuple[TextPiece, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class QuerySpec:
+    """One query; `sketch` names the attribute wanted per table and is empty when impctl chooses."""
+
+    name: QueryName
+    sql: str
+    sketch: Mapping[TableName, ColumnName]
+    policy: Policy
+    maintain: MaintainMode
+    location: Location
+    sql_origin: SqlOrigin = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class InsertSpec:
+    """A batch of new rows: written out (`rows`), or in a file beside the workload (`file`)."""
+
+    name: str
+    table: TableName
+    rows: tuple[Mapping[ColumnName, CellValue], ...] | None
+    file: str | None
+    location: Location
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteSpec:
+    """A batch that deletes the rows for which `where` is true."""
+
+    name: str
+    table: TableName
+    where: str
+    location: Location
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeSpec:
+    """A batch that sets columns to SQL expressions, on all rows or where `where` is true."""
+
+    name: str
+    table: TableName
+    assignments: Mapping[ColumnName, str]
+    where: str | None
+    location: Location
+
+
+UpdateSpec = InsertSpec | DeleteSpec | ChangeSpec
+"""One update batch of the workload; `apply` commits each as a table version of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class SparkSpec:
+    """Settings of the Spark session; `master` is None where the file does not say."""
+
+    master: str | None
+    conf: Mapping[str, str] = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """A whole workload file; mappings keep the order of the file."""
+
+    name: str
+    file: str
+    tables: Mapping[TableName, TableSpec]
+    partitions: tuple[PartitionSpec, ...]
+    queries: Mapping[QueryName, QuerySpec]
+    updates: tuple[UpdateSpec, ...]
+    store: str
+    spark: SparkSpec

@@ -1,0 +1,195 @@
+"""The section `partitions` of the workload file: candidates for range partitions.
+
+Law: boundaries strictly increase and are of one kind, as far as can be told without the column:
+text may stand for decimals, so text that increases as numbers is as good as text that increases
+by code point. The column's type has the last word (`sketch.partition`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence
+from datetime import date, datetime
+from decimal import Decimal, InvalidOperation
+
+from yaml.nodes import Node
+
+from impctl.workload.models import BoundaryLiteral, PartitionSpec
+from impctl.workload.queries import check_table
+from impctl.workload.reading import Entry, Reading, shown
+from impctl.workload.scalars import kind_of
+
+MAX_FRAGMENTS = 100_000
+
+
+def read_partitions(
+    node: Node, tables: Collection[str], reading: Reading
+) -> tuple[PartitionSpec, ...]:
+    """The candidates that could be read, in file order."""
+    found: list[PartitionSpec] = []
+    for table, entry in (reading.entries(node, "`partitions`") or {}).items():
+        path = f"`partitions.{table}`"
+        is_declared = check_table(table, entry.key, tables, "`partitions`", reading)
+        columns = reading.entries(entry.value, path)
+        if columns is not None and not columns:
+            reading.report(entry.value, f"{path} is empty", "name a column, or remove the key")
+        seen: dict[str, str] = {}
+        for column, inner in (columns or {}).items():
+            if not column.strip():
+                reading.report(inner.key, f"A column name in {path} is empty", "name the column")
+            elif column.lower() in seen:
+                first = shown(seen[column.lower()])
+                reading.report(
+                    inner.key,
+                    f"Columns {first} and {shown(column)} in {path} are the same column",
+                    "remove one; Spark does not tell upper from lower case in names",
+                )
+            seen.setdefault(column.lower(), column)
+            spec = _read_partition(table, column, inner, reading)
+            if is_declared and spec is not None:
+                found.append(spec)
+    return tuple(found)
+
+
+def _read_partition(
+    table: str, column: str, entry: Entry, reading: Reading
+) -> PartitionSpec | None:
+    path = f"`partitions.{table}.{column}`"
+    fields = reading.record(entry.value, path, (), ("boundaries", "fragments"))
+    if fields is None:
+        return None
+    both = {"boundaries", "fragments"} & fields.keys()
+    if len(both) != 1:
+        reading.report(
+            entry.key,
+            f"{path} must have either `boundaries` or `fragments`",
+            "write `boundaries: [601, 1001]` or `fragments: 16`",
+        )
+        return None
+    boundaries: tuple[BoundaryLiteral, ...] | None = None
+    fragments: int | None = None
+    if "boundaries" in fields:
+        boundaries = _read_boundaries(fields["boundaries"].value, path, reading)
+        if boundaries is None:
+            return None
+    else:
+        fragments = _read_fragments(fields["fragments"].value, path, reading)
+        if fragments is None:
+            return None
+    return PartitionSpec(table, column, boundaries, fragments, reading.at(entry.key))
+
+
+def _read_fragments(node: Node, path: str, reading: Reading) -> int | None:
+    where = f"{path[:-1]}.fragments`"
+    cell = reading.cell(node, where, "a whole number")
+    if cell is None:
+        return None
+    if not isinstance(cell.value, int) or isinstance(cell.value, bool):
+        reading.report(node, f"{where} must be a whole number, not {kind_of(cell.value)}")
+        return None
+    if not 1 <= cell.value <= MAX_FRAGMENTS:
+        reading.report(
+            node,
+            f"{where} must be from 1 to {MAX_FRAGMENTS}",
+            "16 to 1000 serve most tables",
+        )
+        return None
+    return cell.value
+
+
+def _read_boundaries(node: Node, path: str, reading: Reading) -> tuple[BoundaryLiteral, ...] | None:
+    where = f"{path[:-1]}.boundaries`"
+    elements = reading.elements(node, where)
+    if elements is None:
+        return None
+    if not 1 <= len(elements) < MAX_FRAGMENTS:
+        reading.report(
+            node,
+            f"{where} must hold from 1 to {MAX_FRAGMENTS - 1} values",
+            "n boundaries make n + 1 fragments",
+        )
+        return None
+    values = [_read_boundary(element, where, reading) for element in elements]
+    whole = [value for value in values if value is not None]
+    if len(whole) < len(values):
+        return None
+    return tuple(whole) if _increase(whole, elements, where, reading) else None
+
+
+def _read_boundary(node: Node, where: str, reading: Reading) -> BoundaryLiteral | None:
+    cell = reading.cell(node, f"A value of {where}", "a number, text or a date")
+    if cell is None:
+        return None
+    if cell.value is None or isinstance(cell.value, bool):
+        reading.report(
+            node,
+            f"A value of {where} must be a number, text or a date, not {kind_of(cell.value)}",
+            "NULL has a fragment of its own" if cell.value is None else "put quotes round text",
+        )
+        return None
+    if isinstance(cell.value, float) and not math.isfinite(cell.value):
+        reading.report(
+            node,
+            f"A value of {where} is not finite",
+            "remove it; the first fragment is open below and the last one open above",
+        )
+        return None
+    return cell.value
+
+
+def _increase(
+    values: Sequence[BoundaryLiteral], nodes: Sequence[Node], where: str, reading: Reading
+) -> bool:
+    kinds = [_order_kind(value) for value in values]
+    for kind, node in zip(kinds, nodes, strict=True):
+        if kind != kinds[0]:
+            reading.report(
+                node,
+                f"Values of {where} must be of one kind, not {kinds[0]} and {kind}",
+                "write all of them alike, with or without quotes",
+            )
+            return False
+    position = _first_descent(values)
+    numbers = _as_decimals(values)
+    if position is not None and numbers is not None:
+        position = _first_descent(numbers)
+    if position is None:
+        return True
+    reading.report(
+        nodes[position],
+        f"Values of {where} must increase, and number {position + 1} does not",
+        "sort the boundaries and drop equal ones",
+    )
+    return False
+
+
+def _order_kind(value: BoundaryLiteral) -> str:
+    match value:
+        case int() | float():
+            return "numbers"
+        case str():
+            return "text"
+        case datetime():
+            return "timestamps" if value.tzinfo is None else "timestamps with a time zone"
+        case date():
+            return "dates"
+
+
+def _first_descent(values: Sequence[BoundaryLiteral] | Sequence[Decimal]) -> int | None:
+    for position in range(1, len(values)):
+        if not values[position - 1] < values[position]:  # type: ignore[operator]  # one kind
+            return position
+    return None
+
+
+def _as_decimals(values: Sequence[BoundaryLiteral]) -> list[Decimal] | None:
+    """The values as decimals where all of them are text that says a finite number."""
+    numbers: list[Decimal] = []
+    for value in values:
+        if not isinstance(value, str):
+            return None
+        try:
+            numbers.append(Decimal(value.strip()))
+        except InvalidOperation:
+            return None
+    return numbers if all(number.is_finite() for number in numbers) else None

@@ -1,0 +1,20 @@
+"""Paths of the workload file: relative to the file itself, so that any working directory serves.
+
+Law: a URI (`s3://...`, `file:///...`) passes through untouched; any other path comes out absolute.
+Nothing is opened here. Out of scope: whether something stands at the path.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+_URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+
+
+def resolve_path(base: Path, written: str) -> str:
+    """`written` as seen from the folder `base`, which is absolute."""
+    if _URI.match(written):
+        return written
+    return os.path.normpath(base / written)

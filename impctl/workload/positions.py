@@ -1,0 +1,148 @@
+"""YAML text composed to nodes that remember their place.
+
+Law: composing never builds Python objects from tags, never runs away (depth, size after aliases
+and recursion are bounded), and every node has a line and column as an editor counts them.
+Out of scope: what scalars mean (`workload.scalars`) and what the file must hold (`workload.load`).
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections.abc import Sequence
+
+import yaml
+from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
+
+from impctl.errors import Location
+
+MAX_DEPTH = 40
+"""Levels of nesting, aliases followed; the deepest place the workload file knows is level 7."""
+
+MAX_EXPANDED = 4_000_000
+"""Characters and nodes the file may grow to once aliases are followed."""
+
+PLAIN_TAG = "impctl:plain"
+"""Tag of a scalar without quotes or explicit tag; `workload.scalars` gives it a type."""
+
+_LINE_BREAK = re.compile(r"\r\n|\n|\r")
+
+
+class YamlFault(Exception):
+    """The text is not YAML, or is YAML beyond the bounds; never leaves this room."""
+
+    def __init__(self, message: str, index: int, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.index = index
+        self.hint = hint
+
+
+class Lines:
+    """Line and column of a character index, 1-based, counted as editors do."""
+
+    def __init__(self, file: str, text: str) -> None:
+        self.file = file
+        self.text = text
+        self._starts = [0, *(match.end() for match in _LINE_BREAK.finditer(text))]
+
+    def at(self, index: int) -> Location:
+        """The place of the character at `index`."""
+        line = bisect_right(self._starts, index)
+        return Location(self.file, line, index - self._starts[line - 1] + 1)
+
+
+class _Loader(yaml.SafeLoader):
+    """A composer that refuses to nest without end, and leaves plain scalars untyped."""
+
+    depth = 0
+    yaml_implicit_resolvers = {None: [(PLAIN_TAG, re.compile(""))]}  # noqa: RUF012  # as the base
+
+    def compose_node(self, parent: Node | None, index: int) -> Node | None:
+        self.depth += 1
+        if self.depth > MAX_DEPTH:
+            mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]  # untyped stub
+            raise YamlFault(
+                f"The file nests deeper than {MAX_DEPTH} levels", mark.index, "flatten the file"
+            )
+        node = super().compose_node(parent, index)
+        self.depth -= 1
+        return node
+
+
+def compose(text: str) -> Node | None:
+    """The root node of the one document in `text`, None when it is empty; `YamlFault` if bad."""
+    loader = _Loader(text)
+    try:
+        root = loader.get_single_node()
+    except yaml.MarkedYAMLError as error:
+        raise _syntax_fault(error, text) from None
+    except yaml.reader.ReaderError as error:
+        raise YamlFault(
+            f"The file holds a character YAML does not allow: U+{int(error.character):04X}",
+            error.position,
+            "remove it, or write it as an escape inside double quotes",
+        ) from None
+    finally:
+        loader.dispose()
+    if root is not None:
+        _check_expansion(root)
+    return root
+
+
+def index_of(node: Node) -> int:
+    """Index of the node's first character in the text."""
+    return int(node.start_mark.index)
+
+
+def children(node: Node) -> Sequence[Node]:
+    """Nodes directly below this one, keys included."""
+    if isinstance(node, MappingNode):
+        return [part for pair in node.value for part in pair]
+    if isinstance(node, SequenceNode):
+        return list(node.value)
+    return ()
+
+
+def _syntax_fault(error: yaml.MarkedYAMLError, text: str) -> YamlFault:
+    mark = error.problem_mark or error.context_mark
+    index = int(mark.index) if mark is not None else 0
+    problem = error.problem or error.context or "cannot be read"
+    start = text.rfind("\n", 0, index) + 1
+    line = text[start : text.find("\n", start) if "\n" in text[start:] else len(text)]
+    hint = "check indentation, colons and quotes near this place"
+    if "${" in line:
+        hint = "inside {...} or [...] put quotes round a value that holds `${...}`"
+    elif "\t" in line[: len(line) - len(line.lstrip())]:
+        hint = "indent with spaces; YAML does not allow tabs"
+    return YamlFault(f"The file is not valid YAML: {problem}", index, hint)
+
+
+def _check_expansion(root: Node) -> None:
+    """Refuse recursion, alias bombs and endless chains, by measures taken once per node."""
+    sizes: dict[int, int] = {}
+    heights: dict[int, int] = {}
+    open_nodes: set[int] = set()
+    stack: list[tuple[Node, bool]] = [(root, False)]
+    while stack:
+        node, is_closing = stack.pop()
+        key = id(node)
+        if is_closing:
+            open_nodes.discard(key)
+            below = [id(child) for child in children(node)]
+            own = len(node.value) if isinstance(node, ScalarNode) else 0
+            sizes[key] = 1 + own + sum(sizes[child] for child in below)
+            heights[key] = 1 + max((heights[child] for child in below), default=0)
+            if sizes[key] > MAX_EXPANDED or heights[key] > MAX_DEPTH:
+                too = "large" if sizes[key] > MAX_EXPANDED else "deep"
+                raise YamlFault(
+                    f"Aliases make the file too {too}", index_of(node), "use fewer `*aliases`"
+                )
+        elif key in open_nodes:
+            raise YamlFault(
+                "An alias refers to a place that holds it", index_of(node), "remove the `*alias`"
+            )
+        elif key not in sizes:
+            open_nodes.add(key)
+            stack.append((node, True))
+            stack.extend((child, False) for child in children(node))
