@@ -18,6 +18,7 @@
         ├── TableRecreatedError          7  another table stands at the path now
         ├── SchemaChangedError           7  a column the query reads changed
         ├── AssumptionBrokenError        7  a fact that made the sketch safe no longer holds
+        ├── NotExactError                7  a value rests on the order of a floating sum
         ├── StateCorruptError            7  a state file is missing, truncated or altered
         └── CountBelowZeroError          7  the change removes rows the state never saw
 
@@ -191,6 +192,12 @@ class AssumptionBrokenError(RecaptureNeededError):
     """A sign or null fact that the sketch's safety rests on no longer holds."""
 
     default_code = "assumption_broken"
+
+
+class NotExactError(RecaptureNeededError):
+    """A row below a grouping could not be decided, because a double lies too close to call."""
+
+    default_code = "not_exact"
 
 
 class StateCorruptError(RecaptureNeededError):

@@ -30,6 +30,8 @@ _INT_LIKE = frozenset(
     {Kind.BYTE, Kind.SHORT, Kind.INTEGER, Kind.LONG, Kind.DATE, Kind.TIMESTAMP, Kind.TIMESTAMP_NTZ}
 )
 _TEXTUAL = frozenset({Kind.STRING, Kind.BINARY})
+_NARROW_DIGITS = 18
+"""Decimals of at most this precision always fit int64."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,12 +77,21 @@ class Vector:
         mask = None if self.valid is None else ~self.valid
         if self.is_textual:
             return self.values
-        if self.values.dtype == object:
+        if self.type.kind is Kind.DECIMAL and self.type.precision > _NARROW_DIGITS:
             return _wide_to_arrow(self)
         return pa.array(self.values, mask=mask)
 
 
+def from_stored(array: pa.Array, kind: SqlType) -> Vector:
+    """The inverse of `Vector.to_arrow`."""
+    if kind.kind is Kind.DECIMAL and pa.types.is_decimal(array.type):
+        unscaled = from_arrow(array, SqlType(Kind.DECIMAL, 38, 0))
+        return Vector(kind, unscaled.values, unscaled.valid)
+    return from_arrow(array, kind)
+
+
 def _wide_to_arrow(vector: Vector) -> pa.Array:
+    # One Arrow type per column, whether or not today's values are small: 38 digits, unscaled.
     valid = vector.validity()
     texts = [str(value) if ok else None for value, ok in zip(vector.values, valid, strict=True)]
     return pa.array(texts, pa.string()).cast(pa.decimal128(38, 0))
@@ -99,14 +110,18 @@ def from_arrow(array: pa.Array | pa.ChunkedArray, kind: SqlType) -> Vector:
     if kind.kind in _TEXTUAL:
         return Vector(kind, _textual(array, kind), valid)
     if kind.kind is Kind.NULL or pa.types.is_null(array.type):
-        return Vector(kind, np.zeros(len(array), dtype=np.int64), np.zeros(len(array), dtype=np.bool_))
+        return Vector(
+            kind, np.zeros(len(array), dtype=np.int64), np.zeros(len(array), dtype=np.bool_)
+        )
     if kind.kind in _INT_LIKE:
         return Vector(kind, _integers(array, kind), valid)
     if kind.kind is Kind.BOOLEAN:
         filled = array if valid is None else array.fill_null(False)
         return Vector(kind, filled.to_numpy(zero_copy_only=False), valid)
     if kind.is_fractional:
-        return Vector(kind, _numpy(array, valid, pa.float64()).astype(np.float64, copy=False), valid)
+        return Vector(
+            kind, _numpy(array, valid, pa.float64()).astype(np.float64, copy=False), valid
+        )
     if kind.kind is Kind.DECIMAL:
         return Vector(kind, _unscaled(array, kind), valid)
     raise TableError(
@@ -159,7 +174,10 @@ def _unscaled(array: pa.Array, kind: SqlType) -> Any:
         high = np.where(dead, 0, high)
     if bool(np.all(high == (low >> 63))):
         return low
-    return np.array([(int(h) << 64) | (int(lo) & (2**64 - 1)) for lo, h in zip(low, high, strict=True)], dtype=object)
+    return np.array(
+        [(int(h) << 64) | (int(lo) & (2**64 - 1)) for lo, h in zip(low, high, strict=True)],
+        dtype=object,
+    )
 
 
 def concat(vectors: list[Vector]) -> Vector:
@@ -172,9 +190,7 @@ def concat(vectors: list[Vector]) -> Vector:
         valid = np.concatenate([vector.validity() for vector in vectors])
     error = None
     if any(vector.error is not None for vector in vectors):
-        error = np.concatenate(
-            [np.zeros(len(v)) if v.error is None else v.error for v in vectors]
-        )
+        error = np.concatenate([np.zeros(len(v)) if v.error is None else v.error for v in vectors])
     if first.is_textual:
         values: Any = pa.concat_arrays([vector.values for vector in vectors])
     else:

@@ -89,7 +89,11 @@ def common_type(left: SqlType, right: SqlType) -> SqlType | None:
         return None
     if left.is_fractional or right.is_fractional:
         both_float = {left.kind, right.kind} <= {Kind.FLOAT, *INTEGRAL}
-        return SqlType(Kind.FLOAT) if both_float and Kind.DECIMAL not in {left.kind, right.kind} else DOUBLE
+        return (
+            SqlType(Kind.FLOAT)
+            if both_float and Kind.DECIMAL not in {left.kind, right.kind}
+            else DOUBLE
+        )
     if left.is_integral and right.is_integral:
         return max(left, right, key=lambda t: _INTEGRAL_ORDER.index(t.kind))
     a, b = as_decimal(left), as_decimal(right)
@@ -212,7 +216,9 @@ def is_nullable(expr: Expr) -> bool:
         case InList():
             return is_nullable(expr.operand) or any(is_nullable(part) for part in expr.options)
         case Case():
-            return any(is_nullable(result) for _, result in expr.branches) or is_nullable(expr.default)
+            return any(is_nullable(result) for _, result in expr.branches) or is_nullable(
+                expr.default
+            )
         case Coalesce():
             return all(is_nullable(part) for part in expr.operands)
         case Mean() | Call():

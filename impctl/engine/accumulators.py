@@ -1,0 +1,261 @@
+"""What an aggregate remembers per group for one argument.
+
+Law: every accumulator is an abelian group under `add`: deleting what was inserted leaves what was
+before, so the order and batching of changes do not matter. Counts, and sums of integers and
+decimals, are exact. Sums of doubles carry how far Spark's order-dependent sum may lie from ours:
+n rows of total magnitude M are off by at most n * 2^-53 * M, plus our own compensated error.
+NaN and infinities are counted apart, so that deleting them restores the finite sum.
+State columns are named `<kind><argument>`; an absent column is all zero.
+Out of scope: AVG (split into SUM and COUNT by the plan), DISTINCT, MIN and MAX.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from impctl.aliases import AttributeId
+from impctl.data.keys import Grouping
+from impctl.data.schema import DOUBLE, LONG, Kind, SqlType
+from impctl.data.vector import Ints, Vector
+from impctl.engine import compensated, wide
+from impctl.errors import EvaluationError
+
+Values = dict[str, Any]
+"""State columns by name; arrays of one length."""
+
+_ROUNDING = 2.0**-53
+_EXACT_DOUBLE = 2.0**53
+_SPECIALS = ("nan", "pinf", "ninf")
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """Rows whose argument is not NULL."""
+
+    argument: AttributeId
+    slot: int
+
+    @property
+    def columns(self) -> dict[str, Any]:
+        """State columns and their NumPy types."""
+        return {f"count{self.slot}": np.int64}
+
+    def delta(self, vector: Vector, weights: Ints, grouping: Grouping) -> Values:
+        """The change per group of a batch; shapes (groups,)."""
+        counted = weights if vector.valid is None else np.where(vector.valid, weights, 0)
+        return {f"count{self.slot}": np.add.reduceat(counted[grouping.order], grouping.starts)}
+
+    def add(self, old: Values, delta: Values) -> Values:
+        """State after the change."""
+        name = f"count{self.slot}"
+        return {name: old[name] + delta[name]}
+
+    def partial(self, table: Mapping[str, Any], grouping: Grouping) -> Values:
+        """State from partial aggregates (column `c<slot>`), grouped again."""
+        counts = table[f"c{self.slot}"]
+        return {f"count{self.slot}": np.add.reduceat(counts[grouping.order], grouping.starts)}
+
+    def value(self, state: Values, kind: SqlType) -> Vector:
+        """COUNT's value."""
+        return Vector(kind, state[f"count{self.slot}"])
+
+
+@dataclass(frozen=True, slots=True)
+class ExactSum:
+    """Exact sum of an integral or decimal argument; `result` is SUM's type."""
+
+    argument: AttributeId
+    slot: int
+    result: SqlType
+
+    @property
+    def columns(self) -> dict[str, Any]:
+        return {f"high{self.slot}": np.int64, f"low{self.slot}": np.uint64}
+
+    def delta(self, vector: Vector, weights: Ints, grouping: Grouping) -> Values:
+        values = vector.values
+        if vector.valid is not None:
+            values = np.where(vector.valid, values, 0)
+        sums = wide.grouped_sums(values, weights, grouping.order, grouping.starts)
+        return self._columns(*wide.widen(sums))
+
+    def _columns(self, high: Any, low: Any) -> Values:
+        return {f"high{self.slot}": high, f"low{self.slot}": low}
+
+    def add(self, old: Values, delta: Values) -> Values:
+        high, low = f"high{self.slot}", f"low{self.slot}"
+        return self._columns(*wide.add(old[high], old[low], delta[high], delta[low]))
+
+    def partial(self, table: Mapping[str, Any], grouping: Grouping) -> Values:
+        sums = table[f"s{self.slot}"]
+        ones = np.ones(len(sums), dtype=np.int64)
+        return self._columns(
+            *wide.widen(wide.grouped_sums(sums, ones, grouping.order, grouping.starts))
+        )
+
+    def value(self, state: Values, kind: SqlType) -> Vector:
+        """SUM's value; EvaluationError where Spark's SUM would overflow."""
+        values = wide.unwiden(state[f"high{self.slot}"], state[f"low{self.slot}"])
+        if kind.kind is Kind.DECIMAL:
+            over = len(values) > 0 and bool((np.abs(values) >= 10**kind.precision).any())
+        else:
+            over = values.dtype == object
+        if over:
+            raise EvaluationError(
+                f"A SUM does not fit its type `{kind}`",
+                code="arithmetic_overflow",
+                hint="cast the argument to a wider DECIMAL; Spark's SUM fails too",
+            )
+        return Vector(kind, values)
+
+
+@dataclass(frozen=True, slots=True)
+class FloatSum:
+    """Compensated sum of a double argument.
+
+    `integral` says that every value is a whole number (AVG over integers): then the sum is exact,
+    in Spark too, as long as the magnitudes add up to less than 2^53.
+    """
+
+    argument: AttributeId
+    slot: int
+    integral: bool
+
+    @property
+    def columns(self) -> dict[str, Any]:
+        names = ("sum", "rest", "size", "drift")
+        floats = {f"{name}{self.slot}": np.float64 for name in names}
+        return {**floats, **{f"{name}{self.slot}": np.int64 for name in _SPECIALS}}
+
+    def delta(self, vector: Vector, weights: Ints, grouping: Grouping) -> Values:
+        values = vector.values
+        if vector.valid is not None:
+            values = np.where(vector.valid, values, 0.0)
+        specials: Values = {}
+        finite = np.isfinite(values)
+        if not bool(finite.all()):
+            specials = self._specials(values, weights, grouping)
+            values = np.where(finite, values, 0.0)
+        order, starts = grouping.order, grouping.starts
+        values, signs = values[order], weights[order]
+        sizes = np.abs(values)
+        touched = np.add.reduceat(sizes * np.abs(signs), starts)
+        net = np.add.reduceat(sizes * signs, starts)
+        if self.integral and float(touched.sum()) < _EXACT_DOUBLE / 2:
+            total = np.add.reduceat(values * signs, starts)
+            rest = np.zeros(len(total))
+        else:
+            total, rest = compensated.grouped_products(values, signs, starts)
+            slip = touched * (len(values) * 2.0**-51)
+            touched, net = touched + slip, net + slip
+        return {
+            f"sum{self.slot}": total,
+            f"rest{self.slot}": rest,
+            f"size{self.slot}": net,
+            f"drift{self.slot}": touched,
+            **specials,
+        }
+
+    def _specials(self, values: Any, signs: Any, grouping: Grouping) -> Values:
+        kinds = (np.isnan(values), values == np.inf, values == -np.inf)
+        return {
+            f"{name}{self.slot}": np.add.reduceat(
+                np.where(kind, signs, 0)[grouping.order], grouping.starts
+            )
+            for name, kind in zip(_SPECIALS, kinds, strict=True)
+        }
+
+    def add(self, old: Values, delta: Values) -> Values:
+        names = [f"{name}{self.slot}" for name in ("sum", "rest", "size", "drift")]
+        total, rest, size, drift = names
+        high, low = compensated.add_pairs(old[total], old[rest], delta[total], delta[rest])
+        touched = delta[drift]
+        # `size` stays an upper bound: every step adds what its own rounding could have lost.
+        reach = old[size] + touched
+        slip, lost = reach * (8 * _ROUNDING), (np.abs(old[total]) + touched) * compensated.DRIFT
+        if self.integral:
+            whole = reach < _EXACT_DOUBLE / 2
+            slip, lost = np.where(whole, 0.0, slip), np.where(whole, 0.0, lost)
+        added: Values = {
+            total: high,
+            rest: low,
+            size: np.maximum(old[size] + delta[size] + slip, 0.0),
+            drift: old[drift] + lost,
+        }
+        for name in _SPECIALS:
+            change = delta.get(f"{name}{self.slot}")
+            kept = old[f"{name}{self.slot}"]
+            added[f"{name}{self.slot}"] = kept if change is None else kept + change
+        return added
+
+    def partial(self, table: Mapping[str, Any], grouping: Grouping) -> Values:
+        """From Spark's partial sums `s`, magnitudes `m` and counts `c`, grouped again.
+
+        Spark's partial sum is itself off by at most its rows times 2^-53 of its magnitude.
+        """
+        sums, sizes = table[f"s{self.slot}"], table[f"m{self.slot}"]
+        rows = table["rows"]
+        total, rest = compensated.grouped_sums(sums[grouping.order], grouping.starts)
+        lost = sizes * rows * (_ROUNDING * 1.01)
+        if self.integral:
+            lost = np.where(sizes < _EXACT_DOUBLE / 2, 0.0, lost)
+        # Exact whole magnitudes stay exact; others are rounded up by what adding could lose.
+        size = np.add.reduceat(sizes[grouping.order], grouping.starts)
+        if not (self.integral and bool(np.all(size < _EXACT_DOUBLE / 2))):
+            size = compensated.grouped_bound((sizes + lost)[grouping.order], grouping.starts)
+        values = {
+            f"sum{self.slot}": total,
+            f"rest{self.slot}": rest,
+            f"size{self.slot}": size,
+            f"drift{self.slot}": compensated.grouped_bound(lost[grouping.order], grouping.starts),
+        }
+        for name in _SPECIALS:
+            counts = table.get(f"{name}{self.slot}")
+            values[f"{name}{self.slot}"] = (
+                np.zeros(grouping.groups, dtype=np.int64)
+                if counts is None
+                else np.add.reduceat(counts[grouping.order], grouping.starts)
+            )
+        return values
+
+    def value(self, state: Values, kind: SqlType) -> Vector:
+        """SUM's value with the bound on how far Spark's may lie from it."""
+        sums = state[f"sum{self.slot}"] + state[f"rest{self.slot}"]
+        size, rows = state[f"size{self.slot}"], state["rows"]
+        with np.errstate(invalid="ignore", over="ignore"):
+            spread = rows * _ROUNDING * size * 1.01 + state[f"drift{self.slot}"]
+            error = spread + np.abs(sums) * (2 * _ROUNDING)
+        if self.integral:
+            # Whole numbers of small magnitude: Spark's sum is exact, and ours once rounded.
+            exact = (size < _EXACT_DOUBLE / 2) & (state[f"drift{self.slot}"] < 0.25)
+            sums, error = np.where(exact, np.rint(sums), sums), np.where(exact, 0.0, error)
+        sums, error = self._with_specials(sums, error, state)
+        return Vector(DOUBLE, sums, None, error)
+
+    def _with_specials(self, sums: Any, error: Any, state: Values) -> tuple[Any, Any]:
+        lost = ~np.isfinite(sums) | ~np.isfinite(error)
+        if bool(lost.any()):
+            sums, error = np.where(lost, 0.0, sums), np.where(lost, np.inf, error)
+        nan, plus, minus = (state[f"{name}{self.slot}"] for name in _SPECIALS)
+        if nan.any() or plus.any() or minus.any():
+            is_nan = (nan > 0) | ((plus > 0) & (minus > 0))
+            special = is_nan | (plus > 0) | (minus > 0)
+            shown = np.where(is_nan, np.nan, np.where(plus > 0, np.inf, -np.inf))
+            sums, error = np.where(special, shown, sums), np.where(special, 0.0, error)
+        return sums, error
+
+
+Accumulator = Count | ExactSum | FloatSum
+
+
+def sum_of(
+    argument: AttributeId, slot: int, kind: SqlType, result: SqlType, *, integral: bool
+) -> Accumulator:
+    """The accumulator for SUM over an argument of this type."""
+    if kind.is_fractional:
+        return FloatSum(argument, slot, integral)
+    return ExactSum(argument, slot, result if result != DOUBLE else LONG)

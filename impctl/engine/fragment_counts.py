@@ -1,0 +1,81 @@
+"""Rows per (group, fragment), and what a change does to a group's fragment set.
+
+Law: a group's set is {f : count(group, f) > 0}. The code of a pair is `group * 2^24 + fragment`,
+which is the whole key, so a group's fragments lie side by side in every run. Reading the set of a
+group costs its fragments; counting costs the pairs changed.
+Out of scope: which group number a key has (`engine.operators.aggregate`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from impctl.data.vector import Ints
+from impctl.engine.arrangement import Arrangement, slices
+from impctl.engine.runs import Run
+from impctl.engine.tags import Pairs
+from impctl.errors import CountBelowZeroError
+
+FRAGMENT_BITS = 24
+_FRAGMENT_MASK = (1 << FRAGMENT_BITS) - 1
+_COUNT = "count"
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSets:
+    """Fragment sets of the changed groups as they were, and the crossings since."""
+
+    runs: Sequence[Run]
+    groups: Ints
+    crossed: Pairs
+
+    def crossings(self) -> Pairs:
+        return self.crossed
+
+    def old_sets(self, ordinals: Ints) -> Pairs:
+        low = self.groups[ordinals] << FRAGMENT_BITS
+        owners, codes, counts = slices(self.runs, low, low + (1 << FRAGMENT_BITS), _COUNT)
+        return Pairs(owners, codes & _FRAGMENT_MASK, np.ones(len(counts), dtype=np.int64))
+
+
+class FragmentCounts:
+    """The counts of one sketched access."""
+
+    def __init__(self, name: str) -> None:
+        self.arrangement = Arrangement(name, (), _COUNT)
+
+    def count(self, groups: Ints, pairs: Pairs) -> GroupSets:
+        """Count a change in; `pairs.slots` index into `groups`. Returns old sets and crossings."""
+        before = self.arrangement.runs
+        codes = (groups[pairs.slots] << FRAGMENT_BITS) | pairs.fragments
+        order = np.argsort(codes)
+        codes = codes[order]
+        if len(codes) == 0:
+            return GroupSets(before, groups, pairs)
+        starts = np.concatenate(
+            [np.zeros(1, dtype=np.int64), np.flatnonzero(codes[1:] != codes[:-1]) + 1]
+        )
+        change = np.add.reduceat(pairs.weights[order], starts)
+        slots = pairs.slots[order][starts]
+        moved = change != 0
+        codes, change, slots = codes[starts][moved], change[moved], slots[moved]
+        old = self.arrangement.gather(self.arrangement.find(codes, ()), _COUNT)
+        new = old + change
+        if bool((new < 0).any()):
+            raise CountBelowZeroError(
+                "The change removes rows from a fragment that the stored state never held there",
+                hint="the table's history and the state disagree; run `impctl capture` again",
+            )
+        self.arrangement.put(codes, (), {_COUNT: new})
+        return GroupSets(before, groups, _crossings(slots, codes, old, new))
+
+
+def _crossings(slots: Ints, codes: Ints, old: Ints, new: Ints) -> Pairs:
+    """Fragments that entered (+1) or left (-1) a group's set, sorted by slot."""
+    signs = (new > 0).astype(np.int64) - (old > 0).astype(np.int64)
+    crossed = np.flatnonzero(signs)
+    order = crossed[np.argsort(slots[crossed], kind="stable")]
+    return Pairs(slots[order], codes[order] & _FRAGMENT_MASK, signs[order])

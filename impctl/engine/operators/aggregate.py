@@ -1,0 +1,261 @@
+"""Grouping with counts and sums.
+
+Identity: for every group whose input changed, the output's change is minus its old row plus its new
+row; all other groups stay. State, per group: row count, and per argument what its accumulator
+keeps; per (group, fragment): row count, unless the input is keyed (then all rows of a group carry
+the same fragment, which the batch itself tells). Cost: the batch's rows and changed groups, and
+the fragments of groups that enter or leave the result; never the state. NULL is a key. A group
+whose row count reaches zero is gone; without keys there is one group that always exists. A count
+below zero is an error. Not to be confused with the merge, which counts result rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from impctl.aliases import AttributeId
+from impctl.data.keys import Grouping, group_rows, normalise
+from impctl.data.schema import SqlType
+from impctl.data.vector import Ints, Vector, concat
+from impctl.engine.accumulators import Accumulator, Count, Values
+from impctl.engine.arrangement import Arrangement, Located
+from impctl.engine.batch import Batch
+from impctl.engine.fragment_counts import FragmentCounts
+from impctl.engine.tags import GroupTags, RowTags, Tags
+from impctl.errors import CountBelowZeroError
+
+_ROWS = "rows"
+_GROUP = "group"
+
+
+@dataclass(frozen=True, slots=True)
+class AggregateColumn:
+    """An output: the accumulator that gives its value, NULL where `guard` counts nothing."""
+
+    id: AttributeId
+    type: SqlType
+    accumulator: Accumulator | None
+    """None is COUNT(*)."""
+    guard: Count | None
+
+
+class Aggregate:
+    """GROUP BY `keys` with `columns`; `is_keyed` says that a group has one fragment per access."""
+
+    def __init__(
+        self,
+        name: str,
+        keys: Sequence[tuple[AttributeId, SqlType]],
+        columns: Sequence[AggregateColumn],
+        *,
+        accesses: int,
+        is_keyed: bool,
+    ) -> None:
+        self.keys = tuple(keys)
+        self.columns = tuple(columns)
+        self.is_keyed = is_keyed
+        self._accumulators = _distinct_accumulators(self.columns)
+        self._groups = Arrangement(f"{name}.groups", [kind for _, kind in keys], _ROWS)
+        self._fragments = (
+            ()
+            if is_keyed
+            else tuple(FragmentCounts(f"{name}.fragments{index}") for index in range(accesses))
+        )
+        self.next_group = 1
+
+    @property
+    def accumulators(self) -> tuple[Accumulator, ...]:
+        """What is remembered per group, in the order of their slots."""
+        return self._accumulators
+
+    def step(self, batch: Batch) -> Batch:
+        """Minus the old rows, plus the new rows of the changed groups."""
+        if len(batch) == 0:
+            return self._emit((), {}, {}, (), np.zeros(0, np.int64))
+        keys = [normalise(batch.columns[name]) for name, _ in self.keys]
+        grouping = group_rows(keys, len(batch))
+        delta: Values = {_ROWS: np.add.reduceat(batch.weights[grouping.order], grouping.starts)}
+        for accumulator in self._accumulators:
+            argument = batch.columns[accumulator.argument]
+            delta.update(accumulator.delta(argument, batch.weights, grouping))
+        return self._apply(keys, grouping, delta, batch.tags, batch.weights)
+
+    def fill(
+        self, keys: Sequence[Vector], partials: Mapping[str, Any], tags: tuple[Tags, ...]
+    ) -> Batch:
+        """Fill the empty state from partial aggregates: one row per (group, fragment) or group.
+
+        `partials` has `rows` and the accumulators' partial columns. Returns the output as one
+        batch of insertions (without keys, the change from the empty input's row).
+        """
+        rows = partials[_ROWS]
+        if len(rows) == 0:
+            return self.step(_nothing(tags))
+        keys = [normalise(key) for key in keys]
+        grouping = group_rows(keys, len(rows))
+        delta: Values = {_ROWS: np.add.reduceat(rows[grouping.order], grouping.starts)}
+        for accumulator in self._accumulators:
+            delta.update(accumulator.partial(partials, grouping))
+        return self._apply(keys, grouping, delta, tags, rows)
+
+    def initial(self) -> Batch:
+        """The output over empty input: nothing, or the one row of a global aggregate."""
+        if self.keys:
+            return self._emit((), {}, {}, (), np.zeros(0, np.int64))
+        empty = {name: np.zeros(1, dtype=kind) for name, kind in self._state_columns().items()}
+        tag = RowTags(np.zeros(0, np.int32))
+        columns = self._values(empty)
+        # The row carries no fragment: its tag stands for no set at all.
+        return Batch(columns, np.ones(1, np.int64), tuple(_NoFragments(1) for _ in self._tags(tag)))
+
+    def _tags(self, tag: Tags) -> tuple[Tags, ...]:
+        return (tag,) if self.is_keyed else tuple(tag for _ in self._fragments)
+
+    def _apply(
+        self,
+        keys: list[Vector],
+        grouping: Grouping,
+        delta: Values,
+        tags: tuple[Tags, ...],
+        weights: Ints,
+    ) -> Batch:
+        leaders = [key.take(grouping.first) for key in keys]
+        located = self._groups.find(grouping.codes, leaders)
+        old = self._old(located)
+        new: Values = {_ROWS: old[_ROWS] + delta[_ROWS]}
+        for accumulator in self._accumulators:
+            new.update(accumulator.add(old, delta))
+        self._check(new)
+        _clear_empty(new, self._accumulators)
+        if not self.is_keyed:
+            new[_GROUP] = self._numbered(old[_GROUP])
+        group_tags = self._retag(tags, grouping, weights, new)
+        self._groups.put(grouping.codes, leaders, new)
+        return self._emit(leaders, old, new, group_tags, grouping.codes)
+
+    def _state_columns(self) -> dict[str, Any]:
+        names: dict[str, Any] = {_ROWS: np.int64}
+        if not self.is_keyed:
+            names[_GROUP] = np.int64
+        for accumulator in self._accumulators:
+            names.update(accumulator.columns)
+        return names
+
+    def _old(self, located: Located) -> Values:
+        return {
+            name: self._groups.gather(located, name, dtype)
+            for name, dtype in self._state_columns().items()
+        }
+
+    def _check(self, state: Values) -> None:
+        counts = [state[_ROWS]]
+        counts += [state[f"count{a.slot}"] for a in self._accumulators if isinstance(a, Count)]
+        if any(bool((count < 0).any()) for count in counts):
+            raise CountBelowZeroError(
+                "The change removes rows that the stored state never held",
+                hint="the table's history and the state disagree; run `impctl capture` again",
+            )
+
+    def _numbered(self, groups: Ints) -> Ints:
+        """Group numbers, with fresh ones for groups that have none."""
+        fresh = np.flatnonzero(groups == 0)
+        numbered = groups.copy()
+        numbered[fresh] = np.arange(self.next_group, self.next_group + len(fresh))
+        self.next_group += len(fresh)
+        return numbered
+
+    def _retag(
+        self, tags: tuple[Tags, ...], grouping: Grouping, weights: Ints, new: Values
+    ) -> tuple[Tags, ...]:
+        """Tags of the changed groups, old rows first, then new rows."""
+        twice = np.tile(np.arange(grouping.groups, dtype=np.int64), 2)
+        if self.is_keyed:
+            return tuple(tag.take(grouping.first[twice]) for tag in tags)
+        index = grouping.index()
+        is_new = np.arange(len(twice)) >= grouping.groups
+        return tuple(
+            GroupTags(counts.count(new[_GROUP], tag.expand(index, weights)), twice, is_new)
+            for counts, tag in zip(self._fragments, tags, strict=True)
+        )
+
+    def _emit(
+        self,
+        leaders: Sequence[Vector],
+        old: Values,
+        new: Values,
+        tags: tuple[Tags, ...],
+        codes: Ints,
+    ) -> Batch:
+        """Old rows with weight -1 and new rows with +1, where the group exists."""
+        if len(codes) == 0:
+            return _nothing(tuple(_NoFragments(0) for _ in range(max(len(self._fragments), 1))))
+        both = {name: np.concatenate([old[name], new[name]]) for name in self._state_columns()}
+        columns = {
+            name: concat([key, key]) for (name, _), key in zip(self.keys, leaders, strict=True)
+        }
+        columns.update(self._values(both))
+        weights = np.repeat(np.array([-1, 1], dtype=np.int64), len(codes))
+        batch = Batch(columns, weights, tags)
+        return batch if not self.keys else batch.keep(both[_ROWS] > 0)
+
+    def _values(self, state: Values) -> dict[AttributeId, Vector]:
+        values: dict[AttributeId, Vector] = {}
+        for column in self.columns:
+            if column.accumulator is None:
+                values[column.id] = Vector(column.type, state[_ROWS])
+                continue
+            found = column.accumulator.value(state, column.type)
+            valid = None if column.guard is None else state[f"count{column.guard.slot}"] > 0
+            if valid is not None and bool(valid.all()):
+                valid = None
+            values[column.id] = Vector(column.type, found.values, valid, found.error)
+        return values
+
+    def arrangements(self) -> tuple[Arrangement, ...]:
+        return (self._groups, *(counts.arrangement for counts in self._fragments))
+
+
+@dataclass(frozen=True, slots=True)
+class _NoFragments:
+    """Tags of rows that carry no fragment at all."""
+
+    rows: int
+
+    def __len__(self) -> int:
+        return self.rows
+
+    def take(self, positions: Any) -> _NoFragments:
+        return _NoFragments(len(positions))
+
+    def expand(self, slots: Ints, weights: Ints) -> Any:
+        return RowTags(np.zeros(0, np.int32)).expand(slots[:0], weights[:0])
+
+
+def _distinct_accumulators(columns: Sequence[AggregateColumn]) -> tuple[Accumulator, ...]:
+    found: dict[Accumulator, None] = {}
+    for column in columns:
+        for part in (column.guard, column.accumulator):
+            if part is not None:
+                found.setdefault(part)
+    return tuple(found)
+
+
+def _clear_empty(state: Values, accumulators: Sequence[Accumulator]) -> None:
+    """What is left of a sum over nothing is rounding dust: clear it."""
+    counts = {a.argument: a.slot for a in accumulators if isinstance(a, Count)}
+    for accumulator in accumulators:
+        slot = counts.get(accumulator.argument)
+        empty = state[_ROWS if slot is None else f"count{slot}"] == 0
+        if not bool(empty.any()) or isinstance(accumulator, Count):
+            continue
+        for name in accumulator.columns:
+            state[name] = np.where(empty, np.zeros(1, state[name].dtype), state[name])
+
+
+def _nothing(tags: tuple[Tags, ...]) -> Batch:
+    nothing = np.zeros(0, dtype=np.int64)
+    return Batch({}, nothing, tuple(tag.take(nothing) for tag in tags))

@@ -1,0 +1,42 @@
+"""Selection: rows whose predicate may be true.
+
+Identity: d(select(R)) = select(dR); linear, no state, cost proportional to the batch. NULL and
+FALSE drop a row, an unsure predicate keeps it (the sketch may be too large, never too small).
+Negative weights pass like positive ones, because the decision depends on the row alone.
+Below a grouping an unsure row is an error (`must_be_sure`), because there too many rows can make a
+sketch too small. Not to be confused with a filter by the current sketch, which would be unsound.
+"""
+
+from __future__ import annotations
+
+from impctl.engine.arrangement import Arrangement
+from impctl.engine.batch import Batch
+from impctl.errors import NotExactError
+from impctl.expr.evaluate import truth
+from impctl.expr.nodes import Expr
+
+
+class Select:
+    """Keeps the rows for which `predicate` is true or, where that is sound, unsure."""
+
+    def __init__(self, predicate: Expr, *, must_be_sure: bool) -> None:
+        self.predicate = predicate
+        self.must_be_sure = must_be_sure
+        self.unsure_rows = 0
+
+    def step(self, batch: Batch) -> Batch:
+        """The part of the change that passes."""
+        if len(batch) == 0:
+            return batch
+        outcome = truth(self.predicate, batch.columns, len(batch))
+        unsure = int(outcome.is_unsure.sum())
+        if unsure and self.must_be_sure:
+            raise NotExactError(
+                "A condition below a grouping compares doubles too close to call",
+                hint="recapture with `impctl capture`, or compare with a decimal in the query",
+            )
+        self.unsure_rows += unsure
+        return batch.keep(outcome.may_true)
+
+    def arrangements(self) -> tuple[Arrangement, ...]:
+        return ()

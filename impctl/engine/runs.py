@@ -1,0 +1,129 @@
+"""Sorted immutable runs of keyed state.
+
+Law: a run holds at most one row per key, sorted by code; a later run's row replaces an earlier
+one's; a row whose `alive` column is zero says the key is gone. Merging runs changes nothing that
+can be seen. A value column that is absent is all zero. Cost of a merge: the rows merged.
+Out of scope: which runs there are (`engine.arrangement`), files (`store`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from impctl.data.keys import same_keys
+from impctl.data.schema import SqlType
+from impctl.data.vector import Ints, Vector, from_stored
+
+CODE = "code"
+_KEY = "key"
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Rows of state: `codes` ascending, key columns as Arrow arrays, values as NumPy arrays.
+
+    `keys` is empty where the code is the whole key. `sequence` orders runs: higher is newer.
+    """
+
+    sequence: int
+    codes: Ints
+    keys: tuple[pa.Array, ...]
+    values: Mapping[str, Any]
+
+    def __len__(self) -> int:
+        return len(self.codes)
+
+    def to_arrow(self) -> pa.Table:
+        """The run as a plain table; all-zero value columns are left out."""
+        columns: dict[str, Any] = {CODE: self.codes}
+        for index, key in enumerate(self.keys):
+            columns[f"{_KEY}{index}"] = key
+        columns.update({name: array for name, array in self.values.items() if array.any()})
+        return pa.table(columns)
+
+
+def from_table(sequence: int, table: pa.Table, keys: int) -> Run:
+    """The run that `to_arrow` wrote; arrays stay in the table's memory."""
+    arrays = {name: _single(table.column(name)) for name in table.column_names}
+    parts = tuple(arrays.pop(f"{_KEY}{index}") for index in range(keys))
+    values = {name: array.to_numpy(zero_copy_only=True) for name, array in arrays.items()}
+    return Run(sequence, values.pop(CODE), parts, values)
+
+
+def _single(column: pa.ChunkedArray) -> pa.Array:
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+
+
+def find_in(run: Run, types: Sequence[SqlType], codes: Ints, keys: Sequence[Vector]) -> Ints:
+    """Position of each key in the run, -1 where absent; shape (len(codes),).
+
+    Cost: len(codes) log(len(run)).
+    """
+    if len(run) == 0:
+        return np.full(len(codes), -1, dtype=np.int64)
+    places = np.searchsorted(run.codes, codes)
+    inside = np.minimum(places, len(run) - 1)
+    hits = np.flatnonzero(run.codes[inside] == codes)
+    found = np.full(len(codes), -1, dtype=np.int64)
+    if not run.keys or len(hits) == 0:
+        found[hits] = inside[hits]
+        return found
+    same = _same(run, types, inside[hits], keys, hits)
+    found[hits[same]] = inside[hits[same]]
+    # Another key with this code may stand next to the first one; as good as never.
+    for row in hits[~same]:
+        place = int(inside[row]) + 1
+        while place < len(run) and run.codes[place] == codes[row]:
+            if _same(run, types, np.array([place]), keys, np.array([row]))[0]:
+                found[row] = place
+                break
+            place += 1
+    return found
+
+
+def _same(
+    run: Run, types: Sequence[SqlType], places: Ints, keys: Sequence[Vector], rows: Ints
+) -> Any:
+    held = [
+        from_stored(part.take(pa.array(places)), kind)
+        for part, kind in zip(run.keys, types, strict=True)
+    ]
+    return same_keys(held, [key.take(rows) for key in keys])
+
+
+def merge_runs(
+    older: Run, newer: Run, types: Sequence[SqlType], alive: str, *, is_oldest: bool
+) -> Run:
+    """One run that means both; keys that are gone are dropped where no older run is left."""
+    keys = [from_stored(part, kind) for part, kind in zip(newer.keys, types, strict=True)]
+    replaced = find_in(older, types, newer.codes, keys)
+    kept = np.ones(len(older), dtype=np.bool_)
+    kept[replaced[replaced >= 0]] = False
+    codes = np.concatenate([older.codes[kept], newer.codes])
+    names = sorted(older.values.keys() | newer.values.keys())
+    values = {name: _stacked(older, newer, name, kept) for name in names}
+    order = np.argsort(codes, kind="stable")
+    if is_oldest:
+        living = values.get(alive, np.zeros(len(codes), dtype=np.int64))
+        order = order[living[order] != 0]
+    parts = tuple(
+        pa.concat_arrays([old.filter(pa.array(kept)), new]).take(pa.array(order))
+        for old, new in zip(older.keys, newer.keys, strict=True)
+    )
+    ordered = {name: array[order] for name, array in values.items()}
+    return Run(newer.sequence, codes[order], parts, ordered)
+
+
+def _stacked(older: Run, newer: Run, name: str, kept: Any) -> Any:
+    """A column of both runs; the side that lacks it is zero in the other side's type."""
+    old, new = older.values.get(name), newer.values.get(name)
+    if old is None:
+        old = np.zeros(len(older), dtype=new.dtype)  # type: ignore[union-attr]  # one side has it
+    if new is None:
+        new = np.zeros(len(newer), dtype=old.dtype)
+    return np.concatenate([old[kept], new])

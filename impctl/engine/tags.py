@@ -1,0 +1,133 @@
+"""The fragments a row of a batch carries, one kind of tag per place in the circuit.
+
+Law: expanding tags turns signed rows into signed (slot, fragment) pairs such that the sum over a
+row's fragments equals the sum over its whole set, whatever form the tag has. Below the first
+grouping a row has one fragment (`RowTags`). Above, a changed group has an old and a new set
+(`GroupTags`); since old and new row of a group mostly go the same way, their common part cancels
+and is never spelled out: what is left is `c_new * (new - old) + (c_old + c_new) * old`, whose first
+part is only the fragments that crossed zero. So the cost of a group that stays in the result does
+not depend on how many fragments it has, or on how many there are.
+Out of scope: what a slot is (the aggregate's group, or the one slot of the root).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from impctl.data.ragged import slice_positions
+from impctl.data.vector import Bools, Ints
+
+FragmentIds = npt.NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True)
+class Pairs:
+    """Signed (slot, fragment) pairs; three arrays of one length, in no order, not consolidated."""
+
+    slots: Ints
+    fragments: Ints
+    weights: Ints
+
+
+class Tags(Protocol):
+    """What every kind of tag can do."""
+
+    def __len__(self) -> int: ...
+
+    def take(self, positions: npt.NDArray[Any]) -> Tags:
+        """The tags of these rows."""
+        ...
+
+    def expand(self, slots: Ints, weights: Ints) -> Pairs:
+        """Pairs for rows that fall into `slots` with `weights`; both of shape (rows,)."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class RowTags:
+    """One fragment per row; shape (n,), int32."""
+
+    fragments: FragmentIds
+
+    def __len__(self) -> int:
+        return len(self.fragments)
+
+    def take(self, positions: npt.NDArray[Any]) -> RowTags:
+        return RowTags(self.fragments[positions])
+
+    def expand(self, slots: Ints, weights: Ints) -> Pairs:
+        return Pairs(slots, self.fragments.astype(np.int64), weights)
+
+
+class SetSource(Protocol):
+    """Old fragment sets of changed groups and what crossed zero, by group ordinal."""
+
+    def crossings(self) -> Pairs:
+        """(ordinal, fragment, +1 or -1), sorted by ordinal."""
+        ...
+
+    def old_sets(self, ordinals: Ints) -> Pairs:
+        """The old set of each ordinal as (index into `ordinals`, fragment, 1)."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class GroupTags:
+    """The old or new fragment set of a changed group, by reference; shapes (n,)."""
+
+    source: SetSource
+    ordinals: Ints
+    is_new: Bools
+
+    def __len__(self) -> int:
+        return len(self.ordinals)
+
+    def take(self, positions: npt.NDArray[Any]) -> GroupTags:
+        return GroupTags(self.source, self.ordinals[positions], self.is_new[positions])
+
+    def expand(self, slots: Ints, weights: Ints) -> Pairs:
+        if len(self) == 0:
+            nothing = np.zeros(0, dtype=np.int64)
+            return Pairs(nothing, nothing, nothing)
+        order = np.lexsort((slots, self.ordinals))
+        ordinals, slots = self.ordinals[order], slots[order]
+        borders = (ordinals[1:] != ordinals[:-1]) | (slots[1:] != slots[:-1])
+        starts = np.concatenate([np.zeros(1, dtype=np.int64), np.flatnonzero(borders) + 1])
+        weights = weights[order]
+        new = np.add.reduceat(np.where(self.is_new[order], weights, 0), starts)
+        total = np.add.reduceat(weights, starts)
+        return _joined(
+            self._crossed(ordinals[starts], slots[starts], new),
+            self._whole(ordinals[starts], slots[starts], total),
+        )
+
+    def _crossed(self, ordinals: Ints, slots: Ints, weights: Ints) -> Pairs:
+        crossings = self.source.crossings()
+        wanted = np.flatnonzero(weights)
+        low = np.searchsorted(crossings.slots, ordinals[wanted], side="left")
+        high = np.searchsorted(crossings.slots, ordinals[wanted], side="right")
+        positions, owners = slice_positions(low, high)
+        owners = wanted[owners]
+        return Pairs(
+            slots[owners],
+            crossings.fragments[positions],
+            crossings.weights[positions] * weights[owners],
+        )
+
+    def _whole(self, ordinals: Ints, slots: Ints, weights: Ints) -> Pairs:
+        wanted = np.flatnonzero(weights)
+        sets = self.source.old_sets(ordinals[wanted])
+        owners = wanted[sets.slots]
+        return Pairs(slots[owners], sets.fragments, weights[owners])
+
+
+def _joined(left: Pairs, right: Pairs) -> Pairs:
+    return Pairs(
+        np.concatenate([left.slots, right.slots]),
+        np.concatenate([left.fragments, right.fragments]),
+        np.concatenate([left.weights, right.weights]),
+    )

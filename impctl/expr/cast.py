@@ -1,0 +1,99 @@
+"""Casts between types under ANSI rules.
+
+Law: a value that does not fit the target is an error, as in Spark, never NULL and never wrapped.
+Supported are the casts listed in `supports`; the rest is left to Spark.
+Out of scope: implicit coercion of operands (`expr.types`).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+
+from impctl.data.schema import BOOLEAN, DOUBLE, FRACTIONAL, INTEGRAL, Kind, SqlType
+from impctl.data.vector import Vector
+from impctl.errors import EvaluationError
+from impctl.expr.numbers import (
+    INTEGRAL_BITS,
+    fit_decimals,
+    fit_integers,
+    rescale,
+    to_double,
+)
+
+_EXACT_SOURCES = INTEGRAL | {Kind.DECIMAL}
+
+
+def supports(source: SqlType, target: SqlType) -> bool:
+    """Whether `cast` computes this cast exactly as Spark does."""
+    if source == target or source.kind is Kind.NULL:
+        return target.kind is not Kind.OTHER
+    if source.kind in _EXACT_SOURCES:
+        return target.kind in _EXACT_SOURCES or target.kind is Kind.DOUBLE
+    if source.kind in FRACTIONAL:
+        return target.kind is Kind.DOUBLE or target.kind in INTEGRAL
+    if source.kind is Kind.BOOLEAN:
+        return target.kind in INTEGRAL or target.kind is Kind.DOUBLE
+    return False
+
+
+def cast(vector: Vector, target: SqlType) -> Vector:
+    """The column in the target type; EvaluationError where a value does not fit."""
+    source = vector.type
+    if source == target:
+        return vector
+    if source.kind is Kind.NULL:
+        return _all_null(len(vector), target)
+    if target.kind is Kind.DOUBLE:
+        if source.kind is Kind.BOOLEAN:
+            return Vector(DOUBLE, vector.values.astype(np.float64), vector.valid)
+        as_double = to_double(vector)
+        return Vector(DOUBLE, as_double.values, as_double.valid, as_double.error)
+    if source.kind is Kind.BOOLEAN:
+        return Vector(target, vector.values.astype(np.int64), vector.valid)
+    if source.is_fractional:
+        return _truncated(vector, target)
+    if target.kind is Kind.DECIMAL:
+        values = vector.values if vector.valid is None else np.where(vector.valid, vector.values, 0)
+        rescaled = rescale(values, source.scale, target.scale)
+        return Vector(target, fit_decimals(rescaled, target), vector.valid)
+    return _whole(vector, target)
+
+
+def _whole(vector: Vector, target: SqlType) -> Vector:
+    """Integers and decimals to an integral type, digits after the point cut off."""
+    values = vector.values if vector.valid is None else np.where(vector.valid, vector.values, 0)
+    if vector.type.scale:
+        unit = 10**vector.type.scale
+        wide = values.astype(object)
+        values = np.where(wide < 0, -(abs(wide) // unit), abs(wide) // unit)
+    return Vector(target, fit_integers(values, target), vector.valid)
+
+
+def _truncated(vector: Vector, target: SqlType) -> Vector:
+    """Doubles to an integral type, towards zero; NaN and what is out of range raise."""
+    values = vector.values if vector.valid is None else np.where(vector.valid, vector.values, 0.0)
+    bound = 2.0 ** (INTEGRAL_BITS[target.kind] - 1)
+    whole = np.trunc(values)
+    with np.errstate(invalid="ignore"):
+        fits = (whole >= -bound) & (whole < bound)
+    if not bool(np.all(fits)):
+        raise EvaluationError(
+            f"A value does not fit the type `{target}` in a cast of the query",
+            code="cast_overflow",
+            hint="filter such rows out before the cast; Spark fails on this row too",
+        )
+    return Vector(target, whole.astype(np.int64), vector.valid)
+
+
+def _all_null(length: int, target: SqlType) -> Vector:
+
+    nothing = np.zeros(length, dtype=np.bool_)
+    if target.kind in (Kind.STRING, Kind.BINARY):
+        kind = pa.large_string() if target.kind is Kind.STRING else pa.large_binary()
+        return Vector(target, pa.nulls(length, kind), nothing)
+    if target.is_fractional:
+        return Vector(target, np.zeros(length), nothing)
+    if target == BOOLEAN:
+        return Vector(target, np.zeros(length, dtype=np.bool_), nothing)
+    return Vector(target, np.zeros(length, dtype=np.int64), nothing)

@@ -1,0 +1,121 @@
+"""Comparisons of columns as Spark does them.
+
+Law: NaN equals NaN and is greater than all else, -0.0 equals 0.0, NULL compares to NULL (unknown)
+except with `<=>`. Two doubles closer than their error bounds compare as unsure.
+Out of scope: connectives (`expr.truth`).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from impctl.data.schema import Kind
+from impctl.data.vector import Bools, Vector
+from impctl.expr.nodes import CompareOp
+from impctl.expr.numbers import both_valid, rescale, to_double
+from impctl.expr.truth import Truth, certain
+
+_ARROW_NAMES = {
+    CompareOp.EQUAL: "equal",
+    CompareOp.NOT_EQUAL: "not_equal",
+    CompareOp.LESS: "less",
+    CompareOp.LESS_EQUAL: "less_equal",
+    CompareOp.GREATER: "greater",
+    CompareOp.GREATER_EQUAL: "greater_equal",
+}
+
+
+def compare(op: CompareOp, left: Vector, right: Vector) -> Truth:
+    """Outcomes of `left op right` per row; shape (n,)."""
+    if op is CompareOp.NULL_SAFE_EQUAL:
+        return _null_safe(left, right)
+    valid = both_valid(left, right)
+    if left.is_textual:
+        return certain(_texts(op, left.values, right.values), valid)
+    if left.type.is_fractional or right.type.is_fractional:
+        return _doubles(op, to_double(left), to_double(right), valid)
+    a, b = left.values, right.values
+    if Kind.DECIMAL in (left.type.kind, right.type.kind):
+        scale = max(left.type.scale, right.type.scale)
+        a, b = rescale(a, left.type.scale, scale), rescale(b, right.type.scale, scale)
+    return certain(_ordered(op, a, b), valid)
+
+
+def _null_safe(left: Vector, right: Vector) -> Truth:
+    truth = compare(CompareOp.EQUAL, left, right)
+    one_null = left.validity() != right.validity()
+    both_null = ~left.validity() & ~right.validity()
+    nothing = np.zeros(len(left), dtype=np.bool_)
+    return Truth(truth.may_true | both_null, truth.may_false | one_null, nothing)
+
+
+def _texts(op: CompareOp, left: Any, right: Any) -> Bools:
+    found = pc.call_function(_ARROW_NAMES[op], [left, right])
+    return np.asarray(pc.fill_null(found, False).to_numpy(zero_copy_only=False), dtype=np.bool_)
+
+
+def _ordered(op: CompareOp, a: Any, b: Any) -> Bools:
+    match op:
+        case CompareOp.EQUAL | CompareOp.NULL_SAFE_EQUAL:
+            found = a == b
+        case CompareOp.NOT_EQUAL:
+            found = a != b
+        case CompareOp.LESS:
+            found = a < b
+        case CompareOp.LESS_EQUAL:
+            found = a <= b
+        case CompareOp.GREATER:
+            found = a > b
+        case CompareOp.GREATER_EQUAL:
+            found = a >= b
+    return np.asarray(found, dtype=np.bool_)
+
+
+def _doubles(op: CompareOp, left: Vector, right: Vector, valid: Bools | None) -> Truth:
+    a, b = left.values, right.values
+    nan_a, nan_b = np.isnan(a), np.isnan(b)
+    with np.errstate(invalid="ignore"):
+        equal = (a == b) | (nan_a & nan_b)
+        less = (a < b) | (~nan_a & nan_b)
+    match op:
+        case CompareOp.EQUAL | CompareOp.NULL_SAFE_EQUAL:
+            found = equal
+        case CompareOp.NOT_EQUAL:
+            found = ~equal
+        case CompareOp.LESS:
+            found = less
+        case CompareOp.LESS_EQUAL:
+            found = less | equal
+        case CompareOp.GREATER:
+            found = ~(less | equal)
+        case CompareOp.GREATER_EQUAL:
+            found = ~less
+    truth = certain(found, valid)
+    if left.error is None and right.error is None:
+        return truth
+    unsure = _too_close(left, right)
+    if valid is not None:
+        unsure &= valid
+    return Truth(truth.may_true | unsure, truth.may_false | unsure, truth.may_null)
+
+
+def _too_close(left: Vector, right: Vector) -> Bools:
+    """Rows whose error intervals touch."""
+    error = np.zeros(len(left))
+    for side in (left, right):
+        if side.error is not None:
+            error = error + side.error
+    with np.errstate(invalid="ignore"):
+        gap = np.abs(left.values - right.values)
+        return np.asarray((error > 0) & ~(gap > error), dtype=np.bool_)
+
+
+def like(vector: Vector, pattern: str) -> Truth:
+    """`LIKE` with Spark's default escape."""
+    found = pc.match_like(pa.array(vector.values), pattern)
+    values = pc.fill_null(found, False).to_numpy(zero_copy_only=False)
+    return certain(np.asarray(values, dtype=np.bool_), vector.valid)

@@ -1,0 +1,295 @@
+"""Values of expressions over columns, with Spark's semantics (ANSI on).
+
+Law: for an expression without a blocker (`expr.support`), the result is Spark's, NULL, NaN and
+overflow included; where Spark's own result depends on the order of a floating sum, the value
+carries a bound and a predicate may come out unsure. Rows that AND, CASE or COALESCE would not
+reach never raise. Cost: one pass of array operations per node.
+Out of scope: what to do with an unsure outcome (`engine`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from impctl.aliases import AttributeId
+from impctl.data.schema import BOOLEAN, DOUBLE, Kind, SqlType
+from impctl.data.vector import INT64_MAX, Bools, Vector
+from impctl.errors import EvaluationError
+from impctl.expr.cast import cast
+from impctl.expr.compare import compare, like
+from impctl.expr.nodes import (
+    And,
+    Arithmetic,
+    Call,
+    Case,
+    Cast,
+    Coalesce,
+    ColumnRef,
+    Compare,
+    CompareOp,
+    Expr,
+    InList,
+    IsNull,
+    Like,
+    Literal,
+    Mean,
+    Negate,
+    Not,
+    Or,
+    walk,
+)
+from impctl.expr.numbers import (
+    UNIT,
+    arithmetic,
+    divide_decimals,
+    fit_decimals,
+    fit_integers,
+    negate,
+    rescale,
+)
+from impctl.expr.truth import Truth, conjoin, disjoin, of_vector
+from impctl.expr.truth import negate as negate_truth
+from impctl.expr.types import arithmetic_type, narrowed, type_of
+
+Columns = Mapping[AttributeId, Vector]
+"""The input columns by identity, all of one length."""
+
+_DIVISION_DIGITS = 38
+
+
+def evaluate(expr: Expr, columns: Columns, length: int) -> Vector:
+    """The expression's value per row; shape (length,). EvaluationError where Spark would fail."""
+    match expr:
+        case Literal():
+            return _literal(expr, length)
+        case ColumnRef():
+            return columns[expr.id]
+        case Arithmetic():
+            return _arithmetic(expr, columns, length)
+        case Negate():
+            return negate(evaluate(expr.operand, columns, length))
+        case Case():
+            return _case(expr, columns, length)
+        case Coalesce():
+            return _coalesce(expr, columns, length)
+        case Cast():
+            return cast(evaluate(expr.operand, columns, length), expr.type)
+        case Mean():
+            return mean(
+                evaluate(expr.total, columns, length),
+                evaluate(expr.count, columns, length),
+                expr.type,
+            )
+        case Call():
+            return _call(expr, columns, length)
+        case _:
+            return truth(expr, columns, length).to_vector()
+
+
+def truth(expr: Expr, columns: Columns, length: int) -> Truth:
+    """The predicate's possible outcomes per row; shape (length,)."""
+    match expr:
+        case Compare():
+            left, right = _aligned(expr, columns, length)
+            return compare(expr.op, left, right)
+        case And():
+            return _connective(expr.operands, columns, length, is_and=True)
+        case Or():
+            return _connective(expr.operands, columns, length, is_and=False)
+        case Not():
+            return negate_truth(truth(expr.operand, columns, length))
+        case IsNull():
+            valid = evaluate(expr.operand, columns, length).validity()
+            return Truth(~valid, valid, np.zeros(length, dtype=np.bool_))
+        case InList():
+            parts = [
+                truth(Compare(CompareOp.EQUAL, expr.operand, option), columns, length)
+                for option in expr.options
+            ]
+            return disjoin(parts)
+        case Like():
+            return like(evaluate(expr.operand, columns, length), expr.pattern)
+        case _:
+            return of_vector(cast(evaluate(expr, columns, length), BOOLEAN))
+
+
+def _aligned(expr: Compare, columns: Columns, length: int) -> tuple[Vector, Vector]:
+    return evaluate(expr.left, columns, length), evaluate(expr.right, columns, length)
+
+
+def _literal(expr: Literal, length: int) -> Vector:
+    kind, value = expr.type, expr.value
+    if value is None:
+        return (
+            cast(Vector(SqlType(Kind.NULL), np.zeros(length, dtype=np.int64)), kind)
+            if (kind.kind is not Kind.NULL)
+            else Vector(kind, np.zeros(length, dtype=np.int64), np.zeros(length, dtype=np.bool_))
+        )
+    if kind.kind is Kind.STRING:
+        return Vector(kind, pa.repeat(pa.scalar(value, pa.large_string()), length))
+    if kind.kind is Kind.BINARY:
+        return Vector(kind, pa.repeat(pa.scalar(value, pa.large_binary()), length))
+    if kind.kind is Kind.BOOLEAN:
+        return Vector(kind, np.full(length, bool(value)))
+    if kind.is_fractional:
+        return Vector(kind, np.full(length, float(str(value))))
+    whole = unscaled(value, kind)
+    dtype: Any = np.int64 if abs(whole) <= INT64_MAX else object
+    return Vector(kind, np.full(length, whole, dtype=dtype))
+
+
+def unscaled(value: object, kind: SqlType) -> int:
+    """A literal's canonical integer: as it is, or times ten to the scale for decimals."""
+
+    exact = Decimal(str(value)).scaleb(kind.scale)
+    return int(exact.to_integral_value())
+
+
+def _arithmetic(expr: Arithmetic, columns: Columns, length: int) -> Vector:
+    left, right = evaluate(expr.left, columns, length), evaluate(expr.right, columns, length)
+    own_left = narrowed(expr.left, left.type, right.type)
+    own_right = narrowed(expr.right, right.type, left.type)
+    result = arithmetic_type(expr.op, own_left, own_right)
+    if result is None:
+        raise EvaluationError(f"`{expr.op}` is not defined on `{left.type}` and `{right.type}`")
+    if left.type.kind is Kind.NULL or right.type.kind is Kind.NULL:
+        return cast(Vector(SqlType(Kind.NULL), np.zeros(length, dtype=np.int64)), result)
+    return arithmetic(expr.op, left, right, result)
+
+
+def _may_raise(expr: Expr) -> bool:
+    """Whether evaluating a row could fail, so that unreached rows must be left out."""
+    return any(isinstance(part, Arithmetic | Cast | Negate | Call) for part in walk(expr))
+
+
+def _connective(
+    operands: tuple[Expr, ...], columns: Columns, length: int, *, is_and: bool
+) -> Truth:
+    """AND and OR left to right; a row decided by an earlier operand never reaches a later one."""
+    join = conjoin if is_and else disjoin
+    result = truth(operands[0], columns, length)
+    for operand in operands[1:]:
+        open_rows = (
+            (result.may_true | result.may_null) if is_and else (result.may_false | result.may_null)
+        )
+        if not _may_raise(operand) or bool(open_rows.all()):
+            result = join([result, truth(operand, columns, length)])
+            continue
+        result = _joined_where(result, operand, columns, open_rows, is_and=is_and)
+    return result
+
+
+def _joined_where(
+    result: Truth, operand: Expr, columns: Columns, open_rows: Bools, *, is_and: bool
+) -> Truth:
+    positions = np.flatnonzero(open_rows)
+    part = truth(operand, _subset(columns, operand, positions), len(positions))
+    before = Truth(
+        result.may_true[positions], result.may_false[positions], result.may_null[positions]
+    )
+    joined = (conjoin if is_and else disjoin)([before, part])
+    flags = []
+    for old, new in (
+        (result.may_true, joined.may_true),
+        (result.may_false, joined.may_false),
+        (result.may_null, joined.may_null),
+    ):
+        changed = old.copy()
+        changed[positions] = new
+        flags.append(changed)
+    return Truth(*flags)
+
+
+def _subset(columns: Columns, expr: Expr, positions: Any) -> dict[AttributeId, Vector]:
+    wanted = {part.id for part in walk(expr) if isinstance(part, ColumnRef)}
+    return {name: columns[name].take(positions) for name in wanted}
+
+
+def _case(expr: Case, columns: Columns, length: int) -> Vector:
+    wanted = _known_type(expr)
+    open_rows = np.ones(length, dtype=np.bool_)
+    pieces: list[tuple[Any, Vector]] = []
+    for condition, value in expr.branches:
+        positions = np.flatnonzero(open_rows)
+        met = truth(condition, _subset(columns, condition, positions), len(positions)).may_true
+        chosen = positions[met]
+        pieces.append(_piece(value, columns, chosen, wanted))
+        open_rows[chosen] = False
+    pieces.append(_piece(expr.default, columns, np.flatnonzero(open_rows), wanted))
+    return _assembled(pieces, length, wanted)
+
+
+def _coalesce(expr: Coalesce, columns: Columns, length: int) -> Vector:
+    wanted = _known_type(expr)
+    open_rows = np.arange(length)
+    pieces: list[tuple[Any, Vector]] = []
+    for operand in expr.operands:
+        positions, value = _piece(operand, columns, open_rows, wanted)
+        valid = value.validity()
+        pieces.append((positions[valid], value.keep(valid)))
+        open_rows = positions[~valid]
+    pieces.append((open_rows, cast(_nulls(len(open_rows)), wanted)))
+    return _assembled(pieces, length, wanted)
+
+
+def _nulls(length: int) -> Vector:
+    return Vector(SqlType(Kind.NULL), np.zeros(length, dtype=np.int64))
+
+
+def _known_type(expr: Expr) -> SqlType:
+    found = type_of(expr)
+    if found is None:
+        raise EvaluationError("An expression of the query has no type the engine knows")
+    return found
+
+
+def _piece(value: Expr, columns: Columns, positions: Any, wanted: SqlType) -> tuple[Any, Vector]:
+    found = evaluate(value, _subset(columns, value, positions), len(positions))
+    return positions, cast(found, wanted)
+
+
+def _assembled(pieces: list[tuple[Any, Vector]], length: int, wanted: SqlType) -> Vector:
+    """One column from pieces that together hold every row once."""
+    order = np.argsort(np.concatenate([positions for positions, _ in pieces]), kind="stable")
+    valid = np.concatenate([piece.validity() for _, piece in pieces])[order]
+    if pieces[0][1].is_textual:
+        joined: Any = pa.concat_arrays([piece.values for _, piece in pieces]).take(pa.array(order))
+    else:
+        joined = np.concatenate([piece.values for _, piece in pieces])[order]
+    return Vector(wanted, joined, None if bool(valid.all()) else valid)
+
+
+def mean(total: Vector, count: Vector, result: SqlType) -> Vector:
+    """AVG's last step: NULL for count 0; decimals to 38 digits first, then half up, as in Spark."""
+    some = count.values > 0
+    valid = some & total.validity()
+    divisor = np.where(some, count.values, 1)
+    if result.kind is Kind.DECIMAL:
+        dividend = np.where(valid, total.values, 0)
+        quotients = divide_decimals(dividend, total.type.scale, divisor, 0)
+        values = fit_decimals(rescale(quotients, _DIVISION_DIGITS, result.scale), result)
+        return Vector(result, values, None if bool(valid.all()) else valid)
+    values = total.values.astype(np.float64) / divisor
+    error = None
+    if total.error is not None:
+        with np.errstate(invalid="ignore"):
+            spread = total.error / divisor * (1 + 8 * UNIT) + np.abs(values) * (2 * UNIT)
+        error = np.where(total.error == 0, 0.0, np.where(np.isnan(spread), np.inf, spread))
+    return Vector(DOUBLE, values, None if bool(valid.all()) else valid, error)
+
+
+def _call(expr: Call, columns: Columns, length: int) -> Vector:
+    argument = evaluate(expr.arguments[0], columns, length)
+    if argument.type.is_integral:
+        kept = argument.values
+        if argument.valid is not None:
+            kept = np.where(argument.valid, kept, 0)
+        if len(kept) and int(kept.min()) < -INT64_MAX:
+            kept = kept.astype(object)
+        return Vector(argument.type, fit_integers(np.abs(kept), argument.type), argument.valid)
+    return Vector(argument.type, np.abs(argument.values), argument.valid, argument.error)

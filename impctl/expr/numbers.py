@@ -1,0 +1,249 @@
+"""Arithmetic on columns as Spark does it with ANSI on.
+
+Law: integers and decimals are exact, and a result that does not fit its type is an error, never
+wrapped; doubles carry a bound on how far they may lie from Spark's own result. A NULL slot never
+raises. Out of scope: comparison (`expr.compare`), casts between families (`expr.cast`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from impctl.data.schema import DOUBLE, Kind, SqlType
+from impctl.data.vector import INT64_MAX, INT64_MIN, Bools, Floats, Vector
+from impctl.errors import EvaluationError
+from impctl.expr.nodes import ArithmeticOp
+
+UNIT = 2.0**-53
+"""Half the spacing of doubles at 1: the largest relative error of one rounding."""
+
+INTEGRAL_BITS = {Kind.BYTE: 8, Kind.SHORT: 16, Kind.INTEGER: 32, Kind.LONG: 64}
+_EXACT_DOUBLE = 2**53
+_DIVISION_DIGITS = 38
+"""Spark divides decimals to 38 fractional digits first, then rounds to the result's scale."""
+
+
+def both_valid(left: Vector, right: Vector) -> Bools | None:
+    """Rows where neither side is NULL; None when that is all of them."""
+    if left.valid is None:
+        return right.valid
+    return left.valid if right.valid is None else left.valid & right.valid
+
+
+def arithmetic(op: ArithmeticOp, left: Vector, right: Vector, result: SqlType) -> Vector:
+    """`left op right` in Spark's result type; shape (n,)."""
+    valid = both_valid(left, right)
+    if op in (ArithmeticOp.DIVIDE, ArithmeticOp.INTEGER_DIVIDE, ArithmeticOp.REMAINDER):
+        valid = _refuse_zero(right, valid)
+    if result.is_fractional:
+        return _of_doubles(op, to_double(left), to_double(right), valid)
+    if left.type.is_integral and right.type.is_integral:
+        return _of_integers(op, left, right, result, valid)
+    return _of_decimals(op, left, right, result, valid)
+
+
+def _refuse_zero(divisor: Vector, valid: Bools | None) -> Bools | None:
+    zero = divisor.values == 0
+    if divisor.error is not None:
+        zero = np.abs(divisor.values) <= divisor.error
+    if bool(np.any(zero if valid is None else zero & valid)):
+        raise EvaluationError(
+            "Division by zero in the query's expression",
+            code="division_by_zero",
+            hint="guard it, for instance with `x / nullif(y, 0)`; Spark fails on this row too",
+        )
+    return valid
+
+
+def _filled(vector: Vector, valid: Bools | None, filler: int) -> Any:
+    """Values with the slots nobody may look at made harmless."""
+    return vector.values if valid is None else np.where(valid, vector.values, filler)
+
+
+def _of_integers(
+    op: ArithmeticOp, left: Vector, right: Vector, result: SqlType, valid: Bools | None
+) -> Vector:
+    filler = 1 if op in (ArithmeticOp.INTEGER_DIVIDE, ArithmeticOp.REMAINDER) else 0
+    a, b = _filled(left, valid, filler), _filled(right, valid, filler)
+    values = narrow(_exact(op, a, b))
+    return Vector(result, fit_integers(values, result), valid)
+
+
+def fit_integers(values: Any, result: SqlType) -> Any:
+    """The values as int64 if all fit the integral type; EvaluationError otherwise."""
+    half = 1 << (INTEGRAL_BITS[result.kind] - 1)
+    if len(values) and (int(values.max()) >= half or int(values.min()) < -half):
+        raise EvaluationError(
+            f"A value does not fit the type `{result}` in the query's expression",
+            code="arithmetic_overflow",
+            hint="widen it, for instance with `CAST(x AS BIGINT)` or DECIMAL; Spark fails too",
+        )
+    return values.astype(np.int64, copy=False)
+
+
+_OBJECT_OPS: dict[ArithmeticOp, Callable[[Any, Any], Any]] = {
+    ArithmeticOp.ADD: lambda a, b: a + b,
+    ArithmeticOp.SUBTRACT: lambda a, b: a - b,
+    ArithmeticOp.MULTIPLY: lambda a, b: a * b,
+}
+
+
+def _exact(op: ArithmeticOp, a: Any, b: Any) -> Any:
+    """Whole-number arithmetic that leaves int64 for Python integers where it must."""
+    if op is ArithmeticOp.INTEGER_DIVIDE:
+        a, b = a.astype(object), b.astype(object)
+        return np.where(a * b < 0, -(abs(a) // abs(b)), abs(a) // abs(b))
+    if op is ArithmeticOp.REMAINDER:
+        if a.dtype == object or b.dtype == object:
+            a, b = a.astype(object), b.astype(object)
+            return np.where(a < 0, -(abs(a) % abs(b)), abs(a) % abs(b))
+        return np.fmod(a, np.where(b == -1, 1, b))
+    wide = (
+        magnitude(a) * magnitude(b) if op is ArithmeticOp.MULTIPLY else magnitude(a) + magnitude(b)
+    )
+    if wide > INT64_MAX:
+        a, b = a.astype(object), b.astype(object)
+    return _OBJECT_OPS[op](a, b)
+
+
+def magnitude(values: Any) -> int:
+    """The largest absolute value, as a Python integer; 0 for no values."""
+    if not len(values):
+        return 0
+    return max(abs(int(values.max())), abs(int(values.min())))
+
+
+def narrow(values: Any) -> Any:
+    """Python integers back to int64 where all of them fit."""
+    if values.dtype != object:
+        return values
+    if len(values) == 0 or (values.max() <= INT64_MAX and values.min() >= INT64_MIN):
+        return values.astype(np.int64)
+    return values
+
+
+def _of_decimals(
+    op: ArithmeticOp, left: Vector, right: Vector, result: SqlType, valid: Bools | None
+) -> Vector:
+    s1, s2 = left.type.scale, right.type.scale
+    filler = 1 if op in (ArithmeticOp.DIVIDE, ArithmeticOp.REMAINDER) else 0
+    a, b = _filled(left, valid, filler), _filled(right, valid, filler)
+    match op:
+        case ArithmeticOp.MULTIPLY:
+            values, scale = _exact(op, a, b), s1 + s2
+        case ArithmeticOp.DIVIDE:
+            values, scale = divide_decimals(a, s1, b, s2), _DIVISION_DIGITS
+        case ArithmeticOp.INTEGER_DIVIDE:
+            common = max(s1, s2)
+            values, scale = _exact(op, rescale(a, s1, common), rescale(b, s2, common)), 0
+            return Vector(result, fit_integers(narrow(values), result), valid)
+        case _:
+            scale = max(s1, s2)
+            values = _exact(op, rescale(a, s1, scale), rescale(b, s2, scale))
+    return Vector(result, fit_decimals(rescale(values, scale, result.scale), result), valid)
+
+
+def divide_decimals(a: Any, scale_a: int, b: Any, scale_b: int) -> Any:
+    """Unscaled quotients with 38 fractional digits, rounded half up."""
+    a, b = a.astype(object), b.astype(object)
+    a = a * 10 ** (_DIVISION_DIGITS + scale_b)
+    b = b * 10**scale_a
+    return round_half_up(a, b)
+
+
+def round_half_up(a: Any, b: Any) -> Any:
+    """Whole quotients of Python integers, halves away from zero."""
+    size = (2 * abs(a) + abs(b)) // (2 * abs(b))
+    return np.where((a < 0) != (b < 0), -size, size)
+
+
+def rescale(values: Any, scale: int, wanted: int) -> Any:
+    """Unscaled values at another scale, rounded half up where digits are lost."""
+    if wanted == scale or not len(values):
+        return values
+    if wanted > scale:
+        factor = 10 ** (wanted - scale)
+        if magnitude(values) * factor > INT64_MAX:
+            values = values.astype(object)
+        return values * factor
+    divisor = np.full(len(values), 10 ** (scale - wanted), dtype=object)
+    return round_half_up(values.astype(object), divisor)
+
+
+def fit_decimals(values: Any, result: SqlType) -> Any:
+    """Unscaled values if all fit the precision; EvaluationError otherwise."""
+    if magnitude(values) >= 10**result.precision:
+        raise EvaluationError(
+            f"A value does not fit the type `{result}` in the query's expression",
+            code="arithmetic_overflow",
+            hint="cast an operand to a smaller scale; Spark fails on this row too",
+        )
+    return narrow(values)
+
+
+def to_double(vector: Vector) -> Vector:
+    """The column as doubles, with a bound where Spark's own conversion is not certain."""
+    if vector.type.is_fractional:
+        return vector
+    if vector.type.kind is not Kind.DECIMAL:
+        return Vector(DOUBLE, vector.values.astype(np.float64), vector.valid)
+    values = vector.values.astype(np.float64) / float(10**vector.type.scale)
+    sure = vector.type.scale <= 22 and magnitude(vector.values) < _EXACT_DOUBLE
+    # Past 2^53 the quotient is rounded twice; one more spacing covers either way of doing it.
+    error = None if sure else np.abs(values) * (4 * UNIT)
+    return Vector(DOUBLE, values, vector.valid, error)
+
+
+def _of_doubles(op: ArithmeticOp, left: Vector, right: Vector, valid: Bools | None) -> Vector:
+    a, b = left.values, right.values
+    with np.errstate(all="ignore"):
+        match op:
+            case ArithmeticOp.ADD:
+                values = a + b
+            case ArithmeticOp.SUBTRACT:
+                values = a - b
+            case ArithmeticOp.MULTIPLY:
+                values = a * b
+            case ArithmeticOp.DIVIDE | ArithmeticOp.INTEGER_DIVIDE:
+                values = a / (b if valid is None else np.where(valid, b, 1.0))
+            case ArithmeticOp.REMAINDER:
+                values = np.fmod(a, b if valid is None else np.where(valid, b, 1.0))
+        return Vector(DOUBLE, values, valid, _propagated(op, left, right, values))
+
+
+def _propagated(op: ArithmeticOp, left: Vector, right: Vector, values: Floats) -> Floats | None:
+    """First-order error bound, widened by the product term and one rounding."""
+    if left.error is None and right.error is None:
+        return None
+    zero = np.zeros(len(values))
+    ea = zero if left.error is None else left.error
+    eb = zero if right.error is None else right.error
+    a, b = np.abs(left.values), np.abs(right.values)
+    match op:
+        case ArithmeticOp.ADD | ArithmeticOp.SUBTRACT:
+            error = ea + eb
+        case ArithmeticOp.MULTIPLY:
+            error = a * eb + b * ea + ea * eb
+        case ArithmeticOp.DIVIDE | ArithmeticOp.INTEGER_DIVIDE:
+            smallest = b - eb
+            error = np.where(smallest > 0, (ea + np.abs(values) * eb) / smallest, np.inf)
+        case ArithmeticOp.REMAINDER:
+            error = np.where((ea > 0) | (eb > 0), np.inf, 0.0)
+    widened = error * (1 + 8 * UNIT) + np.abs(values) * (2 * UNIT)
+    return np.where((ea == 0) & (eb == 0), 0.0, np.where(np.isnan(widened), np.inf, widened))
+
+
+def negate(vector: Vector) -> Vector:
+    """`-x`; the smallest integer of a type overflows, as in Spark."""
+    if vector.type.is_integral:
+        values = (
+            -vector.values.astype(object)
+            if magnitude(vector.values) > INT64_MAX
+            else -vector.values
+        )
+        kept = values if vector.valid is None else np.where(vector.valid, values, 0)
+        return Vector(vector.type, fit_integers(kept, vector.type), vector.valid)
+    return Vector(vector.type, -vector.values, vector.valid, vector.error)

@@ -1,0 +1,150 @@
+"""Which expressions the evaluator computes exactly as Spark does, and why not where it does not.
+
+Law: what is not listed here is refused before any row is looked at, with the part of the
+expression that blocks it; nothing is approximated. `approximate` names columns whose values carry
+an error bound (sums of doubles): these may be added, scaled, compared and joined by AND/OR/NOT,
+and nothing else, because anything else could turn a small error into a different row.
+Out of scope: computing (`expr.evaluate`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from impctl.aliases import AttributeId
+from impctl.data.schema import BOOLEAN, Kind, SqlType
+from impctl.expr.cast import supports as supports_cast
+from impctl.expr.nodes import (
+    And,
+    Arithmetic,
+    Call,
+    Case,
+    Cast,
+    Coalesce,
+    ColumnRef,
+    Compare,
+    CompareOp,
+    Expr,
+    InList,
+    IsNull,
+    Like,
+    Literal,
+    Mean,
+    Negate,
+    Not,
+    Or,
+    children,
+    columns_of,
+    walk,
+)
+from impctl.expr.types import common_type, type_of
+
+FUNCTIONS = frozenset({"abs"})
+"""Scalar functions by name, each differential-tested against Spark."""
+
+
+@dataclass(frozen=True, slots=True)
+class Blocker:
+    """The part of an expression that the evaluator does not compute, and why."""
+
+    part: Expr
+    reason: str
+
+
+def find_blocker(expr: Expr, approximate: Collection[AttributeId] = ()) -> Blocker | None:
+    """The first part the evaluator cannot compute exactly; None when it can compute it all."""
+    for part in walk(expr):
+        reason = _reason(part)
+        if reason is not None:
+            return Blocker(part, reason)
+    return _approximate_blocker(expr, frozenset(approximate))
+
+
+def _reason(expr: Expr) -> str | None:
+    found = type_of(expr)
+    if found is None or found.kind is Kind.OTHER:
+        what = f"function `{expr.name}`" if isinstance(expr, Call) else "an expression"
+        return f"{what} has a type the engine does not know"
+    match expr:
+        case Literal() | ColumnRef() | Mean() | IsNull():
+            return None
+        case Arithmetic() | Negate():
+            return _arithmetic_reason(expr, found)
+        case Compare():
+            return _comparable(type_of(expr.left), type_of(expr.right))
+        case And() | Or():
+            return _all_boolean(expr.operands)
+        case Not():
+            return _all_boolean((expr.operand,))
+        case InList():
+            reasons = (_comparable(type_of(expr.operand), type_of(o)) for o in expr.options)
+            return next((reason for reason in reasons if reason is not None), None)
+        case Like():
+            plain = "\\" not in expr.pattern and expr.escape == "\\"
+            return None if plain else "LIKE with escapes is left to Spark"
+        case Case() | Coalesce():
+            return _branches_reason(expr, found)
+        case Cast():
+            source = type_of(expr.operand)
+            if source is not None and supports_cast(source, expr.type):
+                return None
+            return f"CAST from `{source}` to `{expr.type}` is left to Spark"
+        case Call():
+            return None if expr.name in FUNCTIONS else f"function `{expr.name}` is left to Spark"
+
+
+def _arithmetic_reason(expr: Arithmetic | Negate, found: SqlType) -> str | None:
+    if found.kind is Kind.FLOAT:
+        return "single-precision arithmetic is left to Spark"
+    return None if found.is_numeric else f"arithmetic on `{found}` is left to Spark"
+
+
+def _all_boolean(operands: tuple[Expr, ...]) -> str | None:
+    if all(type_of(part) in (BOOLEAN, SqlType(Kind.NULL)) for part in operands):
+        return None
+    return "AND, OR and NOT need conditions"
+
+
+def _comparable(left: SqlType | None, right: SqlType | None) -> str | None:
+    if left is None or right is None:
+        return "a comparison of unknown types is left to Spark"
+    if left.kind is Kind.NULL or right.kind is Kind.NULL:
+        return "a comparison with a bare NULL is left to Spark"
+    if left == right or (left.is_numeric and right.is_numeric):
+        return None
+    return f"comparing `{left}` with `{right}` is left to Spark"
+
+
+def _branches_reason(expr: Case | Coalesce, found: SqlType) -> str | None:
+    if found.kind is Kind.FLOAT:
+        return "single-precision results are left to Spark"
+    if isinstance(expr, Case):
+        results = (*(result for _, result in expr.branches), expr.default)
+        blocked = _all_boolean(tuple(condition for condition, _ in expr.branches))
+        if blocked is not None:
+            return blocked
+    else:
+        results = expr.operands
+    for result in results:
+        own = type_of(result)
+        if own is None or common_type(own, found) != found or not supports_cast(own, found):
+            return f"mixing `{own}` and `{found}` is left to Spark"
+    return None
+
+
+def _approximate_blocker(expr: Expr, approximate: frozenset[AttributeId]) -> Blocker | None:
+    if not approximate or not columns_of(expr) & approximate:
+        return None
+    match expr:
+        case ColumnRef() | And() | Or() | Not() | IsNull() | Negate() | Mean() | Arithmetic():
+            pass
+        case Compare():
+            if expr.op is CompareOp.NULL_SAFE_EQUAL:
+                return Blocker(expr, "`<=>` on a sum of doubles depends on summation order")
+        case Cast() if expr.type.kind is Kind.DOUBLE:
+            pass
+        case _:
+            return Blocker(expr, "this use of a sum of doubles depends on summation order")
+    found = (_approximate_blocker(part, approximate) for part in children(expr))
+    return next((blocker for blocker in found if blocker is not None), None)
