@@ -37,6 +37,7 @@ from impctl.plan.nodes import (
     Sort,
     TopK,
     Window,
+    attributes_of,
     inputs_of,
     nodes_of,
 )
@@ -89,16 +90,20 @@ def compile_plan(
     builder = _Builder([partition], last=_last_aggregate(chain))
     builder.scan = _scan(table, builder.partitions)
     for position, node in enumerate(chain[1:], start=1):
-        keyed = table.access in key_columns.get(_index(nodes, node), {})
+        key = key_columns.get(_index(nodes, node), {}).get(table.access)
+        keyed = key is not None and _type_in(node, key) == partition.type
         builder.add(node, position, keyed=keyed)
     circuit = Circuit(builder.operators, Merge([partition.size]))
-    first = builder.first
-    node = None if first is None else builder.first_node
-    return Compiled(builder.scan, circuit, first, node, chain)
+    return Compiled(builder.scan, circuit, builder.first, builder.first_node, chain)
 
 
 def _index(nodes: Sequence[Plan], node: Plan) -> int:
     return next(index for index, other in enumerate(nodes) if other is node)
+
+
+def _type_in(node: Plan, attribute: AttributeId) -> SqlType | None:
+    """Type of an output column of a node; None when it is not one."""
+    return next((found.type for found in attributes_of(node) if found.id == attribute), None)
 
 
 def _chain(root: Plan) -> tuple[Plan, ...]:

@@ -23,6 +23,8 @@ class Project:
 
     def step(self, batch: Batch) -> Batch:
         """The change with the new columns only."""
+        if len(batch) == 0:
+            return Batch({}, batch.weights, batch.tags)
         columns = {name: evaluate(expr, batch.columns, len(batch)) for name, expr in self.outputs}
         return Batch(columns, batch.weights, batch.tags)
 

@@ -1,0 +1,234 @@
+"""A fresh circuit filled from partial aggregates that Spark computes in one pass.
+
+Law: after `fill` the circuit is as if it had been fed every row of the table; sketch and state
+come from the same pass (design.md 5). The pass is itself a plan: the query below its first
+grouping, grouped by the keys and, unless the sketch is keyed, by the fragment. Sums of doubles are
+collected as if all values were finite; should a group turn out otherwise (`needs_specials`), the
+pass is repeated with NaN and infinities counted apart.
+Out of scope: writing the plan as SQL (`capture.render`), running it (`spark`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from impctl.aliases import AttributeId, ColumnName
+from impctl.data.schema import DOUBLE, INTEGER, LONG, SqlType
+from impctl.data.vector import Ints, Vector, from_arrow
+from impctl.engine.accumulators import Count, ExactSum, FloatSum
+from impctl.engine.batch import Batch
+from impctl.engine.operators.aggregate import Aggregate as AggregateOperator
+from impctl.engine.operators.project import Project as ProjectOperator
+from impctl.engine.tags import RowTags
+from impctl.expr.nodes import Call, Case, Cast, Compare, CompareOp, Expr, Literal, Or
+from impctl.expr.types import type_of
+from impctl.maintain.compile import Compiled
+from impctl.plan.nodes import (
+    Aggregate,
+    AggregateCall,
+    AggregateOutput,
+    Attribute,
+    Output,
+    Plan,
+    Project,
+    Scan,
+    Select,
+    Sort,
+)
+from impctl.sketch.partition import RangePartition
+
+FRAGMENT_COLUMN: ColumnName = "__impctl_fragment"
+_FRAGMENT_ID: AttributeId = "impctl/fragment"
+
+
+@dataclass(frozen=True, slots=True)
+class Partials:
+    """The pass: its plan, and what its result columns mean, in order.
+
+    `names` are the accumulators' partial columns after `keys` key columns and, if `has_fragment`,
+    the fragment. The scan of the plan reads `FRAGMENT_COLUMN` too if `has_fragment`.
+    """
+
+    plan: Plan
+    key_types: tuple[SqlType, ...]
+    has_fragment: bool
+    names: tuple[tuple[str, SqlType], ...]
+    counts_specials: bool
+
+
+def partials(compiled: Compiled, *, counts_specials: bool = False) -> Partials:
+    """The pass that fills this circuit."""
+    if compiled.first is None or compiled.first_node is None:
+        return _row_counts(compiled)
+    operator = compiled.circuit.operators[compiled.first]
+    assert isinstance(operator, AggregateOperator)
+    node = compiled.first_node
+    child = node.child
+    keys = list(node.keys)
+    if not operator.is_keyed:
+        child = _with_fragment(child)
+        keys.append(_fragment_output())
+    calls = _calls(compiled, operator, counts_specials)
+    plan = Aggregate(
+        child,
+        tuple(keys),
+        tuple(AggregateOutput(_attribute(name, kind), call) for name, kind, call in calls),
+        span=node.span,
+    )
+    names = tuple((name, kind) for name, kind, _ in calls)
+    key_types = tuple(kind for _, kind in operator.keys)
+    return Partials(plan, key_types, not operator.is_keyed, names, counts_specials)
+
+
+def _row_counts(compiled: Compiled) -> Partials:
+    """Without a grouping: qualifying rows per fragment."""
+    child = _with_fragment(compiled.chain[-1])
+    rows = AggregateOutput(_attribute("rows", LONG), AggregateCall("count"))
+    plan = Aggregate(child, (_fragment_output(),), (rows,))
+    return Partials(plan, (), True, (("rows", LONG),), counts_specials=False)
+
+
+def _attribute(name: str, kind: SqlType) -> Attribute:
+    return Attribute(f"impctl/{name}", name, kind, True)
+
+
+def _fragment_attribute() -> Attribute:
+    return Attribute(_FRAGMENT_ID, FRAGMENT_COLUMN, INTEGER, nullable=False)
+
+
+def _fragment_output() -> Output:
+    attribute = _fragment_attribute()
+    return Output(replace(attribute, id="impctl/key"), attribute.ref())
+
+
+def _with_fragment(plan: Plan) -> Plan:
+    """The plan with the fragment column carried up from its scan."""
+    match plan:
+        case Scan():
+            return replace(plan, attributes=(*plan.attributes, _fragment_attribute()))
+        case Project():
+            passed = Output(_fragment_attribute(), _fragment_attribute().ref())
+            return replace(plan, child=_with_fragment(plan.child), outputs=(*plan.outputs, passed))
+        case Select() | Sort():
+            return replace(plan, child=_with_fragment(plan.child))
+        case _:
+            raise AssertionError(f"no fragment passes {type(plan).__name__} below a grouping")
+
+
+def _calls(
+    compiled: Compiled, operator: AggregateOperator, counts_specials: bool
+) -> list[tuple[str, SqlType, AggregateCall]]:
+    arguments = _arguments(compiled)
+    calls = [("rows", LONG, AggregateCall("count"))]
+    for accumulator in operator.accumulators:
+        expr = arguments[accumulator.argument]
+        slot = accumulator.slot
+        match accumulator:
+            case Count():
+                calls.append((f"c{slot}", LONG, AggregateCall("count", (expr,))))
+            case ExactSum():
+                calls.append((f"s{slot}", accumulator.result, AggregateCall("sum", (expr,))))
+            case FloatSum():
+                calls += _float_calls(expr, slot, counts_specials)
+    return calls
+
+
+def _arguments(compiled: Compiled) -> dict[AttributeId, Expr]:
+    assert compiled.first is not None
+    below = compiled.circuit.operators[compiled.first - 1]
+    assert isinstance(below, ProjectOperator)
+    return dict(below.outputs)
+
+
+def _float_calls(
+    expr: Expr, slot: int, counts_specials: bool
+) -> list[tuple[str, SqlType, AggregateCall]]:
+    calls: list[tuple[str, SqlType, AggregateCall]] = []
+    if counts_specials:
+        tests = {
+            name: Compare(CompareOp.EQUAL, Cast(expr, DOUBLE), Literal(value, DOUBLE))
+            for name, value in (
+                ("nan", float("nan")),
+                ("pinf", float("inf")),
+                ("ninf", float("-inf")),
+            )
+        }
+        one, zero = Literal(1, LONG), Literal(0, LONG)
+        for name, test in tests.items():
+            marked = Case(((test, one),), zero)
+            calls.append((f"{name}{slot}", LONG, AggregateCall("sum", (marked,))))
+        nothing = Literal(0.0, type_of(expr) or DOUBLE)
+        expr = Case(((Or(tuple(tests.values())), nothing),), expr)
+    size = Call("abs", (expr,), type_of(expr))
+    calls.append((f"s{slot}", DOUBLE, AggregateCall("sum", (expr,))))
+    calls.append((f"m{slot}", DOUBLE, AggregateCall("sum", (size,))))
+    return calls
+
+
+def needs_specials(pass_: Partials, table: pa.Table) -> bool:
+    """Whether some double was NaN or infinite, so that the pass must count those apart."""
+    if pass_.counts_specials:
+        return False
+    offset = len(pass_.key_types) + int(pass_.has_fragment)
+    for index, (name, _) in enumerate(pass_.names):
+        if name.startswith("m"):
+            vector = from_arrow(table.column(offset + index), DOUBLE)
+            if not bool(np.isfinite(vector.values).all()):
+                return True
+    return False
+
+
+def fill(
+    compiled: Compiled, pass_: Partials, table: pa.Table, partition: RangePartition, key: int | None
+) -> None:
+    """Fill the circuit from the pass's result (columns by position).
+
+    `key` is the position of the grouping column that equals the partition attribute, where the
+    sketch is keyed.
+    """
+    keys = [from_arrow(table.column(i), kind) for i, kind in enumerate(pass_.key_types)]
+    offset = len(keys)
+    if pass_.has_fragment:
+        fragments = from_arrow(table.column(offset), INTEGER).values.astype(np.int32)
+        offset += 1
+    else:
+        assert key is not None
+        fragments = partition.fragments_of(keys[key])
+    values = {
+        name: _numbers(table.column(offset + index), kind)
+        for index, (name, kind) in enumerate(pass_.names)
+    }
+    tags = (RowTags(fragments),)
+    if compiled.first is None:
+        rows: Ints = values["rows"]
+        compiled.circuit.resume(Batch({}, rows, tags), len(compiled.circuit.operators))
+        return
+    operator = compiled.circuit.operators[compiled.first]
+    assert isinstance(operator, AggregateOperator)
+    _start_upper(compiled, compiled.first)
+    output = operator.fill(keys, values, tags)
+    compiled.circuit.resume(output, compiled.first + 1)
+
+
+def _start_upper(compiled: Compiled, first: int) -> None:
+    """Give every global aggregate the row it has over empty input, from the root's side down.
+
+    The upper one first: its own row then is in place before rows from below arrive.
+    """
+    operators: Sequence[Any] = compiled.circuit.operators
+    for position in range(len(operators) - 1, first - 1, -1):
+        operator = operators[position]
+        if isinstance(operator, AggregateOperator) and not operator.keys:
+            compiled.circuit.resume(operator.initial(), position + 1)
+
+
+def _numbers(column: pa.ChunkedArray, kind: SqlType) -> Any:
+    vector: Vector = from_arrow(column, kind)
+    if vector.valid is None:
+        return vector.values
+    return np.where(vector.valid, vector.values, np.zeros(1, dtype=vector.values.dtype))

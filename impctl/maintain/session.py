@@ -1,0 +1,89 @@
+"""One query's circuit at a version: step it with changes, checkpoint it, take it up again.
+
+Law: sketch and state move together; what `checkpoint` hands out is all that a later `restore`
+needs to go on as if never stopped. Nothing here touches a disk.
+Out of scope: reading changes (`tables`), committing checkpoints (`store`), policies (`app`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from impctl.data.vector import Ints
+from impctl.engine.circuit import Circuit
+from impctl.engine.operators.aggregate import Aggregate
+from impctl.engine.operators.merge import SketchDelta
+from impctl.engine.operators.select import Select
+from impctl.maintain.compile import Compiled
+from impctl.sketch.fragments import FragmentSet
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """State to write: runs to put and to drop, as (arrangement, sequence[, table]), and counters."""
+
+    put: tuple[tuple[str, int, pa.Table], ...]
+    drop: tuple[tuple[str, int], ...]
+    counters: Mapping[str, int]
+
+
+class MaintainedQuery:
+    """A compiled query with its state."""
+
+    def __init__(self, compiled: Compiled) -> None:
+        self.compiled = compiled
+
+    @property
+    def circuit(self) -> Circuit:
+        return self.compiled.circuit
+
+    def restore(
+        self, runs: Mapping[str, Sequence[tuple[int, pa.Table]]], counters: Mapping[str, int]
+    ) -> None:
+        """Take up the state of a checkpoint."""
+        for arrangement in self.circuit.arrangements():
+            arrangement.load(runs.get(arrangement.name, ()))
+        for index, operator in enumerate(self._aggregates()):
+            operator.next_group = counters[f"next_group{index}"]
+        self.circuit.merge.restore()
+
+    def _aggregates(self) -> list[Aggregate]:
+        return [op for op in self.circuit.operators if isinstance(op, Aggregate)]
+
+    def step(self, rows: pa.Table, weights: Ints) -> SketchDelta:
+        """Maintain: one change of the table in, the change of the sketch out."""
+        batch = self.compiled.scan.read(rows, weights)
+        return self.circuit.step(batch)[0]
+
+    def fragments(self) -> FragmentSet:
+        """The sketch as it stands."""
+        return FragmentSet.from_mask(self.circuit.merge.members(0))
+
+    def unsure_rows(self) -> int:
+        """How often a row was kept because its HAVING was too close to call."""
+        return sum(op.unsure_rows for op in self.circuit.operators if isinstance(op, Select))
+
+    def checkpoint(self) -> Checkpoint:
+        """What changed since the last `saved`."""
+        put, drop = [], []
+        for arrangement in self.circuit.arrangements():
+            change = arrangement.changes()
+            put += [(arrangement.name, sequence, table) for sequence, table in change.put]
+            drop += [(arrangement.name, sequence) for sequence in change.drop]
+        counters = {f"next_group{i}": op.next_group for i, op in enumerate(self._aggregates())}
+        return Checkpoint(tuple(put), tuple(drop), counters)
+
+    def saved(self) -> None:
+        """The last checkpoint is committed."""
+        for arrangement in self.circuit.arrangements():
+            arrangement.saved()
+
+    def state_rows(self) -> int:
+        return sum(arrangement.rows for arrangement in self.circuit.arrangements())
+
+    def state_bytes(self) -> int:
+        """Bytes of keyed state held."""
+        return sum(arrangement.bytes_held for arrangement in self.circuit.arrangements())
