@@ -1,0 +1,101 @@
+"""Rows of the change feed with weights.
+
+Law: +1 for an insertion and the image after an update, -1 for a deletion and the image before;
+every range is closed at a pinned version, because the reader cuts longer ones short in silence.
+Out of scope: whether the feed may be used for a range (`tables.changes`).
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from urllib.parse import unquote
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from impctl.aliases import ColumnName, TableVersion
+from impctl.data.schema import Kind
+from impctl.errors import StorageError
+from impctl.tables.arrow_types import to_arrow_type
+from impctl.tables.commits import Commits
+from impctl.tables.failures import READ_FAILURES, failure_text, is_missing
+from impctl.tables.snapshot import Snapshot, null_when_empty
+from impctl.tables.source import DeltaSource
+from impctl.tables.storage import local_path, object_store
+
+_CHANGE = "_change_type"
+_VERSION = "_commit_version"
+_INSERTED = pa.array(["insert", "update_postimage"])
+
+
+@dataclass(frozen=True, slots=True)
+class FeedRows:
+    """Columns as asked for, a weight per row, and versions where asked for."""
+
+    table: pa.Table
+    weights: npt.NDArray[np.int64]
+    versions: npt.NDArray[np.int64] | None
+
+
+def read_change_feed(
+    source: DeltaSource,
+    since: TableVersion,
+    after: Snapshot,
+    columns: tuple[ColumnName, ...],
+    *,
+    with_versions: bool,
+) -> FeedRows | None:
+    """The feed of the commits after `since`; None when files or commits it needs are gone."""
+    extra = [_CHANGE, _VERSION] if with_versions else [_CHANGE]
+    try:
+        found = pa.table(
+            source.delta.load_cdf(
+                starting_version=since + 1, ending_version=after.version, columns=[*columns, *extra]
+            )
+        )
+    except READ_FAILURES as error:
+        if _may_serve_otherwise(error):
+            return None
+        raise StorageError(
+            f"Reading the change feed of table `{source.name}` failed: {failure_text(error)}",
+            hint=f"check that `{source.path}` can be read, then run the command again",
+        ) from error
+    inserted = pc.is_in(found.column(_CHANGE).cast(pa.string()), value_set=_INSERTED)
+    weights = inserted.to_numpy().astype(np.int64) * 2 - 1
+    arrays = []
+    for name in columns:
+        kind = after.column(name).type
+        column = to_arrow_type(found.column(name), kind)
+        if kind.kind is Kind.STRING and name in after.partition_columns:
+            column = null_when_empty(column)
+        arrays.append(column)
+    versions = found.column(_VERSION).to_numpy().astype(np.int64) if with_versions else None
+    return FeedRows(pa.Table.from_arrays(arrays, names=list(columns)), weights, versions)
+
+
+def has_int96(source: DeltaSource, commits: Commits) -> bool:
+    """Whether a file the feed may read stores INT96 timestamps, which deltalake reads wrongly.
+
+    A file that is gone counts as not INT96: the feed then fails by itself if it needs it.
+    """
+    folder = local_path(source.path)
+    store = None if folder is not None else object_store(source.path, source.storage_options)
+    for path in commits.files():
+        name = unquote(path) if folder is None else os.path.join(folder, unquote(path))
+        try:
+            schema = pq.read_metadata(name, filesystem=store).schema
+        except FileNotFoundError:
+            continue
+        if any(schema.column(at).physical_type == "INT96" for at in range(len(schema))):
+            return True
+    return False
+
+
+def _may_serve_otherwise(error: Exception) -> bool:
+    """Whether comparing files may still answer: something the feed needs is not there."""
+    text = failure_text(error)
+    return is_missing(error) or "Invalid table version" in text or "not enabled" in text

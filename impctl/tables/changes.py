@@ -1,0 +1,169 @@
+"""What changed in a table between two versions, as rows with weights.
+
+Law: the weighted rows are snapshot(until) minus snapshot(since) as a bag, not consolidated. The
+change feed serves where it is on for the whole range and nothing the query reads was altered
+within it; else the two snapshots' files are compared; else the history is gone, by name.
+Out of scope: operators over changes (`engine`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from impctl.aliases import ColumnName, TableVersion
+from impctl.data.schema import Kind
+from impctl.errors import SchemaChangedError, TableRecreatedError
+from impctl.tables.arrow_types import arrow_type
+from impctl.tables.change_feed import FeedRows, has_int96, read_change_feed
+from impctl.tables.commits import Commits, read_commits
+from impctl.tables.file_diff import read_file_diff
+from impctl.tables.schema import TableSchema, read_schema
+from impctl.tables.snapshot import CHANGE_FEED, Snapshot
+from impctl.tables.source import DeltaSource
+
+Weights = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """Weighted rows: +1 inserted, -1 deleted; one row may occur on both sides."""
+
+    table: pa.Table
+    weights: Weights
+    method: str
+    """`change_feed`, `file_diff`, or `none` when the versions are the same."""
+    commit_versions: npt.NDArray[np.int64] | None = None
+    """Version of each row's commit, where asked for and known (change feed only)."""
+
+    @property
+    def rows(self) -> int:
+        return len(self.weights)
+
+
+def read_changes(
+    source: DeltaSource,
+    since: TableVersion,
+    until: TableVersion,
+    columns: Sequence[ColumnName],
+    *,
+    table_id: str | None = None,
+    with_versions: bool = False,
+) -> Changes:
+    """The change from version `since` to version `until`, exactly `columns` in this order.
+
+    `table_id` is the identity the table had when `since` was read. Raises TableRecreatedError,
+    SchemaChangedError, HistoryGoneError or TableError rather than answer wrongly.
+    """
+    _check_identity(source, since, until, table_id)
+    after = source.snapshot(until)
+    wanted = tuple(after.readable(name).name for name in columns)
+    if since == until:
+        return _nothing(after, wanted)
+    commits = read_commits(source, since, until)
+    before = None
+    if commits is None or commits.may_change_metadata:
+        before = source.snapshot(since)
+        check_same_columns(before, after, wanted)
+    feed = _from_change_feed(source, since, after, before, commits, wanted, with_versions)
+    if feed is not None:
+        return Changes(feed.table, feed.weights, "change_feed", feed.versions)
+    diff = read_file_diff(source.snapshot(since) if before is None else before, after, wanted)
+    return Changes(diff.table, diff.weights, "file_diff")
+
+
+def check_same_columns(before: Snapshot, after: Snapshot, columns: Sequence[ColumnName]) -> None:
+    """Raise SchemaChangedError for a column that is not what it was; other columns may change."""
+    hint = "run `impctl capture` after correcting the query if it names the old column"
+    place = f"of table `{after.table}` between versions {before.version} and {after.version}"
+    for name in columns:
+        new = after.column(name)
+        old = before.schema.find(name)
+        if old is None:
+            raise SchemaChangedError(f"Column `{name}` {place} was added or renamed", hint=hint)
+        if old.type != new.type:
+            raise SchemaChangedError(
+                f"Column `{name}` {place} changed its type from `{old.type}` to `{new.type}`",
+                hint=hint,
+            )
+        if before.columns.physical[old.name] != after.columns.physical[new.name]:
+            raise SchemaChangedError(f"Column `{name}` {place} was replaced", hint=hint)
+
+
+def _check_identity(
+    source: DeltaSource, since: TableVersion, until: TableVersion, table_id: str | None
+) -> None:
+    hint = "another table stands at the path now; run `impctl capture`"
+    if table_id is not None and table_id != source.table_id:
+        raise TableRecreatedError(
+            f"Table `{source.name}` was created anew at {source.path}", hint=hint
+        )
+    newest = max(since, until)
+    if newest > source.version:
+        raise TableRecreatedError(
+            f"Table `{source.name}` is at version {source.version}, before version {newest}",
+            hint=hint,
+        )
+
+
+def _nothing(after: Snapshot, columns: tuple[ColumnName, ...]) -> Changes:
+    fields = [(name, arrow_type(after.column(name).type)) for name in columns]
+    return Changes(pa.schema(fields).empty_table(), np.zeros(0, dtype=np.int64), "none")
+
+
+def _from_change_feed(
+    source: DeltaSource,
+    since: TableVersion,
+    after: Snapshot,
+    before: Snapshot | None,
+    commits: Commits | None,
+    columns: tuple[ColumnName, ...],
+    with_versions: bool,
+) -> FeedRows | None:
+    """The change feed's rows, or None where it may not or cannot serve."""
+    if commits is None or not after.has_change_feed:
+        return None
+    if after.column_mapping is not None:
+        return None
+    if before is not None and not _is_steady(before, after, commits, columns):
+        return None
+    kinds = [after.column(name).type.kind for name in columns]
+    if any(kind in (Kind.TIMESTAMP, Kind.TIMESTAMP_NTZ) for kind in kinds) and has_int96(
+        source, commits
+    ):
+        return None
+    return read_change_feed(source, since, after, columns, with_versions=with_versions)
+
+
+def _is_steady(
+    before: Snapshot, after: Snapshot, commits: Commits, columns: tuple[ColumnName, ...]
+) -> bool:
+    """Whether the feed was on and the columns were the same at every commit of the range."""
+    if not before.has_change_feed or before.column_mapping is not None:
+        return False
+    if before.partition_columns != after.partition_columns:
+        return False
+    for action in commits.metadata():
+        configuration = action.get("configuration") or {}
+        if configuration.get(CHANGE_FEED, "false").lower() != "true":
+            return False
+        if configuration.get("delta.columnMapping.mode", "none").lower() != "none":
+            return False
+        if tuple(action["partitionColumns"]) != after.partition_columns:
+            return False
+        if not _same(read_schema(action["schemaString"], is_mapped=False), after.columns, columns):
+            return False
+    return True
+
+
+def _same(one: TableSchema, other: TableSchema, columns: tuple[ColumnName, ...]) -> bool:
+    return all(
+        (found := one.schema.find(name)) is not None
+        and (wanted := other.schema.find(name)) is not None
+        and (found.name, found.type) == (wanted.name, wanted.type)
+        for name in columns
+    )

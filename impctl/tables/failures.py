@@ -1,0 +1,32 @@
+"""What deltalake and pyarrow say when something fails, made fit for a message.
+
+Law: texts come out on one line without terminal escapes; a failure is called *missing* only when
+the text says that a file or a version is not there.
+Out of scope: which impctl error a failure becomes (the callers know what they were doing).
+"""
+
+from __future__ import annotations
+
+import re
+
+import pyarrow as pa
+from deltalake.exceptions import DeltaError
+
+READ_FAILURES: tuple[type[Exception], ...] = (DeltaError, OSError, pa.ArrowException, ValueError)
+"""What reading through deltalake or pyarrow may raise."""
+
+_ESCAPE = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+_SPACE = re.compile(r"\s+")
+_MISSING = ("not found", "no such file", "notfound", "does not exist", "no files in log segment")
+
+
+def failure_text(error: BaseException) -> str:
+    """The error's words on one line, without escapes and full stop."""
+    text = _SPACE.sub(" ", _ESCAPE.sub("", str(error))).strip().rstrip(".")
+    return text if text else type(error).__name__
+
+
+def is_missing(error: BaseException) -> bool:
+    """Whether the failure is that something is not there (any more)."""
+    text = failure_text(error).lower()
+    return isinstance(error, FileNotFoundError) or any(phrase in text for phrase in _MISSING)

@@ -1,0 +1,74 @@
+"""Which Delta protocol features impctl can read past, and the refusal by name of the others.
+
+Law: a reader feature that impctl does not know is fatal, because it may change what a file means;
+a known one is fatal only where the table really uses it in a way that cannot be read.
+Out of scope: columns that cannot be read (`tables.schema`), writing (`tables.updates`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+
+from impctl.aliases import TableName
+from impctl.errors import TableError
+
+_READABLE = frozenset(
+    {
+        "columnMapping",
+        "deletionVectors",
+        "timestampNtz",
+        "v2Checkpoint",
+        "vacuumProtocolCheck",
+        # Listed is not used: these show in the columns that use them (`tables.schema`).
+        "typeWidening",
+        "typeWidening-preview",
+        "variantType",
+        "variantType-preview",
+        "variantShredding",
+        "variantShredding-preview",
+        "collations",
+        "collations-preview",
+    }
+)
+_NAMED = (
+    re.compile(r"[Ff]eature '([^']+)'"),
+    re.compile(r"(catalog-managed) table"),
+    re.compile(r"table features required: \[([^\]]+)\]"),
+)
+
+
+def check_reader_features(table: TableName, features: Collection[str]) -> None:
+    """Raise TableError for the first reader feature impctl does not know."""
+    for feature in sorted(set(features) - _READABLE):
+        raise unknown_feature(table, feature)
+
+
+def check_column_mapping(table: TableName, configuration: Mapping[str, str]) -> bool:
+    """Whether names are mapped; raise TableError for a mode that is not by name."""
+    mode = configuration.get("delta.columnMapping.mode", "none").lower()
+    if mode not in ("none", "name"):
+        raise TableError(
+            f"Table `{table}` maps columns by `{mode}`, which impctl cannot read",
+            hint="rewrite the table with `delta.columnMapping.mode` = `name`",
+            code="column_mapping_mode",
+        )
+    return mode == "name"
+
+
+def unknown_feature(table: TableName, feature: str) -> TableError:
+    """The refusal for a reader feature."""
+    return TableError(
+        f"Table `{table}` needs reader feature `{feature}`, which impctl does not know",
+        hint="drop the feature from the table, or read the table with the Delta JAR",
+        code="reader_feature_unknown",
+    )
+
+
+def feature_named_in(text: str) -> str | None:
+    """The feature that an error text of the reader complains about."""
+    for pattern in _NAMED:
+        found = pattern.search(text)
+        if found is not None:
+            return found.group(1)
+    return None

@@ -1,0 +1,131 @@
+"""Rows of a snapshot's files as Arrow, read without a JVM.
+
+Law: columns are read by physical name and handed out by logical name in `tables.arrow_types`
+form; partition columns come from the log, columns a file lacks are NULL, deleted rows are left
+out. Equal, as a bag, to what Spark reads.
+Out of scope: which files may be skipped (`tables.prune`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from impctl.aliases import ColumnName
+from impctl.data.schema import Column, Kind
+from impctl.errors import HistoryGoneError, StorageError, TableError
+from impctl.tables.arrow_types import arrow_type, to_arrow_type
+from impctl.tables.failures import READ_FAILURES, failure_text, is_missing
+from impctl.tables.snapshot import DataFile, Positions, Snapshot
+from impctl.tables.storage import object_store
+
+
+def read_rows(
+    snapshot: Snapshot, columns: Sequence[ColumnName], files: Sequence[DataFile] | None = None
+) -> pa.Table:
+    """The rows of these files (default: all), exactly these columns in this order.
+
+    Raises HistoryGoneError for a file that is gone, TableError for a column that cannot be read.
+    """
+    wanted = [snapshot.readable(name) for name in columns]
+    reader = FileReader(snapshot, wanted)
+    chosen = snapshot.files if files is None else files
+    tables = [reader.read(file, kept_positions(file)) for file in chosen]
+    return pa.concat_tables([reader.empty(), *tables])
+
+
+class FileReader:
+    """Reads data files of one snapshot, projected on some columns."""
+
+    def __init__(self, snapshot: Snapshot, columns: Sequence[Column]) -> None:
+        self._snapshot = snapshot
+        self._columns = columns
+        self._arrow_schema = pa.schema([(c.name, arrow_type(c.type)) for c in columns])
+        self._filesystem = _filesystem(snapshot)
+
+    def empty(self) -> pa.Table:
+        """No rows, in the form that `read` returns."""
+        return self._arrow_schema.empty_table()
+
+    def read(self, file: DataFile, positions: Positions | None) -> pa.Table:
+        """The rows of `file` at these positions (None: all of them)."""
+        physical = self._snapshot.columns.physical
+        partitions = self._snapshot.partition_columns
+        try:
+            with pq.ParquetFile(
+                file.uri, filesystem=self._filesystem, coerce_int96_timestamp_unit="us"
+            ) as parquet:
+                present = set(parquet.schema_arrow.names)
+                stored = [
+                    physical[c.name]
+                    for c in self._columns
+                    if c.name not in partitions and physical[c.name] in present
+                ]
+                rows = parquet.metadata.num_rows
+                data = parquet.read(columns=stored) if stored else None
+        except READ_FAILURES as error:
+            raise _read_failure(self._snapshot, file, error) from error
+        arrays = [self._array(column, data, file, rows) for column in self._columns]
+        table = pa.Table.from_arrays(arrays, schema=self._arrow_schema)
+        if not self._columns:
+            table = pa.table({"": pa.nulls(rows)}).select([])
+        return table if positions is None else table.take(pa.array(positions))
+
+    def _array(self, column: Column, data: Any, file: DataFile, rows: int) -> Any:
+        if column.name in self._snapshot.partition_columns:
+            return partition_literal(column, file.partition_values[column.name], rows)
+        physical = self._snapshot.columns.physical[column.name]
+        if data is None or physical not in data.column_names:
+            return pa.nulls(rows, arrow_type(column.type))
+        try:
+            return to_arrow_type(data.column(physical), column.type)
+        except pa.ArrowException as error:
+            raise TableError(
+                f"Column `{column.name}` of table `{self._snapshot.table}` is stored as"
+                f" `{data.column(physical).type}`, which is no `{column.type}`: {file.uri}",
+                hint="rewrite the data file",
+                code="file_type_differs",
+            ) from error
+
+
+def partition_literal(column: Column, text: str | None, rows: int) -> pa.Array:
+    """A partition column of one file: the same value in every row."""
+    wanted = arrow_type(column.type)
+    if text is None:
+        return pa.nulls(rows, wanted)
+    if column.type.kind is Kind.STRING:
+        return pa.repeat(pa.scalar(text, wanted), rows)
+    return pa.repeat(pa.scalar(text, pa.string()).cast(wanted), rows)
+
+
+def kept_positions(file: DataFile) -> Positions | None:
+    """Positions of the rows that the deletion vector leaves; None when it removes nothing."""
+    if file.deleted is None or not len(file.deleted):
+        return None
+    with_rows = pq.read_metadata(file.uri).num_rows if file.rows is None else file.rows
+    return np.setdiff1d(np.arange(with_rows, dtype=np.int64), file.deleted, assume_unique=True)
+
+
+def _filesystem(snapshot: Snapshot) -> Any:
+    """None for local files; deltalake's own store otherwise."""
+    if not any("://" in uri for uri in snapshot.uris[:1]):
+        return None
+    return object_store(snapshot.path, snapshot.storage_options)
+
+
+def _read_failure(snapshot: Snapshot, file: DataFile, error: Exception) -> Exception:
+    if is_missing(error):
+        return HistoryGoneError(
+            f"Version {snapshot.version} of table `{snapshot.table}` can no longer be read:"
+            f" data file {file.uri} is gone",
+            hint="run `impctl capture`; to keep files longer raise"
+            " `delta.deletedFileRetentionDuration` before the next VACUUM",
+        )
+    return StorageError(
+        f"Reading a data file of table `{snapshot.table}` failed: {failure_text(error)}",
+        hint=f"check that the file can be read: {file.uri}",
+    )

@@ -1,0 +1,151 @@
+"""The Delta schema of one version as impctl's schema, with what the log says about each column.
+
+Law: a column whose values impctl cannot compute with is of kind OTHER, and one that nobody may
+read without the Delta JAR is listed in `opaque` with the reason; neither is fatal while unused.
+Out of scope: protocol features of the table as a whole (`tables.features`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from impctl.aliases import ColumnName
+from impctl.data.schema import Column, Kind, Schema, SqlType, from_delta, other
+
+PHYSICAL_NAME = "delta.columnMapping.physicalName"
+_COLLATIONS = "__COLLATIONS"
+_TYPE_CHANGES = "delta.typeChanges"
+_PLAIN_COLLATIONS = frozenset({"UTF8_BINARY", "spark.UTF8_BINARY"})
+_READABLE_CHANGES = frozenset(
+    {
+        ("byte", "short"),
+        ("byte", "integer"),
+        ("byte", "long"),
+        ("short", "integer"),
+        ("short", "long"),
+        ("integer", "long"),
+        ("float", "double"),
+        ("integer", "double"),
+    }
+)
+"""Type changes whose older files both readers were seen to read right."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableSchema:
+    """Columns in Delta order, with physical names and what only the log knows."""
+
+    schema: Schema
+    physical: Mapping[ColumnName, str]
+    """Name in the data files and in the statistics, for every column."""
+    opaque: Mapping[ColumnName, str]
+    """Columns that cannot be read without the Delta JAR, with the reason."""
+    not_null: frozenset[ColumnName]
+    invariants: tuple[str, ...]
+    """SQL conditions that every row meets, from column metadata."""
+
+
+def read_schema(schema_json: str, *, is_mapped: bool) -> TableSchema:
+    """The schema text of the log, with names mapped where the table maps them."""
+    fields = json.loads(schema_json)["fields"]
+    columns: list[Column] = []
+    physical: dict[ColumnName, str] = {}
+    opaque: dict[ColumnName, str] = {}
+    for field in fields:
+        name = field["name"]
+        kind = _column_type(field)
+        columns.append(Column(name, kind, bool(field["nullable"])))
+        physical[name] = field["metadata"].get(PHYSICAL_NAME, name) if is_mapped else name
+        reason = _opaque_reason(field, kind, is_mapped=is_mapped)
+        if reason is not None:
+            opaque[name] = reason
+    return TableSchema(
+        Schema(tuple(columns)),
+        physical,
+        opaque,
+        frozenset(column.name for column in columns if not column.nullable),
+        tuple(_invariants(fields)),
+    )
+
+
+def _column_type(field: Mapping[str, Any]) -> SqlType:
+    delta_type = field["type"]
+    if isinstance(delta_type, str):
+        if _collation(field) is not None or _unreadable_change(field) is not None:
+            return other(_ddl(delta_type))
+        return from_delta(delta_type)
+    return other(_ddl(delta_type))
+
+
+def _opaque_reason(field: Mapping[str, Any], kind: SqlType, *, is_mapped: bool) -> str | None:
+    collation = _collation(field)
+    if collation is not None:
+        return f"its strings compare by the collation `{collation}`"
+    change = _unreadable_change(field)
+    if change is not None:
+        return f"its type was changed from {change[0]} to {change[1]}"
+    if _mentions(field["type"], "variant"):
+        return "it holds variant values"
+    if is_mapped and kind.kind is Kind.OTHER:
+        return "it is nested and the table maps column names"
+    return None
+
+
+def _collation(field: Mapping[str, Any]) -> str | None:
+    """A collation other than byte order, anywhere in the column."""
+    for name in field["metadata"].get(_COLLATIONS, {}).values():
+        if str(name) not in _PLAIN_COLLATIONS:
+            return str(name)
+    return None
+
+
+def _unreadable_change(field: Mapping[str, Any]) -> tuple[str, str] | None:
+    for change in field["metadata"].get(_TYPE_CHANGES, ()):
+        pair = (str(change.get("fromType")), str(change.get("toType")))
+        if pair not in _READABLE_CHANGES:
+            return pair
+    return None
+
+
+def _mentions(delta_type: Any, wanted: str) -> bool:
+    if isinstance(delta_type, str):
+        return delta_type == wanted
+    match delta_type["type"]:
+        case "struct":
+            return any(_mentions(field["type"], wanted) for field in delta_type["fields"])
+        case "array":
+            return _mentions(delta_type["elementType"], wanted)
+        case _:
+            return _mentions(delta_type["keyType"], wanted) or _mentions(
+                delta_type["valueType"], wanted
+            )
+
+
+def _ddl(delta_type: Any) -> str:
+    """The type as Spark's DDL spells it, so that Spark can be given an explicit schema."""
+    if isinstance(delta_type, str):
+        return from_delta(delta_type).spark_name
+    match delta_type["type"]:
+        case "struct":
+            inner = ", ".join(
+                f"{_quoted(field['name'])}: {_ddl(field['type'])}" for field in delta_type["fields"]
+            )
+            return f"struct<{inner}>"
+        case "array":
+            return f"array<{_ddl(delta_type['elementType'])}>"
+        case _:
+            return f"map<{_ddl(delta_type['keyType'])}, {_ddl(delta_type['valueType'])}>"
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
+
+
+def _invariants(fields: list[Mapping[str, Any]]) -> Iterator[str]:
+    for field in fields:
+        text = field["metadata"].get("delta.invariants")
+        if text is not None:
+            yield str(json.loads(text)["expression"]["expression"])

@@ -1,0 +1,262 @@
+"""A table at one version: its columns, its files, and what the log promises about rows.
+
+Law: a snapshot never changes; everything is read from the log of that version, nothing from the
+names of directories. An empty partition value is NULL, as the Delta protocol says.
+Out of scope: reading rows (`tables.rows`), file statistics (`tables.statistics`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from deltalake import DeltaTable
+
+from impctl.aliases import ColumnName, TableName, TableVersion
+from impctl.data.schema import Column, Kind, Schema
+from impctl.errors import SchemaChangedError, StorageError, TableError
+from impctl.tables.failures import READ_FAILURES, failure_text
+from impctl.tables.features import check_column_mapping, check_reader_features
+from impctl.tables.schema import TableSchema, read_schema
+
+Positions = npt.NDArray[np.int64]
+
+CHANGE_FEED = "delta.enableChangeDataFeed"
+_CONSTRAINT = "delta.constraints."
+
+
+@dataclass(frozen=True, slots=True)
+class DataFile:
+    """One data file of a snapshot."""
+
+    uri: str
+    """Local path, or URI, as the file is really called (percent-decoded)."""
+    size: int
+    rows: int | None
+    """Rows in the file, deleted ones included; None where the log does not say."""
+    partition_values: Mapping[ColumnName, str | None]
+    """Text per partition column (logical name) that casts to the value; None is NULL."""
+    deleted: Positions | None = field(default=None, compare=False)
+    """Positions that the deletion vector removes, ascending; None without one."""
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A table at one version."""
+
+    table: TableName
+    path: str
+    version: TableVersion
+    table_id: str
+    schema_json: str
+    columns: TableSchema
+    partition_columns: tuple[ColumnName, ...]
+    configuration: Mapping[str, str]
+    reader_features: frozenset[str]
+    writer_features: frozenset[str]
+    storage_options: Mapping[str, str] | None
+    actions: pa.Table = field(repr=False, compare=False)
+    """deltalake's add actions, one row a file, statistics as nested columns."""
+    uris: tuple[str, ...] = field(repr=False, compare=False)
+    deletions: Mapping[str, Positions] = field(repr=False, compare=False)
+
+    @property
+    def schema(self) -> Schema:
+        return self.columns.schema
+
+    @property
+    def not_null(self) -> frozenset[ColumnName]:
+        """Columns declared NOT NULL."""
+        return self.columns.not_null
+
+    @property
+    def constraints(self) -> tuple[str, ...]:
+        """SQL conditions that every row meets: CHECK constraints and column invariants."""
+        checks = (
+            text for key, text in sorted(self.configuration.items()) if key.startswith(_CONSTRAINT)
+        )
+        return (*checks, *self.columns.invariants)
+
+    @property
+    def column_mapping(self) -> Mapping[ColumnName, str] | None:
+        """Physical name per column, or None where the table does not map names."""
+        mode = self.configuration.get("delta.columnMapping.mode", "none").lower()
+        return None if mode == "none" else self.columns.physical
+
+    @property
+    def has_change_feed(self) -> bool:
+        """Whether commits of this version's configuration write a change feed."""
+        return self.configuration.get(CHANGE_FEED, "false").lower() == "true"
+
+    @cached_property
+    def files(self) -> tuple[DataFile, ...]:
+        """The data files, in the log's order."""
+        rows = self.actions.column("num_records").to_pylist()
+        sizes = self.actions.column("size_bytes").to_pylist()
+        partitions = _partition_texts(self.actions, self.partition_columns)
+        return tuple(
+            DataFile(
+                uri,
+                sizes[at],
+                rows[at],
+                partitions[at] if partitions else {},
+                self.deletions.get(uri),
+            )
+            for at, uri in enumerate(self.uris)
+        )
+
+    @cached_property
+    def rows(self) -> int | None:
+        """Rows of the snapshot, or None where the log does not say."""
+        counts = self.actions.column("num_records")
+        if counts.null_count:
+            return None
+        total = int(np.sum(counts.to_numpy())) if len(counts) else 0
+        return total - sum(len(positions) for positions in self.deletions.values())
+
+    def column(self, name: ColumnName) -> Column:
+        """The column, found without regard to case; SchemaChangedError without it."""
+        found = self.schema.find(name)
+        if found is None:
+            raise SchemaChangedError(
+                f"Table `{self.table}` has no column `{name}` at version {self.version}",
+                hint="run `impctl capture` after correcting the query",
+            )
+        return found
+
+    def readable(self, name: ColumnName) -> Column:
+        """The column, if it can be read without the Delta JAR; TableError otherwise."""
+        found = self.column(name)
+        reason = self.columns.opaque.get(found.name)
+        if reason is not None:
+            raise TableError(
+                f"Column `{found.name}` of table `{self.table}` cannot be read: {reason}",
+                hint="leave the column out of the query, or use the Delta JAR",
+                code="column_unreadable",
+            )
+        return found
+
+
+def take_snapshot(
+    delta: DeltaTable, table: TableName, path: str, storage_options: Mapping[str, str] | None
+) -> Snapshot:
+    """The snapshot of the version that `delta` is at; TableError for what cannot be read."""
+    metadata = delta.metadata()
+    protocol = delta.protocol()
+    configuration = dict(metadata.configuration)
+    reader_features = frozenset(protocol.reader_features or ())
+    check_reader_features(table, reader_features)
+    is_mapped = check_column_mapping(table, configuration)
+    schema_json = delta.schema().to_json()
+    columns = read_schema(schema_json, is_mapped=is_mapped)
+    partition_columns = tuple(metadata.partition_columns)
+    try:
+        actions = pa.table(delta.get_add_actions(flatten=False))
+        uris = tuple(delta.file_uris())
+        has_vectors = "deletionVectors" in reader_features
+        deletions = _deletions(pa.table(delta.deletion_vectors()), uris) if has_vectors else {}
+    except READ_FAILURES as error:
+        raise StorageError(
+            f"Reading the log of table `{table}` failed: {failure_text(error)}",
+            hint=f"check that `{path}` can be read, then run the command again",
+        ) from error
+    if deletions is None:
+        raise TableError(
+            f"Deletion vectors of table `{table}` name files that its log does not list",
+            hint="read the table with the Delta JAR",
+            code="deletion_vectors_unmatched",
+        )
+    return Snapshot(
+        table=table,
+        path=path,
+        version=delta.version(),
+        table_id=str(metadata.id),
+        schema_json=schema_json,
+        columns=_without_binary_partitions(columns, partition_columns),
+        partition_columns=partition_columns,
+        configuration=configuration,
+        reader_features=reader_features,
+        writer_features=frozenset(protocol.writer_features or ()),
+        storage_options=storage_options,
+        actions=actions,
+        uris=uris,
+        deletions=deletions,
+    )
+
+
+def _without_binary_partitions(columns: TableSchema, partitions: tuple[str, ...]) -> TableSchema:
+    """Binary partition values have no text form that every reader agrees on."""
+    refused = {
+        column.name: "it is a binary partition column"
+        for column in columns.schema
+        if column.name in partitions and column.type.kind is Kind.BINARY
+    }
+    if not refused:
+        return columns
+    return TableSchema(
+        columns.schema,
+        columns.physical,
+        {**columns.opaque, **refused},
+        columns.not_null,
+        columns.invariants,
+    )
+
+
+def _deletions(vectors: pa.Table, uris: tuple[str, ...]) -> dict[str, Positions] | None:
+    """Deleted positions per file; None when a vector belongs to no file of the snapshot."""
+    known = set(uris)
+    found: dict[str, Positions] = {}
+    # Bounded by the number of files that have a deletion vector.
+    for name, kept in zip(vectors.column(0).to_pylist(), vectors.column(1), strict=True):
+        uri = next((form for form in _uri_forms(name) if form in known), None)
+        if uri is None:
+            return None
+        mask = kept.values.to_numpy(zero_copy_only=False)
+        found[uri] = np.flatnonzero(~mask)
+    return found
+
+
+def _uri_forms(name: str) -> tuple[str, ...]:
+    """How `file_uris` may spell a file that the deletion vectors call by its URL."""
+    if name.startswith("file:"):
+        return (unquote(urlsplit(name).path), urlsplit(name).path)
+    return (unquote(name), name)
+
+
+def _partition_texts(
+    actions: pa.Table, columns: tuple[ColumnName, ...]
+) -> list[dict[ColumnName, str | None]]:
+    if not columns:
+        return []
+    texts: list[list[Any]] = []
+    for name in columns:
+        values = partition_array(actions, name)
+        is_binary = pa.types.is_binary(values.type)
+        texts.append(
+            [None] * len(values) if is_binary else values.cast(pa.large_string()).to_pylist()
+        )
+    return [dict(zip(columns, row, strict=True)) for row in zip(*texts, strict=True)]
+
+
+def partition_array(actions: pa.Table, name: ColumnName) -> pa.Array:
+    """The typed values of a partition column, one per file; an empty string is NULL."""
+    column = actions.column("partition").combine_chunks()
+    values = column.field(column.type.get_field_index(name))
+    if isinstance(values, pa.ChunkedArray):
+        values = values.combine_chunks()
+    if pa.types.is_string(values.type) or pa.types.is_large_string(values.type):
+        return null_when_empty(values)
+    return values
+
+
+def null_when_empty(values: Any) -> Any:
+    """A string column with NULL for the empty string, as the protocol reads partition values."""
+    import pyarrow.compute as pc
+
+    return pc.if_else(pc.equal(values, ""), pa.scalar(None, values.type), values)

@@ -1,0 +1,148 @@
+"""A Delta table as a source of snapshots, opened once per run.
+
+Law: the newest version is read once, when the table is opened, and every later answer of the
+source is about that version or an older one.
+Out of scope: what a snapshot holds (`tables.snapshot`), changes (`tables.changes`).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError, TableNotFoundError
+
+from impctl.aliases import TableName, TableVersion
+from impctl.errors import (
+    HistoryGoneError,
+    ImpctlError,
+    StorageError,
+    TableError,
+    TableRecreatedError,
+)
+from impctl.tables.failures import READ_FAILURES, failure_text
+from impctl.tables.features import feature_named_in, unknown_feature
+from impctl.tables.snapshot import Snapshot, take_snapshot
+from impctl.tables.storage import list_names, local_path
+
+_LOG_FILE = re.compile(r"(\d{20})\.(json|checkpoint\b.*parquet|checkpoint\b.*json)")
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaSource:
+    """An open table; `version` is the newest one at the time of opening."""
+
+    name: TableName
+    path: str
+    storage_options: Mapping[str, str] | None
+    version: TableVersion
+    table_id: str
+    delta: DeltaTable = field(repr=False, compare=False)
+    """deltalake's table at `version`; nobody may move it to another one."""
+
+    def snapshot(self, version: TableVersion | None = None) -> Snapshot:
+        """The table at `version` (default: the pinned one).
+
+        Raises TableRecreatedError for a version the table never reached, HistoryGoneError for one
+        that the log no longer holds.
+        """
+        if version is None or version == self.version:
+            return take_snapshot(self.delta, self.name, self.path, self.storage_options)
+        return take_snapshot(self._at(version), self.name, self.path, self.storage_options)
+
+    def _at(self, version: TableVersion) -> DeltaTable:
+        if version > self.version:
+            raise TableRecreatedError(
+                f"Table `{self.name}` is at version {self.version} and has no version {version}",
+                hint="another table stands at the path now; run `impctl capture`",
+            )
+        try:
+            return _load(self.path, version, self.storage_options)
+        except READ_FAILURES as error:
+            raise _version_failure(self, version, error) from error
+
+
+def open_source(
+    name: TableName, path: str, storage_options: Mapping[str, str] | None = None
+) -> DeltaSource:
+    """Open the Delta table at a local path or URI and pin its newest version."""
+    try:
+        delta = _load(path, None, storage_options)
+    except TableNotFoundError as error:
+        raise _not_a_table(name, path) from error
+    except READ_FAILURES as error:
+        raise _open_failure(name, path, error) from error
+    return DeltaSource(
+        name, path, storage_options, delta.version(), str(delta.metadata().id), delta
+    )
+
+
+def refresh(source: DeltaSource) -> DeltaSource:
+    """The same table, pinned at the version that is newest now."""
+    return open_source(source.name, source.path, source.storage_options)
+
+
+def oldest_version(source: DeltaSource) -> TableVersion | None:
+    """The oldest version the log can still rebuild, for messages; None where nobody can tell."""
+    try:
+        names = list_names(source.path, source.storage_options, "_delta_log")
+    except READ_FAILURES:
+        return None
+    found = [match for match in map(_LOG_FILE.fullmatch, names) if match is not None]
+    starts = [int(match[1]) for match in found if match[2] != "json" or int(match[1]) == 0]
+    return min(starts, default=None)
+
+
+def _load(path: str, version: TableVersion | None, options: Mapping[str, str] | None) -> DeltaTable:
+    return DeltaTable(
+        path, version=version, storage_options=None if options is None else dict(options)
+    )
+
+
+def _not_a_table(name: TableName, path: str) -> TableError:
+    folder = local_path(path)
+    if folder is not None and not os.path.isdir(folder):
+        return TableError(
+            f"Table `{name}` does not exist: {path}",
+            hint=f"correct `tables.{name}.path`; relative paths start at the workload file",
+            code="table_missing",
+        )
+    return TableError(
+        f"Table `{name}` is not a Delta table: {path}",
+        hint="the path must hold a `_delta_log` folder; other formats are not supported",
+        code="table_not_delta",
+    )
+
+
+def _open_failure(name: TableName, path: str, error: Exception) -> ImpctlError:
+    text = failure_text(error)
+    feature = feature_named_in(text)
+    if feature is not None:
+        return unknown_feature(name, feature)
+    if isinstance(error, DeltaError):
+        return TableError(
+            f"Table `{name}` cannot be opened: {text}",
+            hint=f"check the Delta log under `{path}`",
+            code="table_unreadable",
+        )
+    return StorageError(
+        f"Table `{name}` cannot be reached: {text}",
+        hint=f"check the path, the credentials and the network: {path}",
+    )
+
+
+def _version_failure(source: DeltaSource, version: TableVersion, error: Exception) -> ImpctlError:
+    if not isinstance(error, DeltaError):
+        return _open_failure(source.name, source.path, error)
+    feature = feature_named_in(failure_text(error))
+    if feature is not None:
+        return unknown_feature(source.name, feature)
+    oldest = oldest_version(source)
+    left = "" if oldest is None else f"; the oldest one left is {oldest}"
+    return HistoryGoneError(
+        f"Version {version} of table `{source.name}` is gone from its log{left}",
+        hint="run `impctl capture`; to keep more history raise `delta.logRetentionDuration`",
+    )
