@@ -7,60 +7,56 @@ Out of scope: settings beside the file (`app`).
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from pathlib import Path
 
 from yaml.nodes import Node
 
-from impctl.errors import Location, Problem, UsageError, WorkloadError
+from impctl.errors import Location, UsageError, WorkloadError
 from impctl.workload.models import SparkSpec, TableSpec, Workload
+from impctl.workload.names import Declared, is_table_name
 from impctl.workload.partitions import read_partitions
-from impctl.workload.paths import resolve_path
+from impctl.workload.paths import read_path, resolve_path
 from impctl.workload.positions import Lines, YamlFault, compose
 from impctl.workload.queries import read_queries
-from impctl.workload.reading import Entry, Reading, shown
+from impctl.workload.reading import Entry, Reading, inside, shown
 from impctl.workload.updates import read_updates
 
 MAX_BYTES = 1 << 20
 """Size of a workload file; rows by the thousand belong in a file of their own."""
 
-TABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_REQUIRED = ("version", "tables", "queries")
-_OPTIONAL = ("name", "partitions", "updates", "store", "spark")
+DEFAULT_STORE = ".impctl"
 
 
 def load_workload(path: Path, env: Mapping[str, str]) -> Workload:
     """The workload in the file `path`, variables resolved from `env`."""
-    reading, root = open_document(path, env)
+    reading, root = _open_document(path, env)
     workload = None if root is None else _read_root(path, root, reading)
     if workload is None or reading.problems:
-        raise _all_problems(path, reading.problems)
+        raise _all_problems(path, reading)
     return workload
 
 
 def load_spark_profile(path: Path, env: Mapping[str, str]) -> SparkSpec:
-    """Spark settings from a file of their own: what would stand under `spark:`."""
-    reading, root = open_document(path, env)
-    spark = None if root is None else _read_spark(root, "the profile", reading)
+    """Spark settings from a file of their own that holds what would stand under `spark:`."""
+    reading, root = _open_document(path, env)
+    spark = None if root is None else _read_spark(root, "`spark`", reading)
     if spark is None or reading.problems:
-        raise _all_problems(path, reading.problems)
+        raise _all_problems(path, reading)
     return spark
 
 
-def open_document(path: Path, env: Mapping[str, str]) -> tuple[Reading, Node | None]:
+def _open_document(path: Path, env: Mapping[str, str]) -> tuple[Reading, Node | None]:
     """The root node of a YAML file; None, with the problem noted, where there is none."""
     text = _read_text(path)
     reading = Reading(Lines(str(path), text), env)
     try:
         root = compose(text)
     except YamlFault as fault:
-        place = reading.lines.at(fault.index)
-        reading.problems.append(Problem(fault.message, place, fault.hint))
+        reading.report_index(fault.index, fault.message, fault.hint)
         return reading, None
     if root is None:
-        message, hint = "The file is empty", "start from `impctl init`"
-        reading.problems.append(Problem(message, Location(str(path), 1, 1), hint))
+        reading.report_index(0, "The file is empty", "start from `impctl init`")
     return reading, root
 
 
@@ -98,109 +94,101 @@ def _read_text(path: Path) -> str:
         ) from None
 
 
-def _all_problems(path: Path, problems: list[Problem]) -> WorkloadError:
-    def place(problem: Problem) -> tuple[int, int]:
-        at = problem.location
-        return (0, 0) if at is None else (at.line, at.column)
-
-    ordered = sorted(problems, key=place)
-    count = "a problem" if len(ordered) == 1 else f"{len(ordered)} problems"
-    return WorkloadError(f"File `{path}` has {count}", ordered)
+def _all_problems(path: Path, reading: Reading) -> WorkloadError:
+    problems = reading.problems
+    count = "a problem" if len(problems) == 1 else f"{len(problems)} problems"
+    return WorkloadError(f"File `{path}` has {count}", problems)
 
 
 def _read_root(path: Path, root: Node, reading: Reading) -> Workload | None:
     base = path.parent.resolve()
-    fields = reading.record(root, "the workload file", (), (*_REQUIRED, *_OPTIONAL))
+    fields = reading.record(
+        root,
+        "the workload file",
+        ("version", "tables", "queries"),
+        ("name", "partitions", "updates", "store", "spark"),
+    )
     if fields is None:
         return None
-    for key in _REQUIRED:
-        if key not in fields:
-            reading.report(root, f"Key `{key}` is missing in the workload file", f"add `{key}:`")
-    if "version" in fields:
-        _check_version(fields["version"].value, reading)
-    tables: dict[str, TableSpec] = {}
-    declared: list[str] = []
-    if "tables" in fields:
-        declared, tables = _read_tables(fields["tables"], base, reading)
-    elif "queries" not in fields:
-        return None
-    queries = partitions = updates = None
-    if "partitions" in fields:
-        partitions = read_partitions(fields["partitions"].value, declared, reading)
-    if "queries" in fields:
-        queries = read_queries(fields["queries"].value, declared, reading)
-    if "updates" in fields:
-        updates = read_updates(fields["updates"].value, declared, base, reading)
-    name = reading.text(fields["name"].value, "`name`") if "name" in fields else path.stem
-    store = reading.text(fields["store"].value, "`store`") if "store" in fields else ".impctl"
+    _check_version(fields.get("version"), reading)
+    declared, tables = _read_tables(fields.get("tables"), base, reading)
+    partitions = read_partitions(fields.get("partitions"), declared, reading)
+    queries = read_queries(fields.get("queries"), declared, reading)
+    updates = read_updates(fields.get("updates"), declared, base, reading)
+    name = reading.text(fields["name"], "`name`") if "name" in fields else path.stem
+    store: str | None = resolve_path(base, DEFAULT_STORE)
+    if "store" in fields:
+        store = read_path(fields["store"], "`store`", base, reading)
     spark: SparkSpec | None = SparkSpec(None, {})
     if "spark" in fields:
-        spark = _read_spark(fields["spark"].value, "`spark`", reading)
+        spark = _read_spark(fields["spark"], "`spark`", reading)
     if name is None or store is None or spark is None:
         return None
     return Workload(
         name=name,
         file=str(path),
         tables=tables,
-        partitions=partitions or (),
-        queries=queries or {},
-        updates=updates or (),
-        store=resolve_path(base, store),
+        partitions=partitions,
+        queries=queries,
+        updates=updates,
+        store=store,
         spark=spark,
     )
 
 
-def _check_version(node: Node, reading: Reading) -> None:
+def _check_version(node: Node | None, reading: Reading) -> None:
     cell = reading.cell(node, "`version`", "the number 1")
-    if cell is not None and (cell.value != 1 or not isinstance(cell.value, int)):
+    if node is None or cell is None:
+        return
+    if isinstance(cell.value, bool) or not isinstance(cell.value, int) or cell.value != 1:
         reading.report(node, "`version` must be the number 1", "write `version: 1`")
 
 
 def _read_tables(
-    entry: Entry, base: Path, reading: Reading
-) -> tuple[list[str], dict[str, TableSpec]]:
-    """Names as declared, also of tables with a problem, and the tables that could be read."""
-    entries = reading.entries(entry.value, "`tables`")
-    if entries is not None and not entries:
-        reading.report(entry.value, "`tables` is empty", "name at least one Delta table")
+    node: Node | None, base: Path, reading: Reading
+) -> tuple[Declared, dict[str, TableSpec]]:
+    """Names as declared, those of tables with a problem too, and the tables that could be read."""
+    entries = reading.entries(node, "`tables`")
+    if node is None or entries is None:
+        return None, {}
+    if not entries:
+        reading.report(node, "`tables` is empty", "name at least one Delta table")
     found: dict[str, TableSpec] = {}
     seen: dict[str, str] = {}
-    for name, inner in (entries or {}).items():
-        if len(name) > 128 or TABLE_NAME.fullmatch(name) is None:
+    for name, entry in entries.items():
+        if not is_table_name(name):
             reading.report(
-                inner.key,
+                entry.key,
                 f"{shown(name)} cannot name a table",
                 "use letters, digits and `_`, not a digit first; `path` may be anything",
             )
         elif name.lower() in seen:
             reading.report(
-                inner.key,
+                entry.key,
                 f"Tables {shown(seen[name.lower()])} and {shown(name)} have the same name",
                 "rename one; Spark does not tell upper from lower case in names",
             )
         seen.setdefault(name.lower(), name)
-        fields = reading.record(inner.value, f"`tables.{name}`", ("path",), ("storage_options",))
-        if fields is None:
-            continue
-        path = reading.text(fields["path"].value, f"`tables.{name}.path`")
-        options: dict[str, str] | None = {}
-        if "storage_options" in fields:
-            where = f"`tables.{name}.storage_options`"
-            options = reading.texts(fields["storage_options"].value, where)
-        if path is not None and options is not None:
-            found[name] = TableSpec(name, resolve_path(base, path), options, reading.at(inner.key))
-    return list(entries or {}), found
+        table = _read_table(name, entry, base, reading)
+        if table is not None:
+            found[name] = table
+    return entries.keys(), found
+
+
+def _read_table(name: str, entry: Entry, base: Path, reading: Reading) -> TableSpec | None:
+    where = inside("`tables`", name)
+    fields = reading.record(entry.value, where, ("path",), ("storage_options",))
+    if fields is None:
+        return None
+    path = read_path(fields.get("path"), inside(where, "path"), base, reading)
+    options = reading.settings(fields.get("storage_options"), inside(where, "storage_options"))
+    return None if path is None else TableSpec(name, path, options or {}, reading.at(entry.key))
 
 
 def _read_spark(node: Node, path: str, reading: Reading) -> SparkSpec | None:
     fields = reading.record(node, path, (), ("master", "conf"))
     if fields is None:
         return None
-    master: str | None = None
-    conf: dict[str, str] | None = {}
-    prefix = "`spark." if path == "`spark`" else "`"
-    if "master" in fields:
-        master = reading.text(fields["master"].value, f"{prefix}master`")
-    if "conf" in fields:
-        conf = reading.texts(fields["conf"].value, f"{prefix}conf`")
-    return None if conf is None else SparkSpec(master, conf)
+    master = reading.text(fields.get("master"), inside(path, "master"))
+    conf = reading.settings(fields.get("conf"), inside(path, "conf"))
+    return SparkSpec(master, conf or {})

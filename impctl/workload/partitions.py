@@ -8,45 +8,32 @@ by code point. The column's type has the last word (`sketch.partition`).
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from datetime import date, datetime
 from decimal import Decimal, InvalidOperation
 
 from yaml.nodes import Node
 
 from impctl.workload.models import BoundaryLiteral, PartitionSpec
-from impctl.workload.queries import check_table
-from impctl.workload.reading import Entry, Reading, shown
+from impctl.workload.names import Declared, is_declared
+from impctl.workload.reading import Entry, Reading, inside
 from impctl.workload.scalars import kind_of
 
 MAX_FRAGMENTS = 100_000
+MAX_BOUNDARIES = MAX_FRAGMENTS - 1
 
 
 def read_partitions(
-    node: Node, tables: Collection[str], reading: Reading
+    node: Node | None, tables: Declared, reading: Reading
 ) -> tuple[PartitionSpec, ...]:
     """The candidates that could be read, in file order."""
     found: list[PartitionSpec] = []
     for table, entry in (reading.entries(node, "`partitions`") or {}).items():
-        path = f"`partitions.{table}`"
-        is_declared = check_table(table, entry.key, tables, "`partitions`", reading)
-        columns = reading.entries(entry.value, path)
-        if columns is not None and not columns:
-            reading.report(entry.value, f"{path} is empty", "name a column, or remove the key")
-        seen: dict[str, str] = {}
+        is_known = is_declared(table, entry.key, tables, "`partitions`", reading)
+        columns = reading.columns(entry.value, inside("`partitions`", table))
         for column, inner in (columns or {}).items():
-            if not column.strip():
-                reading.report(inner.key, f"A column name in {path} is empty", "name the column")
-            elif column.lower() in seen:
-                first = shown(seen[column.lower()])
-                reading.report(
-                    inner.key,
-                    f"Columns {first} and {shown(column)} in {path} are the same column",
-                    "remove one; Spark does not tell upper from lower case in names",
-                )
-            seen.setdefault(column.lower(), column)
             spec = _read_partition(table, column, inner, reading)
-            if is_declared and spec is not None:
+            if is_known and spec is not None:
                 found.append(spec)
     return tuple(found)
 
@@ -54,35 +41,26 @@ def read_partitions(
 def _read_partition(
     table: str, column: str, entry: Entry, reading: Reading
 ) -> PartitionSpec | None:
-    path = f"`partitions.{table}.{column}`"
+    path = inside(inside("`partitions`", table), column)
     fields = reading.record(entry.value, path, (), ("boundaries", "fragments"))
     if fields is None:
         return None
-    both = {"boundaries", "fragments"} & fields.keys()
-    if len(both) != 1:
+    boundaries = _read_boundaries(fields.get("boundaries"), inside(path, "boundaries"), reading)
+    fragments = _read_fragments(fields.get("fragments"), inside(path, "fragments"), reading)
+    if len(fields) != 1:
         reading.report(
             entry.key,
             f"{path} must have either `boundaries` or `fragments`",
             "write `boundaries: [601, 1001]` or `fragments: 16`",
         )
+    if boundaries is None and fragments is None:
         return None
-    boundaries: tuple[BoundaryLiteral, ...] | None = None
-    fragments: int | None = None
-    if "boundaries" in fields:
-        boundaries = _read_boundaries(fields["boundaries"].value, path, reading)
-        if boundaries is None:
-            return None
-    else:
-        fragments = _read_fragments(fields["fragments"].value, path, reading)
-        if fragments is None:
-            return None
     return PartitionSpec(table, column, boundaries, fragments, reading.at(entry.key))
 
 
-def _read_fragments(node: Node, path: str, reading: Reading) -> int | None:
-    where = f"{path[:-1]}.fragments`"
+def _read_fragments(node: Node | None, where: str, reading: Reading) -> int | None:
     cell = reading.cell(node, where, "a whole number")
-    if cell is None:
+    if node is None or cell is None:
         return None
     if not isinstance(cell.value, int) or isinstance(cell.value, bool):
         reading.report(node, f"{where} must be a whole number, not {kind_of(cell.value)}")
@@ -97,15 +75,16 @@ def _read_fragments(node: Node, path: str, reading: Reading) -> int | None:
     return cell.value
 
 
-def _read_boundaries(node: Node, path: str, reading: Reading) -> tuple[BoundaryLiteral, ...] | None:
-    where = f"{path[:-1]}.boundaries`"
+def _read_boundaries(
+    node: Node | None, where: str, reading: Reading
+) -> tuple[BoundaryLiteral, ...] | None:
     elements = reading.elements(node, where)
-    if elements is None:
+    if node is None or elements is None:
         return None
-    if not 1 <= len(elements) < MAX_FRAGMENTS:
+    if not 1 <= len(elements) <= MAX_BOUNDARIES:
         reading.report(
             node,
-            f"{where} must hold from 1 to {MAX_FRAGMENTS - 1} values",
+            f"{where} must hold from 1 to {MAX_BOUNDARIES} values",
             "n boundaries make n + 1 fragments",
         )
         return None

@@ -10,7 +10,22 @@ import os
 import re
 from pathlib import Path
 
+from yaml.nodes import Node
+
+from impctl.workload.reading import Reading
+
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+
+
+def read_path(node: Node | None, where: str, base: Path, reading: Reading) -> str | None:
+    """The path written at `node`, as seen from the folder `base`."""
+    written = reading.text(node, where)
+    if node is None or written is None:
+        return None
+    if not written.isprintable():
+        reading.report(node, f"{where} holds a line break or control character", "remove it")
+        return None
+    return resolve_path(base, written)
 
 
 def resolve_path(base: Path, written: str) -> str:

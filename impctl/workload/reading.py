@@ -14,7 +14,7 @@ from difflib import get_close_matches
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from impctl.errors import Location, Problem
-from impctl.workload.interpolate import Resolved, resolve_variables
+from impctl.workload.interpolate import Resolved, has_references, resolve_variables
 from impctl.workload.models import CellValue
 from impctl.workload.positions import PLAIN_TAG, Lines, index_of
 from impctl.workload.scalars import ScalarFault, kind_of, plain_value
@@ -46,7 +46,12 @@ class Reading:
 
     lines: Lines
     env: Mapping[str, str]
-    problems: list[Problem] = field(default_factory=list)
+    _noted: dict[Problem, None] = field(default_factory=dict)
+
+    @property
+    def problems(self) -> tuple[Problem, ...]:
+        """Problems so far, in file order."""
+        return tuple(sorted(self._noted, key=_file_order))
 
     def at(self, node: Node) -> Location:
         """The place of a node."""
@@ -54,10 +59,17 @@ class Reading:
 
     def report(self, node: Node, message: str, hint: str | None = None) -> None:
         """Note a problem at a node; the same one twice (through an alias) counts once."""
-        self._note(Problem(message, self.at(node), hint))
+        self.report_index(index_of(node), message, hint)
 
-    def entries(self, node: Node, path: str) -> dict[str, Entry] | None:
+    def report_index(self, index: int, message: str, hint: str | None) -> None:
+        """Note a problem at a character of the file."""
+        sentence = message[:1].upper() + message[1:]
+        self._noted.setdefault(Problem(sentence, self.lines.at(index), hint))
+
+    def entries(self, node: Node | None, path: str) -> dict[str, Entry] | None:
         """Keys of a mapping, merges (`<<`) followed; double keys are a problem."""
+        if node is None:
+            return None
         if not isinstance(node, MappingNode):
             self._wrong_kind(node, path, "a mapping")
             return None
@@ -84,11 +96,11 @@ class Reading:
         return {**own, **{k: v for k, v in merged.items() if k not in own}}
 
     def record(
-        self, node: Node, path: str, required: Sequence[str], optional: Sequence[str] = ()
-    ) -> dict[str, Entry] | None:
-        """Keys of a mapping whose keys are known; unknown and missing ones are problems."""
+        self, node: Node | None, path: str, required: Sequence[str], optional: Sequence[str] = ()
+    ) -> dict[str, Node] | None:
+        """Values of a mapping whose keys are known; unknown and missing keys are problems."""
         entries = self.entries(node, path)
-        if entries is None:
+        if node is None or entries is None:
             return None
         allowed = (*required, *optional)
         for name, entry in entries.items():
@@ -98,13 +110,35 @@ class Reading:
                     f"Key {shown(name)} is unknown in {path}",
                     suggestion(name, allowed, "allowed keys"),
                 )
-        missing = [name for name in required if name not in entries]
-        for name in missing:
-            self.report(node, f"Key `{name}` is missing in {path}", f"add `{name}:`")
-        return None if missing else entries
+        for name in required:
+            if name not in entries:
+                self.report(node, f"Key `{name}` is missing in {path}", f"add `{name}:`")
+        return {name: entry.value for name, entry in entries.items() if name in allowed}
 
-    def elements(self, node: Node, path: str) -> list[Node] | None:
+    def columns(self, node: Node | None, path: str) -> dict[str, Entry] | None:
+        """Keys of a mapping that are column names: at least one, none blank, none twice."""
+        entries = self.entries(node, path)
+        if node is None or entries is None:
+            return None
+        if not entries:
+            self.report(node, f"{path} is empty", "name at least one column")
+        seen: dict[str, str] = {}
+        for name, entry in entries.items():
+            if not name.strip():
+                self.report(entry.key, f"A column name in {path} is empty", "name the column")
+            elif name.lower() in seen:
+                self.report(
+                    entry.key,
+                    f"{shown(seen[name.lower()])} and {shown(name)} in {path} are the same column",
+                    "remove one; Spark does not tell upper from lower case in names",
+                )
+            seen.setdefault(name.lower(), name)
+        return entries
+
+    def elements(self, node: Node | None, path: str) -> list[Node] | None:
         """Nodes of a list."""
+        if node is None:
+            return None
         if not isinstance(node, SequenceNode):
             self._wrong_kind(node, path, "a list")
             return None
@@ -113,8 +147,10 @@ class Reading:
             return None
         return list(node.value)
 
-    def cell(self, node: Node, path: str, expected: str = "a single value") -> Cell | None:
+    def cell(self, node: Node | None, path: str, expected: str) -> Cell | None:
         """A scalar with its variables resolved and its type as YAML reads it."""
+        if node is None:
+            return None
         if not isinstance(node, ScalarNode):
             self._wrong_kind(node, path, expected)
             return None
@@ -129,25 +165,27 @@ class Reading:
             self.report(node, f"{path}: {fault.message}", fault.hint)
             return None
 
-    def text(self, node: Node, path: str) -> str | None:
+    def text(self, node: Node | None, path: str) -> str | None:
         """Text that is not blank; a variable's value counts as text whatever it looks like."""
         resolved = self.resolved_text(node, path)
         return None if resolved is None else resolved.text
 
-    def resolved_text(self, node: Node, path: str) -> Resolved | None:
+    def resolved_text(self, node: Node | None, path: str) -> Resolved | None:
         """As `text`, with the origin of each stretch."""
+        if node is None:
+            return None
         if not isinstance(node, ScalarNode):
             self._wrong_kind(node, path, "text")
             return None
         resolved = self._resolve(node)
         if resolved is None:
             return None
-        if node.tag == PLAIN_TAG and all(piece.is_literal for piece in resolved.pieces):
+        if node.tag == PLAIN_TAG and not has_references(node.value):
             try:
                 value = plain_value(resolved.text)
             except ScalarFault:
                 value = resolved.text
-            if not isinstance(value, str):
+            if value is None or isinstance(value, int | float):
                 hint = "write the text" if value is None else "put quotes round it"
                 self.report(node, f"{path} must be text, not {kind_of(value)}", hint)
                 return None
@@ -156,27 +194,28 @@ class Reading:
             return None
         return resolved
 
-    def choice(self, node: Node, path: str, options: Sequence[str]) -> str | None:
+    def choice(self, node: Node | None, path: str, options: Sequence[str]) -> str | None:
         """One of a few words."""
         listed = ", ".join(f"`{option}`" for option in options)
         value = self.text(node, path)
-        if value is None or value in options:
+        if node is None or value is None or value in options:
             return value
         self.report(node, f"{path} must be one of {listed}", suggestion(value, options, None))
         return None
 
-    def texts(self, node: Node, path: str) -> dict[str, str] | None:
+    def settings(self, node: Node | None, path: str) -> dict[str, str] | None:
         """Settings: any keys, values as written (`8`, `false` and `4g` alike become text)."""
         entries = self.entries(node, path)
         if entries is None:
             return None
         settings: dict[str, str] = {}
         for name, entry in entries.items():
-            cell = self.cell(entry.value, f"{path[:-1]}.{name}`", "text, a number or a switch")
+            where = inside(path, name)
+            cell = self.cell(entry.value, where, "text, a number, or true or false")
             if cell is None:
                 continue
             if cell.value is None:
-                self.report(entry.value, f"{path[:-1]}.{name}` is empty", "write a value, or ''")
+                self.report(entry.value, f"{where} is empty", "write a value, or ''")
             else:
                 settings[name] = (
                     cell.written.lower() if isinstance(cell.value, bool) else cell.written
@@ -200,8 +239,7 @@ class Reading:
         on_one_line = node.start_mark.line == node.end_mark.line and node.style is None
         for fault in resolved.faults:
             shift = fault.offset if on_one_line else 0
-            place = self.lines.at(index_of(node) + shift)
-            self._note(Problem(fault.message, place, fault.hint))
+            self.report_index(index_of(node) + shift, fault.message, fault.hint)
         return None if resolved.faults else resolved
 
     def _refuse_tag(self, node: Node) -> None:
@@ -222,9 +260,10 @@ class Reading:
             got = "text"
         self.report(node, f"{path} must be {expected}, not {got}")
 
-    def _note(self, problem: Problem) -> None:
-        if problem not in self.problems:
-            self.problems.append(problem)
+
+def inside(path: str, name: str) -> str:
+    """The path of a key inside the place `path`, as messages show it."""
+    return f"{path[:-1]}.{shown(name)[1:]}"
 
 
 def shown(name: str) -> str:
@@ -233,6 +272,11 @@ def shown(name: str) -> str:
         c if c.isprintable() else c.encode("unicode_escape").decode() for c in name[:81]
     )
     return f"`{printable if len(name) <= 80 else printable[:77] + '...'}`"
+
+
+def written_at(node: Node | None, resolved: str) -> str:
+    """A name as the file writes it: with its variables, so that no value of one is shown."""
+    return shown(node.value if isinstance(node, ScalarNode) else resolved)
 
 
 def suggestion(name: str, known: Sequence[str], otherwise: str | None) -> str | None:
@@ -245,3 +289,8 @@ def suggestion(name: str, known: Sequence[str], otherwise: str | None) -> str | 
         return None
     listed = ", ".join(f"`{option}`" for option in known[:20])
     return f"{otherwise}: {listed}{', ...' if len(known) > 20 else ''}"
+
+
+def _file_order(problem: Problem) -> tuple[int, int]:
+    place = problem.location
+    return (0, 0) if place is None else (place.line, place.column)

@@ -6,57 +6,70 @@ expressions as SQL text. Out of scope: whether they fit the table (`tables.updat
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
-from yaml.nodes import Node, ScalarNode
+from yaml.nodes import Node
 
+from impctl.errors import Location
 from impctl.workload.models import CellValue, ChangeSpec, DeleteSpec, InsertSpec, UpdateSpec
-from impctl.workload.paths import resolve_path
-from impctl.workload.queries import NAME_HINT, check_table, is_name
-from impctl.workload.reading import Entry, Reading, shown
+from impctl.workload.names import Declared, is_declared, is_name, refuse_name
+from impctl.workload.paths import read_path
+from impctl.workload.reading import Reading, inside, written_at
 
-_ACTIONS = ("insert", "delete", "update")
+
+@dataclass(frozen=True, slots=True)
+class _Head:
+    """What is known of an update before its action is read; None where that went wrong."""
+
+    name: str | None
+    location: Location
+    path: str
 
 
 def read_updates(
-    node: Node, tables: Collection[str], base: Path, reading: Reading
+    node: Node | None, tables: Declared, base: Path, reading: Reading
 ) -> tuple[UpdateSpec, ...]:
     """The updates that could be read, in file order."""
     found: list[UpdateSpec] = []
     first_line: dict[str, int] = {}
     for number, element in enumerate(reading.elements(node, "`updates`") or [], start=1):
         path = f"`updates[{number}]`"
-        fields = reading.record(element, path, ("name",), _ACTIONS)
+        fields = reading.record(element, path, ("name",), ("insert", "delete", "update"))
         if fields is None:
             continue
-        name = _read_name(fields["name"].value, path, first_line, reading)
-        actions = [fields[action] for action in _ACTIONS if action in fields]
-        if len(actions) != 1:
+        name = _read_name(fields.get("name"), inside(path, "name"), first_line, reading)
+        head = _Head(name, reading.at(element), path)
+        specs = (
+            _read_insert(fields.get("insert"), head, tables, base, reading),
+            _read_delete(fields.get("delete"), head, tables, reading),
+            _read_change(fields.get("update"), head, tables, reading),
+        )
+        actions = len(fields.keys() - {"name"})
+        if actions != 1:
             reading.report(
                 element,
                 f"{path} must have exactly one of `insert`, `delete`, `update`",
                 "make a second update for a second action" if actions else "add one of them",
             )
-            continue
-        spec = _read_action(name or "", actions[0], tables, base, path, reading)
-        if name is not None and spec is not None:
-            found.append(spec)
+        found.extend(spec for spec in specs if spec is not None)
     return tuple(found)
 
 
-def _read_name(node: Node, path: str, first_line: dict[str, int], reading: Reading) -> str | None:
-    name = reading.text(node, f"{path[:-1]}.name`")
-    if name is None:
+def _read_name(
+    node: Node | None, path: str, first_line: dict[str, int], reading: Reading
+) -> str | None:
+    name = reading.text(node, path)
+    if node is None or name is None:
         return None
-    written = shown(node.value if isinstance(node, ScalarNode) else name)
     if not is_name(name):
-        reading.report(node, f"{written} cannot name an update", NAME_HINT)
+        refuse_name(node, name, "an update", reading)
         return None
     if name in first_line:
         reading.report(
             node,
-            f"Update {written} stands twice",
+            f"Update {written_at(node, name)} stands twice",
             f"give each update a name of its own; the first is on line {first_line[name]}",
         )
         return None
@@ -64,114 +77,108 @@ def _read_name(node: Node, path: str, first_line: dict[str, int], reading: Readi
     return name
 
 
-def _read_action(
-    name: str, action: Entry, tables: Collection[str], base: Path, path: str, reading: Reading
-) -> UpdateSpec | None:
-    where = f"{path[:-1]}.{action.name}`"
-    required = {"insert": ("table",), "delete": ("table", "where"), "update": ("table", "set")}
-    optional = {"insert": ("rows", "file"), "delete": (), "update": ("where",)}
-    fields = reading.record(action.value, where, required[action.name], optional[action.name])
+def _read_insert(
+    node: Node | None, head: _Head, tables: Declared, base: Path, reading: Reading
+) -> InsertSpec | None:
+    path = inside(head.path, "insert")
+    fields = reading.record(node, path, ("table",), ("rows", "file"))
+    if node is None or fields is None:
+        return None
+    table = _read_table(fields.get("table"), path, tables, reading)
+    rows = _read_rows(fields.get("rows"), inside(path, "rows"), reading)
+    file = read_path(fields.get("file"), inside(path, "file"), base, reading)
+    if ("rows" in fields) == ("file" in fields):
+        reading.report(
+            node,
+            f"{path} must have either `rows` or `file`",
+            "write `rows: [{column: value}]` or `file: batch.parquet`",
+        )
+    if head.name is None or table is None or (rows is None) == (file is None):
+        return None
+    return InsertSpec(head.name, table, rows, file, head.location)
+
+
+def _read_delete(
+    node: Node | None, head: _Head, tables: Declared, reading: Reading
+) -> DeleteSpec | None:
+    path = inside(head.path, "delete")
+    fields = reading.record(node, path, ("table", "where"))
     if fields is None:
         return None
-    table = _read_table(fields["table"].value, where, tables, reading)
-    if action.name == "insert":
-        return _read_insert(name, table, action, fields, base, where, reading)
-    condition: str | None = None
-    if "where" in fields:
-        condition = reading.text(fields["where"].value, f"{where[:-1]}.where`")
-        if condition is None:
-            return None
-    if action.name == "delete":
-        if table is None or condition is None:
-            return None
-        return DeleteSpec(name, table, condition, reading.at(action.key))
-    assignments = _read_set(fields["set"].value, f"{where[:-1]}.set`", reading)
-    if table is None or assignments is None:
+    table = _read_table(fields.get("table"), path, tables, reading)
+    where = reading.text(fields.get("where"), inside(path, "where"))
+    if head.name is None or table is None or where is None:
         return None
-    return ChangeSpec(name, table, assignments, condition, reading.at(action.key))
+    return DeleteSpec(head.name, table, where, head.location)
 
 
-def _read_table(node: Node, where: str, tables: Collection[str], reading: Reading) -> str | None:
-    table = reading.text(node, f"{where[:-1]}.table`")
-    if table is None or not check_table(table, node, tables, where, reading):
+def _read_change(
+    node: Node | None, head: _Head, tables: Declared, reading: Reading
+) -> ChangeSpec | None:
+    path = inside(head.path, "update")
+    fields = reading.record(node, path, ("table", "set"), ("where",))
+    if fields is None:
+        return None
+    table = _read_table(fields.get("table"), path, tables, reading)
+    assignments = _read_set(fields.get("set"), inside(path, "set"), reading)
+    where = reading.text(fields.get("where"), inside(path, "where"))
+    # A condition that could not be read must not turn into an update of every row.
+    if "where" in fields and where is None:
+        return None
+    if head.name is None or table is None or assignments is None:
+        return None
+    return ChangeSpec(head.name, table, assignments, where, head.location)
+
+
+def _read_table(node: Node | None, path: str, tables: Declared, reading: Reading) -> str | None:
+    table = reading.text(node, inside(path, "table"))
+    if node is None or table is None or not is_declared(table, node, tables, path, reading):
         return None
     return table
 
 
-def _read_insert(
-    name: str,
-    table: str | None,
-    action: Entry,
-    fields: Mapping[str, Entry],
-    base: Path,
-    where: str,
-    reading: Reading,
-) -> InsertSpec | None:
-    if ("rows" in fields) == ("file" in fields):
-        reading.report(
-            action.key,
-            f"{where} must have either `rows` or `file`",
-            "write `rows: [{column: value}]` or `file: batch.parquet`",
-        )
-        return None
-    rows: tuple[Mapping[str, CellValue], ...] | None = None
-    file: str | None = None
-    if "rows" in fields:
-        rows = _read_rows(fields["rows"].value, f"{where[:-1]}.rows`", reading)
-    else:
-        file = reading.text(fields["file"].value, f"{where[:-1]}.file`")
-        file = None if file is None else resolve_path(base, file)
-    if table is None or (rows is None and file is None):
-        return None
-    return InsertSpec(name, table, rows, file, reading.at(action.key))
-
-
 def _read_rows(
-    node: Node, where: str, reading: Reading
+    node: Node | None, path: str, reading: Reading
 ) -> tuple[Mapping[str, CellValue], ...] | None:
-    elements = reading.elements(node, where)
-    if elements is None:
+    elements = reading.elements(node, path)
+    if node is None or elements is None:
         return None
     if not elements:
-        reading.report(node, f"{where} is empty", "write at least one row")
+        reading.report(node, f"{path} is empty", "write at least one row")
         return None
-    before = len(reading.problems)
     rows: list[Mapping[str, CellValue]] = []
     for number, element in enumerate(elements, start=1):
-        path = f"{where[:-1]}[{number}]`"
+        place = f"{path[:-1]}[{number}]`"
         row: dict[str, CellValue] = {}
-        entries = reading.entries(element, path)
-        if entries is not None and not entries:
-            reading.report(element, f"{path} is empty", "write `{column: value}`")
-        for column, entry in (entries or {}).items():
-            cell = reading.cell(entry.value, f"{path[:-1]}.{column}`", "a single value")
-            row[column] = None if cell is None else cell.value
-        rows.append(row)
-    return tuple(rows) if len(reading.problems) == before else None
+        columns = reading.columns(element, place) or {}
+        for column, entry in columns.items():
+            cell = reading.cell(entry.value, inside(place, column), "a single value")
+            if cell is not None:
+                row[column] = cell.value
+        if columns and len(row) == len(columns):
+            rows.append(row)
+    return tuple(rows) if len(rows) == len(elements) else None
 
 
-def _read_set(node: Node, where: str, reading: Reading) -> Mapping[str, str] | None:
-    entries = reading.entries(node, where)
-    if entries is None:
-        return None
-    if not entries:
-        reading.report(node, f"{where} is empty", 'write `{column: "expression"}`')
+def _read_set(node: Node | None, path: str, reading: Reading) -> Mapping[str, str] | None:
+    columns = reading.columns(node, path)
+    if not columns:
         return None
     assignments: dict[str, str] = {}
-    for column, entry in entries.items():
-        path = f"{where[:-1]}.{column}`"
-        cell = reading.cell(entry.value, path, "an SQL expression")
+    for column, entry in columns.items():
+        place = inside(path, column)
+        cell = reading.cell(entry.value, place, "an SQL expression")
         if cell is None:
             continue
         # A bare number or switch is an SQL expression as it stands; a bare date is not.
         if cell.value is None or not cell.written.strip():
-            reading.report(entry.value, f"{path} is empty", "write `NULL` in quotes for NULL")
+            reading.report(entry.value, f"{place} is empty", "write `NULL` in quotes for NULL")
         elif not isinstance(cell.value, str | int | float):
             reading.report(
                 entry.value,
-                f"{path} must be an SQL expression, not a date",
+                f"{place} must be an SQL expression, not a date",
                 "write it as SQL in quotes: \"DATE '2022-01-01'\"",
             )
         else:
             assignments[column] = cell.written
-    return assignments if len(assignments) == len(entries) else None
+    return assignments if len(assignments) == len(columns) else None
