@@ -1,0 +1,189 @@
+"""A version of a Delta table as a DataFrame, without the Delta JAR.
+
+Law: the rows are those of the version, as a bag: files, schema, partition values and deletion
+vectors come from the log, nothing from the names of directories unless it was checked against the
+log, and nothing is inferred. A file that is gone is an error, never fewer rows.
+Out of scope: which files hold wanted rows (`tables.prune`), the log itself (`tables`).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import TYPE_CHECKING
+from urllib.parse import unquote
+
+import pyarrow as pa
+
+from impctl.aliases import ColumnName
+from impctl.data.schema import Column as TableColumn
+from impctl.data.schema import Kind
+from impctl.errors import TableError
+from impctl.spark.failures import plain_failures
+from impctl.tables.snapshot import DataFile, Snapshot
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+MAX_BRANCHES = 16
+"""Partition tuples read as a union of their own; every branch costs planning and tasks."""
+
+_HIDDEN = ("_", ".")
+_GLOB = re.compile(r"([{}\[\]*?\\])")
+_PLAIN_NAME = re.compile(r"[A-Za-z0-9._-]+")
+_NULL_DIRECTORY = "__HIVE_DEFAULT_PARTITION__"
+_DIRECTORY_KINDS = frozenset(
+    {Kind.STRING, Kind.BYTE, Kind.SHORT, Kind.INTEGER, Kind.LONG, Kind.DATE}
+)
+"""Types whose text in a directory's name is the log's own text for the value."""
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """Files that are read alike: one partition tuple (or checked directories), deletions or not."""
+
+    files: tuple[DataFile, ...]
+    literals: Mapping[ColumnName, str | None]
+    """Partition values the files share; the other partition columns come from directories."""
+
+
+def snapshot_frame(
+    spark: SparkSession,
+    snapshot: Snapshot,
+    columns: Sequence[ColumnName] | None = None,
+    files: Sequence[DataFile] | None = None,
+) -> DataFrame:
+    """The snapshot's rows, in its columns (default: all, in Delta order).
+
+    `files` restricts them to some of the snapshot's files. Raises TableError for a column that
+    cannot be read, HistoryGoneError for a file that is gone.
+    """
+    names = snapshot.schema.names if columns is None else columns
+    wanted = [snapshot.readable(name) for name in names]
+    chosen = snapshot.files if files is None else tuple(files)
+    _refuse_hidden(snapshot, chosen)
+    with plain_failures({snapshot.table: snapshot.version}):
+        if not chosen:
+            return spark.createDataFrame([], _schema_text(wanted, snapshot, physical=False))
+        frames = [
+            _branch_frame(spark, snapshot, branch, wanted) for branch in _branches(snapshot, chosen)
+        ]
+        return reduce(lambda left, right: left.unionAll(right), frames)
+
+
+def _refuse_hidden(snapshot: Snapshot, files: Sequence[DataFile]) -> None:
+    """Spark leaves such files out of a read without a word."""
+    for file in files:
+        if os.path.basename(file.uri).startswith(_HIDDEN):
+            raise TableError(
+                f"Spark skips a data file of table `{snapshot.table}` as hidden: {file.uri}",
+                hint="rewrite the table (for instance with OPTIMIZE), or use the Delta JAR",
+                code="data_file_hidden",
+            )
+
+
+def _branches(snapshot: Snapshot, files: Sequence[DataFile]) -> list[Branch]:
+    """The files, grouped so that each group can be read at once."""
+    tuples = {tuple(sorted(file.partition_values.items())) for file in files}
+    by_directory = len(tuples) > MAX_BRANCHES and _directories_say_it(snapshot, files)
+    is_joinable = _have_plain_unique_names(files)
+    groups: dict[tuple[object, ...], list[DataFile]] = {}
+    for file in files:
+        partition = () if by_directory else tuple(sorted(file.partition_values.items()))
+        deletions: object = file.deleted is not None
+        if file.deleted is not None and not is_joinable:
+            deletions = file.uri
+        groups.setdefault((partition, deletions), []).append(file)
+    return [
+        Branch(tuple(group), {} if by_directory else group[0].partition_values)
+        for group in groups.values()
+    ]
+
+
+def _directories_say_it(snapshot: Snapshot, files: Sequence[DataFile]) -> bool:
+    """Whether every file lies in `column=value` folders that mean what the log says."""
+    kinds = {snapshot.column(name).type.kind for name in snapshot.partition_columns}
+    if snapshot.column_mapping is not None or not kinds <= _DIRECTORY_KINDS:
+        return False
+    return all(_directory_says_it(snapshot, file) for file in files)
+
+
+def _directory_says_it(snapshot: Snapshot, file: DataFile) -> bool:
+    root = _root(snapshot)
+    if not file.uri.startswith(root):
+        return False
+    folders = file.uri[len(root) :].split("/")[:-1]
+    if len(folders) != len(snapshot.partition_columns):
+        return False
+    for folder, name in zip(folders, snapshot.partition_columns, strict=True):
+        value = file.partition_values[name]
+        text = _NULL_DIRECTORY if value is None else value
+        if "+" in folder or folder.partition("=")[0] != name:
+            return False
+        if unquote(folder.partition("=")[2]) != text:
+            return False
+    return True
+
+
+def _root(snapshot: Snapshot) -> str:
+    return snapshot.path.removeprefix("file://").rstrip("/") + "/"
+
+
+def _have_plain_unique_names(files: Sequence[DataFile]) -> bool:
+    """Whether files with deletions can be told apart by a name that every part spells the same."""
+    names = [os.path.basename(file.uri) for file in files if file.deleted is not None]
+    return len(set(names)) == len(names) and all(_PLAIN_NAME.fullmatch(name) for name in names)
+
+
+def _branch_frame(
+    spark: SparkSession, snapshot: Snapshot, branch: Branch, wanted: Sequence[TableColumn]
+) -> DataFrame:
+    read = [column for column in wanted if column.name not in branch.literals]
+    reader = spark.read.schema(_schema_text(read, snapshot, physical=True))
+    if not branch.literals and snapshot.partition_columns:
+        reader = reader.option("basePath", _GLOB.sub(r"\\\1", _root(snapshot)))
+    paths = [_GLOB.sub(r"\\\1", file.uri) for file in branch.files]
+    frame = reader.parquet(*paths)
+    if branch.files[0].deleted is not None:
+        frame = _without_deleted(spark, frame, branch.files)
+    return frame.select(*(_column(snapshot, branch, column) for column in wanted))
+
+
+def _without_deleted(spark: SparkSession, frame: DataFrame, files: Sequence[DataFile]) -> DataFrame:
+    """The rows at other positions than the files' deletion vectors name."""
+    from pyspark.sql import functions as F
+
+    metadata = frame.metadataColumn("_metadata")
+    positions = [file.deleted for file in files if file.deleted is not None]
+    gone = {"position": pa.chunked_array([pa.array(found, pa.int64()) for found in positions])}
+    condition = metadata["row_index"] == F.col("gone.position")
+    if len(files) > 1:
+        # The last part of the path is plain here, so that Spark spells it as the log does.
+        names = [os.path.basename(file.uri) for file in files]
+        repeated = [pa.repeat(name, len(at)) for name, at in zip(names, positions, strict=True)]
+        gone["file"] = pa.chunked_array(repeated, pa.string())
+        condition &= metadata["file_name"] == F.col("gone.file")
+    deleted = spark.createDataFrame(pa.table(gone))
+    return frame.join(F.broadcast(deleted.alias("gone")), condition, "left_anti")
+
+
+def _column(snapshot: Snapshot, branch: Branch, column: TableColumn) -> Column:
+    from pyspark.sql import functions as F
+
+    if column.name in branch.literals:
+        literal = F.lit(branch.literals[column.name]).cast(column.type.spark_name)
+        return literal.alias(column.name)
+    return F.col(_quoted(snapshot.columns.physical[column.name])).alias(column.name)
+
+
+def _schema_text(columns: Sequence[TableColumn], snapshot: Snapshot, *, physical: bool) -> str:
+    """The columns as Spark's DDL, under the names in the files or those of the table."""
+    names = snapshot.columns.physical if physical else {c.name: c.name for c in columns}
+    return ", ".join(f"{_quoted(names[c.name])} {c.type.spark_name}" for c in columns)
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
