@@ -1,0 +1,57 @@
+"""Which way a query's sketch can be maintained, and why.
+
+Law: the best of exact, touch and recapture that is sound for the plan (design.md 6); the reason
+names the operator or function that stands in the way of a better one, with its place in the SQL.
+Touch needs a plan keyed on its one sketched access (pbds.md 7.8, M1): then a change can only
+concern the fragments of the changed rows themselves.
+Out of scope: what a policy makes of it (`app.maintain`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from impctl.aliases import AccessId
+from impctl.expr.nodes import Span
+from impctl.maintain.compile import BlockedError, Compiled, compile_plan
+from impctl.plan.nodes import Plan
+from impctl.plan.safety import Verdict
+from impctl.sketch.partition import RangePartition
+
+
+class Mode(StrEnum):
+    """Ways to maintain, best first."""
+
+    EXACT = "exact"
+    TOUCH = "touch"
+    RECAPTURE = "recapture"
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """The mode, its reason, the place of what blocks a better one, and the circuit if exact."""
+
+    mode: Mode
+    reason: str
+    span: Span | None = None
+    compiled: Compiled | None = None
+
+
+def choose_way(
+    root: Plan, verdict: Verdict, partitions: Mapping[AccessId, RangePartition]
+) -> Way:
+    """How the sketches of `partitions` (by access) are maintained for a safe plan."""
+    try:
+        compiled = compile_plan(root, partitions, verdict.key_columns)
+    except BlockedError as blocked:
+        return _without_circuit(blocked, verdict)
+    return Way(Mode.EXACT, "every operator is maintained incrementally", None, compiled)
+
+
+def _without_circuit(blocked: BlockedError, verdict: Verdict) -> Way:
+    if verdict.root_keyed:
+        reason = f"{blocked.message}; the sketch is keyed, so changed rows' fragments are added"
+        return Way(Mode.TOUCH, reason, blocked.span)
+    return Way(Mode.RECAPTURE, blocked.message, blocked.span)

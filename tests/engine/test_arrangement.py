@@ -1,0 +1,113 @@
+"""An arrangement answers like a dictionary, through collisions, merges, tombstones and reloads."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from impctl.data.schema import DOUBLE, LONG, STRING, SqlType, decimal
+from impctl.data.vector import Vector, from_arrow
+from impctl.engine.arrangement import Arrangement, slices
+
+KINDS: dict[str, tuple[SqlType, pa.DataType, list[object]]] = {
+    "long": (LONG, pa.int64(), [None, 0, 1, -1, 2**63 - 1, 5, 6, 7]),
+    "string": (STRING, pa.string(), [None, "", "a", "b", "é", "abc", "z" * 40]),
+    "double": (DOUBLE, pa.float64(), [None, 0.0, 1.5, math.inf, -math.inf, math.nan]),
+    "wide": (decimal(38, 0), pa.decimal128(38, 0), [None, 0, 1, 10**30, -(10**30), 2**64]),
+}
+
+
+def vector(kind: str, keys: list[object]) -> Vector:
+    sql, arrow, _ = KINDS[kind]
+    return from_arrow(pa.array(keys, arrow), sql)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=80, deadline=None)
+@given(data=st.data())
+def test_find_and_gather_answer_like_a_dictionary(kind: str, data: st.DataObject) -> None:
+    pool = KINDS[kind][2]
+    modulus = data.draw(st.sampled_from([1, 2, 1000]), label="codes")
+    held = Arrangement("a", [KINDS[kind][0]], "rows")
+    model: dict[str, int] = {}
+    steps = data.draw(st.lists(st.lists(st.sampled_from(pool), max_size=6), max_size=14))
+    for step, keys in enumerate(steps):
+        distinct = {repr(key): key for key in keys}
+        rows = sorted(distinct.items(), key=lambda item: hash_of(item[0], modulus))
+        codes = np.array([hash_of(name, modulus) for name, _ in rows], dtype=np.int64)
+        alive = [(step + len(name)) % 3 for name, _ in rows]
+        values = {"rows": np.array(alive, dtype=np.int64)}
+        held.put(codes, [vector(kind, [key for _, key in rows])], values)
+        model.update({name: count for (name, _), count in zip(rows, alive, strict=True)})
+        if step % 4 == 3:
+            reloaded = Arrangement("a", [KINDS[kind][0]], "rows")
+            reloaded.load(held.changes().put)
+            held = reloaded if step % 8 == 3 else held
+    codes = np.array([hash_of(repr(key), modulus) for key in pool], dtype=np.int64)
+    located = held.find(codes, [vector(kind, pool)])
+    found = held.gather(located, "rows").tolist()
+    assert found == [model.get(repr(key), 0) for key in pool]
+
+
+def hash_of(name: str, modulus: int) -> int:
+    """A stable code that collides as often as asked for."""
+    return sum(name.encode()) % modulus
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    st.lists(st.dictionaries(st.integers(0, 40), st.integers(0, 2), max_size=8), max_size=12),
+    st.lists(st.tuples(st.integers(0, 40), st.integers(0, 12)), max_size=5),
+)
+def test_slices_see_the_newest_living_rows(
+    puts: list[dict[int, int]], wanted: list[tuple[int, int]]
+) -> None:
+    held = Arrangement("a", (), "rows")
+    model: dict[int, int] = {}
+    for put in puts:
+        codes = np.array(sorted(put), dtype=np.int64)
+        counts = np.array([put[int(code)] for code in codes], dtype=np.int64)
+        held.put(codes, (), {"rows": counts})
+        model.update(put)
+    low = np.array([start for start, _ in wanted], dtype=np.int64)
+    high = np.array([start + size for start, size in wanted], dtype=np.int64)
+    owners, codes, values = slices(held.runs, low, high, "rows")
+    expected = [
+        (index, code, model[code])
+        for index, (start, size) in enumerate(wanted)
+        for code in range(start, start + size)
+        if model.get(code, 0) != 0
+    ]
+    assert list(zip(owners.tolist(), codes.tolist(), values.tolist(), strict=True)) == expected
+
+
+def test_few_runs_however_many_puts() -> None:
+    held = Arrangement("a", (), "rows")
+    for step in range(3000):
+        held.put(np.array([step], dtype=np.int64), (), {"rows": np.ones(1, dtype=np.int64)})
+    assert len(held.runs) <= 16
+    assert held.rows == 3000
+
+
+def test_a_checkpoint_names_what_to_write_and_what_to_drop() -> None:
+    held = Arrangement("a", (), "rows")
+    stored: dict[int, pa.Table] = {}
+    for step in range(50):
+        codes = np.arange(step, step + 3, dtype=np.int64)
+        held.put(codes, (), {"rows": np.full(3, step + 1, dtype=np.int64)})
+        if step % 3 == 0:
+            change = held.changes()
+            stored.update(dict(change.put))
+            for sequence in change.drop:
+                del stored[sequence]
+            held.saved()
+            again = Arrangement("a", (), "rows")
+            again.load(stored.items())
+            assert [run.codes.tolist() for run in again.runs] == [
+                run.codes.tolist() for run in held.runs
+            ]

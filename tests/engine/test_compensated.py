@@ -1,0 +1,94 @@
+"""Sums of doubles: close to the truth whatever comes and goes, and honest about how close."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from impctl.data.keys import group_rows
+from impctl.data.schema import DOUBLE, LONG
+from impctl.data.vector import Vector
+from impctl.engine.accumulators import Count, FloatSum, Values
+
+FINITE = st.one_of(
+    st.floats(allow_nan=False, allow_infinity=False, width=64, min_value=-1e300, max_value=1e300),
+    st.sampled_from([1e16, -1e16, 1.0, -1.0, 0.1, 1e-300, 5e-324]),
+)
+
+
+def state_of(steps: list[list[tuple[float, int]]], *, integral: bool = False) -> Values:
+    """One group's state after batches of (value, weight)."""
+    total, rows = FloatSum("x", 0, integral), Count("x", 0)
+    names = {**total.columns, **rows.columns, "rows": np.int64}
+    state: Values = {name: np.zeros(1, dtype=kind) for name, kind in names.items()}
+    for step in steps:
+        vector = Vector(DOUBLE, np.array([value for value, _ in step]))
+        weights = np.array([weight for _, weight in step], dtype=np.int64)
+        grouping = group_rows([Vector(LONG, np.zeros(len(step), dtype=np.int64))], len(step))
+        delta = {**total.delta(vector, weights, grouping), **rows.delta(vector, weights, grouping)}
+        state = {
+            **total.add(state, delta),
+            **rows.add(state, delta),
+            "rows": state["rows"] + weights.sum(),
+        }
+    return state
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    kept=st.lists(FINITE, min_size=1, max_size=8),
+    passing=st.lists(st.tuples(FINITE, st.integers(1, 3)), max_size=8),
+)
+def test_the_bound_holds_against_exact_fractions_and_any_order(
+    kept: list[float], passing: list[tuple[float, int]]
+) -> None:
+    steps = [[(value, 1) for value in kept]]
+    if passing:
+        steps = [passing, *steps, [(value, -weight) for value, weight in passing]]
+    vector = FloatSum("x", 0, False).value(state_of(steps), DOUBLE)
+    assert vector.error is not None
+    error = float(vector.error[0])
+    if math.isinf(error):
+        return
+    truth = sum((Fraction(value) for value in kept), Fraction(0))
+    assert abs(Fraction(float(vector.values[0])) - truth) <= Fraction(error)
+    for order in (kept, kept[::-1], sorted(kept), sorted(kept, key=abs)):
+        spark = 0.0
+        for value in order:
+            spark += value
+        assert abs(Fraction(spark) - Fraction(float(vector.values[0]))) <= Fraction(error)
+
+
+def test_a_huge_value_that_came_and_went_leaves_the_small_one() -> None:
+    vector = FloatSum("x", 0, False).value(
+        state_of([[(1e16, 1)], [(1.0, 1)], [(1e16, -1)]]), DOUBLE
+    )
+    assert vector.values[0] == 1.0
+    assert vector.error is not None
+    assert vector.error[0] < 1e-10
+
+
+def test_nan_and_infinities_come_and_go() -> None:
+    total = FloatSum("x", 0, False)
+    specials = [(math.nan, 1), (math.inf, 1), (2.5, 1)]
+    assert math.isnan(total.value(state_of([specials]), DOUBLE).values[0])
+    state = state_of([specials, [(math.nan, -1)]])
+    assert total.value(state, DOUBLE).values[0] == math.inf
+    state = state_of([specials, [(math.nan, -1), (math.inf, -1)]])
+    assert total.value(state, DOUBLE).values[0] == 2.5
+
+
+def test_whole_numbers_are_exact_and_say_so() -> None:
+    state = state_of([[(3.0, 1), (4.0, 2)], [(4.0, -1)]], integral=True)
+    vector = FloatSum("x", 0, True).value(state, DOUBLE)
+    assert vector.values[0] == 7.0
+    assert vector.error is not None
+    assert vector.error[0] == 0.0
+    wide = state_of([[(2.0**53, 1), (1.0, 1)]], integral=True)
+    error = FloatSum("x", 0, True).value(wide, DOUBLE).error
+    assert error is not None
+    assert error[0] > 0

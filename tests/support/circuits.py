@@ -1,0 +1,169 @@
+"""Hand-built circuits for tests of the engine, one for every shape the operators meet in.
+
+Table t(id BIGINT, g BIGINT, s STRING, x BIGINT, d DOUBLE); every circuit ends in a HAVING or a
+WHERE and the merge. Nothing here knows plans or SQL.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from impctl.data.schema import DOUBLE, LONG, STRING
+from impctl.engine.accumulators import Count, ExactSum, FloatSum
+from impctl.engine.circuit import Circuit
+from impctl.engine.operators.aggregate import Aggregate, AggregateColumn
+from impctl.engine.operators.merge import Merge
+from impctl.engine.operators.project import Project
+from impctl.engine.operators.scan import Scan
+from impctl.engine.operators.select import Select
+from impctl.expr.nodes import ColumnRef, Compare, CompareOp, Expr, Literal
+from impctl.sketch.partition import RangePartition
+
+Row = tuple[int | None, int | None, str | None, int | None, float | None]
+
+COLUMNS = (("id", LONG), ("g", LONG), ("s", STRING), ("x", LONG), ("d", DOUBLE))
+_ARROW = pa.schema(
+    [
+        ("id", pa.int64()),
+        ("g", pa.int64()),
+        ("s", pa.string()),
+        ("x", pa.int64()),
+        ("d", pa.float64()),
+    ]
+)
+BY_ID = RangePartition("t", "id", LONG, (2, 4, 6))
+BY_G = RangePartition("t", "g", LONG, (1, 2))
+
+
+def scan_of(partition: RangePartition) -> Scan:
+    """A scan of all columns, tagged by one partition."""
+    return Scan([(f"t.{name}", name, kind) for name, kind in COLUMNS], [partition])
+
+
+def table_of(rows: Sequence[Row]) -> pa.Table:
+    """Rows as an Arrow table."""
+    columns = list(zip(*rows, strict=True)) if rows else [[] for _ in COLUMNS]
+    arrays = [pa.array(list(c), f.type) for c, f in zip(columns, _ARROW, strict=True)]
+    return pa.Table.from_arrays(arrays, schema=_ARROW)
+
+
+def ref(name: str) -> ColumnRef:
+    """A column of t."""
+    return ColumnRef(f"t.{name}", dict(COLUMNS)[name])
+
+
+def more_than(expr: Expr, bound: int) -> Compare:
+    """`expr > bound`."""
+    return Compare(CompareOp.GREATER, expr, Literal(bound, LONG))
+
+
+def _grouped(
+    partition: RangePartition, keys: Sequence[str], *, keyed: bool
+) -> tuple[Scan, Circuit]:
+    kinds = dict(COLUMNS)
+    x, d = Count("arg.x", 0), Count("arg.d", 1)
+    total, float_sum = ExactSum("arg.x", 0, LONG), FloatSum("arg.d", 1, False)
+    aggregate = Aggregate(
+        "aggregate0",
+        [(f"k.{name}", kinds[name]) for name in keys],
+        [
+            AggregateColumn("n", LONG, None, None),
+            AggregateColumn("sum_x", LONG, total, x),
+            AggregateColumn("sum_d", DOUBLE, float_sum, d),
+            AggregateColumn("count_d", LONG, d, None),
+        ],
+        accesses=1,
+        is_keyed=keyed,
+    )
+    outputs = [(f"k.{name}", ref(name)) for name in keys]
+    outputs += [("arg.x", ref("x")), ("arg.d", ref("d"))]
+    operators = [
+        Project(outputs),
+        aggregate,
+        Select(more_than(ColumnRef("sum_x", LONG), 3), must_be_sure=False),
+        Project([("n", ColumnRef("n", LONG))]),
+    ]
+    return scan_of(partition), Circuit(operators, Merge([partition.size]))
+
+
+def _nested() -> tuple[Scan, Circuit]:
+    inner = Aggregate(
+        "aggregate0",
+        [("k.g", LONG), ("k.s", STRING)],
+        [AggregateColumn("n", LONG, None, None)],
+        accesses=1,
+        is_keyed=False,
+    )
+    outer_count = Count("arg.n", 0)
+    outer = Aggregate(
+        "aggregate1",
+        [("k.g", LONG)],
+        [AggregateColumn("sum_n", LONG, ExactSum("arg.n", 0, LONG), outer_count)],
+        accesses=1,
+        is_keyed=False,
+    )
+    operators = [
+        Project([("k.g", ref("g")), ("k.s", ref("s"))]),
+        inner,
+        Select(more_than(ColumnRef("n", LONG), 1), must_be_sure=True),
+        Project([("k.g", ColumnRef("k.g", LONG)), ("arg.n", ColumnRef("n", LONG))]),
+        outer,
+        Select(more_than(ColumnRef("sum_n", LONG), 2), must_be_sure=False),
+    ]
+    return scan_of(BY_ID), Circuit(operators, Merge([BY_ID.size]))
+
+
+def _plain() -> tuple[Scan, Circuit]:
+    select = Select(more_than(ref("x"), 0), must_be_sure=False)
+    return scan_of(BY_ID), Circuit([select], Merge([BY_ID.size]))
+
+
+SHAPES: dict[str, Callable[[], tuple[Scan, Circuit]]] = {
+    "select only": _plain,
+    "keyed group": lambda: _grouped(BY_G, ["g"], keyed=True),
+    "group by string": lambda: _grouped(BY_ID, ["s"], keyed=False),
+    "group by two": lambda: _grouped(BY_ID, ["s", "g"], keyed=False),
+    "group by double": lambda: _grouped(BY_ID, ["d"], keyed=False),
+    "global": lambda: _grouped(BY_ID, [], keyed=False),
+    "nested": _nested,
+}
+
+
+def feed(scan: Scan, circuit: Circuit, rows: Sequence[Row], weights: Sequence[int]) -> Any:
+    """One step with these signed rows."""
+    batch = scan.read(table_of(rows), np.array(weights, dtype=np.int64))
+    return circuit.step(batch)
+
+
+def contents(circuit: Circuit) -> tuple[Any, ...]:
+    """What the circuit remembers, whatever runs it lies in: merge counts and living groups."""
+    state: list[Any] = [tuple(counts.tolist()) for counts in circuit.merge.counts]
+    for operator in circuit.operators:
+        if isinstance(operator, Aggregate):
+            state.append(_living(operator))
+    return tuple(state)
+
+
+def _living(operator: Aggregate) -> tuple[Any, ...]:
+    newest: dict[Any, dict[str, Any]] = {}
+    arrangement = operator.arrangements()[0]
+    for run in arrangement.runs:
+        keys = [part.to_pylist() for part in run.keys]
+        for row in range(len(run)):
+            key = tuple("NaN" if k[row] != k[row] else k[row] for k in keys)
+            newest[key] = {name: column[row] for name, column in run.values.items()}
+    exact = ("rows", "count", "high", "low", "nan", "pinf", "ninf")
+    return tuple(
+        sorted(
+            (
+                repr(key),
+                sorted((n, int(v)) for n, v in values.items() if n.startswith(exact) and v != 0),
+            )
+            for key, values in newest.items()
+            if values.get("rows", 0) != 0
+        )
+    )
