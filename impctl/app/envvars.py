@@ -1,0 +1,40 @@
+"""Every environment variable of impctl, with what it sets and since when.
+
+Law: a variable that is not listed here is read nowhere; `docs/configuration.md` shows this table.
+Out of scope: reading them (the command line does, see `cli.options`; demo and tests do for theirs).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+STORE = "IMPCTL_STORE"
+POLICY = "IMPCTL_POLICY"
+LOCK_TIMEOUT = "IMPCTL_LOCK_TIMEOUT"
+SPARK_PROFILE = "IMPCTL_SPARK_PROFILE"
+BATCH_ROWS = "IMPCTL_BATCH_ROWS"
+CRIMES = "IMPCTL_CRIMES"
+DATA = "IMPCTL_DATA"
+FIXTURES = "IMPCTL_FIXTURES"
+
+
+@dataclass(frozen=True, slots=True)
+class EnvVar:
+    """One variable: what it sets, the flag that wins over it (if any), and when it came."""
+
+    name: str
+    purpose: str
+    flag: str | None
+    since: str
+
+
+ENVVARS = (
+    EnvVar(STORE, "Folder of sketches and state", "--store", "0.1.0"),
+    EnvVar(POLICY, "What `maintain` may do, for every query of the run", "--policy", "0.1.0"),
+    EnvVar(LOCK_TIMEOUT, "Seconds to wait for another writer", "--lock-timeout", "0.1.0"),
+    EnvVar(SPARK_PROFILE, "YAML file with Spark settings", "--spark-profile", "0.1.0"),
+    EnvVar(BATCH_ROWS, "Changes that make up one eager batch", "--batch-rows", "0.1.0"),
+    EnvVar(CRIMES, "Parquet file with the crimes data, for demo and tests", "--source", "0.1.0"),
+    EnvVar(DATA, "Folder of the tables in `workloads/*.yaml`", None, "0.1.0"),
+    EnvVar(FIXTURES, "Folder of Delta tables by other writers, for tests", None, "0.1.0"),
+)

@@ -1,0 +1,23 @@
+"""Where a use case says how far it is.
+
+Law: reporting never changes a result, and a use case works the same with `SilentReporter`.
+Out of scope: bars and lines (`cli.progress`); warnings, which belong to the `Outcome`.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+
+class Reporter(Protocol):
+    """Told about each step before it starts; `done` of `total` where the number is known."""
+
+    def step(self, message: str, done: int = 0, total: int = 0) -> None:
+        """`message` says what begins now, as one short line."""
+
+
+class SilentReporter:
+    """Says nothing."""
+
+    def step(self, message: str, done: int = 0, total: int = 0) -> None:
+        """Nothing."""

@@ -1,0 +1,321 @@
+"""Frozen records of what a use case did: all that the command line ever shows.
+
+Law: a record holds plain values only, so that text and JSON say the same; durations are
+milliseconds, fragments are numbers from 0 to `total` - 1, and `total` itself is the fragment of
+NULL. Field names are the keys of the JSON document and change only with `SCHEMA_VERSION`.
+Out of scope: how it looks (`cli.output_text`, `cli.output_json`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import date, datetime
+from decimal import Decimal
+
+from impctl.errors import ImpctlError, Location, UnsoundSketchError
+
+SCHEMA_VERSION = 1
+
+Cell = bool | int | float | str | Decimal | date | datetime | bytes | None
+"""A value of a result row; lists and structs come as their text."""
+
+
+@dataclass(frozen=True, slots=True)
+class SketchEntry:
+    """The fragments a sketch holds, out of `total` range fragments."""
+
+    table: str
+    attribute: str
+    fragments: tuple[int, ...]
+    total: int
+
+
+@dataclass(frozen=True, slots=True)
+class CandidateEntry:
+    """An attribute looked at for a sketch: safe or not, chosen or not, and why."""
+
+    table: str
+    attribute: str
+    safe: bool
+    chosen: bool
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class CheckResult:
+    """Whether a query can have a sketch; `mode` is how it would be maintained."""
+
+    query: str
+    supported: bool
+    mode: str | None
+    reason: str
+    candidates: tuple[CandidateEntry, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CaptureResult:
+    """A sketch found; `action` is capture or none (an up-to-date sketch was there)."""
+
+    query: str
+    action: str
+    sketches: tuple[SketchEntry, ...]
+    versions: Mapping[str, int]
+    mode: str
+    elapsed_ms: float
+    spark_ms: float
+    considered: tuple[CandidateEntry, ...] = ()
+    assumptions: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ApplyResult:
+    """One update batch; `version` is None where nothing was committed."""
+
+    name: str
+    table: str
+    version: int | None
+    inserted: int
+    deleted: int
+    updated: int
+
+
+@dataclass(frozen=True, slots=True)
+class MaintainStep:
+    """One step of a run: the versions it reached and what it cost."""
+
+    action: str
+    versions: Mapping[str, int]
+    added: tuple[int, ...]
+    removed: tuple[int, ...]
+    changes: int
+    elapsed_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class MaintainResult:
+    """One sketch brought up to date; `action` is exact, touch, recapture or none.
+
+    `since` are the versions the run started from, `versions` those it reached; `steps` has an
+    entry per version passed where the query is maintained eagerly.
+    """
+
+    query: str
+    table: str
+    attribute: str
+    action: str
+    reason_code: str
+    reason: str
+    since: Mapping[str, int]
+    versions: Mapping[str, int]
+    added: tuple[int, ...]
+    removed: tuple[int, ...]
+    changes: int
+    elapsed_ms: float
+    read_ms: float
+    engine_ms: float
+    commit_ms: float
+    steps: tuple[MaintainStep, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RewriteResult:
+    """The query with its range predicates; `intervals` are those predicates, one text each."""
+
+    query: str
+    sql: str
+    sketches: tuple[SketchEntry, ...]
+    versions: Mapping[str, int]
+    files_kept: int
+    files_total: int
+    intervals: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class QueryResult:
+    """The answer; `action` is how the sketch was maintained first."""
+
+    query: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    row_count: int
+    versions: Mapping[str, int]
+    files_kept: int
+    files_total: int
+    elapsed_ms: float
+    action: str = "none"
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class StatusResult:
+    """What the store knows of a query; without `versions` it was never captured.
+
+    `pending_versions` counts the table versions committed since.
+    """
+
+    query: str
+    sketches: tuple[SketchEntry, ...]
+    versions: Mapping[str, int]
+    pending_versions: Mapping[str, int]
+    stale: bool
+    mode: str | None
+    policy: str
+    state_bytes: int
+    last_action: str | None = None
+    last_reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PlanEntry:
+    """A line of the plan tree; `how` says how the operator is maintained, `place` where it stands."""
+
+    depth: int
+    operator: str
+    detail: str
+    how: str = ""
+    why: str = ""
+    place: Location | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ExplainResult:
+    """Whether a query is sketchable and maintainable, and what stands in the way."""
+
+    query: str
+    mode: str
+    reason: str
+    policy: str
+    plan: tuple[PlanEntry, ...]
+    attributes: tuple[CandidateEntry, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyResult:
+    """A stored sketch against recapture; `results_equal` is None where it was not asked for."""
+
+    query: str
+    table: str
+    attribute: str
+    covers: bool
+    slack: int
+    missing: tuple[int, ...]
+    extra: tuple[int, ...]
+    results_equal: bool | None
+    versions: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class BenchResult:
+    """Medians over `repeat` runs; `spread` is (greatest - least) / median of `maintain_ms`.
+
+    `ratio` is recapture over maintain. `plain_ms` and `sketch_ms` time the query itself without
+    and with its sketch, where measured. `machine` is what a number needs beside it.
+    """
+
+    query: str
+    delta_rows: int
+    maintain_ms: float
+    read_ms: float
+    engine_ms: float
+    commit_ms: float
+    recapture_ms: float
+    ratio: float
+    covers: bool
+    slack: int
+    repeat: int
+    spread: float
+    plain_ms: float | None = None
+    sketch_ms: float | None = None
+    machine: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class GenerateResult:
+    """A table written for the demo or a benchmark."""
+
+    table: str
+    path: str
+    rows: int
+    version: int
+
+
+Result = (
+    CheckResult
+    | CaptureResult
+    | ApplyResult
+    | MaintainResult
+    | RewriteResult
+    | QueryResult
+    | StatusResult
+    | ExplainResult
+    | VerifyResult
+    | BenchResult
+    | GenerateResult
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """What went wrong with one query (or update); None where it concerns the whole run."""
+
+    query: str | None
+    error: ImpctlError
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """All of a run: what was done, what to know, and what failed without hiding the rest."""
+
+    results: tuple[Result, ...] = ()
+    warnings: tuple[str, ...] = ()
+    failures: tuple[Failure, ...] = ()
+
+
+GRAVITY = (5, 1, 130, 2, 3, 4, 7, 6)
+"""Exit codes by gravity: with several failures, the first of these that occurs is the run's.
+
+An unsound sketch comes first; what a later try may cure comes last.
+"""
+
+
+def gravest(outcome: Outcome) -> Failure | None:
+    """The failure that decides the exit code; None where all went well."""
+    return min(outcome.failures, key=lambda failure: _gravity(failure.error), default=None)
+
+
+def with_unsound(outcome: Outcome) -> Outcome:
+    """`outcome`, with a failure for every unsound sketch that a measurement or check brought up.
+
+    So no use case can report an unsound sketch and have the run end well.
+    """
+    told = {f.query for f in outcome.failures if isinstance(f.error, UnsoundSketchError)}
+    found = [
+        Failure(result.query, error)
+        for result in outcome.results
+        if isinstance(result, VerifyResult | BenchResult)
+        and result.query not in told
+        and (error := _unsoundness(result)) is not None
+    ]
+    return Outcome(outcome.results, outcome.warnings, (*outcome.failures, *found))
+
+
+def _unsoundness(result: VerifyResult | BenchResult) -> UnsoundSketchError | None:
+    hint = "capture it again with `impctl capture`, and please report this"
+    if not result.covers:
+        missing = ""
+        if isinstance(result, VerifyResult):
+            fragments = ", ".join(map(str, result.missing))
+            missing = f" on `{result.table}.{result.attribute}`, it lacks fragments: {fragments}"
+        return UnsoundSketchError(
+            f"The sketch of query `{result.query}` is too small{missing}", hint=hint
+        )
+    if isinstance(result, VerifyResult) and result.results_equal is False:
+        return UnsoundSketchError(
+            f"Query `{result.query}` has another result with its sketch than without", hint=hint
+        )
+    return None
+
+
+def _gravity(error: ImpctlError) -> int:
+    return GRAVITY.index(error.exit_code) if error.exit_code in GRAVITY else 0

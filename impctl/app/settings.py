@@ -1,0 +1,56 @@
+"""What a run may do: flags and variables as given, and how they stand against the workload file.
+
+Law: flag before `IMPCTL_*` variable before workload file before default; None means "unset" and is
+tested as such, so that an empty or zero value given on purpose is not lost. The first two are
+merged before a `Settings` exists (`cli.options`); the functions here decide the rest.
+Out of scope: reading files; opening anything.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from impctl.workload.models import Policy as Policy
+from impctl.workload.models import QuerySpec, SparkSpec, Workload
+
+DEFAULT_LOCK_TIMEOUT = 10.0
+"""Seconds that a writing command waits for another writer."""
+
+DEFAULT_BATCH_ROWS = 1
+"""Changes after which an eager query is maintained: every version is a batch of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """One run as asked for; `dry_run` promises that nothing at all is written."""
+
+    workload: Path
+    store: Path | None = None
+    policy: Policy | None = None
+    lock_timeout: float | None = None
+    spark_profile: Path | None = None
+    dry_run: bool = False
+
+
+def store_of(settings: Settings, workload: Workload) -> str:
+    """Folder of the store; a flag or variable is relative to the working directory."""
+    return workload.store if settings.store is None else str(settings.store.absolute())
+
+
+def policy_of(settings: Settings, query: QuerySpec) -> Policy:
+    """The policy that holds for `query` in this run."""
+    return query.policy if settings.policy is None else settings.policy
+
+
+def lock_timeout_of(settings: Settings) -> float:
+    """Seconds to wait for another writer."""
+    return DEFAULT_LOCK_TIMEOUT if settings.lock_timeout is None else settings.lock_timeout
+
+
+def spark_of(workload: Workload, profile: SparkSpec | None) -> SparkSpec:
+    """Spark settings: the profile asked for, key by key, before those of the workload file."""
+    if profile is None:
+        return workload.spark
+    master = workload.spark.master if profile.master is None else profile.master
+    return SparkSpec(master, {**workload.spark.conf, **profile.conf})
