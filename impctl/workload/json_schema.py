@@ -12,7 +12,7 @@ from impctl.workload.models import MaintainMode, Policy
 from impctl.workload.names import NAME_PATTERN, TABLE_PATTERN
 from impctl.workload.partitions import MAX_BOUNDARIES, MAX_FRAGMENTS
 
-SCHEMA_ID = "https://impctl.dev/schema/workload-1.json"
+SCHEMA_ID = "urn:impctl:workload:1"
 
 JsonSchema = dict[str, object]
 
