@@ -1,0 +1,174 @@
+"""Top-k and windows: when the first rows over the sketches are the first rows over the tables.
+
+Law: a row that is not among the first k (ties included) over the tables must not overtake them
+over the sketches; so each ORDER BY term is EQUAL, or can only move towards the end, NULLs
+included. Then the lineage of all first rows, ties included, makes the node EXACT (the barrier of
+pbds.md 4.3.6). Ties that no ORDER BY term breaks are a choice, recorded in `ties`.
+Out of scope: gathering that lineage (`capture`, `maintain`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from impctl.aliases import AttributeId
+from impctl.data.schema import Kind
+from impctl.expr.nodes import ColumnRef, Compare, CompareOp, Expr, Span
+from impctl.expr.types import type_of
+from impctl.plan.direction import Columns, Relation, direction
+from impctl.plan.facts import NOTHING, KnownSigns
+from impctl.plan.nodes import Select, SortKey, TopK, Window, WindowCall
+from impctl.plan.signs import number_of, signs_of
+from impctl.plan.status import NodeState, Refusal, Status, equal_columns, refused
+from impctl.plan.wording import Wording, difference
+
+_RANKS = frozenset({"rank", "dense_rank"})
+_MIRRORED = {
+    CompareOp.GREATER: CompareOp.LESS,
+    CompareOp.GREATER_EQUAL: CompareOp.LESS_EQUAL,
+    CompareOp.EQUAL: CompareOp.EQUAL,
+}
+_TIE_FREE = frozenset({"rank", "dense_rank", "percent_rank", "cume_dist"})
+
+
+def first_rows(node: TopK, child: NodeState, wording: Wording) -> NodeState:
+    """The state of ORDER BY ... LIMIT over its child's state."""
+    ties = child.ties if child.ties is not None else _ties(node, child)
+    if child.status is Status.EXACT:
+        return replace(child, ties=ties)
+    if not node.order:
+        return refused("LIMIT without ORDER BY has no fixed answer", node.span)
+    if node.offset or node.count is None:
+        return refused("OFFSET skips rows that the sketch would have to keep as well", node.span)
+    objection = order_objection(node.order, child, wording)
+    if objection is not None:
+        return replace(objection, refusal=_placed(objection.refusal, node.span))
+    return replace(child, status=Status.EXACT, keys={}, columns=_equal(child), ties=ties)
+
+
+def _placed(refusal: Refusal | None, span: Span | None) -> Refusal | None:
+    return replace(refusal, span=span) if refusal is not None and refusal.span is None else refusal
+
+
+def _equal(state: NodeState) -> Columns:
+    relations = dict.fromkeys(state.columns.relations, Relation.EQUAL)
+    return Columns(relations, state.columns.signs)
+
+
+def _ties(node: TopK, child: NodeState) -> Refusal | None:
+    columns = frozenset(key.expr.id for key in node.order if isinstance(key.expr, ColumnRef))
+    every = frozenset(child.columns.relations)
+    if any(columns >= found for found in (*child.identifiers, every)):
+        return None
+    return Refusal("ORDER BY leaves rows tied at the LIMIT, and either may be taken", node.span)
+
+
+def order_objection(
+    order: tuple[SortKey, ...], child: NodeState, wording: Wording
+) -> NodeState | None:
+    """Refusal for the first ORDER BY term by which a row could overtake; None if there is none."""
+    for key in order:
+        relation = direction(key.expr, child.columns)
+        if relation is Relation.EQUAL:
+            continue
+        text = wording.text(key.expr)
+        sinking = Relation.AT_MOST if key.descending else Relation.AT_LEAST
+        if relation is not sinking or not _has_own_order(key.expr):
+            return refused(
+                f"ORDER BY ranks by `{text}`, which {difference(relation)}",
+                key.expr.span,
+            )
+        if key.nulls_first and not signs_of(key.expr, child.columns.signs).not_null:
+            return refused(
+                f"ORDER BY puts NULLs first, and `{text}` can be NULL over part of a group only",
+                key.expr.span,
+            )
+    return None
+
+
+def _has_own_order(expr: Expr) -> bool:
+    found = type_of(expr)
+    return found is not None and found.kind is not Kind.OTHER
+
+
+def window(node: Window, child: NodeState, wording: Wording) -> NodeState:
+    """Exact where all rows of a window's partition are kept or dropped together."""
+    columns = child.columns
+    added = tuple(call.attribute for call in node.calls)
+    signs: KnownSigns = {**columns.signs, **{attribute.id: NOTHING for attribute in added}}
+    relations = {**columns.relations, **equal_columns(added, {}).relations}
+    ties = child.ties if child.ties is not None else _window_ties(node, child)
+    found = replace(child, columns=Columns(relations, signs), ties=ties)
+    if child.status is Status.EXACT:
+        return found
+    for call in node.calls:
+        if child.status is not Status.KEYED or not _is_partitioned(call, child):
+            text = wording.slice(call.span) or call.function
+            return refused(
+                f"window function `{text}` would see only part of its rows",
+                call.span if call.span is not None else node.span,
+            )
+    return found
+
+
+def _is_partitioned(call: WindowCall, child: NodeState) -> bool:
+    columns = {expr.id for expr in call.partition_by if isinstance(expr, ColumnRef)}
+    return all(columns & keys for keys in child.keys.values())
+
+
+def _window_ties(node: Window, child: NodeState) -> Refusal | None:
+    for call in node.calls:
+        terms = (*call.partition_by, *(key.expr for key in call.order))
+        columns = frozenset(expr.id for expr in terms if isinstance(expr, ColumnRef))
+        peers = call.frame is None or not call.frame.lower().lstrip().startswith("rows")
+        aggregate = call.function in ("count", "sum", "min", "max", "avg") and peers
+        if call.function in _TIE_FREE or aggregate:
+            continue
+        if not any(columns >= found for found in child.identifiers):
+            return Refusal(f"`{call.function}` orders tied rows either way", call.span)
+    return None
+
+
+def first_rows_per_partition(
+    node: Select, below: Window, child: NodeState, wording: Wording
+) -> NodeState | None:
+    """`rank <= k` directly above the window, at the root; None if it is another shape.
+
+    Sound because the rows of rank k and better are all in the result, so their lineage is in the
+    sketch, and no other row can overtake them. For `row_number` all columns must be EQUAL, because
+    which of two tied rows is numbered first is open.
+    """
+    if len(below.calls) != 1 or child.status is Status.EXACT:
+        return None
+    call = below.calls[0]
+    if not _is_rank_limit(node.predicate, call.attribute.id):
+        return None
+    plain = call.function == "row_number" and child.is_equal
+    if not call.order or not (plain or call.function in _RANKS):
+        return None
+    if not all(child.columns.are_equal(expr) for expr in call.partition_by):
+        return None
+    objection = order_objection(call.order, child, wording)
+    if objection is not None:
+        return objection
+    relations = dict.fromkeys((*child.columns.relations, call.attribute.id), Relation.EQUAL)
+    signs = {**child.columns.signs, call.attribute.id: NOTHING}
+    ties = child.ties if child.ties is not None else _window_ties(below, child)
+    return replace(
+        child, status=Status.EXACT, keys={}, columns=Columns(relations, signs), ties=ties
+    )
+
+
+def _is_rank_limit(predicate: Expr, rank: AttributeId) -> bool:
+    """`rank <= k`, `rank < k`, `rank = 1`, either way round."""
+    if not isinstance(predicate, Compare):
+        return False
+    left, right, op = predicate.left, predicate.right, predicate.op
+    if isinstance(right, ColumnRef) and op in _MIRRORED:
+        left, right, op = right, left, _MIRRORED[op]
+    if not isinstance(left, ColumnRef) or left.id != rank:
+        return False
+    number = number_of(right)
+    if number is None:
+        return False
+    return op in (CompareOp.LESS, CompareOp.LESS_EQUAL) or (op is CompareOp.EQUAL and number == 1)

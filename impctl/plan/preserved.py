@@ -1,0 +1,86 @@
+"""Conditions that a row cannot pass over the sketch without passing over the table.
+
+Law: if `find_objection` finds none, then "true over the sketch" implies "true over the table" for
+every pair of rows related as the columns say (pbds.md 4.3.3).
+Out of scope: rows that pass over the table only; containment allows those.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from impctl.data.schema import Kind
+from impctl.expr.nodes import And, Compare, CompareOp, Expr, IsNull, Not, Or
+from impctl.expr.types import type_of
+from impctl.plan.direction import Columns, Relation, direction
+from impctl.plan.normal_form import normalised
+
+_UPPER = (CompareOp.GREATER, CompareOp.GREATER_EQUAL)
+_LOWER = (CompareOp.LESS, CompareOp.LESS_EQUAL)
+_RISING = (Relation.EQUAL, Relation.AT_MOST)
+_FALLING = (Relation.EQUAL, Relation.AT_LEAST)
+
+
+@dataclass(frozen=True, slots=True)
+class Objection:
+    """The part of a condition that a sketch could make true, and the value behind it."""
+
+    atom: Expr
+    operand: Expr
+    relation: Relation
+
+
+def find_objection(predicate: Expr, columns: Columns) -> Objection | None:
+    """The first part that is not preserved; None when the whole condition is."""
+    return _objection(normalised(predicate), columns)
+
+
+def _objection(predicate: Expr, columns: Columns) -> Objection | None:
+    if columns.are_equal(predicate):
+        return None
+    match predicate:
+        case And() | Or():
+            found = (_objection(part, columns) for part in predicate.operands)
+            return next((objection for objection in found if objection is not None), None)
+        case Compare():
+            return _of_comparison(predicate, columns)
+        case Not(operand=IsNull(operand=operand)):
+            relation = direction(operand, columns)
+            return Objection(predicate, operand, relation) if _is_open(relation) else None
+        case Not(operand=operand):
+            return _of_truth(predicate, operand, columns, _FALLING)
+        case _:
+            return _of_truth(predicate, predicate, columns, _RISING)
+
+
+def _is_open(relation: Relation) -> bool:
+    return relation is Relation.UNKNOWN
+
+
+def _of_truth(
+    atom: Expr, operand: Expr, columns: Columns, allowed: tuple[Relation, ...]
+) -> Objection | None:
+    """A bare BOOLEAN value, where false < true."""
+    relation = direction(operand, columns)
+    return None if relation in allowed else Objection(atom, operand, relation)
+
+
+def _of_comparison(atom: Compare, columns: Columns) -> Objection | None:
+    sides = ((atom.left, atom.op in _UPPER), (atom.right, atom.op in _LOWER))
+    ordered = atom.op in _UPPER or atom.op in _LOWER
+    comparable = _share_an_order(atom)
+    for operand, grows in sides:
+        relation = direction(operand, columns)
+        allowed = _RISING if grows else _FALLING
+        if relation is Relation.EQUAL or (ordered and comparable and relation in allowed):
+            continue
+        return Objection(atom, operand, relation)
+    return None
+
+
+def _share_an_order(atom: Compare) -> bool:
+    """Whether the comparison's order is that of either side's own type."""
+    left, right = type_of(atom.left), type_of(atom.right)
+    if left is None or right is None or Kind.OTHER in (left.kind, right.kind):
+        return False
+    return left == right or (left.is_numeric and right.is_numeric)

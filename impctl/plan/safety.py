@@ -1,0 +1,220 @@
+"""Whether sketches of chosen attributes are safe for a query, and why not.
+
+Law (pbds.md 4.3): `safe` means that for every range partition on these attributes and all sketches
+that cover the query's provenance, the query over the sketched tables gives the answer it gives
+over the tables. The test is sound, not complete: unsure is unsafe. Where a top-k is not the last
+step, the provenance includes its first rows, ties at the last place too (`barrier_positions`).
+Out of scope: which attribute to take (`plan.choose`), capturing (`capture`, `maintain`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+
+from impctl.aliases import AccessId, AttributeId, ColumnName
+from impctl.errors import UsageError
+from impctl.expr.nodes import Span
+from impctl.plan.facts import Fact, FactKind, FactSource
+from impctl.plan.grouping import grouped_keys
+from impctl.plan.nodes import (
+    Aggregate,
+    Distinct,
+    Plan,
+    Project,
+    Query,
+    Sort,
+    TopK,
+    scans_of,
+)
+from impctl.plan.status import Refusal, Status
+from impctl.plan.transfer import Analysis, analyse
+from impctl.plan.wording import Wording
+
+__all__ = [
+    "Fact",
+    "FactKind",
+    "FactSource",
+    "Refusal",
+    "Status",
+    "Verdict",
+    "check_safety",
+    "node_states",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Whether the sketches are safe, and what capture and maintenance may make of it.
+
+    `keyed`: per access, the root's output columns that equal its partition attribute.
+    `key_columns`: for an Aggregate at that position of `nodes_of(root)`, per access the grouping
+    output that equals its partition attribute: all rows of a group lie in one fragment.
+    `root_keyed`: touch maintenance is allowed (pbds.md 7.8, M1).
+    `assumptions`: the facts from statistics that the verdict rests on; they must be checked again
+    for every later version. `barrier_positions`: nodes whose rows' lineage belongs to the sketch
+    even if the rows are dropped above. `ties`: why several answers are right, if so.
+    """
+
+    safe: bool
+    status: Status
+    reason: str
+    span: Span | None = None
+    keyed: Mapping[AccessId, frozenset[AttributeId]] = field(default_factory=dict)
+    key_columns: Mapping[int, Mapping[AccessId, AttributeId]] = field(default_factory=dict)
+    root_keyed: bool = False
+    assumptions: tuple[Fact, ...] = ()
+    barrier_positions: tuple[int, ...] = ()
+    ties: Refusal | None = None
+
+    @property
+    def barriers(self) -> int:
+        """Number of nodes whose lineage must be kept besides the result's."""
+        return len(self.barrier_positions)
+
+
+def check_safety(
+    query: Query, sketched: Mapping[AccessId, ColumnName], facts: Collection[Fact]
+) -> Verdict:
+    """Judge sketches of `sketched[access]` for all these accesses together."""
+    _refuse_unknown(query, sketched)
+    if query.nondeterministic and sketched:
+        name, span = query.nondeterministic[0]
+        return Verdict(False, Status.UNSAFE, f"`{name}` gives another answer on every run", span)
+    wording = Wording.of(query.sql, query.root)
+    sure = [fact for fact in facts if fact.source is not FactSource.STATISTICS]
+    found = analyse(query.root, sketched, sure, wording)
+    if found.root.status is not Status.UNSAFE:
+        return _accepted(query, found, sketched, ())
+    assumed = _needed_assumptions(query, sketched, sure, facts, wording)
+    if assumed is None:
+        refusal = found.root.refusal
+        reason, span = (refusal.reason, refusal.span) if refusal is not None else ("", None)
+        return Verdict(False, Status.UNSAFE, reason, span)
+    found = analyse(query.root, sketched, [*sure, *assumed], wording)
+    return _accepted(query, found, sketched, assumed)
+
+
+def _refuse_unknown(query: Query, sketched: Mapping[AccessId, ColumnName]) -> None:
+    known = {scan.access for scan in scans_of(query.root)}
+    for access in sketched:
+        if access not in known:
+            raise UsageError(
+                f"The query has no table access `{access}`",
+                code="unknown_access",
+                hint=f"its accesses are: {', '.join(sorted(known))}",
+            )
+
+
+def _needed_assumptions(
+    query: Query,
+    sketched: Mapping[AccessId, ColumnName],
+    sure: Collection[Fact],
+    facts: Collection[Fact],
+    wording: Wording,
+) -> tuple[Fact, ...] | None:
+    """A smallest set (none can be left out) of statistics facts that proves safety, or None."""
+    read = {
+        (scan.table, attribute.name.lower())
+        for scan in scans_of(query.root)
+        for attribute in scan.attributes
+    }
+    needed = [
+        fact
+        for fact in dict.fromkeys(facts)
+        if fact.source is FactSource.STATISTICS and (fact.table, fact.column.lower()) in read
+    ]
+
+    def proves(assumed: Collection[Fact]) -> bool:
+        found = analyse(query.root, sketched, [*sure, *assumed], wording)
+        return found.root.status is not Status.UNSAFE
+
+    if not needed or not proves(needed):
+        return None
+    for fact in tuple(needed):
+        fewer = [other for other in needed if other != fact]
+        if proves(fewer):
+            needed = fewer
+    return tuple(needed)
+
+
+def _accepted(
+    query: Query,
+    found: Analysis,
+    sketched: Mapping[AccessId, ColumnName],
+    assumed: tuple[Fact, ...],
+) -> Verdict:
+    root = found.root
+    return Verdict(
+        True,
+        root.status,
+        _praise(found, assumed),
+        keyed=root.keys,
+        key_columns=_key_columns(found),
+        root_keyed=_is_root_keyed(query.root, found, sketched),
+        assumptions=assumed,
+        barrier_positions=_barriers(found),
+        ties=root.ties,
+    )
+
+
+def _praise(found: Analysis, assumed: tuple[Fact, ...]) -> str:
+    """Why the sketches are safe, as one sentence."""
+    if not found.root.sketched:
+        return "no table is sketched"
+    keyed = any(
+        isinstance(node, Aggregate) and state.status is Status.KEYED
+        for node, state in zip(found.nodes, found.states, strict=True)
+    )
+    if keyed:
+        return "every group lies in one fragment, because the attribute is grouped on"
+    held = ", ".join(
+        dict.fromkeys(f"`{fact.table}.{fact.column}` is {fact.kind}" for fact in assumed)
+    )
+    reason = "no row or group that a sketch holds in part can enter the result"
+    return f"{reason}, as long as {held}" if held else reason
+
+
+def _key_columns(found: Analysis) -> dict[int, dict[AccessId, AttributeId]]:
+    keyed: dict[int, dict[AccessId, AttributeId]] = {}
+    for position, node in enumerate(found.nodes):
+        if isinstance(node, Aggregate):
+            # Nodes are in preorder, so a node's first input follows it directly.
+            keys = grouped_keys(node, found.states[position + 1])
+            if keys:
+                keyed[position] = {access: min(columns) for access, columns in keys.items()}
+    return keyed
+
+
+def _is_root_keyed(root: Plan, found: Analysis, sketched: Mapping[AccessId, ColumnName]) -> bool:
+    scans = scans_of(root)
+    tables = [scan.table for scan in scans if scan.access in sketched]
+    if len(tables) != 1 or sum(scan.table == tables[0] for scan in scans) != 1:
+        return False
+    position = 0
+    while found.states[position].status is not Status.KEYED:
+        if not isinstance(found.nodes[position], Project | Sort | Aggregate | Distinct):
+            return False
+        position += 1
+    return True
+
+
+def _barriers(found: Analysis) -> tuple[int, ...]:
+    """Top-k nodes over sketched inputs that are not the query's last step."""
+    last = 0
+    while isinstance(found.nodes[last], Project | Sort):
+        last += 1
+    return tuple(
+        position
+        for position, node in enumerate(found.nodes)
+        if isinstance(node, TopK)
+        and position != last
+        and found.states[position + 1].status is not Status.EXACT
+    )
+
+
+def node_states(
+    query: Query, sketched: Mapping[AccessId, ColumnName], facts: Collection[Fact]
+) -> Analysis:
+    """The states behind a verdict, node by node, for `explain` and tests."""
+    return analyse(query.root, sketched, facts, Wording.of(query.sql, query.root))

@@ -1,0 +1,276 @@
+"""The state of every node of a plan, from its inputs up.
+
+Law: each rule is the one of pbds.md 4.3.4 and 8; a node with an UNSAFE input is UNSAFE. Rules ask
+nothing of the plan's shape, so a plan is judged alike before and after `plan.rules`.
+Out of scope: choosing what to sketch (`plan.choose`), minimising facts (`plan.safety`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from typing import assert_never
+
+from impctl.aliases import AccessId, AttributeId, ColumnName
+from impctl.expr.nodes import Call, ColumnRef, Expr, walk
+from impctl.plan.combining import combine, join
+from impctl.plan.direction import Columns, Relation, direction
+from impctl.plan.facts import Fact, Signs, signs_of_scan
+from impctl.plan.grouping import group
+from impctl.plan.nodes import (
+    Aggregate,
+    Distinct,
+    Join,
+    Plan,
+    Project,
+    Scan,
+    Select,
+    SetOperation,
+    Sort,
+    TopK,
+    Window,
+    inputs_of,
+)
+from impctl.plan.ordering import first_rows, first_rows_per_partition, window
+from impctl.plan.preserved import find_objection
+from impctl.plan.signs import learn, signs_of
+from impctl.plan.status import (
+    NodeState,
+    Status,
+    equal_columns,
+    refused,
+    with_equalities,
+)
+from impctl.plan.wording import Wording, condition_name, objection_text
+
+_CHANGING = frozenset(
+    {"rand", "randn", "random", "randstr", "uniform", "uuid", "shuffle", "now", "localtimestamp",
+     "current_timestamp", "current_date", "curdate", "current_time", "unix_timestamp_now",
+     "current_user", "session_user", "user", "current_timezone", "monotonically_increasing_id",
+     "spark_partition_id", "input_file_name", "input_file_block_start",
+     "input_file_block_length"}
+)  # fmt: skip
+"""Functions whose value another run, or a run on fewer files, need not share."""
+
+
+@dataclass(frozen=True, slots=True)
+class Analysis:
+    """States of all nodes, in the order of `nodes_of(root)`."""
+
+    nodes: tuple[Plan, ...]
+    states: tuple[NodeState, ...]
+
+    @property
+    def root(self) -> NodeState:
+        return self.states[0]
+
+
+def analyse(
+    root: Plan,
+    sketched: Mapping[AccessId, ColumnName],
+    facts: Collection[Fact],
+    wording: Wording,
+) -> Analysis:
+    """Judge every node, with these accesses sketched and these facts taken as true."""
+    walker = _Walker(sketched, facts, wording, [], [])
+    walker.visit(root, at_root=True)
+    return Analysis(tuple(walker.nodes), tuple(walker.states))
+
+
+@dataclass(slots=True)
+class _Walker:
+    sketched: Mapping[AccessId, ColumnName]
+    facts: Collection[Fact]
+    wording: Wording
+    nodes: list[Plan]
+    states: list[NodeState]
+
+    def visit(self, node: Plan, *, at_root: bool) -> NodeState:
+        """Judge the node after its inputs; `at_root` while nothing above drops rows."""
+        position = len(self.nodes)
+        self.nodes.append(node)
+        self.states.append(refused("not judged yet", None))
+        below = at_root and isinstance(node, Project | Sort)
+        inputs = [self.visit(part, at_root=below) for part in inputs_of(node)]
+        # A window's state for the shortcut `rank <= k`: judged again from the window's own input.
+        over_window = self.states[position + 2] if _is_rank_filter(node) else None
+        state = self._judged(node, inputs, over_window if at_root else None)
+        self.states[position] = state
+        return state
+
+    def _judged(
+        self, node: Plan, inputs: list[NodeState], over_window: NodeState | None
+    ) -> NodeState:
+        changing = _changing_call(node)
+        if changing is not None:
+            return refused(f"`{changing.name}` gives another value on every run", changing.span)
+        if over_window is not None and over_window.status is not Status.UNSAFE:
+            ranked = self._ranked(node, over_window)
+            if ranked is not None:
+                return ranked
+        unsafe = next((state for state in inputs if state.status is Status.UNSAFE), None)
+        if unsafe is not None:
+            return unsafe
+        state = self._state(node, inputs)
+        return _without_loose_ties(node, inputs, state)
+
+    def _ranked(self, node: Plan, over_window: NodeState) -> NodeState | None:
+        if not (isinstance(node, Select) and isinstance(node.child, Window)):
+            return None
+        if over_window.ties is not None and over_window.status is not Status.EXACT:
+            return None
+        return first_rows_per_partition(node, node.child, over_window, self.wording)
+
+    def _state(self, node: Plan, inputs: list[NodeState]) -> NodeState:
+        match node:
+            case Scan():
+                return _scan(node, self.sketched, self.facts)
+            case Select():
+                return _select(node, inputs[0], self.wording)
+            case Project():
+                return _project(node, inputs[0])
+            case Join():
+                return join(node, inputs[0], inputs[1], self.wording)
+            case Aggregate():
+                return group(node, inputs[0], self.wording)
+            case Distinct():
+                return _distinct(inputs[0], node)
+            case SetOperation():
+                combined = combine(node, inputs[0], inputs[1])
+                if node.all or combined.status is Status.UNSAFE:
+                    return combined
+                return _distinct(combined, node)
+            case Sort():
+                return inputs[0]
+            case TopK():
+                return first_rows(node, inputs[0], self.wording)
+            case Window():
+                return window(node, inputs[0], self.wording)
+            case _:
+                assert_never(node)
+
+
+def _is_rank_filter(node: Plan) -> bool:
+    return isinstance(node, Select) and isinstance(node.child, Window)
+
+
+def _without_loose_ties(node: Plan, inputs: list[NodeState], state: NodeState) -> NodeState:
+    """Refuse to reckon on with rows chosen among ties whose losers are not in the sketch too.
+
+    Filtering them one by one is fine: a choice made at capture and another made at use combine to
+    an answer of the query. Grouping or joining them mixes the two.
+    """
+    if isinstance(node, Scan | Select | Project | Sort) or state.status is Status.KEYED:
+        return state
+    for found in inputs:
+        if found.ties is not None and found.status is not Status.EXACT:
+            return refused(
+                f"{found.ties.reason}, so what the rest of the query needs is not fixed",
+                found.ties.span,
+            )
+    return state
+
+
+def _changing_call(node: Plan) -> Call | None:
+    for expr in _expressions(node):
+        for part in walk(expr):
+            if isinstance(part, Call) and part.name.lower() in _CHANGING:
+                return part
+    return None
+
+
+def _expressions(node: Plan) -> tuple[Expr, ...]:
+    match node:
+        case Select():
+            return (node.predicate,)
+        case Project():
+            return tuple(output.expr for output in node.outputs)
+        case Join():
+            return () if node.condition is None else (node.condition,)
+        case Aggregate():
+            calls = [output.call for output in node.aggregates]
+            conditions = (call.condition for call in calls if call.condition is not None)
+            arguments = (argument for call in calls for argument in call.arguments)
+            return (*(key.expr for key in node.keys), *arguments, *conditions)
+        case TopK() | Sort():
+            return tuple(key.expr for key in node.order)
+        case Window():
+            return tuple(
+                part
+                for call in node.calls
+                for part in (*call.arguments, *call.partition_by, *(k.expr for k in call.order))
+            )
+        case Scan() | Distinct() | SetOperation():
+            return ()
+
+
+def _scan(
+    node: Scan, sketched: Mapping[AccessId, ColumnName], facts: Collection[Fact]
+) -> NodeState:
+    columns = equal_columns(node.attributes, signs_of_scan(node, facts))
+    name = sketched.get(node.access)
+    if name is None:
+        return NodeState(Status.EXACT, columns)
+    keys = frozenset(a.id for a in node.attributes if a.name.lower() == name.lower())
+    # Column pruning may have dropped the attribute; what is left is still a part of the table.
+    return NodeState(
+        Status.KEYED if keys else Status.CONTAINED,
+        columns,
+        sketched=frozenset({node.access}),
+        keys={node.access: keys} if keys else {},
+    )
+
+
+def _select(node: Select, child: NodeState, wording: Wording) -> NodeState:
+    signs = learn(node.predicate, child.columns.signs)
+    found = replace(child, columns=Columns(child.columns.relations, signs))
+    if child.is_whole:
+        return with_equalities(found, node.predicate)
+    objection = find_objection(node.predicate, child.columns)
+    if objection is None:
+        return found
+    text = objection_text(condition_name(node), objection, child.causes, wording)
+    span = objection.atom.span if objection.atom.span is not None else node.span
+    return refused(text, span)
+
+
+def _project(node: Project, child: NodeState) -> NodeState:
+    relations: dict[AttributeId, Relation] = {}
+    signs: dict[AttributeId | Expr, Signs] = {}
+    causes: dict[AttributeId, str] = {}
+    renamed: dict[AttributeId, frozenset[AttributeId]] = {}
+    for output in node.outputs:
+        made, expr = output.attribute.id, output.expr
+        relations[made] = direction(expr, child.columns)
+        signs[made] = signs_of(expr, child.columns.signs)
+        if isinstance(expr, ColumnRef):
+            renamed[expr.id] = renamed.get(expr.id, frozenset()) | {made}
+            if expr.id in child.causes:
+                causes[made] = child.causes[expr.id]
+    keys = {
+        access: frozenset().union(*(renamed.get(column, frozenset()) for column in columns))
+        for access, columns in child.keys.items()
+    }
+    status = child.status
+    if status is Status.KEYED and not all(keys.values()):
+        status, keys = Status.CONTAINED, {}
+    identifiers = frozenset(
+        frozenset(min(renamed[column]) for column in found)
+        for found in child.identifiers
+        if found <= renamed.keys()
+    )
+    return replace(
+        child,
+        status=status,
+        columns=Columns(relations, signs),
+        keys=keys,
+        identifiers=identifiers,
+        causes=causes,
+    )
+
+
+def _distinct(child: NodeState, node: Distinct | SetOperation) -> NodeState:
+    if not child.is_whole and not child.is_equal:
+        return refused("DISTINCT compares values that can differ over part of a group", node.span)
+    every = frozenset(child.columns.relations)
+    return replace(child, identifiers=child.identifiers | {every})
