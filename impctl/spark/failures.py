@@ -48,7 +48,6 @@ def _translated(error: Exception, versions: Mapping[TableName, TableVersion]) ->
         ArithmeticException,
         ArrayIndexOutOfBoundsException,
         DateTimeException,
-        IllegalArgumentException,
         NumberFormatException,
         SparkRuntimeException,
     )
@@ -66,7 +65,6 @@ def _translated(error: Exception, versions: Mapping[TableName, TableVersion]) ->
         ArithmeticException,
         ArrayIndexOutOfBoundsException,
         DateTimeException,
-        IllegalArgumentException,
         NumberFormatException,
         SparkRuntimeException,
     )

@@ -27,6 +27,7 @@ from impctl.tables.snapshot import DataFile, Snapshot
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
 MAX_BRANCHES = 16
 """Partition tuples read as a union of their own; every branch costs planning and tasks."""
@@ -67,7 +68,7 @@ def snapshot_frame(
     _refuse_hidden(snapshot, chosen)
     with plain_failures({snapshot.table: snapshot.version}):
         if not chosen:
-            return spark.createDataFrame([], _schema_text(wanted, snapshot, physical=False))
+            return spark.createDataFrame([], _schema(wanted, snapshot, physical=False))
         frames = [
             _branch_frame(spark, snapshot, branch, wanted) for branch in _branches(snapshot, chosen)
         ]
@@ -123,7 +124,8 @@ def _directory_says_it(snapshot: Snapshot, file: DataFile) -> bool:
         text = _NULL_DIRECTORY if value is None else value
         if "+" in folder or folder.partition("=")[0] != name:
             return False
-        if unquote(folder.partition("=")[2]) != text:
+        # Spark decodes the bytes of a folder's name one by one, which is right for ASCII alone.
+        if not text.isascii() or unquote(folder.partition("=")[2]) != text:
             return False
     return True
 
@@ -142,9 +144,9 @@ def _branch_frame(
     spark: SparkSession, snapshot: Snapshot, branch: Branch, wanted: Sequence[TableColumn]
 ) -> DataFrame:
     read = [column for column in wanted if column.name not in branch.literals]
-    reader = spark.read.schema(_schema_text(read, snapshot, physical=True))
+    reader = spark.read.schema(_schema(read, snapshot, physical=True))
     if not branch.literals and snapshot.partition_columns:
-        reader = reader.option("basePath", _GLOB.sub(r"\\\1", _root(snapshot)))
+        reader = reader.option("basePath", _root(snapshot))
     paths = [_GLOB.sub(r"\\\1", file.uri) for file in branch.files]
     frame = reader.parquet(*paths)
     if branch.files[0].deleted is not None:
@@ -179,8 +181,14 @@ def _column(snapshot: Snapshot, branch: Branch, column: TableColumn) -> Column:
     return F.col(_quoted(snapshot.columns.physical[column.name])).alias(column.name)
 
 
-def _schema_text(columns: Sequence[TableColumn], snapshot: Snapshot, *, physical: bool) -> str:
+def _schema(
+    columns: Sequence[TableColumn], snapshot: Snapshot, *, physical: bool
+) -> str | StructType:
     """The columns as Spark's DDL, under the names in the files or those of the table."""
+    from pyspark.sql.types import StructType
+
+    if not columns:
+        return StructType()
     names = snapshot.columns.physical if physical else {c.name: c.name for c in columns}
     return ", ".join(f"{_quoted(names[c.name])} {c.type.spark_name}" for c in columns)
 

