@@ -1,0 +1,77 @@
+"""SQL text to a plan, the only way in.
+
+Law: the plan means what Spark makes of the text, or the text is refused with the construct's
+name, its place and what to do. Only sqlglot's tokenizer and grammar are used; names, types and
+clauses are read here and in the siblings `parse_*`.
+Out of scope: rewriting plans (`rules`), judging them (`safety`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from sqlglot import exp
+
+from impctl.aliases import QueryName
+from impctl.plan.nodes import Catalog, Plan, Query
+from impctl.plan.parse_relation import CommonTable, Environment, part
+from impctl.plan.parse_select import read_select
+from impctl.plan.parse_sets import ordered, read_set_operation
+from impctl.plan.parse_text import read_text
+from impctl.plan.reading import Reading
+
+_WRAPPER_PARTS = frozenset({"this", "order", "limit", "offset", "with"})
+
+
+def parse_query(sql: str, catalog: Catalog, *, name: QueryName = "query") -> Query:
+    """The plan of one SELECT statement (or set operation) over the catalog's tables.
+
+    Raises QueryError, with line and column in the text, for anything that is not read.
+    """
+    text, tree = read_text(sql, name)
+    if not isinstance(tree, exp.Query) or isinstance(tree, exp.Values):
+        raise text.error(
+            f"Query `{name}` is not a SELECT statement",
+            tree,
+            hint="impctl sketches queries; changes to tables go under `updates`",
+            code="query_not_select",
+        )
+    reading = Reading(text, catalog)
+    try:
+        root = _read_query(tree, Environment(reading, _read_query))
+    except RecursionError:
+        raise text.error(
+            f"Query `{name}` is nested too deeply", None, hint="split it with WITH or views"
+        ) from None
+    return Query(sql, root, tuple(reading.volatile))
+
+
+def _read_query(node: exp.Expression, environment: Environment) -> Plan:
+    """The plan of any query: a block, a set operation, or one in parentheses."""
+    environment = _with_common_tables(node, environment)
+    match node:
+        case exp.Select():
+            return read_select(node, environment)
+        case exp.SetOperation():
+            return read_set_operation(node, environment)
+        case exp.Subquery() | exp.Paren():
+            for key, value in node.args.items():
+                if value and key.rstrip("_") not in _WRAPPER_PARTS:
+                    text = environment.reading.text
+                    raise text.unsupported(f"{key.upper()} on a query in parentheses", node)
+            return ordered(node, _read_query(node.this, environment), environment)
+    raise environment.reading.text.unsupported(f"{node.key.upper()} as a query", node)
+
+
+def _with_common_tables(node: exp.Expression, environment: Environment) -> Environment:
+    clause = part(node, "with")
+    if clause is None:
+        return environment
+    text = environment.reading.text
+    if clause.args.get("recursive"):
+        raise text.unsupported("WITH RECURSIVE", clause)
+    for entry in clause.expressions:
+        visible = dict(environment.common_tables)
+        visible[entry.alias.lower()] = CommonTable(entry, environment)
+        environment = replace(environment, common_tables=visible)
+    return environment

@@ -1,0 +1,289 @@
+"""Function calls and casts of the SQL text.
+
+Law: a function is known to Spark by name or refused; what has a node of its own becomes that node
+(COALESCE, NULLIF, IF, MOD, casts), everything else a Call with the arguments as written, so that
+Spark can be asked. Volatile functions are noted.
+Out of scope: aggregate and window functions (`parse_aggregate`, `parse_window`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sqlglot import exp
+
+from impctl.data.schema import (
+    BOOLEAN,
+    DATE,
+    DOUBLE,
+    INTEGER,
+    STRING,
+    TIMESTAMP,
+    Kind,
+    SqlType,
+    decimal,
+    from_delta,
+)
+from impctl.expr.nodes import (
+    Arithmetic,
+    ArithmeticOp,
+    Call,
+    Case,
+    Cast,
+    Coalesce,
+    Compare,
+    CompareOp,
+    Expr,
+    IsNull,
+    Negate,
+    Not,
+    Span,
+)
+from impctl.expr.types import type_of
+from impctl.plan import parse_literal
+from impctl.plan.functions import (
+    AGGREGATES,
+    GENERATORS,
+    SCALARS,
+    TIME_WINDOWS,
+    VOLATILE,
+    WINDOW_ONLY,
+)
+from impctl.plan.parse_scope import did_you_mean
+from impctl.plan.parse_text import SqlText
+
+if TYPE_CHECKING:
+    from impctl.plan.parse_expr import ExprReader
+
+_NO_PARENTHESES: dict[type[exp.Expression], str] = {
+    exp.CurrentDate: "current_date",
+    exp.CurrentTimestamp: "current_timestamp",
+    exp.CurrentUser: "current_user",
+    exp.SessionUser: "session_user",
+}
+_CAST_FUNCTIONS = {
+    "bigint": "long",
+    "binary": "binary",
+    "boolean": "boolean",
+    "date": "date",
+    "double": "double",
+    "float": "float",
+    "int": "integer",
+    "smallint": "short",
+    "string": "string",
+    "timestamp": "timestamp",
+    "tinyint": "byte",
+}
+_INTERVALS = frozenset({"interval day", "interval month", "interval year"})
+_RESULT_TYPES: dict[SqlType, frozenset[str]] = {
+    STRING: frozenset(
+        "btrim chr concat_ws date_format format_number initcap lower lpad ltrim md5 regexp_extract "
+        "regexp_replace repeat replace rpad rtrim sha1 substring_index translate trim upper".split()
+    ),
+    INTEGER: frozenset(
+        "ascii char_length character_length datediff date_diff day dayofmonth dayofweek dayofyear "
+        "hour instr length locate minute month quarter second weekday weekofyear year".split()
+    ),
+    DATE: frozenset(
+        "add_months date_add date_sub last_day make_date next_day to_date trunc".split()
+    ),
+    TIMESTAMP: frozenset("date_trunc to_timestamp".split()),
+    DOUBLE: frozenset(
+        "acos asin atan atan2 cbrt cos degrees exp ln log log10 log1p log2 months_between pow power "
+        "radians sin sqrt tan tanh".split()
+    ),
+    BOOLEAN: frozenset("contains endswith isnan regexp_like startswith".split()),
+}
+_SAME_TYPE = frozenset({"abs", "negative", "nullifzero", "positive"})
+
+
+def read_call(reader: ExprReader, node: exp.Expression, span: Span | None) -> Expr | None:
+    """A call or cast; None for any other node."""
+    match node:
+        case exp.Cast():
+            return _cast(reader, node, span)
+        case exp.Anonymous():
+            return _function(reader, node, span)
+        case exp.Substring():
+            parts = [node.this, node.args.get("start"), node.args.get("length")]
+            return _call(reader, "substring", [part for part in parts if part is not None], span)
+        case exp.Trim():
+            return _trim(reader, node, span)
+        case exp.Extract():
+            field = parse_literal.constant(node.this.name.lower(), span)
+            return Call("date_part", (field, reader.read(node.expression)), span=span)
+        case exp.StrPosition():
+            return _call(reader, "locate", [node.args["substr"], node.this], span)
+    name = _NO_PARENTHESES.get(type(node))
+    if name is None:
+        return None
+    reader.reading.note_volatile(name, span)
+    return Call(name, (), span=span)
+
+
+def function_name(node: exp.Expression) -> str | None:
+    """Lower-case name of a plain function call; None for another node."""
+    if isinstance(node, exp.Any) and isinstance(node.this, exp.Paren):
+        # sqlglot takes `any(x)` for the quantifier.
+        return "any"
+    if not isinstance(node, exp.Anonymous):
+        return None
+    return node.name.lower()
+
+
+def arguments_of(node: exp.Expression) -> list[exp.Expression]:
+    """The written arguments of a plain function call."""
+    return [node.this.this] if isinstance(node, exp.Any) else list(node.expressions)
+
+
+def is_suffixed(text: SqlText, node: exp.Expression) -> bool:
+    """Whether a cast is really a number with a type suffix, such as `5L`."""
+    inner = node.this
+    if not isinstance(inner, exp.Literal):
+        return False
+    span = text.span_of(inner)
+    return (
+        span is not None
+        and text.sql[span.start].isdigit() | (text.sql[span.start] == ".")
+        and (text.sql[span.end - 1].isalpha())
+    )
+
+
+def _cast(reader: ExprReader, node: exp.Cast, span: Span | None) -> Expr:
+    text = reader.text
+    if is_suffixed(text, node):
+        place = text.span_of(node.this)
+        if place is not None:
+            return parse_literal.number(text, place)
+    for option in ("format", "default"):
+        if node.args.get(option) is not None:
+            raise text.unsupported(f"CAST with {option.upper()}", node)
+    target = _cast_type(text, node)
+    if not isinstance(node, exp.TryCast):
+        # Only typed literals come as a plain cast: Spark's CAST reads as exp.TryCast.
+        written = parse_literal.string_value(text, node.this)
+        return parse_literal.typed(text, target, written, node, span)
+    operand = reader.read(node.this)
+    if node.args.get("safe"):
+        kind = parse_literal.constant(target.spark_name, span)
+        return Call("try_cast", (operand, kind), target, span=span)
+    return Cast(operand, target, span=span)
+
+
+def _cast_type(text: SqlText, node: exp.Cast) -> SqlType:
+    written = str(node.to.sql(dialect="spark")).lower()
+    name = _CAST_FUNCTIONS.get(written, written)
+    if name in ("decimal", "numeric", "dec"):
+        return decimal(10, 0)
+    if name.startswith("decimal("):
+        inside = name[len("decimal(") : -1].replace(" ", "")
+        name = f"decimal({inside if ',' in inside else inside + ',0'})"
+    found = from_delta(name)
+    if found.kind in (Kind.OTHER, Kind.NULL) and name not in _INTERVALS:
+        hint = "use STRING" if "char" in name else "cast to a simple type"
+        raise text.unsupported(f"CAST to `{written}`", node, hint=hint)
+    return found
+
+
+def _trim(reader: ExprReader, node: exp.Trim, span: Span | None) -> Expr:
+    position = str(node.args.get("position") or "BOTH").upper()
+    name = {"BOTH": "btrim", "LEADING": "ltrim", "TRAILING": "rtrim"}[position]
+    if node.expression is None:
+        return Call(
+            "trim" if name == "btrim" else name, (reader.read(node.this),), STRING, span=span
+        )
+    value, characters = reader.read(node.this), reader.read(node.expression)
+    ordered = (value, characters) if name == "btrim" else (characters, value)
+    return Call(name, ordered, STRING, span=span)
+
+
+def _function(reader: ExprReader, node: exp.Anonymous, span: Span | None) -> Expr:
+    name = function_name(node) or ""
+    _refuse_kinds(reader, node, name)
+    for argument in node.expressions:
+        if isinstance(argument, exp.Distinct | exp.Star | exp.Kwarg | exp.Lambda):
+            what = type(argument).__name__.lower()
+            raise reader.text.unsupported(f"`{name}` with a {what} argument", node)
+    parts = reader.read_all(node.expressions)
+    rewritten = _rewritten(name, parts, span)
+    if rewritten is not None:
+        return rewritten
+    if name in VOLATILE and not (name == "unix_timestamp" and parts):
+        reader.reading.note_volatile(name, span)
+    return Call(name, parts, _result_type(name, parts), span=span)
+
+
+def _refuse_kinds(reader: ExprReader, node: exp.Anonymous, name: str) -> None:
+    text = reader.text
+    if name in AGGREGATES:
+        where = "inside another aggregate" if reader.in_aggregate else f"in {reader.clause}"
+        raise text.error(
+            f"Query `{text.name}` uses the aggregate function `{name}` {where}",
+            node,
+            hint="Spark does not allow it there; use HAVING or a subquery",
+        )
+    if name in WINDOW_ONLY:
+        raise text.unsupported(f"`{name}` without OVER", node, hint="add OVER (...)")
+    if name in GENERATORS or name in TIME_WINDOWS:
+        raise text.unsupported(f"the function `{name}`", node)
+    if name not in SCALARS and name not in _CAST_FUNCTIONS:
+        raise text.error(
+            f"Query `{text.name}` uses the function `{name}`, which Spark does not have",
+            node,
+            hint=did_you_mean(name, SCALARS | AGGREGATES)
+            or "functions registered by users are not read",
+            code="function_unknown",
+        )
+
+
+def _call(
+    reader: ExprReader, name: str, arguments: list[exp.Expression], span: Span | None
+) -> Call:
+    parts = reader.read_all(arguments)
+    return Call(name, parts, _result_type(name, parts), span=span)
+
+
+def _result_type(name: str, parts: tuple[Expr, ...]) -> SqlType | None:
+    for kind, names in _RESULT_TYPES.items():
+        if name in names:
+            return kind
+    if name in _SAME_TYPE and len(parts) == 1:
+        found = type_of(parts[0])
+        return found if found is not None and found.is_numeric else None
+    if name in ("concat", "substring", "substr", "left", "right", "reverse"):
+        first = parts if name == "concat" else parts[:1]
+        return STRING if first and all(type_of(part) == STRING for part in first) else None
+    return None
+
+
+def _rewritten(name: str, parts: tuple[Expr, ...], span: Span | None) -> Expr | None:
+    """A function that has a node of its own; None where it has not."""
+    null = parse_literal.constant(None, span)
+    match name, parts:
+        case "coalesce", (_, *_):
+            return Coalesce(parts, span=span)
+        case (("nvl" | "ifnull"), (_, _)):
+            return Coalesce(parts, span=span)
+        case "nvl2", (tested, present, absent):
+            return Case(((Not(IsNull(tested)), present),), absent, span=span)
+        case "nullif", (value, unwanted):
+            return Case(
+                ((Compare(CompareOp.EQUAL, value, unwanted, span=span), null),), value, span=span
+            )
+        case "if", (condition, yes, no):
+            return Case(((condition, yes),), no, span=span)
+        case "mod", (left, right):
+            return Arithmetic(ArithmeticOp.REMAINDER, left, right, span=span)
+        case "negative", (operand,):
+            return Negate(operand, span=span)
+        case "isnull", (operand,):
+            return IsNull(operand, span=span)
+        case "isnotnull", (operand,):
+            return Not(IsNull(operand, span=span), span=span)
+        case "equal_null", (left, right):
+            return Compare(CompareOp.NULL_SAFE_EQUAL, left, right, span=span)
+        case (("lcase" | "ucase"), (operand,)):
+            return Call("lower" if name == "lcase" else "upper", parts, STRING, span=span)
+    if name in _CAST_FUNCTIONS and len(parts) == 1:
+        return Cast(parts[0], from_delta(_CAST_FUNCTIONS[name]), span=span)
+    return None
