@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from impctl.aliases import ColumnName
-from impctl.tables.rows import FileReader, kept_positions
+from impctl.tables.rows import FileReader
 from impctl.tables.snapshot import DataFile, Positions, Snapshot
 
 _NONE: Positions = np.zeros(0, dtype=np.int64)
@@ -36,30 +36,28 @@ def read_file_diff(before: Snapshot, after: Snapshot, columns: Sequence[ColumnNa
     """
     old = {file.uri: file for file in before.files}
     new = {file.uri: file for file in after.files}
-    readers = (
-        FileReader(before, [before.readable(name) for name in columns]),
-        FileReader(after, [after.readable(name) for name in columns]),
-    )
-    tables = [readers[1].empty()]
+    reader_before = FileReader(before, [before.readable(name) for name in columns])
+    reader_after = FileReader(after, [after.readable(name) for name in columns])
+    names = [after.readable(name).name for name in columns]
+    tables = [reader_after.empty()]
     weights = [np.zeros(0, dtype=np.int64)]
 
-    def add(reader: FileReader, file: DataFile, positions: Positions | None, weight: int) -> None:
-        if positions is not None and not len(positions):
-            return
-        rows = reader.read(file, positions)
-        tables.append(rows.rename_columns(list(columns)))
+    def add(rows: pa.Table, weight: int) -> None:
+        tables.append(rows.rename_columns(names))
         weights.append(np.full(len(rows), weight, dtype=np.int64))
 
     for uri, file in old.items():
         if uri not in new:
-            add(readers[0], file, kept_positions(file), -1)
+            add(reader_before.read_live(file), -1)
     for uri, file in new.items():
         if uri not in old:
-            add(readers[1], file, kept_positions(file), 1)
+            add(reader_after.read_live(file), 1)
             continue
         gone_before, gone_after = _deleted(old[uri]), _deleted(file)
-        add(readers[0], old[uri], np.setdiff1d(gone_after, gone_before), -1)
-        add(readers[1], file, np.setdiff1d(gone_before, gone_after), 1)
+        if len(removed := np.setdiff1d(gone_after, gone_before)):
+            add(reader_before.read_at(old[uri], removed), -1)
+        if len(restored := np.setdiff1d(gone_before, gone_after)):
+            add(reader_after.read_at(file, restored), 1)
     return DiffRows(pa.concat_tables(tables), np.concatenate(weights))
 
 

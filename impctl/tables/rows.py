@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from impctl.aliases import ColumnName
 from impctl.data.schema import Column, Kind
-from impctl.errors import HistoryGoneError, StorageError, TableError
+from impctl.errors import HistoryGoneError, ImpctlError, StorageError, TableError
 from impctl.tables.arrow_types import arrow_type, to_arrow_type
 from impctl.tables.failures import READ_FAILURES, failure_text, is_missing
 from impctl.tables.snapshot import DataFile, Positions, Snapshot
@@ -34,7 +34,7 @@ def read_rows(
     wanted = [snapshot.readable(name) for name in columns]
     reader = FileReader(snapshot, wanted)
     chosen = snapshot.files if files is None else files
-    tables = [reader.read(file, kept_positions(file)) for file in chosen]
+    tables = [reader.read_live(file) for file in chosen]
     return pa.concat_tables([reader.empty(), *tables])
 
 
@@ -45,14 +45,26 @@ class FileReader:
         self._snapshot = snapshot
         self._columns = columns
         self._arrow_schema = pa.schema([(c.name, arrow_type(c.type)) for c in columns])
-        self._filesystem = _filesystem(snapshot)
+        self._filesystem = file_system(snapshot)
 
     def empty(self) -> pa.Table:
         """No rows, in the form that `read` returns."""
         return self._arrow_schema.empty_table()
 
-    def read(self, file: DataFile, positions: Positions | None) -> pa.Table:
-        """The rows of `file` at these positions (None: all of them)."""
+    def read_live(self, file: DataFile) -> pa.Table:
+        """The rows of `file` that its deletion vector leaves."""
+        table = self._read(file)
+        if file.deleted is None or not len(file.deleted):
+            return table
+        kept = np.ones(len(table), dtype=np.bool_)
+        kept[file.deleted] = False
+        return table.filter(pa.array(kept))
+
+    def read_at(self, file: DataFile, positions: Positions) -> pa.Table:
+        """The rows of `file` at these positions, deleted or not."""
+        return self._read(file).take(pa.array(positions))
+
+    def _read(self, file: DataFile) -> pa.Table:
         physical = self._snapshot.columns.physical
         partitions = self._snapshot.partition_columns
         try:
@@ -68,12 +80,11 @@ class FileReader:
                 rows = parquet.metadata.num_rows
                 data = parquet.read(columns=stored) if stored else None
         except READ_FAILURES as error:
-            raise _read_failure(self._snapshot, file, error) from error
+            raise read_failure(self._snapshot, file, error) from error
         arrays = [self._array(column, data, file, rows) for column in self._columns]
-        table = pa.Table.from_arrays(arrays, schema=self._arrow_schema)
         if not self._columns:
-            table = pa.table({"": pa.nulls(rows)}).select([])
-        return table if positions is None else table.take(pa.array(positions))
+            return pa.table({"": pa.nulls(rows)}).select([])
+        return pa.Table.from_arrays(arrays, schema=self._arrow_schema)
 
     def _array(self, column: Column, data: Any, file: DataFile, rows: int) -> Any:
         if column.name in self._snapshot.partition_columns:
@@ -102,22 +113,15 @@ def partition_literal(column: Column, text: str | None, rows: int) -> pa.Array:
     return pa.repeat(pa.scalar(text, pa.string()).cast(wanted), rows)
 
 
-def kept_positions(file: DataFile) -> Positions | None:
-    """Positions of the rows that the deletion vector leaves; None when it removes nothing."""
-    if file.deleted is None or not len(file.deleted):
-        return None
-    with_rows = pq.read_metadata(file.uri).num_rows if file.rows is None else file.rows
-    return np.setdiff1d(np.arange(with_rows, dtype=np.int64), file.deleted, assume_unique=True)
-
-
-def _filesystem(snapshot: Snapshot) -> Any:
+def file_system(snapshot: Snapshot) -> Any:
     """None for local files; deltalake's own store otherwise."""
     if not any("://" in uri for uri in snapshot.uris[:1]):
         return None
     return object_store(snapshot.path, snapshot.storage_options)
 
 
-def _read_failure(snapshot: Snapshot, file: DataFile, error: Exception) -> Exception:
+def read_failure(snapshot: Snapshot, file: DataFile, error: Exception) -> ImpctlError:
+    """The error for a data file that could not be read."""
     if is_missing(error):
         return HistoryGoneError(
             f"Version {snapshot.version} of table `{snapshot.table}` can no longer be read:"

@@ -1,0 +1,314 @@
+"""Typed expressions as SQL text for deltalake's engine (DataFusion), with Spark's meaning.
+
+Law: the text computes what Spark computes, or fails where Spark fails; what cannot be promised is
+refused by name. DataFusion differs in silence (integer arithmetic wraps, `/` truncates, `1.1` is a
+double), so every step is spelled out with casts, integer arithmetic runs in decimals, and a
+predicate on which file statistics may mislead (NaN, wide decimals) is kept from skipping files.
+Out of scope: reading the SQL text (`tables.update_sql`).
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from typing import assert_never
+
+from impctl.aliases import AttributeId, ColumnName
+from impctl.data.schema import BOOLEAN, DOUBLE, INTEGRAL, LONG, Kind, SqlType
+from impctl.errors import UnsupportedError
+from impctl.expr.nodes import (
+    And,
+    Arithmetic,
+    ArithmeticOp,
+    Call,
+    Case,
+    Cast,
+    Coalesce,
+    ColumnRef,
+    Compare,
+    CompareOp,
+    Expr,
+    InList,
+    IsNull,
+    Like,
+    Literal,
+    Mean,
+    Negate,
+    Not,
+    Or,
+    walk,
+)
+from impctl.expr.support import find_blocker
+from impctl.expr.types import common_type, narrowed, type_of
+
+_NAMES = {
+    Kind.BOOLEAN: "BOOLEAN",
+    Kind.BYTE: "TINYINT",
+    Kind.SHORT: "SMALLINT",
+    Kind.INTEGER: "INT",
+    Kind.LONG: "BIGINT",
+    Kind.FLOAT: "REAL",
+    Kind.DOUBLE: "DOUBLE",
+    Kind.STRING: "VARCHAR",
+    Kind.DATE: "DATE",
+}
+_RANGES = {Kind.BYTE: 2**7, Kind.SHORT: 2**15, Kind.INTEGER: 2**31, Kind.LONG: 2**63}
+_WIDE = "DECIMAL(20,0)"
+_EXACT_DOUBLE_DIGITS = 15
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_SKIPPABLE = frozenset({Kind.BOOLEAN, *INTEGRAL, Kind.STRING, Kind.DATE})
+"""Types whose file statistics deltalake's own skipping was seen to use rightly."""
+
+
+class UntranslatableError(UnsupportedError):
+    """An expression whose Spark meaning deltalake's engine cannot be made to compute."""
+
+    default_code = "update_unsupported"
+
+
+def predicate_text(predicate: Expr, names: dict[AttributeId, ColumnName]) -> str:
+    """The predicate for a delete or update; rows where it is NULL are not matched."""
+    text = _Renderer(names).render(predicate)
+    touched = [part.type for part in walk(predicate) if isinstance(part, ColumnRef)]
+    is_plain = all(kind.kind in _SKIPPABLE for kind in touched) and not any(
+        isinstance(part, Arithmetic | Negate | Cast) for part in walk(predicate)
+    )
+    return text if is_plain else f"CASE WHEN {text} THEN TRUE ELSE FALSE END"
+
+
+def value_text(value: Expr, target: SqlType, names: dict[AttributeId, ColumnName]) -> str:
+    """The value as stored in a column of type `target`, under Spark's store assignment."""
+    renderer = _Renderer(names)
+    source = _known(value)
+    _check_storable(source, target)
+    return renderer.cast(renderer.render(value), source, target)
+
+
+def _check_storable(source: SqlType, target: SqlType) -> None:
+    if source == target or source.kind is Kind.NULL:
+        return
+    if source.is_numeric and target.is_numeric:
+        return
+    if source.is_integral and target.kind is Kind.STRING:
+        return
+    raise UntranslatableError(
+        f"a `{source}` cannot be stored in a column of type `{target}`",
+        hint="write a value of the column's type, with an explicit CAST if need be",
+    )
+
+
+def _known(expr: Expr) -> SqlType:
+    found = type_of(expr)
+    if found is None:
+        raise UntranslatableError("the type of an expression is not known")
+    return found
+
+
+class _Renderer:
+    """Turns expressions into text; `names` gives the column each identity stands for."""
+
+    def __init__(self, names: dict[AttributeId, ColumnName]) -> None:
+        self._names = names
+
+    def render(self, expr: Expr) -> str:
+        """Text whose value and type are those of the expression in Spark."""
+        blocker = find_blocker(expr)
+        if blocker is not None:
+            raise UntranslatableError(blocker.reason)
+        return self._text(expr)
+
+    def _text(self, expr: Expr) -> str:
+        match expr:
+            case Literal():
+                return _literal(expr)
+            case ColumnRef():
+                return quoted(self._names[expr.id])
+            case Arithmetic():
+                return self._arithmetic(expr)
+            case Negate():
+                return self._negated(expr)
+            case Compare() | And() | Or() | Not() | IsNull() | InList() | Like():
+                return self._condition(expr)
+            case Case():
+                return self._case(expr)
+            case Coalesce():
+                wanted = _known(expr)
+                parts = ", ".join(self._as(part, wanted) for part in expr.operands)
+                return f"coalesce({parts})"
+            case Cast():
+                return self.cast(self._text(expr.operand), _known(expr.operand), expr.type)
+            case Call():
+                raise UntranslatableError(f"function `{expr.name}` is not available in updates")
+            case Mean():
+                raise UntranslatableError("AVG is not available in updates")
+            case _:
+                assert_never(expr)
+
+    def _condition(self, expr: Compare | And | Or | Not | IsNull | InList | Like) -> str:
+        match expr:
+            case Compare():
+                return self._pair(expr.op, expr.left, expr.right)
+            case And():
+                return self._joined(" AND ", expr.operands)
+            case Or():
+                return self._joined(" OR ", expr.operands)
+            case Not():
+                return f"(NOT {self._text(expr.operand)})"
+            case IsNull():
+                return f"({self._text(expr.operand)} IS NULL)"
+            case InList():
+                pairs = (
+                    self._pair(CompareOp.EQUAL, expr.operand, option) for option in expr.options
+                )
+                return f"({' OR '.join(pairs)})"
+            case Like():
+                return f"({self._text(expr.operand)} LIKE {_string(expr.pattern)})"
+            case _:
+                assert_never(expr)
+
+    def cast(self, text: str, source: SqlType, target: SqlType) -> str:
+        """CAST that fails on a value that does not fit; only pairs both engines do alike."""
+        if source == target:
+            return text
+        if source.kind is Kind.DECIMAL and target.kind in (Kind.DOUBLE, Kind.FLOAT):
+            if source.precision > _EXACT_DOUBLE_DIGITS:
+                raise UntranslatableError(f"a cast from `{source}` to `{target}` may round")
+        elif source.is_fractional and target.kind in (Kind.DECIMAL, Kind.STRING):
+            raise UntranslatableError(f"a cast from `{source}` to `{target}` may round")
+        return f"CAST({text} AS {_type_name(target)})"
+
+    def _as(self, expr: Expr, wanted: SqlType) -> str:
+        return self.cast(self._text(expr), _known(expr), wanted)
+
+    def _joined(self, connective: str, operands: tuple[Expr, ...]) -> str:
+        return f"({connective.join(self._text(operand) for operand in operands)})"
+
+    def _arithmetic(self, expr: Arithmetic) -> str:
+        result = _known(expr)
+        if result.kind is Kind.DOUBLE:
+            if expr.op in (ArithmeticOp.DIVIDE, ArithmeticOp.REMAINDER):
+                _require_nonzero(expr)
+            left, right = self._as(expr.left, DOUBLE), self._as(expr.right, DOUBLE)
+            return f"({left} {expr.op.value} {right})"
+        if expr.op is ArithmeticOp.INTEGER_DIVIDE:
+            _require_nonzero(expr)
+            _require_integral(expr)
+            return f"({self._as(expr.left, LONG)} / {self._as(expr.right, LONG)})"
+        if result.is_integral:
+            left, right = self._text(expr.left), self._text(expr.right)
+            wide = f"CAST({left} AS {_WIDE}) {expr.op.value} CAST({right} AS {_WIDE})"
+            return f"CAST({wide} AS {_type_name(result)})"
+        return self._decimals(expr, result)
+
+    def _decimals(self, expr: Arithmetic, result: SqlType) -> str:
+        if expr.op is ArithmeticOp.DIVIDE:
+            raise UntranslatableError("dividing decimals rounds otherwise in deltalake")
+        left, right = _decimal_type(expr.left, expr.right), _decimal_type(expr.right, expr.left)
+        whole = max(left.precision - left.scale, right.precision - right.scale)
+        digits = (
+            left.precision + right.precision + 1
+            if expr.op is ArithmeticOp.MULTIPLY
+            else whole + max(left.scale, right.scale) + 1
+        )
+        if digits > 38:
+            raise UntranslatableError(f"`{left}` {expr.op.value} `{right}` needs over 38 digits")
+        text = f"{self._as(expr.left, left)} {expr.op.value} {self._as(expr.right, right)}"
+        return f"CAST({text} AS {_type_name(result)})"
+
+    def _negated(self, expr: Negate) -> str:
+        result = _known(expr)
+        inner = self._text(expr.operand)
+        if result.kind is Kind.DOUBLE:
+            return f"(- {inner})"
+        if result.is_integral:
+            return f"CAST(- CAST({inner} AS {_WIDE}) AS {_type_name(result)})"
+        return f"CAST(- {inner} AS {_type_name(result)})"
+
+    def _pair(self, op: CompareOp, left: Expr, right: Expr) -> str:
+        wanted = _comparison_type(left, right)
+        sign = "IS NOT DISTINCT FROM" if op is CompareOp.NULL_SAFE_EQUAL else op.value
+        return f"({self._as(left, wanted)} {sign} {self._as(right, wanted)})"
+
+    def _case(self, expr: Case) -> str:
+        wanted = _known(expr)
+        branches = " ".join(
+            f"WHEN {self._text(condition)} THEN {self._as(result, wanted)}"
+            for condition, result in expr.branches
+        )
+        return f"CASE {branches} ELSE {self._as(expr.default, wanted)} END"
+
+
+def _comparison_type(left: Expr, right: Expr) -> SqlType:
+    """The type both sides are compared in; beside a fitting literal an integer column stays bare."""
+    types = (_known(left), _known(right))
+    for literal, own, beside in ((left, *types), (right, types[1], types[0])):
+        if isinstance(literal, Literal) and own.is_integral and beside.is_integral:
+            limit = _RANGES[beside.kind]
+            if isinstance(literal.value, int) and -limit <= literal.value < limit:
+                return beside
+    found = common_type(*types)
+    if found is None:
+        raise UntranslatableError(f"a `{types[0]}` cannot be compared with a `{types[1]}`")
+    return found
+
+
+def _decimal_type(expr: Expr, beside: Expr) -> SqlType:
+    own = narrowed(expr, _known(expr), _known(beside))
+    if own.kind is Kind.DECIMAL:
+        return own
+    digits = {Kind.BYTE: 3, Kind.SHORT: 5, Kind.INTEGER: 10, Kind.LONG: 20}
+    return SqlType(Kind.DECIMAL, digits[own.kind], 0)
+
+
+def _require_nonzero(expr: Arithmetic) -> None:
+    """Division by zero fails in Spark but is infinite in DataFusion."""
+    right = expr.right
+    if not isinstance(right, Literal) or not right.value:
+        raise UntranslatableError(
+            "only a division by a number other than 0 is available in updates"
+        )
+
+
+def _require_integral(expr: Arithmetic) -> None:
+    if not (_known(expr.left).is_integral and _known(expr.right).is_integral):
+        raise UntranslatableError("`div` is available in updates for integers only")
+
+
+def _literal(expr: Literal) -> str:
+    value, kind = expr.value, expr.type
+    if value is None:
+        return "NULL" if kind.kind is Kind.NULL else f"CAST(NULL AS {_type_name(kind)})"
+    if kind == BOOLEAN:
+        return "TRUE" if value else "FALSE"
+    if isinstance(value, str):
+        return _string(value)
+    if kind.kind is Kind.DATE and isinstance(value, int):
+        return f"CAST('{date(1970, 1, 1) + timedelta(days=value)}' AS DATE)"
+    if kind.kind is Kind.TIMESTAMP and isinstance(value, int):
+        instant = (_EPOCH + timedelta(microseconds=value)).isoformat()
+        return f"arrow_cast('{instant}', 'Timestamp(Microsecond, Some(\"UTC\"))')"
+    if kind.kind is Kind.TIMESTAMP_NTZ and isinstance(value, int):
+        wall = (_EPOCH + timedelta(microseconds=value)).replace(tzinfo=None).isoformat()
+        return f"arrow_cast('{wall}', 'Timestamp(Microsecond, None)')"
+    if isinstance(value, bytes):
+        raise UntranslatableError("binary literals are not available in updates")
+    text = format(value, "f") if isinstance(value, Decimal) else repr(value)
+    return f"CAST('{text}' AS {_type_name(kind)})"
+
+
+def _type_name(kind: SqlType) -> str:
+    if kind.kind is Kind.DECIMAL:
+        return f"DECIMAL({kind.precision},{kind.scale})"
+    name = _NAMES.get(kind.kind)
+    if name is None:
+        raise UntranslatableError(f"values of type `{kind}` are not available in updates")
+    return name
+
+
+def _string(value: str) -> str:
+    return "'" + value.replace("'", "''") + "'"
+
+
+def quoted(name: ColumnName) -> str:
+    """A column name that deltalake takes as written."""
+    return '"' + name.replace('"', '""') + '"'

@@ -1,0 +1,295 @@
+"""Rows to insert, brought to a table's exact column types.
+
+Law: a value is taken only when the column's type holds it exactly; anything else is refused with
+its place. A column that is not given is NULL. Timestamps without a zone are read as UTC.
+Out of scope: committing the rows (`tables.updates`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, date, datetime
+from decimal import Decimal, InvalidOperation
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv as pa_csv
+import pyarrow.parquet as pq
+
+from impctl.aliases import ColumnName
+from impctl.data.schema import Column, Kind, SqlType
+from impctl.errors import StorageError, UsageError
+from impctl.tables.arrow_types import arrow_type, to_arrow_type
+from impctl.tables.failures import READ_FAILURES, failure_text
+from impctl.tables.snapshot import Snapshot, null_when_empty
+
+_BITS = {Kind.BYTE: 8, Kind.SHORT: 16, Kind.INTEGER: 32, Kind.LONG: 64}
+
+
+def rows_to_insert(snapshot: Snapshot, rows: Sequence[Mapping[ColumnName, object]]) -> pa.Table:
+    """The rows as a table in the snapshot's columns.
+
+    Raises UsageError for an unknown column, a missing one that may not be NULL, or a value that is
+    not of the column's type. Bounded by the rows that the workload file spells out.
+    """
+    named = [_by_column(snapshot, row, f"row {at}") for at, row in enumerate(rows, start=1)]
+    arrays: list[pa.Array | None] = []
+    for column in snapshot.schema:
+        given = [row.get(column.name) for row in named]
+        kind = _insertable(snapshot, column, is_given=any(v is not None for v in given))
+        if kind is None:
+            arrays.append(None)
+            continue
+        values = [
+            None if value is None else _value(value, column, f"row {at}")
+            for at, value in enumerate(given, start=1)
+        ]
+        arrays.append(pa.array(values, kind))
+    return _complete(snapshot, arrays, len(named))
+
+
+def file_to_insert(snapshot: Snapshot, path: str) -> pa.Table:
+    """The rows of a Parquet or CSV file (by its ending) as a table in the snapshot's columns."""
+    data = _read_file(snapshot, path)
+    given = {
+        _known(snapshot, name, f"file {path}").name: data.column(at)
+        for at, name in enumerate(data.column_names)
+    }
+    if len(given) != len(data.column_names):
+        raise UsageError(
+            f"A column occurs twice in {path}", hint="column names are compared without case"
+        )
+    arrays: list[pa.Array | None] = []
+    for column in snapshot.schema:
+        values = given.get(column.name)
+        kind = _insertable(snapshot, column, is_given=values is not None)
+        if values is None or kind is None:
+            arrays.append(None)
+            continue
+        try:
+            arrays.append(to_arrow_type(values, column.type))
+        except pa.ArrowException as error:
+            raise UsageError(
+                f"Column `{column.name}` of {path} does not fit `{column.type}`:"
+                f" {failure_text(error)}",
+                hint=f"give the file's column the type of `{snapshot.table}.{column.name}`",
+            ) from error
+    return _complete(snapshot, arrays, data.num_rows)
+
+
+def _read_file(snapshot: Snapshot, path: str) -> pa.Table:
+    try:
+        if path.lower().endswith(".parquet"):
+            with pq.ParquetFile(path, coerce_int96_timestamp_unit="us") as file:
+                return file.read()
+        if path.lower().endswith(".csv"):
+            types = {c.name: _csv_type(c) for c in snapshot.schema if c.type.kind is not Kind.OTHER}
+            options = pa_csv.ConvertOptions(
+                column_types=types,
+                null_values=[""],
+                strings_can_be_null=True,
+                quoted_strings_can_be_null=False,
+            )
+            return pa_csv.read_csv(path, convert_options=options)
+    except FileNotFoundError as error:
+        raise UsageError(
+            f"The file to insert does not exist: {path}",
+            hint="relative paths start at the workload file",
+        ) from error
+    except pa.ArrowInvalid as error:
+        raise UsageError(
+            f"The file to insert cannot be read: {failure_text(error)}", hint=f"correct {path}"
+        ) from error
+    except READ_FAILURES as error:
+        raise StorageError(
+            f"Reading the file to insert failed: {failure_text(error)}", hint=f"check {path}"
+        ) from error
+    raise UsageError(
+        f"The file to insert is neither Parquet nor CSV: {path}",
+        hint="name it `.parquet` or `.csv`",
+    )
+
+
+def _csv_type(column: Column) -> pa.DataType:
+    return arrow_type(column.type)
+
+
+def _by_column(
+    snapshot: Snapshot, row: Mapping[ColumnName, object], place: str
+) -> dict[ColumnName, object]:
+    found: dict[ColumnName, object] = {}
+    for name, value in row.items():
+        column = _known(snapshot, name, place)
+        if column.name in found:
+            raise UsageError(
+                f"Column `{column.name}` is given twice in {place} for table `{snapshot.table}`",
+                hint="column names are compared without case",
+            )
+        found[column.name] = value
+    return found
+
+
+def _known(snapshot: Snapshot, name: ColumnName, place: str) -> Column:
+    found = snapshot.schema.find(name)
+    if found is None:
+        raise UsageError(
+            f"Table `{snapshot.table}` has no column `{name}`, which {place} gives",
+            hint=f"its columns are {', '.join(f'`{known}`' for known in snapshot.schema.names)}",
+        )
+    return found
+
+
+def _insertable(snapshot: Snapshot, column: Column, *, is_given: bool) -> pa.DataType | None:
+    """The Arrow type for the column's values; None when it can only be left NULL."""
+    if column.type.kind is Kind.OTHER:
+        if is_given:
+            raise UsageError(
+                f"Column `{snapshot.table}.{column.name}` is a `{column.type}`, into which impctl"
+                " cannot insert",
+                hint="leave the column out, or insert with Spark",
+            )
+        return None
+    return arrow_type(column.type)
+
+
+def _complete(snapshot: Snapshot, arrays: Sequence[pa.Array | None], rows: int) -> pa.Table:
+    """A table of the given columns, NULL for those left out; refuses NULL where it may not be."""
+    names, columns = [], []
+    for column, array in zip(snapshot.schema, arrays, strict=True):
+        if array is None and column.type.kind is Kind.OTHER:
+            if not column.nullable:
+                raise _null_refused(snapshot, column)
+            continue
+        values = pa.nulls(rows, arrow_type(column.type)) if array is None else array
+        if column.type.kind is Kind.STRING and column.name in snapshot.partition_columns:
+            values = null_when_empty(values)
+        if values.null_count and not column.nullable:
+            raise _null_refused(snapshot, column)
+        names.append(pa.field(column.name, values.type, column.nullable))
+        columns.append(values)
+    return pa.Table.from_arrays(columns, schema=pa.schema(names))
+
+
+def _null_refused(snapshot: Snapshot, column: Column) -> UsageError:
+    return UsageError(
+        f"Column `{snapshot.table}.{column.name}` is NOT NULL, but a row gives no value for it",
+        hint="give every row a value",
+    )
+
+
+def _value(value: object, column: Column, place: str) -> object:
+    """The value in a form that Arrow takes exactly; UsageError where the type cannot hold it."""
+    convert = _CONVERSIONS[column.type.kind]
+    found = convert(value, column.type)
+    if found is None:
+        raise UsageError(
+            f"The value of `{column.name}` in {place} is no `{column.type}`: {value!r}",
+            hint=_HINTS.get(column.type.kind, f"write a value of type `{column.type}`"),
+        )
+    return found
+
+
+def _integer(value: object, kind: SqlType) -> int | None:
+    if isinstance(value, bool) or not isinstance(value, int):
+        return None
+    limit = 2 ** (_BITS[kind.kind] - 1)
+    return value if -limit <= value < limit else None
+
+
+def _fraction(value: object, kind: SqlType) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
+        return None
+    try:
+        found = float(value)
+    except OverflowError:
+        return None
+    if kind.kind is Kind.FLOAT and math.isfinite(found):
+        with np.errstate(over="ignore"):
+            return found if math.isfinite(float(np.float32(found))) else None
+    return found if math.isfinite(found) or not isinstance(value, int) else None
+
+
+def _decimal(value: object, kind: SqlType) -> Decimal | None:
+    if isinstance(value, bool) or not isinstance(value, int | float | str | Decimal):
+        return None
+    try:
+        found = Decimal(repr(value) if isinstance(value, float) else value)
+    except InvalidOperation:
+        return None
+    if not found.is_finite():
+        return None
+    scaled = found.scaleb(kind.scale) if len(found.as_tuple().digits) <= 38 else None
+    if scaled is None or scaled != scaled.to_integral_value():
+        return None
+    return found if abs(scaled) < Decimal(10) ** kind.precision else None
+
+
+def _boolean(value: object, _kind: SqlType) -> bool | None:
+    return value if isinstance(value, bool) else None
+
+
+def _text(value: object, _kind: SqlType) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _bytes(value: object, _kind: SqlType) -> bytes | None:
+    return value if isinstance(value, bytes) else None
+
+
+def _date(value: object, _kind: SqlType) -> date | None:
+    if isinstance(value, datetime):
+        return None
+    if isinstance(value, str):
+        try:
+            return date.fromisoformat(value)
+        except ValueError:
+            return None
+    return value if isinstance(value, date) else None
+
+
+def _instant(value: object, _kind: SqlType) -> datetime | None:
+    found = _datetime(value)
+    if found is None:
+        return None
+    return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
+
+
+def _wall_time(value: object, _kind: SqlType) -> datetime | None:
+    found = _datetime(value)
+    return found if found is not None and found.tzinfo is None else None
+
+
+def _datetime(value: object) -> datetime | None:
+    if isinstance(value, str):
+        try:
+            return datetime.fromisoformat(value)
+        except ValueError:
+            return None
+    if isinstance(value, date) and not isinstance(value, datetime):
+        return datetime(value.year, value.month, value.day)
+    return value if isinstance(value, datetime) else None
+
+
+_CONVERSIONS: Mapping[Kind, Callable[[object, SqlType], object]] = {
+    Kind.BOOLEAN: _boolean,
+    Kind.BYTE: _integer,
+    Kind.SHORT: _integer,
+    Kind.INTEGER: _integer,
+    Kind.LONG: _integer,
+    Kind.FLOAT: _fraction,
+    Kind.DOUBLE: _fraction,
+    Kind.DECIMAL: _decimal,
+    Kind.STRING: _text,
+    Kind.BINARY: _bytes,
+    Kind.DATE: _date,
+    Kind.TIMESTAMP: _instant,
+    Kind.TIMESTAMP_NTZ: _wall_time,
+}
+_HINTS = {
+    Kind.STRING: "put texts in quotes",
+    Kind.DECIMAL: "write a number that the column's precision and scale hold exactly",
+    Kind.DATE: "write a date such as 2024-12-31",
+    Kind.TIMESTAMP: "write a time such as 2024-12-31T12:00:00Z",
+    Kind.TIMESTAMP_NTZ: "write a time without a zone such as 2024-12-31T12:00:00",
+}

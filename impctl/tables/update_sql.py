@@ -1,0 +1,101 @@
+"""The SQL texts of an update batch, read with Spark's meaning and written for deltalake.
+
+Law: names, types and literals are those of the query language (`plan.parse`); a text that cannot
+be given that meaning by deltalake is refused, never passed on as it is.
+Out of scope: committing (`tables.updates`), how a node is spelled (`tables.datafusion`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from impctl.aliases import ColumnName
+from impctl.data.schema import BOOLEAN
+from impctl.errors import UsageError
+from impctl.expr.nodes import And, Expr
+from impctl.expr.types import type_of
+from impctl.plan.nodes import Plan, Project, Scan, Select
+from impctl.plan.parse import parse_query
+from impctl.tables.datafusion import UntranslatableError, predicate_text, quoted, value_text
+from impctl.tables.snapshot import Snapshot
+
+_TABLE = "updated_table"
+
+
+def where_text(snapshot: Snapshot, where: str) -> str:
+    """The predicate of a delete or update, for deltalake."""
+    scan, predicate, _ = _read(snapshot, f"SELECT 1 FROM {_TABLE} WHERE {where}", where)
+    if predicate is None or type_of(predicate) != BOOLEAN:
+        raise UsageError(
+            f"`where` must be a condition on the rows of table `{snapshot.table}`: {where}",
+            hint="write a comparison such as `sid = 3`",
+        )
+    try:
+        return predicate_text(predicate, _names(scan))
+    except UntranslatableError as error:
+        raise _refused(snapshot, where, error) from error
+
+
+def assignment_texts(
+    snapshot: Snapshot, assignments: Mapping[ColumnName, str]
+) -> dict[ColumnName, str]:
+    """Column and value per assignment, for deltalake: quoted column name to value text."""
+    texts: dict[ColumnName, str] = {}
+    for name, written in assignments.items():
+        column = snapshot.schema.find(name)
+        if column is None:
+            known = ", ".join(f"`{known}`" for known in snapshot.schema.names)
+            raise UsageError(
+                f"Table `{snapshot.table}` has no column `{name}` to set",
+                hint=f"its columns are {known}",
+            )
+        if quoted(column.name) in texts:
+            raise UsageError(
+                f"Column `{snapshot.table}.{column.name}` is set twice",
+                hint="column names are compared without case",
+            )
+        scan, _, values = _read(snapshot, f"SELECT {written} FROM {_TABLE}", written)
+        if len(values) != 1:
+            raise UsageError(
+                f"`set` of `{snapshot.table}.{column.name}` must be one value: {written}",
+                hint="write one expression per column",
+            )
+        try:
+            texts[quoted(column.name)] = value_text(values[0], column.type, _names(scan))
+        except UntranslatableError as error:
+            raise _refused(snapshot, written, error) from error
+    return texts
+
+
+def _read(snapshot: Snapshot, sql: str, written: str) -> tuple[Scan, Expr | None, tuple[Expr, ...]]:
+    """Scan, condition and outputs of a SELECT over the one table; refuses any other query."""
+    node: Plan = parse_query(sql, {_TABLE: snapshot.schema}, name=snapshot.table).root
+    outputs: tuple[Expr, ...] = ()
+    predicates: list[Expr] = []
+    if isinstance(node, Project):
+        outputs = tuple(output.expr for output in node.outputs)
+        node = node.child
+    while isinstance(node, Select):
+        predicates.append(node.predicate)
+        node = node.child
+    if not isinstance(node, Scan):
+        raise UsageError(
+            f"Only expressions over the rows of table `{snapshot.table}` can be used in an update:"
+            f" {written}",
+            hint="leave out subqueries, aggregates and clauses such as GROUP BY",
+        )
+    predicate = None
+    if predicates:
+        predicate = predicates[0] if len(predicates) == 1 else And(tuple(predicates))
+    return node, predicate, outputs
+
+
+def _names(scan: Scan) -> dict[str, ColumnName]:
+    return {attribute.id: attribute.name for attribute in scan.attributes}
+
+
+def _refused(snapshot: Snapshot, written: str, error: UntranslatableError) -> UntranslatableError:
+    return UntranslatableError(
+        f"An update of table `{snapshot.table}` cannot use `{written}`: {error.message}",
+        hint=error.hint if error.hint is not None else "run this update on Spark instead",
+    )

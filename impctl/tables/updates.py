@@ -1,0 +1,217 @@
+"""Update batches: each becomes one new version of a table. The one place that changes a table.
+
+Law: a batch commits whole or not at all, its rows and values keep the columns' exact types, and
+the table's properties (the change feed among them) stay as they are. A table that deltalake would
+damage is refused by name.
+Out of scope: the workload file's spelling of a batch (`workload`), new tables (`tables.create`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, assert_never
+
+from deltalake import write_deltalake
+from deltalake.exceptions import CommitFailedError
+
+from impctl.aliases import ColumnName, TableName, TableVersion
+from impctl.errors import (
+    EvaluationError,
+    ImpctlError,
+    RetryableError,
+    StorageError,
+    TableError,
+    UsageError,
+)
+from impctl.tables.failures import READ_FAILURES, failure_text
+from impctl.tables.footers import int96_columns
+from impctl.tables.inserted_rows import file_to_insert, rows_to_insert
+from impctl.tables.snapshot import Snapshot
+from impctl.tables.source import DeltaSource, refresh
+from impctl.tables.update_sql import assignment_texts, where_text
+
+_ROW_FAILURES = (
+    "cast error",
+    "cannot cast",
+    "can't cast",
+    "out of range",
+    "too large to store",
+    "division by zero",
+    "divide by zero",
+    "dividebyzero",
+    "overflow",
+)
+
+
+class UpdateKind(StrEnum):
+    """What a batch does."""
+
+    INSERT = "insert"
+    DELETE = "delete"
+    UPDATE = "update"
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateRequest:
+    """One batch: rows or a file to insert, a condition to delete by, or columns to set."""
+
+    table: TableName
+    kind: UpdateKind
+    rows: tuple[Mapping[ColumnName, object], ...] | None = None
+    file: str | None = None
+    """Parquet or CSV file to insert, as a path that needs no further resolving."""
+    where: str | None = None
+    """SQL condition; None means every row."""
+    assignments: Mapping[ColumnName, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class AppliedUpdate:
+    """What a batch did; `version` is the table's version afterwards."""
+
+    version: TableVersion
+    inserted: int = 0
+    deleted: int = 0
+    updated: int = 0
+
+
+def apply_update(source: DeltaSource, update: UpdateRequest) -> AppliedUpdate:
+    """Commit the batch on top of the newest version.
+
+    A delete or update that matches no row commits nothing. Raises UsageError or QueryError for a
+    batch that makes no sense, UnsupportedError for one that deltalake cannot be trusted with.
+    """
+    newest = refresh(source)
+    snapshot = newest.snapshot()
+    _check_writable(snapshot)
+    match update.kind:
+        case UpdateKind.INSERT:
+            return _insert(newest, snapshot, update)
+        case UpdateKind.DELETE:
+            return _delete(newest, snapshot, update)
+        case UpdateKind.UPDATE:
+            return _update(newest, snapshot, update)
+        case _:
+            assert_never(update.kind)
+
+
+def _insert(source: DeltaSource, snapshot: Snapshot, update: UpdateRequest) -> AppliedUpdate:
+    if (update.rows is None) == (update.file is None):
+        raise UsageError(
+            f"An insert into table `{source.name}` needs either `rows` or `file`",
+            hint="give one of the two",
+        )
+    rows = (
+        file_to_insert(snapshot, update.file)
+        if update.file is not None
+        else rows_to_insert(snapshot, update.rows or ())
+    )
+    if not len(rows):
+        return AppliedUpdate(source.version)
+    with _plain_failures(source):
+        write_deltalake(source.delta, rows, mode="append")
+    return AppliedUpdate(source.delta.version(), inserted=len(rows))
+
+
+def _delete(source: DeltaSource, snapshot: Snapshot, update: UpdateRequest) -> AppliedUpdate:
+    _check_rewritable(snapshot)
+    predicate = None if update.where is None else where_text(snapshot, update.where)
+    with _plain_failures(source):
+        metrics = source.delta.delete(predicate)
+    return AppliedUpdate(source.delta.version(), deleted=_count(metrics, "num_deleted_rows"))
+
+
+def _update(source: DeltaSource, snapshot: Snapshot, update: UpdateRequest) -> AppliedUpdate:
+    if not update.assignments:
+        raise UsageError(
+            f"An update of table `{source.name}` sets no column", hint="give at least one in `set`"
+        )
+    _check_rewritable(snapshot)
+    assignments = assignment_texts(snapshot, update.assignments)
+    predicate = None if update.where is None else where_text(snapshot, update.where)
+    with _plain_failures(source):
+        metrics = source.delta.update(
+            updates=assignments, predicate=predicate, error_on_type_mismatch=True
+        )
+    return AppliedUpdate(source.delta.version(), updated=_count(metrics, "num_updated_rows"))
+
+
+def _check_writable(snapshot: Snapshot) -> None:
+    """Refuse tables into which deltalake would write something other than Spark would."""
+    reason = None
+    if snapshot.column_mapping is not None:
+        reason = "it maps column names"
+    fields = json.loads(snapshot.schema_json)["fields"]
+    for entry in fields:
+        if "delta.generationExpression" in entry["metadata"]:
+            reason = f"its column `{entry['name']}` is generated"
+        if any(key.startswith("delta.identity.") for key in entry["metadata"]):
+            reason = f"its column `{entry['name']}` is an identity column"
+    if reason is not None:
+        raise TableError(
+            f"impctl cannot write to table `{snapshot.table}`: {reason}",
+            hint="apply the batch with Spark and the Delta JAR",
+            code="table_not_writable",
+        )
+
+
+def _check_rewritable(snapshot: Snapshot) -> None:
+    """Deletes and updates copy rows; refuse where the copy would not be the row."""
+    stored = int96_columns(snapshot)
+    if stored:
+        raise TableError(
+            f"impctl cannot change rows of table `{snapshot.table}`: column"
+            f" `{min(stored)}` is stored as INT96, which deltalake copies wrongly",
+            hint="apply the batch with Spark and the Delta JAR, or rewrite the table's files",
+            code="int96_timestamps",
+        )
+
+
+def _count(metrics: Mapping[str, Any], name: str) -> int:
+    return int(metrics[name])
+
+
+@contextmanager
+def _plain_failures(source: DeltaSource) -> Iterator[None]:
+    """Turns what deltalake raises while writing into impctl's errors."""
+    try:
+        yield
+    except Exception as error:
+        # deltalake raises bare Exception for a value that does not fit; nothing narrower to name.
+        if type(error) is not Exception and not isinstance(error, READ_FAILURES):
+            raise
+        raise _write_failure(source, error) from error
+
+
+def _write_failure(source: DeltaSource, error: Exception) -> ImpctlError:
+    text = failure_text(error)
+    lowered = text.lower()
+    if "features required" in lowered or "unsupported" in lowered:
+        return TableError(
+            f"impctl cannot write to table `{source.name}`: {text}",
+            hint="apply the batch with Spark and the Delta JAR",
+            code="table_not_writable",
+        )
+    if any(phrase in lowered for phrase in _ROW_FAILURES):
+        return EvaluationError(
+            f"The update of table `{source.name}` fails on a row: {text}",
+            hint="restrict `where` to rows for which the expression can be computed",
+        )
+    if "constraint" in lowered or "invariant" in lowered or "append-only" in lowered:
+        return UsageError(
+            f"Table `{source.name}` does not accept the batch: {text}",
+            hint="correct the batch, or the table's constraints",
+        )
+    if isinstance(error, CommitFailedError):
+        return RetryableError(
+            f"Another writer changed table `{source.name}` meanwhile: {text}",
+            hint="run the command again",
+        )
+    return StorageError(
+        f"Writing to table `{source.name}` failed: {text}",
+        hint=f"check that `{source.path}` can be written, then run the command again",
+    )
