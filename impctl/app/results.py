@@ -168,7 +168,7 @@ class StatusResult:
 
 @dataclass(frozen=True, slots=True)
 class PlanEntry:
-    """A line of the plan tree; `how` says how the operator is maintained, `place` where it stands."""
+    """A line of the plan tree; `how` an operator is maintained and `place` where it stands."""
 
     depth: int
     operator: str

@@ -9,6 +9,7 @@ Out of scope: reading files; opening anything.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 
 from impctl.workload.models import Policy as Policy
@@ -54,3 +55,29 @@ def spark_of(workload: Workload, profile: SparkSpec | None) -> SparkSpec:
         return workload.spark
     master = workload.spark.master if profile.master is None else profile.master
     return SparkSpec(master, {**workload.spark.conf, **profile.conf})
+
+
+class Example(StrEnum):
+    """The tables that `bench --generate` can write."""
+
+    RUNNING = "running"
+    SYNTHETIC = "synthetic"
+    CRIMES = "crimes"
+
+
+@dataclass(frozen=True, slots=True)
+class GenerateRequest:
+    """A table to write below `folder`; None leaves a choice to the example.
+
+    `rows`, `groups`, `sort_rows` and `seed` shape the synthetic table; `source` is the Parquet
+    file of `crimes`. The running example has no choices.
+    """
+
+    folder: Path
+    example: Example
+    table: str | None = None
+    rows: int | None = None
+    groups: int | None = None
+    sort_rows: bool = False
+    seed: int = 1
+    source: Path | None = None

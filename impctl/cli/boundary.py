@@ -1,0 +1,163 @@
+"""Where errors end: an exception becomes a message, a hint and an exit code.
+
+Law: the only place that catches everything and the only one that knows the process's exit code;
+whatever happens, stdout holds results only, and one whole document in JSON mode.
+Out of scope: what commands do (`cli.commands`), and how a failure looks (`output_errors`).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import traceback
+import warnings
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import typer
+
+from impctl.cli.exit_codes import INTERRUPTED
+from impctl.cli.job import Display, Job
+from impctl.errors import ImpctlError, UsageError
+
+if TYPE_CHECKING:
+    from impctl.app.results import Outcome
+    from impctl.cli.output import Output
+
+_CLICK_USAGE_ERROR = typer.BadParameter.mro()[1]
+"""The parser's usage error, which Typer exports under no name of its own."""
+
+
+class InterruptedRunError(ImpctlError):
+    """The user stopped the run."""
+
+    exit_code = INTERRUPTED
+    default_code = "interrupted"
+
+
+def run(app: typer.Typer, arguments: Sequence[str]) -> int:
+    """Parse `arguments`, run the command, show what came of it; the exit code."""
+    command = typer.main.get_command(app)
+    try:
+        parsed = command.main(list(arguments), prog_name="impctl", standalone_mode=False)
+    except (KeyboardInterrupt, typer.Abort):
+        return _fail(arguments, _interrupted())
+    except ImpctlError as error:
+        return _fail(arguments, error)
+    except Exception as error:  # noqa: BLE001
+        if isinstance(error, _CLICK_USAGE_ERROR):
+            return _fail(arguments, _usage_error(error))
+        return _fail(arguments, _unexpected(error))
+    if isinstance(parsed, Job):
+        return execute(parsed)
+    return _flushed(parsed if isinstance(parsed, int) else 0)
+
+
+def execute(job: Job) -> int:
+    """Run `job` and show its outcome; the exit code."""
+    from impctl.app.results import Failure, Outcome
+    from impctl.cli.progress import reporting
+
+    outcome: Outcome | str
+    try:
+        with warnings.catch_warnings(), reporting(job.display, sys.stderr, os.environ) as reporter:
+            if not sys.warnoptions:
+                warnings.simplefilter("ignore")
+            outcome = job.work(reporter)
+    except KeyboardInterrupt:
+        outcome = Outcome(failures=(Failure(None, _interrupted()),))
+    except ImpctlError as error:
+        _trace(error, job.display)
+        outcome = Outcome(failures=(Failure(None, error),))
+    except Exception as error:  # noqa: BLE001
+        _trace(error, job.display)
+        outcome = Outcome(failures=(Failure(None, _unexpected(error)),))
+    return _present(job.command, job.display, outcome)
+
+
+def _present(command: str | None, display: Display, outcome: Outcome | str) -> int:
+    from impctl.app.results import Outcome, gravest, with_unsound
+    from impctl.cli.output import show
+
+    text = outcome if isinstance(outcome, str) else None
+    whole = Outcome() if isinstance(outcome, str) else with_unsound(outcome)
+    decisive = gravest(whole)
+    code = 0 if decisive is None else decisive.error.exit_code
+    try:
+        output = _output(command, display)
+        if text is not None:
+            output.document(text)
+        for result in whole.results:
+            show(output, result)
+        output.end(whole.warnings, whole.failures, decisive)
+    except BrokenPipeError:
+        return _after_broken_pipe(code)
+    return _flushed(code)
+
+
+def _output(command: str | None, display: Display) -> Output:
+    from impctl.cli.terminal import has_colour
+
+    if display.json:
+        from impctl.cli.output_json import JsonOutput
+
+        return JsonOutput(command, sys.stdout)
+    from impctl.cli.output_text import TextOutput
+
+    colour = has_colour(sys.stderr, os.environ)
+    return TextOutput(sys.stdout, sys.stderr, quiet=display.verbosity < 0, colour=colour)
+
+
+def _fail(arguments: Sequence[str], error: ImpctlError) -> int:
+    """An error before there is a job: the display is read off the arguments as far as possible."""
+    from impctl.app.results import Failure, Outcome
+
+    words = [word for word in arguments if not word.startswith("-")]
+    return _present(
+        words[0] if words else None,
+        Display(json="--json" in arguments),
+        Outcome(failures=(Failure(None, error),)),
+    )
+
+
+def _usage_error(error: Exception) -> UsageError:
+    """The parser's complaint in our words: its message, and where the help is."""
+    message = str(getattr(error, "format_message", error.__str__)()).rstrip(".")
+    message = re.sub(r"'([^']*)'", r"`\1`", message.replace("Value error, ", ""))
+    context = getattr(error, "ctx", None)
+    path = "impctl" if context is None else context.command_path
+    return UsageError(message, hint=f"see `{path} --help`")
+
+
+def _unexpected(error: Exception) -> ImpctlError:
+    first = (str(error).strip().splitlines() or ["no message"])[0]
+    return ImpctlError(
+        f"Unexpected error, {type(error).__name__}: {first}",
+        hint="run the command again with `-vv` for the trace, and report it",
+    )
+
+
+def _interrupted() -> InterruptedRunError:
+    return InterruptedRunError(
+        "Interrupted", hint="run the command again; nothing half done is kept"
+    )
+
+
+def _trace(error: BaseException, display: Display) -> None:
+    if display.verbosity >= 2:
+        traceback.print_exception(error, file=sys.stderr)
+
+
+def _flushed(code: int) -> int:
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        return _after_broken_pipe(code)
+    return code
+
+
+def _after_broken_pipe(code: int) -> int:
+    """The reader went away, which is no failure of ours; keep the interpreter's exit silent."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return code

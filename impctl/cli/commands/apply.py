@@ -1,0 +1,51 @@
+"""`impctl apply`: commit update batches of the workload to its tables."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from impctl.cli.job import Job, display_of, on_workbench
+from impctl.cli.options import AsJson, DryRun, Quiet, Verbose, WorkloadFile, settings_of
+from impctl.errors import UsageError
+
+if TYPE_CHECKING:
+    from impctl.app.results import Outcome
+    from impctl.app.workbench import Workbench
+
+
+def apply(
+    workload: WorkloadFile,
+    updates: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[UPDATE]...", help="Updates to commit, in this order."),
+    ] = None,
+    all_updates: Annotated[
+        bool, typer.Option("--all", help="Commit every update of the file, in its order.")
+    ] = False,
+    dry_run: DryRun = False,
+    json: AsJson = False,
+    quiet: Quiet = False,
+    verbose: Verbose = 0,
+) -> Job:
+    """Commit update batches of the workload to its tables.
+
+    Each becomes a new version of its table; no other command writes a table of yours.
+
+    Example: impctl apply workloads/running-example.yaml s8
+    """
+    names = tuple(updates or ())
+    if all_updates == bool(names):
+        raise UsageError(
+            "Command `apply` needs the names of updates, or `--all`",
+            hint="name updates of the workload file, or give `--all`, not both",
+        )
+
+    def use_case(bench: Workbench) -> Outcome:
+        from impctl.app.apply import apply
+
+        return apply(bench, names, all_updates)
+
+    settings = settings_of(workload, dry_run=dry_run)
+    return on_workbench("apply", display_of(json, quiet, verbose), settings, use_case)

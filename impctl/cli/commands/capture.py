@@ -1,0 +1,57 @@
+"""`impctl capture`: find the sketch of each query."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from impctl.cli.job import Job, display_of, on_workbench
+from impctl.cli.options import (
+    AsJson,
+    DryRun,
+    LockTimeout,
+    PolicyName,
+    QueryNames,
+    Quiet,
+    SparkProfile,
+    StoreFolder,
+    Verbose,
+    WorkloadFile,
+    settings_of,
+)
+
+if TYPE_CHECKING:
+    from impctl.app.results import Outcome
+    from impctl.app.workbench import Workbench
+
+
+def capture(
+    workload: WorkloadFile,
+    query: QueryNames = None,
+    store: StoreFolder = None,
+    policy: PolicyName = None,
+    lock_timeout: LockTimeout = None,
+    spark_profile: SparkProfile = None,
+    dry_run: DryRun = False,
+    json: AsJson = False,
+    quiet: Quiet = False,
+    verbose: Verbose = 0,
+) -> Job:
+    """Find the sketch of each query (starts Spark).
+
+    Example: impctl capture workloads/running-example.yaml --query q_top
+    """
+
+    def use_case(bench: Workbench) -> Outcome:
+        from impctl.app.capture import capture
+
+        return capture(bench, tuple(query or ()))
+
+    settings = settings_of(
+        workload,
+        store=store,
+        policy=policy,
+        lock_timeout=lock_timeout,
+        spark_profile=spark_profile,
+        dry_run=dry_run,
+    )
+    return on_workbench("capture", display_of(json, quiet, verbose), settings, use_case)

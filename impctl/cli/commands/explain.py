@@ -1,0 +1,44 @@
+"""`impctl explain`: whether, how and why (not)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from impctl.cli.job import Job, display_of, on_workbench
+from impctl.cli.options import (
+    AsJson,
+    PolicyName,
+    QueryNames,
+    Quiet,
+    StoreFolder,
+    Verbose,
+    WorkloadFile,
+    settings_of,
+)
+
+if TYPE_CHECKING:
+    from impctl.app.results import Outcome
+    from impctl.app.workbench import Workbench
+
+
+def explain(
+    workload: WorkloadFile,
+    query: QueryNames = None,
+    store: StoreFolder = None,
+    policy: PolicyName = None,
+    json: AsJson = False,
+    quiet: Quiet = False,
+    verbose: Verbose = 0,
+) -> Job:
+    """Say how each query is sketched and maintained, or why not.
+
+    Example: impctl explain workloads/running-example.yaml --query q_top
+    """
+
+    def use_case(bench: Workbench) -> Outcome:
+        from impctl.app.explain import explain
+
+        return explain(bench, tuple(query or ()))
+
+    settings = settings_of(workload, store=store, policy=policy)
+    return on_workbench("explain", display_of(json, quiet, verbose), settings, use_case)

@@ -1,0 +1,57 @@
+"""`impctl query`: run a query with its sketch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from impctl.cli.job import Job, display_of, on_workbench, one_query
+from impctl.cli.options import (
+    AsJson,
+    LockTimeout,
+    OneQuery,
+    PolicyName,
+    Quiet,
+    SparkProfile,
+    StoreFolder,
+    Verbose,
+    WorkloadFile,
+    settings_of,
+)
+
+if TYPE_CHECKING:
+    from impctl.app.results import Outcome
+    from impctl.app.workbench import Workbench
+
+
+def query(
+    workload: WorkloadFile,
+    names: OneQuery = None,
+    store: StoreFolder = None,
+    policy: PolicyName = None,
+    lock_timeout: LockTimeout = None,
+    spark_profile: SparkProfile = None,
+    json: AsJson = False,
+    quiet: Quiet = False,
+    verbose: Verbose = 0,
+) -> Job:
+    """Run the query with its sketch (starts Spark).
+
+    The sketch is maintained first where its tables have new versions.
+
+    Example: impctl query workloads/running-example.yaml --query q_top
+    """
+    name = one_query("query", names)
+
+    def use_case(bench: Workbench) -> Outcome:
+        from impctl.app.query import query
+
+        return query(bench, name)
+
+    settings = settings_of(
+        workload,
+        store=store,
+        policy=policy,
+        lock_timeout=lock_timeout,
+        spark_profile=spark_profile,
+    )
+    return on_workbench("query", display_of(json, quiet, verbose), settings, use_case)

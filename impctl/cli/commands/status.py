@@ -1,0 +1,44 @@
+"""`impctl status`: what the store knows, without Spark."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from impctl.cli.job import Job, display_of, on_workbench
+from impctl.cli.options import (
+    AsJson,
+    PolicyName,
+    QueryNames,
+    Quiet,
+    StoreFolder,
+    Verbose,
+    WorkloadFile,
+    settings_of,
+)
+
+if TYPE_CHECKING:
+    from impctl.app.results import Outcome
+    from impctl.app.workbench import Workbench
+
+
+def status(
+    workload: WorkloadFile,
+    query: QueryNames = None,
+    store: StoreFolder = None,
+    policy: PolicyName = None,
+    json: AsJson = False,
+    quiet: Quiet = False,
+    verbose: Verbose = 0,
+) -> Job:
+    """Show each stored sketch and whether it is current.
+
+    Example: impctl status workloads/running-example.yaml
+    """
+
+    def use_case(bench: Workbench) -> Outcome:
+        from impctl.app.status import status
+
+        return status(bench, tuple(query or ()))
+
+    settings = settings_of(workload, store=store, policy=policy)
+    return on_workbench("status", display_of(json, quiet, verbose), settings, use_case)

@@ -1,0 +1,53 @@
+"""`impctl verify`: compare stored sketches with recapture."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from impctl.cli.job import Job, display_of, on_workbench
+from impctl.cli.options import (
+    AsJson,
+    QueryNames,
+    Quiet,
+    SparkProfile,
+    StoreFolder,
+    Verbose,
+    WorkloadFile,
+    settings_of,
+)
+
+if TYPE_CHECKING:
+    from impctl.app.results import Outcome
+    from impctl.app.workbench import Workbench
+
+
+def verify(
+    workload: WorkloadFile,
+    query: QueryNames = None,
+    results: Annotated[
+        bool, typer.Option("--results", help="Also run each query with and without its sketch.")
+    ] = False,
+    store: StoreFolder = None,
+    spark_profile: SparkProfile = None,
+    json: AsJson = False,
+    quiet: Quiet = False,
+    verbose: Verbose = 0,
+) -> Job:
+    """Compare stored sketches with recapture (starts Spark).
+
+    A sound sketch covers the accurate one; fragments beyond it are its slack.
+
+    Ends with exit code 5 where a sketch is too small or a result differs.
+
+    Example: impctl verify workloads/running-example.yaml --results
+    """
+
+    def use_case(bench: Workbench) -> Outcome:
+        from impctl.app.verify import verify
+
+        return verify(bench, tuple(query or ()), results)
+
+    settings = settings_of(workload, store=store, spark_profile=spark_profile)
+    return on_workbench("verify", display_of(json, quiet, verbose), settings, use_case)

@@ -1,0 +1,70 @@
+"""What a command asks for: a `Job`, made from its flags and run by the boundary.
+
+Law: making a job opens no file and imports no use case; both happen when it runs. So an error of
+the use case never passes through the argument parser, which would treat it as its own.
+Out of scope: rendering and exit codes (`cli.boundary`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from impctl.errors import UsageError
+
+if TYPE_CHECKING:
+    from impctl.app.reporter import Reporter
+    from impctl.app.results import Outcome
+    from impctl.app.settings import Settings
+    from impctl.app.workbench import Workbench
+
+
+@dataclass(frozen=True, slots=True)
+class Display:
+    """How to show things; `verbosity` is -1 quiet, 0, 1 progress lines, 2 traces as well."""
+
+    json: bool = False
+    verbosity: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A command ready to run; `document` says that `work` gives one text, printed as it is."""
+
+    command: str
+    display: Display
+    work: Callable[[Reporter], Outcome | str]
+
+
+def display_of(json: bool, quiet: bool, verbose: int) -> Display:
+    """The display that the common flags ask for."""
+    if quiet and verbose:
+        raise UsageError("`--quiet` and `--verbose` exclude each other", hint="give one of them")
+    return Display(json, -1 if quiet else min(verbose, 2))
+
+
+def on_workbench(
+    command: str,
+    display: Display,
+    settings: Settings,
+    use_case: Callable[[Workbench], Outcome],
+) -> Job:
+    """A job that opens the workload first and closes it after `use_case`."""
+
+    def work(reporter: Reporter) -> Outcome:
+        from impctl.app.workbench import open_workbench
+
+        with open_workbench(settings, reporter) as bench:
+            return use_case(bench)
+
+    return Job(command, display, work)
+
+
+def one_query(command: str, names: list[str] | None) -> str | None:
+    """The query of a command that takes one; None leaves it to a workload with a single query."""
+    if names is not None and len(names) > 1:
+        raise UsageError(
+            f"Command `{command}` takes one query, not {len(names)}", hint="give `--query` once"
+        )
+    return names[0] if names else None

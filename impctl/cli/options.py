@@ -1,0 +1,105 @@
+"""The options that commands share, each with its help text, default and variable.
+
+Law: an option that can be unset is None then; the flag wins over the variable.
+Out of scope: options of one command only (they stand in its file).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from impctl.app.envvars import LOCK_TIMEOUT, POLICY, SPARK_PROFILE, STORE
+from impctl.app.settings import Policy, Settings
+
+WORKLOAD_HELP = "Workload file (YAML)."
+
+WorkloadFile = Annotated[Path, typer.Argument(metavar="WORKLOAD", help=WORKLOAD_HELP)]
+
+QueryNames = Annotated[
+    list[str] | None,
+    typer.Option("--query", metavar="NAME", help="Only this query; repeat for more. Default: all."),
+]
+
+OneQuery = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--query", metavar="NAME", help="The query. Default: the only one of the workload."
+    ),
+]
+
+StoreFolder = Annotated[
+    Path | None,
+    typer.Option(
+        "--store",
+        metavar="FOLDER",
+        envvar=STORE,
+        show_default=False,
+        help="Folder of sketches and state. Default: `store` of the workload file, else .impctl.",
+    ),
+]
+
+PolicyName = Annotated[
+    Policy | None,
+    typer.Option(
+        "--policy",
+        envvar=POLICY,
+        show_default=False,
+        help="What maintaining may do, for every query of this run. Default: as the file says.",
+    ),
+]
+
+LockTimeout = Annotated[
+    float | None,
+    typer.Option(
+        "--lock-timeout",
+        metavar="SECONDS",
+        min=0,
+        envvar=LOCK_TIMEOUT,
+        show_default=False,
+        help="How long to wait for another writer. Default: 10.",
+    ),
+]
+
+SparkProfile = Annotated[
+    Path | None,
+    typer.Option(
+        "--spark-profile",
+        metavar="FILE",
+        envvar=SPARK_PROFILE,
+        show_default=False,
+        help="YAML file with Spark settings that win over `spark` of the workload file.",
+    ),
+]
+
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done; write nothing.")]
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document, on failure too.")]
+
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print results and errors only.")]
+
+Verbose = Annotated[
+    int,
+    typer.Option(
+        "--verbose",
+        "-v",
+        count=True,
+        show_default=False,
+        help="Say each step on stderr; -vv also shows the trace of an error.",
+    ),
+]
+
+
+def settings_of(
+    workload: Path,
+    *,
+    store: Path | None = None,
+    policy: Policy | None = None,
+    lock_timeout: float | None = None,
+    spark_profile: Path | None = None,
+    dry_run: bool = False,
+) -> Settings:
+    """The settings of a run, from its flags and variables."""
+    return Settings(workload, store, policy, lock_timeout, spark_profile, dry_run)

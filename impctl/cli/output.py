@@ -1,0 +1,78 @@
+"""What a renderer must be able to show: one method per result type, then the end of the run.
+
+Law: `show` is the only dispatch over results and is exhaustive, so a new result type cannot be
+left out of one renderer. Out of scope: how things look (`output_text`, `output_json`).
+"""
+
+from __future__ import annotations
+
+from typing import Protocol, assert_never
+
+from impctl.app.results import (
+    ApplyResult,
+    BenchResult,
+    CaptureResult,
+    CheckResult,
+    ExplainResult,
+    Failure,
+    GenerateResult,
+    MaintainResult,
+    QueryResult,
+    Result,
+    RewriteResult,
+    StatusResult,
+    VerifyResult,
+)
+
+
+class Output(Protocol):
+    """Shows the results of one run, then how it ended; `end` is called once, last."""
+
+    def check(self, result: CheckResult) -> None: ...
+    def capture(self, result: CaptureResult) -> None: ...
+    def apply(self, result: ApplyResult) -> None: ...
+    def maintain(self, result: MaintainResult) -> None: ...
+    def rewrite(self, result: RewriteResult) -> None: ...
+    def query(self, result: QueryResult) -> None: ...
+    def status(self, result: StatusResult) -> None: ...
+    def explain(self, result: ExplainResult) -> None: ...
+    def verify(self, result: VerifyResult) -> None: ...
+    def bench(self, result: BenchResult) -> None: ...
+    def generate(self, result: GenerateResult) -> None: ...
+
+    def document(self, text: str) -> None:
+        """A text that is a whole document of its own, shown as it is."""
+
+    def end(
+        self, warnings: tuple[str, ...], failures: tuple[Failure, ...], decisive: Failure | None
+    ) -> None:
+        """Warnings and failures; `decisive` is the failure that gave the exit code."""
+
+
+def show(output: Output, result: Result) -> None:
+    """Show one result by the method for its type."""
+    match result:
+        case CheckResult():
+            output.check(result)
+        case CaptureResult():
+            output.capture(result)
+        case ApplyResult():
+            output.apply(result)
+        case MaintainResult():
+            output.maintain(result)
+        case RewriteResult():
+            output.rewrite(result)
+        case QueryResult():
+            output.query(result)
+        case StatusResult():
+            output.status(result)
+        case ExplainResult():
+            output.explain(result)
+        case VerifyResult():
+            output.verify(result)
+        case BenchResult():
+            output.bench(result)
+        case GenerateResult():
+            output.generate(result)
+        case _:
+            assert_never(result)

@@ -1,0 +1,113 @@
+"""One JSON document on stdout per run, in the envelope that `docs/json.md` describes.
+
+Law: the document is written once, at the end, whatever happened; it is strict JSON, so numbers
+that JSON lacks are the texts "NaN", "Infinity" and "-Infinity", decimals are texts, dates ISO.
+Out of scope: text for people (`output_text`).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from datetime import date, datetime
+from decimal import Decimal
+from typing import TextIO
+
+from impctl.app.results import SCHEMA_VERSION, Failure, Result
+from impctl.errors import Location, Problem, WorkloadError
+
+Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
+
+
+class JsonOutput:
+    """Collects results and prints the envelope at the end."""
+
+    def __init__(self, command: str | None, stdout: TextIO) -> None:
+        self._command = command
+        self._stdout = stdout
+        self._results: list[Json] = []
+
+    def _keep(self, result: Result) -> None:
+        self._results.append(to_json(result))
+
+    check = capture = apply = maintain = rewrite = query = _keep
+    status = explain = verify = bench = generate = _keep
+
+    def document(self, text: str) -> None:
+        """A JSON text becomes the one result."""
+        self._results.append(json.loads(text))
+
+    def end(
+        self, warnings: tuple[str, ...], failures: tuple[Failure, ...], decisive: Failure | None
+    ) -> None:
+        """Print the document."""
+        envelope: dict[str, Json] = {
+            "schema_version": SCHEMA_VERSION,
+            "command": self._command,
+            "ok": decisive is None,
+            "results": self._results,
+            "warnings": list(warnings),
+            "error": None if decisive is None else _error(decisive, failures),
+        }
+        text = json.dumps(envelope, ensure_ascii=False, allow_nan=False)
+        self._stdout.write(text.encode("utf-8", "backslashreplace").decode() + "\n")
+
+
+def to_json(value: object) -> Json:
+    """A result, or any value in one, as JSON can say it."""
+    match value:
+        case None | bool() | str():
+            return value if value is None or isinstance(value, bool) else str(value)
+        case int():
+            return int(value)
+        case float():
+            return value if math.isfinite(value) else _not_finite(value)
+        case Decimal():
+            return format(value, "f") if value.is_finite() else str(value)
+        case datetime() | date():
+            return value.isoformat()
+        case bytes():
+            return value.hex()
+        case Location():
+            return {"file": value.file, "line": value.line, "column": value.column}
+        case Mapping():
+            return {str(key): to_json(inner) for key, inner in value.items()}
+        case tuple() | list():
+            return [to_json(inner) for inner in value]
+        case _ if is_dataclass(value):
+            return {part.name: to_json(getattr(value, part.name)) for part in fields(value)}
+    raise TypeError(f"A result holds a value of type `{type(value).__name__}`")
+
+
+def _not_finite(value: float) -> str:
+    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+
+
+def _error(decisive: Failure, failures: tuple[Failure, ...]) -> Json:
+    """The failure that decides the exit code; all of them under `failures` where there are more."""
+    entry = _failure(decisive)
+    if len(failures) > 1:
+        entry["failures"] = [_failure(failure) for failure in failures]
+    return entry
+
+
+def _failure(failure: Failure) -> dict[str, Json]:
+    error = failure.error
+    entry: dict[str, Json] = {"code": error.code, "message": error.message, "hint": error.hint}
+    if error.location is not None:
+        entry["location"] = to_json(error.location)
+    if failure.query is not None:
+        entry["query"] = failure.query
+    if isinstance(error, WorkloadError):
+        entry["problems"] = [_problem(problem) for problem in error.problems]
+    return entry
+
+
+def _problem(problem: Problem) -> Json:
+    return {
+        "message": problem.message,
+        "hint": problem.hint,
+        "location": to_json(problem.location),
+    }

@@ -1,0 +1,218 @@
+"""Results as text for people: a line per query, then reasons, at 80 columns and without colour.
+
+Law: results go to stdout, what is said about them to stderr; user text is printed as it is, with
+no markup and no control characters. Out of scope: JSON (`output_json`), progress (`progress`).
+"""
+
+from __future__ import annotations
+
+from typing import TextIO
+
+from impctl.app.results import (
+    ApplyResult,
+    BenchResult,
+    CandidateEntry,
+    CaptureResult,
+    CheckResult,
+    ExplainResult,
+    Failure,
+    GenerateResult,
+    MaintainResult,
+    QueryResult,
+    RewriteResult,
+    StatusResult,
+    VerifyResult,
+)
+from impctl.cli.output_errors import failure_lines
+from impctl.cli.output_table import table_lines
+from impctl.cli.wording import (
+    count_text,
+    duration_text,
+    fragments_text,
+    plain,
+    size_text,
+    sketches_text,
+    versions_text,
+)
+
+
+class TextOutput:
+    """Prints each result as it comes."""
+
+    def __init__(self, stdout: TextIO, stderr: TextIO, *, quiet: bool, colour: bool) -> None:
+        self._stdout = stdout
+        self._stderr = stderr
+        self._quiet = quiet
+        self._colour = colour
+
+    def check(self, result: CheckResult) -> None:
+        """Supported or not, how it would be maintained, and the attributes looked at."""
+        how = f"supported, {result.mode}" if result.mode is not None else "supported"
+        self._say(f"{result.query}: {how if result.supported else 'not supported'}")
+        self._detail(result.reason)
+        self._candidates(result.candidates)
+
+    def capture(self, result: CaptureResult) -> None:
+        """The sketch, and what it rests on."""
+        done = "captured" if result.action == "capture" else result.action
+        self._say(f"{result.query}: {done} {sketches_text(result.sketches)}")
+        self._detail(
+            f"{versions_text(result.versions)}, maintained by {result.mode}, "
+            f"{duration_text(result.elapsed_ms)} (Spark {duration_text(result.spark_ms)})"
+        )
+        for assumption in result.assumptions:
+            self._detail(f"rests on: {assumption}")
+
+    def apply(self, result: ApplyResult) -> None:
+        """The new version and what changed."""
+        at = "not committed" if result.version is None else f"version {result.version}"
+        counts = (
+            f"{result.inserted:,} inserted, {result.deleted:,} deleted, {result.updated:,} updated"
+        )
+        self._say(f"{result.name}: {result.table} {at}, {counts}")
+
+    def maintain(self, result: MaintainResult) -> None:
+        """What was done, over which versions, what moved, and why this way."""
+        sketch = f"{result.table}.{result.attribute}"
+        versions = versions_text(result.versions, result.since)
+        self._say(f"{result.query}: {result.action} {versions}, {sketch}{_moved(result)}")
+        self._detail(
+            f"{count_text(result.changes, 'change')} in {duration_text(result.elapsed_ms)} "
+            f"(read {duration_text(result.read_ms)}, engine {duration_text(result.engine_ms)}, "
+            f"commit {duration_text(result.commit_ms)})"
+        )
+        self._detail(f"{result.reason} [{result.reason_code}]" if result.reason else "")
+        for step in result.steps:
+            self._detail(
+                f"step {versions_text(step.versions)}: {step.action}, "
+                f"{count_text(step.changes, 'change')}, +{len(step.added)} -{len(step.removed)} "
+                f"fragments, {duration_text(step.elapsed_ms)}"
+            )
+
+    def rewrite(self, result: RewriteResult) -> None:
+        """SQL alone on stdout, so that it can be piped on; the rest on stderr."""
+        self._stdout.write(result.sql.rstrip("\n") + "\n")
+        files = f"reads {result.files_kept} of {count_text(result.files_total, 'file')}"
+        self._note(f"{result.query}: {sketches_text(result.sketches)}, {files}")
+
+    def query(self, result: QueryResult) -> None:
+        """The rows as a table on stdout; what the sketch saved on stderr."""
+        for line in table_lines(result.columns, result.rows):
+            self._stdout.write(line + "\n")
+        self._note(
+            f"{result.query}: {count_text(result.row_count, 'row')}, "
+            f"read {result.files_kept} of {count_text(result.files_total, 'file')} "
+            f"at {versions_text(result.versions)} in {duration_text(result.elapsed_ms)}"
+        )
+        if result.reason:
+            self._note(f"  sketch: {result.action}, {result.reason}")
+
+    def status(self, result: StatusResult) -> None:
+        """Current, stale or not captured; the sketch; what was done last."""
+        if not result.versions:
+            self._say(f"{result.query}: not captured (policy {result.policy})")
+            return
+        state = "stale" if result.stale else "current"
+        self._say(f"{result.query}: {state}, {sketches_text(result.sketches)}")
+        mode = "" if result.mode is None else f", maintained by {result.mode}"
+        self._detail(
+            f"{versions_text(result.versions)}{mode}, policy {result.policy}, "
+            f"state {size_text(result.state_bytes)}"
+        )
+        pending = {table: count for table, count in result.pending_versions.items() if count}
+        for table, count in pending.items():
+            self._detail(f"{table} has {count_text(count, 'newer version')}")
+        if result.last_action is not None:
+            because = "" if not result.last_reason else f", {result.last_reason}"
+            self._detail(f"last: {result.last_action}{because}")
+
+    def explain(self, result: ExplainResult) -> None:
+        """How and why, the plan with each operator's way, the attributes."""
+        self._say(f"{result.query}: {result.mode} (policy {result.policy})")
+        self._detail(result.reason)
+        for line in result.plan:
+            place = "" if line.place is None else f" ({line.place})"
+            how = f" -- {line.how}" if line.how else ""
+            why = f": {line.why}" if line.why else ""
+            indent = "  " * line.depth
+            self._detail(f"{indent}{line.operator} {line.detail}".rstrip() + how + why + place)
+        self._candidates(result.attributes)
+
+    def verify(self, result: VerifyResult) -> None:
+        """Sound or not, and how far from accurate."""
+        sound = "sound" if result.covers and result.results_equal is not False else "NOT SOUND"
+        equal = {None: "", True: ", results equal", False: ", results differ"}
+        self._say(
+            f"{result.query}: {sound}, {result.table}.{result.attribute} slack {result.slack} "
+            f"at {versions_text(result.versions)}{equal[result.results_equal]}"
+        )
+        if result.missing:
+            self._detail(f"missing {fragments_text(result.missing)}")
+        if result.extra:
+            self._detail(f"more than needed {fragments_text(result.extra)}")
+
+    def bench(self, result: BenchResult) -> None:
+        """Maintaining against recapture, with its parts."""
+        sound = f"slack {result.slack}" if result.covers else "NOT SOUND"
+        self._say(
+            f"{result.query}: {count_text(result.delta_rows, 'change')}, "
+            f"maintain {duration_text(result.maintain_ms)}, "
+            f"recapture {duration_text(result.recapture_ms)}, ratio {result.ratio:.3g}, {sound}"
+        )
+        self._detail(
+            f"read {duration_text(result.read_ms)}, engine {duration_text(result.engine_ms)}, "
+            f"commit {duration_text(result.commit_ms)}; "
+            f"median of {result.repeat}, spread {result.spread:.0%}"
+        )
+        if result.plain_ms is not None and result.sketch_ms is not None:
+            self._detail(
+                f"query {duration_text(result.plain_ms)}, "
+                f"with its sketch {duration_text(result.sketch_ms)}"
+            )
+
+    def generate(self, result: GenerateResult) -> None:
+        """Where the table is."""
+        rows = count_text(result.rows, "row")
+        self._say(f"{result.table}: {rows}, version {result.version}, {result.path}")
+
+    def document(self, text: str) -> None:
+        """The text, as it is."""
+        self._stdout.write(text.rstrip("\n") + "\n")
+
+    def end(
+        self, warnings: tuple[str, ...], failures: tuple[Failure, ...], decisive: Failure | None
+    ) -> None:
+        """Warnings (unless quiet) and every failure on stderr."""
+        self._stdout.flush()
+        for warning in warnings:
+            self._note(self._marked("warning", "33") + f": {plain(warning)}", is_plain=True)
+        for failure in failures:
+            for line in failure_lines(failure, self._marked):
+                self._stderr.write(line + "\n")
+
+    def _say(self, line: str) -> None:
+        self._stdout.write(plain(line) + "\n")
+
+    def _detail(self, line: str) -> None:
+        if line:
+            self._stdout.write(f"  {plain(line)}\n")
+
+    def _note(self, line: str, *, is_plain: bool = False) -> None:
+        if not self._quiet:
+            self._stderr.write((line if is_plain else plain(line)) + "\n")
+
+    def _candidates(self, candidates: tuple[CandidateEntry, ...]) -> None:
+        for entry in candidates:
+            safe = "safe" if entry.safe else "not safe"
+            chosen = ", chosen" if entry.chosen else ""
+            why = f": {entry.reason}" if entry.reason else ""
+            self._detail(f"{entry.table}.{entry.attribute} {safe}{chosen}{why}")
+
+    def _marked(self, word: str, colour: str) -> str:
+        return f"\x1b[{colour}m{word}\x1b[0m" if self._colour else word
+
+
+def _moved(result: MaintainResult) -> str:
+    added = f" +{fragments_text(result.added)}" if result.added else ""
+    removed = f" -{fragments_text(result.removed)}" if result.removed else ""
+    return added + removed if added or removed else " unchanged"

@@ -1,0 +1,81 @@
+"""How fragments, versions, durations and user text read in a line of text.
+
+Law: text from outside is shown with control characters escaped, so that it cannot drive a
+terminal. Out of scope: whole lines (`output_text`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+from impctl.app.results import SketchEntry
+
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_SHOWN_RUNS = 6
+
+
+def plain(text: str) -> str:
+    """`text` with control characters (not tab and newline) escaped."""
+    return _CONTROL.sub(lambda match: f"\\x{ord(match.group()):02x}", text)
+
+
+def fragments_text(fragments: Sequence[int], total: int | None = None) -> str:
+    """`{0-2, 7}`; long lists are cut after some runs, with the number of fragments."""
+    runs: list[list[int]] = []
+    for fragment in sorted(fragments):
+        if fragment == total:
+            continue
+        if runs and runs[-1][1] == fragment - 1:
+            runs[-1][1] = fragment
+        else:
+            runs.append([fragment, fragment])
+    words = [str(a) if a == b else f"{a}-{b}" for a, b in runs[:_SHOWN_RUNS]]
+    words += ["..."] if len(runs) > _SHOWN_RUNS else []
+    words += ["NULL"] if total is not None and total in fragments else []
+    return "{" + ", ".join(words) + "}"
+
+
+def sketch_text(sketch: SketchEntry) -> str:
+    """`sales.price 2 of 4 {2, 3}`; NULL's fragment is not among the counted ones."""
+    counted = sum(1 for fragment in sketch.fragments if fragment != sketch.total)
+    shown = fragments_text(sketch.fragments, sketch.total)
+    return plain(f"{sketch.table}.{sketch.attribute} {counted} of {sketch.total} {shown}")
+
+
+def sketches_text(sketches: Sequence[SketchEntry]) -> str:
+    """All sketches of a query on one line."""
+    return "; ".join(sketch_text(sketch) for sketch in sketches) or "no sketch"
+
+
+def versions_text(versions: Mapping[str, int], since: Mapping[str, int] | None = None) -> str:
+    """`sales@1`, or `sales@0..1` for the way from one version to another."""
+
+    def one(table: str, version: int) -> str:
+        start = version if since is None else since.get(table, version)
+        return f"{table}@{version}" if start == version else f"{table}@{start}..{version}"
+
+    return plain(", ".join(one(table, version) for table, version in versions.items()))
+
+
+def duration_text(milliseconds: float) -> str:
+    """Three digits that matter, in ms, s or min."""
+    if milliseconds < 1000:
+        return f"{milliseconds:.3g} ms" if milliseconds < 999.5 else "1 s"
+    seconds = milliseconds / 1000
+    return f"{seconds:.3g} s" if seconds < 100 else f"{seconds / 60:.3g} min"
+
+
+def size_text(count: int) -> str:
+    """Bytes in the largest unit that keeps the number at 1 or more."""
+    size = float(count)
+    for unit in ("B", "KB", "MB", "GB"):
+        if size < 1000 or unit == "GB":
+            break
+        size /= 1000
+    return f"{size:.3g} {unit}"
+
+
+def count_text(count: int, noun: str) -> str:
+    """`1 change`, `1,000 changes`."""
+    return f"{count:,} {noun}" + ("" if count == 1 else "s")
