@@ -1,0 +1,341 @@
+"""Scalar expressions over plain Python values, one row at a time: slow, short, obviously right.
+
+Law: NULL is None; integers and decimals are exact; doubles are floats. NaN equals NaN and is the
+greatest, -0.0 equals 0.0. What fails in Spark under ANSI rules raises `ReferenceFailure`; what this
+evaluator does not know raises `ReferenceLimit`, never a guess.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import struct
+from collections.abc import Mapping
+from decimal import Decimal
+from fractions import Fraction
+
+from impctl.aliases import AttributeId
+from impctl.data.schema import Kind, SqlType
+from impctl.expr.nodes import (
+    And,
+    Arithmetic,
+    ArithmeticOp,
+    Call,
+    Case,
+    Cast,
+    Coalesce,
+    ColumnRef,
+    Compare,
+    CompareOp,
+    Expr,
+    InList,
+    IsNull,
+    Like,
+    Literal,
+    Mean,
+    Negate,
+    Not,
+    Or,
+)
+from impctl.expr.types import arithmetic_type, narrowed, type_of
+
+Value = bool | int | float | str | bytes | Decimal | None
+Row = Mapping[AttributeId, Value]
+
+_BITS = {Kind.BYTE: 8, Kind.SHORT: 16, Kind.INTEGER: 32, Kind.LONG: 64}
+
+
+class ReferenceFailure(Exception):
+    """The query itself fails on this row, as it would in Spark."""
+
+
+class ReferenceLimit(Exception):
+    """This evaluator does not know the construct."""
+
+
+def value_of(expr: Expr, row: Row) -> Value:
+    """The expression's value on one row."""
+    match expr:
+        case Literal():
+            return _typed(expr.value, expr.type)
+        case ColumnRef():
+            return row[expr.id]
+        case Arithmetic():
+            return _arithmetic(expr, row)
+        case Negate():
+            return _negated(value_of(expr.operand, row), type_of(expr.operand))
+        case Compare():
+            return compared(expr.op, value_of(expr.left, row), value_of(expr.right, row))
+        case And():
+            return _all([value_of(part, row) for part in expr.operands])
+        case Or():
+            found = _all([_not(value_of(part, row)) for part in expr.operands])
+            return _not(found)
+        case Not():
+            return _not(value_of(expr.operand, row))
+        case IsNull():
+            return value_of(expr.operand, row) is None
+        case InList():
+            operand = value_of(expr.operand, row)
+            equal = [compared(CompareOp.EQUAL, operand, value_of(o, row)) for o in expr.options]
+            return _not(_all([_not(one) for one in equal]))
+        case Like():
+            return _like(value_of(expr.operand, row), expr.pattern, expr.escape)
+        case Case():
+            for condition, result in expr.branches:
+                if value_of(condition, row) is True:
+                    return _typed(value_of(result, row), type_of(expr))
+            return _typed(value_of(expr.default, row), type_of(expr))
+        case Coalesce():
+            for part in expr.operands:
+                found = value_of(part, row)
+                if found is not None:
+                    return _typed(found, type_of(expr))
+            return None
+        case Cast():
+            return cast_value(value_of(expr.operand, row), type_of(expr.operand), expr.type)
+        case Mean():
+            return mean_of(value_of(expr.total, row), value_of(expr.count, row), expr.type)
+        case Call():
+            return _call(expr, row)
+
+
+def is_true(expr: Expr | None, row: Row) -> bool:
+    """Whether a condition lets the row through; no condition does."""
+    return expr is None or value_of(expr, row) is True
+
+
+def _all(parts: list[Value]) -> Value:
+    if any(part is False for part in parts):
+        return False
+    return None if any(part is None for part in parts) else True
+
+
+def _not(value: Value) -> Value:
+    return None if value is None else not value
+
+
+def sort_key(value: Value) -> tuple[int, object]:
+    """A key that orders the known values of one column as Spark does."""
+    if isinstance(value, float):
+        return (1, 0) if math.isnan(value) else (0, value + 0.0)
+    return (0, value)
+
+
+def identity(value: Value) -> object:
+    """A hashable key that is equal for values which GROUP BY puts together."""
+    if isinstance(value, float):
+        return "NaN" if math.isnan(value) else (0.0 if value == 0 else value)
+    return ("null",) if value is None else value
+
+
+def _number(value: Value) -> Fraction:
+    assert isinstance(value, int | Decimal)
+    return Fraction(value)
+
+
+def compared(op: CompareOp, left: Value, right: Value) -> Value:
+    """`left op right` in three-valued logic."""
+    if op is CompareOp.NULL_SAFE_EQUAL:
+        if left is None or right is None:
+            return left is None and right is None
+        return compared(CompareOp.EQUAL, left, right)
+    if left is None or right is None:
+        return None
+    if isinstance(left, float) or isinstance(right, float):
+        left, right = float(left), float(right)
+    a, b = sort_key(left), sort_key(right)
+    match op:
+        case CompareOp.EQUAL:
+            return a == b
+        case CompareOp.NOT_EQUAL:
+            return a != b
+        case CompareOp.LESS:
+            return a < b
+        case CompareOp.LESS_EQUAL:
+            return a <= b
+        case CompareOp.GREATER:
+            return a > b
+        case CompareOp.GREATER_EQUAL:
+            return a >= b
+
+
+def _typed(value: Value, found: SqlType | None) -> Value:
+    """The value in the Python form of the type."""
+    if value is None or found is None or isinstance(value, bool):
+        return value
+    if found.is_fractional and not isinstance(value, str):
+        return float(value)
+    if found.kind is Kind.DECIMAL and isinstance(value, int | Decimal | str):
+        return fit_decimal(Fraction(Decimal(str(value))), found)
+    return value
+
+
+def fit_decimal(value: Fraction, found: SqlType) -> Decimal:
+    """Rounded half up to the scale; a failure where the precision does not hold it."""
+    unit = 10**found.scale
+    whole = _half_up(value * unit)
+    if abs(whole) >= 10**found.precision:
+        raise ReferenceFailure(f"{value} does not fit {found}")
+    return Decimal(whole).scaleb(-found.scale, context=_WIDE)
+
+
+def _half_up(value: Fraction) -> int:
+    size = (2 * abs(value.numerator) + value.denominator) // (2 * value.denominator)
+    return -size if value < 0 else size
+
+
+def _wide() -> object:
+    from decimal import Context
+
+    return Context(prec=120)
+
+
+_WIDE = _wide()
+
+
+def fit_integer(value: int, found: SqlType) -> int:
+    """The value, or a failure where the integral type does not hold it."""
+    half = 1 << (_BITS[found.kind] - 1)
+    if not -half <= value < half:
+        raise ReferenceFailure(f"{value} does not fit {found}")
+    return value
+
+
+def _arithmetic(expr: Arithmetic, row: Row) -> Value:
+    left, right = value_of(expr.left, row), value_of(expr.right, row)
+    types = type_of(expr.left), type_of(expr.right)
+    if types[0] is None or types[1] is None:
+        raise ReferenceLimit(f"types of {expr}")
+    own_left = narrowed(expr.left, types[0], types[1])
+    own_right = narrowed(expr.right, types[1], types[0])
+    found = arithmetic_type(expr.op, own_left, own_right)
+    if found is None:
+        raise ReferenceLimit(f"arithmetic on {types}")
+    if left is None or right is None:
+        return None
+    if found.is_fractional:
+        value = _of_doubles(expr.op, float(left), float(right))
+        return _single(value) if found.kind is Kind.FLOAT else value
+    exact = _of_numbers(expr.op, _number(left), _number(right))
+    if found.is_integral:
+        return fit_integer(int(exact), found)
+    if expr.op is ArithmeticOp.DIVIDE:
+        exact = Fraction(_half_up(exact * 10**38), 10**38)
+    return fit_decimal(exact, found)
+
+
+def _single(value: float) -> float:
+    return float(struct.unpack("f", struct.pack("f", value))[0])
+
+
+def _of_doubles(op: ArithmeticOp, a: float, b: float) -> float:
+    if op in (ArithmeticOp.DIVIDE, ArithmeticOp.REMAINDER) and b == 0:
+        raise ReferenceFailure("division by zero")
+    match op:
+        case ArithmeticOp.ADD:
+            return a + b
+        case ArithmeticOp.SUBTRACT:
+            return a - b
+        case ArithmeticOp.MULTIPLY:
+            return a * b
+        case ArithmeticOp.DIVIDE:
+            return a / b
+        case ArithmeticOp.REMAINDER:
+            return math.nan if math.isinf(a) or math.isnan(a) else math.fmod(a, b)
+        case ArithmeticOp.INTEGER_DIVIDE:
+            raise ReferenceLimit("div of doubles")
+
+
+def _of_numbers(op: ArithmeticOp, a: Fraction, b: Fraction) -> Fraction:
+    dividing = op not in (ArithmeticOp.ADD, ArithmeticOp.SUBTRACT, ArithmeticOp.MULTIPLY)
+    if dividing and b == 0:
+        raise ReferenceFailure("division by zero")
+    match op:
+        case ArithmeticOp.ADD:
+            return a + b
+        case ArithmeticOp.SUBTRACT:
+            return a - b
+        case ArithmeticOp.MULTIPLY:
+            return a * b
+        case ArithmeticOp.DIVIDE:
+            return a / b
+        case ArithmeticOp.INTEGER_DIVIDE:
+            return Fraction(math.trunc(a / b))
+        case ArithmeticOp.REMAINDER:
+            return a - b * math.trunc(a / b)
+
+
+def _negated(value: Value, found: SqlType | None) -> Value:
+    if value is None:
+        return None
+    if isinstance(value, float):
+        return -value
+    if isinstance(value, int) and found is not None and found.is_integral:
+        return fit_integer(-value, found)
+    if isinstance(value, Decimal):
+        return value.copy_negate() if value else value
+    raise ReferenceLimit(f"-{value!r}")
+
+
+def _like(value: Value, pattern: str, escape: str) -> Value:
+    if value is None:
+        return None
+    text, position = "", 0
+    while position < len(pattern):
+        sign = pattern[position]
+        if sign == escape:
+            position += 1
+            sign = re.escape(pattern[position])
+        else:
+            sign = {"%": ".*", "_": "."}.get(sign, re.escape(sign))
+        text, position = text + sign, position + 1
+    return re.fullmatch(text, str(value), re.DOTALL) is not None
+
+
+def cast_value(value: Value, source: SqlType | None, target: SqlType) -> Value:
+    """CAST under ANSI rules, between numbers and from BOOLEAN; the rest is not known here."""
+    if value is None or source == target:
+        return value
+    if source is not None and source.kind is Kind.BOOLEAN:
+        value = int(bool(value))
+    elif source is None or not source.is_numeric:
+        raise ReferenceLimit(f"cast from {source} to {target}")
+    if target.is_fractional:
+        return _single(float(value)) if target.kind is Kind.FLOAT else float(value)
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            raise ReferenceFailure(f"{value} does not fit {target}")
+        exact = Fraction(value)
+    else:
+        exact = _number(value)
+    if target.is_integral:
+        return fit_integer(math.trunc(exact), target)
+    if target.kind is Kind.DECIMAL:
+        return fit_decimal(exact, target)
+    raise ReferenceLimit(f"cast from {source} to {target}")
+
+
+def mean_of(total: Value, count: Value, found: SqlType) -> Value:
+    """AVG's last step."""
+    if total is None or not count:
+        return None
+    assert isinstance(count, int)
+    if found.is_fractional:
+        return float(total) / count
+    exact = Fraction(_half_up(_number(total) / count * 10**38), 10**38)
+    return fit_decimal(exact, found)
+
+
+def _call(expr: Call, row: Row) -> Value:
+    values = [value_of(argument, row) for argument in expr.arguments]
+    match expr.name.lower(), values:
+        case "abs", [None]:
+            return None
+        case "abs", [int() as value]:
+            found = type_of(expr.arguments[0])
+            return fit_integer(abs(value), found) if found is not None else abs(value)
+        case "abs", [float() | Decimal() as value]:
+            return abs(value)
+        case _:
+            raise ReferenceLimit(f"function {expr.name}")

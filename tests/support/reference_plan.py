@@ -1,0 +1,371 @@
+"""Plans over lists of dicts by bag algebra, in plain Python: slow, short, obviously right.
+
+Law: `evaluate` gives the bag of rows Spark gives (the order of the list means nothing). Where SQL
+leaves a choice (ties in top-k and row_number), rows are taken in the order of their contents, or
+as `shuffle` orders them. `annotate` also says which rows of which access each result row comes
+from, and for every top-k which rows its first rows come from, ties included (the barrier).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from impctl.aliases import AccessId, AttributeId, ColumnName, TableName
+from impctl.plan.nodes import (
+    Aggregate,
+    AggregateCall,
+    Distinct,
+    Join,
+    JoinKind,
+    Plan,
+    Project,
+    Scan,
+    Select,
+    SetKind,
+    SetOperation,
+    Sort,
+    SortKey,
+    TopK,
+    Window,
+    WindowCall,
+    attributes_of,
+    nodes_of,
+)
+from tests.support.reference_aggregate import aggregate_value
+from tests.support.reference_expr import (
+    ReferenceLimit,
+    Value,
+    identity,
+    is_true,
+    sort_key,
+    value_of,
+)
+
+Tables = Mapping[TableName, Sequence[Mapping[ColumnName, Value]]]
+Lineage = frozenset[tuple[AccessId, int]]
+Instances = Mapping[AccessId, Collection[int]]
+"""Row numbers an access may see; an access not named sees the whole table."""
+
+_NOTHING: Lineage = frozenset()
+
+
+@dataclass(frozen=True)
+class Tuple:
+    """A row of some node and what it comes from."""
+
+    values: Mapping[AttributeId, Value]
+    lineage: Lineage
+
+
+@dataclass(frozen=True)
+class Annotated:
+    """Result rows with lineage, and that of each top-k's first rows (by position in `nodes_of`)."""
+
+    rows: tuple[tuple[tuple[Value, ...], Lineage], ...]
+    first_rows: Mapping[int, Lineage]
+
+    @property
+    def lineage(self) -> Lineage:
+        """Everything the result rows come from."""
+        return _NOTHING.union(*(lineage for _, lineage in self.rows))
+
+
+def evaluate(
+    root: Plan,
+    tables: Tables,
+    instances: Instances | None = None,
+    shuffle: Callable[[list[Tuple]], None] | None = None,
+) -> list[tuple[Value, ...]]:
+    """The rows of the plan, as tuples in the order of `attributes_of(root)`."""
+    return [row for row, _ in annotate(root, tables, instances, shuffle).rows]
+
+
+def annotate(
+    root: Plan,
+    tables: Tables,
+    instances: Instances | None = None,
+    shuffle: Callable[[list[Tuple]], None] | None = None,
+) -> Annotated:
+    """The rows of the plan with their lineage."""
+    run = _Run(tables, {} if instances is None else instances, shuffle)
+    outputs = attributes_of(root)
+    rows = run.rows_of(root, 0)
+    return Annotated(
+        tuple((tuple(row.values[a.id] for a in outputs), row.lineage) for row in rows),
+        run.first_rows,
+    )
+
+
+def bag(rows: Iterable[Sequence[Value]]) -> Counter[tuple[object, ...]]:
+    """Rows with their multiplicities, so that two results can be compared."""
+    return Counter(tuple(identity(value) for value in row) for row in rows)
+
+
+def size_of(plan: Plan) -> int:
+    return sum(1 for _ in nodes_of(plan))
+
+
+@dataclass
+class _Run:
+    tables: Tables
+    instances: Instances
+    shuffle: Callable[[list[Tuple]], None] | None
+    first_rows: dict[int, Lineage] = field(default_factory=dict)
+
+    def rows_of(self, node: Plan, position: int) -> list[Tuple]:
+        match node:
+            case Scan():
+                return self._scan(node)
+            case Select():
+                rows = self.rows_of(node.child, position + 1)
+                return [row for row in rows if is_true(node.predicate, row.values)]
+            case Project():
+                rows = self.rows_of(node.child, position + 1)
+                return [
+                    Tuple(
+                        {o.attribute.id: value_of(o.expr, row.values) for o in node.outputs},
+                        row.lineage,
+                    )
+                    for row in rows
+                ]
+            case Sort():
+                return self.rows_of(node.child, position + 1)
+            case Join():
+                left, right = self._sides(node, position)
+                return _join(node, left, right)
+            case SetOperation():
+                left, right = self._sides(node, position)
+                return _combine(
+                    node, _renamed(node, node.left, left), _renamed(node, node.right, right)
+                )
+            case Distinct():
+                return _distinct(self.rows_of(node.child, position + 1))
+            case Aggregate():
+                return _aggregate(node, self.rows_of(node.child, position + 1))
+            case TopK():
+                return self._top(node, position)
+            case Window():
+                return self._window(node, self.rows_of(node.child, position + 1))
+
+    def _sides(self, node: Join | SetOperation, position: int) -> tuple[list[Tuple], list[Tuple]]:
+        left = self.rows_of(node.left, position + 1)
+        return left, self.rows_of(node.right, position + 1 + size_of(node.left))
+
+    def _scan(self, node: Scan) -> list[Tuple]:
+        rows = self.tables[node.table]
+        seen = self.instances.get(node.access, range(len(rows)))
+        found = []
+        for index in sorted(seen):
+            by_name = {name.lower(): value for name, value in rows[index].items()}
+            values = {a.id: by_name[a.name.lower()] for a in node.attributes}
+            found.append(Tuple(values, frozenset({(node.access, index)})))
+        return found
+
+    def _ordered(self, rows: list[Tuple], order: Sequence[SortKey]) -> list[Tuple]:
+        """Sorted by the keys; ties by contents, or as `shuffle` leaves them."""
+        rows = list(rows)
+        if self.shuffle is None:
+            rows.sort(key=lambda row: repr([identity(v) for _, v in sorted(row.values.items())]))
+        else:
+            self.shuffle(rows)
+        for key in reversed(order):
+            nulls = [row for row in rows if value_of(key.expr, row.values) is None]
+            known = [row for row in rows if value_of(key.expr, row.values) is not None]
+            known.sort(
+                key=lambda row: sort_key(value_of(key.expr, row.values)), reverse=key.descending
+            )
+            rows = [*nulls, *known] if key.nulls_first else [*known, *nulls]
+        return rows
+
+    def _top(self, node: TopK, position: int) -> list[Tuple]:
+        rows = self._ordered(self.rows_of(node.child, position + 1), node.order)
+        end = len(rows) if node.count is None else node.offset + node.count
+        last = _standing(node.order, rows[end - 1]) if 0 < end <= len(rows) else None
+        first = [row for i, row in enumerate(rows) if i < end or _standing(node.order, row) == last]
+        kept = first if end > 0 else []
+        self.first_rows[position] = _NOTHING.union(*(row.lineage for row in kept))
+        return rows[node.offset : end]
+
+    def _window(self, node: Window, rows: list[Tuple]) -> list[Tuple]:
+        results = [dict(row.values) for row in rows]
+        for call in node.calls:
+            parts: dict[object, list[int]] = {}
+            for index, row in enumerate(rows):
+                key = tuple(identity(value_of(e, row.values)) for e in call.partition_by)
+                parts.setdefault(key, []).append(index)
+            for part in parts.values():
+                place = {id(rows[index]): index for index in part}
+                ordered = self._ordered([rows[index] for index in part], call.order)
+                for row, value in zip(ordered, _window_values(call, ordered), strict=True):
+                    results[place[id(row)]][call.attribute.id] = value
+        return [Tuple(v, row.lineage) for v, row in zip(results, rows, strict=True)]
+
+
+def _standing(order: Sequence[SortKey], row: Tuple) -> tuple[object, ...]:
+    return tuple(identity(value_of(key.expr, row.values)) for key in order)
+
+
+def _join(node: Join, left: list[Tuple], right: list[Tuple]) -> list[Tuple]:
+    names = [a.id for a in attributes_of(node.left)], [a.id for a in attributes_of(node.right)]
+    found: list[Tuple] = []
+    matched: set[int] = set()
+    for row in left:
+        partners = []
+        for index, other in enumerate(right):
+            values = {**row.values, **other.values}
+            if is_true(node.condition, values):
+                partners.append(Tuple(values, row.lineage | other.lineage))
+                matched.add(index)
+        found.extend(_of_left_row(node, row, right, partners, names[1]))
+    if node.kind in (JoinKind.RIGHT, JoinKind.FULL):
+        padding: dict[AttributeId, Value] = dict.fromkeys(names[0])
+        found.extend(
+            Tuple({**padding, **other.values}, other.lineage)
+            for index, other in enumerate(right)
+            if index not in matched
+        )
+    return found
+
+
+def _of_left_row(
+    node: Join, row: Tuple, right: list[Tuple], partners: list[Tuple], padding: list[AttributeId]
+) -> list[Tuple]:
+    match node.kind:
+        case JoinKind.INNER | JoinKind.RIGHT:
+            return partners
+        case JoinKind.LEFT | JoinKind.FULL:
+            return partners or [Tuple({**row.values, **dict.fromkeys(padding)}, row.lineage)]
+        case JoinKind.SEMI:
+            lineage = _NOTHING.union(*(partner.lineage for partner in partners))
+            return [Tuple(row.values, row.lineage | lineage)] if partners else []
+        case JoinKind.ANTI:
+            hit = bool(partners)
+            if node.null_aware and node.condition is not None:
+                hit = any(
+                    value_of(node.condition, {**row.values, **other.values}) is not False
+                    for other in right
+                )
+            return [] if hit else [row]
+
+
+def _renamed(node: SetOperation, side: Plan, rows: list[Tuple]) -> list[Tuple]:
+    pairs = list(zip(node.attributes, attributes_of(side), strict=True))
+    found = []
+    for row in rows:
+        values: dict[AttributeId, Value] = {}
+        for output, source in pairs:
+            value = row.values[source.id]
+            if value is not None and output.type is not None and output.type.is_fractional:
+                value = float(value)  # type: ignore[arg-type]  # a number by its column's type
+            values[output.id] = value
+        found.append(Tuple(values, row.lineage))
+    return found
+
+
+def _key(row: Tuple) -> tuple[object, ...]:
+    return tuple(identity(value) for _, value in sorted(row.values.items()))
+
+
+def _grouped(rows: Iterable[Tuple]) -> dict[object, list[Tuple]]:
+    groups: dict[object, list[Tuple]] = {}
+    for row in rows:
+        groups.setdefault(_key(row), []).append(row)
+    return groups
+
+
+def _lineage(rows: Iterable[Tuple]) -> Lineage:
+    return _NOTHING.union(*(row.lineage for row in rows))
+
+
+def _distinct(rows: list[Tuple]) -> list[Tuple]:
+    return [Tuple(same[0].values, _lineage(same)) for same in _grouped(rows).values()]
+
+
+def _combine(node: SetOperation, left: list[Tuple], right: list[Tuple]) -> list[Tuple]:
+    if node.kind is SetKind.UNION:
+        return [*left, *right] if node.all else _distinct([*left, *right])
+    others = _grouped(right)
+    found: list[Tuple] = []
+    for key, same in _grouped(left).items():
+        there = others.get(key, [])
+        if node.kind is SetKind.EXCEPT:
+            copies = len(same) - len(there) if node.all else int(not there)
+            lineage = _lineage(same)
+        else:
+            copies = min(len(same), len(there))
+            copies = copies if node.all else min(copies, 1)
+            lineage = _lineage([*same, *there])
+        found.extend([Tuple(same[0].values, lineage)] * max(copies, 0))
+    return found
+
+
+def _aggregate(node: Aggregate, rows: list[Tuple]) -> list[Tuple]:
+    if node.grouping_sets is None:
+        chosen = range(len(node.keys))
+        return _groups(node, rows, set(chosen), exists_empty=not node.keys)
+    return [
+        row
+        for indexes in node.grouping_sets
+        for row in _groups(node, rows, set(indexes), exists_empty=False)
+    ]
+
+
+def _groups(
+    node: Aggregate, rows: list[Tuple], used: set[int], *, exists_empty: bool
+) -> list[Tuple]:
+    groups: dict[tuple[object, ...], list[Tuple]] = {(): []} if exists_empty else {}
+    keys: dict[tuple[object, ...], list[Value]] = {(): []}
+    for row in rows:
+        values = [
+            value_of(output.expr, row.values) if index in used else None
+            for index, output in enumerate(node.keys)
+        ]
+        key = tuple(identity(value) for value in values)
+        groups.setdefault(key, []).append(row)
+        keys.setdefault(key, values)
+    found = []
+    for key, members in groups.items():
+        made = {
+            output.attribute.id: value for output, value in zip(node.keys, keys[key], strict=True)
+        }
+        for output in node.aggregates:
+            made[output.attribute.id] = aggregate_value(
+                output.call, [row.values for row in members]
+            )
+        found.append(Tuple(made, _lineage(members)))
+    return found
+
+
+def _window_values(call: WindowCall, rows: list[Tuple]) -> list[Value]:
+    """The call's value for each row of one ordered partition."""
+    standings = [_standing(call.order, row) for row in rows]
+    match call.function:
+        case "row_number":
+            return list(range(1, len(rows) + 1))
+        case "rank":
+            return [standings.index(one) + 1 for one in standings]
+        case "dense_rank":
+            distinct = list(dict.fromkeys(standings))
+            return [distinct.index(one) + 1 for one in standings]
+        case "count" | "sum" | "avg" | "min" | "max":
+            plain = AggregateCall(call.function, call.arguments)
+            return [
+                aggregate_value(
+                    plain, [r.values for r in rows[: _frame_end(call, standings, index)]]
+                )
+                for index in range(len(rows))
+            ]
+        case _:
+            raise ReferenceLimit(f"window function {call.function}")
+
+
+def _frame_end(call: WindowCall, standings: list[tuple[object, ...]], index: int) -> int:
+    if not call.order:
+        return len(standings)
+    if call.frame is None:
+        return len(standings) - standings[::-1].index(standings[index])
+    if call.frame.lower() == "rows between unbounded preceding and current row":
+        return index + 1
+    raise ReferenceLimit(f"frame {call.frame}")
