@@ -17,6 +17,7 @@ from impctl.expr.nodes import ColumnRef, Expr
 from impctl.expr.types import type_of
 from impctl.plan.direction import Columns, Relation, direction
 from impctl.plan.facts import NOTHING, KnownSigns, Signs, may_be_nan
+from impctl.plan.functions import ORDER_DEPENDENT
 from impctl.plan.nodes import Aggregate, AggregateCall, Attribute
 from impctl.plan.signs import learn, signs_of
 from impctl.plan.status import Keys, NodeState, Refusal, Status, equal_columns, refused
@@ -27,11 +28,6 @@ _SMALLEST = frozenset({"min", "bool_and", "every"})
 _NONNEGATIVE = frozenset(
     {"count", "count_if", "approx_count_distinct", "stddev", "stddev_samp", "stddev_pop",
      "std", "variance", "var_samp", "var_pop"}
-)  # fmt: skip
-_ORDER_DEPENDENT = frozenset(
-    {"first", "first_value", "last", "last_value", "any_value", "collect_list", "array_agg",
-     "listagg", "string_agg", "max_by", "min_by", "approx_percentile", "percentile_approx",
-     "mode", "collect_set"}
 )  # fmt: skip
 
 
@@ -83,7 +79,7 @@ def _identifiers(node: Aggregate) -> frozenset[frozenset[AttributeId]]:
 
 def _order_dependence(node: Aggregate, wording: Wording) -> Refusal | None:
     for output in node.aggregates:
-        if output.call.function in _ORDER_DEPENDENT:
+        if output.call.function in ORDER_DEPENDENT:
             text = wording.call(output)
             return Refusal(f"`{text}` depends on the order of rows", output.call.span)
     return None
@@ -124,6 +120,9 @@ def _relation(call: AggregateCall, columns: Columns, wording: Wording) -> tuple[
         case "count", arguments:
             unsure = any(direction(x, columns) is Relation.UNKNOWN for x in arguments)
             return (Relation.UNKNOWN if unsure else Relation.AT_MOST), ""
+        case (("grouping" | "grouping_id"), _):
+            # Says which grouping set the row belongs to, whatever rows there are.
+            return Relation.EQUAL, ""
         case "count_if", (argument,):
             equal = columns.are_equal(argument)
             return (Relation.AT_MOST if equal else Relation.UNKNOWN), ""

@@ -16,6 +16,7 @@ from impctl.expr.nodes import Call, ColumnRef, Expr, walk
 from impctl.plan.combining import combine, join
 from impctl.plan.direction import Columns, Relation, direction
 from impctl.plan.facts import Fact, Signs, signs_of_scan
+from impctl.plan.functions import VOLATILE
 from impctl.plan.grouping import group
 from impctl.plan.nodes import (
     Aggregate,
@@ -42,15 +43,6 @@ from impctl.plan.status import (
     with_equalities,
 )
 from impctl.plan.wording import Wording, condition_name, objection_text
-
-_CHANGING = frozenset(
-    {"rand", "randn", "random", "randstr", "uniform", "uuid", "shuffle", "now", "localtimestamp",
-     "current_timestamp", "current_date", "curdate", "current_time", "unix_timestamp_now",
-     "current_user", "session_user", "user", "current_timezone", "monotonically_increasing_id",
-     "spark_partition_id", "input_file_name", "input_file_block_start",
-     "input_file_block_length"}
-)  # fmt: skip
-"""Functions whose value another run, or a run on fewer files, need not share."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,9 +166,14 @@ def _without_loose_ties(node: Plan, inputs: list[NodeState], state: NodeState) -
 def _changing_call(node: Plan) -> Call | None:
     for expr in _expressions(node):
         for part in walk(expr):
-            if isinstance(part, Call) and part.name.lower() in _CHANGING:
+            if isinstance(part, Call) and part.name.lower() in VOLATILE and not _is_clockless(part):
                 return part
     return None
+
+
+def _is_clockless(call: Call) -> bool:
+    """`unix_timestamp(text)` only converts; without arguments it reads the clock."""
+    return call.name.lower() == "unix_timestamp" and bool(call.arguments)
 
 
 def _expressions(node: Plan) -> tuple[Expr, ...]:
