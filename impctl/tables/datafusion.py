@@ -239,7 +239,7 @@ class _Renderer:
 
 
 def _comparison_type(left: Expr, right: Expr) -> SqlType:
-    """The type both sides are compared in; beside a fitting literal an integer column stays bare."""
+    """The type both sides are compared in; beside a fitting literal an integer stays bare."""
     types = (_known(left), _known(right))
     for literal, own, beside in ((left, *types), (right, types[1], types[0])):
         if isinstance(literal, Literal) and own.is_integral and beside.is_integral:

@@ -8,7 +8,7 @@ Out of scope: which files may be skipped (`tables.prune`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -64,7 +64,13 @@ class FileReader:
         """The rows of `file` at these positions, deleted or not."""
         return self._read(file).take(pa.array(positions))
 
-    def _read(self, file: DataFile) -> pa.Table:
+    def read_some(self, file: DataFile, choose: Callable[[int], Sequence[int]]) -> pa.Table:
+        """Some row groups of `file`, deleted rows included; `choose` picks among so many."""
+        return self._read(file, choose)
+
+    def _read(
+        self, file: DataFile, choose: Callable[[int], Sequence[int]] | None = None
+    ) -> pa.Table:
         physical = self._snapshot.columns.physical
         partitions = self._snapshot.partition_columns
         try:
@@ -77,8 +83,10 @@ class FileReader:
                     for c in self._columns
                     if c.name not in partitions and physical[c.name] in present
                 ]
-                rows = parquet.metadata.num_rows
-                data = parquet.read(columns=stored) if stored else None
+                groups = range(parquet.num_row_groups)
+                chosen = groups if choose is None else choose(len(groups))
+                rows = sum(parquet.metadata.row_group(group).num_rows for group in chosen)
+                data = parquet.read_row_groups(list(chosen), columns=stored) if stored else None
         except READ_FAILURES as error:
             raise read_failure(self._snapshot, file, error) from error
         arrays = [self._array(column, data, file, rows) for column in self._columns]

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from impctl.aliases import ColumnName
 from impctl.data.schema import BOOLEAN
-from impctl.errors import UsageError
+from impctl.errors import QueryError, UsageError
 from impctl.expr.nodes import And, Expr
 from impctl.expr.types import type_of
 from impctl.plan.nodes import Plan, Project, Scan, Select
@@ -69,7 +69,12 @@ def assignment_texts(
 
 def _read(snapshot: Snapshot, sql: str, written: str) -> tuple[Scan, Expr | None, tuple[Expr, ...]]:
     """Scan, condition and outputs of a SELECT over the one table; refuses any other query."""
-    node: Plan = parse_query(sql, {_TABLE: snapshot.schema}, name=snapshot.table).root
+    try:
+        query = parse_query(sql, {_TABLE: snapshot.schema}, name=f"update of {snapshot.table}")
+    except QueryError as error:
+        # The place inside the SELECT made up here would mislead.
+        raise QueryError(error.message, hint=error.hint, code=error.code) from error
+    node: Plan = query.root
     outputs: tuple[Expr, ...] = ()
     predicates: list[Expr] = []
     if isinstance(node, Project):

@@ -1,0 +1,204 @@
+"""What file statistics say about a column, in canonical values, widened until it is true.
+
+Law: every value of the file that is neither NULL nor NaN lies between `minimum` and `maximum`;
+None means that nothing is known on that side. Statistics bend the truth in known ways, and each
+is undone here: timestamps are cut to milliseconds, decimals may have passed through a double,
+doubles may be off in the last place, long strings are cut, NaN is left out, and deletion vectors
+leave bounds of rows that are gone (bounds stay bounds, counts become upper limits).
+Out of scope: which files to read (`tables.prune`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from impctl.aliases import ColumnName
+from impctl.data.schema import Column, Kind
+from impctl.data.vector import from_arrow
+from impctl.sketch.partition import BoundaryValue
+from impctl.tables.arrow_types import to_arrow_type
+from impctl.tables.snapshot import Snapshot, partition_array
+
+_TRUSTED_TEXT = 32
+"""Code points from which a string maximum may be the cut-off form of a longer one."""
+_MILLISECOND = 1000
+_EXACT_KINDS = frozenset({Kind.BOOLEAN, Kind.BYTE, Kind.SHORT, Kind.INTEGER, Kind.LONG, Kind.DATE})
+_BOUNDED_KINDS = _EXACT_KINDS | {
+    Kind.FLOAT,
+    Kind.DOUBLE,
+    Kind.DECIMAL,
+    Kind.STRING,
+    Kind.TIMESTAMP,
+    Kind.TIMESTAMP_NTZ,
+}
+_DECIMAL_BITS = 48
+"""Leading bits of a decimal that survive a double, with a few to spare."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileBounds:
+    """What one file may hold in one column."""
+
+    minimum: BoundaryValue | None
+    maximum: BoundaryValue | None
+    null_count: int | None
+    """NULLs, rows deleted by a vector included; None when unknown."""
+    rows: int | None
+    may_be_nan: bool = False
+
+    @property
+    def may_hold_null(self) -> bool:
+        return self.null_count is None or self.null_count > 0
+
+    @property
+    def is_all_null(self) -> bool:
+        return (
+            self.rows is not None and self.null_count is not None and self.null_count >= self.rows
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnStatistics:
+    """What a snapshot may hold in one column: bounds, not necessarily reached."""
+
+    minimum: BoundaryValue | None
+    maximum: BoundaryValue | None
+    null_count: int | None
+    """Never less than the true number; None when unknown."""
+    may_be_nan: bool
+    is_exact: bool
+    """Whether minimum, maximum and null_count are reached (no vectors, nothing widened)."""
+
+
+def column_statistics(snapshot: Snapshot, column: ColumnName) -> ColumnStatistics:
+    """Bounds of a column over the whole snapshot; a file without statistics makes them unknown."""
+    found = snapshot.readable(column)
+    bounds = file_bounds(snapshot, found.name)
+    counts = [bound.null_count for bound in bounds]
+    filled = [bound for bound in bounds if not bound.is_all_null]
+    is_whole = found.type.kind in _EXACT_KINDS or found.name in snapshot.partition_columns
+    return ColumnStatistics(
+        _extreme([bound.minimum for bound in filled], min),
+        _extreme([bound.maximum for bound in filled], max),
+        None if None in counts else sum(count for count in counts if count is not None),
+        any(bound.may_be_nan for bound in bounds),
+        is_whole and not snapshot.deletions and bool(filled),
+    )
+
+
+def file_bounds(snapshot: Snapshot, column: ColumnName) -> tuple[FileBounds, ...]:
+    """Bounds of a column in each file, in the order of `snapshot.files`."""
+    found = snapshot.readable(column)
+    rows = snapshot.actions.column("num_records").to_pylist()
+    if found.name in snapshot.partition_columns:
+        return _partition_bounds(snapshot, found, rows)
+    physical = snapshot.columns.physical[found.name]
+    counts = _values(snapshot.actions, "null_count", physical)
+    null_counts = [None] * len(rows) if counts is None else counts.to_pylist()
+    is_float = found.type.is_fractional
+    lows, highs = _limits(snapshot.actions, found, physical)
+    return tuple(
+        FileBounds(
+            _low(low, found),
+            _high(high, found),
+            nulls,
+            count,
+            is_float and (nulls is None or count is None or nulls < count),
+        )
+        for low, high, nulls, count in zip(lows, highs, null_counts, rows, strict=True)
+    )
+
+
+def _extreme(values: list[Any], pick: Any) -> Any:
+    """The smallest or greatest; None without values or when one is unknown."""
+    return None if not values or any(value is None for value in values) else pick(values)
+
+
+def _partition_bounds(
+    snapshot: Snapshot, column: Column, rows: Sequence[int | None]
+) -> tuple[FileBounds, ...]:
+    values = _canonical(partition_array(snapshot.actions, column.name), column)
+    return tuple(
+        # Without a row count a NULL partition still holds nothing but NULL.
+        FileBounds(None, None, 1 if count is None else count, 1 if count is None else count)
+        if value is None
+        else FileBounds(None, None, 0, count, may_be_nan=True)
+        if value != value
+        else FileBounds(value, value, 0, count)
+        for value, count in zip(values, rows, strict=True)
+    )
+
+
+def _limits(actions: pa.Table, column: Column, physical: str) -> tuple[list[Any], list[Any]]:
+    unknown: list[Any] = [None] * len(actions)
+    if column.type.kind not in _BOUNDED_KINDS:
+        return unknown, unknown
+    lows, highs = _values(actions, "min", physical), _values(actions, "max", physical)
+    return (
+        unknown if lows is None else _canonical(lows, column),
+        unknown if highs is None else _canonical(highs, column),
+    )
+
+
+def _values(actions: pa.Table, statistic: str, physical: str) -> Any:
+    """One statistic of one top-level column, one value per file; None where no file has it."""
+    if statistic not in actions.column_names:
+        return None
+    column = actions.column(statistic).combine_chunks()
+    at = column.type.get_field_index(physical)
+    if at < 0:
+        return None
+    values = pa.StructArray.flatten(column)[at]
+    return None if pa.types.is_struct(values.type) else values
+
+
+def _canonical(values: Any, column: Column) -> list[Any]:
+    """Canonical values (see `data.vector`), None for NULL."""
+    typed = to_arrow_type(pa.chunked_array([values]), column.type)
+    vector = from_arrow(typed, column.type)
+    listed = vector.values.to_pylist() if vector.is_textual else list(vector.values)
+    plain = [value.item() if isinstance(value, np.generic) else value for value in listed]
+    valid = vector.validity()
+    return [value if ok else None for value, ok in zip(plain, valid, strict=True)]
+
+
+def _low(value: Any, column: Column) -> BoundaryValue | None:
+    """A true lower bound from a stated minimum."""
+    if value is None or value != value:
+        return None
+    return _moved(value, column, -1)
+
+
+def _high(value: Any, column: Column) -> BoundaryValue | None:
+    """A true upper bound from a stated maximum."""
+    if value is None or value != value:
+        return None
+    if column.type.kind is Kind.STRING:
+        return value if len(value) < _TRUSTED_TEXT else None
+    return _moved(value, column, 1)
+
+
+def _moved(value: Any, column: Column, direction: int) -> BoundaryValue:
+    """The value, moved outwards by what its statistic may be off; never past zero.
+
+    Rounding never changes a sign, so zero is where a bound may stop: sign facts rest on it.
+    """
+    kind = column.type.kind
+    if kind in (Kind.TIMESTAMP, Kind.TIMESTAMP_NTZ):
+        return int(value) + direction * _MILLISECOND
+    if kind is Kind.DECIMAL:
+        moved: Any = value + direction * (1 + (abs(value) >> _DECIMAL_BITS))
+    elif kind is Kind.FLOAT:
+        moved = float(np.nextafter(np.float32(value), np.float32(direction * np.inf)))
+    elif kind is Kind.DOUBLE:
+        once = np.nextafter(value, direction * np.inf)
+        moved = float(np.nextafter(once, direction * np.inf))
+    else:
+        return value  # type: ignore[no-any-return]  # Arrow is untyped here
+    crosses_zero = moved < 0 <= value if direction < 0 else value <= 0 < moved
+    return type(moved)(0) if crosses_zero else moved  # type: ignore[no-any-return]  # as above
