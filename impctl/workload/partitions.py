@@ -63,7 +63,8 @@ def _read_fragments(node: Node | None, where: str, reading: Reading) -> int | No
     if node is None or cell is None:
         return None
     if not isinstance(cell.value, int) or isinstance(cell.value, bool):
-        reading.report(node, f"{where} must be a whole number, not {kind_of(cell.value)}")
+        message = f"{where} must be a whole number, not {kind_of(cell.value)}"
+        reading.report(node, message, "write a number without quotes, for example 16")
         return None
     if not 1 <= cell.value <= MAX_FRAGMENTS:
         reading.report(

@@ -67,14 +67,15 @@ class _Loader(yaml.SafeLoader):
             )
         node = super().compose_node(parent, index)
         self.depth -= 1
+        if isinstance(node, ScalarNode) and not node.value.isascii():
+            node.value = _joined(node)
         return node
 
 
 def compose(text: str) -> Node | None:
     """The root node of the one document in `text`, None when it is empty; `YamlFault` if bad."""
-    loader = _Loader(text)
     try:
-        root = loader.get_single_node()
+        root = _Loader(text).get_single_node()
     except yaml.MarkedYAMLError as error:
         raise _syntax_fault(error, text) from None
     except yaml.reader.ReaderError as error:
@@ -83,10 +84,9 @@ def compose(text: str) -> Node | None:
             error.position,
             "remove it, or write it as an escape inside double quotes",
         ) from None
-    finally:
-        loader.dispose()
-    if root is not None:
-        _check_expansion(root)
+    if root is None or (root.tag == PLAIN_TAG and root.value == ""):
+        return None
+    _check_expansion(root)
     return root
 
 
@@ -102,6 +102,18 @@ def children(node: Node) -> Sequence[Node]:
     if isinstance(node, SequenceNode):
         return list(node.value)
     return ()
+
+
+def _joined(node: ScalarNode) -> str:
+    """The scalar's text with surrogate pairs, as JSON escapes them, made one character."""
+    try:
+        return str(node.value).encode("utf-16", "surrogatepass").decode("utf-16")
+    except UnicodeDecodeError:
+        raise YamlFault(
+            "An escape stands for half a character",
+            index_of(node),
+            "write the character itself, or both halves of it",
+        ) from None
 
 
 def _syntax_fault(error: yaml.MarkedYAMLError, text: str) -> YamlFault:

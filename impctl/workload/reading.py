@@ -181,10 +181,10 @@ class Reading:
         if resolved is None:
             return None
         if node.tag == PLAIN_TAG and not has_references(node.value):
-            try:
-                value = plain_value(resolved.text)
-            except ScalarFault:
-                value = resolved.text
+            cell = self.cell(node, path, "text")
+            if cell is None:
+                return None
+            value = cell.value
             if value is None or isinstance(value, int | float):
                 hint = "write the text" if value is None else "put quotes round it"
                 self.report(node, f"{path} must be text, not {kind_of(value)}", hint)
@@ -200,7 +200,8 @@ class Reading:
         value = self.text(node, path)
         if node is None or value is None or value in options:
             return value
-        self.report(node, f"{path} must be one of {listed}", suggestion(value, options, None))
+        hint = suggestion(value, options, None) or "write one of these words"
+        self.report(node, f"{path} must be one of {listed}", hint)
         return None
 
     def settings(self, node: Node | None, path: str) -> dict[str, str] | None:
@@ -240,7 +241,12 @@ class Reading:
         for fault in resolved.faults:
             shift = fault.offset if on_one_line else 0
             self.report_index(index_of(node) + shift, fault.message, fault.hint)
-        return None if resolved.faults else resolved
+        if resolved.faults:
+            return None
+        if any("\ud800" <= character <= "\udfff" for character in resolved.text):
+            self.report(node, "The value of a variable is not text", "set it to UTF-8 text")
+            return None
+        return resolved
 
     def _refuse_tag(self, node: Node) -> None:
         tag = str(node.tag).removeprefix(_STANDARD)
@@ -258,7 +264,11 @@ class Reading:
                 got = "a single value"
         else:
             got = "text"
-        self.report(node, f"{path} must be {expected}, not {got}")
+        hint = {
+            "a mapping": "write `key: value` pairs",
+            "a list": "write `[...]`, or lines that start with `- `",
+        }.get(expected, "write a single value")
+        self.report(node, f"{path} must be {expected}, not {got}", hint)
 
 
 def inside(path: str, name: str) -> str:

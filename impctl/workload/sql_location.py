@@ -18,7 +18,8 @@ from impctl.workload.interpolate import Resolved
 from impctl.workload.models import QuerySpec, SqlOrigin, SqlRun
 from impctl.workload.positions import Lines, index_of
 
-_ESCAPE = re.compile(r"\\(x[0-9A-Fa-f]{2}|u[0-9A-Fa-f]{4}|U[0-9A-Fa-f]{8}|.)")
+_SURROGATES = r"u[Dd][89ABab][0-9A-Fa-f]{2}\\u[Dd][C-Fc-f][0-9A-Fa-f]{2}"
+_ESCAPE = re.compile(rf"\\({_SURROGATES}|x[0-9A-Fa-f]{{2}}|u[0-9A-Fa-f]{{4}}|U[0-9A-Fa-f]{{8}}|.)")
 
 
 def sql_location(spec: QuerySpec, line: int, column: int) -> Location:

@@ -1,0 +1,340 @@
+"""Whole files: what comes out, and that everything wrong is told at once with its place."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from impctl.errors import UsageError, WorkloadError
+from impctl.workload.load import MAX_BYTES, load_spark_profile, load_workload
+from impctl.workload.models import MaintainMode, Policy
+
+from .conftest import HEAD, Load, Problems
+
+DESIGN = """\
+version: 1
+name: sales
+tables:
+  sales: {path: data/sales}            # Delta table; relative to this file, or a URI
+partitions:
+  sales:
+    price: {boundaries: [601, 1001, 1501]}
+    brand: {fragments: 16}
+queries:
+  q_top:
+    sql: |
+      SELECT brand, SUM(price * numSold) AS rev FROM sales
+      GROUP BY brand HAVING SUM(price * numSold) > 5000
+    sketch: {sales: price}
+    policy: auto
+    maintain: lazy
+updates:
+  - name: s8
+    insert: {table: sales, rows: [{sid: 8, brand: HP, productName: "HP ProBook", price: 1299}]}
+  - {name: old, delete: {table: sales, where: "sid = 3"}}
+  - {name: raise, update: {table: sales, set: {price: "price * 1.1"}, where: "brand = 'Dell'"}}
+  - {name: load, insert: {table: sales, file: batches/0001.parquet}}
+store: .impctl
+spark: {master: "local[*]", conf: {spark.driver.memory: 4g}}
+"""
+
+
+def test_the_documented_file(load: Load, tmp_path: Path) -> None:
+    workload = load(DESIGN)
+    assert workload.name == "sales"
+    assert workload.file == str(tmp_path / "w.yaml")
+    assert workload.tables["sales"].path == str(tmp_path / "data" / "sales")
+    assert workload.store == str(tmp_path / ".impctl")
+    assert workload.spark.master == "local[*]"
+    assert workload.spark.conf == {"spark.driver.memory": "4g"}
+    assert [update.name for update in workload.updates] == ["s8", "old", "raise", "load"]
+    assert [spec.column for spec in workload.partitions] == ["price", "brand"]
+    assert list(workload.queries) == ["q_top"]
+
+
+def test_what_may_be_left_out(load: Load, tmp_path: Path) -> None:
+    workload = load("version: 1\ntables: {t: {path: /x}}\nqueries: {q: {sql: SELECT 1}}\n")
+    query = workload.queries["q"]
+    assert workload.name == "w"
+    assert workload.store == str(tmp_path / ".impctl")
+    assert (workload.partitions, workload.updates) == ((), ())
+    assert (workload.spark.master, workload.spark.conf) == (None, {})
+    assert (query.policy, query.maintain, query.sketch) == (Policy.AUTO, MaintainMode.LAZY, {})
+
+
+def test_every_problem_is_told_at_once_in_file_order(problems: Problems) -> None:
+    found = problems(
+        "version: 2\n"
+        "tables: {sales: {path: 3}, Sales: {}}\n"
+        "partitions: {sale: {price: {boundaries: [2, 1]}}}\n"
+        "queries:\n"
+        "  q: {sqll: SELECT 1, policy: always}\n"
+        "updates: [{name: a, insert: {table: sale, rows: []}}, {name: ${UNSET}}]\n".replace(
+            "${UNSET}", "'${UNSET}'"
+        )
+        + "stroe: x\n"
+    )
+    assert found == [
+        "1:10 `version` must be the number 1 | write `version: 1`",
+        "2:24 `tables.sales.path` must be text, not a whole number | put quotes round it",
+        "2:28 Tables `sales` and `Sales` have the same name | rename one; Spark does not tell "
+        "upper from lower case in names",
+        "2:35 Key `path` is missing in `tables.Sales` | add `path:`",
+        "3:14 Table `sale` in `partitions` is not declared under `tables` | did you mean `sales`?",
+        "3:45 Values of `partitions.sale.price.boundaries` must increase, and number 2 does not "
+        "| sort the boundaries and drop equal ones",
+        "5:6 Key `sql` is missing in `queries.q` | add `sql:`",
+        "5:7 Key `sqll` is unknown in `queries.q` | did you mean `sql`?",
+        "5:31 `queries.q.policy` must be one of `auto`, `incremental`, `strict`, `full` "
+        "| write one of these words",
+        "6:37 Table `sale` in `updates[1].insert` is not declared under `tables` "
+        "| did you mean `sales`?",
+        "6:49 `updates[1].insert.rows` is empty | write at least one row",
+        "6:55 `updates[2]` must have exactly one of `insert`, `delete`, `update` | add one of them",
+        "6:62 Variable `UNSET` is not set | set `UNSET` in the environment, or give a default: "
+        "`${UNSET:-value}`",
+        "7:1 Key `stroe` is unknown in the workload file | did you mean `store`?",
+    ]
+
+
+def test_the_error_itself_has_the_first_place_and_the_count(load: Load) -> None:
+    with pytest.raises(WorkloadError) as caught:
+        load(HEAD + "a: 1\nb: 2\n")
+    assert "w.yaml` has 2 problems" in caught.value.message
+    assert caught.value.location == caught.value.problems[0].location
+    assert (caught.value.exit_code, caught.value.code) == (2, "workload_invalid")
+
+
+@pytest.mark.parametrize("text", ["", "\n\n", "# nothing yet\n", "---\n", "\ufeff"])
+def test_an_empty_file(problems: Problems, text: str) -> None:
+    assert problems(text) == ["1:1 The file is empty | start from `impctl init`"]
+
+
+@pytest.mark.parametrize(
+    ("text", "got"), [("[1]", "a list"), ("word", "text"), ("12", "a whole number")]
+)
+def test_a_file_that_is_no_mapping(problems: Problems, text: str, got: str) -> None:
+    assert problems(text) == [
+        f"1:1 The workload file must be a mapping, not {got} | write `key: value` pairs"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ("2", "number 1"),
+        ("'1'", "number 1"),
+        ("1.0", "number 1"),
+        ("true", "number 1"),
+        ("[]", "a"),
+    ],
+)
+def test_another_version(problems: Problems, value: str, text: str) -> None:
+    (found,) = problems(HEAD.replace("version: 1", f"version: {value}"))
+    assert found.startswith("1:10 `version` must be")
+    assert text in found
+
+
+def test_sections_that_must_not_be_missing_or_empty(problems: Problems) -> None:
+    assert [line.split(" | ")[0] for line in problems("name: x\n")] == [
+        "1:1 Key `version` is missing in the workload file",
+        "1:1 Key `tables` is missing in the workload file",
+        "1:1 Key `queries` is missing in the workload file",
+    ]
+    assert [line.split(" | ")[0] for line in problems("version: 1\ntables: {}\nqueries: {}\n")] == [
+        "2:9 `tables` is empty",
+        "3:10 `queries` is empty",
+    ]
+
+
+def test_missing_tables_are_told_once_and_not_again_with_every_use(problems: Problems) -> None:
+    (found,) = problems("version: 1\nqueries: {q: {sql: SELECT 1, sketch: {t: a}}}\n")
+    assert "`tables` is missing" in found
+
+
+@pytest.mark.parametrize("name", ["1a", "a-b", "a b", "a.b", "ä", "a" * 129, "''"])
+def test_names_of_tables_are_identifiers(problems: Problems, name: str) -> None:
+    text = f"version: 1\ntables: {{? {name} : {{path: x}}}}\nqueries: {{q: {{sql: SELECT 1}}}}\n"
+    assert any("cannot name a table" in found for found in problems(text))
+
+
+def test_a_key_that_stands_twice(problems: Problems) -> None:
+    found = problems(
+        "version: 1\ntables:\n  t: {path: a}\n  t: {path: b}\nqueries: {q: {sql: x}}\n"
+    )
+    assert found == ["4:3 Key `t` stands twice in `tables` | remove one; the first is on line 3"]
+
+
+def test_keys_are_text_as_written(load: Load) -> None:
+    rows = "[{on: 1, 2: 2, null: 3, 2022-01-01: 4}]"
+    text = f"updates: [{{name: u, insert: {{table: sales, rows: {rows}}}}}]"
+    update = load(HEAD + text).updates[0]
+    assert update.rows == ({"on": 1, "2": 2, "null": 3, "2022-01-01": 4},)  # type: ignore[union-attr]
+
+
+def test_a_key_that_is_no_text(problems: Problems) -> None:
+    (found,) = problems(HEAD + "? [a]\n: 1\n")
+    assert found.startswith("4:3 A key in the workload file must be text")
+
+
+def test_anchors_and_merges(load: Load) -> None:
+    workload = load(
+        "version: 1\n"
+        "tables:\n"
+        "  a: &a {path: x, storage_options: &o {k: v}}\n"
+        "  b: {<<: *a, path: y}\n"
+        "  c: {path: z, storage_options: {<<: [{k: w}, *o], m: n}}\n"
+        "queries: {q: &q {sql: SELECT 1}, r: *q}\n"
+    )
+    paths = {name: Path(table.path).name for name, table in workload.tables.items()}
+    assert paths == {"a": "x", "b": "y", "c": "z"}
+    assert workload.tables["b"].storage_options == {"k": "v"}
+    assert workload.tables["c"].storage_options == {"k": "w", "m": "n"}
+    assert workload.queries["r"].sql == "SELECT 1"
+
+
+def test_a_merge_of_what_is_no_mapping(problems: Problems) -> None:
+    (found,) = problems(HEAD + "spark: {<<: 3}\n")
+    assert found.startswith("4:13 `<<` of `spark` must be a mapping, not a whole number")
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "!!python/object/apply:os.system ['true']",
+        "!!python/name:os.system",
+        "!secret x",
+        "!!binary aGk=",
+        "!!int '3'",
+        "!!set {a}",
+        "!<tag:x,2000:y> [a]",
+    ],
+)
+def test_tags_are_refused(problems: Problems, value: str) -> None:
+    found = problems(HEAD + f"updates: [{{name: u, delete: {{table: sales, where: {value} }} }}]\n")
+    assert len(found) == 1
+    assert "is not allowed" in found[0] or "must be text" in found[0]
+
+
+def test_the_tag_of_text_makes_text(load: Load) -> None:
+    assert load(HEAD + "name: !!str 12\n").name == "12"
+
+
+def test_text_that_looks_like_a_number_needs_quotes_but_a_variable_does_not(
+    load: Load, problems: Problems
+) -> None:
+    assert load(HEAD + "name: ${N}\n", {"N": "12"}).name == "12"
+    assert load(HEAD + 'name: "12"\n').name == "12"
+    assert load(HEAD + "name: 2022-01-01\n").name == "2022-01-01"
+    assert problems(HEAD + "name: 12\n")[0].startswith(
+        "4:7 `name` must be text, not a whole number"
+    )
+    assert problems(HEAD + "name:\n")[0].startswith("4:6 `name` must be text, not nothing")
+    assert problems(HEAD + "name: '${N}'\n", {"N": " "})[0].startswith("4:7 `name` is empty")
+    assert problems(HEAD + "name: ${N}\n", {"N": ""})[0].startswith("4:7 `name` is empty")
+    assert "calendar" in problems(HEAD + "name: 2022-13-01\n")[0]
+
+
+def test_a_value_cannot_break_the_structure_or_show_in_a_message(
+    load: Load, problems: Problems
+) -> None:
+    value = "s3cret}\nstore: elsewhere\n# ${OTHER}"
+    assert load(HEAD + "name: ${V}\n", {"V": value}).name == value
+    sections = (
+        "partitions: {sales: {a: {fragments: '${V}'}, b: {boundaries: ['${V}', 1]}}}\n"
+        "updates:\n"
+        "- {name: '${V}', delete: {table: '${V}', where: x}}\n"
+        "- {name: u, insert: {table: sales, file: '${V}'}}\n"
+        "spark: '${V}'\n"
+        "store: ${V}\n"
+    )
+    found = problems(HEAD + sections, {"V": value})
+    assert len(found) >= 7
+    assert "s3cret" not in "".join(found)
+
+
+def test_the_place_of_a_variable_inside_its_scalar(problems: Problems) -> None:
+    assert problems(HEAD + "name: a${B}\n")[0].startswith("4:8 Variable `B`")
+    assert problems(HEAD + 'name: "a${B}"\n')[0].startswith("4:7 Variable `B`")
+
+
+def test_a_variable_that_is_no_unicode_text(problems: Problems) -> None:
+    (found,) = problems(HEAD + "name: ${V}\n", {"V": "a\udcff"})
+    assert found.startswith("4:7 The value of a variable is not text")
+
+
+def test_settings_become_text_as_written(load: Load) -> None:
+    conf = (
+        "spark: {conf: {a: 8, b: FALSE, c: 1.50, d: 007, e: '', f: 4g, g: 2022-01-01, h: ${H}}}\n"
+    )
+    conf = conf.replace("${H}", "'${H}'")
+    assert load(HEAD + conf, {"H": "x"}).spark.conf == {
+        "a": "8",
+        "b": "false",
+        "c": "1.50",
+        "d": "007",
+        "e": "",
+        "f": "4g",
+        "g": "2022-01-01",
+        "h": "x",
+    }
+
+
+def test_settings_without_a_value(problems: Problems) -> None:
+    found = problems(HEAD + "spark: {conf: {a: , b: [1]}, master: [x]}\n")
+    assert [line.split(" | ")[0] for line in found] == [
+        "4:18 `spark.conf.a` is empty",
+        "4:24 `spark.conf.b` must be text, a number, or true or false, not a list",
+        "4:38 `spark.master` must be text, not a list",
+    ]
+
+
+def test_secrets_stay_out_of_what_is_printed(load: Load) -> None:
+    text = HEAD.replace("data/sales}", "data/sales, storage_options: {key: '${K}'}}")
+    workload = load(text + "spark: {conf: {k: '${K}'}}\n", {"K": "s3cret"})
+    assert workload.tables["sales"].storage_options == {"key": "s3cret"}
+    assert "s3cret" not in repr(workload)
+
+
+def test_strange_keys_are_shown_printable_and_short(problems: Problems) -> None:
+    found = problems(HEAD + '"\\e[31m\\n": 1\n' + f"{'k' * 500}: 1\n")
+    assert "`\\x1b[31m\\n`" in found[0]
+    assert f"`{'k' * 77}...`" in found[1]
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    def code_of(path: Path) -> str:
+        with pytest.raises(UsageError) as caught:
+            load_workload(path, {})
+        assert caught.value.hint
+        return caught.value.code
+
+    latin = tmp_path / "latin.yaml"
+    latin.write_bytes(b"version: 1\nname: \xe4\n")
+    large = tmp_path / "large.yaml"
+    large.write_bytes(b"#" * (MAX_BYTES + 1))
+    assert code_of(tmp_path / "none.yaml") == "workload_not_found"
+    assert code_of(tmp_path) == "workload_unreadable"
+    assert code_of(latin / "below") == "workload_unreadable"
+    assert code_of(tmp_path / "a\0b") == "workload_unreadable"
+    assert code_of(latin) == "workload_encoding"
+    assert code_of(large) == "workload_too_large"
+
+
+def test_a_byte_order_mark_and_windows_line_ends(load: Load, problems: Problems) -> None:
+    assert load("\ufeff" + HEAD).name == "w"
+    assert load(HEAD.replace("\n", "\r\n")).queries["q"].sql == "SELECT 1"
+    assert problems((HEAD + "nam: 1\n").replace("\n", "\r\n"))[0].startswith("4:1 ")
+
+
+def test_a_spark_profile(tmp_path: Path) -> None:
+    path = tmp_path / "p.yaml"
+    path.write_text("master: local[2]\nconf: {spark.ui.enabled: false, m: '${M}'}\n")
+    profile = load_spark_profile(path, {"M": "4g"})
+    assert profile.master == "local[2]"
+    assert profile.conf == {"spark.ui.enabled": "false", "m": "4g"}
+    path.write_text("master: local[2]\nconfig: {}\n")
+    with pytest.raises(WorkloadError) as caught:
+        load_spark_profile(path, {})
+    assert caught.value.problems[0].hint == "did you mean `conf`?"

@@ -1,0 +1,95 @@
+"""Queries: names, SQL text, sketch, policy and mode."""
+
+from __future__ import annotations
+
+import pytest
+
+from impctl.workload.models import MaintainMode, Policy
+
+from .conftest import Load, Problems
+
+HEAD = "version: 1\ntables: {sales: {path: p}}\nqueries:\n"
+
+
+def test_all_that_a_query_says(load: Load) -> None:
+    query = load(
+        HEAD + "  q-1.a: {sql: SELECT 1, sketch: {sales: Total Price}, policy: strict, "
+        "maintain: eager}\n"
+    ).queries["q-1.a"]
+    assert (query.name, query.sql) == ("q-1.a", "SELECT 1")
+    assert query.sketch == {"sales": "Total Price"}
+    assert (query.policy, query.maintain) == (Policy.STRICT, MaintainMode.EAGER)
+    assert (query.location.line, query.location.column) == (4, 3)
+
+
+def test_sql_is_taken_as_it_stands(load: Load) -> None:
+    text = HEAD + "  q:\n    sql: |\n      SELECT 'a$$b'  -- ${N:-note}\n        FROM sales\n\n"
+    assert load(text).queries["q"].sql == "SELECT 'a$b'  -- note\n  FROM sales\n"
+
+
+def test_a_choice_from_a_variable(load: Load, problems: Problems) -> None:
+    text = HEAD + "  q: {sql: a, policy: '${P}'}\n"
+    assert load(text, {"P": "full"}).queries["q"].policy is Policy.FULL
+    assert "must be one of" in problems(text, {"P": "Full"})[0]
+
+
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        ("q: {}", ["4:6 Key `sql` is missing in `queries.q` | add `sql:`"]),
+        ("q: {sql: ''}", ["4:12 `queries.q.sql` is empty | write some text"]),
+        ("q: {sql: }", ["4:11 `queries.q.sql` must be text, not nothing | write the text"]),
+        ("q: {sql: [a]}", ["4:12 `queries.q.sql` must be text, not a list | write a single value"]),
+        ("q: SELECT 1", ["4:6 `queries.q` must be a mapping, not text | write `key: value` pairs"]),
+        (
+            "q: {sql: a, policy: incremetal}",
+            [
+                "4:23 `queries.q.policy` must be one of `auto`, `incremental`, `strict`, `full` "
+                "| did you mean `incremental`?"
+            ],
+        ),
+        (
+            "q: {sql: a, maintain: true}",
+            ["4:25 `queries.q.maintain` must be text, not true or false | put quotes round it"],
+        ),
+        (
+            "q: {sql: a, sketch: {sale: price}}",
+            [
+                "4:24 Table `sale` in `queries.q.sketch` is not declared under `tables` "
+                "| did you mean `sales`?"
+            ],
+        ),
+        (
+            "q: {sql: a, sketch: price}",
+            ["4:23 `queries.q.sketch` must be a mapping, not text | write `key: value` pairs"],
+        ),
+        (
+            "q: {sql: a, sketch: {sales: 1}}",
+            [
+                "4:31 `queries.q.sketch.sales` must be text, not a whole number "
+                "| put quotes round it"
+            ],
+        ),
+        (
+            "q a: {sql: a}",
+            [
+                "4:3 `q a` cannot name a query | use letters, digits, `_`, `-` and `.`, "
+                "at most 128 characters"
+            ],
+        ),
+        ("../q: {sqle: a}", None),
+    ],
+)
+def test_queries_that_make_no_sense(
+    problems: Problems, query: str, expected: list[str] | None
+) -> None:
+    found = problems(f"{HEAD}  {query}\n")
+    if expected is None:
+        assert len(found) == 3, "the name, the unknown and the missing key"
+    else:
+        assert found == expected
+
+
+@pytest.mark.parametrize("name", ["-a", ".a", "a/b", "a" * 129, "ü", "a\\nb"])
+def test_names_serve_on_a_command_line_and_as_file_names(problems: Problems, name: str) -> None:
+    assert "cannot name a query" in problems(f'{HEAD}  "{name}": {{sql: a}}\n')[0]
