@@ -27,8 +27,7 @@ def table_lines(columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> list[
     table = Table(box=SIMPLE_HEAD, pad_edge=False, safe_box=True, show_edge=False)
     for index, name in enumerate(columns):
         numeric = any(_is_number(row[index]) for row in rows)
-        justify = "right" if numeric else "left"
-        table.add_column(Text(plain(name)), justify=justify, overflow="fold")
+        table.add_column(Text(plain(name)), justify="right" if numeric else "left", overflow="fold")
     for row in rows:
         table.add_row(*(Text(plain(_cell_text(cell))) for cell in row))
     page = StringIO()

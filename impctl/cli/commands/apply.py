@@ -45,7 +45,7 @@ def apply(
     def use_case(bench: Workbench) -> Outcome:
         from impctl.app.apply import apply
 
-        return apply(bench, names, all_updates)
+        return apply(bench, names, all_updates=all_updates)
 
     settings = settings_of(workload, dry_run=dry_run)
     return on_workbench("apply", display_of(json, quiet, verbose), settings, use_case)

@@ -116,7 +116,9 @@ def bench(
     def use_case(bench: Workbench) -> Outcome:
         from impctl.app.bench import bench as measure
 
-        return measure(bench, tuple(query or ()), tuple(delta_rows or (1000,)), repeat)
+        return measure(
+            bench, tuple(query or ()), delta_rows=tuple(delta_rows or (1000,)), repeat=repeat
+        )
 
     settings = settings_of(workload, store=store, spark_profile=spark_profile)
     return on_workbench("bench", display, settings, use_case)

@@ -62,7 +62,7 @@ def maintain(
     def use_case(bench: Workbench) -> Outcome:
         from impctl.app.maintain import maintain
 
-        return maintain(bench, tuple(query or ()), batch_rows)
+        return maintain(bench, tuple(query or ()), batch_rows=batch_rows)
 
     settings = settings_of(
         workload,

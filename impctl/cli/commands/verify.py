@@ -47,7 +47,7 @@ def verify(
     def use_case(bench: Workbench) -> Outcome:
         from impctl.app.verify import verify
 
-        return verify(bench, tuple(query or ()), results)
+        return verify(bench, tuple(query or ()), results=results)
 
     settings = settings_of(workload, store=store, spark_profile=spark_profile)
     return on_workbench("verify", display_of(json, quiet, verbose), settings, use_case)

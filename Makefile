@@ -1,0 +1,59 @@
+# Everything a developer or a pipeline runs. Needs Python 3.11 to 3.13 and make, nothing else:
+# packages go into $(VENV), and where there is no Java 17 or newer, so does a Java.
+
+PYTHON ?= python3
+VENV ?= .venv
+DEMO ?= demo
+BIN := $(VENV)/bin
+READY := $(VENV)/.impctl-ready
+
+.DEFAULT_GOAL := help
+.PHONY: help install demo bench test test-spark test-all lint type docs docs-check check clean
+
+help: ## Show the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+install: $(READY) ## Make the virtual environment with impctl and what its tests need
+
+$(READY): pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[dev]"
+	@$(BIN)/python -c "import os; from impctl.spark.java import find_java; find_java(os.environ)" \
+		2>/dev/null || { echo "no Java 17 or newer, installing one into $(VENV)"; \
+		$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[java]"; }
+	@touch $(READY)
+
+demo: $(READY) ## Run the examples through the command line, data in $(DEMO)
+	PATH="$(abspath $(BIN)):$$PATH" workloads/demo.sh $(DEMO)
+
+bench: $(READY) ## Measure maintaining against recapture on a generated table (some minutes)
+	PATH="$(abspath $(BIN)):$$PATH" workloads/bench.sh $(DEMO)
+
+test: $(READY) ## Fast tests, without Spark (under two minutes)
+	$(BIN)/python -m pytest
+
+test-spark: $(READY) ## Tests that start Spark
+	$(BIN)/python -m pytest -m spark
+
+test-all: $(READY) ## Every test
+	$(BIN)/python -m pytest -m ""
+
+lint: $(READY) ## Style and format
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+type: $(READY) ## Types
+	$(BIN)/mypy
+
+docs: $(READY) ## Write the generated pages again
+	$(BIN)/python -m impctl.cli.reference > docs/cli-reference.md
+
+docs-check: $(READY) ## Are the documents complete and current?
+	$(BIN)/python -m pytest tests/docs
+
+check: lint type test-all docs-check ## All of the above that a change must pass
+
+clean: ## Remove what the targets made, the virtual environment too
+	rm -rf $(VENV) $(DEMO) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf workloads/.impctl spark-warehouse
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,57 @@
+#!/usr/bin/env bash
+# The examples through the real command line: each command is shown, then run.
+# Usage: demo.sh [FOLDER], the folder for tables and sketches (default: demo; written anew).
+set -euo pipefail
+
+workloads=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+mkdir -p "${1:-demo}"
+IMPCTL_DATA=$(cd "${1:-demo}" && pwd)
+export IMPCTL_DATA
+cd "$workloads/.."
+
+title() { printf '\n=== %s\n' "$*"; }
+
+run() {
+  printf '\n$ %s\n' "${*//$PWD\//}"
+  "$@"
+}
+
+title "Seven sales: which price ranges does the query need?"
+rm -rf "$IMPCTL_DATA/sales" "$IMPCTL_DATA/store"
+export IMPCTL_STORE=$IMPCTL_DATA/store/running-example
+file=workloads/running-example.yaml
+run impctl bench --generate "$IMPCTL_DATA" --example running
+run impctl check $file
+run impctl capture $file
+run impctl apply $file s8
+run impctl maintain $file
+run impctl rewrite $file --query q_top
+run impctl query $file --query q_top
+run impctl verify $file --results
+
+title "A million rows in 5,000 groups: what does the sketch save?"
+rm -rf "$IMPCTL_DATA/synthetic"
+export IMPCTL_STORE=$IMPCTL_DATA/store/synthetic
+file=workloads/synthetic.yaml
+run impctl bench --generate "$IMPCTL_DATA" --example synthetic --rows 1000000 --groups 5000 --sorted
+run impctl capture $file --query q_avg
+run impctl apply $file three-rows first-ids
+run impctl maintain $file --query q_avg
+run impctl rewrite $file --query q_avg
+run impctl bench $file --query q_avg --delta-rows 10 --delta-rows 1000 --repeat 3
+run impctl status $file
+
+if [[ -n ${IMPCTL_CRIMES:-} ]]; then
+  title "Real data: reported incidents of a city, a batch a day"
+  rm -rf "$IMPCTL_DATA/crimes" "$IMPCTL_DATA/crimes-batches"
+  export IMPCTL_STORE=$IMPCTL_DATA/store/crimes
+  file=workloads/crimes.yaml
+  run impctl bench --generate "$IMPCTL_DATA" --example crimes
+  run impctl capture $file
+  run impctl apply $file day-1 day-2 day-3
+  run impctl maintain $file
+  run impctl query $file --query q_arrest_rate
+  run impctl verify $file
+else
+  title "Real data: skipped, IMPCTL_CRIMES names no file (see workloads/crimes.yaml)"
+fi
