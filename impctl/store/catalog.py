@@ -1,0 +1,181 @@
+"""The SQLite connection: how it is opened, and what a transaction is.
+
+Law: a write transaction holds completely and durably, or nothing of it does (WAL, synchronous
+FULL); a read transaction sees one moment. Readers never wait for the writer.
+Out of scope: the tables (`migrations`), their rows (the other modules of this room).
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from impctl.errors import StorageError
+from impctl.store.disk import Disk
+from impctl.store.faults import read_only, translated
+from impctl.store.format import FORMAT_VERSION, check_format, migrate
+from impctl.store.layout import Layout
+
+_BUSY_MS = 5_000
+_CHECKPOINT_PAGES = 1_500
+"""About 6 MB of write-ahead log: rare enough that small commits seldom pay for a checkpoint, small
+enough that the log's pages stay hot and are written over instead of newly allocated."""
+_CACHE_KB = 8_192
+_STATEMENTS = 256
+_JOURNAL_BYTES = (18, 19)
+"""Positions in a SQLite header that say WAL (2) or rollback journal (1)."""
+
+
+class Catalog:
+    """An open catalog; `is_writable` tells whether `writing` works."""
+
+    def __init__(
+        self, connection: sqlite3.Connection, path: Path, disk: Disk, *, is_writable: bool
+    ) -> None:
+        self._connection = connection
+        self._disk = disk
+        self.path = path
+        self.is_writable = is_writable
+
+    @contextmanager
+    def reading(self) -> Iterator[sqlite3.Connection]:
+        """One moment of the catalog, however many statements look at it."""
+        with translated(self.path):
+            self._connection.execute("BEGIN")
+            try:
+                yield self._connection
+            finally:
+                self._connection.rollback()
+
+    @contextmanager
+    def writing(self) -> Iterator[sqlite3.Connection]:
+        """A transaction: everything inside is committed at the end, or none of it."""
+        if not self.is_writable:
+            raise read_only(self.path.parent)
+        with translated(self.path):
+            self._disk.begin(self._connection)
+            try:
+                yield self._connection
+                self._disk.commit(self._connection)
+            finally:
+                if self._connection.in_transaction:
+                    self._connection.rollback()
+
+    @contextmanager
+    def writing_unsynced(self) -> Iterator[sqlite3.Connection]:
+        """As `writing`, but may be lost when the machine stops; for what is nice to know only."""
+        with translated(self.path):
+            self._connection.execute("PRAGMA synchronous = NORMAL")
+            try:
+                with self.writing() as connection:
+                    yield connection
+            finally:
+                self._connection.execute("PRAGMA synchronous = FULL")
+
+    def shrink(self) -> None:
+        """Give space of removed rows back to the file system where it is a quarter or more."""
+        with translated(self.path):
+            free = self._connection.execute("PRAGMA freelist_count").fetchone()[0]
+            pages = self._connection.execute("PRAGMA page_count").fetchone()[0]
+            if free * 4 >= pages:
+                self._connection.execute("VACUUM")
+            self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+
+    def close(self) -> None:
+        """Close; the last one out moves the write-ahead log into the catalog."""
+        with translated(self.path):
+            self._connection.close()
+
+
+def create_catalog(layout: Layout, disk: Disk) -> None:
+    """Create the catalog or bring it to the present format; the caller holds the writer's lock."""
+    with translated(layout.catalog):
+        os.close(os.open(layout.catalog, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        connection = _connect(layout.catalog)
+        try:
+            _prepare_writer(connection)
+            disk.begin(connection)
+            migrate(connection, layout.catalog)
+            disk.commit(connection)
+        finally:
+            connection.close()
+        disk.sync_folder(layout.root)
+
+
+def open_catalog(layout: Layout, disk: Disk) -> Catalog | None:
+    """The catalog as it stands; None where there is none yet or an older format needs a writer."""
+    if not layout.catalog.is_file():
+        return None
+    is_writable = disk.is_writable(layout.root)
+    with translated(layout.catalog):
+        connection = _connect(layout.catalog) if is_writable else _connect_unwritable(layout)
+        try:
+            if check_format(connection, layout.catalog) < FORMAT_VERSION:
+                connection.close()
+                return None
+            if is_writable:
+                _prepare_writer(connection)
+        except BaseException:
+            connection.close()
+            raise
+    return Catalog(connection, layout.catalog, disk, is_writable=is_writable)
+
+
+def empty_catalog(layout: Layout, disk: Disk) -> Catalog:
+    """A catalog that knows nothing, in memory; stands in where a reader finds no store."""
+    connection = sqlite3.connect(":memory:", isolation_level=None)
+    migrate(connection, layout.catalog)
+    return Catalog(connection, layout.catalog, disk, is_writable=False)
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    return sqlite3.connect(
+        path, isolation_level=None, timeout=_BUSY_MS / 1000, cached_statements=_STATEMENTS
+    )
+
+
+def _prepare_writer(connection: sqlite3.Connection) -> None:
+    mode = connection.execute("PRAGMA journal_mode").fetchone()[0]
+    if mode != "wal":
+        mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
+    if mode != "wal":
+        raise StorageError(
+            f"The file system of the store offers SQLite no write-ahead log, only `{mode}`",
+            code="store_file_system",
+            hint="set `store` to a folder on a local disk",
+        )
+    connection.execute("PRAGMA synchronous = FULL")
+    connection.execute(f"PRAGMA wal_autocheckpoint = {_CHECKPOINT_PAGES}")
+    connection.execute(f"PRAGMA cache_size = {-_CACHE_KB}")
+    connection.execute("PRAGMA secure_delete = OFF")
+    connection.execute("PRAGMA cell_size_check = ON")
+
+
+def _connect_unwritable(layout: Layout) -> sqlite3.Connection:
+    """A reader in a folder where SQLite may not create the files a WAL catalog needs.
+
+    With a log from a running writer SQLite can read along. Without one the catalog file is
+    complete; it is read whole, and read again if it changed meanwhile.
+    """
+    for _ in range(20):
+        if layout.write_ahead_log.exists():
+            return sqlite3.connect(f"{layout.catalog.absolute().as_uri()}?mode=ro", uri=True)
+        before = layout.catalog.stat()
+        content = bytearray(layout.catalog.read_bytes())
+        after = layout.catalog.stat()
+        if layout.write_ahead_log.exists() or before.st_mtime_ns != after.st_mtime_ns:
+            continue
+        for position in _JOURNAL_BYTES:
+            if position < len(content) and content[position] == 2:
+                content[position] = 1
+        connection = sqlite3.connect(":memory:", isolation_level=None)
+        connection.deserialize(bytes(content))
+        return connection
+    raise StorageError(
+        f"Catalog `{layout.catalog}` changes all the time",
+        code="catalog_busy",
+        hint="run the command again later",
+    )

@@ -1,0 +1,175 @@
+"""What a commit changes in the catalog, statement by statement; runs inside one transaction.
+
+Law: everything here happens in the caller's transaction; the generation expected by the writer is
+checked before anything is written. Files are only named here, never touched.
+Out of scope: transaction, lock and files (`store.store`).
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from impctl.aliases import QueryName
+from impctl.errors import ImpctlError, RetryableError
+from impctl.store import history, queries, sketches, states
+from impctl.store.queries import Progress, QueryRow
+from impctl.store.records import MaintainCommit, NewCapture, RunRecord, TablePin
+from impctl.store.states import WrittenRun
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """What a transaction did: new generations, and files that nothing refers to any more."""
+
+    generations: tuple[int, ...]
+    unused_files: tuple[str, ...]
+
+
+Apply = Callable[[sqlite3.Connection, tuple[WrittenRun, ...]], Applied]
+
+
+def apply_capture(
+    connection: sqlite3.Connection,
+    path: Path,
+    capture: NewCapture,
+    written: tuple[WrittenRun, ...],
+    record: RunRecord,
+    at: float,
+) -> Applied:
+    """Put the capture in place of what the query had."""
+    before = queries.find_query(connection, path, capture.query)
+    held = None if before is None else queries.load_progress(connection, path, before.id)
+    generation = queries.next_generation(connection, held)
+    unused: list[str] = []
+    if before is not None and held is not None:
+        unused = states.drop_all_runs(connection, before.id)
+        if not _is_same(connection, path, before, held, capture):
+            sketches.forget_sketches(connection, before.id)
+        queries.forget_pins(connection, before.id)
+    query_id = None if before is None else before.id
+    query_id = queries.save_query(connection, capture, query_id, generation, at)
+    queries.save_pins(connection, query_id, capture.pins)
+    versions = sketches.versions_text({pin.table: pin.version for pin in capture.pins})
+    sketches.save_captured(connection, query_id, generation, capture.sketches, versions)
+    states.put_runs(connection, query_id, written)
+    progress = Progress(
+        generation=generation,
+        slack_bound=int(capture.slack_bound),
+        assumptions=queries.assumptions_text(capture.assumptions),
+        state_meta=queries.meta_text(capture.state_meta),
+        has_state=capture.has_state,
+        maintained_at=at,
+        pins=len(capture.pins),
+        runs=states.count_runs(connection, query_id),
+    )
+    queries.save_progress(connection, query_id, progress)
+    history.add_record(connection, query_id, record)
+    return Applied((generation,), tuple(unused))
+
+
+def apply_maintains(
+    connection: sqlite3.Connection,
+    path: Path,
+    changes: Sequence[MaintainCommit],
+    written: tuple[WrittenRun, ...],
+    at: float,
+) -> Applied:
+    """Move each query forward; `written` are the runs of all changes, in their order."""
+    generations: list[int] = []
+    unused: list[str] = []
+    position = 0
+    for change in changes:
+        own = written[position : position + len(change.put_runs)]
+        position += len(own)
+        applied = _apply_maintain(connection, path, change, own, at)
+        generations.extend(applied.generations)
+        unused.extend(applied.unused_files)
+    return Applied(tuple(generations), tuple(unused))
+
+
+def apply_forget(connection: sqlite3.Connection, path: Path, query: QueryName) -> Applied:
+    """Remove the query; no generation is returned where there was none."""
+    found = queries.find_query(connection, path, query)
+    if found is None:
+        return Applied((), ())
+    held = queries.load_progress(connection, path, found.id)
+    unused = states.drop_all_runs(connection, found.id)
+    sketches.forget_sketches(connection, found.id)
+    queries.forget_query(connection, found.id)
+    return Applied((held.generation,), tuple(unused))
+
+
+def _apply_maintain(
+    connection: sqlite3.Connection,
+    path: Path,
+    change: MaintainCommit,
+    written: tuple[WrittenRun, ...],
+    at: float,
+) -> Applied:
+    query = queries.find_query(connection, path, change.query)
+    if query is None:
+        raise _moved(change, "is not in the store any more")
+    held = queries.load_progress(connection, path, query.id)
+    if held.generation != change.expected_generation:
+        raise _moved(change, f"is at generation {held.generation} already")
+    _check_pins(change, queries.load_pins(connection, path, query.id, held.pins))
+    generation = held.generation + 1
+    queries.save_pins(connection, query.id, change.pins)
+    versions = sketches.versions_text({pin.table: pin.version for pin in change.pins})
+    moved = (query.id, query.captured, generation)
+    sketches.save_maintained(connection, path, moved, change.sketches, versions)
+    unused = states.drop_runs(connection, query.id, change.drop_runs)
+    unused += states.put_runs(connection, query.id, written)
+    progress = replace(
+        held,
+        generation=generation,
+        maintained_at=at,
+        runs=states.count_runs(connection, query.id),
+    )
+    if change.slack_bound is not None:
+        progress = replace(progress, slack_bound=int(change.slack_bound))
+    if change.assumptions is not None:
+        progress = replace(progress, assumptions=queries.assumptions_text(change.assumptions))
+    if change.state_meta is not None:
+        progress = replace(progress, state_meta=queries.meta_text(change.state_meta))
+    queries.save_progress(connection, query.id, progress)
+    history.add_record(connection, query.id, change.record)
+    return Applied((generation,), tuple(unused))
+
+
+def _is_same(
+    connection: sqlite3.Connection,
+    path: Path,
+    before: QueryRow,
+    held: Progress,
+    capture: NewCapture,
+) -> bool:
+    """Whether sketches of earlier versions still speak of this query over these tables."""
+    pins = queries.load_pins(connection, path, before.id, held.pins)
+    return before.fingerprint == capture.fingerprint and _tables(pins) == _tables(capture.pins)
+
+
+def _tables(pins: Sequence[TablePin]) -> set[tuple[str, str]]:
+    # Not by path: a folder of tables may be moved, the identity of a table moves along.
+    return {(pin.table, pin.table_id) for pin in pins}
+
+
+def _check_pins(change: MaintainCommit, held: Sequence[TablePin]) -> None:
+    # A version of one table with the state of another would be a wrong answer later on.
+    if _tables(held) != _tables(change.pins):
+        raise ImpctlError(
+            f"Commit of query `{change.query}` pins other tables than its capture",
+            code="pins_differ",
+            hint=f"run `impctl capture` for `{change.query}` again",
+        )
+
+
+def _moved(change: MaintainCommit, what: str) -> RetryableError:
+    return RetryableError(
+        f"Query `{change.query}` {what}, not at {change.expected_generation}",
+        code="generation_moved",
+        hint="another run came first; run the command again",
+    )

@@ -1,0 +1,145 @@
+"""The one seam between the store and the disk: every write, sync, removal and commit passes here.
+
+Law: a `Disk` does what its method says or raises; it decides nothing. Tests put a failing disk in
+its place. Run files are written past the page cache where the file system lets us: nothing in this
+process reads them again, and filling fresh cache pages costs several times the write itself.
+Out of scope: what is written (`store.states`), translation of errors (`store.faults`).
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import mmap
+import os
+import sqlite3
+from pathlib import Path
+from typing import Protocol
+
+_STAGING = 1 << 20
+_BLOCK = 4096
+
+
+class OutputFile(Protocol):
+    """A new file being written from start to end."""
+
+    def write(self, data: memoryview) -> None: ...
+
+    def sync(self) -> None:
+        """Bring everything written so far to stable storage."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class Disk(Protocol):
+    """What the store asks of the operating system."""
+
+    def is_writable(self, folder: Path) -> bool: ...
+
+    def make_folder(self, path: Path) -> None:
+        """Create the folder (mode 0700) and its parents where missing."""
+        ...
+
+    def create(self, path: Path) -> OutputFile:
+        """A new file (mode 0600); FileExistsError where one stands."""
+        ...
+
+    def sync_folder(self, path: Path) -> None: ...
+
+    def remove(self, path: Path) -> None: ...
+
+    def begin(self, connection: sqlite3.Connection) -> None: ...
+
+    def commit(self, connection: sqlite3.Connection) -> None: ...
+
+
+class RealDisk:
+    """The operating system's disk."""
+
+    def __init__(self) -> None:
+        # Aligned, and touched once only: fresh memory is slow to come by on virtual machines.
+        self._staging = mmap.mmap(-1, _STAGING)
+
+    def is_writable(self, folder: Path) -> bool:
+        return os.access(folder, os.W_OK | os.X_OK)
+
+    def make_folder(self, path: Path) -> None:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+    def create(self, path: Path) -> OutputFile:
+        return _DirectFile(path, self._staging)
+
+    def sync_folder(self, path: Path) -> None:
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def remove(self, path: Path) -> None:
+        path.unlink(missing_ok=True)
+
+    def begin(self, connection: sqlite3.Connection) -> None:
+        connection.execute("BEGIN IMMEDIATE")
+
+    def commit(self, connection: sqlite3.Connection) -> None:
+        connection.execute("COMMIT")
+
+
+class _DirectFile:
+    """Collects whole blocks in the staging buffer and writes them past the page cache."""
+
+    def __init__(self, path: Path, staging: mmap.mmap) -> None:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        self._descriptor = os.open(path, flags, 0o600)
+        self._staging = staging
+        self._filled = 0
+        self._set_direct(True)
+
+    def write(self, data: memoryview) -> None:
+        position = 0
+        while position < len(data):
+            taken = min(len(data) - position, _STAGING - self._filled)
+            self._staging[self._filled : self._filled + taken] = data[position : position + taken]
+            self._filled += taken
+            position += taken
+            if self._filled == _STAGING:
+                self._put(0, _STAGING)
+                self._filled = 0
+
+    def sync(self) -> None:
+        whole = self._filled - self._filled % _BLOCK
+        self._put(0, whole)
+        # A tail shorter than a block cannot go past the page cache.
+        self._set_direct(False)
+        self._put(whole, self._filled)
+        self._filled = 0
+        os.fsync(self._descriptor)
+
+    def close(self) -> None:
+        os.close(self._descriptor)
+
+    def _put(self, start: int, end: int) -> None:
+        with memoryview(self._staging) as view:
+            while start < end:
+                try:
+                    start += os.write(self._descriptor, view[start:end])
+                except OSError as error:
+                    if not self._is_direct or error.errno != errno.EINVAL:
+                        raise
+                    # The file system took the flag but not our alignment: write as usual.
+                    self._set_direct(False)
+
+    def _set_direct(self, wanted: bool) -> None:
+        direct = getattr(os, "O_DIRECT", 0)
+        self._is_direct = False
+        if not direct:
+            return
+        flags = fcntl.fcntl(self._descriptor, fcntl.F_GETFL)
+        try:
+            changed = flags | direct if wanted else flags & ~direct
+            fcntl.fcntl(self._descriptor, fcntl.F_SETFL, changed)
+        except OSError:
+            return  # not offered here: write as usual
+        self._is_direct = wanted

@@ -1,0 +1,66 @@
+"""What was done to a query and why, as catalog rows.
+
+Law: a record is numbered in the order of commits and stays when the query is captured again.
+Out of scope: choosing what to do (`app`).
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from pathlib import Path
+
+from impctl.store.records import RunRecord
+from impctl.store.seals import Value, opened, sealed
+from impctl.store.sketches import versions_text
+
+_LAST = "SELECT coalesce(max(number), 0) FROM history WHERE query_id = ?"
+
+
+def add_record(connection: sqlite3.Connection, query_id: int, record: RunRecord) -> None:
+    """Append the record."""
+    _put(connection, query_id, _last(connection, query_id) + 1, record)
+
+
+def replace_last_record(connection: sqlite3.Connection, query_id: int, record: RunRecord) -> None:
+    """Put the record in place of the latest one (timings known only after the commit)."""
+    _put(connection, query_id, max(1, _last(connection, query_id)), record)
+
+
+def load_records(
+    connection: sqlite3.Connection, path: Path, query_id: int, limit: int
+) -> tuple[RunRecord, ...]:
+    """The latest `limit` records, newest first."""
+    rows = connection.execute(
+        "SELECT * FROM history WHERE query_id = ? ORDER BY number DESC LIMIT ?", (query_id, limit)
+    )
+    records = []
+    for row in rows.fetchall():
+        values = opened(row, path, "history")[2:]
+        records.append(RunRecord(*(*values[:-1], json.loads(values[-1]))))
+    return tuple(records)
+
+
+def _last(connection: sqlite3.Connection, query_id: int) -> int:
+    return int(connection.execute(_LAST, (query_id,)).fetchone()[0])
+
+
+def _put(connection: sqlite3.Connection, query_id: int, number: int, record: RunRecord) -> None:
+    row: tuple[Value, ...] = (
+        query_id,
+        number,
+        str(record.action),
+        str(record.reason_code),
+        record.reason,
+        float(record.started_at),
+        float(record.elapsed_ms),
+        float(record.read_ms),
+        float(record.engine_ms),
+        float(record.commit_ms),
+        int(record.changes),
+        int(record.added),
+        int(record.removed),
+        versions_text(record.versions),
+    )
+    marks = ", ".join("?" * (len(row) + 1))
+    connection.execute(f"INSERT OR REPLACE INTO history VALUES ({marks})", sealed(*row))

@@ -1,0 +1,50 @@
+"""Names of the folders and files of a store; nothing else knows them.
+
+Law: every file impctl writes for itself lies under `root`, under a name made here.
+Out of scope: what the files hold.
+"""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+
+RUN_SUFFIX = ".arrow"
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Where the files of the store at `root` lie."""
+
+    root: Path
+
+    @property
+    def catalog(self) -> Path:
+        """The SQLite catalog; its write-ahead log lies beside it."""
+        return self.root / "catalog.sqlite"
+
+    @property
+    def write_ahead_log(self) -> Path:
+        return self.root / "catalog.sqlite-wal"
+
+    @property
+    def state(self) -> Path:
+        """The folder of runs too large for the catalog."""
+        return self.root / "state"
+
+    @property
+    def lock(self) -> Path:
+        return self.root / "lock"
+
+    @property
+    def recovery(self) -> Path:
+        """Locked for an instant by whoever takes away a dead owner's lock."""
+        return self.root / "lock.recovery"
+
+    def run_file(self, name: str) -> Path:
+        return self.state / name
+
+    def new_run_name(self) -> str:
+        """A file name no run had before."""
+        return f"{uuid.uuid4().hex}{RUN_SUFFIX}"

@@ -1,0 +1,225 @@
+"""One writer at a time: an advisory lock with its owner's name on it.
+
+Law: at most one live process holds the lock. The kernel frees it when the process ends, however it
+ends; the owner's note left behind tells the next one that this happened. A lock that a child
+inherited from a dead owner is taken away from it.
+Out of scope: readers (they need no lock), what is done under it (`store.store`).
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import socket
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from impctl.errors import LockHeldError
+from impctl.store.faults import translated
+from impctl.store.layout import Layout
+
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.005, 0.1
+_GRACE = 0.5
+"""How long a dead owner's name must stand unchanged: a new owner writes its own at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """Who holds the lock; `process_start` tells two processes with one pid apart."""
+
+    pid: int
+    host: str
+    namespace: str
+    command: str
+    since: float
+    process_start: str
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether the process is surely gone; what runs elsewhere counts as alive."""
+        if (self.host, self.namespace) != (socket.gethostname(), _namespace()):
+            return False
+        start = _process_start(self.pid)
+        if start is not None:
+            return start != self.process_start
+        try:
+            os.kill(self.pid, 0)
+        except ProcessLookupError:
+            return True
+        except OSError:
+            return False
+        # Alive, and no way to see when it started; with /proc, None means it is a zombie.
+        return Path("/proc/self/stat").exists()
+
+    def describe(self) -> str:
+        age = max(0.0, time.time() - self.since)
+        return (
+            f"process {self.pid} on host `{self.host}`, running `{self.command}`, for {age:.0f} s"
+        )
+
+
+class WriterLock:
+    """The lock of one store, as seen by one `Store`."""
+
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
+        self._descriptor: int | None = None
+
+    @property
+    def is_held(self) -> bool:
+        return self._descriptor is not None
+
+    def acquire(self, timeout: float, command: str) -> Owner | None:
+        """Take the lock; returns the owner that died holding it before, if one did.
+
+        Waits up to `timeout` seconds, then LockHeldError.
+        """
+        deadline = time.monotonic() + timeout
+        pause = _FIRST_PAUSE
+        dead: tuple[bytes, float] | None = None
+        with translated(self._layout.lock):
+            while True:
+                taken, text = _try(self._layout.lock)
+                if taken is not None:
+                    if not _claim(taken, self._layout.lock, command):
+                        continue
+                    self._descriptor = taken
+                    return _owner(text)
+                owner = _owner(text)
+                now = time.monotonic()
+                if owner is None or not owner.is_dead:
+                    dead = None
+                elif dead is None or dead[0] != text:
+                    dead = (text, now)
+                elif now - dead[1] >= _GRACE:
+                    _take_away(self._layout, text)
+                    continue
+                if now >= deadline and dead is None:
+                    raise _held(self._layout.root, owner)
+                time.sleep(pause)
+                pause = min(pause * 2, _LONGEST_PAUSE)
+
+    def release(self) -> None:
+        """Give the lock back; nothing happens where it is not held."""
+        descriptor, self._descriptor = self._descriptor, None
+        if descriptor is None:
+            return
+        with translated(self._layout.lock):
+            try:
+                os.ftruncate(descriptor, 0)
+            finally:
+                os.close(descriptor)
+
+
+def read_owner(layout: Layout) -> Owner | None:
+    """Who holds the lock now, as far as its note says; None where nobody does."""
+    with translated(layout.lock):
+        try:
+            owner = _owner(layout.lock.read_bytes())
+        except FileNotFoundError:
+            return None
+    return None if owner is None or owner.is_dead else owner
+
+
+def _try(path: Path) -> tuple[int | None, bytes]:
+    """The locked descriptor, or None where another has it, and the note found in the file."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        text = _note(descriptor)
+        os.close(descriptor)
+        return None, text
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor, _note(descriptor)
+
+
+def _claim(descriptor: int, path: Path, command: str) -> bool:
+    """Write our note; False (and closed) where the file was taken away from under the lock."""
+    owner = {
+        "pid": os.getpid(),
+        "host": socket.gethostname(),
+        "namespace": _namespace(),
+        "command": command,
+        "since": time.time(),
+        "process_start": _process_start(os.getpid()) or "",
+    }
+    try:
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, json.dumps(owner).encode(), 0)
+        ours = os.fstat(descriptor)
+        try:
+            there = os.stat(path)
+        except FileNotFoundError:
+            there = None
+    except BaseException:
+        os.close(descriptor)
+        raise
+    if there is not None and (there.st_dev, there.st_ino) == (ours.st_dev, ours.st_ino):
+        return True
+    os.close(descriptor)
+    return False
+
+
+def _take_away(layout: Layout, text: bytes) -> None:
+    """Remove the lock file whose owner is dead while a child of it still holds the lock."""
+    guard = os.open(layout.recovery, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(guard, fcntl.LOCK_EX)
+        taken, now = _try(layout.lock)
+        if taken is not None:
+            os.close(taken)
+        elif now == text:
+            layout.lock.unlink(missing_ok=True)
+    finally:
+        os.close(guard)
+
+
+def _note(descriptor: int) -> bytes:
+    return os.pread(descriptor, 65_536, 0)
+
+
+def _owner(text: bytes) -> Owner | None:
+    try:
+        found = json.loads(text)
+        return Owner(
+            int(found["pid"]),
+            str(found["host"]),
+            str(found["namespace"]),
+            str(found["command"]),
+            float(found["since"]),
+            str(found["process_start"]),
+        )
+    except (ValueError, KeyError, TypeError):
+        return None  # nobody, or caught in the middle of writing
+
+
+def _held(root: Path, owner: Owner | None) -> LockHeldError:
+    who = "another process" if owner is None else owner.describe()
+    return LockHeldError(
+        f"Store `{root}` is locked by {who}",
+        hint="wait for it to end, or allow more time with a longer lock timeout",
+    )
+
+
+def _process_start(pid: int) -> str | None:
+    """Boot and clock ticks at which the process started; None where that cannot be seen."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return None
+    state, start = fields[0], fields[19]
+    return None if state in ("Z", "X") else f"{boot}:{start}"
+
+
+def _namespace() -> str:
+    """Pids mean something within this only: containers may share a host name and a folder."""
+    try:
+        return os.readlink("/proc/self/ns/pid")
+    except OSError:
+        return ""

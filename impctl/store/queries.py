@@ -1,0 +1,199 @@
+"""Queries with their pins and progress as catalog rows.
+
+Law: what a capture fixes lies in `query`, what each commit moves in `progress` and `pin`; the
+generation grows by one with every commit of the query and never goes back.
+Out of scope: sketches (`store.sketches`), runs (`store.states`), history (`store.history`).
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from impctl.aliases import QueryName
+from impctl.store.faults import damaged
+from impctl.store.records import Assumption, NewCapture, StoredQuery, TablePin
+from impctl.store.seals import opened, sealed
+from impctl.store.sketches import load_sketches
+
+
+@dataclass(frozen=True, slots=True)
+class QueryRow:
+    """What is fixed from one capture to the next."""
+
+    id: int
+    name: QueryName
+    fingerprint: str
+    sql: str
+    mode: Any
+    captured: int
+    captured_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What every commit moves; texts are JSON as stored."""
+
+    generation: int
+    slack_bound: int
+    assumptions: str
+    state_meta: str
+    has_state: bool
+    maintained_at: float
+    pins: int
+    runs: int
+
+
+def find_query(connection: sqlite3.Connection, path: Path, name: QueryName) -> QueryRow | None:
+    row = connection.execute("SELECT * FROM query WHERE name = ?", (name,)).fetchone()
+    return None if row is None else QueryRow(*opened(row, path, "query"))
+
+
+def query_names(connection: sqlite3.Connection, path: Path) -> tuple[QueryName, ...]:
+    rows = connection.execute("SELECT * FROM query ORDER BY name").fetchall()
+    return tuple(opened(row, path, "query")[1] for row in rows)
+
+
+def save_query(
+    connection: sqlite3.Connection,
+    capture: NewCapture,
+    query_id: int | None,
+    generation: int,
+    at: float,
+) -> int:
+    """Write what the capture fixes, over the row of `query_id` if there is one; returns the id."""
+    if query_id is None:
+        found = connection.execute("SELECT coalesce(max(id), 0) + 1 FROM query").fetchone()
+        query_id = int(found[0])
+    row = (query_id, capture.query, capture.fingerprint, capture.sql, str(capture.mode))
+    connection.execute(
+        "INSERT OR REPLACE INTO query VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+        sealed(*row, generation, float(at)),
+    )
+    return query_id
+
+
+def load_progress(connection: sqlite3.Connection, path: Path, query_id: int) -> Progress:
+    row = connection.execute("SELECT * FROM progress WHERE query_id = ?", (query_id,)).fetchone()
+    if row is None:
+        raise damaged(path, "the progress of a query is missing")
+    values = opened(row, path, "progress")[1:]
+    return Progress(*(*values[:4], bool(values[4]), *values[5:]))
+
+
+def save_progress(connection: sqlite3.Connection, query_id: int, progress: Progress) -> None:
+    connection.execute(
+        "INSERT OR REPLACE INTO progress VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        sealed(
+            query_id,
+            progress.generation,
+            progress.slack_bound,
+            progress.assumptions,
+            progress.state_meta,
+            int(progress.has_state),
+            float(progress.maintained_at),
+            progress.pins,
+            progress.runs,
+        ),
+    )
+
+
+def save_pins(connection: sqlite3.Connection, query_id: int, pins: Iterable[TablePin]) -> None:
+    """Write the pins; a schema only where it differs from the stored one."""
+    for pin in pins:
+        connection.execute(
+            "INSERT OR REPLACE INTO pin VALUES (?, ?, ?, ?, ?, ?)",
+            sealed(query_id, pin.table, pin.path, pin.table_id, int(pin.version)),
+        )
+        held = connection.execute(
+            "SELECT schema_json FROM pin_schema WHERE query_id = ? AND table_name = ?",
+            (query_id, pin.table),
+        ).fetchone()
+        if held is None or held[0] != pin.schema_json:
+            connection.execute(
+                "INSERT OR REPLACE INTO pin_schema VALUES (?, ?, ?, ?)",
+                sealed(query_id, pin.table, pin.schema_json),
+            )
+
+
+def load_pins(
+    connection: sqlite3.Connection, path: Path, query_id: int, expected: int
+) -> tuple[TablePin, ...]:
+    rows = connection.execute(
+        "SELECT * FROM pin WHERE query_id = ? ORDER BY table_name", (query_id,)
+    ).fetchall()
+    schemas = connection.execute(
+        "SELECT * FROM pin_schema WHERE query_id = ? ORDER BY table_name", (query_id,)
+    ).fetchall()
+    if not len(rows) == len(schemas) == expected:
+        raise damaged(path, "the pin of a table is missing")
+    pins = []
+    for row, schema in zip(rows, schemas, strict=True):
+        table, location, table_id, version = opened(row, path, "pin")[1:]
+        schema_table, schema_json = opened(schema, path, "pin_schema")[1:]
+        if schema_table != table:
+            raise damaged(path, f"the pin of table `{table}` has no schema")
+        pins.append(TablePin(table, location, table_id, version, schema_json))
+    return tuple(pins)
+
+
+def load_query(connection: sqlite3.Connection, path: Path, name: QueryName) -> StoredQuery | None:
+    """Everything of the query but runs and history."""
+    query = find_query(connection, path, name)
+    if query is None:
+        return None
+    progress = load_progress(connection, path, query.id)
+    return StoredQuery(
+        query=query.name,
+        fingerprint=query.fingerprint,
+        sql=query.sql,
+        mode=query.mode,
+        pins=load_pins(connection, path, query.id, progress.pins),
+        sketches=load_sketches(connection, path, query.id, progress.generation),
+        assumptions=tuple(Assumption(*fact) for fact in json.loads(progress.assumptions)),
+        slack_bound=progress.slack_bound,
+        state_meta=json.loads(progress.state_meta),
+        has_state=progress.has_state,
+        generation=progress.generation,
+        captured_at=query.captured_at,
+        maintained_at=progress.maintained_at,
+    )
+
+
+def next_generation(connection: sqlite3.Connection, held: Progress | None) -> int:
+    """A generation that the query, or a forgotten one of its name, never had."""
+    if held is not None:
+        return held.generation + 1
+    return int(connection.execute("SELECT generation FROM forgotten").fetchone()[0]) + 1
+
+
+def forget_query(connection: sqlite3.Connection, query_id: int) -> None:
+    """Remove the query's own rows and its history."""
+    connection.execute(
+        "UPDATE forgotten SET generation = max(generation,"
+        " (SELECT generation FROM progress WHERE query_id = ?))",
+        (query_id,),
+    )
+    forget_pins(connection, query_id)
+    connection.execute("DELETE FROM history WHERE query_id = ?", (query_id,))
+    connection.execute("DELETE FROM progress WHERE query_id = ?", (query_id,))
+    connection.execute("DELETE FROM query WHERE id = ?", (query_id,))
+
+
+def forget_pins(connection: sqlite3.Connection, query_id: int) -> None:
+    connection.execute("DELETE FROM pin WHERE query_id = ?", (query_id,))
+    connection.execute("DELETE FROM pin_schema WHERE query_id = ?", (query_id,))
+
+
+def assumptions_text(assumptions: Iterable[Assumption]) -> str:
+    return json.dumps(
+        [[fact.table, fact.column, str(fact.kind), str(fact.source)] for fact in assumptions]
+    )
+
+
+def meta_text(meta: Mapping[str, Any] | None) -> str:
+    return json.dumps({} if meta is None else dict(meta))

@@ -1,0 +1,155 @@
+"""What goes into the store and comes out of it, as frozen values.
+
+Law: a record is plain data; two equal records say the same. `generation` counts the commits of a
+query, captures included, so that a writer notices when another one came before it.
+Out of scope: how records lie on disk (`store.queries`, `store.sketches`, `store.states`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import pyarrow as pa
+
+from impctl.aliases import AccessId, ColumnName, QueryName, TableName, TableVersion
+from impctl.sketch.fragments import FragmentSet
+from impctl.sketch.partition import RangePartition
+
+Mode = Literal["exact", "touch", "recapture"]
+"""How the query's sketches are maintained (glossary)."""
+
+Run = tuple[str, int, pa.Table]
+"""A run of operator state: arrangement, sequence, rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class TablePin:
+    """The version of a table that sketch and state stand for."""
+
+    table: TableName
+    path: str
+    table_id: str
+    version: TableVersion
+    schema_json: str
+
+
+@dataclass(frozen=True, slots=True)
+class StoredSketch:
+    """The sketch of one access."""
+
+    access: AccessId
+    table: TableName
+    attribute: ColumnName
+    partition: RangePartition
+    fragments: FragmentSet
+
+
+@dataclass(frozen=True, slots=True)
+class Assumption:
+    """A fact about data that the sketch's safety rests on."""
+
+    table: TableName
+    column: ColumnName
+    kind: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class RunRef:
+    """A stored run of state, without its rows."""
+
+    arrangement: str
+    sequence: int
+    rows: int
+    bytes: int
+    is_file: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RunRecord:
+    """What a command did to a query, why, and what it cost."""
+
+    action: str
+    reason_code: str
+    reason: str
+    started_at: float
+    elapsed_ms: float
+    read_ms: float
+    engine_ms: float
+    commit_ms: float
+    changes: int
+    added: int
+    removed: int
+    versions: Mapping[TableName, TableVersion]
+
+
+@dataclass(frozen=True, slots=True)
+class StoredQuery:
+    """All the store knows of a query but its state and history; times in seconds since 1970."""
+
+    query: QueryName
+    fingerprint: str
+    sql: str
+    mode: Mode
+    pins: tuple[TablePin, ...]
+    sketches: tuple[StoredSketch, ...]
+    assumptions: tuple[Assumption, ...]
+    slack_bound: int
+    state_meta: dict[str, Any]
+    has_state: bool
+    generation: int
+    captured_at: float
+    maintained_at: float
+
+    @property
+    def versions(self) -> dict[TableName, TableVersion]:
+        return {pin.table: pin.version for pin in self.pins}
+
+
+@dataclass(frozen=True, slots=True)
+class NewCapture:
+    """What a capture found; replaces everything the query had but its history."""
+
+    query: QueryName
+    fingerprint: str
+    sql: str
+    mode: Mode
+    pins: tuple[TablePin, ...]
+    sketches: tuple[StoredSketch, ...]
+    assumptions: tuple[Assumption, ...] = ()
+    slack_bound: int = 0
+    state_meta: Mapping[str, Any] | None = None
+    has_state: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class MaintainCommit:
+    """What maintaining changed.
+
+    `pins` name every table of the query. Accesses missing in `sketches` keep their sketch; None
+    for `state_meta`, `slack_bound` or `assumptions` keeps what is stored. Runs are dropped before
+    others are put; a run put under the arrangement and sequence of another replaces it.
+    """
+
+    query: QueryName
+    expected_generation: int
+    pins: tuple[TablePin, ...]
+    record: RunRecord
+    sketches: tuple[tuple[AccessId, FragmentSet], ...] = ()
+    put_runs: tuple[Run, ...] = ()
+    drop_runs: tuple[tuple[str, int], ...] = ()
+    state_meta: Mapping[str, Any] | None = None
+    slack_bound: int | None = None
+    assumptions: tuple[Assumption, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """What `collect` removed (or would remove)."""
+
+    files: tuple[str, ...]
+    bytes: int
+    sketch_versions: int
+    partitions: int

@@ -1,0 +1,240 @@
+"""Sketches and their partitions as catalog rows.
+
+Law: what comes out is what went in, or StateCorruptError. Boundaries are stored once, under a hash
+of their content. A `sketch` row is written only where the bits differ from those before it, and
+holds from its generation on until the next row of its access.
+Out of scope: pins and everything else about a query (`store.queries`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sqlite3
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from impctl.aliases import AccessId, TableName, TableVersion
+from impctl.data.schema import Kind, SqlType
+from impctl.errors import ImpctlError
+from impctl.sketch.fragments import FragmentSet
+from impctl.sketch.partition import BoundaryValue, RangePartition
+from impctl.store.faults import damaged
+from impctl.store.records import StoredSketch
+from impctl.store.seals import opened, sealed
+
+_LATEST_BITS = (
+    "SELECT bits FROM sketch WHERE query_id = ? AND access = ? ORDER BY generation DESC LIMIT 1"
+)
+_SKETCH = "INSERT INTO sketch VALUES (?, ?, ?, ?, ?)"
+
+
+def versions_text(versions: Mapping[TableName, TableVersion]) -> str:
+    """Versions as the one text that equal versions have."""
+    return json.dumps({table: int(version) for table, version in sorted(versions.items())})
+
+
+def save_captured(
+    connection: sqlite3.Connection,
+    query_id: int,
+    generation: int,
+    sketches: Iterable[StoredSketch],
+    versions: str,
+) -> None:
+    """The sketches of a capture, with their partitions."""
+    accesses = 0
+    for sketch in sketches:
+        _check_size(sketch.access, sketch.fragments, sketch.partition.size)
+        accesses += 1
+        row = (
+            query_id,
+            generation,
+            sketch.access,
+            sketch.table,
+            sketch.attribute,
+            _save_partition(connection, sketch.partition),
+            sketch.partition.size,
+        )
+        connection.execute("INSERT INTO sketched VALUES (?, ?, ?, ?, ?, ?, ?, ?)", sealed(*row))
+        bits = sketch.fragments.to_bytes()
+        connection.execute(_SKETCH, sealed(query_id, sketch.access, generation, bits))
+    _save_version(connection, query_id, generation, generation, accesses, versions)
+
+
+def save_maintained(
+    connection: sqlite3.Connection,
+    path: Path,
+    query: tuple[int, int, int],
+    sketches: Iterable[tuple[AccessId, FragmentSet]],
+    versions: str,
+) -> None:
+    """The sketches after a batch; `query` is id, generation of its capture, new generation."""
+    query_id, captured, generation = query
+    sizes = _sizes(connection, path, query_id, captured)
+    for access, fragments in sketches:
+        if access not in sizes:
+            raise ImpctlError(
+                f"Access `{access}` was not captured; known are {sorted(sizes)}",
+                code="access_unknown",
+                hint="run `impctl capture` again",
+            )
+        _check_size(access, fragments, sizes[access])
+        bits = fragments.to_bytes()
+        held = connection.execute(_LATEST_BITS, (query_id, access)).fetchone()
+        if held is None or held[0] != bits:
+            connection.execute(_SKETCH, sealed(query_id, access, generation, bits))
+    _save_version(connection, query_id, generation, captured, len(sizes), versions)
+
+
+def load_sketches(
+    connection: sqlite3.Connection, path: Path, query_id: int, generation: int
+) -> tuple[StoredSketch, ...]:
+    """The sketches as they stood at `generation`, ordered by access."""
+    found = connection.execute(
+        "SELECT * FROM sketch_version WHERE query_id = ? AND generation = ?", (query_id, generation)
+    ).fetchone()
+    if found is None:
+        raise damaged(path, "a sketch version is missing")
+    captured, accesses = opened(found, path, "sketch_version")[2:4]
+    rows = connection.execute(
+        "SELECT * FROM sketched WHERE query_id = ? AND captured = ? ORDER BY access",
+        (query_id, captured),
+    ).fetchall()
+    if len(rows) != accesses:
+        raise damaged(path, "a sketched access is missing")
+    sketches = []
+    for row in rows:
+        access, table, attribute, partition_id, size = opened(row, path, "sketched")[2:]
+        bits = _bits_at(connection, path, (query_id, access, captured, generation))
+        if len(bits) != (size + 7) // 8:
+            raise damaged(path, f"the sketch of `{access}` has the wrong size")
+        partition = _load_partition(connection, path, partition_id)
+        fragments = FragmentSet.from_bytes(bits, size)
+        sketches.append(StoredSketch(access, table, attribute, partition, fragments))
+    return tuple(sketches)
+
+
+def generation_at(
+    connection: sqlite3.Connection, path: Path, query_id: int, versions: str
+) -> int | None:
+    """The latest generation that stood for exactly these versions."""
+    found = connection.execute(
+        "SELECT * FROM sketch_version WHERE query_id = ? AND versions = ?"
+        " ORDER BY generation DESC LIMIT 1",
+        (query_id, versions),
+    ).fetchone()
+    if found is None:
+        return None
+    return int(opened(found, path, "sketch_version")[1])
+
+
+def forget_sketches(connection: sqlite3.Connection, query_id: int) -> None:
+    """Remove all sketches of the query; partitions stay until they are collected."""
+    for table in ("sketch", "sketched", "sketch_version"):
+        connection.execute(f"DELETE FROM {table} WHERE query_id = ?", (query_id,))  # noqa: S608
+
+
+def _save_version(
+    connection: sqlite3.Connection,
+    query_id: int,
+    generation: int,
+    captured: int,
+    accesses: int,
+    versions: str,
+) -> None:
+    connection.execute(
+        "INSERT INTO sketch_version VALUES (?, ?, ?, ?, ?, ?)",
+        sealed(query_id, generation, captured, accesses, versions),
+    )
+
+
+def _sizes(
+    connection: sqlite3.Connection, path: Path, query_id: int, captured: int
+) -> dict[AccessId, int]:
+    rows = connection.execute(
+        "SELECT * FROM sketched WHERE query_id = ? AND captured = ?", (query_id, captured)
+    )
+    values = [opened(row, path, "sketched") for row in rows]
+    return {row[2]: row[6] for row in values}
+
+
+def _bits_at(
+    connection: sqlite3.Connection, path: Path, key: tuple[int, AccessId, int, int]
+) -> bytes:
+    query_id, access, captured, generation = key
+    row = connection.execute(
+        "SELECT * FROM sketch WHERE query_id = ? AND access = ? AND generation BETWEEN ? AND ?"
+        " ORDER BY generation DESC LIMIT 1",
+        (query_id, access, captured, generation),
+    ).fetchone()
+    if row is None:
+        raise damaged(path, f"the sketch of `{access}` is missing")
+    return bytes(opened(row, path, "sketch")[3])
+
+
+def _check_size(access: AccessId, fragments: FragmentSet, size: int) -> None:
+    if fragments.size != size:
+        raise ImpctlError(
+            f"Sketch of access `{access}` has {fragments.size} fragments, its partition {size}",
+            code="sketch_size",
+            hint="run `impctl capture` again",
+        )
+
+
+def _save_partition(connection: sqlite3.Connection, partition: RangePartition) -> str:
+    content = json.dumps(
+        {
+            "table": partition.table,
+            "attribute": partition.attribute,
+            "type": [
+                partition.type.kind.value,
+                partition.type.precision,
+                partition.type.scale,
+                partition.type.detail,
+            ],
+            "boundaries": [_encoded(value) for value in partition.boundaries],
+        }
+    )
+    content_id = _content_id(content)
+    connection.execute("INSERT OR IGNORE INTO partition VALUES (?, ?)", (content_id, content))
+    return content_id
+
+
+def _load_partition(connection: sqlite3.Connection, path: Path, content_id: str) -> RangePartition:
+    row = connection.execute("SELECT content FROM partition WHERE id = ?", (content_id,)).fetchone()
+    if row is None or _content_id(row[0]) != content_id:
+        raise damaged(path, f"partition `{content_id}` is missing or altered")
+    content = json.loads(row[0])
+    kind, precision, scale, detail = content["type"]
+    return RangePartition(
+        content["table"],
+        content["attribute"],
+        SqlType(Kind(kind), precision, scale, detail),
+        tuple(_decoded(value) for value in content["boundaries"]),
+    )
+
+
+def _content_id(content: str) -> str:
+    return hashlib.sha256(content.encode()).hexdigest()[:32]
+
+
+def _encoded(value: BoundaryValue) -> Any:
+    # JSON keeps integers of any size and text; floats and bytes need a form that loses nothing.
+    match value:
+        case float():
+            return {"float": value.hex()}
+        case bytes():
+            return {"bytes": value.hex()}
+        case _:
+            return value
+
+
+def _decoded(value: Any) -> BoundaryValue:
+    match value:
+        case {"float": text}:
+            return float.fromhex(text)
+        case {"bytes": text}:
+            return bytes.fromhex(text)
+        case _:
+            return value  # type: ignore[no-any-return]  # an int or str, as encoded

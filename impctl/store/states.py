@@ -1,0 +1,283 @@
+"""Runs of operator state: small ones inside the catalog, large ones as files beside it.
+
+Law: a run is an Arrow stream with its length and CRC-32 in the catalog, both checked in full
+before a row of it is used; a file is written under a new name and synced before anything refers
+to it, and never changed afterwards. Reading maps files and copies nothing.
+Out of scope: what the rows mean (`engine`), when files are removed (`store.collect`).
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import zlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+
+from impctl.aliases import QueryName
+from impctl.errors import ImpctlError, StateCorruptError
+from impctl.store.disk import Disk, OutputFile
+from impctl.store.faults import damaged, translated
+from impctl.store.layout import Layout
+from impctl.store.records import Run, RunRef
+from impctl.store.seals import opened, sealed
+
+BLOB_LIMIT = 256 << 10
+"""Runs up to this many bytes travel inside the transaction; measured: a file, with its own sync
+and the folder's, costs more below and less above."""
+
+
+_FILE = "SELECT file FROM run WHERE query_id = ? AND arrangement = ? AND sequence = ?"
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenRun:
+    """A run ready for the catalog: its content is at hand, or safe on disk in `file`."""
+
+    arrangement: str
+    sequence: int
+    rows: int
+    size: int
+    checksum: int
+    file: str | None
+    content: pa.Buffer | None
+
+
+@dataclass(frozen=True, slots=True)
+class StoredRun:
+    """A run as the catalog has it."""
+
+    arrangement: str
+    sequence: int
+    rows: int
+    size: int
+    checksum: int
+    file: str | None
+    content: bytes | None
+
+    @property
+    def ref(self) -> RunRef:
+        return RunRef(self.arrangement, self.sequence, self.rows, self.size, self.file is not None)
+
+
+def write_runs(runs: Iterable[Run], layout: Layout, disk: Disk) -> tuple[WrittenRun, ...]:
+    """Encode the runs and bring the large ones to disk, synced, their folder too."""
+    written: list[WrittenRun] = []
+    try:
+        for arrangement, sequence, table in runs:
+            if table.nbytes <= BLOB_LIMIT:
+                written.append(_encode(arrangement, sequence, table))
+            else:
+                written.append(_write_file(arrangement, sequence, table, layout, disk))
+        if any(run.file is not None for run in written):
+            with translated(layout.state):
+                disk.sync_folder(layout.state)
+    except BaseException:
+        discard_runs(written, layout, disk)
+        raise
+    return tuple(written)
+
+
+def discard_runs(runs: Iterable[WrittenRun], layout: Layout, disk: Disk) -> None:
+    """Remove files that nothing will refer to."""
+    remove_files([run.file for run in runs if run.file is not None], layout, disk)
+
+
+def remove_files(names: Iterable[str], layout: Layout, disk: Disk) -> None:
+    """Remove run files; one that cannot be removed now is collected later."""
+    for name in names:
+        try:
+            disk.remove(layout.run_file(name))
+        except OSError:
+            continue
+
+
+def put_runs(
+    connection: sqlite3.Connection, query_id: int, runs: Iterable[WrittenRun]
+) -> list[str]:
+    """Refer to the runs; returns the files of those whose arrangement and sequence they take."""
+    replaced = []
+    for run in runs:
+        key = (query_id, run.arrangement, run.sequence)
+        held = connection.execute(_FILE, key).fetchone()
+        if held is not None and held[0] is not None:
+            replaced.append(held[0])
+        row = sealed(*key, run.rows, run.size, run.checksum, run.file)
+        connection.execute(
+            "INSERT OR REPLACE INTO run VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", (*row, run.content)
+        )
+    return replaced
+
+
+def drop_runs(
+    connection: sqlite3.Connection, query_id: int, runs: Iterable[tuple[str, int]]
+) -> list[str]:
+    """Remove the runs, which must be there; returns the files they referred to."""
+    dropped = []
+    for arrangement, sequence in runs:
+        key = (query_id, arrangement, int(sequence))
+        held = connection.execute(_FILE, key).fetchone()
+        if held is None:
+            raise ImpctlError(
+                f"Run {sequence} of `{arrangement}` is not in the store",
+                code="run_unknown",
+                hint="run `impctl capture` again",
+            )
+        if held[0] is not None:
+            dropped.append(held[0])
+        connection.execute(
+            "DELETE FROM run WHERE query_id = ? AND arrangement = ? AND sequence = ?", key
+        )
+    return dropped
+
+
+def drop_all_runs(connection: sqlite3.Connection, query_id: int) -> list[str]:
+    """Remove every run of the query; returns the files they referred to."""
+    rows = connection.execute(
+        "SELECT file FROM run WHERE query_id = ? AND file IS NOT NULL", (query_id,)
+    ).fetchall()
+    connection.execute("DELETE FROM run WHERE query_id = ?", (query_id,))
+    return [row[0] for row in rows]
+
+
+def run_files(connection: sqlite3.Connection) -> set[str]:
+    """Names of the files that runs refer to."""
+    return {row[0] for row in connection.execute("SELECT file FROM run WHERE file IS NOT NULL")}
+
+
+def count_runs(connection: sqlite3.Connection, query_id: int) -> int:
+    found = connection.execute("SELECT count(*) FROM run WHERE query_id = ?", (query_id,))
+    return int(found.fetchone()[0])
+
+
+def stored_runs(
+    connection: sqlite3.Connection, path: Path, query_id: int, expected: int
+) -> tuple[StoredRun, ...]:
+    """All runs of the query, by arrangement and sequence."""
+    rows = connection.execute(
+        "SELECT query_id, arrangement, sequence, rows, bytes, checksum, file, seal, content"
+        " FROM run WHERE query_id = ? ORDER BY arrangement, sequence",
+        (query_id,),
+    ).fetchall()
+    if len(rows) != expected:
+        raise damaged(path, "a run of state is missing")
+    return tuple(StoredRun(*(*opened(row[:-1], path, "run")[1:], row[-1])) for row in rows)
+
+
+def read_run(run: StoredRun, query: QueryName, layout: Layout) -> pa.Table:
+    """The rows of the run, after its length and checksum were found right."""
+    place = layout.catalog if run.file is None else layout.run_file(run.file)
+    try:
+        content = pa.py_buffer(run.content or b"") if run.file is None else _map(place, run.size)
+    except OSError as error:
+        raise _corrupt(run, query, place, "cannot be read") from error
+    if content is None or content.size != run.size:
+        raise _corrupt(run, query, place, "does not have its length")
+    if zlib.crc32(content) != run.checksum:
+        raise _corrupt(run, query, place, "does not match its checksum")
+    try:
+        table = pa.ipc.open_stream(content).read_all()
+    except (pa.ArrowException, OSError) as error:
+        raise _corrupt(run, query, place, "is no Arrow stream") from error
+    if table.num_rows != run.rows:
+        raise _corrupt(run, query, place, "does not have its number of rows")
+    return table
+
+
+def _encode(arrangement: str, sequence: int, table: pa.Table) -> WrittenRun:
+    sink = pa.BufferOutputStream()
+    _stream(table, sink)
+    content = sink.getvalue()
+    checksum = zlib.crc32(content)
+    return WrittenRun(
+        arrangement, int(sequence), table.num_rows, content.size, checksum, None, content
+    )
+
+
+def _write_file(
+    arrangement: str, sequence: int, table: pa.Table, layout: Layout, disk: Disk
+) -> WrittenRun:
+    name = layout.new_run_name()
+    path = layout.run_file(name)
+    with translated(path):
+        disk.make_folder(layout.state)
+        file = disk.create(path)
+        sink = _ChecksummedFile(file)
+        try:
+            _stream(table, pa.PythonFile(sink, mode="w"))
+            file.sync()
+        except BaseException:
+            file.close()
+            remove_files([name], layout, disk)
+            raise
+        file.close()
+    return WrittenRun(
+        arrangement, int(sequence), table.num_rows, sink.length, sink.checksum, name, None
+    )
+
+
+def _stream(table: pa.Table, sink: pa.NativeFile) -> None:
+    # One chunk a column: whoever maps the run gets whole arrays without a copy.
+    if any(column.num_chunks > 1 for column in table.itercolumns()):
+        table = table.combine_chunks()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+
+
+class _ChecksummedFile:
+    """The file object Arrow writes a stream to; counts and checksums what passes."""
+
+    closed = False
+
+    def __init__(self, file: OutputFile) -> None:
+        self._file = file
+        self.length = 0
+        self.checksum = 0
+
+    def write(self, data: pa.Buffer | bytes) -> int:
+        view = memoryview(data).cast("B")
+        self.checksum = zlib.crc32(view, self.checksum)
+        self._file.write(view)
+        self.length += len(view)
+        return len(view)
+
+    def tell(self) -> int:
+        return self.length
+
+    def flush(self) -> None:
+        """Nothing is held back here."""
+
+    def close(self) -> None:
+        """The file is closed by whoever opened it."""
+
+
+def _map(path: Path, length: int) -> pa.Buffer | None:
+    """The file's bytes, mapped; None where it does not have `length` bytes."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        if os.fstat(descriptor).st_size != length:
+            return None
+        if hasattr(os, "posix_fadvise"):
+            # The checksum is about to read everything: three times faster than page by page.
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_WILLNEED)
+    finally:
+        os.close(descriptor)
+    return pa.memory_map(str(path)).read_buffer(length)
+
+
+def _corrupt(run: StoredRun, query: QueryName, place: Path, what: str) -> StateCorruptError:
+    return StateCorruptError(
+        f"State of query `{query}` {what}: run {run.sequence} of `{run.arrangement}` in `{place}`",
+        hint=f"run `impctl capture` for `{query}` again",
+    )
+
+
+def group_runs(tables: Sequence[Run]) -> dict[str, list[tuple[int, pa.Table]]]:
+    """Runs by arrangement, each list ascending by sequence."""
+    grouped: dict[str, list[tuple[int, pa.Table]]] = {}
+    for arrangement, sequence, table in sorted(tables, key=lambda run: run[:2]):
+        grouped.setdefault(arrangement, []).append((sequence, table))
+    return grouped

@@ -1,0 +1,340 @@
+"""The store: what the rest of impctl sees of the files it owns.
+
+Law: sketch, state and version of a query move together or not at all; a file is referred to only
+after it is safe on disk and removed only after nothing refers to it. Commits take the writer's
+lock for themselves where the caller does not hold it; readers never wait.
+Out of scope: deciding what to commit (`app`), what state means (`engine`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import pyarrow as pa
+
+from impctl.aliases import QueryName, TableName, TableVersion
+from impctl.errors import StateCorruptError
+from impctl.store import commits, history, queries, sketches, states
+from impctl.store.catalog import Catalog, create_catalog, empty_catalog, open_catalog
+from impctl.store.collect import KEPT_VERSIONS, collect_sketches, find_leftovers
+from impctl.store.commits import Apply
+from impctl.store.disk import Disk, RealDisk
+from impctl.store.faults import read_only, translated
+from impctl.store.layout import Layout
+from impctl.store.lock import Owner, WriterLock, read_owner
+from impctl.store.records import (
+    Collected,
+    MaintainCommit,
+    NewCapture,
+    Run,
+    RunRecord,
+    RunRef,
+    StoredQuery,
+    StoredSketch,
+)
+
+_OWN_LOCK_TIMEOUT = 10.0
+_READ_ATTEMPTS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """The writer's lock, held; `recovered` is the owner that died holding it before, if any."""
+
+    recovered: Owner | None = None
+
+    @property
+    def note(self) -> str | None:
+        """The recovery in words, for whoever watches."""
+        if self.recovered is None:
+            return None
+        return f"Recovered the lock of a run that ended early: {self.recovered.describe()}"
+
+
+class Store:
+    """An open store; use as a context manager or call `close`."""
+
+    def __init__(self, layout: Layout, disk: Disk, catalog: Catalog) -> None:
+        self._layout = layout
+        self._disk = disk
+        self._catalog = catalog
+        self._lock = WriterLock(layout)
+        self._is_swept = False
+
+    @staticmethod
+    def exists(path: Path) -> bool:
+        """Whether a store was created at `path`."""
+        return Layout(path).catalog.is_file()
+
+    @classmethod
+    def open(cls, path: Path, *, create: bool = True, disk: Disk | None = None) -> Self:
+        """The store at `path`.
+
+        Without `create`, one that is absent looks empty and cannot be written.
+        """
+        layout = Layout(path)
+        used = RealDisk() if disk is None else disk
+        with translated(path):
+            catalog = open_catalog(layout, used)
+            if catalog is None and create:
+                catalog = _created(layout, used)
+            if catalog is None:
+                catalog = empty_catalog(layout, used)
+        return cls(layout, used, catalog)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Give back lock and connection."""
+        try:
+            self._catalog.close()
+        finally:
+            self._lock.release()
+
+    @property
+    def path(self) -> Path:
+        return self._layout.root
+
+    @property
+    def is_writable(self) -> bool:
+        return self._catalog.is_writable
+
+    # The lock
+
+    @contextmanager
+    def lock(self, timeout: float, owner: str = "impctl") -> Iterator[Held]:
+        """Be the one writer; LockHeldError after waiting `timeout` seconds. May be nested."""
+        if self._lock.is_held:
+            yield Held()
+            return
+        if not self.is_writable:
+            raise read_only(self.path)
+        recovered = self._lock.acquire(timeout, owner)
+        try:
+            self._sweep()
+            yield Held(recovered)
+        finally:
+            self._lock.release()
+
+    def lock_owner(self) -> Owner | None:
+        """Who is writing now."""
+        return read_owner(self._layout)
+
+    # Reading
+
+    def load(self, query: QueryName) -> StoredQuery | None:
+        """What the store knows of the query; None where it was never captured."""
+        with self._catalog.reading() as connection:
+            return queries.load_query(connection, self._catalog.path, query)
+
+    def queries(self) -> tuple[QueryName, ...]:
+        """Names of all captured queries, sorted."""
+        with self._catalog.reading() as connection:
+            return queries.query_names(connection, self._catalog.path)
+
+    def history(self, query: QueryName, limit: int = 20) -> tuple[RunRecord, ...]:
+        """The latest records of the query, newest first."""
+        path = self._catalog.path
+        with self._catalog.reading() as connection:
+            found = queries.find_query(connection, path, query)
+            if found is None:
+                return ()
+            return history.load_records(connection, path, found.id, limit)
+
+    def sketch_at(
+        self, query: QueryName, versions: Mapping[TableName, TableVersion]
+    ) -> tuple[StoredSketch, ...] | None:
+        """The sketches that stood for exactly these versions; tables not in the query are ignored.
+
+        None where the query, or a sketch for these versions, is not there (any more).
+        """
+        path = self._catalog.path
+        with self._catalog.reading() as connection:
+            found = queries.find_query(connection, path, query)
+            if found is None:
+                return None
+            pins = queries.load_progress(connection, path, found.id).pins
+            tables = [pin.table for pin in queries.load_pins(connection, path, found.id, pins)]
+            if not all(table in versions for table in tables):
+                return None
+            wanted = sketches.versions_text({table: versions[table] for table in tables})
+            generation = sketches.generation_at(connection, path, found.id, wanted)
+            if generation is None:
+                return None
+            return sketches.load_sketches(connection, path, found.id, generation)
+
+    def run_refs(self, query: QueryName) -> tuple[RunRef, ...]:
+        """The runs of state the query has, without reading them."""
+        return tuple(run.ref for run in self._stored_runs(query)[1])
+
+    def load_runs(self, query: QueryName) -> dict[str, list[tuple[int, pa.Table]]]:
+        """The state of the query: per arrangement its runs, ascending by sequence.
+
+        Everything is verified first; StateCorruptError where anything is missing or altered.
+        """
+        for attempt in range(_READ_ATTEMPTS):
+            generation, found = self._stored_runs(query)
+            try:
+                tables: list[Run] = [
+                    (run.arrangement, run.sequence, states.read_run(run, query, self._layout))
+                    for run in found
+                ]
+            except StateCorruptError:
+                # A writer may have replaced the files meanwhile; then its generation moved on.
+                moved = self._stored_runs(query)[0] != generation
+                if not moved or attempt == _READ_ATTEMPTS - 1:
+                    raise
+            else:
+                return states.group_runs(tables)
+        return {}
+
+    # Writing
+
+    def commit_capture(
+        self,
+        capture: NewCapture,
+        runs: Mapping[str, Sequence[tuple[int, pa.Table]]],
+        record: RunRecord,
+    ) -> int:
+        """Replace everything the query had; returns the new generation.
+
+        Sketches of earlier versions stay usable where query and tables are still the same.
+        """
+        new = [(name, sequence, table) for name, held in runs.items() for sequence, table in held]
+        path, at = self._catalog.path, time.time()
+        return self._publish(
+            new,
+            lambda connection, written: commits.apply_capture(
+                connection, path, capture, written, record, at
+            ),
+        )[0]
+
+    def commit_maintain(self, change: MaintainCommit) -> int:
+        """Move a query forward; returns the new generation.
+
+        RetryableError where another writer moved it since `expected_generation`.
+        """
+        return self.commit_maintain_all([change])[0]
+
+    def commit_maintain_all(self, changes: Sequence[MaintainCommit]) -> tuple[int, ...]:
+        """Move several queries forward in one transaction, all or none."""
+        new = [run for change in changes for run in change.put_runs]
+        path, at = self._catalog.path, time.time()
+        return self._publish(
+            new,
+            lambda connection, written: commits.apply_maintains(
+                connection, path, changes, written, at
+            ),
+        )
+
+    def add_record(self, query: QueryName, record: RunRecord) -> None:
+        """Remember an action that committed nothing else; ignored for an unknown query."""
+        with self.lock(_OWN_LOCK_TIMEOUT), self._catalog.writing_unsynced() as connection:
+            found = queries.find_query(connection, self._catalog.path, query)
+            if found is not None:
+                history.add_record(connection, found.id, record)
+
+    def amend_record(self, query: QueryName, record: RunRecord) -> None:
+        """Replace the query's latest record, once what the commit cost is known."""
+        with self.lock(_OWN_LOCK_TIMEOUT), self._catalog.writing_unsynced() as connection:
+            found = queries.find_query(connection, self._catalog.path, query)
+            if found is not None:
+                history.replace_last_record(connection, found.id, record)
+
+    def forget(self, query: QueryName) -> bool:
+        """Remove all the store has of the query; whether it had anything."""
+        path = self._catalog.path
+        generations = self._publish(
+            (), lambda connection, _: commits.apply_forget(connection, path, query)
+        )
+        return bool(generations)
+
+    def collect(self, *, keep: int = KEPT_VERSIONS, dry_run: bool = False) -> Collected:
+        """Remove files without a run, sketch versions before the latest `keep`, and their like."""
+        if dry_run:
+            return self._collectable(keep)
+        with self.lock(_OWN_LOCK_TIMEOUT):
+            found = self._collectable(keep)
+            with self._catalog.writing() as connection:
+                collect_sketches(connection, self._catalog.path, keep)
+            states.remove_files(found.files, self._layout, self._disk)
+            self._catalog.shrink()
+            return found
+
+    def _collectable(self, keep: int) -> Collected:
+        # A read transaction is rolled back at its end, whatever was done in it.
+        with self._catalog.reading() as connection:
+            leftovers = find_leftovers(connection, self._layout)
+            versions, partitions = collect_sketches(connection, self._catalog.path, keep)
+        names = tuple(leftover.name for leftover in leftovers)
+        size = sum(leftover.bytes for leftover in leftovers)
+        return Collected(names, size, versions, partitions)
+
+    def _stored_runs(self, query: QueryName) -> tuple[int, tuple[states.StoredRun, ...]]:
+        path = self._catalog.path
+        with self._catalog.reading() as connection:
+            found = queries.find_query(connection, path, query)
+            if found is None:
+                return 0, ()
+            progress = queries.load_progress(connection, path, found.id)
+            runs = states.stored_runs(connection, path, found.id, progress.runs)
+            return progress.generation, runs
+
+    def _publish(self, runs: Sequence[Run], apply: Apply) -> tuple[int, ...]:
+        """Write runs, then refer to them in one transaction, then remove what it replaced."""
+        with self.lock(_OWN_LOCK_TIMEOUT):
+            written = states.write_runs(runs, self._layout, self._disk)
+            is_applied = False
+            try:
+                with self._catalog.writing() as connection:
+                    applied = apply(connection, written)
+                    is_applied = True
+            except BaseException:
+                if is_applied:
+                    # A failed COMMIT may have reached the disk: the next writer finds out.
+                    self._is_swept = False
+                else:
+                    states.discard_runs(written, self._layout, self._disk)
+                raise
+            states.remove_files(applied.unused_files, self._layout, self._disk)
+            return applied.generations
+
+    def _sweep(self) -> None:
+        """Remove what a writer that was killed left behind; once per open store."""
+        if self._is_swept:
+            return
+        with self._catalog.reading() as connection:
+            leftovers = find_leftovers(connection, self._layout)
+        states.remove_files([found.name for found in leftovers], self._layout, self._disk)
+        self._is_swept = True
+
+
+def _created(layout: Layout, disk: Disk) -> Catalog | None:
+    """Create the store under its lock, as two first commands may come at once."""
+    disk.make_folder(layout.root)
+    disk.sync_folder(layout.root.parent)
+    lock = WriterLock(layout)
+    lock.acquire(_OWN_LOCK_TIMEOUT, "create the store")
+    try:
+        found = open_catalog(layout, disk)
+        if found is not None:
+            return found
+        create_catalog(layout, disk)
+        return open_catalog(layout, disk)
+    finally:
+        lock.release()
