@@ -1,0 +1,266 @@
+"""Plans as Spark SQL.
+
+Law: the SELECT yields the plan's rows as a bag. Every column is called by a name made for its
+identity (`c0`, `c1`, ...), unique in the whole text, so that nothing is ambiguous and nothing
+depends on the names users chose. Only sqlglot nodes are put together, never text.
+Out of scope: expressions (`capture.render_expr`), annotations (`capture.annotate`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, assert_never
+
+from sqlglot import exp, parse_one
+
+from impctl.aliases import AccessId, AttributeId, ColumnName
+from impctl.capture.carry import carry_columns
+from impctl.capture.literals import DIALECT
+from impctl.capture.render_expr import bracketed, column, render_expr
+from impctl.expr.nodes import Expr, columns_of
+from impctl.plan.nodes import (
+    Aggregate,
+    AggregateCall,
+    Attribute,
+    Distinct,
+    Join,
+    JoinKind,
+    Output,
+    Plan,
+    Project,
+    Scan,
+    Select,
+    SetKind,
+    SetOperation,
+    Sort,
+    SortKey,
+    TopK,
+    Window,
+    WindowCall,
+    attributes_of,
+)
+
+if TYPE_CHECKING:
+    from sqlglot.expressions import Expr as Sql
+
+_JOIN_WORDS = {
+    JoinKind.INNER: ("", "INNER"),
+    JoinKind.LEFT: ("LEFT", "OUTER"),
+    JoinKind.RIGHT: ("RIGHT", "OUTER"),
+    JoinKind.FULL: ("FULL", "OUTER"),
+    JoinKind.SEMI: ("LEFT", "SEMI"),
+    JoinKind.ANTI: ("LEFT", "ANTI"),
+}
+_SET_NODES = {
+    SetKind.UNION: exp.Union,
+    SetKind.EXCEPT: exp.Except,
+    SetKind.INTERSECT: exp.Intersect,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Rendered:
+    """A SELECT and what its columns, and all columns below, are called in it."""
+
+    select: exp.Select
+    names: Mapping[AttributeId, str]
+
+    @property
+    def sql(self) -> str:
+        """The text for Spark."""
+        return self.select.sql(DIALECT)
+
+
+@dataclass(frozen=True, slots=True)
+class Renderer:
+    """Turns nodes into SELECTs, giving out names as columns appear.
+
+    `views` names the relation each access reads.
+    """
+
+    views: Mapping[AccessId, str]
+    names: dict[AttributeId, str] = field(default_factory=dict)
+
+    def name(self, attribute: AttributeId) -> str:
+        """The SQL name of a column, the same at every call."""
+        return self.names.setdefault(attribute, f"c{len(self.names)}")
+
+    def columns(self, attributes: Sequence[Attribute]) -> list[Sql]:
+        """The columns as they stand; a constant where there are none, since SELECT needs one."""
+        if not attributes:
+            return [exp.alias_(exp.Literal.number(1), "nothing", quoted=True)]
+        return [column(self.name(attribute.id)) for attribute in attributes]
+
+    def outputs(self, outputs: Sequence[Output]) -> list[Sql]:
+        """Computed columns under their names."""
+        if not outputs:
+            return self.columns(())
+        return [self.aliased(self.expr(output.expr), output.attribute) for output in outputs]
+
+    def aliased(self, node: Sql, attribute: Attribute) -> Sql:
+        """`node AS name`."""
+        return exp.alias_(node, self.name(attribute.id), quoted=True)
+
+    def expr(self, expr: Expr) -> Sql:
+        """A scalar expression over the columns named so far."""
+        return render_expr(expr, self.names)
+
+    def source(self, plan: Plan) -> exp.Subquery:
+        """The plan as something to select from."""
+        return self.select(plan).subquery()
+
+    def select(self, plan: Plan) -> exp.Select:
+        """The plan as a SELECT of exactly its columns."""
+        match plan:
+            case Scan():
+                return self._scan(plan)
+            case Select():
+                child = self.source(plan.child)
+                rows = exp.select(*self.columns(attributes_of(plan.child))).from_(child)
+                return rows.where(self.expr(plan.predicate))
+            case Project():
+                child = self.source(plan.child)
+                return exp.select(*self.outputs(plan.outputs)).from_(child)
+            case Distinct():
+                child = self.source(plan.child)
+                return exp.select(*self.columns(attributes_of(plan))).from_(child).distinct()
+            case Sort():
+                # Which rows there are does not depend on it, and ordering them costs.
+                return self.select(plan.child)
+            case TopK():
+                return self._top_k(plan)
+            case Join():
+                return self._join(plan)
+            case SetOperation():
+                return self._set_operation(plan)
+            case Aggregate():
+                return self._aggregate(plan)
+            case Window():
+                return self._window(plan)
+            case _:
+                assert_never(plan)
+
+    def _scan(self, plan: Scan) -> exp.Select:
+        view = exp.Table(this=exp.to_identifier(self.views[plan.access], quoted=True))
+        if not plan.attributes:
+            return exp.select(*self.columns(())).from_(view)
+        read = [self.aliased(column(a.name), a) for a in plan.attributes]
+        return exp.select(*read).from_(view)
+
+    def _top_k(self, plan: TopK) -> exp.Select:
+        child = self.source(plan.child)
+        rows = exp.select(*self.columns(attributes_of(plan))).from_(child)
+        if plan.order:
+            rows = rows.order_by(*self.order(plan.order))
+        if plan.count is not None:
+            rows = rows.limit(plan.count)
+        return rows.offset(plan.offset) if plan.offset else rows
+
+    def order(self, keys: Sequence[SortKey]) -> list[Sql]:
+        """ORDER BY terms. A constant orders nothing, and a bare number would mean a column."""
+        return [
+            exp.Ordered(this=self.expr(key.expr), desc=key.descending, nulls_first=key.nulls_first)
+            for key in keys
+            if columns_of(key.expr)
+        ]
+
+    def _join(self, plan: Join) -> exp.Select:
+        left, right = self.source(plan.left), self.source(plan.right)
+        condition = exp.true() if plan.condition is None else self.expr(plan.condition)
+        if plan.null_aware:
+            unknown = exp.Is(this=bracketed(condition.copy()), expression=exp.null())
+            condition = exp.Or(this=bracketed(condition), expression=bracketed(unknown))
+        side, kind = _JOIN_WORDS[plan.kind]
+        join = exp.Join(this=right, side=side, kind=kind, on=condition)
+        rows = exp.select(*self.columns(attributes_of(plan))).from_(left)
+        rows.append("joins", join)
+        return rows
+
+    def _set_operation(self, plan: SetOperation) -> exp.Select:
+        # Both sides get a SELECT of their own: an ORDER BY ... LIMIT of the right one would
+        # otherwise count for the whole.
+        left_source, right_source = self.source(plan.left), self.source(plan.right)
+        pairs = zip(plan.attributes, attributes_of(plan.left), strict=True)
+        renamed = [self.aliased(column(self.name(own.id)), out) for out, own in pairs]
+        left = exp.select(*renamed).from_(left_source)
+        right = exp.select(*self.columns(attributes_of(plan.right))).from_(right_source)
+        both = _SET_NODES[plan.kind](this=left, expression=right, distinct=not plan.all)
+        return exp.select(*self.columns(plan.attributes)).from_(both.subquery())
+
+    def _aggregate(self, plan: Aggregate) -> exp.Select:
+        """GROUP BY over plain columns: a constant there would be taken for a column's number."""
+        child = self.source(plan.child)
+        below = [
+            *self.columns(attributes_of(plan.child)),
+            *(self.aliased(self.expr(key.expr), key.attribute) for key in plan.keys),
+        ]
+        rows = exp.select(*below).from_(child).subquery()
+        keys = [column(self.name(key.attribute.id)) for key in plan.keys]
+        calls = [self.aliased(self.call(a.call), a.attribute) for a in plan.aggregates]
+        listed = [*keys, *calls] or [exp.alias_(exp.Count(this=exp.Star()), "nothing", quoted=True)]
+        grouped = exp.select(*listed).from_(rows)
+        if plan.grouping_sets is not None:
+            sets = [
+                exp.Tuple(expressions=[keys[at].copy() for at in members])
+                for members in plan.grouping_sets
+            ]
+            group = exp.Group(grouping_sets=[exp.GroupingSets(expressions=sets)])
+            grouped.set("group", group)
+        elif keys:
+            grouped = grouped.group_by(*(key.copy() for key in keys))
+        return grouped
+
+    def call(self, call: AggregateCall) -> Sql:
+        """An aggregate call; COUNT without arguments is COUNT(*)."""
+        arguments = [self.expr(argument) for argument in call.arguments]
+        if not arguments and call.function == "count":
+            arguments = [exp.Star()]
+        if call.distinct:
+            arguments = [exp.Distinct(expressions=arguments)]
+        node = exp.Anonymous(this=call.function.upper(), expressions=arguments)
+        if call.condition is None:
+            return node
+        return exp.Filter(this=node, expression=exp.Where(this=self.expr(call.condition)))
+
+    def _window(self, plan: Window) -> exp.Select:
+        child = self.source(plan.child)
+        computed = [self.aliased(self._over(call), call.attribute) for call in plan.calls]
+        return exp.select(*self.columns(attributes_of(plan.child)), *computed).from_(child)
+
+    def _over(self, call: WindowCall) -> Sql:
+        arguments = [self.expr(argument) for argument in call.arguments]
+        if not arguments and call.function == "count":
+            arguments = [exp.Star()]
+        order = self.order(call.order)
+        return exp.Window(
+            this=exp.Anonymous(this=call.function.upper(), expressions=arguments),
+            partition_by=[self.expr(part) for part in call.partition_by],
+            order=exp.Order(expressions=order) if order else None,
+            spec=None if call.frame is None else _frame(call.frame),
+        )
+
+
+def render_plan(
+    plan: Plan,
+    table_names: Mapping[AccessId, str],
+    extra_columns: Mapping[AccessId, tuple[ColumnName, ...]] | None = None,
+) -> Rendered:
+    """The plan over views called `table_names`.
+
+    `extra_columns` of a view (its fragment column) are read beside the scan's own and carried to
+    the result; their identities are `extra_id`. Raises QueryError above an aggregation, where a
+    column cannot simply be carried.
+    """
+    carried = plan if extra_columns is None else carry_columns(plan, extra_columns)
+    renderer = Renderer(table_names)
+    select = renderer.select(carried)
+    return Rendered(select, renderer.names)
+
+
+def _frame(frame: str) -> exp.WindowSpec:
+    """The frame clause as a node; it came from the query's own text."""
+    over = parse_one(f"SUM(1) OVER (ORDER BY 1 {frame})", dialect=DIALECT)
+    spec = over.args["spec"]
+    assert isinstance(spec, exp.WindowSpec)
+    return spec

@@ -1,0 +1,156 @@
+"""The user's SQL with the ranges of a sketch put in.
+
+Law: only the names of sketched tables change, each into `(SELECT * FROM t WHERE ranges)`; the rest
+of the text stays letter by letter. The ranges keep every row of every fragment in the filter,
+also where Spark's own reading of Parquet statistics would not (NaN, -0.0).
+Out of scope: which ranges (`sketch.intervals`), which files (`tables.prune`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from functools import reduce
+from typing import TYPE_CHECKING
+
+from sqlglot import exp, parse_one
+
+from impctl.aliases import AccessId
+from impctl.capture.literals import DIALECT, boundary
+from impctl.capture.render_expr import bracketed, column
+from impctl.errors import QueryError
+from impctl.expr.nodes import Span
+from impctl.plan.nodes import Query, scans_of
+from impctl.sketch.fragments import FragmentSet
+from impctl.sketch.intervals import MAX_INTERVALS, Interval, RangeFilter, range_filter
+
+if TYPE_CHECKING:
+    from sqlglot.expressions import Expr as Sql
+
+
+def rewrite_sql(
+    query: Query,
+    filters: Mapping[AccessId, RangeFilter],
+    *,
+    nan_free: Collection[AccessId] = (),
+) -> str:
+    """The query's text over the filtered tables; unchanged where no filter leaves anything out.
+
+    A table named once in the text but read by several accesses (a CTE used twice) gets a filter
+    only if all of them have one, and then what any of them needs. `nan_free` are accesses whose
+    partition attribute is known to hold no NaN, so that Parquet statistics can be used to the full.
+    """
+    places: dict[tuple[int, int], list[AccessId]] = {}
+    for scan in scans_of(query.root):
+        place = _place(scan.span, scan.table)
+        places.setdefault((place.start, place.end), []).append(scan.access)
+    tables = {
+        table.this.meta["start"]: table
+        for table in parse_one(query.sql, dialect=DIALECT).find_all(exp.Table)
+        if "start" in table.this.meta
+    }
+    text = query.sql
+    for (start, end), accesses in sorted(places.items(), reverse=True):
+        condition = _condition(accesses, filters, nan_free)
+        if condition is not None:
+            text = text[:start] + _filtered(tables[start], condition) + text[end:]
+    return text
+
+
+def condition_sql(wanted: RangeFilter, *, is_nan_free: bool = False) -> str:
+    """The filter as a condition of Spark SQL, for people and for other tools."""
+    return filter_condition(wanted, is_nan_free=is_nan_free).sql(DIALECT)
+
+
+def filter_condition(wanted: RangeFilter, *, is_nan_free: bool = False) -> Sql:
+    """The filter as a sorted OR of ranges on the bare column."""
+    name = column(wanted.partition.attribute)
+    if wanted.is_everything:
+        return exp.true()
+    parts = [_range(interval, wanted, is_nan_free) for interval in wanted.intervals]
+    if wanted.includes_null:
+        parts.append(exp.Is(this=name, expression=exp.null()))
+    return _any_of(parts)
+
+
+def _place(span: Span | None, table: str) -> Span:
+    if span is None:
+        raise QueryError(
+            f"The place of table `{table}` in the query is not known, so it cannot be rewritten",
+            hint="name the table in the query's own text",
+        )
+    return span
+
+
+def _condition(
+    accesses: list[AccessId],
+    filters: Mapping[AccessId, RangeFilter],
+    nan_free: Collection[AccessId],
+) -> Sql | None:
+    """What the accesses that share one place need together; None for everything."""
+    found = [filters[access] for access in accesses if access in filters]
+    if len(found) < len(accesses) or any(wanted.is_everything for wanted in found):
+        return None
+    is_nan_free = all(access in nan_free for access in accesses)
+    if len({wanted.partition.id for wanted in found}) == 1:
+        return filter_condition(_united(found), is_nan_free=is_nan_free)
+    if sum(len(wanted.intervals) for wanted in found) > MAX_INTERVALS:
+        return None
+    return _any_of([filter_condition(wanted, is_nan_free=is_nan_free) for wanted in found])
+
+
+def _united(filters: list[RangeFilter]) -> RangeFilter:
+    """One filter that keeps what any of these keep; all over one partition."""
+    if len(filters) == 1:
+        return filters[0]
+    partition = filters[0].partition
+    ids: set[int] = set()
+    for wanted in filters:
+        if wanted.includes_null:
+            ids.add(partition.null_fragment)
+        for interval in wanted.intervals:
+            first = 0 if interval.low is None else partition.boundaries.index(interval.low) + 1
+            last = partition.ranges - 1
+            if interval.high is not None:
+                last = partition.boundaries.index(interval.high)
+            ids.update(range(first, last + 1))
+    return range_filter(FragmentSet.of(ids, partition.size), partition)
+
+
+def _range(interval: Interval, wanted: RangeFilter, is_nan_free: bool) -> Sql:
+    name, kind = column(wanted.partition.attribute), wanted.partition.type
+    parts: list[Sql] = []
+    if interval.low is not None:
+        parts.append(exp.GTE(this=name.copy(), expression=boundary(interval.low, kind)))
+    if interval.high is not None:
+        parts.append(exp.LT(this=name.copy(), expression=boundary(interval.high, kind)))
+    if not parts:
+        return exp.Not(this=exp.Paren(this=exp.Is(this=name, expression=exp.null())))
+    if len(parts) == 2:
+        return exp.And(this=parts[0], expression=parts[1])
+    if interval.high is None and kind.is_fractional and not is_nan_free:
+        # NaN is greater than any bound, but the statistics of a file do not count it, and Spark
+        # would skip a row group that has one. IsNaN is not pushed, so nothing is skipped.
+        return exp.Or(this=parts[0], expression=exp.Anonymous(this="ISNAN", expressions=[name]))
+    return parts[0]
+
+
+def _any_of(parts: list[Sql]) -> Sql:
+    if not parts:
+        return exp.false()
+    if len(parts) == 1:
+        return parts[0]
+    closed: list[Sql] = [
+        part if isinstance(part, exp.GTE | exp.LT | exp.Is) else bracketed(part) for part in parts
+    ]
+    return reduce(lambda left, right: exp.Or(this=left, expression=right), closed)
+
+
+def _filtered(table: exp.Table, condition: Sql) -> str:
+    """`(SELECT * FROM t WHERE condition)`, with an alias of its own where the text gives none."""
+    bare = table.copy()
+    has_alias = bool(table.alias)
+    for part in ("alias", "joins", "laterals", "pivots"):
+        bare.set(part, None)
+    rows = exp.select(exp.Star()).from_(bare).where(condition)
+    alias = None if has_alias else exp.to_identifier(table.name, quoted=table.this.quoted)
+    return rows.subquery(alias).sql(DIALECT)
