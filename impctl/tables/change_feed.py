@@ -23,6 +23,7 @@ from impctl.errors import StorageError
 from impctl.tables.arrow_types import to_arrow_type
 from impctl.tables.commits import Commits
 from impctl.tables.failures import READ_FAILURES, failure_text, is_missing
+from impctl.tables.rows import bare_rows
 from impctl.tables.snapshot import Snapshot, null_when_empty
 from impctl.tables.source import DeltaSource
 from impctl.tables.storage import local_path, object_store
@@ -74,7 +75,10 @@ def read_change_feed(
             column = null_when_empty(column)
         arrays.append(column)
     versions = found.column(_VERSION).to_numpy().astype(np.int64) if with_versions else None
-    return FeedRows(pa.Table.from_arrays(arrays, names=list(columns)), weights, versions)
+    table = (
+        pa.Table.from_arrays(arrays, names=list(columns)) if columns else bare_rows(len(weights))
+    )
+    return FeedRows(table, weights, versions)
 
 
 def has_int96(source: DeltaSource, commits: Commits) -> bool:

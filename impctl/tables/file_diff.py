@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from impctl.aliases import ColumnName
-from impctl.tables.rows import FileReader
+from impctl.tables.rows import FileReader, bare_rows
 from impctl.tables.snapshot import DataFile, Positions, Snapshot
 
 _NONE: Positions = np.zeros(0, dtype=np.int64)
@@ -58,7 +58,8 @@ def read_file_diff(before: Snapshot, after: Snapshot, columns: Sequence[ColumnNa
             add(reader_before.read_at(old[uri], removed), -1)
         if len(restored := np.setdiff1d(gone_before, gone_after)):
             add(reader_after.read_at(file, restored), 1)
-    return DiffRows(pa.concat_tables(tables), np.concatenate(weights))
+    total = np.concatenate(weights)
+    return DiffRows(pa.concat_tables(tables) if names else bare_rows(len(total)), total)
 
 
 def _deleted(file: DataFile) -> Positions:

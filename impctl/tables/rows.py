@@ -35,7 +35,14 @@ def read_rows(
     reader = FileReader(snapshot, wanted)
     chosen = snapshot.files if files is None else files
     tables = [reader.read_live(file) for file in chosen]
+    if not wanted:
+        return bare_rows(sum(len(table) for table in tables))
     return pa.concat_tables([reader.empty(), *tables])
+
+
+def bare_rows(rows: int) -> pa.Table:
+    """So many rows without a column, which Arrow forgets when it concatenates."""
+    return pa.table({"": pa.nulls(rows)}).select([])
 
 
 class FileReader:
@@ -62,7 +69,11 @@ class FileReader:
 
     def read_at(self, file: DataFile, positions: Positions) -> pa.Table:
         """The rows of `file` at these positions, deleted or not."""
-        return self._read(file).take(pa.array(positions))
+        return (
+            self._read(file).take(pa.array(positions))
+            if self._columns
+            else bare_rows(len(positions))
+        )
 
     def read_some(self, file: DataFile, choose: Callable[[int], Sequence[int]]) -> pa.Table:
         """Some row groups of `file`, deleted rows included; `choose` picks among so many."""
@@ -91,7 +102,7 @@ class FileReader:
             raise read_failure(self._snapshot, file, error) from error
         arrays = [self._array(column, data, file, rows) for column in self._columns]
         if not self._columns:
-            return pa.table({"": pa.nulls(rows)}).select([])
+            return bare_rows(rows)
         return pa.Table.from_arrays(arrays, schema=self._arrow_schema)
 
     def _array(self, column: Column, data: Any, file: DataFile, rows: int) -> Any:

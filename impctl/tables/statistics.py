@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from impctl.aliases import ColumnName
 from impctl.data.schema import Column, Kind
-from impctl.data.vector import from_arrow
+from impctl.data.vector import INT64_MAX, INT64_MIN, from_arrow
 from impctl.sketch.partition import BoundaryValue
 from impctl.tables.arrow_types import to_arrow_type
 from impctl.tables.snapshot import Snapshot, partition_array
@@ -36,7 +36,7 @@ _BOUNDED_KINDS = _EXACT_KINDS | {
     Kind.TIMESTAMP,
     Kind.TIMESTAMP_NTZ,
 }
-_DECIMAL_BITS = 48
+_DECIMAL_BITS = 44
 """Leading bits of a decimal that survive a double, with a few to spare."""
 
 
@@ -169,18 +169,26 @@ def _canonical(values: Any, column: Column) -> list[Any]:
 
 def _low(value: Any, column: Column) -> BoundaryValue | None:
     """A true lower bound from a stated minimum."""
-    if value is None or value != value:
+    if _is_void(value, column):
         return None
     return _moved(value, column, -1)
 
 
 def _high(value: Any, column: Column) -> BoundaryValue | None:
     """A true upper bound from a stated maximum."""
-    if value is None or value != value:
+    if _is_void(value, column):
         return None
     if column.type.kind is Kind.STRING:
         return value if len(value) < _TRUSTED_TEXT else None
     return _moved(value, column, 1)
+
+
+def _is_void(value: Any, column: Column) -> bool:
+    """Whether a statistic says nothing: absent, NaN, or a decimal that deltalake cut to 64 bits."""
+    if value is None or value != value:
+        return True
+    is_wide = column.type.kind is Kind.DECIMAL and column.type.scale == 0
+    return is_wide and value in (INT64_MIN, INT64_MAX)
 
 
 def _moved(value: Any, column: Column, direction: int) -> BoundaryValue:
