@@ -33,6 +33,7 @@ from impctl.plan.parse_call import arguments_of, function_name
 from impctl.plan.parse_expr import ExprReader
 from impctl.plan.parse_text import SqlText
 from impctl.plan.reading import known_type
+from impctl.plan.render_expr import column_name
 
 _PLACEHOLDER = "?aggregate"
 _IGNORING_NULLS = frozenset({"first", "last", "any_value"})
@@ -282,7 +283,7 @@ class Lift:
         if found is not None:
             return replace(found, span=ref.span)
         if ref.id in self.ungrouped:
-            name = ref.id.rpartition(".")[2]
+            name = column_name(ref.id)
             raise self.text.error(
                 f"Column `{name}` is neither grouped nor inside an aggregate function "
                 f"in query `{self.text.name}`",

@@ -27,6 +27,7 @@ from impctl.plan.parse_expr import ExprReader
 from impctl.plan.parse_text import SqlText
 from impctl.plan.parse_window import sort_key
 from impctl.plan.reading import Reading, attribute_for
+from impctl.plan.render_expr import column_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +52,7 @@ class Order:
             for part in walk(key.expr):
                 if isinstance(part, ColumnRef) and part.id not in offered:
                     missing.setdefault(part.id, part)
-        names = [identity.rpartition(".")[2] for identity in missing]
+        names = [column_name(identity) for identity in missing]
         ids = reading.fresh("h", names) if missing else ()
         hidden = tuple(
             Output(attribute_for(identity, name, ref), ref)

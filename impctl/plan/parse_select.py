@@ -44,6 +44,7 @@ from impctl.plan.parse_scope import Names, Prefer
 from impctl.plan.parse_window import WindowCollector
 from impctl.plan.parse_window import placeholder as window_placeholder
 from impctl.plan.reading import Reading, attribute_for
+from impctl.plan.render_expr import column_name
 
 _PARTS = frozenset(
     {
@@ -267,7 +268,7 @@ def _aggregated(
 
 def _expr_name(expr: Expr, reading: Reading) -> str:
     if isinstance(expr, ColumnRef):
-        return expr.id.rpartition(".")[2]
+        return column_name(expr.id)
     return "key" if expr.span is None else reading.text.written(expr.span)
 
 

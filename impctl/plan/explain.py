@@ -1,0 +1,144 @@
+"""A plan as a tree of lines for people.
+
+Law: one line per operator, in plan order; no colour, no input or output.
+Out of scope: printing (`cli`), what impctl would do with the plan (`app.explain`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import count
+from typing import assert_never
+
+from impctl.expr.nodes import Span, columns_of
+from impctl.plan.nodes import (
+    Aggregate,
+    Distinct,
+    Join,
+    JoinKind,
+    Output,
+    Plan,
+    Project,
+    Scan,
+    Select,
+    SetOperation,
+    Sort,
+    TopK,
+    Window,
+    WindowCall,
+    attributes_of,
+    inputs_of,
+    nodes_of,
+)
+from impctl.plan.render_expr import Names, call_text, expr_text, order_text
+
+
+@dataclass(frozen=True, slots=True)
+class PlanLine:
+    """One operator: its name, what it does, its place in the SQL text, and what is below."""
+
+    operator: str
+    detail: str
+    span: Span | None
+    children: tuple[PlanLine, ...]
+
+
+def describe(root: Plan, notes: Mapping[int, str] | None = None) -> PlanLine:
+    """The tree of lines; `notes` adds a remark to nodes, by their position in `nodes_of(root)`."""
+    names = {
+        attribute.id: attribute.name for node in nodes_of(root) for attribute in attributes_of(node)
+    }
+    return _described(root, notes or {}, count(), names)
+
+
+def _described(
+    plan: Plan, notes: Mapping[int, str], positions: Iterator[int], names: Names
+) -> PlanLine:
+    operator, detail = _words(plan, names)
+    note = notes.get(next(positions))
+    if note is not None:
+        detail = f"{detail} [{note}]" if detail else f"[{note}]"
+    children = tuple(_described(child, notes, positions, names) for child in inputs_of(plan))
+    return PlanLine(operator, detail, plan.span, children)
+
+
+def _words(plan: Plan, names: Names) -> tuple[str, str]:
+    match plan:
+        case Scan():
+            columns = ", ".join(attribute.name for attribute in plan.attributes) or "no columns"
+            return "scan", f"{plan.table} as {plan.access}: {columns}"
+        case Select():
+            return "select", expr_text(plan.predicate, names)
+        case Project():
+            return "project", ", ".join(_output(output, names) for output in plan.outputs)
+        case Join():
+            return "join", _join(plan, names)
+        case Aggregate():
+            return "aggregate", _aggregate(plan, names)
+        case Distinct():
+            return "distinct", ""
+        case SetOperation():
+            return plan.kind.value, "all" if plan.all else ""
+        case Sort():
+            return "sort", f"by {order_text(plan.order, names)}"
+        case TopK():
+            return "top-k", _top_k(plan, names)
+        case Window():
+            return "window", ", ".join(_window(call, names) for call in plan.calls)
+        case _:
+            assert_never(plan)
+
+
+def _output(output: Output, names: Names) -> str:
+    text = expr_text(output.expr, names)
+    return text if text == output.attribute.name else f"{text} AS {output.attribute.name}"
+
+
+def _join(plan: Join, names: Names) -> str:
+    kind = "null-aware anti" if plan.null_aware else plan.kind.value
+    if plan.condition is None:
+        return "cross" if plan.kind is JoinKind.INNER else kind
+    own = Counter(name.lower() for name in (names[i] for i in columns_of(plan.condition)))
+    # Both sides may have columns of one name; those are told apart by their identities.
+    told = {i: i if own[names[i].lower()] > 1 else names[i] for i in columns_of(plan.condition)}
+    return f"{kind} on {expr_text(plan.condition, told)}"
+
+
+def _aggregate(plan: Aggregate, names: Names) -> str:
+    calls = []
+    for output in plan.aggregates:
+        text = call_text(output.call, names)
+        name = output.attribute.name
+        calls.append(text if text == name else f"{text} AS {name}")
+    keys = ", ".join(_output(output, names) for output in plan.keys)
+    by = f"by {keys}" if keys else "all rows"
+    if plan.grouping_sets is not None:
+        names = [output.attribute.name for output in plan.keys]
+        sets = ", ".join(
+            "(" + ", ".join(names[position] for position in chosen) + ")"
+            for chosen in plan.grouping_sets
+        )
+        by = f"by {keys} in sets {sets}"
+    return f"{by}: {', '.join(calls)}" if calls else by
+
+
+def _top_k(plan: TopK, names: Names) -> str:
+    rows = "all" if plan.count is None else str(plan.count)
+    by = f" by {order_text(plan.order, names)}" if plan.order else ""
+    return f"{rows}{by}" + (f", skipping {plan.offset}" if plan.offset else "")
+
+
+def _window(call: WindowCall, names: Names) -> str:
+    inside = ", ".join(expr_text(argument, names) for argument in call.arguments)
+    over = []
+    if call.partition_by:
+        over.append(
+            "partition by " + ", ".join(expr_text(part, names) for part in call.partition_by)
+        )
+    if call.order:
+        over.append("order by " + order_text(call.order, names))
+    if call.frame is not None:
+        over.append(call.frame.lower())
+    return f"{call.function}({inside}) over ({' '.join(over)}) AS {call.attribute.name}"

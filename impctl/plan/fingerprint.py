@@ -1,0 +1,154 @@
+"""A hash by which a plan is recognised again.
+
+Law: equal for two texts that read as the same plan, whatever their blanks, letter case of
+keywords, aliases, column names of the result, or places; different when tables, columns, types,
+constants or operators differ. Columns are numbered in the order the plan makes them.
+Out of scope: plans that are equivalent but built differently; they may differ.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from typing import assert_never
+
+from impctl.aliases import AttributeId
+from impctl.expr.nodes import (
+    Arithmetic,
+    Call,
+    Cast,
+    ColumnRef,
+    Compare,
+    Expr,
+    Like,
+    Literal,
+    Mean,
+    children,
+)
+from impctl.plan.nodes import (
+    Aggregate,
+    AggregateCall,
+    Distinct,
+    Join,
+    Plan,
+    Project,
+    Scan,
+    Select,
+    SetOperation,
+    Sort,
+    SortKey,
+    TopK,
+    Window,
+    WindowCall,
+    inputs_of,
+)
+
+_FORMAT = "plan 1"
+
+
+def fingerprint(root: Plan) -> str:
+    """SHA-256 over the plan's meaning, in hexadecimal."""
+    return hashlib.sha256(f"{_FORMAT} {_Writer().plan(root)}".encode()).hexdigest()
+
+
+class _Writer:
+    """Writes a plan as canonical text, numbering columns as they appear."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[AttributeId, int] = {}
+
+    def plan(self, plan: Plan) -> str:
+        # Inputs first, so that the columns an operator reads have their numbers.
+        inputs = [self.plan(child) for child in inputs_of(plan)]
+        return _form(type(plan).__name__, *self._own(plan), *inputs)
+
+    def _new(self, identities: Iterable[AttributeId]) -> None:
+        for identity in identities:
+            self._numbers.setdefault(identity, len(self._numbers))
+
+    def _own(self, plan: Plan) -> list[str]:
+        match plan:
+            case Scan():
+                self._new(attribute.id for attribute in plan.attributes)
+                columns = [f"{item.name.lower()}:{item.type}" for item in plan.attributes]
+                return [plan.table.lower(), *columns]
+            case Select():
+                return [self.expr(plan.predicate)]
+            case Project():
+                written = [self.expr(output.expr) for output in plan.outputs]
+                self._new(output.attribute.id for output in plan.outputs)
+                return written
+            case Join():
+                return [plan.kind.value, str(plan.null_aware), self._optional(plan.condition)]
+            case Aggregate():
+                return self._aggregate(plan)
+            case Distinct():
+                return []
+            case SetOperation():
+                self._new(attribute.id for attribute in plan.attributes)
+                return [
+                    plan.kind.value,
+                    str(plan.all),
+                    *(str(item.type) for item in plan.attributes),
+                ]
+            case Sort():
+                return self._order(plan.order)
+            case TopK():
+                return [str(plan.count), str(plan.offset), *self._order(plan.order)]
+            case Window():
+                calls = [self._window(call) for call in plan.calls]
+                self._new(call.attribute.id for call in plan.calls)
+                return calls
+            case _:
+                assert_never(plan)
+
+    def _aggregate(self, plan: Aggregate) -> list[str]:
+        keys = [self.expr(output.expr) for output in plan.keys]
+        calls = [self._call(output.call) for output in plan.aggregates]
+        self._new(output.attribute.id for output in (*plan.keys, *plan.aggregates))
+        return [_form("keys", *keys), _form("calls", *calls), str(plan.grouping_sets)]
+
+    def _call(self, call: AggregateCall) -> str:
+        arguments = [self.expr(argument) for argument in call.arguments]
+        return _form(call.function, str(call.distinct), self._optional(call.condition), *arguments)
+
+    def _window(self, call: WindowCall) -> str:
+        return _form(
+            call.function,
+            _form("arguments", *(self.expr(part) for part in call.arguments)),
+            _form("partition", *(self.expr(part) for part in call.partition_by)),
+            _form("order", *self._order(call.order)),
+            str(call.frame).lower(),
+        )
+
+    def _order(self, order: tuple[SortKey, ...]) -> list[str]:
+        return [
+            _form("key", self.expr(key.expr), str(key.descending), str(key.nulls_first))
+            for key in order
+        ]
+
+    def _optional(self, expr: Expr | None) -> str:
+        return "none" if expr is None else self.expr(expr)
+
+    def expr(self, expr: Expr) -> str:
+        """One expression; columns by number."""
+        own: tuple[str, ...] = ()
+        match expr:
+            case ColumnRef():
+                return f"${self._numbers.get(expr.id, expr.id)}"
+            case Literal():
+                return _form("Literal", str(expr.type), repr(expr.value))
+            case Arithmetic() | Compare():
+                own = (expr.op.value,)
+            case Like():
+                own = (repr(expr.pattern), repr(expr.escape))
+            case Cast() | Mean():
+                own = (str(expr.type),)
+            case Call():
+                own = (expr.name,)
+        return _form(type(expr).__name__, *own, *(self.expr(part) for part in children(expr)))
+
+
+def _form(name: str, *parts: str) -> str:
+    """An unambiguous bracketed form: every part carries its length."""
+    return f"({name} {' '.join(f'{len(part)}:{part}' for part in parts)})"

@@ -1,0 +1,115 @@
+"""Drops columns that nobody reads.
+
+Law: the bag of rows stays the same over the columns that are kept, and the root keeps all of its
+own. Below DISTINCT and set operations every column counts, because all of them decide which rows
+are equal; grouping expressions stay for the same reason. A scan may be left without columns: it
+still yields its rows.
+Out of scope: dropping whole operators, but for projections and windows nobody reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import assert_never
+
+from impctl.aliases import AttributeId
+from impctl.expr.nodes import Expr, columns_of
+from impctl.plan.nodes import (
+    Aggregate,
+    AggregateCall,
+    Distinct,
+    Join,
+    Plan,
+    Project,
+    Scan,
+    Select,
+    SetOperation,
+    Sort,
+    SortKey,
+    TopK,
+    Window,
+    WindowCall,
+    attributes_of,
+)
+
+Needed = frozenset[AttributeId]
+
+
+def prune_columns(root: Plan) -> Plan:
+    """The plan with scans and projections cut down to what is read above them."""
+    return _prune(root, _all(root))
+
+
+def _all(plan: Plan) -> Needed:
+    return frozenset(attribute.id for attribute in attributes_of(plan))
+
+
+def _read(exprs: Iterable[Expr | None]) -> Needed:
+    return frozenset().union(*(columns_of(expr) for expr in exprs if expr is not None))
+
+
+def _prune(plan: Plan, needed: Needed) -> Plan:
+    """The plan yielding at least the needed columns, and none that it did not yield before."""
+    match plan:
+        case Scan():
+            kept = tuple(item for item in plan.attributes if item.id in needed)
+            return replace(plan, attributes=kept)
+        case Select():
+            return replace(plan, child=_prune(plan.child, needed | columns_of(plan.predicate)))
+        case Project():
+            return _project(plan, needed)
+        case Join():
+            below = needed | _read((plan.condition,))
+            return replace(plan, left=_prune(plan.left, below), right=_prune(plan.right, below))
+        case Aggregate():
+            return _aggregate(plan, needed)
+        case Distinct():
+            return replace(plan, child=_prune(plan.child, _all(plan.child)))
+        case SetOperation():
+            left, right = plan.left, plan.right
+            return replace(plan, left=_prune(left, _all(left)), right=_prune(right, _all(right)))
+        case Sort() | TopK():
+            return replace(plan, child=_prune(plan.child, needed | _read_order(plan.order)))
+        case Window():
+            return _window(plan, needed)
+        case _:
+            assert_never(plan)
+
+
+def _read_order(order: Iterable[SortKey]) -> Needed:
+    return _read(key.expr for key in order)
+
+
+def _project(plan: Project, needed: Needed) -> Plan:
+    kept = tuple(output for output in plan.outputs if output.attribute.id in needed)
+    if not kept and plan.outputs:
+        # Only the number of rows is asked for, and the child has the same.
+        return _prune(plan.child, frozenset())
+    child = _prune(plan.child, _read(output.expr for output in kept))
+    return replace(plan, child=child, outputs=kept)
+
+
+def _aggregate(plan: Aggregate, needed: Needed) -> Plan:
+    kept = tuple(output for output in plan.aggregates if output.attribute.id in needed)
+    if not plan.keys and not kept:
+        kept = plan.aggregates[:1]
+    exprs = [output.expr for output in plan.keys]
+    below = _read(exprs) | _read(part for output in kept for part in _parts(output.call))
+    return replace(plan, child=_prune(plan.child, below), aggregates=kept)
+
+
+def _parts(call: AggregateCall) -> tuple[Expr | None, ...]:
+    return (*call.arguments, call.condition)
+
+
+def _window(plan: Window, needed: Needed) -> Plan:
+    kept = tuple(call for call in plan.calls if call.attribute.id in needed)
+    below = needed - {call.attribute.id for call in plan.calls}
+    below |= _read(part for call in kept for part in _window_parts(call))
+    child = _prune(plan.child, below)
+    return replace(plan, child=child, calls=kept) if kept else child
+
+
+def _window_parts(call: WindowCall) -> tuple[Expr, ...]:
+    return (*call.arguments, *call.partition_by, *(key.expr for key in call.order))

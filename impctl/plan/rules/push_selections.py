@@ -1,0 +1,290 @@
+"""Moves predicates toward the scans, and WHERE equalities into join conditions.
+
+Law: the bag of rows stays the same. A predicate moves below an operator only where the operator
+decides nothing that the predicate could change: never below LIMIT, grouping sets, a global
+aggregate, or the NULL-supplying side of an outer join; below grouping, DISTINCT, windows and set
+operations only if it cannot tell apart what they hold equal (0.0 and -0.0). Predicates that call
+volatile functions stay, and nothing passes them.
+Out of scope: turning outer joins into inner ones, simplifying predicates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import assert_never
+
+from impctl.aliases import AttributeId
+from impctl.data.schema import Kind
+from impctl.expr.nodes import (
+    And,
+    Call,
+    ColumnRef,
+    Compare,
+    Expr,
+    InList,
+    IsNull,
+    Literal,
+    Not,
+    Or,
+    Span,
+    columns_of,
+    conjuncts,
+    substitute,
+    walk,
+)
+from impctl.plan.functions import VOLATILE
+from impctl.plan.nodes import (
+    Aggregate,
+    Attribute,
+    Distinct,
+    Join,
+    JoinKind,
+    Plan,
+    Project,
+    Scan,
+    Select,
+    SetOperation,
+    Sort,
+    TopK,
+    Window,
+    attributes_of,
+    inputs_of,
+    with_inputs,
+)
+
+Predicates = tuple[Expr, ...]
+
+_SIZE_LIMIT = 1000
+"""Parts of a predicate beyond which it is not copied through a projection any more."""
+
+_EQUALITY_ONLY = (And, Or, Not, Compare, InList, IsNull, Literal, ColumnRef)
+_FAILING = frozenset({"assert_true", "raise_error"})
+
+
+def push_selections(root: Plan) -> Plan:
+    """The plan with every predicate as low as it can go, adjacent selections merged."""
+    return _push(root, ())
+
+
+def _push(plan: Plan, predicates: Predicates) -> Plan:
+    """The plan under these predicates."""
+    match plan:
+        case Select():
+            return _through_select(plan, predicates)
+        case Project():
+            return _through_project(plan, predicates)
+        case Join():
+            return _through_join(plan, predicates)
+        case Aggregate():
+            return _through_aggregate(plan, predicates)
+        case Window():
+            return _through_window(plan, predicates)
+        case SetOperation():
+            return _through_set_operation(plan, predicates)
+        case Distinct():
+            moving, staying = _split(
+                predicates, lambda p: _is_fixed(p) and _keeps_equals(p, attributes_of(plan))
+            )
+            return _selected(replace(plan, child=_push(plan.child, moving)), staying)
+        case Sort():
+            moving, staying = _split(predicates, _is_fixed)
+            return _selected(replace(plan, child=_push(plan.child, moving)), staying)
+        case TopK() | Scan():
+            return _stopped(plan, predicates)
+        case _:
+            assert_never(plan)
+
+
+def _stopped(plan: Plan, predicates: Predicates) -> Plan:
+    inputs = tuple(_push(child, ()) for child in inputs_of(plan))
+    return _selected(with_inputs(plan, inputs) if inputs else plan, predicates)
+
+
+def _selected(plan: Plan, predicates: Predicates) -> Plan:
+    if not predicates:
+        return plan
+    span = _covering(predicate.span for predicate in predicates)
+    whole = predicates[0] if len(predicates) == 1 else And(predicates, span=span)
+    return Select(plan, whole, span=span)
+
+
+def _covering(spans: Iterable[Span | None]) -> Span | None:
+    """The stretch of text from the first to the last of the spans."""
+    known = sorted((span for span in spans if span is not None), key=lambda span: span.start)
+    if not known:
+        return None
+    return replace(known[0], end=max(span.end for span in known))
+
+
+def _split(predicates: Predicates, moves: Callable[[Expr], bool]) -> tuple[Predicates, Predicates]:
+    """Predicates that pass the test, and the others."""
+    moving = tuple(predicate for predicate in predicates if moves(predicate))
+    return moving, tuple(predicate for predicate in predicates if not moves(predicate))
+
+
+def _is_fixed(expr: Expr) -> bool:
+    """Whether the value depends on the row alone, and asking for it has no effect."""
+    return not any(
+        isinstance(part, Call) and part.name in VOLATILE | _FAILING for part in walk(expr)
+    )
+
+
+def _keeps_equals(predicate: Expr, attributes: Iterable[Attribute]) -> bool:
+    """Whether rows that grouping holds equal get the same answer.
+
+    Grouping takes 0.0 and -0.0 for equal; comparisons do too, functions and casts do not.
+    """
+    types = {attribute.id: attribute.type for attribute in attributes}
+    exact = {Kind.FLOAT, Kind.DOUBLE, Kind.OTHER}
+    for identity in columns_of(predicate):
+        kind = types.get(identity)
+        if kind is None or kind.kind in exact:
+            return all(isinstance(part, _EQUALITY_ONLY) for part in walk(predicate))
+    return True
+
+
+def _through_select(plan: Select, predicates: Predicates) -> Plan:
+    own = conjuncts(plan.predicate)
+    if not all(_is_fixed(part) for part in own):
+        # Which rows a volatile predicate sees is part of the query.
+        return _selected(replace(plan, child=_push(plan.child, ())), predicates)
+    fixed, volatile = _split(predicates, _is_fixed)
+    together = (*own, *(part for part in fixed if part not in own))
+    return _selected(_push(plan.child, together), volatile)
+
+
+def _through_project(plan: Project, predicates: Predicates) -> Plan:
+    exprs = {output.attribute.id: output.expr for output in plan.outputs}
+    moving, staying = [], []
+    for predicate in predicates:
+        reads_fixed = all(_is_fixed(exprs[i]) for i in columns_of(predicate) if i in exprs)
+        moved = substitute(predicate, exprs)
+        small = sum(1 for _ in walk(moved)) <= _SIZE_LIMIT
+        if _is_fixed(predicate) and reads_fixed and small:
+            moving.append(moved)
+        else:
+            staying.append(predicate)
+    if any(not _is_fixed(expr) for expr in exprs.values()):
+        # Rows numbered or drawn here must stay the ones that were there before.
+        return _selected(replace(plan, child=_push(plan.child, ())), predicates)
+    return _selected(replace(plan, child=_push(plan.child, tuple(moving))), tuple(staying))
+
+
+def _through_aggregate(plan: Aggregate, predicates: Predicates) -> Plan:
+    keys = {output.attribute.id: output.expr for output in plan.keys}
+    attributes = [output.attribute for output in plan.keys]
+
+    def moves(predicate: Expr) -> bool:
+        return (
+            bool(keys)
+            and plan.grouping_sets is None
+            and columns_of(predicate) <= keys.keys()
+            and _is_fixed(predicate)
+            and all(_is_fixed(expr) for expr in keys.values())
+            and _keeps_equals(predicate, attributes)
+        )
+
+    moving, staying = _split(predicates, moves)
+    below = tuple(substitute(predicate, keys) for predicate in moving)
+    return _selected(replace(plan, child=_push(plan.child, below)), staying)
+
+
+def _through_window(plan: Window, predicates: Predicates) -> Plan:
+    shared = frozenset.intersection(
+        *(
+            frozenset(part.id for part in call.partition_by if isinstance(part, ColumnRef))
+            for call in plan.calls
+        )
+    )
+    attributes = attributes_of(plan.child)
+    moving, staying = _split(
+        predicates,
+        lambda p: (
+            bool(columns_of(p))
+            and columns_of(p) <= shared
+            and _is_fixed(p)
+            and _keeps_equals(p, attributes)
+        ),
+    )
+    return _selected(replace(plan, child=_push(plan.child, moving)), staying)
+
+
+def _through_set_operation(plan: SetOperation, predicates: Predicates) -> Plan:
+    moving, staying = _split(
+        predicates, lambda p: _is_fixed(p) and _keeps_equals(p, plan.attributes)
+    )
+    sides = []
+    for side in (plan.left, plan.right):
+        refs: dict[AttributeId, Expr] = {
+            output.id: attribute.ref()
+            for output, attribute in zip(plan.attributes, attributes_of(side), strict=True)
+        }
+        sides.append(_push(side, tuple(substitute(predicate, refs) for predicate in moving)))
+    return _selected(replace(plan, left=sides[0], right=sides[1]), staying)
+
+
+def _through_join(plan: Join, predicates: Predicates) -> Plan:
+    """Predicates from above and conjuncts of the condition, each to the side it reads."""
+    fixed, staying = _split(predicates, _is_fixed)
+    above = _by_side(plan, fixed)
+    on = conjuncts(plan.condition) if plan.condition is not None else ()
+    if plan.null_aware or not all(_is_fixed(part) for part in on):
+        on_left, on_right, on_kept = (), (), on
+    else:
+        on_left, on_right, on_kept = _by_side(plan, on)
+    left, right, kept, rest = _placed(plan.kind, above, (on_left, on_right, on_kept))
+    condition = _joined(kept, plan)
+    moved = replace(
+        plan, left=_push(plan.left, left), right=_push(plan.right, right), condition=condition
+    )
+    return _selected(moved, (*rest, *staying))
+
+
+def _by_side(plan: Join, predicates: Predicates) -> tuple[Predicates, Predicates, Predicates]:
+    """Predicates that read the left side only, the right side only, and all others."""
+    lefts = {attribute.id for attribute in attributes_of(plan.left)}
+    rights = {attribute.id for attribute in attributes_of(plan.right)}
+    left, right, others = [], [], []
+    for predicate in predicates:
+        columns = columns_of(predicate)
+        if columns and columns <= lefts:
+            left.append(predicate)
+        elif columns and columns <= rights:
+            right.append(predicate)
+        else:
+            others.append(predicate)
+    return tuple(left), tuple(right), tuple(others)
+
+
+def _joined(kept: Predicates, plan: Join) -> Expr | None:
+    if not kept:
+        return None
+    if plan.condition is not None and kept == conjuncts(plan.condition):
+        return plan.condition
+    return kept[0] if len(kept) == 1 else And(kept, span=_covering(p.span for p in kept))
+
+
+def _placed(
+    kind: JoinKind,
+    above: tuple[Predicates, Predicates, Predicates],
+    on: tuple[Predicates, Predicates, Predicates],
+) -> tuple[Predicates, Predicates, Predicates, Predicates]:
+    """What goes left, goes right, stays in the condition, stays above the join."""
+    above_left, above_right, above_both = above
+    on_left, on_right, on_both = on
+    match kind:
+        case JoinKind.INNER:
+            return (*on_left, *above_left), (*on_right, *above_right), (*on_both, *above_both), ()
+        case JoinKind.LEFT:
+            return above_left, on_right, (*on_left, *on_both), (*above_right, *above_both)
+        case JoinKind.RIGHT:
+            return on_left, above_right, (*on_right, *on_both), (*above_left, *above_both)
+        case JoinKind.FULL:
+            return (), (), (*on_left, *on_right, *on_both), (*above_left, *above_right, *above_both)
+        case JoinKind.SEMI:
+            return (*above_left, *on_left), on_right, on_both, (*above_right, *above_both)
+        case JoinKind.ANTI:
+            return above_left, on_right, (*on_left, *on_both), (*above_right, *above_both)
+        case _:
+            assert_never(kind)
