@@ -60,13 +60,15 @@ class Compiled:
     """A circuit for one query with one sketched access, and where its first grouping is.
 
     `first` is the position of the lowest Aggregate among the operators, None without any;
-    `first_node` is its plan node. `chain` lists the plan nodes from the scan up.
+    `first_node` is its plan node, `first_key` the place of its grouping column that equals the
+    partition attribute, where there is one. `chain` lists the plan nodes from the scan up.
     """
 
     scan: scan.Scan
     circuit: Circuit
     first: int | None
     first_node: Aggregate | None
+    first_key: int | None
     chain: tuple[Plan, ...]
 
 
@@ -89,12 +91,15 @@ def compile_plan(
         raise BlockedError("the table has no sketch to maintain", table.span)
     builder = _Builder([partition], last=_last_aggregate(chain))
     builder.scan = _scan(table, builder.partitions)
+    first_key: int | None = None
     for position, node in enumerate(chain[1:], start=1):
         key = key_columns.get(_index(nodes, node), {}).get(table.access)
         keyed = key is not None and _type_in(node, key) == partition.type
+        if keyed and builder.first is None:
+            first_key = [attribute.id for attribute in attributes_of(node)].index(key)
         builder.add(node, position, keyed=keyed)
     circuit = Circuit(builder.operators, Merge([partition.size]))
-    return Compiled(builder.scan, circuit, builder.first, builder.first_node, chain)
+    return Compiled(builder.scan, circuit, builder.first, builder.first_node, first_key, chain)
 
 
 def _index(nodes: Sequence[Plan], node: Plan) -> int:

@@ -183,22 +183,16 @@ def needs_specials(pass_: Partials, table: pa.Table) -> bool:
     return False
 
 
-def fill(
-    compiled: Compiled, pass_: Partials, table: pa.Table, partition: RangePartition, key: int | None
-) -> None:
-    """Fill the circuit from the pass's result (columns by position).
-
-    `key` is the position of the grouping column that equals the partition attribute, where the
-    sketch is keyed.
-    """
+def fill(compiled: Compiled, pass_: Partials, table: pa.Table, partition: RangePartition) -> None:
+    """Fill the circuit from the pass's result (columns by position)."""
     keys = [from_arrow(table.column(i), kind) for i, kind in enumerate(pass_.key_types)]
     offset = len(keys)
     if pass_.has_fragment:
         fragments = from_arrow(table.column(offset), INTEGER).values.astype(np.int32)
         offset += 1
     else:
-        assert key is not None
-        fragments = partition.fragments_of(keys[key])
+        assert compiled.first_key is not None
+        fragments = partition.fragments_of(keys[compiled.first_key])
     values = {
         name: _numbers(table.column(offset + index), kind)
         for index, (name, kind) in enumerate(pass_.names)
@@ -232,3 +226,8 @@ def _numbers(column: pa.ChunkedArray, kind: SqlType) -> Any:
     if vector.valid is None:
         return vector.values
     return np.where(vector.valid, vector.values, np.zeros(1, dtype=vector.values.dtype))
+
+
+def start_empty(compiled: Compiled) -> None:
+    """Bring a fresh circuit to where it stands over the empty table."""
+    _start_upper(compiled, 0)

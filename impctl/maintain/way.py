@@ -39,9 +39,7 @@ class Way:
     compiled: Compiled | None = None
 
 
-def choose_way(
-    root: Plan, verdict: Verdict, partitions: Mapping[AccessId, RangePartition]
-) -> Way:
+def choose_way(root: Plan, verdict: Verdict, partitions: Mapping[AccessId, RangePartition]) -> Way:
     """How the sketches of `partitions` (by access) are maintained for a safe plan."""
     try:
         compiled = compile_plan(root, partitions, verdict.key_columns)

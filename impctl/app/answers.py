@@ -1,0 +1,71 @@
+"""Running a query over pinned snapshots, with its sketch or without.
+
+Law: both ways read the same versions; with the sketch only files that may hold wanted rows are
+read. Results come as plain Python values.
+Out of scope: which sketch (`app.fresh`), comparing two results (`app.verify`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from impctl.aliases import ColumnName, TableName, TableVersion
+from impctl.app.filters import Pruned
+from impctl.app.prepared import PreparedQuery
+from impctl.app.results import Cell
+from impctl.app.workbench import Workbench
+from impctl.capture.use import rewrite_sql
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Columns and rows of a result."""
+
+    columns: tuple[ColumnName, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+
+
+def answer(
+    bench: Workbench,
+    prepared: PreparedQuery,
+    versions: Mapping[TableName, TableVersion],
+    pruned: Pruned | None = None,
+) -> Answer:
+    """The query's result at `versions`; `pruned` makes it read through the sketch."""
+    return answer_of(answer_table(bench, prepared, versions, pruned))
+
+
+def answer_table(
+    bench: Workbench,
+    prepared: PreparedQuery,
+    versions: Mapping[TableName, TableVersion],
+    pruned: Pruned | None = None,
+) -> pa.Table:
+    """The result as Arrow."""
+    from impctl.spark.run import run_sql
+    from impctl.spark.snapshots import snapshot_frame
+
+    sql = prepared.spec.sql
+    if pruned is not None:
+        sql = rewrite_sql(prepared.query, pruned.filters)
+    views = {
+        table: snapshot_frame(
+            bench.spark(),
+            bench.snapshot(table, versions.get(table)),
+            files=None if pruned is None else pruned.files[table],
+        )
+        for table in prepared.tables
+    }
+    return run_sql(bench.spark(), sql, views, versions=versions)
+
+
+def answer_of(table: pa.Table) -> Answer:
+    """An Arrow result as plain rows."""
+    columns = [column.to_pylist() for column in table.columns]
+    rows = tuple(zip(*columns, strict=True)) if columns else ()
+    return Answer(tuple(table.column_names), rows)

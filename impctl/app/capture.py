@@ -1,0 +1,214 @@
+"""Use case: find the sketch of each query at the pinned versions, and the state to maintain it.
+
+Law: the sketch covers the query's provenance at exactly the versions stored with it; sketch, state
+and versions are stored in one transaction, or the store stays as it was. Where the query can be
+maintained exactly, one Spark pass gives both sketch and state.
+Out of scope: which attribute (`app.choice`), later changes (`app.maintain`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from impctl.aliases import AccessId, QueryName
+from impctl.app.choice import Chosen, choose
+from impctl.app.facts import assumption_of, assumption_text
+from impctl.app.isolated import Isolated
+from impctl.app.passes import filled_circuit, recaptured
+from impctl.app.prepared import PreparedQuery, definition, prepare
+from impctl.app.results import CandidateEntry, CaptureResult, Failure, Outcome, SketchEntry
+from impctl.app.status import sketch_entry
+from impctl.app.workbench import Workbench
+from impctl.maintain.session import MaintainedQuery
+from impctl.maintain.way import Mode, Way, choose_way
+from impctl.sketch.fragments import FragmentSet
+from impctl.sketch.partition import RangePartition
+from impctl.store.records import Assumption, NewCapture, RunRecord, StoredSketch, TablePin
+from impctl.store.store import Store
+from impctl.workload.models import QuerySpec
+
+
+@dataclass(frozen=True, slots=True)
+class Captured:
+    """What was stored for one query, and what it cost."""
+
+    sketches: tuple[StoredSketch, ...]
+    mode: Mode
+    reason: str
+    candidates: tuple[CandidateEntry, ...]
+    assumptions: tuple[Assumption, ...]
+    versions: Mapping[str, int]
+    spark_ms: float
+    commit_ms: float
+    elapsed_ms: float
+
+
+def capture(bench: Workbench, queries: Sequence[QueryName] | None) -> Outcome:
+    """Capture the queries named (default: all); one result per query."""
+    results: list[CaptureResult] = []
+    failures: list[Failure] = []
+    specs = bench.queries(queries)
+    if bench.settings.dry_run:
+        for spec in specs:
+            with Isolated(failures, spec):
+                results.append(_foreseen(bench, spec))
+        return Outcome(tuple(results), (), tuple(failures))
+    with bench.writing("capture") as store:
+        for spec in specs:
+            with Isolated(failures, spec):
+                prepared = prepare(bench, spec)
+                captured = capture_query(
+                    bench, store, prepared, code="asked", reason="capture was asked for"
+                )
+                results.append(_result(spec, captured))
+    return Outcome(tuple(results), (), tuple(failures))
+
+
+def capture_query(
+    bench: Workbench, store: Store, prepared: PreparedQuery, *, code: str, reason: str
+) -> Captured:
+    """Choose, capture in Spark and store; replaces what the query had."""
+    started = time.perf_counter()
+    chosen = choose(bench, prepared)
+    partitions = chosen.partitions(bench, prepared)
+    way = choose_way(prepared.root, chosen.verdict, partitions)
+    bench.reporter.step(f"capturing {prepared.spec.name}")
+    spark_started = time.perf_counter()
+    session, found = _found(bench, prepared, chosen, partitions, way)
+    spark_ms = (time.perf_counter() - spark_started) * 1000
+    sketches = _stored_sketches(prepared, partitions, found)
+    assumptions = tuple(assumption_of(fact) for fact in chosen.verdict.assumptions)
+    versions = {table: bench.source(table).version for table in prepared.tables}
+    record = RunRecord(
+        action="capture" if code == "asked" else "recapture",
+        reason_code=code,
+        reason=reason,
+        started_at=time.time(),
+        elapsed_ms=(time.perf_counter() - started) * 1000,
+        read_ms=spark_ms,
+        engine_ms=0.0,
+        commit_ms=0.0,
+        changes=0,
+        added=sum(len(fragments) for fragments in found.values()),
+        removed=0,
+        versions=versions,
+    )
+    commit_started = time.perf_counter()
+    _store(bench, store, prepared, way, session, sketches, assumptions, record)
+    now = time.perf_counter()
+    return Captured(
+        sketches,
+        way.mode,
+        way.reason,
+        chosen.candidates,
+        assumptions,
+        versions,
+        spark_ms,
+        (now - commit_started) * 1000,
+        (now - started) * 1000,
+    )
+
+
+def _found(
+    bench: Workbench,
+    prepared: PreparedQuery,
+    chosen: Chosen,
+    partitions: Mapping[AccessId, RangePartition],
+    way: Way,
+) -> tuple[MaintainedQuery | None, Mapping[AccessId, FragmentSet]]:
+    """The session with its state (exact mode only) and the sketch of every access."""
+    if way.mode is Mode.EXACT and way.compiled is not None:
+        session = filled_circuit(bench, prepared, way.compiled, partitions)
+        return session, {access: session.fragments() for access in partitions}
+    return None, recaptured(bench, prepared, chosen.verdict, partitions)
+
+
+def _stored_sketches(
+    prepared: PreparedQuery,
+    partitions: Mapping[AccessId, RangePartition],
+    found: Mapping[AccessId, FragmentSet],
+) -> tuple[StoredSketch, ...]:
+    tables = {scan.access: scan.table for scan in prepared.scans}
+    return tuple(
+        StoredSketch(access, tables[access], partition.attribute, partition, found[access])
+        for access, partition in partitions.items()
+    )
+
+
+def _store(
+    bench: Workbench,
+    store: Store,
+    prepared: PreparedQuery,
+    way: Way,
+    session: MaintainedQuery | None,
+    sketches: tuple[StoredSketch, ...],
+    assumptions: tuple[Assumption, ...],
+    record: RunRecord,
+) -> None:
+    meta: dict[str, object] = {"way": way.reason}
+    runs: dict[str, list[tuple[int, object]]] = {}
+    if session is not None:
+        checkpoint = session.checkpoint()
+        meta["counters"] = dict(checkpoint.counters)
+        for arrangement, sequence, table in checkpoint.put:
+            runs.setdefault(arrangement, []).append((sequence, table))
+    capture_ = NewCapture(
+        query=prepared.spec.name,
+        fingerprint=definition(bench, prepared.spec),
+        sql=prepared.spec.sql,
+        mode=way.mode.value,
+        pins=_pins(bench, prepared),
+        sketches=sketches,
+        assumptions=assumptions,
+        state_meta=meta,
+        has_state=session is not None,
+    )
+    store.commit_capture(capture_, runs, record)
+
+
+def _pins(bench: Workbench, prepared: PreparedQuery) -> tuple[TablePin, ...]:
+    pins = []
+    for table in prepared.tables:
+        source = bench.source(table)
+        schema = bench.snapshot(table).schema_json
+        pins.append(TablePin(table, source.path, source.table_id, source.version, schema))
+    return tuple(pins)
+
+
+def _foreseen(bench: Workbench, spec: QuerySpec) -> CaptureResult:
+    """What a capture would do, from metadata alone."""
+    prepared = prepare(bench, spec)
+    chosen = choose(bench, prepared)
+    partitions = chosen.partitions(bench, prepared)
+    way = choose_way(prepared.root, chosen.verdict, partitions)
+    tables = {scan.access: scan.table for scan in prepared.scans}
+    return CaptureResult(
+        spec.name,
+        "none",
+        tuple(
+            SketchEntry(tables[access], p.attribute, (), p.ranges)
+            for access, p in partitions.items()
+        ),
+        {table: bench.source(table).version for table in prepared.tables},
+        way.mode.value,
+        0.0,
+        0.0,
+        chosen.candidates,
+        tuple(assumption_text(assumption_of(fact)) for fact in chosen.verdict.assumptions),
+    )
+
+
+def _result(spec: QuerySpec, captured: Captured) -> CaptureResult:
+    return CaptureResult(
+        spec.name,
+        "capture",
+        tuple(sketch_entry(sketch) for sketch in captured.sketches),
+        captured.versions,
+        captured.mode.value,
+        captured.elapsed_ms,
+        captured.spark_ms,
+        captured.candidates,
+        tuple(assumption_text(assumption) for assumption in captured.assumptions),
+    )

@@ -1,0 +1,113 @@
+"""Which attribute of each table access is sketched, with which partition, and why.
+
+Law: only a safe choice is returned; every candidate that was looked at comes with its reason.
+Order of preference: the attribute the file asks for (`sketch:`), then the file's partitions, then
+grouping columns and the other columns the query reads.
+Out of scope: the safety rules (`plan.safety`, `plan.choose`), making ranges (`app.partitions`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from impctl.aliases import AccessId, ColumnName, TableName
+from impctl.app.facts import facts_of
+from impctl.app.partitions import candidates, is_partitionable, partition_of
+from impctl.app.prepared import PreparedQuery
+from impctl.app.results import CandidateEntry
+from impctl.app.workbench import Workbench
+from impctl.errors import ImpctlError, UsageError
+from impctl.plan.choose import Choice, choose_attributes
+from impctl.plan.safety import Verdict, check_safety
+from impctl.sketch.partition import RangePartition
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """The safe choice: attribute by access, its verdict, and all candidates with reasons."""
+
+    sketched: Mapping[AccessId, ColumnName]
+    verdict: Verdict
+    candidates: tuple[CandidateEntry, ...]
+
+    def partitions(
+        self, bench: Workbench, prepared: PreparedQuery
+    ) -> dict[AccessId, RangePartition]:
+        """The partition of every sketched access; one per table and attribute."""
+        tables = {scan.access: scan.table for scan in prepared.scans}
+        made: dict[tuple[TableName, ColumnName], RangePartition] = {}
+        for access, column in self.sketched.items():
+            key = (tables[access], column)
+            if key not in made:
+                made[key] = partition_of(bench, *key)
+        return {access: made[tables[access], column] for access, column in self.sketched.items()}
+
+
+def choose(bench: Workbench, prepared: PreparedQuery) -> Chosen:
+    """The sketches to capture; UnsafeSketchError says why none, or why not the one asked for."""
+    query = replace(prepared.query, root=prepared.root)
+    facts = facts_of(bench, prepared.scans)
+    try:
+        choice = choose_attributes(
+            query, _candidates(bench, prepared), facts, wanted=_wanted(bench, prepared)
+        )
+    except ImpctlError as error:
+        if error.location is None:
+            error.location = prepared.spec.location
+        raise
+    verdict = check_safety(query, choice.sketched, facts)
+    return Chosen(choice.sketched, verdict, _entries(choice, prepared))
+
+
+def _candidates(bench: Workbench, prepared: PreparedQuery) -> dict[TableName, list[ColumnName]]:
+    """Columns to consider per table, best first."""
+    found: dict[TableName, list[ColumnName]] = {}
+    for table in prepared.tables:
+        named = list(candidates(bench, table))
+        found[table] = named if named else _proposed(bench, prepared, table)
+    return found
+
+
+def _proposed(bench: Workbench, prepared: PreparedQuery, table: TableName) -> list[ColumnName]:
+    """Without candidates in the file: every column of the table the query reads."""
+    read = {
+        attribute.name
+        for scan in prepared.scans
+        if scan.table == table
+        for attribute in scan.attributes
+    }
+    schema = bench.snapshot(table).schema
+    return [c.name for c in schema if c.name in read and is_partitionable(c)]
+
+
+def _wanted(bench: Workbench, prepared: PreparedQuery) -> dict[TableName, ColumnName]:
+    """`sketch:` of the file, spelled as in the schema."""
+    wanted: dict[TableName, ColumnName] = {}
+    for table, name in prepared.spec.sketch.items():
+        if table not in prepared.tables:
+            raise UsageError(
+                f"Query `{prepared.spec.name}` asks for a sketch of `{table}` but does not read it",
+                hint=f"it reads: {', '.join(prepared.tables)}",
+                code="sketch_table_unused",
+                location=prepared.spec.location,
+            )
+        column = bench.snapshot(table).schema.find(name)
+        if column is None or not is_partitionable(column):
+            names = [c.name for c in bench.snapshot(table).schema if is_partitionable(c)]
+            raise UsageError(
+                f"Table `{table}` has no column `{name}` that can be sketched",
+                hint=f"it has: {', '.join(names)}",
+                code="column_unknown",
+                location=prepared.spec.location,
+            )
+        wanted[table] = column.name
+    return wanted
+
+
+def _entries(choice: Choice, prepared: PreparedQuery) -> tuple[CandidateEntry, ...]:
+    tables = {scan.access: scan.table for scan in prepared.scans}
+    return tuple(
+        CandidateEntry(tables[c.access], c.column, c.safe, c.chosen, c.reason)
+        for c in choice.considered
+    )

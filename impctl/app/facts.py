@@ -1,0 +1,101 @@
+"""Facts about columns that make a sketch safe, and their re-check on every change.
+
+Law: a fact from statistics is true of the pinned snapshot and stored as an assumption; because
+deletions cannot break it, looking at the inserted rows of every change keeps it true for ever
+(pbds.md 4.3.5, CE-27). A violation stops maintaining, it never widens silently.
+Out of scope: what facts imply (`plan.safety`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from impctl.aliases import ColumnName, TableName
+from impctl.app.workbench import Workbench
+from impctl.data.schema import Column
+from impctl.data.vector import Ints, from_arrow
+from impctl.errors import AssumptionBrokenError
+from impctl.plan.facts import Fact, FactKind, FactSource
+from impctl.plan.nodes import Scan
+from impctl.store.records import Assumption
+from impctl.tables.snapshot import Snapshot
+from impctl.tables.statistics import column_statistics
+
+
+def facts_of(bench: Workbench, scans: Iterable[Scan]) -> tuple[Fact, ...]:
+    """What is known of the columns that a query reads, at the pinned versions."""
+    found: dict[Fact, None] = {}
+    for scan in scans:
+        snapshot = bench.snapshot(scan.table)
+        for attribute in scan.attributes:
+            column = snapshot.schema.find(attribute.name)
+            if column is not None:
+                found.update(dict.fromkeys(_facts(snapshot, scan.table, column)))
+    return tuple(found)
+
+
+def _facts(snapshot: Snapshot, table: TableName, column: Column) -> Iterator[Fact]:
+    if column.name in snapshot.not_null:
+        yield Fact(table, column.name, FactKind.NOT_NULL, FactSource.CONSTRAINT)
+    if not column.type.is_numeric:
+        return
+    statistics = column_statistics(snapshot, column.name)
+    source = FactSource.STATISTICS
+    if statistics.null_count == 0 and column.name not in snapshot.not_null:
+        yield Fact(table, column.name, FactKind.NOT_NULL, source)
+    # Statistics of floating columns leave NaN out: they bound neither side of such a column.
+    if column.type.is_fractional:
+        return
+    if statistics.minimum is not None and statistics.minimum >= 0:  # type: ignore[operator]
+        yield Fact(table, column.name, FactKind.NONNEGATIVE, source)
+    if statistics.maximum is not None and statistics.maximum <= 0:  # type: ignore[operator]
+        yield Fact(table, column.name, FactKind.NONPOSITIVE, source)
+
+
+def assumption_of(fact: Fact) -> Assumption:
+    """The fact as the store keeps it."""
+    return Assumption(fact.table, fact.column, str(fact.kind), str(fact.source))
+
+
+def assumption_text(assumption: Assumption) -> str:
+    """`sales.price is nonnegative`, for people."""
+    return f"{assumption.table}.{assumption.column} is {assumption.kind}"
+
+
+def columns_assumed(assumptions: Sequence[Assumption], table: TableName) -> tuple[ColumnName, ...]:
+    """Columns of a table that a re-check has to read."""
+    return tuple(dict.fromkeys(a.column for a in assumptions if a.table == table))
+
+
+def recheck(
+    assumptions: Sequence[Assumption],
+    snapshot: Snapshot,
+    rows: pa.Table,
+    weights: Ints,
+) -> None:
+    """Look at the inserted rows of a change; AssumptionBrokenError names fact, column and value."""
+    inserted = weights > 0
+    for assumption in assumptions:
+        if assumption.table != snapshot.table:
+            continue
+        column = snapshot.schema.find(assumption.column)
+        assert column is not None
+        vector = from_arrow(rows.column(assumption.column), column.type)
+        valid = vector.validity() & inserted
+        if assumption.kind == FactKind.NOT_NULL:
+            bad = inserted & ~vector.validity()
+        elif assumption.kind == FactKind.NONNEGATIVE:
+            bad = valid & (vector.values < 0)
+        elif assumption.kind == FactKind.NONPOSITIVE:
+            bad = valid & ~(vector.values <= 0)
+        else:
+            bad = valid & np.isnan(vector.values)
+        if bool(np.any(bad)):
+            raise AssumptionBrokenError(
+                f"A change breaks what made the sketch safe: {assumption_text(assumption)}",
+                hint="run `impctl capture`; it chooses an attribute that is still safe, or says "
+                "why none is",
+            )

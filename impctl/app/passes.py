@@ -1,0 +1,109 @@
+"""The Spark passes over a snapshot: one that fills a circuit, one that finds the sketch alone.
+
+Law: both read exactly the versions they are given, natively from the file list. The first gives
+sketch and state; the second is the fastest capture there is for the sketch, the oracle of `verify`
+and the baseline of `bench`, and shares nothing with the engine but the partition.
+Out of scope: the SQL (`capture`), the state (`maintain.initial`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from impctl.aliases import AccessId, ColumnName, TableName, TableVersion
+from impctl.app.prepared import PreparedQuery
+from impctl.app.workbench import Workbench
+from impctl.capture.render import render_plan
+from impctl.maintain.compile import Compiled
+from impctl.maintain.initial import FRAGMENT_COLUMN, Partials, fill, needs_specials, partials
+from impctl.maintain.session import MaintainedQuery
+from impctl.plan.nodes import Scan
+from impctl.plan.safety import Verdict
+from impctl.sketch.fragments import FragmentSet
+from impctl.sketch.partition import RangePartition
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame
+
+_VIEW = "impctl_pass"
+
+
+def filled_circuit(
+    bench: Workbench,
+    prepared: PreparedQuery,
+    compiled: Compiled,
+    partitions: Mapping[AccessId, RangePartition],
+) -> MaintainedQuery:
+    """A session whose circuit stands at the pinned version of its table."""
+    scan = compiled.chain[0]
+    assert isinstance(scan, Scan)
+    partition = partitions[scan.access]
+    pass_ = partials(compiled)
+    table = _run(bench, prepared, scan, partition, pass_)
+    if needs_specials(pass_, table):
+        pass_ = partials(compiled, counts_specials=True)
+        table = _run(bench, prepared, scan, partition, pass_)
+    fill(compiled, pass_, table, partition)
+    return MaintainedQuery(compiled)
+
+
+def _run(
+    bench: Workbench,
+    prepared: PreparedQuery,
+    scan: Scan,
+    partition: RangePartition,
+    pass_: Partials,
+) -> pa.Table:
+    from impctl.spark.run import run_sql
+
+    columns = [a.name for a in scan.attributes]
+    partitioned = partition if pass_.has_fragment else None
+    frame = _frame(bench, scan.table, bench.source(scan.table).version, columns, partitioned)
+    rendered = render_plan(pass_.plan, {scan.access: _VIEW})
+    versions = {scan.table: bench.source(scan.table).version}
+    return run_sql(bench.spark(), rendered.sql, {_VIEW: frame}, versions=versions)
+
+
+def _frame(
+    bench: Workbench,
+    table: TableName,
+    version: TableVersion,
+    columns: list[ColumnName],
+    partition: RangePartition | None,
+) -> DataFrame:
+    from impctl.spark.fragments import with_fragment
+    from impctl.spark.snapshots import snapshot_frame
+
+    if partition is not None and partition.attribute not in columns:
+        columns = [*columns, partition.attribute]
+    frame = snapshot_frame(bench.spark(), bench.snapshot(table, version), columns)
+    if partition is None:
+        return frame
+    return with_fragment(frame, partition, partition.attribute, FRAGMENT_COLUMN)
+
+
+def recaptured(
+    bench: Workbench,
+    prepared: PreparedQuery,
+    verdict: Verdict,
+    partitions: Mapping[AccessId, RangePartition],
+    versions: Mapping[TableName, TableVersion] | None = None,
+) -> Mapping[AccessId, FragmentSet]:
+    """The sketches alone, at `versions` (default: the pinned ones)."""
+    from impctl.spark.sketches import capture_sketches
+    from impctl.spark.snapshots import snapshot_frame
+
+    at = versions if versions is not None else {}
+    frames = {
+        scan.access: snapshot_frame(
+            bench.spark(),
+            bench.snapshot(scan.table, at.get(scan.table)),
+            [attribute.name for attribute in scan.attributes],
+        )
+        for scan in prepared.scans
+    }
+    query = replace(prepared.query, root=prepared.root)
+    return capture_sketches(bench.spark(), query, verdict, partitions, frames)

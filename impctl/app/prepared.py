@@ -1,0 +1,93 @@
+"""A query read and planned: what every use case but the fastest path starts from.
+
+Law: a SQL error is reported at its place in the workload file; `definition` changes whenever the
+query, the sketch asked for or its candidate partitions change, so that a stored sketch is
+recognised without reading the SQL again.
+Out of scope: choosing a sketch (`app.choice`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from impctl.aliases import TableName
+from impctl.app.workbench import Workbench
+from impctl.data.schema import Schema
+from impctl.errors import ImpctlError, Location
+from impctl.expr.nodes import Span
+from impctl.plan.nodes import Plan, Query, Scan, scans_of
+from impctl.plan.parse import parse_query
+from impctl.plan.rules import apply_rules
+from impctl.workload.models import QuerySpec
+from impctl.workload.sql_location import sql_location
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedQuery:
+    """The parsed query, its plan after the rules, and the rows' sources."""
+
+    spec: QuerySpec
+    query: Query
+    root: Plan
+
+    @property
+    def scans(self) -> tuple[Scan, ...]:
+        """Table accesses of the plan that is maintained."""
+        return scans_of(self.root)
+
+    @property
+    def tables(self) -> tuple[TableName, ...]:
+        return tuple(dict.fromkeys(scan.table for scan in self.scans))
+
+    def place(self, span: Span | None) -> Location | None:
+        """Where a part of the SQL text stands in the workload file."""
+        return None if span is None else sql_location(self.spec, span.line, span.column)
+
+
+class _Catalog(Mapping[TableName, Schema]):
+    """Schemas of the workload's tables, read only for tables that a query names."""
+
+    def __init__(self, bench: Workbench) -> None:
+        self._bench = bench
+
+    def __getitem__(self, table: TableName) -> Schema:
+        if table not in self._bench.workload.tables:
+            raise KeyError(table)
+        return self._bench.snapshot(table).schema
+
+    def __iter__(self):  # type: ignore[no-untyped-def]  # Mapping's own signature
+        return iter(self._bench.workload.tables)
+
+    def __len__(self) -> int:
+        return len(self._bench.workload.tables)
+
+
+def prepare(bench: Workbench, spec: QuerySpec) -> PreparedQuery:
+    """Parse and plan a query; QueryError names the place in the workload file."""
+    try:
+        query = parse_query(spec.sql, _Catalog(bench), name=spec.name)
+        return PreparedQuery(spec, query, apply_rules(query.root))
+    except ImpctlError as error:
+        raise located(error, spec) from error
+
+
+def located(error: ImpctlError, spec: QuerySpec) -> ImpctlError:
+    """The error with its place in the SQL text turned into one in the workload file."""
+    place = error.location
+    if place is not None and place.file == f"query `{spec.name}`":
+        error.location = sql_location(spec, place.line, place.column)
+    return error
+
+
+def definition(bench: Workbench, spec: QuerySpec) -> str:
+    """Content hash of all that makes a stored sketch the sketch of this query."""
+    partitions = [
+        (part.table, part.column, part.boundaries, part.fragments)
+        for part in bench.workload.partitions
+        if part.table in bench.workload.tables
+    ]
+    paths = sorted((name, table.path) for name, table in bench.workload.tables.items())
+    text = repr((spec.sql, sorted(spec.sketch.items()), partitions, paths))
+    return hashlib.sha256(text.encode()).hexdigest()

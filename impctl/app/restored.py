@@ -1,0 +1,39 @@
+"""The safety verdict of a stored sketch, judged again for the plan it is maintained with.
+
+Law: a stored sketch is only used or maintained while its query is safe with the assumptions stored
+beside it; nothing but these assumptions and the table's own constraints is believed.
+Out of scope: whether the assumptions still hold of the data (`app.facts`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from impctl.aliases import AccessId
+from impctl.app.prepared import PreparedQuery
+from impctl.errors import RecaptureNeededError
+from impctl.plan.facts import Fact, FactKind, FactSource
+from impctl.plan.safety import Verdict, check_safety
+from impctl.sketch.partition import RangePartition
+from impctl.store.records import StoredQuery
+
+
+def restored_verdict(
+    prepared: PreparedQuery, stored: StoredQuery
+) -> tuple[Verdict, Mapping[AccessId, RangePartition]]:
+    """Verdict and partitions by access; RecaptureNeededError where it is no longer safe."""
+    partitions = {sketch.access: sketch.partition for sketch in stored.sketches}
+    sketched = {sketch.access: sketch.attribute for sketch in stored.sketches}
+    facts = [
+        Fact(a.table, a.column, FactKind(a.kind), FactSource(a.source)) for a in stored.assumptions
+    ]
+    query = replace(prepared.query, root=prepared.root)
+    verdict = check_safety(query, sketched, facts)
+    if not verdict.safe:
+        raise RecaptureNeededError(
+            f"The stored sketch is no longer safe for the query: {verdict.reason}",
+            code="no_longer_safe",
+            hint="run `impctl capture`",
+        )
+    return verdict, partitions

@@ -1,0 +1,33 @@
+"""Use case: the query's SQL with its sketch as range predicates.
+
+Law: the text printed gives, over the versions named beside it, what the query gives. No Spark is
+started unless the sketch has to be recaptured first.
+Out of scope: running the text (`app.query`).
+"""
+
+from __future__ import annotations
+
+from impctl.app.filters import filters_of, interval_texts
+from impctl.app.fresh import fresh
+from impctl.app.results import Outcome, RewriteResult
+from impctl.app.status import sketch_entry
+from impctl.app.workbench import Workbench
+from impctl.capture.use import rewrite_sql
+
+
+def rewrite(bench: Workbench, query: str | None) -> Outcome:
+    """The rewritten SQL of one query."""
+    found = fresh(bench, query)
+    pruned = filters_of(bench, found.prepared.scans, found.stored)
+    sql = rewrite_sql(found.query, pruned.filters)
+    texts = [text for one in pruned.filters.values() for text in interval_texts(one)]
+    result = RewriteResult(
+        found.prepared.spec.name,
+        sql,
+        tuple(sketch_entry(sketch) for sketch in found.stored.sketches),
+        found.stored.versions,
+        pruned.files_kept,
+        pruned.files_total,
+        tuple(texts),
+    )
+    return Outcome((result,), found.warnings)

@@ -1,0 +1,100 @@
+"""Each table's change, read once for all queries of a run.
+
+Law: for one table and one range of versions, the change feed is read once, with the columns that
+any query of the run needs, and every query sees the same rows.
+Out of scope: what a query makes of them (`app.maintainer`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from impctl.aliases import ColumnName, TableName, TableVersion
+from impctl.app.workbench import Workbench
+from impctl.tables.changes import Changes, read_changes
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """What one query needs to read: columns of a table between two versions."""
+
+    table: TableName
+    table_id: str
+    since: TableVersion
+    until: TableVersion
+    columns: tuple[ColumnName, ...]
+    per_version: bool
+
+
+@dataclass(slots=True)
+class SharedChanges:
+    """Changes read so far in this run, and what is going to be asked for."""
+
+    bench: Workbench
+    _columns: dict[tuple[TableName, int, int], dict[ColumnName, None]] = field(default_factory=dict)
+    _versioned: set[tuple[TableName, int, int]] = field(default_factory=set)
+    _read: dict[tuple[TableName, int, int], tuple[Changes, float]] = field(default_factory=dict)
+
+    def announce(self, needs: Iterable[Need]) -> None:
+        """Say what will be read, so that one read serves all."""
+        for need in needs:
+            key = (need.table, need.since, need.until)
+            self._columns.setdefault(key, {}).update(dict.fromkeys(need.columns))
+            if need.per_version:
+                self._versioned.add(key)
+
+    def read(self, need: Need) -> tuple[Changes, float]:
+        """The change and the milliseconds its reading took (0 when it was read before)."""
+        key = (need.table, need.since, need.until)
+        if key in self._read:
+            return self._read[key][0], 0.0
+        self.announce([need])
+        self.bench.reporter.step(f"reading changes of {need.table}")
+        started = time.perf_counter()
+        changes = read_changes(
+            self.bench.source(need.table),
+            need.since,
+            need.until,
+            tuple(self._columns[key]),
+            table_id=need.table_id,
+            with_versions=key in self._versioned,
+        )
+        elapsed = (time.perf_counter() - started) * 1000
+        self._read[key] = (changes, elapsed)
+        return changes, elapsed
+
+
+@dataclass(frozen=True, slots=True)
+class VersionedChange:
+    """A part of a change that ends at `version`."""
+
+    version: TableVersion
+    changes: Changes
+
+
+def by_version(changes: Changes, until: TableVersion, batch_rows: int) -> list[VersionedChange]:
+    """The change cut into batches of whole versions with at least `batch_rows` rows each.
+
+    What is left over at the end is a batch of its own, so that the last one reaches `until`.
+    """
+    versions = changes.commit_versions
+    if versions is None or changes.rows == 0:
+        return [VersionedChange(until, changes)]
+    order = np.argsort(versions, kind="stable")
+    ordered = versions[order]
+    ends = np.flatnonzero(np.append(ordered[1:] != ordered[:-1], True)) + 1
+    batches: list[VersionedChange] = []
+    start = 0
+    for end in ends.tolist():
+        is_last = end == len(ordered)
+        if end - start < batch_rows and not is_last:
+            continue
+        rows = order[start:end]
+        part = Changes(changes.table.take(rows), changes.weights[rows], changes.method)
+        batches.append(VersionedChange(until if is_last else int(ordered[end - 1]), part))
+        start = end
+    return batches

@@ -1,0 +1,130 @@
+"""Use case: recapture in Spark at the stored versions and compare.
+
+Law: the oracle shares nothing with the maintained state but the partition; a sketch that lacks a
+fragment of the accurate one is unsound (exit 5), one that has more has slack. With results, the
+query is also run with and without its sketch and the two answers compared as bags; doubles may
+differ by what the order of a floating sum can make of them.
+Out of scope: mending what is wrong (`app.capture`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from datetime import date, datetime
+
+from impctl.aliases import QueryName
+from impctl.app.answers import answer
+from impctl.app.filters import filters_of
+from impctl.app.isolated import Isolated
+from impctl.app.passes import recaptured
+from impctl.app.prepared import PreparedQuery, definition, prepare
+from impctl.app.restored import restored_verdict
+from impctl.app.results import Cell, Failure, Outcome, VerifyResult
+from impctl.app.workbench import Workbench
+from impctl.errors import RecaptureNeededError
+from impctl.sketch.sketch import compare
+from impctl.store.records import StoredQuery
+from impctl.workload.models import QuerySpec
+
+_RELATIVE = 1e-9
+"""Doubles closer than this count as equal: two orders of one sum never differ by more in practice,
+and a wrong group differs by far more."""
+
+
+def verify(
+    bench: Workbench, queries: Sequence[QueryName] | None, *, results: bool = False
+) -> Outcome:
+    """One result per stored sketch; results_equal only where `results` asks for it."""
+    found: list[VerifyResult] = []
+    failures: list[Failure] = []
+    for spec in bench.queries(queries):
+        with Isolated(failures, spec):
+            found += _verified(bench, spec, results)
+    return Outcome(tuple(found), (), tuple(failures))
+
+
+def _verified(bench: Workbench, spec: QuerySpec, results: bool) -> list[VerifyResult]:
+    stored = _stored(bench, spec)
+    prepared = prepare(bench, spec)
+    verdict, partitions = restored_verdict(prepared, stored)
+    bench.spark()
+    bench.reporter.step(f"recapturing {spec.name}")
+    accurate = recaptured(bench, prepared, verdict, partitions, stored.versions)
+    equal = _results_equal(bench, prepared, stored) if results else None
+    verified = []
+    for sketch in stored.sketches:
+        relation = compare(sketch.fragments, accurate[sketch.access])
+        verified.append(
+            VerifyResult(
+                spec.name,
+                sketch.table,
+                sketch.attribute,
+                relation.covers,
+                relation.slack,
+                relation.missing,
+                relation.extra,
+                equal,
+                stored.versions,
+            )
+        )
+    return verified
+
+
+def _stored(bench: Workbench, spec: QuerySpec) -> StoredQuery:
+    store = bench.reading_store()
+    stored = None if store is None else store.load(spec.name)
+    hint = f"run `impctl capture {bench.workload.file} --query {spec.name}`"
+    if stored is None:
+        raise RecaptureNeededError(
+            f"Query `{spec.name}` was never captured", code="not_captured", hint=hint
+        )
+    if stored.fingerprint != definition(bench, spec):
+        raise RecaptureNeededError(
+            f"Query `{spec.name}` or its partitions changed since the capture",
+            code="definition_changed",
+            hint=hint,
+        )
+    return stored
+
+
+def _results_equal(bench: Workbench, prepared: PreparedQuery, stored: StoredQuery) -> bool:
+    bench.reporter.step(f"running {prepared.spec.name} with and without its sketch")
+    pruned = filters_of(bench, prepared.scans, stored)
+    with_sketch = answer(bench, prepared, stored.versions, pruned)
+    without = answer(bench, prepared, stored.versions)
+    return same_rows(with_sketch.rows, without.rows)
+
+
+def same_rows(left: Sequence[Sequence[Cell]], right: Sequence[Sequence[Cell]]) -> bool:
+    """Whether two results are one bag, doubles compared with a tolerance."""
+    if len(left) != len(right):
+        return False
+    if Counter(map(_exact, left)) == Counter(map(_exact, right)):
+        return True
+    pairs = zip(sorted(left, key=_order), sorted(right, key=_order), strict=True)
+    return all(_close_rows(mine, theirs) for mine, theirs in pairs)
+
+
+def _exact(row: Sequence[Cell]) -> tuple[str, ...]:
+    return tuple(repr(value) for value in row)
+
+
+def _order(row: Sequence[Cell]) -> tuple[str, ...]:
+    """Rows with doubles last to the precision compared, so that near rows stand side by side."""
+    exact = tuple(repr(value) for value in row if not isinstance(value, float))
+    return (*exact, *(f"{value:.6e}" for value in row if isinstance(value, float)))
+
+
+def _close_rows(left: Sequence[Cell], right: Sequence[Cell]) -> bool:
+    return all(_close(mine, theirs) for mine, theirs in zip(left, right, strict=True))
+
+
+def _close(left: Cell, right: Cell) -> bool:
+    if isinstance(left, float) and isinstance(right, float):
+        both_nan = math.isnan(left) and math.isnan(right)
+        return both_nan or math.isclose(left, right, rel_tol=_RELATIVE, abs_tol=1e-12)
+    if isinstance(left, date | datetime) or isinstance(right, date | datetime):
+        return str(left) == str(right)
+    return left == right

@@ -1,0 +1,140 @@
+"""What every use case works on: the workload, its tables pinned, the store, Spark when needed.
+
+Law: a table's version is pinned the first time it is asked for and stays for the whole run; the
+Spark session starts only when a step really needs it; the store is created only by a command that
+writes. Out of scope: what is done with it (one file per use case).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from difflib import get_close_matches
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from impctl.aliases import QueryName, TableName
+from impctl.app.reporter import Reporter, SilentReporter
+from impctl.app.settings import Settings, lock_timeout_of, policy_of, spark_of, store_of
+from impctl.errors import UsageError
+from impctl.store.store import Store
+from impctl.tables.source import DeltaSource, open_source
+from impctl.workload.load import load_spark_profile, load_workload
+from impctl.workload.models import Policy, QuerySpec, Workload
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from impctl.tables.snapshot import Snapshot
+
+DEFAULT_MASTER = "local[*]"
+
+
+class Workbench:
+    """One run's collaborators, opened as they are needed and closed together."""
+
+    def __init__(self, settings: Settings, workload: Workload, reporter: Reporter) -> None:
+        self.settings = settings
+        self.workload = workload
+        self.reporter = reporter
+        self._sources: dict[TableName, DeltaSource] = {}
+        self._snapshots: dict[tuple[TableName, int], Snapshot] = {}
+        self._store: Store | None = None
+        self._spark: SparkSession | None = None
+
+    def source(self, table: TableName) -> DeltaSource:
+        """The table, pinned at the version that was newest when first asked for."""
+        found = self._sources.get(table)
+        if found is None:
+            spec = self.workload.tables[table]
+            found = open_source(table, spec.path, dict(spec.storage_options) or None)
+            self._sources[table] = found
+        return found
+
+    def repin(self, table: TableName) -> DeltaSource:
+        """Open the table again, after this process itself has changed it."""
+        self._sources.pop(table, None)
+        return self.source(table)
+
+    def snapshot(self, table: TableName, version: int | None = None) -> Snapshot:
+        """The table's snapshot at a version (default: the pinned one)."""
+        source = self.source(table)
+        key = (table, source.version if version is None else version)
+        if key not in self._snapshots:
+            self._snapshots[key] = source.snapshot(key[1])
+        return self._snapshots[key]
+
+    @property
+    def store_path(self) -> Path:
+        return Path(store_of(self.settings, self.workload))
+
+    def store(self) -> Store:
+        """The store, created if need be (writing commands)."""
+        if self._store is None:
+            self._store = Store.open(self.store_path)
+        return self._store
+
+    def reading_store(self) -> Store | None:
+        """The store if there is one (reading commands)."""
+        if self._store is None and Store.exists(self.store_path):
+            self._store = Store.open(self.store_path, create=False)
+        return self._store
+
+    @contextmanager
+    def writing(self, command: str) -> Iterator[Store]:
+        """The store with the writer's lock held."""
+        store = self.store()
+        with store.lock(lock_timeout_of(self.settings), command):
+            yield store
+
+    def spark(self) -> SparkSession:
+        """The Spark session, started on first use."""
+        if self._spark is None:
+            from impctl.spark.session import SparkSettings, open_session
+
+            self.reporter.step("starting Spark")
+            profile = self.settings.spark_profile
+            extra = None if profile is None else load_spark_profile(profile, os.environ)
+            spec = spark_of(self.workload, extra)
+            master = DEFAULT_MASTER if spec.master is None else spec.master
+            self._spark = open_session(SparkSettings(master, spec.conf))
+        return self._spark
+
+    def policy(self, spec: QuerySpec) -> Policy:
+        """The policy that holds for a query in this run."""
+        return policy_of(self.settings, spec)
+
+    def queries(self, names: Sequence[QueryName] | None) -> tuple[QuerySpec, ...]:
+        """The queries asked for, all without names; UsageError for one the file does not have."""
+        known: Mapping[QueryName, QuerySpec] = self.workload.queries
+        if not names:
+            return tuple(known.values())
+        for name in names:
+            if name not in known:
+                close = get_close_matches(name, known, n=1)
+                listed = ", ".join(f"`{other}`" for other in known)
+                hint = f"did you mean `{close[0]}`?" if close else f"the file has: {listed}"
+                raise UsageError(
+                    f"Query `{name}` is not in {self.workload.file}",
+                    hint=hint,
+                    code="query_unknown",
+                )
+        return tuple(known[name] for name in dict.fromkeys(names))
+
+    def close(self) -> None:
+        """Close what was opened; the Spark session stays with the process."""
+        if self._store is not None:
+            self._store.close()
+            self._store = None
+
+
+@contextmanager
+def open_workbench(settings: Settings, reporter: Reporter | None = None) -> Iterator[Workbench]:
+    """The workbench for one run; WorkloadError lists everything wrong with the file."""
+    workload = load_workload(settings.workload, os.environ)
+    bench = Workbench(settings, workload, reporter or SilentReporter())
+    try:
+        yield bench
+    finally:
+        bench.close()
