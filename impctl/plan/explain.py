@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import count
 from typing import assert_never
 
-from impctl.expr.nodes import Span, columns_of
+from impctl.expr.nodes import Expr, Span, columns_of
 from impctl.plan.nodes import (
     Aggregate,
     Distinct,
@@ -70,7 +70,7 @@ def _words(plan: Plan, names: Names) -> tuple[str, str]:
             columns = ", ".join(attribute.name for attribute in plan.attributes) or "no columns"
             return "scan", f"{plan.table} as {plan.access}: {columns}"
         case Select():
-            return "select", expr_text(plan.predicate, names)
+            return "select", expr_text(plan.predicate, _told_apart(plan.predicate, names))
         case Project():
             return "project", ", ".join(_output(output, names) for output in plan.outputs)
         case Join():
@@ -96,14 +96,21 @@ def _output(output: Output, names: Names) -> str:
     return text if text == output.attribute.name else f"{text} AS {output.attribute.name}"
 
 
+def _told_apart(expr: Expr, names: Names) -> Names:
+    """Names for the columns of an expression, identities where two share a name."""
+    read = columns_of(expr)
+    shared = Counter(names[identity].lower() for identity in read)
+    return {
+        identity: identity if shared[names[identity].lower()] > 1 else names[identity]
+        for identity in read
+    }
+
+
 def _join(plan: Join, names: Names) -> str:
     kind = "null-aware anti" if plan.null_aware else plan.kind.value
     if plan.condition is None:
         return "cross" if plan.kind is JoinKind.INNER else kind
-    own = Counter(name.lower() for name in (names[i] for i in columns_of(plan.condition)))
-    # Both sides may have columns of one name; those are told apart by their identities.
-    told = {i: i if own[names[i].lower()] > 1 else names[i] for i in columns_of(plan.condition)}
-    return f"{kind} on {expr_text(plan.condition, told)}"
+    return f"{kind} on {expr_text(plan.condition, _told_apart(plan.condition, names))}"
 
 
 def _aggregate(plan: Aggregate, names: Names) -> str:
@@ -115,9 +122,9 @@ def _aggregate(plan: Aggregate, names: Names) -> str:
     keys = ", ".join(_output(output, names) for output in plan.keys)
     by = f"by {keys}" if keys else "all rows"
     if plan.grouping_sets is not None:
-        names = [output.attribute.name for output in plan.keys]
+        named = [output.attribute.name for output in plan.keys]
         sets = ", ".join(
-            "(" + ", ".join(names[position] for position in chosen) + ")"
+            "(" + ", ".join(named[position] for position in chosen) + ")"
             for chosen in plan.grouping_sets
         )
         by = f"by {keys} in sets {sets}"

@@ -105,7 +105,8 @@ class _Writer:
     def _aggregate(self, plan: Aggregate) -> list[str]:
         keys = [self.expr(output.expr) for output in plan.keys]
         calls = [self._call(output.call) for output in plan.aggregates]
-        self._new(output.attribute.id for output in (*plan.keys, *plan.aggregates))
+        self._new(output.attribute.id for output in plan.keys)
+        self._new(output.attribute.id for output in plan.aggregates)
         return [_form("keys", *keys), _form("calls", *calls), str(plan.grouping_sets)]
 
     def _call(self, call: AggregateCall) -> str:

@@ -8,8 +8,7 @@ Out of scope: what a function computes (`expr.evaluate`, else Spark).
 
 from __future__ import annotations
 
-AGGREGATES = frozenset(
-    """
+_AGGREGATES_NAMES = """
     any any_value approx_count_distinct approx_percentile approx_top_k approx_top_k_accumulate
     approx_top_k_combine array_agg avg bit_and bit_or bit_xor bitmap_and_agg
     bitmap_construct_agg bitmap_or_agg bool_and bool_or collect_list collect_set collect_union
@@ -24,8 +23,8 @@ AGGREGATES = frozenset(
     tuple_intersection_agg_integer tuple_sketch_agg_double tuple_sketch_agg_integer
     tuple_union_agg_double tuple_union_agg_integer var_pop var_samp variance vector_avg
     vector_sum
-    """.split()
-)
+"""
+AGGREGATES = frozenset(_AGGREGATES_NAMES.split())
 """Functions of many rows, synonyms included."""
 
 AGGREGATE_SYNONYMS = {
@@ -44,19 +43,17 @@ AGGREGATE_SYNONYMS = {
 }
 """Second names, brought to one."""
 
-WINDOW_ONLY = frozenset(
-    """
+_WINDOW_ONLY_NAMES = """
     counter_diff cume_dist dense_rank lag lead nth_value ntile percent_rank rank row_number
-    """.split()
-)
+"""
+WINDOW_ONLY = frozenset(_WINDOW_ONLY_NAMES.split())
 """Functions that need OVER."""
 
-GENERATORS = frozenset(
-    """
+_GENERATORS_NAMES = """
     collations explode explode_outer inline inline_outer json_tuple posexplode posexplode_outer
     python_worker_logs range sql_keywords stack variant_explode variant_explode_outer
-    """.split()
-)
+"""
+GENERATORS = frozenset(_GENERATORS_NAMES.split())
 """Functions that turn one row into several, and table functions."""
 
 TIME_WINDOWS = frozenset({"measure", "session_window", "window", "window_time"})
@@ -83,19 +80,17 @@ ORDER_DEPENDENT = frozenset(
 )
 """Aggregates whose answer depends on the order of the rows, which Spark does not fix."""
 
-VOLATILE = frozenset(
-    """
+_VOLATILE_NAMES = """
     curdate current_catalog current_database current_date current_path current_schema
     current_time current_timestamp current_timezone current_user input_file_block_length
     input_file_block_start input_file_name java_method localtime localtimestamp
     monotonically_increasing_id now rand randn random randstr reflect session_user shuffle
     spark_partition_id try_reflect uniform unix_timestamp user uuid version
-    """.split()
-)
+"""
+VOLATILE = frozenset(_VOLATILE_NAMES.split())
 """Scalar functions whose answer two runs need not share."""
 
-SCALARS = frozenset(
-    """
+_SCALARS_NAMES = """
     abs acos acosh add_months aes_decrypt aes_encrypt aggregate approx_top_k_estimate array
     array_append array_compact array_contains array_distinct array_except array_insert
     array_intersect array_join array_max array_min array_position array_prepend array_remove
@@ -157,6 +152,6 @@ SCALARS = frozenset(
     vector_norm vector_normalize version weekday weekofyear width_bucket xpath xpath_boolean
     xpath_double xpath_float xpath_int xpath_long xpath_number xpath_short xpath_string xxhash64
     year zeroifnull zip_with
-    """.split()
-)
+"""
+SCALARS = frozenset(_SCALARS_NAMES.split())
 """Functions of one row."""

@@ -29,7 +29,7 @@ def parse_query(sql: str, catalog: Catalog, *, name: QueryName = "query") -> Que
     Raises QueryError, with line and column in the text, for anything that is not read.
     """
     text, tree = read_text(sql, name)
-    if not isinstance(tree, exp.Query) or isinstance(tree, exp.Values):
+    if not isinstance(tree, exp.Query):
         raise text.error(
             f"Query `{name}` is not a SELECT statement",
             tree,

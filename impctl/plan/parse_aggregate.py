@@ -39,7 +39,17 @@ _PLACEHOLDER = "?aggregate"
 _IGNORING_NULLS = frozenset({"first", "last", "any_value"})
 _SAME_AS_ARGUMENT = frozenset({"min", "max", "first", "last", "any_value", "mode"})
 _DOUBLE_RESULTS = frozenset(
-    "corr covar_pop covar_samp kurtosis skewness stddev stddev_pop var_pop variance".split()
+    {
+        "corr",
+        "covar_pop",
+        "covar_samp",
+        "kurtosis",
+        "skewness",
+        "stddev",
+        "stddev_pop",
+        "var_pop",
+        "variance",
+    }
 )
 _DISTINCT_IS_IDLE = frozenset({"min", "max", "bool_and", "bool_or"})
 
@@ -203,15 +213,14 @@ def read_grouping(
 def _refuse_hive_sets(reader: ExprReader) -> None:
     tokens = reader.text.tokens
     for before, token, after in zip(tokens, tokens[1:], tokens[2:], strict=False):
-        if (token.text.upper(), after.text.upper()) == ("GROUPING", "SETS") or (
-            token.text.upper() == "GROUPING SETS"
-        ):
-            if before.text.upper() not in (",", "BY", "GROUP BY", "("):
-                raise reader.text.unsupported(
-                    "GROUPING SETS after a list of columns",
-                    reader.text.span(token.start, token.end + 1),
-                    hint="write GROUP BY GROUPING SETS (...)",
-                )
+        words = f"{token.text} {after.text}".upper()
+        starts = words == "GROUPING SETS" or token.text.upper() == "GROUPING SETS"
+        if starts and before.text.upper() not in (",", "BY", "GROUP BY", "("):
+            raise reader.text.unsupported(
+                "GROUPING SETS after a list of columns",
+                reader.text.span(token.start, token.end + 1),
+                hint="write GROUP BY GROUPING SETS (...)",
+            )
 
 
 def _alternatives(
@@ -235,11 +244,8 @@ def _alternatives(
 def _grouping(
     reader: ExprReader, factors: list[list[tuple[Expr, ...]]], sets: exp.Group | None
 ) -> Grouping:
-    keys: list[Expr] = []
-    for factor in factors:
-        for alternative in factor:
-            keys += [key for key in alternative if key not in keys and key not in keys]
-    keys = list(dict.fromkeys(keys))
+    listed = (key for factor in factors for alternative in factor for key in alternative)
+    keys = list(dict.fromkeys(listed))
     for key in keys:
         if any(part.startswith("?") for part in columns_of(key)):
             raise reader.text.error(

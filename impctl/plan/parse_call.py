@@ -75,25 +75,27 @@ _CAST_FUNCTIONS = {
     "tinyint": "byte",
 }
 _INTERVALS = frozenset({"interval day", "interval month", "interval year"})
-_RESULT_TYPES: dict[SqlType, frozenset[str]] = {
-    STRING: frozenset(
+_RESULT_TYPES = (
+    (
+        STRING,
         "btrim chr concat_ws date_format format_number initcap lower lpad ltrim md5 regexp_extract "
-        "regexp_replace repeat replace rpad rtrim sha1 substring_index translate trim upper".split()
+        "regexp_replace repeat replace rpad rtrim sha1 substring_index translate trim upper",
     ),
-    INTEGER: frozenset(
+    (
+        INTEGER,
         "ascii char_length character_length datediff date_diff day dayofmonth dayofweek dayofyear "
-        "hour instr length locate minute month quarter second weekday weekofyear year".split()
+        "hour instr length locate minute month quarter second weekday weekofyear year",
     ),
-    DATE: frozenset(
-        "add_months date_add date_sub last_day make_date next_day to_date trunc".split()
+    (DATE, "add_months date_add date_sub last_day make_date next_day to_date trunc"),
+    (TIMESTAMP, "date_trunc to_timestamp"),
+    (
+        DOUBLE,
+        "acos asin atan atan2 cbrt cos degrees exp ln log log10 log1p log2 months_between pow "
+        "power radians sin sqrt tan tanh",
     ),
-    TIMESTAMP: frozenset("date_trunc to_timestamp".split()),
-    DOUBLE: frozenset(
-        "acos asin atan atan2 cbrt cos degrees exp ln log log10 log1p log2 months_between pow power "
-        "radians sin sqrt tan tanh".split()
-    ),
-    BOOLEAN: frozenset("contains endswith isnan regexp_like startswith".split()),
-}
+    (BOOLEAN, "contains endswith isnan regexp_like startswith"),
+)
+"""Functions whose result type is the same for all arguments that Spark takes."""
 _SAME_TYPE = frozenset({"abs", "negative", "nullifzero", "positive"})
 
 
@@ -244,8 +246,8 @@ def _call(
 
 
 def _result_type(name: str, parts: tuple[Expr, ...]) -> SqlType | None:
-    for kind, names in _RESULT_TYPES.items():
-        if name in names:
+    for kind, names in _RESULT_TYPES:
+        if name in names.split():
             return kind
     if name in _SAME_TYPE and len(parts) == 1:
         found = type_of(parts[0])

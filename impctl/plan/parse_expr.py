@@ -138,15 +138,14 @@ class ExprReader:
 
     def _negative(self, node: exp.Neg, span: Span | None) -> Expr:
         inner = node.this
-        literal = inner.this if isinstance(inner, exp.TryCast) else inner
-        if isinstance(literal, exp.Literal) and not literal.is_string:
-            place = self._placed(literal, span)
-            whole = self.text.span(self._minus_before(place), place.end)
-            return replace(parse_literal.number(self.text, place, negative=True), span=whole)
-        if isinstance(inner, exp.TryCast) and parse_call.is_suffixed(self.text, inner):
-            place = self._placed(inner, span)
-            return parse_literal.number(self.text, place, negative=True)
-        return Negate(self.read(inner), span=span)
+        literal = inner.this if isinstance(inner, exp.Cast) else inner
+        if not isinstance(literal, exp.Literal) or literal.is_string and literal is inner:
+            return Negate(self.read(inner), span=span)
+        if literal is not inner and not parse_call.is_suffixed(self.text, inner):
+            raise self._parentheses(node)
+        place = self._placed(literal, span)
+        whole = self.text.span(self._minus_before(place), place.end)
+        return replace(parse_literal.number(self.text, place, negative=True), span=whole)
 
     def _minus_before(self, place: Span) -> int:
         token = self.text.token_before(place.start)
@@ -191,7 +190,7 @@ class ExprReader:
 
     def _operator(self, node: exp.Expression, span: Span | None) -> Expr:
         for side in (node.this, node.expression):
-            if isinstance(side, exp.Binary) and type(side) is not type(node):
+            if isinstance(side, exp.Binary) and not isinstance(side, type(node)):
                 raise self._parentheses(node)
         if isinstance(node, exp.ILike) and isinstance(node.expression, exp.Any | exp.All):
             raise self.text.unsupported("ILIKE ANY or ALL", node)
@@ -339,7 +338,7 @@ class ExprReader:
                 raise self.text.unsupported(
                     "a nested field or array element",
                     node,
-                    hint="impctl reads top-level columns only; store the value in a column of its own",
+                    hint="impctl reads top-level columns only; keep the value in its own column",
                 )
         if isinstance(node, _SUBQUERIES):
             raise self._subquery(node)
@@ -354,7 +353,7 @@ class ExprReader:
         return self.text.unsupported(
             f"{what} with a subquery inside another expression in {self.clause}",
             node,
-            hint="use it as a condition of its own, joined to the others by AND, in WHERE or HAVING",
+            hint="make it a condition of its own in WHERE or HAVING, joined to others by AND",
         )
 
     def _parentheses(self, node: exp.Expression) -> Exception:

@@ -41,7 +41,8 @@ _ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|([0-3][0-7]{2})|
 _ESCAPED = {"0": "\0", "b": "\b", "n": "\n", "r": "\r", "t": "\t", "Z": "\x1a"}
 _ISO_DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
 _TIMESTAMP = re.compile(
-    r"(\d{4}-\d{2}-\d{2})(?:[ T](\d{2}):(\d{2}):(\d{2})(?:\.(\d{1,6}))?)?\s*(Z|UTC|[+-]\d{2}:\d{2})?"
+    r"(\d{4}-\d{2}-\d{2})(?:[ T](\d{2}):(\d{2}):(\d{2})(?:\.(\d{1,6}))?)?"
+    r"\s*(Z|UTC|[+-]\d{2}:\d{2})?"
 )
 _EPOCH = date(1970, 1, 1)
 _SUFFIX_TYPES = {"l": LONG, "s": SHORT, "y": BYTE}

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from sqlglot import exp
-from sqlglot.tokens import TokenType
+from sqlglot.tokens import TokenType  # type: ignore[attr-defined]  # re-exported silently
 
 from impctl.expr.nodes import And, Coalesce, Compare, CompareOp, Expr, Span
 from impctl.plan.nodes import Attribute, Join, JoinKind, Plan, Scan, attributes_of
@@ -56,7 +56,7 @@ class CommonTable:
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """What a query is read with: the reading, the WITH entries in sight, the way to read a query."""
+    """What a query is read with: the reading, WITH entries in sight, the way to read a query."""
 
     reading: Reading
     read_query: Callable[[exp.Expression, Environment], Plan]
@@ -337,12 +337,11 @@ def _merged_names(
     """The column pairs of USING or NATURAL; None for any other join."""
     using = node.args.get("using") or []
     if is_natural:
-        pairs = [
+        return [
             (entry, match)
             for entry in left.scope.star(None)
             for match in right.scope.find(None, entry.name)[:1]
         ]
-        return pairs
     if not using:
         return None
     found = []

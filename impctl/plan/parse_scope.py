@@ -95,7 +95,7 @@ class Prefer(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """Name resolution for one clause: the FROM columns, and select aliases where Spark sees them."""
+    """Name resolution for one clause: FROM columns, and select aliases where Spark sees them."""
 
     text: SqlText
     scope: Scope

@@ -202,7 +202,8 @@ def _aliases(items: tuple[Item, ...]) -> dict[str, tuple[Expr, ...]]:
 
 def _planned(select: exp.Select, block: _Block, environment: Environment) -> Plan:
     reading = environment.reading
-    plan, finish = block.source.plan, _unchanged
+    plan = block.source.plan
+    finish: Callable[[Expr], Expr] = _unchanged
     if block.is_aggregated:
         plan, finish = _aggregated(select, block, reading)
         plan = apply_condition(plan, block.having, block.having_span, finish)

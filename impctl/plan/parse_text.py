@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from sqlglot import exp
 from sqlglot.dialects.spark import Spark
 from sqlglot.errors import ParseError, TokenError
-from sqlglot.tokens import Token, TokenType
+from sqlglot.tokens import Token, TokenType  # type: ignore[attr-defined]  # re-exported silently
 
 from impctl.errors import Location, QueryError
 from impctl.expr.nodes import Span
@@ -23,7 +24,7 @@ _SPECIAL_SYNTAX = ("CAST", "TRY_CAST", "EXTRACT", "TRIM", "SUBSTRING", "SUBSTR",
 _REPHRASE = "rewrite the query without it, or leave the query out of the workload"
 
 
-class _PlainParser(Spark.Parser):  # type: ignore[misc, name-defined]  # sqlglot exposes it dynamically
+class _PlainParser(Spark.Parser):  # type: ignore[misc, valid-type]  # set by a metaclass
     """Spark's grammar, but a function call is just its name and its arguments."""
 
     FUNCTIONS: dict[str, object] = {}  # noqa: RUF012  # sqlglot's way to configure a parser
@@ -52,7 +53,7 @@ class SqlText:
         line_start = before.rfind("\n") + 1
         return Span(start, end, before.count("\n") + 1, start - line_start + 1)
 
-    def span_of(self, node: exp.Expression | None) -> Span | None:
+    def span_of(self, node: Any) -> Span | None:
         """Where a node stands: from its first to its last token, parentheses balanced."""
         if node is None:
             return None
@@ -137,7 +138,7 @@ def _partner(
     return default
 
 
-def _place(node: exp.Expression) -> tuple[int, int] | None:
+def _place(node: Any) -> tuple[int, int] | None:
     start, end = node.meta.get("start"), node.meta.get("end")
     return (start, end) if isinstance(start, int) and isinstance(end, int) else None
 

@@ -104,7 +104,7 @@ class WindowCollector:
         has_own = any(node.args.get(item) for item in ("partition_by", "order", "spec"))
         if found is None or has_own:
             raise reader.text.error(
-                f"Window `{name}` is not defined in query `{reader.text.name}`, or extended in place",
+                f"Window `{name}` is not defined, or extended in place, in `{reader.text.name}`",
                 node,
                 hint="define it in the WINDOW clause, or write it out after OVER",
             )

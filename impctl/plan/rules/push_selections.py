@@ -230,10 +230,10 @@ def _through_join(plan: Join, predicates: Predicates) -> Plan:
     above = _by_side(plan, fixed)
     on = conjuncts(plan.condition) if plan.condition is not None else ()
     if plan.null_aware or not all(_is_fixed(part) for part in on):
-        on_left, on_right, on_kept = (), (), on
+        parts: tuple[Predicates, Predicates, Predicates] = ((), (), on)
     else:
-        on_left, on_right, on_kept = _by_side(plan, on)
-    left, right, kept, rest = _placed(plan.kind, above, (on_left, on_right, on_kept))
+        parts = _by_side(plan, on)
+    left, right, kept, rest = _placed(plan.kind, above, parts)
     condition = _joined(kept, plan)
     moved = replace(
         plan, left=_push(plan.left, left), right=_push(plan.right, right), condition=condition
