@@ -7,7 +7,7 @@
     │   ├── QueryError                   3  the SQL text: unknown column, unsupported construct
     │   ├── TableError                   3  the Delta table: missing, unreadable feature
     │   ├── UnsafeSketchError            3  the attribute asked for is not safe for the query
-    │   └── EvaluationError              3  the query itself fails on a row (overflow, division by zero)
+    │   └── EvaluationError              3  the query itself fails on a row (overflow, ...)
     ├── PolicyRefusedError               4  policy `strict` forbids what would be needed
     ├── UnsoundSketchError               5  verification found a sketch too small
     ├── RetryableError                   6  try again later
@@ -89,7 +89,9 @@ class WorkloadError(UsageError):
 
     default_code = "workload_invalid"
 
-    def __init__(self, message: str, problems: Sequence[Problem], *, hint: str | None = None) -> None:
+    def __init__(
+        self, message: str, problems: Sequence[Problem], *, hint: str | None = None
+    ) -> None:
         first = problems[0] if problems else None
         super().__init__(
             message,

@@ -19,7 +19,7 @@ from impctl.app.results import CandidateEntry
 from impctl.app.workbench import Workbench
 from impctl.errors import ImpctlError, UsageError
 from impctl.plan.choose import Choice, choose_attributes
-from impctl.plan.safety import Verdict, check_safety
+from impctl.plan.safety import Verdict
 from impctl.sketch.partition import RangePartition
 
 
@@ -50,14 +50,17 @@ def choose(bench: Workbench, prepared: PreparedQuery) -> Chosen:
     facts = facts_of(bench, prepared.scans)
     try:
         choice = choose_attributes(
-            query, _candidates(bench, prepared), facts, wanted=_wanted(bench, prepared)
+            query,
+            _candidates(bench, prepared),
+            facts,
+            wanted=_wanted(bench, prepared),
+            name=prepared.spec.name,
         )
     except ImpctlError as error:
         if error.location is None:
             error.location = prepared.spec.location
         raise
-    verdict = check_safety(query, choice.sketched, facts)
-    return Chosen(choice.sketched, verdict, _entries(choice, prepared))
+    return Chosen(choice.sketched, choice.verdict, _entries(choice, prepared))
 
 
 def _candidates(bench: Workbench, prepared: PreparedQuery) -> dict[TableName, list[ColumnName]]:

@@ -117,7 +117,7 @@ class _Run:
         prepared = prepare(self.bench, spec)
         verdict, partitions = restored_verdict(prepared, stored)
         way = choose_way(prepared.root, verdict, partitions)
-        if way.mode is Mode.RECAPTURE or way.mode != stored.mode:
+        if way.mode is Mode.RECAPTURE or way.mode.value != stored.mode:
             raise RecaptureNeededError(
                 f"Query `{spec.name}` cannot be maintained incrementally: {way.reason}",
                 code="not_incremental",

@@ -50,7 +50,7 @@ LiteralValue = bool | int | float | str | Decimal | bytes | None
 
 
 def _span() -> Span | None:
-    return field(default=None, compare=False, kw_only=True)  # type: ignore[no-any-return]  # dataclasses.field is untyped here
+    return field(default=None, compare=False, kw_only=True)
 
 
 @dataclass(frozen=True, slots=True)

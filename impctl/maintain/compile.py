@@ -95,7 +95,7 @@ def compile_plan(
     for position, node in enumerate(chain[1:], start=1):
         key = key_columns.get(_index(nodes, node), {}).get(table.access)
         keyed = key is not None and _type_in(node, key) == partition.type
-        if keyed and builder.first is None:
+        if keyed and key is not None and builder.first is None and isinstance(node, Aggregate):
             first_key = [attribute.id for attribute in attributes_of(node)].index(key)
         builder.add(node, position, keyed=keyed)
     circuit = Circuit(builder.operators, Merge([partition.size]))

@@ -23,7 +23,7 @@ from impctl.sketch.fragments import FragmentSet
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """State to write: runs to put and to drop, as (arrangement, sequence[, table]), and counters."""
+    """State to write: runs to put, as (arrangement, sequence, table), and to drop; counters."""
 
     put: tuple[tuple[str, int, pa.Table], ...]
     drop: tuple[tuple[str, int], ...]

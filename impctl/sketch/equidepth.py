@@ -19,7 +19,7 @@ def equidepth_boundaries(sample: Iterable[BoundaryValue], ranges: int) -> tuple[
     A value that fills several quantiles gets a fragment of its own, so that it does not drag its
     neighbours along; with no more distinct values than ranges, every value gets its own fragment.
     """
-    ordered = sorted(sample)  # type: ignore[type-var]  # one column, one value type
+    ordered = sorted(sample)
     distinct: list[BoundaryValue] = []
     first_at: list[int] = []
     for position, value in enumerate(ordered):

@@ -41,7 +41,8 @@ class RangePartition:
         for low, high in zip(self.boundaries, self.boundaries[1:], strict=False):
             if not low < high:  # type: ignore[operator]  # one column, one value type
                 raise UsageError(
-                    f"Boundaries of `{self.table}.{self.attribute}` must increase: {low!r}, {high!r}",
+                    f"Boundaries of `{self.table}.{self.attribute}` must increase:"
+                    f" {low!r}, {high!r}",
                     code="boundaries_not_increasing",
                     hint="sort the boundaries and drop equal ones",
                 )

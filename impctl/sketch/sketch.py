@@ -1,6 +1,6 @@
 """A sketch: which fragments of one table access a query needs, and how two sketches compare.
 
-Law: `covers` is the promise (a sketch may be too large, never too small); slack is what is too much.
+Law: `covers` is the promise (a sketch may be too large, never too small); slack is the excess.
 Out of scope: how a sketch is found (`capture`) or kept (`store`).
 """
 

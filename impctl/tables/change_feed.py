@@ -51,11 +51,13 @@ def read_change_feed(
     with_versions: bool,
 ) -> FeedRows | None:
     """The feed of the commits after `since`; None when files or commits it needs are gone."""
+    # deltalake reads these as SQL: a name that is not quoted would be folded to lower case.
+    quoted = ['"' + name.replace('"', '""') + '"' for name in columns]
     extra = [_CHANGE, _VERSION] if with_versions else [_CHANGE]
     try:
         found = pa.table(
             source.delta.load_cdf(
-                starting_version=since + 1, ending_version=after.version, columns=[*columns, *extra]
+                starting_version=since + 1, ending_version=after.version, columns=[*quoted, *extra]
             )
         )
     except READ_FAILURES as error:

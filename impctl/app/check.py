@@ -1,0 +1,47 @@
+"""Use case: is the workload file right, and which of its queries can have a sketch?
+
+Law: every query is looked at, whatever is wrong with another; nothing is written, Spark is not
+started. A query that can have no sketch is a finding, not a failure; one that cannot be read is.
+Out of scope: the details of one query (`app.explain`).
+"""
+
+from __future__ import annotations
+
+import json
+
+from impctl.app.choice import choose
+from impctl.app.isolated import Isolated
+from impctl.app.prepared import prepare
+from impctl.app.results import CheckResult, Failure, Outcome
+from impctl.app.workbench import Workbench
+from impctl.errors import UnsafeSketchError
+from impctl.maintain.way import choose_way
+from impctl.workload.json_schema import workload_json_schema
+from impctl.workload.models import QuerySpec
+
+
+def check(bench: Workbench) -> Outcome:
+    """One result per query of the workload."""
+    results: list[CheckResult] = []
+    failures: list[Failure] = []
+    for spec in bench.queries(None):
+        with Isolated(failures, spec):
+            results.append(_checked(bench, spec))
+    return Outcome(tuple(results), (), tuple(failures))
+
+
+def schema_text() -> str:
+    """The JSON Schema of the workload file, for editors."""
+    return json.dumps(workload_json_schema(), indent=2) + "\n"
+
+
+def _checked(bench: Workbench, spec: QuerySpec) -> CheckResult:
+    prepared = prepare(bench, spec)
+    try:
+        chosen = choose(bench, prepared)
+    except UnsafeSketchError as unsafe:
+        if spec.sketch:
+            raise
+        return CheckResult(spec.name, False, None, unsafe.message)
+    way = choose_way(prepared.root, chosen.verdict, chosen.partitions(bench, prepared))
+    return CheckResult(spec.name, True, way.mode.value, way.reason, chosen.candidates)

@@ -1,0 +1,76 @@
+"""Use case: write the tables that the shipped workloads and benchmarks read.
+
+Law: only new tables are written, below the folder asked for; equal requests give equal rows.
+Out of scope: what the rows are (`bench.synthetic`, `bench.examples`, `bench.daily`).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from impctl.app.reporter import Reporter
+from impctl.app.results import GenerateResult, Outcome
+from impctl.app.settings import Example, GenerateRequest
+from impctl.bench.daily import split_last_days
+from impctl.bench.examples import running_example_table
+from impctl.bench.synthetic import SYNTHETIC_SCHEMA, synthetic_batches
+from impctl.errors import UsageError
+from impctl.tables.create import create_table
+
+DEFAULT_ROWS = 1_000_000
+DEFAULT_GROUPS = 5_000
+CRIMES_DAYS = 30
+"""Last days of the crimes data that become batches of their own."""
+
+_NAMES = {Example.RUNNING: "sales", Example.SYNTHETIC: "synthetic", Example.CRIMES: "crimes"}
+
+
+def generate(request: GenerateRequest, reporter: Reporter) -> Outcome:
+    """Write the table of the request; one result."""
+    name = _NAMES[request.example] if request.table is None else request.table
+    path = request.folder / name
+    reporter.step(f"writing {path}")
+    match request.example:
+        case Example.RUNNING:
+            rows = _written(path, running_example_table())
+        case Example.SYNTHETIC:
+            rows = _synthetic(path, request)
+        case Example.CRIMES:
+            rows = _crimes(path, request)
+    return Outcome((GenerateResult(name, str(path), rows, 0),))
+
+
+def _written(path: Path, table: pa.Table) -> int:
+    create_table(str(path), table)
+    return int(table.num_rows)
+
+
+def _synthetic(path: Path, request: GenerateRequest) -> int:
+    rows = DEFAULT_ROWS if request.rows is None else request.rows
+    groups = DEFAULT_GROUPS if request.groups is None else request.groups
+    batches = synthetic_batches(rows, groups, request.seed, sorted_by_a=request.sort_rows)
+    reader = pa.RecordBatchReader.from_batches(SYNTHETIC_SCHEMA, batches)
+    create_table(str(path), reader)
+    return rows
+
+
+def _crimes(path: Path, request: GenerateRequest) -> int:
+    if request.source is None:
+        raise UsageError(
+            "The crimes table needs the Parquet file it is made from",
+            hint="give `--source FILE` or set IMPCTL_CRIMES; `workloads/crimes.yaml` says which",
+        )
+    if not request.source.is_file():
+        raise UsageError(
+            f"The crimes file does not exist: {request.source}",
+            hint="correct `--source` or IMPCTL_CRIMES",
+        )
+    base, days = split_last_days(pq.read_table(request.source), "Date", CRIMES_DAYS)
+    folder = path.parent / f"{path.name}-batches"
+    folder.mkdir(parents=True, exist_ok=True)
+    for number, day in enumerate(days, start=1):
+        pq.write_table(day, folder / f"day-{number}.parquet")
+    return _written(path, base)
