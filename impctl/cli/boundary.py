@@ -45,6 +45,9 @@ def run(app: typer.Typer, arguments: Sequence[str]) -> int:
         return _fail(arguments, _interrupted())
     except ImpctlError as error:
         return _fail(arguments, error)
+    except SystemExit as end:
+        # The parser ends so after shell completion (0), and where nobody reads the help (1).
+        return _after_broken_pipe(0) if end.code == 1 else 0
     except Exception as error:  # noqa: BLE001
         if isinstance(error, _CLICK_USAGE_ERROR):
             return _fail(arguments, _usage_error(error))

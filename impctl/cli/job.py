@@ -8,7 +8,7 @@ Out of scope: rendering and exit codes (`cli.boundary`).
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from impctl.errors import UsageError
@@ -56,7 +56,10 @@ def on_workbench(
         from impctl.app.workbench import open_workbench
 
         with open_workbench(settings, reporter) as bench:
-            return use_case(bench)
+            outcome = use_case(bench)
+        if not settings.dry_run:
+            return outcome
+        return replace(outcome, warnings=(*outcome.warnings, "dry run: nothing was written"))
 
     return Job(command, display, work)
 

@@ -7,6 +7,7 @@ Out of scope: running commands and reporting errors (`cli.boundary`).
 from __future__ import annotations
 
 import sys
+from io import TextIOWrapper
 from typing import Annotated
 
 import typer
@@ -41,7 +42,10 @@ COMMANDS = (
 
 
 def main() -> None:
-    """Entry point of the console script."""
+    """Entry point of the console script; text that a stream cannot encode is escaped."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     sys.exit(run(build_app(), sys.argv[1:]))
 
 

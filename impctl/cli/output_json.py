@@ -51,8 +51,7 @@ class JsonOutput:
             "warnings": list(warnings),
             "error": None if decisive is None else _error(decisive, failures),
         }
-        text = json.dumps(envelope, ensure_ascii=False, allow_nan=False)
-        self._stdout.write(text.encode("utf-8", "backslashreplace").decode() + "\n")
+        self._stdout.write(json.dumps(envelope, allow_nan=False) + "\n")
 
 
 def to_json(value: object) -> Json:

@@ -6,6 +6,7 @@ Out of scope: any meaning of the values.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from datetime import datetime
 from decimal import Decimal
@@ -55,5 +56,7 @@ def _cell_text(cell: Cell) -> str:
             return cell.isoformat(" ")
         case Decimal():
             return format(cell, "f")
+        case float() if math.isnan(cell):
+            return "NaN"
         case _:
             return str(cell)

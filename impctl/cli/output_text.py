@@ -57,7 +57,7 @@ class TextOutput:
         done = "captured" if result.action == "capture" else result.action
         self._say(f"{result.query}: {done} {sketches_text(result.sketches)}")
         self._detail(
-            f"{versions_text(result.versions)}, maintained by {result.mode}, "
+            f"{versions_text(result.versions)}, mode {result.mode}, "
             f"{duration_text(result.elapsed_ms)} (Spark {duration_text(result.spark_ms)})"
         )
         for assumption in result.assumptions:
@@ -82,7 +82,7 @@ class TextOutput:
             f"commit {duration_text(result.commit_ms)})"
         )
         self._detail(f"{result.reason} [{result.reason_code}]" if result.reason else "")
-        for step in result.steps:
+        for step in result.steps if len(result.steps) > 1 else ():
             self._detail(
                 f"step {versions_text(step.versions)}: {step.action}, "
                 f"{count_text(step.changes, 'change')}, +{len(step.added)} -{len(step.removed)} "
@@ -114,7 +114,7 @@ class TextOutput:
             return
         state = "stale" if result.stale else "current"
         self._say(f"{result.query}: {state}, {sketches_text(result.sketches)}")
-        mode = "" if result.mode is None else f", maintained by {result.mode}"
+        mode = "" if result.mode is None else f", mode {result.mode}"
         self._detail(
             f"{versions_text(result.versions)}{mode}, policy {result.policy}, "
             f"state {size_text(result.state_bytes)}"

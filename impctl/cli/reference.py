@@ -92,7 +92,9 @@ def _variable(param: Any) -> str:
 
 
 def _argument_name(param: Any) -> str:
-    return str(param.metavar or param.name.upper())
+    name = str(param.metavar or param.name.upper())
+    many = "..." if param.nargs == -1 else ""
+    return f"{name}{many}" if param.required else f"[{name}{many}]"
 
 
 def _exit_codes() -> str:

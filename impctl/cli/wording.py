@@ -30,10 +30,16 @@ def fragments_text(fragments: Sequence[int], total: int | None = None) -> str:
             runs[-1][1] = fragment
         else:
             runs.append([fragment, fragment])
-    words = [str(a) if a == b else f"{a}-{b}" for a, b in runs[:_SHOWN_RUNS]]
+    words = [_run_text(first, last) for first, last in runs[:_SHOWN_RUNS]]
     words += ["..."] if len(runs) > _SHOWN_RUNS else []
     words += ["NULL"] if total is not None and total in fragments else []
     return "{" + ", ".join(words) + "}"
+
+
+def _run_text(first: int, last: int) -> str:
+    if first == last:
+        return str(first)
+    return f"{first}, {last}" if last == first + 1 else f"{first}-{last}"
 
 
 def sketch_text(sketch: SketchEntry) -> str:

@@ -19,7 +19,7 @@ def apply(
     workload: WorkloadFile,
     updates: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[UPDATE]...", help="Updates to commit, in this order."),
+        typer.Argument(metavar="UPDATE", help="Updates to commit, in this order."),
     ] = None,
     all_updates: Annotated[
         bool, typer.Option("--all", help="Commit every update of the file, in its order.")

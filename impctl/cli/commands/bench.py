@@ -78,7 +78,7 @@ Source = Annotated[
 
 def bench(
     workload: Annotated[
-        Path | None, typer.Argument(metavar="[WORKLOAD]", help=WORKLOAD_HELP, show_default=False)
+        Path | None, typer.Argument(metavar="WORKLOAD", help=WORKLOAD_HELP, show_default=False)
     ] = None,
     query: QueryNames = None,
     delta_rows: DeltaRows = None,
@@ -101,7 +101,7 @@ def bench(
 
     Changes go to copies of the tables, never to yours. With --generate, write a table instead.
 
-    Example: impctl bench workloads/running-example.yaml --delta-rows 10 --delta-rows 1000
+    Example: impctl bench workloads/synthetic.yaml --delta-rows 10 --delta-rows 1000
     """
     display = display_of(json, quiet, verbose)
     if generate is not None and workload is None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def check(
     workload: Annotated[
-        Path | None, typer.Argument(metavar="[WORKLOAD]", help=WORKLOAD_HELP, show_default=False)
+        Path | None, typer.Argument(metavar="WORKLOAD", help=WORKLOAD_HELP, show_default=False)
     ] = None,
     schema: Annotated[
         bool, typer.Option("--schema", help="Print the JSON Schema of workload files, and stop.")

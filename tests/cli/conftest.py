@@ -1,0 +1,104 @@
+"""Running the command line inside the test process, with use cases that only pretend."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from impctl.app.envvars import ENVVARS
+from impctl.app.results import Outcome
+from impctl.cli.boundary import run
+from impctl.cli.main import build_app
+
+
+@dataclass
+class Ran:
+    """What a run of the command line left behind."""
+
+    code: int
+    stdout: str
+    stderr: str
+
+
+@dataclass
+class FakeApp:
+    """Use cases that record how they were called and answer what a test says."""
+
+    answer: Any = field(default_factory=Outcome)
+    calls: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = field(default_factory=list)
+    settings: list[Any] = field(default_factory=list)
+    steps: tuple[str, ...] = ()
+    closed: int = 0
+
+    def use_case(self, name: str) -> Callable[..., Any]:
+        def called(*args: Any, **kwargs: Any) -> Any:
+            self.calls.append((name, args, kwargs))
+            if isinstance(self.answer, BaseException):
+                raise self.answer
+            return self.answer
+
+        return called
+
+    @contextmanager
+    def open_workbench(self, settings: Any, reporter: Any) -> Any:
+        self.settings.append(settings)
+        for number, message in enumerate(self.steps, start=1):
+            reporter.step(message, number, len(self.steps))
+        try:
+            yield "the workbench"
+        finally:
+            self.closed += 1
+
+
+USE_CASES = {
+    "check": ("check", "schema_text"),
+    "capture": ("capture",),
+    "apply": ("apply",),
+    "maintain": ("maintain",),
+    "rewrite": ("rewrite",),
+    "query": ("query",),
+    "status": ("status",),
+    "explain": ("explain",),
+    "verify": ("verify",),
+    "bench": ("bench",),
+    "generate": ("generate",),
+}
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> FakeApp:
+    """Every module with a use case replaced; the real ones are not even imported."""
+    fake = FakeApp()
+    for file, functions in USE_CASES.items():
+        module = ModuleType(f"impctl.app.{file}")
+        for function in functions:
+            setattr(module, function, fake.use_case(function))
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+    workbench: Any = ModuleType("impctl.app.workbench")
+    workbench.open_workbench = fake.open_workbench
+    monkeypatch.setitem(sys.modules, workbench.__name__, workbench)
+    return fake
+
+
+@pytest.fixture
+def impctl(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., Ran]:
+    """Runs the command line with these words; no variable of the surroundings reaches it."""
+    for variable in [entry.name for entry in ENVVARS] + ["NO_COLOR", "FORCE_COLOR"]:
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("TERM", "xterm")
+
+    def call(*words: str) -> Ran:
+        code = run(build_app(), words)
+        captured = capsys.readouterr()
+        return Ran(code, captured.out, captured.err)
+
+    return call

@@ -1,0 +1,114 @@
+"""One result of each type, with everything in it that can be awkward to show."""
+
+from __future__ import annotations
+
+from datetime import date
+from decimal import Decimal
+
+from impctl.app.results import (
+    ApplyResult,
+    BenchResult,
+    CandidateEntry,
+    CaptureResult,
+    CheckResult,
+    ExplainResult,
+    GenerateResult,
+    MaintainResult,
+    MaintainStep,
+    PlanEntry,
+    QueryResult,
+    Result,
+    RewriteResult,
+    SketchEntry,
+    StatusResult,
+    VerifyResult,
+)
+from impctl.errors import Location
+
+PRICE = SketchEntry("sales", "price", (2, 3), 4)
+BRAND_UNSAFE = CandidateEntry("sales", "brand", True, False, "grouped by it, but not asked for")
+PRICE_CHOSEN = CandidateEntry("sales", "price", True, True, "a group only grows (price > 0)")
+
+EXAMPLES: dict[str, Result] = {
+    "check": CheckResult("q_top", True, "exact", "every operator is maintained", (PRICE_CHOSEN,)),
+    "capture": CaptureResult(
+        "q_top",
+        "capture",
+        (PRICE,),
+        {"sales": 0},
+        "exact",
+        1234.5,
+        900.0,
+        (PRICE_CHOSEN, BRAND_UNSAFE),
+        ("sales.price > 0",),
+    ),
+    "apply": ApplyResult("s8", "sales", 1, 1, 0, 0),
+    "maintain": MaintainResult(
+        query="q_top",
+        table="sales",
+        attribute="price",
+        action="exact",
+        reason_code="change_feed",
+        reason="the change was carried through the circuit",
+        since={"sales": 0},
+        versions={"sales": 1},
+        added=(1,),
+        removed=(),
+        changes=1,
+        elapsed_ms=2.345,
+        read_ms=1.5,
+        engine_ms=0.25,
+        commit_ms=0.5,
+        steps=(MaintainStep("exact", {"sales": 1}, (1,), (), 1, 2.0),),
+    ),
+    "rewrite": RewriteResult(
+        "q_top",
+        "SELECT brand FROM sales WHERE price >= 601",
+        (PRICE,),
+        {"sales": 1},
+        2,
+        3,
+        ("sales.price >= 601",),
+    ),
+    "query": QueryResult(
+        "q_top",
+        ("brand", "rev", "day", "share"),
+        (("Apple", Decimal("5074.10"), date(2026, 1, 31), float("nan")), (None, 6194, None, -0.5)),
+        2,
+        {"sales": 1},
+        2,
+        3,
+        120.0,
+        "exact",
+        "1 change",
+    ),
+    "status": StatusResult(
+        "q_top",
+        (SketchEntry("sales", "price", (1, 2, 3, 4), 4),),
+        {"sales": 1},
+        {"sales": 2},
+        True,
+        "exact",
+        "auto",
+        1234,
+        "exact",
+        "1 change",
+    ),
+    "explain": ExplainResult(
+        "q_top",
+        "exact",
+        "every operator is maintained",
+        "auto",
+        (
+            PlanEntry(0, "select", "SUM(price * numSold) > 5000", "exact"),
+            PlanEntry(1, "aggregate", "by brand", "exact", "sums of whole numbers"),
+            PlanEntry(2, "scan", "sales", "exact", "", Location("w.yaml", 12, 9)),
+        ),
+        (PRICE_CHOSEN, CandidateEntry("sales", "sid", False, False, "cuts groups apart")),
+    ),
+    "verify": VerifyResult("q_top", "sales", "price", True, 1, (), (0,), True, {"sales": 1}),
+    "bench": BenchResult(
+        "q_top", 1000, 2.1, 0.9, 0.5, 0.7, 812.0, 386.7, True, 0, 5, 0.08, 300.0, 40.0
+    ),
+    "generate": GenerateResult("sales", "demo/sales", 7, 0),
+}

@@ -1,0 +1,162 @@
+"""Each command: which use case it calls with what, and where its settings come from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from impctl.app.results import Outcome
+from impctl.app.settings import Example, GenerateRequest, Policy, Settings
+
+BENCH = "the workbench"
+APPLY_NEEDS = "Command `apply` needs the names of updates, or `--all`"
+BENCH_NEEDS = "Command `bench` needs either a workload file or `--generate`"
+
+
+@pytest.mark.parametrize(
+    ("words", "called"),
+    [
+        (["check", "w.yaml"], ("check", (BENCH,), {})),
+        (["capture", "w.yaml"], ("capture", (BENCH, ()), {})),
+        (
+            ["capture", "w.yaml", "--query", "a", "--query", "b"],
+            ("capture", (BENCH, ("a", "b")), {}),
+        ),
+        (["apply", "w.yaml", "u", "v"], ("apply", (BENCH, ("u", "v")), {"all_updates": False})),
+        (["apply", "w.yaml", "--all"], ("apply", (BENCH, ()), {"all_updates": True})),
+        (["maintain", "w.yaml"], ("maintain", (BENCH, ()), {"batch_rows": None})),
+        (["maintain", "w.yaml", "--batch-rows", "9"], ("maintain", (BENCH, ()), {"batch_rows": 9})),
+        (["rewrite", "w.yaml", "--query", "a"], ("rewrite", (BENCH, "a"), {})),
+        (["query", "w.yaml"], ("query", (BENCH, None), {})),
+        (["status", "w.yaml"], ("status", (BENCH, ()), {})),
+        (["explain", "w.yaml", "--query", "a"], ("explain", (BENCH, ("a",)), {})),
+        (["verify", "w.yaml"], ("verify", (BENCH, ()), {"results": False})),
+        (["verify", "w.yaml", "--results"], ("verify", (BENCH, ()), {"results": True})),
+        (["bench", "w.yaml"], ("bench", (BENCH, ()), {"delta_rows": (1000,), "repeat": 5})),
+        (
+            ["bench", "w.yaml", "--delta-rows", "1", "--delta-rows", "7", "--repeat", "2"],
+            ("bench", (BENCH, ()), {"delta_rows": (1, 7), "repeat": 2}),
+        ),
+    ],
+)  # fmt: skip
+def test_the_use_case_called(fake, impctl, words: list[str], called: tuple[Any, ...]) -> None:
+    assert impctl(*words).code == 0
+    assert fake.calls == [called]
+    assert fake.settings[0].workload == Path("w.yaml")
+    assert fake.closed == 1
+
+
+def test_generate_opens_no_workload(fake, impctl) -> None:
+    impctl(
+        "bench", "--generate", "d", "--example", "crimes", "--rows", "9", "--groups", "3",
+        "--sorted", "--seed", "4", "--table", "t", "--source", "c.parquet",
+    )  # fmt: skip
+    ((name, (request, _), _),) = fake.calls
+    assert name == "generate"
+    assert request == GenerateRequest(
+        Path("d"), Example.CRIMES, "t", 9, 3, True, 4, Path("c.parquet")
+    )
+    assert fake.settings == []
+
+
+@pytest.mark.parametrize("command", ["capture", "maintain", "apply"])
+def test_dry_run_reaches_the_use_case_and_is_told(fake, impctl, command: str) -> None:
+    words = [command, "w.yaml"] + (["s8"] if command == "apply" else [])
+    ran = impctl(*words, "--dry-run")
+    assert fake.settings[0].dry_run is True
+    assert ran.stderr == "warning: dry run: nothing was written\n"
+    impctl(*words)
+    assert fake.settings[1].dry_run is False
+
+
+def test_unset_is_none(fake, impctl) -> None:
+    impctl("maintain", "w.yaml")
+    assert fake.settings == [Settings(Path("w.yaml"))]
+
+
+FLAGS = ["--store", "f", "--policy", "strict", "--lock-timeout", "0", "--spark-profile", "p.yaml"]
+VARIABLES = {
+    "IMPCTL_STORE": "v",
+    "IMPCTL_POLICY": "full",
+    "IMPCTL_LOCK_TIMEOUT": "7.5",
+    "IMPCTL_SPARK_PROFILE": "q.yaml",
+    "IMPCTL_BATCH_ROWS": "42",
+}
+FROM_FLAGS = Settings(Path("w.yaml"), Path("f"), Policy.STRICT, 0.0, Path("p.yaml"))
+FROM_VARIABLES = Settings(Path("w.yaml"), Path("v"), Policy.FULL, 7.5, Path("q.yaml"))
+
+
+@pytest.mark.parametrize("command", ["capture", "maintain", "query", "rewrite"])
+def test_a_flag_wins_over_its_variable(fake, impctl, monkeypatch, command: str) -> None:
+    for name, value in VARIABLES.items():
+        monkeypatch.setenv(name, value)
+    impctl(command, "w.yaml")
+    impctl(command, "w.yaml", *FLAGS)
+    assert fake.settings == [FROM_VARIABLES, FROM_FLAGS]
+
+
+def test_batch_rows_from_its_variable(fake, impctl, monkeypatch) -> None:
+    monkeypatch.setenv("IMPCTL_BATCH_ROWS", "42")
+    impctl("maintain", "w.yaml")
+    impctl("maintain", "w.yaml", "--batch-rows", "1")
+    assert [kwargs["batch_rows"] for _, _, kwargs in fake.calls] == [42, 1]
+
+
+def test_an_empty_variable_is_unset(fake, impctl, monkeypatch) -> None:
+    for name in VARIABLES:
+        monkeypatch.setenv(name, "")
+    assert impctl("maintain", "w.yaml").code == 0
+    assert fake.settings == [Settings(Path("w.yaml"))]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["apply", "w.yaml"], APPLY_NEEDS),
+        (["apply", "w.yaml", "s8", "--all"], APPLY_NEEDS),
+        (
+            ["query", "w.yaml", "--query", "a", "--query", "b"],
+            "Command `query` takes one query, not 2",
+        ),
+        (["check"], "Command `check` needs a workload file"),
+        (["bench"], BENCH_NEEDS),
+        (["bench", "w.yaml", "--generate", "d"], BENCH_NEEDS),
+        (["status", "w.yaml", "-q", "-v"], "`--quiet` and `--verbose` exclude each other"),
+        (["capture"], "Missing argument `WORKLOAD`"),
+        (["nope"], "No such command `nope`"),
+        (["status", "w.yaml", "--nope"], "No such option: --nope"),
+    ],
+)  # fmt: skip
+def test_usage_errors(fake, impctl, words: list[str], message: str) -> None:
+    ran = impctl(*words)
+    assert (ran.code, ran.stdout) == (2, "")
+    assert ran.stderr.startswith(f"error: {message}")
+    assert "\nhint: " in ran.stderr
+    assert fake.calls == []
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (["--policy", "never"], "`auto`, `incremental`, `strict`, `full`"),
+        (["--lock-timeout", "-1"], "--lock-timeout"),
+        (["--batch-rows", "0"], "--batch-rows"),
+        (["--batch-rows", "many"], "--batch-rows"),
+    ],
+)
+def test_bad_values_name_the_option(fake, impctl, words: list[str], named: str) -> None:
+    ran = impctl("maintain", "w.yaml", *words)
+    assert (ran.code, ran.stdout) == (2, "")
+    assert named in ran.stderr
+    assert fake.calls == []
+
+
+def test_steps_are_lines_with_verbose_only(fake, impctl) -> None:
+    fake.steps = ("capturing q_top", "storing")
+    fake.answer = Outcome()
+    assert impctl("capture", "w.yaml").stderr == ""
+    assert impctl("capture", "w.yaml", "--json", "-v").stderr == (
+        "[1/2] capturing q_top\n[2/2] storing\n"
+    )

@@ -1,0 +1,186 @@
+"""Whole text outputs: stdout and stderr apart, at 80 columns, without colour or control codes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from impctl.app.results import Failure, Outcome, SketchEntry
+from impctl.errors import Location, Problem, QueryError, WorkloadError
+from tests.cli.examples import EXAMPLES
+
+EXPECTED = {
+    "check": """\
+q_top: supported, exact
+  every operator is maintained
+  sales.price safe, chosen: a group only grows (price > 0)
+""",
+    "capture": """\
+q_top: captured sales.price 2 of 4 {2, 3}
+  sales@0, mode exact, 1.23 s (Spark 900 ms)
+  rests on: sales.price > 0
+""",
+    "maintain": """\
+q_top: exact sales@0..1, sales.price +{1}
+  1 change in 2.35 ms (read 1.5 ms, engine 0.25 ms, commit 0.5 ms)
+  the change was carried through the circuit [change_feed]
+""",
+    "status": """\
+q_top: stale, sales.price 3 of 4 {1-3, NULL}
+  sales@1, mode exact, policy auto, state 1.23 KB
+  sales has 2 newer versions
+  last: exact, 1 change
+""",
+    "explain": """\
+q_top: exact (policy auto)
+  every operator is maintained
+  select SUM(price * numSold) > 5000 -- exact
+    aggregate by brand -- exact: sums of whole numbers
+      scan sales -- exact (w.yaml:12:9)
+  sales.price safe, chosen: a group only grows (price > 0)
+  sales.sid not safe: cuts groups apart
+""",
+    "verify": """\
+q_top: sound, sales.price slack 1 at sales@1, results equal
+  more than needed {0}
+""",
+}
+
+
+@pytest.mark.parametrize("command", list(EXPECTED))
+def test_a_result_on_stdout(fake, impctl, command: str) -> None:
+    fake.answer = Outcome((EXAMPLES[command],))
+    ran = impctl(command, "w.yaml")
+    assert (ran.code, ran.stdout, ran.stderr) == (0, EXPECTED[command], "")
+
+
+def test_apply(fake, impctl) -> None:
+    fake.answer = Outcome((EXAMPLES["apply"],))
+    ran = impctl("apply", "w.yaml", "s8")
+    assert ran.stdout == "s8: sales version 1, 1 inserted, 0 deleted, 0 updated\n"
+
+
+def test_bench(fake, impctl) -> None:
+    fake.answer = Outcome((EXAMPLES["bench"],))
+    assert impctl("bench", "w.yaml").stdout == (
+        "q_top: 1,000 changes, maintain 2.1 ms, recapture 812 ms, ratio 387, slack 0\n"
+        "  read 0.9 ms, engine 0.5 ms, commit 0.7 ms; median of 5, spread 8%\n"
+        "  query 300 ms, with its sketch 40 ms\n"
+    )
+
+
+def test_generate(fake, impctl) -> None:
+    fake.answer = Outcome((EXAMPLES["generate"],))
+    ran = impctl("bench", "--generate", "demo")
+    assert ran.stdout == "sales: 7 rows, version 0, demo/sales\n"
+
+
+def test_rewrite_prints_sql_alone_on_stdout(fake, impctl) -> None:
+    fake.answer = Outcome((EXAMPLES["rewrite"],))
+    ran = impctl("rewrite", "w.yaml")
+    assert ran.stdout == "SELECT brand FROM sales WHERE price >= 601\n"
+    assert ran.stderr == "q_top: sales.price 2 of 4 {2, 3}, reads 2 of 3 files\n"
+
+
+def test_query_prints_rows_on_stdout_and_what_it_saved_on_stderr(fake, impctl) -> None:
+    fake.answer = Outcome((EXAMPLES["query"],))
+    ran = impctl("query", "w.yaml")
+    assert ran.stdout.splitlines()[0] == "brand       rev   day          share"
+    assert ran.stdout.splitlines()[2:] == [
+        "Apple   5074.10   2026-01-31     NaN",
+        "NULL       6194   NULL          -0.5",
+    ]
+    assert ran.stderr == (
+        "q_top: 2 rows, read 2 of 3 files at sales@1 in 120 ms\n  sketch: exact, 1 change\n"
+    )
+
+
+def test_quiet_leaves_results_and_errors_only(fake, impctl) -> None:
+    failure = Failure("q_two", QueryError("Query `q_two` uses a window function"))
+    fake.answer = Outcome((EXAMPLES["rewrite"],), ("statistics are missing",), (failure,))
+    ran = impctl("rewrite", "w.yaml", "-q")
+    assert ran.stdout == "SELECT brand FROM sales WHERE price >= 601\n"
+    assert ran.stderr == "error: Query `q_two` uses a window function\n"
+
+
+def test_no_value_is_cut_however_long(fake, impctl) -> None:
+    words = "x" * 200
+    result = replace(EXAMPLES["query"], columns=("a",), rows=((words,),), row_count=1)
+    fake.answer = Outcome((result,))
+    stdout = impctl("query", "w.yaml").stdout
+    assert stdout.count("x") == 200
+    assert max(map(len, stdout.splitlines())) <= 80
+
+
+def test_user_text_has_no_markup_and_no_control_characters(fake, impctl) -> None:
+    result = replace(EXAMPLES["query"], columns=("[bold]a",), rows=(("\x1b[31m[red]x\x07",),))
+    fake.answer = Outcome((result,))
+    stdout = impctl("query", "w.yaml").stdout
+    assert "[bold]a" in stdout
+    assert "\\x1b[31m[red]x\\x07" in stdout
+    assert "\x1b" not in stdout
+
+
+def test_not_captured(fake, impctl) -> None:
+    fake.answer = Outcome((replace(EXAMPLES["status"], sketches=(), versions={}),))
+    assert impctl("status", "w.yaml").stdout == "q_top: not captured (policy auto)\n"
+
+
+def test_eager_steps_are_shown_where_there_are_several(fake, impctl) -> None:
+    result = EXAMPLES["maintain"]
+    fake.answer = Outcome((replace(result, steps=result.steps * 2),))
+    assert impctl("maintain", "w.yaml").stdout.count("  step sales@1: exact, 1 change, +1 -0") == 2
+
+
+def test_long_sketches_fit_a_line(fake, impctl) -> None:
+    sketch = SketchEntry("sales", "price", tuple(range(0, 400, 2)), 400)
+    fake.answer = Outcome((replace(EXAMPLES["status"], sketches=(sketch,)),))
+    first = impctl("status", "w.yaml").stdout.splitlines()[0]
+    assert first == "q_top: stale, sales.price 200 of 400 {0, 2, 4, 6, 8, 10, ...}"
+
+
+def test_every_problem_of_a_workload_file_has_its_line(fake, impctl) -> None:
+    fake.answer = WorkloadError(
+        "File `w.yaml` has 2 problems",
+        [
+            Problem("Unknown key `tabels`", Location("w.yaml", 3, 1), "did you mean `tables`?"),
+            Problem("`version` must be the number 1", Location("w.yaml", 1, 10)),
+        ],
+    )
+    ran = impctl("check", "w.yaml")
+    assert (ran.code, ran.stdout) == (2, "")
+    assert ran.stderr == (
+        "error: File `w.yaml` has 2 problems\n"
+        "  w.yaml:3:1: Unknown key `tabels`\n"
+        "    hint: did you mean `tables`?\n"
+        "  w.yaml:1:10: `version` must be the number 1\n"
+    )
+
+
+def test_the_place_of_an_error_comes_first(fake, impctl) -> None:
+    error = QueryError(
+        "Function `MEDIAN` is not supported", location=Location("w.yaml", 9, 14), hint="use AVG"
+    )
+    fake.answer = Outcome(failures=(Failure("q_top", error),))
+    ran = impctl("explain", "w.yaml")
+    assert ran.code == 3
+    assert ran.stderr == (
+        "error: w.yaml:9:14: `q_top`: Function `MEDIAN` is not supported\nhint: use AVG\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("variables", "coloured"),
+    [
+        ({}, False),
+        ({"FORCE_COLOR": "1"}, True),
+        ({"FORCE_COLOR": "1", "NO_COLOR": "1"}, False),
+        ({"FORCE_COLOR": "1", "TERM": "dumb"}, False),
+    ],
+)
+def test_colour(fake, impctl, monkeypatch, variables: dict[str, str], coloured: bool) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    fake.answer = QueryError("no")
+    assert ("\x1b[31merror\x1b[0m: no" in impctl("status", "w.yaml").stderr) is coloured
