@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 
-from impctl.app.choice import choose
+from impctl.app.choice import choose, judge_candidates
 from impctl.app.isolated import Isolated
 from impctl.app.prepared import prepare
 from impctl.app.results import CheckResult, Failure, Outcome
@@ -42,6 +42,7 @@ def _checked(bench: Workbench, spec: QuerySpec) -> CheckResult:
     except UnsafeSketchError as unsafe:
         if spec.sketch:
             raise
-        return CheckResult(spec.name, False, None, unsafe.message)
+        judged = judge_candidates(bench, prepared)
+        return CheckResult(spec.name, False, None, unsafe.message, judged)
     way = choose_way(prepared.root, chosen.verdict, chosen.partitions(bench, prepared))
     return CheckResult(spec.name, True, way.mode.value, way.reason, chosen.candidates)

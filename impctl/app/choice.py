@@ -19,7 +19,7 @@ from impctl.app.results import CandidateEntry
 from impctl.app.workbench import Workbench
 from impctl.errors import ImpctlError, UsageError
 from impctl.plan.choose import Choice, choose_attributes
-from impctl.plan.safety import Verdict
+from impctl.plan.safety import Verdict, check_safety
 from impctl.sketch.partition import RangePartition
 
 
@@ -61,6 +61,22 @@ def choose(bench: Workbench, prepared: PreparedQuery) -> Chosen:
             error.location = prepared.spec.location
         raise
     return Chosen(choice.sketched, choice.verdict, _entries(choice, prepared))
+
+
+def judge_candidates(bench: Workbench, prepared: PreparedQuery) -> tuple[CandidateEntry, ...]:
+    """Every candidate judged for itself: what `explain` shows where nothing can be chosen."""
+    query = replace(prepared.query, root=prepared.root)
+    facts = facts_of(bench, prepared.scans)
+    columns = _candidates(bench, prepared)
+    for table, name in _wanted(bench, prepared).items():
+        columns[table] = list(dict.fromkeys([name, *columns[table]]))
+    entries = []
+    for scan in prepared.scans:
+        for column in columns[scan.table]:
+            verdict = check_safety(query, {scan.access: column}, facts)
+            entry = CandidateEntry(scan.table, column, verdict.safe, False, verdict.reason)
+            entries.append(entry)
+    return tuple(entries)
 
 
 def _candidates(bench: Workbench, prepared: PreparedQuery) -> dict[TableName, list[ColumnName]]:

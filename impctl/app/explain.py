@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from impctl.aliases import QueryName
-from impctl.app.choice import choose
+from impctl.app.choice import choose, judge_candidates
 from impctl.app.isolated import Isolated
 from impctl.app.prepared import PreparedQuery, prepare
-from impctl.app.results import CandidateEntry, ExplainResult, Failure, Outcome, PlanEntry
+from impctl.app.results import ExplainResult, Failure, Outcome, PlanEntry
 from impctl.app.workbench import Workbench
 from impctl.errors import UnsafeSketchError
 from impctl.maintain.way import Mode, Way, choose_way
@@ -39,16 +39,11 @@ def _explained(bench: Workbench, spec: QuerySpec) -> ExplainResult:
         chosen = choose(bench, prepared)
     except UnsafeSketchError as unsafe:
         plan = tuple(_lines(tree, prepared, None))
-        return ExplainResult(spec.name, "none", unsafe.message, policy, plan, _unsafe(unsafe))
+        judged = judge_candidates(bench, prepared)
+        return ExplainResult(spec.name, "none", unsafe.message, policy, plan, judged)
     way = choose_way(prepared.root, chosen.verdict, chosen.partitions(bench, prepared))
     plan = tuple(_lines(tree, prepared, way))
     return ExplainResult(spec.name, way.mode.value, way.reason, policy, plan, chosen.candidates)
-
-
-def _unsafe(error: UnsafeSketchError) -> tuple[CandidateEntry, ...]:
-    return tuple(
-        CandidateEntry(c.table, c.column, c.safe, c.chosen, c.reason) for c in error.candidates
-    )
 
 
 def _lines(
@@ -66,8 +61,10 @@ def _how(line: PlanLine, way: Way | None) -> tuple[str, str]:
         return "", ""
     if way.mode is Mode.EXACT:
         return "exact", ""
-    blocks = way.span is not None and line.span is not None and (
-        line.span.start <= way.span.start and way.span.end <= line.span.end
+    blocks = (
+        way.span is not None
+        and line.span is not None
+        and (line.span.start <= way.span.start and way.span.end <= line.span.end)
     )
     return way.mode.value, way.reason if blocks and not _inner_blocks(line, way) else ""
 

@@ -124,7 +124,7 @@ class _Run:
                 hint="use policy `auto` to let `maintain` recapture it",
                 location=prepared.place(way.span),
             )
-        return Maintainer(self.bench, self.store, prepared, way, stored)
+        return Maintainer(self.store, way, stored)
 
     def _announce(self, tasks: Sequence[_Task]) -> None:
         for task in tasks:
@@ -189,7 +189,12 @@ class _Run:
         for piece in pieces:
             steps.append(
                 maintainer.step(
-                    piece.changes, piece.version, read_ms=read_ms, reason_code=code, reason=reason
+                    piece.changes,
+                    piece.version,
+                    snapshot=self.bench.snapshot(maintainer.table),
+                    read_ms=read_ms,
+                    reason_code=code,
+                    reason=reason,
                 )
             )
             read_ms = 0.0

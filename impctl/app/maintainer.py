@@ -17,7 +17,6 @@ import numpy as np
 
 from impctl.aliases import TableName, TableVersion
 from impctl.app.facts import columns_assumed, recheck
-from impctl.app.prepared import PreparedQuery
 from impctl.app.shared_changes import Need
 from impctl.app.workbench import Workbench
 from impctl.data.vector import from_arrow
@@ -28,6 +27,7 @@ from impctl.sketch.fragments import FragmentSet
 from impctl.store.records import MaintainCommit, RunRecord, StoredQuery
 from impctl.store.store import Store
 from impctl.tables.changes import Changes
+from impctl.tables.snapshot import Snapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +48,8 @@ class StepDone:
 class Maintainer:
     """A query whose sketch of one table access is maintained exactly or by touch."""
 
-    def __init__(
-        self, bench: Workbench, store: Store, prepared: PreparedQuery, way: Way, stored: StoredQuery
-    ) -> None:
-        self.bench = bench
+    def __init__(self, store: Store, way: Way, stored: StoredQuery) -> None:
         self.store = store
-        self.prepared = prepared
         self.way = way
         self.stored = stored
         self._session: MaintainedQuery | None = None
@@ -98,13 +94,16 @@ class Maintainer:
         changes: Changes,
         until: TableVersion,
         *,
+        snapshot: Snapshot,
         read_ms: float,
         reason_code: str,
         reason: str,
     ) -> StepDone:
-        """Maintain with this change and commit; the sketch then stands at `until`."""
+        """Maintain with this change and commit; the sketch then stands at `until`.
+
+        `snapshot` is the table at the end of the run.
+        """
         started = time.perf_counter()
-        snapshot = self.bench.snapshot(self.table)
         if self.stored.assumptions:
             recheck(self.stored.assumptions, snapshot, changes.table, changes.weights)
         before = self._fragments

@@ -1,0 +1,199 @@
+"""Use case: what maintaining costs against recapture, and what a sketch saves.
+
+Law: the sketch is checked against recapture before anything is timed; the baseline is the fastest
+recapture, in a warm session, on the same version; every part of maintaining counts: opening the
+table, its change feed, the engine and the durable commit. Changes are insertions of rows like the
+table's own and, in turn, their deletion, so the table does not grow.
+Out of scope: reports (`cli`), suites of the papers.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from impctl.aliases import AccessId, QueryName
+from impctl.app.answers import answer_table
+from impctl.app.capture import capture_query
+from impctl.app.filters import filters_of
+from impctl.app.isolated import Isolated
+from impctl.app.maintainer import Maintainer, StepDone
+from impctl.app.passes import recaptured
+from impctl.app.prepared import PreparedQuery, prepare
+from impctl.app.restored import restored_verdict
+from impctl.app.results import BenchResult, Failure, Outcome
+from impctl.app.scratch import scratch_copy
+from impctl.app.workbench import Workbench
+from impctl.bench.clock import median_of, spread
+from impctl.bench.machine import describe_machine
+from impctl.errors import RecaptureNeededError, UnsupportedError
+from impctl.maintain.way import Mode, choose_way
+from impctl.sketch.fragments import FragmentSet
+from impctl.sketch.sketch import Comparison, compare
+from impctl.store.store import Store
+from impctl.tables.changes import read_changes
+from impctl.tables.rewind import append_rows, rewind
+from impctl.tables.rows import read_rows
+from impctl.workload.models import QuerySpec
+
+_RECAPTURES = 3
+"""Recaptures timed at most: one takes as long as hundreds of maintains."""
+
+_SEED = 7
+
+
+def bench(
+    bench: Workbench,
+    queries: Sequence[QueryName] | None,
+    *,
+    delta_rows: Sequence[int],
+    repeat: int,
+) -> Outcome:
+    """One result per query and size of change."""
+    results: list[BenchResult] = []
+    failures: list[Failure] = []
+    facts = describe_machine()
+    for spec in bench.queries(queries):
+        with Isolated(failures, spec):
+            tables = prepare(bench, spec).tables
+            with scratch_copy(bench, tables) as scratch:
+                results += _Measured(scratch, spec, facts).results(delta_rows, repeat)
+    return Outcome(tuple(results), (), tuple(failures))
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """One maintain: its parts in milliseconds."""
+
+    read_ms: float
+    done: StepDone
+
+    @property
+    def total_ms(self) -> float:
+        return self.read_ms + self.done.engine_ms + self.done.commit_ms
+
+
+class _Measured:
+    """One query on its scratch copy."""
+
+    def __init__(self, scratch: Workbench, spec: QuerySpec, facts: dict[str, str]) -> None:
+        self.scratch = scratch
+        self.facts = facts
+        self.prepared: PreparedQuery = prepare(scratch, spec)
+        store = scratch.store()
+        capture_query(scratch, store, self.prepared, code="asked", reason="bench")
+        self.maintainer = self._maintainer(store)
+
+    def _maintainer(self, store: Store) -> Maintainer:
+        name = self.prepared.spec.name
+        stored = store.load(name)
+        assert stored is not None
+        self.verdict, self.partitions = restored_verdict(self.prepared, stored)
+        way = choose_way(self.prepared.root, self.verdict, self.partitions)
+        if way.mode is Mode.RECAPTURE:
+            raise UnsupportedError(
+                f"Query `{name}` can only be recaptured, so there is nothing to compare: "
+                f"{way.reason}",
+                code="not_incremental",
+                hint="`impctl explain` says what stands in the way",
+                location=self.prepared.place(way.span),
+            )
+        return Maintainer(store, way, stored)
+
+    def results(self, sizes: Sequence[int], repeat: int) -> list[BenchResult]:
+        """Every size, the sketch checked first."""
+        plain_ms, sketch_ms = self._query_times()
+        return [self._result(size, repeat, plain_ms, sketch_ms) for size in sizes]
+
+    def _result(self, size: int, repeat: int, plain_ms: float, sketch_ms: float) -> BenchResult:
+        self.scratch.reporter.step(f"measuring {self.prepared.spec.name} with {size} changes")
+        rows = self._rows_like_the_table(size)
+        self._once(rows, forth=True)
+        relation = self._checked()
+        self._once(rows, forth=False)
+        runs = [self._once(rows, forth=turn % 2 == 0) for turn in range(repeat)]
+        if repeat % 2:
+            self._once(rows, forth=False)
+        recapture_ms = median_of(self._recapture, min(repeat, _RECAPTURES))
+        total = statistics.median(run.total_ms for run in runs)
+        return BenchResult(
+            self.prepared.spec.name,
+            size,
+            total,
+            statistics.median(run.read_ms for run in runs),
+            statistics.median(run.done.engine_ms for run in runs),
+            statistics.median(run.done.commit_ms for run in runs),
+            recapture_ms,
+            recapture_ms / total,
+            relation.covers,
+            relation.slack,
+            repeat,
+            spread([run.total_ms for run in runs]),
+            plain_ms,
+            sketch_ms,
+            self.facts,
+        )
+
+    def _once(self, rows: pa.Table, *, forth: bool) -> _Run:
+        """Commit the change, then maintain: read, engine and commit."""
+        table = self.maintainer.table
+        source = self.scratch.source(table)
+        if forth:
+            append_rows(source.path, rows)
+        else:
+            rewind(source.path, source.version - 1)
+        started = time.perf_counter()
+        until = self.scratch.repin(table).version
+        need = self.maintainer.need(until, per_version=False)
+        changes = read_changes(
+            self.scratch.source(table), need.since, until, need.columns, table_id=need.table_id
+        )
+        snapshot = self.scratch.snapshot(table)
+        read_ms = (time.perf_counter() - started) * 1000
+        if changes.rows != len(rows):
+            raise RecaptureNeededError(
+                f"The clone of `{table}` shows {changes.rows} changes instead of {len(rows)}",
+                code="bench_disturbed",
+                hint="run `impctl bench` again",
+            )
+        done = self.maintainer.step(
+            changes, until, snapshot=snapshot, read_ms=read_ms, reason_code="bench", reason="bench"
+        )
+        return _Run(read_ms, done)
+
+    def _checked(self) -> Comparison:
+        accurate = self._recapture()
+        access = self.maintainer.stored.sketches[0].access
+        return compare(self.maintainer.fragments, accurate[access])
+
+    def _recapture(self) -> Mapping[AccessId, FragmentSet]:
+        return recaptured(self.scratch, self.prepared, self.verdict, self.partitions)
+
+    def _query_times(self) -> tuple[float, float]:
+        versions = self.maintainer.stored.versions
+        pruned = filters_of(self.scratch, self.prepared.scans, self.maintainer.stored)
+        plain = median_of(lambda: answer_table(self.scratch, self.prepared, versions), _RECAPTURES)
+        sketched = median_of(
+            lambda: answer_table(self.scratch, self.prepared, versions, pruned), _RECAPTURES
+        )
+        return plain, sketched
+
+    def _rows_like_the_table(self, size: int) -> pa.Table:
+        """So many rows drawn from all over the table, file by file."""
+        snapshot = self.scratch.snapshot(self.maintainer.table)
+        random = np.random.default_rng(_SEED + size)
+        names = snapshot.schema.names
+        files = [file for file in snapshot.files if file.rows]
+        weights = np.array([float(file.rows or 0) for file in files])
+        shares = random.multinomial(size, weights / weights.sum())
+        parts = []
+        for file, share in zip(files, shares.tolist(), strict=True):
+            if share:
+                held = read_rows(snapshot, names, [file])
+                parts.append(held.take(pa.array(random.integers(0, len(held), share))))
+        return pa.concat_tables(parts)

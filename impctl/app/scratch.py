@@ -1,0 +1,61 @@
+"""A scratch copy of a workload: its tables cloned, its store new, all of it removed at the end.
+
+Law: nothing under the user's tables or store is written; data files are hard links where the file
+system allows, so a copy costs no space to speak of.
+Out of scope: what is measured on it (`app.bench`).
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from impctl.aliases import TableName
+from impctl.app.settings import Settings
+from impctl.app.workbench import Workbench
+from impctl.errors import UsageError
+from impctl.tables.clone import clone_table
+from impctl.workload.models import TableSpec
+
+
+@contextmanager
+def scratch_copy(bench: Workbench, tables: tuple[TableName, ...]) -> Iterator[Workbench]:
+    """A workbench on clones of these tables, with a store of its own."""
+    folder = Path(tempfile.mkdtemp(prefix=".impctl-bench-", dir=_beside(bench, tables)))
+    try:
+        specs: Mapping[TableName, TableSpec] = bench.workload.tables
+        cloned = dict(specs)
+        for table in tables:
+            bench.reporter.step(f"cloning {table}")
+            target = folder / table
+            clone_table(specs[table].path, str(target))
+            cloned[table] = replace(specs[table], path=str(target))
+        workload = replace(bench.workload, tables=cloned)
+        settings: Settings = replace(bench.settings, store=folder / "store", dry_run=False)
+        scratch = Workbench(settings, workload, bench.reporter)
+        try:
+            yield scratch
+        finally:
+            scratch.close()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _beside(bench: Workbench, tables: tuple[TableName, ...]) -> str | None:
+    """A folder on the tables' own device where hard links can be made; None for any."""
+    for table in tables:
+        path = bench.workload.tables[table].path
+        if "://" in path:
+            raise UsageError(
+                f"Table `{table}` is not on the local disk, so `bench` cannot clone it: {path}",
+                hint="copy the table to a local folder and point a workload at it",
+            )
+        parent = str(Path(path).parent)
+        if os.access(parent, os.W_OK):
+            return parent
+    return None

@@ -1,0 +1,63 @@
+"""What a number needs beside it: machine, versions, commit.
+
+Law: only facts read off the running system; what cannot be read is left out, never guessed.
+Out of scope: the numbers (`bench.clock`).
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+_PACKAGES = ("pyspark", "deltalake", "pyarrow", "numpy")
+
+
+def describe_machine() -> dict[str, str]:
+    """Processor, cores, memory, Python, the packages that matter, and the commit of this code."""
+    facts = {
+        "cpu": _cpu(),
+        "cores": str(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 0),
+        "memory_gb": _memory(),
+        "python": platform.python_version(),
+        "commit": _commit(),
+    }
+    for package in ("impctl", *_PACKAGES):
+        try:
+            facts[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return {name: fact for name, fact in facts.items() if fact}
+
+
+def _cpu() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(named, platform.processor())
+
+
+def _memory() -> str:
+    try:
+        return f"{os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 2**30:.0f}"
+    except (ValueError, OSError):
+        return ""
+
+
+def _commit() -> str:
+    folder = Path(__file__).resolve().parent
+    try:
+        found = subprocess.run(
+            ["git", "-C", str(folder), "rev-parse", "--short", "HEAD"],
+            capture_output=True,
+            text=True,
+            timeout=5,
+            check=False,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return found.stdout.strip()

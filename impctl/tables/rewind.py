@@ -1,0 +1,35 @@
+"""Going forth and back on a scratch clone: rows appended, and taken out again.
+
+Law: only for tables impctl itself cloned (`tables.clone`); each call is one commit, and going back
+is a RESTORE, which the change feed tells as deletions.
+Out of scope: update batches of users (`tables.updates`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pyarrow as pa
+from deltalake import DeltaTable, write_deltalake
+
+from impctl.aliases import TableVersion
+from impctl.errors import StorageError
+from impctl.tables.failures import READ_FAILURES, failure_text
+
+
+def append_rows(path: str, rows: pa.Table, options: Mapping[str, str] | None = None) -> None:
+    """Commit rows of the table's own columns."""
+    try:
+        write_deltalake(
+            path, rows, mode="append", storage_options=None if options is None else dict(options)
+        )
+    except READ_FAILURES as error:
+        raise StorageError(f"Appending to the clone failed: {failure_text(error)}") from error
+
+
+def rewind(path: str, version: TableVersion) -> None:
+    """Commit the table as it was at `version`."""
+    try:
+        DeltaTable(path).restore(version)
+    except READ_FAILURES as error:
+        raise StorageError(f"Restoring the clone failed: {failure_text(error)}") from error
