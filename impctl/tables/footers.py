@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from impctl.aliases import ColumnName
 from impctl.data.schema import Kind
 from impctl.tables.failures import READ_FAILURES
-from impctl.tables.rows import file_system, read_failure
+from impctl.tables.rows import file_name, file_system, read_failure
 from impctl.tables.snapshot import Snapshot
 
 
@@ -32,7 +32,7 @@ def int96_columns(snapshot: Snapshot) -> frozenset[ColumnName]:
     found: set[ColumnName] = set()
     for file in snapshot.files:
         try:
-            schema = pq.read_metadata(file.uri, filesystem=store).schema
+            schema = pq.read_metadata(file_name(file, store), filesystem=store).schema
         except READ_FAILURES as error:
             raise read_failure(snapshot, file, error) from error
         stored = (schema.column(at) for at in range(len(schema)))

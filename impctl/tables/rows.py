@@ -21,7 +21,7 @@ from impctl.errors import HistoryGoneError, ImpctlError, StorageError, TableErro
 from impctl.tables.arrow_types import arrow_type, to_arrow_type
 from impctl.tables.failures import READ_FAILURES, failure_text, is_missing
 from impctl.tables.snapshot import DataFile, Positions, Snapshot
-from impctl.tables.storage import object_store
+from impctl.tables.storage import local_path, object_store
 
 
 def read_rows(
@@ -85,8 +85,9 @@ class FileReader:
         physical = self._snapshot.columns.physical
         partitions = self._snapshot.partition_columns
         try:
+            name = file_name(file, self._filesystem)
             with pq.ParquetFile(
-                file.uri, filesystem=self._filesystem, coerce_int96_timestamp_unit="us"
+                name, filesystem=self._filesystem, coerce_int96_timestamp_unit="us"
             ) as parquet:
                 present = set(parquet.schema_arrow.names)
                 stored = [
@@ -133,10 +134,19 @@ def partition_literal(column: Column, text: str | None, rows: int) -> pa.Array:
 
 
 def file_system(snapshot: Snapshot) -> Any:
-    """None for local files; deltalake's own store otherwise."""
-    if not any("://" in uri for uri in snapshot.uris[:1]):
+    """None for a table on the local disk; deltalake's own store otherwise."""
+    if local_path(snapshot.path) is not None:
         return None
     return object_store(snapshot.path, snapshot.storage_options)
+
+
+def file_name(file: DataFile, filesystem: Any) -> str:
+    """The file as `file_system`'s answer calls it; FileNotFoundError outside the store's root."""
+    if filesystem is None:
+        return file.uri
+    if file.below_root is None:
+        raise FileNotFoundError(f"{file.uri} is not below the table's root")
+    return file.below_root
 
 
 def read_failure(snapshot: Snapshot, file: DataFile, error: Exception) -> ImpctlError:

@@ -24,6 +24,7 @@ from impctl.errors import SchemaChangedError, StorageError, TableError
 from impctl.tables.failures import READ_FAILURES, failure_text
 from impctl.tables.features import check_column_mapping, check_reader_features
 from impctl.tables.schema import TableSchema, read_schema
+from impctl.tables.storage import local_path
 
 Positions = npt.NDArray[np.int64]
 
@@ -44,6 +45,8 @@ class DataFile:
     """Text per partition column (logical name) that casts to the value; None is NULL."""
     deleted: Positions | None = field(default=None, compare=False)
     """Positions that the deletion vector removes, ascending; None without one."""
+    below_root: str | None = field(default=None, compare=False)
+    """Path below the table's root; None where the log names the file by a path of its own."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +55,7 @@ class Snapshot:
 
     table: TableName
     path: str
+    """Absolute path of the table's folder, or its URI where it is not on the local disk."""
     version: TableVersion
     table_id: str
     schema_json: str
@@ -64,6 +68,7 @@ class Snapshot:
     actions: pa.Table = field(repr=False, compare=False)
     """deltalake's add actions, one row a file, statistics as nested columns."""
     uris: tuple[str, ...] = field(repr=False, compare=False)
+    """What each file is called, in the order of `actions`."""
     deletions: Mapping[str, Positions] = field(repr=False, compare=False)
 
     @property
@@ -100,6 +105,7 @@ class Snapshot:
         rows = self.actions.column("num_records").to_pylist()
         sizes = self.actions.column("size_bytes").to_pylist()
         partitions = _partition_texts(self.actions, self.partition_columns)
+        root = table_root(self.path)
         return tuple(
             DataFile(
                 uri,
@@ -107,6 +113,7 @@ class Snapshot:
                 rows[at],
                 partitions[at] if partitions else {},
                 self.deletions.get(uri),
+                uri.removeprefix(root) if uri.startswith(root) else None,
             )
             for at, uri in enumerate(self.uris)
         )
@@ -144,7 +151,7 @@ class Snapshot:
 
 
 def take_snapshot(
-    delta: DeltaTable, table: TableName, path: str, storage_options: Mapping[str, str] | None
+    delta: DeltaTable, table: TableName, storage_options: Mapping[str, str] | None
 ) -> Snapshot:
     """The snapshot of the version that `delta` is at; TableError for what cannot be read."""
     metadata = delta.metadata()
@@ -156,9 +163,11 @@ def take_snapshot(
     schema_json = delta.schema().to_json()
     columns = read_schema(schema_json, is_mapped=is_mapped)
     partition_columns = tuple(metadata.partition_columns)
+    local = local_path(delta.table_uri)
+    path = delta.table_uri if local is None else local
     try:
         actions = pa.table(delta.get_add_actions(flatten=False))
-        uris = tuple(delta.file_uris())
+        uris = tuple(_file_uri(path, logged) for logged in actions.column("path").to_pylist())
         has_vectors = "deletionVectors" in reader_features
         deletions = _deletions(pa.table(delta.deletion_vectors()), uris) if has_vectors else {}
     except READ_FAILURES as error:
@@ -222,8 +231,22 @@ def _deletions(vectors: pa.Table, uris: tuple[str, ...]) -> dict[str, Positions]
     return found
 
 
+def table_root(path: str) -> str:
+    """The part that all files below a table's root begin with."""
+    return path.rstrip("/") + "/"
+
+
+def _file_uri(path: str, logged: str) -> str:
+    """The file that the log names, decoded once; deltalake's own list leaves the root encoded."""
+    if logged.startswith("file:"):
+        return unquote(urlsplit(logged).path)
+    if "://" in logged or logged.startswith("/"):
+        return unquote(logged)
+    return table_root(path) + unquote(logged)
+
+
 def _uri_forms(name: str) -> tuple[str, ...]:
-    """How `file_uris` may spell a file that the deletion vectors call by its URL."""
+    """How the log may spell a file that the deletion vectors call by its URL."""
     if name.startswith("file:"):
         return (unquote(urlsplit(name).path), urlsplit(name).path)
     return (unquote(name), name)

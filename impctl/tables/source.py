@@ -11,6 +11,7 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from urllib.parse import unquote
 
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
@@ -50,8 +51,8 @@ class DeltaSource:
         that the log no longer holds.
         """
         if version is None or version == self.version:
-            return take_snapshot(self.delta, self.name, self.path, self.storage_options)
-        return take_snapshot(self._at(version), self.name, self.path, self.storage_options)
+            return take_snapshot(self.delta, self.name, self.storage_options)
+        return take_snapshot(self._at(version), self.name, self.storage_options)
 
     def _at(self, version: TableVersion) -> DeltaTable:
         if version > self.version:
@@ -69,6 +70,7 @@ def open_source(
     name: TableName, path: str, storage_options: Mapping[str, str] | None = None
 ) -> DeltaSource:
     """Open the Delta table at a local path or URI and pin its newest version."""
+    _check_path(name, path)
     try:
         delta = _load(path, None, storage_options)
     except TableNotFoundError as error:
@@ -97,9 +99,23 @@ def oldest_version(source: DeltaSource) -> TableVersion | None:
 
 
 def _load(path: str, version: TableVersion | None, options: Mapping[str, str] | None) -> DeltaTable:
+    local = local_path(path)
     return DeltaTable(
-        path, version=version, storage_options=None if options is None else dict(options)
+        path if local is None else local,
+        version=version,
+        storage_options=None if options is None else dict(options),
     )
+
+
+def _check_path(name: TableName, path: str) -> None:
+    """deltalake takes `a%20b` for the folder `a b` in some places and not in others."""
+    folder = local_path(path)
+    if folder is not None and unquote(os.path.abspath(folder)) != os.path.abspath(folder):
+        raise TableError(
+            f"Table `{name}` cannot be opened safely, its path holds an escape such as %20: {path}",
+            hint="rename the folder, or reach it through a symbolic link",
+            code="table_path_escaped",
+        )
 
 
 def _not_a_table(name: TableName, path: str) -> TableError:

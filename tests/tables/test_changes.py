@@ -299,7 +299,7 @@ def test_typed_partition_values(tmp_path: Path) -> None:
     write_deltalake(path, data, mode="append")
     source = open_source("t", path)
     assert bag(read_rows(source.snapshot(0), data.column_names)) == bag(data)
-    check(source, 0, 1, "change_feed")
+    check(source, 0, 1, "file_diff")  # colons of times are encoded in paths, see ODD_KEYS
 
 
 def test_types_are_the_same_either_way(tmp_path: Path) -> None:

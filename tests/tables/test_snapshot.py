@@ -1,0 +1,131 @@
+"""What a snapshot knows from the log."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from impctl.errors import SchemaChangedError, TableError
+from impctl.tables.rows import read_rows
+from impctl.tables.source import open_source
+from tests.tables import handmade
+from tests.tables.bags import fixture_table
+
+
+def test_constraints_and_nullability(tmp_path: Path) -> None:
+    schema = pa.schema([pa.field("price", pa.int64(), nullable=False), ("name", pa.string())])
+    path = str(tmp_path / "t")
+    write_deltalake(path, pa.table({"price": [1], "name": ["x"]}, schema=schema))
+    DeltaTable(path).alter.add_constraint({"positive": "price > 0"})
+    snapshot = open_source("t", path).snapshot()
+    assert snapshot.constraints == ("price > 0",)
+    assert snapshot.not_null == {"price"}
+    assert not snapshot.has_change_feed
+    assert snapshot.column_mapping is None
+
+
+def test_files_have_decoded_paths_and_texts_of_partition_values(tmp_path: Path) -> None:
+    data = pa.table({"k": ["A/A", None], "d": pa.array([0, 1], pa.int32()).cast(pa.date32())})
+    data = data.append_column("v", pa.array([1, 2]))
+    path = str(tmp_path / "t")
+    write_deltalake(path, data, partition_by=["k", "d"])
+    files = open_source("t", path).snapshot().files
+    assert all(Path(file.uri).is_file() for file in files)
+    assert {tuple(file.partition_values.items()) for file in files} == {
+        (("k", "A/A"), ("d", "1970-01-01")),
+        (("k", None), ("d", "1970-01-02")),
+    }
+    assert [file.rows for file in files] == [1, 1]
+
+
+def test_names_are_found_without_case(tmp_path: Path) -> None:
+    path = str(tmp_path / "t")
+    write_deltalake(path, pa.table({"Price": [1]}))
+    snapshot = open_source("t", path).snapshot()
+    assert snapshot.readable("pRICE").name == "Price"
+    with pytest.raises(SchemaChangedError, match="no column `cost` at version 0"):
+        snapshot.readable("cost")
+
+
+def test_opaque_column_is_fatal_only_when_read(tmp_path: Path) -> None:
+    collated = handmade.field("s", "string", __COLLATIONS={"s": "spark.UTF8_LCASE"})
+    name = handmade.write_file(tmp_path, "a.parquet", pa.table({"id": [1], "s": ["x"]}))
+    handmade.commit(
+        tmp_path,
+        0,
+        handmade.protocol(),
+        handmade.metadata([handmade.field("id", "long"), collated]),
+        handmade.add(name, 1),
+    )
+    snapshot = open_source("t", str(tmp_path)).snapshot()
+    assert read_rows(snapshot, ["id"]).num_rows == 1
+    with pytest.raises(TableError, match="`s` of table `t` cannot be read: .*UTF8_LCASE"):
+        read_rows(snapshot, ["s"])
+
+
+def test_struct_column_is_not_read(tmp_path: Path) -> None:
+    path = str(tmp_path / "t")
+    write_deltalake(path, pa.table({"id": [1], "s": [{"x": 1}]}))
+    snapshot = open_source("t", path).snapshot()
+    assert read_rows(snapshot, ["id"]).num_rows == 1
+    with pytest.raises(TableError, match="struct<`x`: bigint>"):
+        read_rows(snapshot, ["s"])
+
+
+@pytest.mark.parametrize("name", ["x y.parquet", "a%20b.parquet", "é+ü.parquet", "a%2Fb.parquet"])
+def test_deletion_vector_finds_its_oddly_named_file(tmp_path: Path, name: str) -> None:
+    from urllib.parse import quote
+
+    origin = fixture_table("table-with-dv-small")
+    table = tmp_path / "t"
+    shutil.copytree(origin, table)
+    (old,) = table.glob("*.parquet")
+    old.rename(table / name)
+    for log in (table / "_delta_log").glob("*.json"):
+        text = log.read_text(encoding="utf-8")
+        log.write_text(text.replace(old.name, json.dumps(quote(name))[1:-1]), encoding="utf-8")
+    for checksum in (table / "_delta_log").glob("*.crc"):
+        checksum.unlink()
+    snapshot = open_source("t", str(table)).snapshot()
+    assert [Path(file.uri).name for file in snapshot.files] == [name]
+    assert read_rows(snapshot, ["value"]).column("value").to_pylist() == list(range(1, 9))
+    assert snapshot.rows == 8
+
+
+def test_column_added_later_reads_null(tmp_path: Path) -> None:
+    path = str(tmp_path / "t")
+    write_deltalake(path, pa.table({"a": [1]}))
+    write_deltalake(path, pa.table({"a": [2], "b": ["x"]}), mode="append", schema_mode="merge")
+    rows = read_rows(open_source("t", path).snapshot(), ["b", "a"]).to_pylist()
+    assert sorted(rows, key=lambda row: row["a"]) == [{"b": None, "a": 1}, {"b": "x", "a": 2}]
+
+
+def test_file_of_a_narrower_type_is_widened(tmp_path: Path) -> None:
+    name = handmade.write_file(tmp_path, "a.parquet", pa.table({"a": pa.array([1], pa.int32())}))
+    handmade.commit(
+        tmp_path,
+        0,
+        handmade.protocol(),
+        handmade.metadata([handmade.field("a", "long")]),
+        handmade.add(name, 1),
+    )
+    found = read_rows(open_source("t", str(tmp_path)).snapshot(), ["a"])
+    assert found.column("a").type == pa.int64()
+
+
+def test_file_of_another_type_is_refused(tmp_path: Path) -> None:
+    name = handmade.write_file(tmp_path, "a.parquet", pa.table({"a": ["x"]}))
+    handmade.commit(
+        tmp_path,
+        0,
+        handmade.protocol(),
+        handmade.metadata([handmade.field("a", "long")]),
+        handmade.add(name, 1),
+    )
+    with pytest.raises(TableError, match="is stored as `string`, which is no `bigint`"):
+        read_rows(open_source("t", str(tmp_path)).snapshot(), ["a"])
