@@ -16,6 +16,7 @@ BATCH_ROWS = "IMPCTL_BATCH_ROWS"
 CRIMES = "IMPCTL_CRIMES"
 DATA = "IMPCTL_DATA"
 FIXTURES = "IMPCTL_FIXTURES"
+FUZZ = "IMPCTL_FUZZ"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,4 +38,5 @@ ENVVARS = (
     EnvVar(CRIMES, "Parquet file with the crimes data, for demo and tests", "--source", "0.1.0"),
     EnvVar(DATA, "Folder of the tables in `workloads/*.yaml`", None, "0.1.0"),
     EnvVar(FIXTURES, "Folder of Delta tables by other writers, for tests", None, "0.1.0"),
+    EnvVar(FUZZ, "Number of random cases a longer test run tries", None, "0.1.0"),
 )

@@ -22,7 +22,7 @@ from impctl.cli.job import Display, Job
 from impctl.errors import ImpctlError, UsageError
 
 if TYPE_CHECKING:
-    from impctl.app.results import Outcome
+    from impctl.app.results import Failure, Outcome
     from impctl.cli.output import Output
 
 _CLICK_USAGE_ERROR = typer.BadParameter.mro()[1]
@@ -71,10 +71,8 @@ def execute(job: Job) -> int:
     except KeyboardInterrupt:
         outcome = Outcome(failures=(Failure(None, _interrupted()),))
     except ImpctlError as error:
-        _trace(error, job.display)
         outcome = Outcome(failures=(Failure(None, error),))
     except Exception as error:  # noqa: BLE001
-        _trace(error, job.display)
         outcome = Outcome(failures=(Failure(None, _unexpected(error)),))
     return _present(job.command, job.display, outcome)
 
@@ -87,6 +85,8 @@ def _present(command: str | None, display: Display, outcome: Outcome | str) -> i
     whole = Outcome() if isinstance(outcome, str) else with_unsound(outcome)
     decisive = gravest(whole)
     code = 0 if decisive is None else decisive.error.exit_code
+    if display.verbosity >= 2:
+        _trace(whole.failures)
     try:
         output = _output(command, display)
         if text is not None:
@@ -135,10 +135,12 @@ def _usage_error(error: Exception) -> UsageError:
 
 def _unexpected(error: Exception) -> ImpctlError:
     first = (str(error).strip().splitlines() or ["no message"])[0]
-    return ImpctlError(
+    unexpected = ImpctlError(
         f"Unexpected error, {type(error).__name__}: {first}",
         hint="run the command again with `-vv` for the trace, and report it",
     )
+    unexpected.__cause__ = error
+    return unexpected
 
 
 def _interrupted() -> InterruptedRunError:
@@ -147,9 +149,9 @@ def _interrupted() -> InterruptedRunError:
     )
 
 
-def _trace(error: BaseException, display: Display) -> None:
-    if display.verbosity >= 2:
-        traceback.print_exception(error, file=sys.stderr)
+def _trace(failures: Sequence[Failure]) -> None:
+    for failure in failures:
+        traceback.print_exception(failure.error, file=sys.stderr)
 
 
 def _flushed(code: int) -> int:

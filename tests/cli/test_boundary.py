@@ -43,7 +43,9 @@ def test_an_unexpected_error_is_one_line_and_a_way_to_the_trace(fake, impctl) ->
 def test_very_verbose_shows_the_trace_first(fake, impctl) -> None:
     fake.answer = ZeroDivisionError("division by zero")
     stderr = impctl("maintain", "w.yaml", "-vv").stderr
-    assert stderr.startswith("Traceback (most recent call last):")
+    trace, _, rest = stderr.partition("\nZeroDivisionError: division by zero\n")
+    assert trace.startswith("Traceback (most recent call last):\n")
+    assert rest
     assert "error: Unexpected error, ZeroDivisionError" in stderr
     assert "Traceback" not in impctl("maintain", "w.yaml", "-v").stderr
 

@@ -1,0 +1,139 @@
+"""Every command, option, variable, exit code, error code and JSON field is documented, truly."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from dataclasses import fields
+from pathlib import Path
+from typing import get_args
+
+import pytest
+import typer
+
+from impctl import errors
+from impctl.app.envvars import ENVVARS
+from impctl.app.results import CandidateEntry, MaintainStep, PlanEntry, Result, SketchEntry
+from impctl.cli.exit_codes import EXIT_CODES
+from impctl.cli.main import COMMANDS, build_app
+from impctl.cli.reference import reference_text
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+PAGES = sorted([*DOCS.rglob("*.md"), *ROOT.glob("*.md")])
+VARIABLE = re.compile(r"IMPCTL_[A-Z_]+")
+LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
+ROW = re.compile(r"^\| `([a-z0-9_]+)` \|", re.MULTILINE)
+
+
+def read(name: str) -> str:
+    return (DOCS / name).read_text(encoding="utf-8")
+
+
+def test_the_reference_is_current() -> None:
+    assert read("cli-reference.md") == reference_text(), "run `make docs`"
+
+
+@pytest.mark.parametrize("command", [command.__name__ for command in COMMANDS])
+def test_every_command_and_option_has_its_place_and_words(command: str) -> None:
+    page = read("cli-reference.md").partition(f"\n## impctl {command}\n")[2].partition("\n## ")[0]
+    assert f"Example: `impctl {command} " in page
+    parsed = typer.main.get_command(build_app()).commands[command]  # type: ignore[attr-defined]
+    for param in parsed.params:
+        assert param.help, param.name
+        if param.param_type_name == "option":
+            assert all(f"`{name}" in page for name in param.opts)
+
+
+def test_the_readme_names_every_command() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert [c.__name__ for c in COMMANDS if f"`{c.__name__}`" not in text] == []
+
+
+def test_every_variable_is_in_the_table_and_no_other_is_read() -> None:
+    table = read("configuration.md")
+    for entry in ENVVARS:
+        flag = "" if entry.flag is None else f"`{entry.flag}` "
+        row = f"| `{entry.name}` | {entry.purpose} | {flag}| {entry.since} |"
+        assert row in table, row
+    named = {entry.name for entry in ENVVARS}
+    for path in sources("impctl", "tests", "workloads"):
+        found = set(VARIABLE.findall(path.read_text(encoding="utf-8")))
+        assert found <= named, path
+
+
+def sources(*folders: str) -> Iterator[Path]:
+    for folder in folders:
+        for path in sorted((ROOT / folder).rglob("*")):
+            if path.suffix in (".py", ".yaml", ".sh") and path != Path(__file__):
+                yield path
+
+
+def test_every_exit_code_is_explained() -> None:
+    page = read("troubleshooting.md")
+    for code, meaning in EXIT_CODES:
+        assert f"\n| {code} | {meaning.replace('policy strict', 'policy `strict`')} |" in page
+
+
+def error_codes() -> set[str]:
+    """Defaults of the error classes, and every code given by name anywhere in the package."""
+    found = {kind.default_code for kind in vars(errors).values() if is_error(kind)}
+    for path in sorted((ROOT / "impctl").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.keyword) and node.arg in ("code", "reason_code"):
+                found |= texts(node.value)
+            if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
+                targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+                if any(isinstance(t, ast.Name) and t.id == "default_code" for t in targets):
+                    found |= texts(node.value)
+    return found
+
+
+def is_error(kind: object) -> bool:
+    return isinstance(kind, type) and issubclass(kind, errors.ImpctlError)
+
+
+def texts(node: ast.expr) -> set[str]:
+    return {
+        part.value
+        for part in ast.walk(node)
+        if isinstance(part, ast.Constant) and isinstance(part.value, str)
+    }
+
+
+def test_every_error_code_has_a_line_that_says_what_to_do() -> None:
+    documented = ROW.findall(read("troubleshooting.md"))
+    assert len(documented) == len(set(documented))
+    assert error_codes() - set(documented) == set()
+
+
+def test_every_code_of_the_page_exists() -> None:
+    """A code that nothing raises any more must go, or its line misleads."""
+    code = "\n".join(
+        path.read_text(encoding="utf-8") for path in sorted((ROOT / "impctl").rglob("*.py"))
+    )
+    documented = ROW.findall(read("troubleshooting.md"))
+    assert [name for name in documented if f'"{name}"' not in code] == []
+
+
+@pytest.mark.parametrize(
+    "kind", [*get_args(Result), SketchEntry, CandidateEntry, MaintainStep, PlanEntry]
+)
+def test_every_field_of_the_json_document_is_listed(kind: type) -> None:
+    row = ", ".join(f"`{field.name}`" for field in fields(kind))  # type: ignore[arg-type]
+    assert f"| {row} |\n" in read("json.md")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in LINK.findall(page.read_text(encoding="utf-8")):
+        if "://" not in target and not target.startswith("mailto:"):
+            assert (page.parent / target).exists(), target
+
+
+def test_make_targets_named_in_the_documents_exist() -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    for page in PAGES:
+        for target in re.findall(r"`make ([a-z-]+)`", page.read_text(encoding="utf-8")):
+            assert f"\n{target}:" in makefile, (page, target)
