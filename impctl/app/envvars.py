@@ -17,6 +17,7 @@ CRIMES = "IMPCTL_CRIMES"
 DATA = "IMPCTL_DATA"
 FIXTURES = "IMPCTL_FIXTURES"
 FUZZ = "IMPCTL_FUZZ"
+SPARK_MEMORY = "IMPCTL_SPARK_MEMORY"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,5 +39,6 @@ ENVVARS = (
     EnvVar(CRIMES, "Parquet file with the crimes data, for demo and tests", "--source", "0.1.0"),
     EnvVar(DATA, "Folder of the tables in `workloads/*.yaml`", None, "0.1.0"),
     EnvVar(FIXTURES, "Folder of Delta tables by other writers, for tests", None, "0.1.0"),
-    EnvVar(FUZZ, "Number of random cases a longer test run tries", None, "0.1.0"),
+    EnvVar(FUZZ, "How many times as many random cases the tests try", None, "0.1.0"),
+    EnvVar(SPARK_MEMORY, "Memory of the Spark session that the tests share", None, "0.1.0"),
 )
