@@ -51,7 +51,7 @@ def apply_capture(
         queries.forget_pins(connection, before.id)
     query_id = None if before is None else before.id
     query_id = queries.save_query(connection, capture, query_id, generation, at)
-    queries.save_pins(connection, query_id, capture.pins)
+    pins = queries.save_pins(connection, query_id, capture.pins)
     versions = sketches.versions_text({pin.table: pin.version for pin in capture.pins})
     sketches.save_captured(connection, query_id, generation, capture.sketches, versions)
     states.put_runs(connection, query_id, written)
@@ -62,8 +62,8 @@ def apply_capture(
         state_meta=queries.meta_text(capture.state_meta),
         has_state=capture.has_state,
         maintained_at=at,
-        pins=len(capture.pins),
-        runs=states.count_runs(connection, query_id),
+        pins=pins,
+        runs=states.runs_digest(connection, query_id),
     )
     queries.save_progress(connection, query_id, progress)
     history.add_record(connection, query_id, record)
@@ -117,7 +117,7 @@ def _apply_maintain(
         raise _moved(change, f"is at generation {held.generation} already")
     _check_pins(change, queries.load_pins(connection, path, query.id, held.pins))
     generation = held.generation + 1
-    queries.save_pins(connection, query.id, change.pins)
+    pins = queries.save_pins(connection, query.id, change.pins)
     versions = sketches.versions_text({pin.table: pin.version for pin in change.pins})
     moved = (query.id, query.captured, generation)
     sketches.save_maintained(connection, path, moved, change.sketches, versions)
@@ -127,7 +127,8 @@ def _apply_maintain(
         held,
         generation=generation,
         maintained_at=at,
-        runs=states.count_runs(connection, query.id),
+        pins=pins,
+        runs=states.runs_digest(connection, query.id),
     )
     if change.slack_bound is not None:
         progress = replace(progress, slack_bound=int(change.slack_bound))

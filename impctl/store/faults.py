@@ -31,6 +31,9 @@ def translated(path: Path) -> Iterator[None]:
         yield
     except sqlite3.Error as error:
         raise from_sqlite(error, path) from error
+    except UnicodeDecodeError as error:
+        # Names in a damaged catalog reach us by way of SQLite's own messages.
+        raise damaged(path, "text in it is no UTF-8") from error
     except OSError as error:
         raise from_system(error, path) from error
 

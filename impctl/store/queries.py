@@ -7,6 +7,7 @@ Out of scope: sketches (`store.sketches`), runs (`store.states`), history (`stor
 
 from __future__ import annotations
 
+import itertools
 import json
 import sqlite3
 from collections.abc import Iterable, Mapping
@@ -17,7 +18,7 @@ from typing import Any
 from impctl.aliases import QueryName
 from impctl.store.faults import damaged
 from impctl.store.records import Assumption, NewCapture, StoredQuery, TablePin
-from impctl.store.seals import opened, sealed
+from impctl.store.seals import digest_of, opened, sealed
 from impctl.store.sketches import load_sketches
 
 
@@ -45,7 +46,9 @@ class Progress:
     has_state: bool
     maintained_at: float
     pins: int
+    """Digest of the pins."""
     runs: int
+    """Digest of the runs."""
 
 
 def find_query(connection: sqlite3.Connection, path: Path, name: QueryName) -> QueryRow | None:
@@ -102,41 +105,41 @@ def save_progress(connection: sqlite3.Connection, query_id: int, progress: Progr
     )
 
 
-def save_pins(connection: sqlite3.Connection, query_id: int, pins: Iterable[TablePin]) -> None:
-    """Write the pins; a schema only where it differs from the stored one."""
-    for pin in pins:
-        connection.execute(
-            "INSERT OR REPLACE INTO pin VALUES (?, ?, ?, ?, ?, ?)",
-            sealed(query_id, pin.table, pin.path, pin.table_id, int(pin.version)),
-        )
+def save_pins(connection: sqlite3.Connection, query_id: int, pins: Iterable[TablePin]) -> int:
+    """Write the pins, a schema only where it differs from the stored one; returns their digest."""
+    written = []
+    for pin in sorted(pins, key=lambda pin: pin.table):
+        row = sealed(query_id, pin.table, pin.path, pin.table_id, int(pin.version))
+        connection.execute("INSERT OR REPLACE INTO pin VALUES (?, ?, ?, ?, ?, ?)", row)
+        schema = sealed(query_id, pin.table, pin.schema_json)
         held = connection.execute(
-            "SELECT schema_json FROM pin_schema WHERE query_id = ? AND table_name = ?",
-            (query_id, pin.table),
+            "SELECT * FROM pin_schema WHERE query_id = ? AND table_name = ?", (query_id, pin.table)
         ).fetchone()
-        if held is None or held[0] != pin.schema_json:
-            connection.execute(
-                "INSERT OR REPLACE INTO pin_schema VALUES (?, ?, ?, ?)",
-                sealed(query_id, pin.table, pin.schema_json),
-            )
+        if held != schema:
+            connection.execute("INSERT OR REPLACE INTO pin_schema VALUES (?, ?, ?, ?)", schema)
+        written += [row, schema]
+    return digest_of(written)
 
 
 def load_pins(
-    connection: sqlite3.Connection, path: Path, query_id: int, expected: int
+    connection: sqlite3.Connection, path: Path, query_id: int, digest: int
 ) -> tuple[TablePin, ...]:
+    """The pins, ordered by table; they must have that digest."""
     rows = connection.execute(
         "SELECT * FROM pin WHERE query_id = ? ORDER BY table_name", (query_id,)
     ).fetchall()
     schemas = connection.execute(
         "SELECT * FROM pin_schema WHERE query_id = ? ORDER BY table_name", (query_id,)
     ).fetchall()
-    if not len(rows) == len(schemas) == expected:
-        raise damaged(path, "the pin of a table is missing")
+    if (
+        len(rows) != len(schemas)
+        or digest_of(itertools.chain(*zip(rows, schemas, strict=True))) != digest
+    ):
+        raise damaged(path, "pins of one version do not belong together")
     pins = []
     for row, schema in zip(rows, schemas, strict=True):
         table, location, table_id, version = opened(row, path, "pin")[1:]
-        schema_table, schema_json = opened(schema, path, "pin_schema")[1:]
-        if schema_table != table:
-            raise damaged(path, f"the pin of table `{table}` has no schema")
+        (schema_json,) = opened(schema, path, "pin_schema")[2:]
         pins.append(TablePin(table, location, table_id, version, schema_json))
     return tuple(pins)
 

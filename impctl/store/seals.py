@@ -7,6 +7,7 @@ Out of scope: checksums of run contents (`store.states`).
 from __future__ import annotations
 
 import zlib
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,11 @@ def seal_of(*values: Value) -> int:
 def sealed(*values: Value) -> tuple[Value, ...]:
     """The values with their seal behind them: a row to insert."""
     return (*values, seal_of(*values))
+
+
+def digest_of(rows: Iterable[tuple[Any, ...]]) -> int:
+    """Checksum over the seals of rows in their order: none may go missing or come back."""
+    return seal_of(*(row[-1] for row in rows))
 
 
 def opened(row: tuple[Any, ...], path: Path, what: str) -> tuple[Any, ...]:

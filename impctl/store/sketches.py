@@ -22,10 +22,11 @@ from impctl.sketch.fragments import FragmentSet
 from impctl.sketch.partition import BoundaryValue, RangePartition
 from impctl.store.faults import damaged
 from impctl.store.records import StoredSketch
-from impctl.store.seals import opened, sealed
+from impctl.store.seals import digest_of, opened, sealed
 
-_LATEST_BITS = (
-    "SELECT bits FROM sketch WHERE query_id = ? AND access = ? ORDER BY generation DESC LIMIT 1"
+_SKETCH_AT = (
+    "SELECT * FROM sketch WHERE query_id = ? AND access = ? AND generation BETWEEN ? AND ?"
+    " ORDER BY generation DESC LIMIT 1"
 )
 _SKETCH = "INSERT INTO sketch VALUES (?, ?, ?, ?, ?)"
 
@@ -43,10 +44,9 @@ def save_captured(
     versions: str,
 ) -> None:
     """The sketches of a capture, with their partitions."""
-    accesses = 0
-    for sketch in sketches:
+    written = []
+    for sketch in sorted(sketches, key=lambda sketch: sketch.access):
         _check_size(sketch.access, sketch.fragments, sketch.partition.size)
-        accesses += 1
         row = (
             query_id,
             generation,
@@ -58,8 +58,9 @@ def save_captured(
         )
         connection.execute("INSERT INTO sketched VALUES (?, ?, ?, ?, ?, ?, ?, ?)", sealed(*row))
         bits = sketch.fragments.to_bytes()
-        connection.execute(_SKETCH, sealed(query_id, sketch.access, generation, bits))
-    _save_version(connection, query_id, generation, generation, accesses, versions)
+        written.append(sealed(query_id, sketch.access, generation, bits))
+        connection.execute(_SKETCH, written[-1])
+    _save_version(connection, (query_id, generation, generation), digest_of(written), versions)
 
 
 def save_maintained(
@@ -72,19 +73,25 @@ def save_maintained(
     """The sketches after a batch; `query` is id, generation of its capture, new generation."""
     query_id, captured, generation = query
     sizes = _sizes(connection, path, query_id, captured)
-    for access, fragments in sketches:
+    given = dict(sketches)
+    for access in given:
         if access not in sizes:
             raise ImpctlError(
                 f"Access `{access}` was not captured; known are {sorted(sizes)}",
                 code="access_unknown",
                 hint="run `impctl capture` again",
             )
-        _check_size(access, fragments, sizes[access])
-        bits = fragments.to_bytes()
-        held = connection.execute(_LATEST_BITS, (query_id, access)).fetchone()
-        if held is None or held[0] != bits:
-            connection.execute(_SKETCH, sealed(query_id, access, generation, bits))
-    _save_version(connection, query_id, generation, captured, len(sizes), versions)
+    holding = []
+    for access in sorted(sizes):
+        row = _sketch_row(connection, path, (query_id, access, captured, generation))
+        if access in given:
+            _check_size(access, given[access], sizes[access])
+            bits = given[access].to_bytes()
+            if row[3] != bits:
+                row = sealed(query_id, access, generation, bits)
+                connection.execute(_SKETCH, row)
+        holding.append(row)
+    _save_version(connection, query, digest_of(holding), versions)
 
 
 def load_sketches(
@@ -96,22 +103,24 @@ def load_sketches(
     ).fetchone()
     if found is None:
         raise damaged(path, "a sketch version is missing")
-    captured, accesses = opened(found, path, "sketch_version")[2:4]
+    captured, digest = opened(found, path, "sketch_version")[2:4]
     rows = connection.execute(
         "SELECT * FROM sketched WHERE query_id = ? AND captured = ? ORDER BY access",
         (query_id, captured),
     ).fetchall()
-    if len(rows) != accesses:
-        raise damaged(path, "a sketched access is missing")
-    sketches = []
+    sketches, holding = [], []
     for row in rows:
         access, table, attribute, partition_id, size = opened(row, path, "sketched")[2:]
-        bits = _bits_at(connection, path, (query_id, access, captured, generation))
+        held = _sketch_row(connection, path, (query_id, access, captured, generation))
+        holding.append(held)
+        bits = held[3]
         if len(bits) != (size + 7) // 8:
             raise damaged(path, f"the sketch of `{access}` has the wrong size")
         partition = _load_partition(connection, path, partition_id)
         fragments = FragmentSet.from_bytes(bits, size)
         sketches.append(StoredSketch(access, table, attribute, partition, fragments))
+    if digest_of(holding) != digest:
+        raise damaged(path, "sketches of one version do not belong together")
     return tuple(sketches)
 
 
@@ -136,16 +145,12 @@ def forget_sketches(connection: sqlite3.Connection, query_id: int) -> None:
 
 
 def _save_version(
-    connection: sqlite3.Connection,
-    query_id: int,
-    generation: int,
-    captured: int,
-    accesses: int,
-    versions: str,
+    connection: sqlite3.Connection, query: tuple[int, int, int], digest: int, versions: str
 ) -> None:
+    query_id, captured, generation = query
     connection.execute(
         "INSERT INTO sketch_version VALUES (?, ?, ?, ?, ?, ?)",
-        sealed(query_id, generation, captured, accesses, versions),
+        sealed(query_id, generation, captured, digest, versions),
     )
 
 
@@ -159,18 +164,15 @@ def _sizes(
     return {row[2]: row[6] for row in values}
 
 
-def _bits_at(
+def _sketch_row(
     connection: sqlite3.Connection, path: Path, key: tuple[int, AccessId, int, int]
-) -> bytes:
-    query_id, access, captured, generation = key
-    row = connection.execute(
-        "SELECT * FROM sketch WHERE query_id = ? AND access = ? AND generation BETWEEN ? AND ?"
-        " ORDER BY generation DESC LIMIT 1",
-        (query_id, access, captured, generation),
-    ).fetchone()
+) -> tuple[Any, ...]:
+    """The row, seal included, that holds for an access; `key` ends with capture and generation."""
+    row: tuple[Any, ...] | None = connection.execute(_SKETCH_AT, key).fetchone()
     if row is None:
-        raise damaged(path, f"the sketch of `{access}` is missing")
-    return bytes(opened(row, path, "sketch")[3])
+        raise damaged(path, f"the sketch of `{key[1]}` is missing")
+    opened(row, path, "sketch")
+    return row
 
 
 def _check_size(access: AccessId, fragments: FragmentSet, size: int) -> None:

@@ -23,7 +23,7 @@ from impctl.store.disk import Disk, OutputFile
 from impctl.store.faults import damaged, translated
 from impctl.store.layout import Layout
 from impctl.store.records import Run, RunRef
-from impctl.store.seals import opened, sealed
+from impctl.store.seals import digest_of, opened, sealed
 
 BLOB_LIMIT = 256 << 10
 """Runs up to this many bytes travel inside the transaction; measured: a file, with its own sync
@@ -148,22 +148,26 @@ def run_files(connection: sqlite3.Connection) -> set[str]:
     return {row[0] for row in connection.execute("SELECT file FROM run WHERE file IS NOT NULL")}
 
 
-def count_runs(connection: sqlite3.Connection, query_id: int) -> int:
-    found = connection.execute("SELECT count(*) FROM run WHERE query_id = ?", (query_id,))
-    return int(found.fetchone()[0])
+def runs_digest(connection: sqlite3.Connection, query_id: int) -> int:
+    """Digest of the query's runs; looks at one number of each."""
+    return digest_of(
+        connection.execute(
+            "SELECT seal FROM run WHERE query_id = ? ORDER BY arrangement, sequence", (query_id,)
+        )
+    )
 
 
 def stored_runs(
-    connection: sqlite3.Connection, path: Path, query_id: int, expected: int
+    connection: sqlite3.Connection, path: Path, query_id: int, digest: int
 ) -> tuple[StoredRun, ...]:
-    """All runs of the query, by arrangement and sequence."""
+    """All runs of the query, by arrangement and sequence; they must have that digest."""
     rows = connection.execute(
         "SELECT query_id, arrangement, sequence, rows, bytes, checksum, file, seal, content"
         " FROM run WHERE query_id = ? ORDER BY arrangement, sequence",
         (query_id,),
     ).fetchall()
-    if len(rows) != expected:
-        raise damaged(path, "a run of state is missing")
+    if digest_of(row[:-1] for row in rows) != digest:
+        raise damaged(path, "runs of one version do not belong together")
     return tuple(StoredRun(*(*opened(row[:-1], path, "run")[1:], row[-1])) for row in rows)
 
 

@@ -3,7 +3,9 @@
 Why it is cut this way: a commit writes in proportion to what changed. What is fixed by a capture
 (`query`, `sketched`, `partition`, `pin_schema`) lies apart from what moves with every commit
 (`progress`, `pin`); a `sketch` row is written only when its bits changed and holds until the next
-one; boundaries are stored once under a hash of their content. Every row ends with its seal.
+one; boundaries are stored once under a hash of their content. Every row ends with its seal, and
+the rows that belong together are held together by a digest of their seals: `progress` has one over
+pins and one over runs, `sketch_version` one over the sketch rows that hold for it.
 Out of scope: reading and writing rows (the other modules of this room).
 """
 
@@ -41,7 +43,7 @@ STATEMENTS: tuple[str, ...] = (
         PRIMARY KEY (query_id, access, generation)) WITHOUT ROWID""",
     """CREATE TABLE sketch_version (
         query_id INTEGER NOT NULL, generation INTEGER NOT NULL, captured INTEGER NOT NULL,
-        accesses INTEGER NOT NULL, versions TEXT NOT NULL, seal INTEGER NOT NULL,
+        digest INTEGER NOT NULL, versions TEXT NOT NULL, seal INTEGER NOT NULL,
         PRIMARY KEY (query_id, generation)) WITHOUT ROWID""",
     """CREATE TABLE run (
         query_id INTEGER NOT NULL, arrangement TEXT NOT NULL, sequence INTEGER NOT NULL,

@@ -1,0 +1,191 @@
+"""Values that the tests of this room put into stores, and disks that fail."""
+
+from __future__ import annotations
+
+import errno
+import functools
+import os
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from impctl.data.schema import LONG
+from impctl.sketch.fragments import FragmentSet
+from impctl.sketch.partition import RangePartition
+from impctl.store.disk import OutputFile, RealDisk
+from impctl.store.records import (
+    Assumption,
+    MaintainCommit,
+    NewCapture,
+    Run,
+    RunRecord,
+    StoredSketch,
+    TablePin,
+)
+from impctl.store.store import Store
+
+PARTITION = RangePartition("sales", "price", LONG, (601, 1001, 1501))
+ACCESS = "sales#1"
+
+
+def fragments(*ids: int) -> FragmentSet:
+    return FragmentSet.of(ids, PARTITION.size)
+
+
+def pin(version: int, table: str = "sales", table_id: str = "t-1") -> TablePin:
+    return TablePin(table, f"/data/{table}", table_id, version, '{"type":"struct"}')
+
+
+def record(action: str = "exact", version: int = 0) -> RunRecord:
+    return RunRecord(
+        action, "maintainable", "because", 1.5, 4.0, 1.0, 2.0, 1.0, 10, 1, 0, {"sales": version}
+    )
+
+
+@functools.cache
+def rows(count: int, seed: int = 0) -> pa.Table:
+    """Rows of every width, with NULLs."""
+    names = pa.array(np.arange(count)).cast(pa.string())
+    generator = np.random.default_rng(seed)
+    return pa.table(
+        {
+            "key": generator.integers(0, 1 << 60, count),
+            "count": generator.integers(1, 9, count).astype(np.int32),
+            "sum": generator.random(count),
+            "name": pc.if_else(pa.array(np.arange(count) % 3 > 0), names, None),
+        }
+    )
+
+
+LARGE = 15_000
+"""Rows enough for a file."""
+
+
+def capture(query: str = "q", version: int = 0, ids: tuple[int, ...] = (2, 3)) -> NewCapture:
+    return NewCapture(
+        query=query,
+        fingerprint="f-1",
+        sql="SELECT 1",
+        mode="exact",
+        pins=(pin(version),),
+        sketches=(StoredSketch(ACCESS, "sales", "price", PARTITION, fragments(*ids)),),
+        assumptions=(Assumption("sales", "price", "nonnegative", "statistics"),),
+        slack_bound=0,
+        state_meta={"operators": [1, 2]},
+        has_state=True,
+    )
+
+
+def maintain(
+    generation: int,
+    version: int,
+    ids: tuple[int, ...] | None = None,
+    put: tuple[Run, ...] = (),
+    drop: tuple[tuple[str, int], ...] = (),
+    query: str = "q",
+) -> MaintainCommit:
+    return MaintainCommit(
+        query=query,
+        expected_generation=generation,
+        pins=(pin(version),),
+        record=record(version=version),
+        sketches=() if ids is None else ((ACCESS, fragments(*ids)),),
+        put_runs=put,
+        drop_runs=drop,
+        state_meta={"at": version},
+    )
+
+
+def run_names(root: Path) -> set[str]:
+    folder = root / "state"
+    return {entry.name for entry in folder.iterdir()} if folder.exists() else set()
+
+
+def referenced(store: Store, query: str = "q") -> int:
+    return sum(ref.is_file for ref in store.run_refs(query))
+
+
+class Crash(BaseException):
+    """The process ends here, as far as the store can tell."""
+
+
+class FailingDisk(RealDisk):
+    """Fails at the step numbered `at`; after a `Crash` nothing works any more.
+
+    A step is one write, sync, removal, BEGIN or COMMIT. With `late`, the step takes effect first.
+    """
+
+    def __init__(self, failure: Callable[[], BaseException], *, late: bool = False) -> None:
+        super().__init__()
+        self._failure = failure
+        self._late = late
+        self.at = -1
+        self.steps: list[str] = []
+        self._is_dead = False
+
+    def arm(self, at: int) -> None:
+        self.at, self.steps = at, []
+
+    def step(self, name: str, act: Callable[[], None], half: Callable[[], None]) -> None:
+        if self._is_dead:
+            raise Crash(name)
+        self.steps.append(name)
+        if len(self.steps) - 1 != self.at:
+            act()
+            return
+        (act if self._late else half)()
+        error = self._failure()
+        self._is_dead = isinstance(error, Crash)
+        raise error
+
+    def make_folder(self, path: Path) -> None:
+        self.step("make_folder", lambda: super(FailingDisk, self).make_folder(path), _nothing)
+
+    def create(self, path: Path) -> OutputFile:
+        made: list[OutputFile] = []
+
+        def act() -> None:
+            made.append(super(FailingDisk, self).create(path))
+
+        self.step("create", act, _nothing)
+        return _FailingFile(made[0], self)
+
+    def sync_folder(self, path: Path) -> None:
+        self.step("sync_folder", lambda: super(FailingDisk, self).sync_folder(path), _nothing)
+
+    def remove(self, path: Path) -> None:
+        self.step("remove", lambda: super(FailingDisk, self).remove(path), _nothing)
+
+    def begin(self, connection: sqlite3.Connection) -> None:
+        self.step("begin", lambda: super(FailingDisk, self).begin(connection), _nothing)
+
+    def commit(self, connection: sqlite3.Connection) -> None:
+        self.step("commit", lambda: super(FailingDisk, self).commit(connection), _nothing)
+
+
+class _FailingFile:
+    def __init__(self, file: OutputFile, disk: FailingDisk) -> None:
+        self._file = file
+        self._disk = disk
+
+    def write(self, data: memoryview) -> None:
+        half = data[: len(data) // 2]
+        self._disk.step("write", lambda: self._file.write(data), lambda: self._file.write(half))
+
+    def sync(self) -> None:
+        self._disk.step("sync", self._file.sync, _nothing)
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def no_space() -> OSError:
+    return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def _nothing() -> None:
+    """Half of a step that takes effect at once or not at all."""

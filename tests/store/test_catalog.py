@@ -1,0 +1,116 @@
+"""Catalogs that cannot be written, or not now."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from impctl.errors import ImpctlError, StateCorruptError, StorageError
+from impctl.store import catalog
+from impctl.store.disk import RealDisk
+from impctl.store.faults import from_sqlite
+from impctl.store.store import Store
+from tests.store.builders import LARGE, capture, maintain, record, rows
+
+
+class _ReadOnlyDisk(RealDisk):
+    def is_writable(self, folder: Path) -> bool:
+        return False
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    path = tmp_path / ".impctl"
+    with Store.open(path) as store:
+        store.commit_capture(capture(), {"agg": [(0, rows(LARGE)), (1, rows(3))]}, record())
+    return path
+
+
+def test_a_read_only_store_can_be_read_and_says_why_it_is_not_written(root: Path) -> None:
+    before = {path: path.stat().st_mtime_ns for path in root.rglob("*")}
+    with Store.open(root, disk=_ReadOnlyDisk()) as store:
+        held = store.load("q")
+        assert held is not None
+        assert held.sketches == capture().sketches
+        assert store.load_runs("q")["agg"][0][1].equals(rows(LARGE))
+        for write in (
+            lambda: store.commit_maintain(maintain(held.generation, 1)),
+            lambda: store.forget("q"),
+            lambda: store.collect(),
+            lambda: store.add_record("q", record()),
+        ):
+            with pytest.raises(StorageError) as caught:
+                write()
+            assert caught.value.code == "store_read_only"
+            assert caught.value.exit_code == 6
+            assert caught.value.hint
+    assert {path: path.stat().st_mtime_ns for path in root.rglob("*")} == before
+
+
+def test_a_read_only_reader_sees_what_a_running_writer_committed(root: Path) -> None:
+    with Store.open(root) as writer:
+        writer.commit_maintain(maintain(1, 4))
+        with Store.open(root, disk=_ReadOnlyDisk()) as store:
+            held = store.load("q")
+    assert held is not None
+    assert held.versions == {"sales": 4}
+
+
+def test_a_folder_that_cannot_be_made_is_a_storage_error(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(StorageError) as caught:
+        Store.open(tmp_path / "file" / ".impctl")
+    assert caught.value.hint
+
+
+def test_a_catalog_locked_by_another_program_is_retryable(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(catalog, "_BUSY_MS", 50)
+    other = sqlite3.connect(root / "catalog.sqlite", isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    with Store.open(root) as store:
+        assert store.load("q") is not None
+        with pytest.raises(StorageError) as caught:
+            store.commit_maintain(maintain(1, 1, put=(("agg", 5, rows(LARGE)),)))
+        other.execute("ROLLBACK")
+        store.commit_maintain(maintain(1, 1))
+    other.close()
+    assert caught.value.code == "catalog_busy"
+    assert len(list((root / "state").iterdir())) == 1
+
+
+def test_a_full_catalog_is_a_storage_error(root: Path) -> None:
+    with Store.open(root) as store:
+        with store._catalog.reading() as connection:
+            pages = connection.execute("PRAGMA page_count").fetchone()[0]
+            connection.execute(f"PRAGMA max_page_count = {pages + 2}")
+        with pytest.raises(StorageError) as caught:
+            store.commit_maintain(maintain(1, 1, put=(("agg", 5, rows(5000)),)))
+        held = store.load("q")
+    assert caught.value.code == "disk_full"
+    assert held is not None
+    assert held.generation == 1
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        (sqlite3.SQLITE_CORRUPT, StateCorruptError),
+        (sqlite3.SQLITE_NOTADB, StateCorruptError),
+        (sqlite3.SQLITE_IOERR | 5 << 8, StorageError),
+        (sqlite3.SQLITE_FULL, StorageError),
+        (sqlite3.SQLITE_BUSY | 1 << 8, StorageError),
+        (sqlite3.SQLITE_CANTOPEN, StorageError),
+        (sqlite3.SQLITE_READONLY, StorageError),
+        (sqlite3.SQLITE_ERROR, StorageError),
+    ],
+)
+def test_sqlite_errors_become_ours(code: int, kind: type[ImpctlError]) -> None:
+    error = sqlite3.OperationalError("it failed")
+    error.sqlite_errorcode = code
+    found = from_sqlite(error, Path("catalog.sqlite"))
+    assert type(found) is kind
+    assert found.hint

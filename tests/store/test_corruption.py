@@ -1,0 +1,166 @@
+"""Damage of any kind is refused; a wrong answer is never read from it."""
+
+from __future__ import annotations
+
+import random
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from impctl.errors import ImpctlError, StateCorruptError
+from impctl.store.store import Store
+from tests.store.builders import LARGE, capture, maintain, record, rows
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    path = tmp_path / ".impctl"
+    with Store.open(path) as store:
+        runs = {"agg": [(0, rows(LARGE)), (1, rows(50))]}
+        generation = store.commit_capture(capture(), runs, record("capture"))
+        store.commit_maintain(maintain(generation, 1, (1,), put=(("agg", 2, rows(20)),)))
+    return path
+
+
+def _state_file(root: Path) -> Path:
+    (found,) = (root / "state").iterdir()
+    return found
+
+
+def test_every_altered_byte_of_a_state_file_is_noticed(root: Path) -> None:
+    path = _state_file(root)
+    whole = path.read_bytes()
+    generator = random.Random(1)
+    places = [0, 1, len(whole) // 2, len(whole) - 1, *generator.sample(range(len(whole)), 25)]
+    with Store.open(root) as store:
+        for place in places:
+            altered = bytearray(whole)
+            altered[place] ^= 1 << generator.randrange(8)
+            path.write_bytes(altered)
+            with pytest.raises(StateCorruptError, match=path.name):
+                store.load_runs("q")
+        path.write_bytes(whole)
+        assert store.load_runs("q")["agg"][0][1].equals(rows(LARGE))
+
+
+@pytest.mark.parametrize("keep", [0, 1, 4096, -4096, -1])
+def test_a_truncated_state_file_is_noticed(root: Path, keep: int) -> None:
+    path = _state_file(root)
+    path.write_bytes(path.read_bytes()[:keep])
+    with Store.open(root) as store, pytest.raises(StateCorruptError, match="length"):
+        store.load_runs("q")
+
+
+def test_a_grown_state_file_is_noticed(root: Path) -> None:
+    path = _state_file(root)
+    path.write_bytes(path.read_bytes() + b"\0")
+    with Store.open(root) as store, pytest.raises(StateCorruptError, match="length"):
+        store.load_runs("q")
+
+
+def test_a_state_file_replaced_by_a_folder_is_noticed(root: Path) -> None:
+    path = _state_file(root)
+    path.unlink()
+    path.mkdir()
+    with Store.open(root) as store, pytest.raises(StateCorruptError):
+        store.load_runs("q")
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE run SET content = zeroblob(length(content)) WHERE content IS NOT NULL",
+        "UPDATE run SET content = NULL",
+        "UPDATE run SET rows = rows + 1",
+        "DELETE FROM run WHERE sequence = 1",
+        "UPDATE run SET sequence = sequence + 10",
+    ],
+)
+def test_altered_runs_in_the_catalog_are_noticed(root: Path, statement: str) -> None:
+    _alter(root, statement)
+    with Store.open(root) as store, pytest.raises(StateCorruptError):
+        store.load_runs("q")
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE query SET sql = 'SELECT 2'",
+        "UPDATE query SET mode = 'touch'",
+        "UPDATE progress SET generation = 1",
+        "UPDATE progress SET slack_bound = 5",
+        "UPDATE progress SET assumptions = '[]'",
+        "DELETE FROM progress",
+        "UPDATE pin SET version = 0",
+        "DELETE FROM pin",
+        "DELETE FROM pin_schema",
+        "UPDATE pin_schema SET table_name = 'x'",
+        "UPDATE sketch SET bits = x'00'",
+        "UPDATE sketch SET generation = 5 WHERE generation = 2",
+        "DELETE FROM sketch WHERE generation = 2",
+        "DELETE FROM sketch",
+        "DELETE FROM sketched",
+        "UPDATE sketched SET partition_id = 'x'",
+        "DELETE FROM sketch_version",
+        "UPDATE sketch_version SET captured = 2",
+        "UPDATE partition SET content = replace(content, '601', '602')",
+        "DELETE FROM partition",
+    ],
+)
+def test_altered_rows_of_the_catalog_are_noticed(root: Path, statement: str) -> None:
+    _alter(root, statement)
+    with Store.open(root) as store, pytest.raises(StateCorruptError) as caught:
+        store.load("q")
+    assert caught.value.hint
+
+
+def test_random_damage_of_the_catalog_never_gives_a_wrong_answer(root: Path) -> None:
+    path = root / "catalog.sqlite"
+    whole = path.read_bytes()
+    expected = _everything(root)
+    generator = random.Random(7)
+    refused = 0
+    for _ in range(250):
+        altered = bytearray(whole)
+        for _ in range(generator.choice([1, 1, 4, 64])):
+            altered[generator.randrange(len(altered))] = generator.randrange(256)
+        path.write_bytes(altered)
+        try:
+            found = _everything(root)
+        except ImpctlError as error:
+            refused += error.hint is not None
+        else:
+            assert found in (expected, None)
+        for rest in root.glob("catalog.sqlite-*"):
+            rest.unlink()
+    assert refused > 20
+
+
+@pytest.mark.parametrize("content", [b"no database at all" * 500, b"\0" * 8192])
+def test_a_catalog_that_is_none_is_refused(root: Path, content: bytes) -> None:
+    (root / "catalog.sqlite").write_bytes(content)
+    with pytest.raises(StateCorruptError) as caught:
+        Store.open(root)
+    assert caught.value.code == "catalog_corrupt"
+    assert "capture" in (caught.value.hint or "")
+
+
+def _everything(root: Path) -> object:
+    """What the store answers, in comparable form; None where it has forgotten the query."""
+    with Store.open(root) as store:
+        held = store.load("q")
+        if held is None:
+            return None
+        runs = {
+            name: [(sequence, table.to_pydict()) for sequence, table in found]
+            for name, found in store.load_runs("q").items()
+        }
+        return held, repr(runs)
+
+
+def _alter(root: Path, statement: str) -> None:
+    connection = sqlite3.connect(root / "catalog.sqlite")
+    connection.execute(statement)
+    connection.commit()
+    connection.close()

@@ -1,0 +1,67 @@
+"""Formats: older ones are brought up, newer ones refused."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from impctl.errors import StateCorruptError, UsageError
+from impctl.store.format import FORMAT_VERSION, MIGRATIONS
+from impctl.store.store import Store
+from tests.store.builders import capture, record
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    path = tmp_path / ".impctl"
+    with Store.open(path) as store:
+        store.commit_capture(capture(), {}, record())
+    return path
+
+
+def _run(root: Path, statement: str) -> None:
+    connection = sqlite3.connect(root / "catalog.sqlite")
+    connection.execute(statement)
+    connection.commit()
+    connection.close()
+
+
+@pytest.mark.parametrize("create", [True, False])
+def test_a_newer_format_is_refused_with_a_hint(root: Path, create: bool) -> None:
+    _run(root, f"PRAGMA user_version = {FORMAT_VERSION + 1}")
+    with pytest.raises(UsageError, match=f"format {FORMAT_VERSION + 1}") as caught:
+        Store.open(root, create=create)
+    assert caught.value.code == "store_format_newer"
+    assert "upgrade" in (caught.value.hint or "")
+
+
+@pytest.mark.parametrize(
+    "statement",
+    ["PRAGMA application_id = 7", "PRAGMA user_version = 0", "PRAGMA user_version = -1"],
+)
+def test_a_foreign_database_is_refused(root: Path, statement: str) -> None:
+    _run(root, statement)
+    with pytest.raises(StateCorruptError):
+        Store.open(root)
+
+
+def test_a_creation_that_was_cut_short_is_finished(tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    root.mkdir()
+    (root / "catalog.sqlite").touch()
+    with Store.open(root, create=False) as store:
+        assert store.queries() == ()
+    assert (root / "catalog.sqlite").stat().st_size == 0
+    with Store.open(root) as store:
+        store.commit_capture(capture(), {}, record())
+    with Store.open(root) as store:
+        assert store.queries() == ("q",)
+
+
+def test_migrations_are_numbered_without_gaps() -> None:
+    folder = Path(__file__).parents[2] / "impctl" / "store" / "migrations"
+    numbers = sorted(int(path.name[1:5]) for path in folder.glob("v[0-9]*.py"))
+    assert numbers == list(range(1, FORMAT_VERSION + 1))
+    assert len(MIGRATIONS) == FORMAT_VERSION

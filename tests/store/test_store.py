@@ -1,0 +1,350 @@
+"""The public store: what goes in comes out, together or not at all."""
+
+from __future__ import annotations
+
+import sqlite3
+import stat
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from impctl.data.schema import DOUBLE, STRING, decimal
+from impctl.errors import ImpctlError, RetryableError, StateCorruptError, StorageError
+from impctl.sketch.fragments import FragmentSet
+from impctl.sketch.partition import RangePartition
+from impctl.store.records import StoredSketch
+from impctl.store.store import Store
+from tests.store.builders import (
+    ACCESS,
+    LARGE,
+    PARTITION,
+    capture,
+    fragments,
+    maintain,
+    pin,
+    record,
+    referenced,
+    rows,
+    run_names,
+)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return tmp_path / ".impctl"
+
+
+def test_capture_comes_back_as_it_went_in(root: Path) -> None:
+    given = capture()
+    with Store.open(root) as store:
+        assert store.commit_capture(given, {}, record("capture")) == 1
+    with Store.open(root, create=False) as store:
+        held = store.load("q")
+        assert held is not None
+        assert store.queries() == ("q",)
+    assert (held.query, held.fingerprint, held.sql, held.mode) == ("q", "f-1", "SELECT 1", "exact")
+    assert held.pins == given.pins
+    assert held.sketches == given.sketches
+    assert held.assumptions == given.assumptions
+    assert held.state_meta == {"operators": [1, 2]}
+    assert held.has_state
+    assert held.generation == 1
+    assert held.captured_at == held.maintained_at > 0
+    assert held.versions == {"sales": 0}
+
+
+@pytest.mark.parametrize(
+    "partition",
+    [
+        RangePartition("t", "d", DOUBLE, (float("-inf"), -0.1, 1e-320, 0.1, float("inf"))),
+        RangePartition("t", "s", STRING, ("", "a\n\"'", "ü", "\U0001f600")),
+        RangePartition("t", "w", decimal(38, 2), (-(10**37), 2**53 + 1, 10**37)),
+        RangePartition("t", "b", STRING, (b"\x00", b"\xff\xfe")),
+        RangePartition("t", "n", STRING, ()),
+    ],
+)
+def test_partitions_come_back_exactly(root: Path, partition: RangePartition) -> None:
+    sketch = StoredSketch("t#1", "t", "x", partition, FragmentSet.of([0], partition.size))
+    given = replace(capture(), pins=(pin(3, "t"),), sketches=(sketch,))
+    with Store.open(root) as store:
+        store.commit_capture(given, {}, record())
+        held = store.load("q")
+    assert held is not None
+    assert held.sketches == (sketch,)
+    assert [type(b) for b in held.sketches[0].partition.boundaries] == [
+        type(b) for b in partition.boundaries
+    ]
+
+
+def test_absent_store_looks_empty_and_stays_absent(root: Path) -> None:
+    assert not Store.exists(root)
+    with Store.open(root, create=False) as store:
+        assert store.load("q") is None
+        assert store.queries() == ()
+        assert store.history("q") == ()
+        assert store.load_runs("q") == {}
+        assert store.sketch_at("q", {"sales": 0}) is None
+        with pytest.raises(StorageError) as caught:
+            store.commit_capture(capture(), {}, record())
+    assert caught.value.hint
+    assert not root.exists()
+
+
+def test_files_are_private(root: Path) -> None:
+    with Store.open(root) as store:
+        store.commit_capture(capture(), {"agg": [(0, rows(LARGE))]}, record())
+        modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in [root, *root.rglob("*")]}
+    folders = {name: mode for name, mode in modes.items() if name in (".impctl", "state")}
+    assert set(folders.values()) == {0o700}
+    assert {mode for name, mode in modes.items() if name not in folders} == {0o600}
+    assert "catalog.sqlite-wal" in modes
+
+
+@pytest.mark.parametrize("count", [0, 1, 5, 1000, LARGE, 3 * LARGE + 1])
+def test_runs_come_back_as_they_went_in(root: Path, count: int) -> None:
+    given = rows(count)
+    with Store.open(root) as store:
+        store.commit_capture(capture(), {"agg": [(4, given), (2, rows(3))]}, record())
+        found = store.load_runs("q")
+        refs = store.run_refs("q")
+    assert list(found) == ["agg"]
+    assert [sequence for sequence, _ in found["agg"]] == [2, 4]
+    assert found["agg"][1][1].equals(given)
+    assert [(ref.sequence, ref.rows, ref.is_file) for ref in refs] == [
+        (2, 3, False),
+        (4, count, count >= LARGE),
+    ]
+
+
+def test_chunked_and_sliced_rows_are_stored_whole(root: Path) -> None:
+    given = pa.concat_tables([rows(LARGE, 1).slice(7), rows(5, 2)])
+    with Store.open(root) as store:
+        store.commit_capture(
+            capture(), {"a": [(0, given)], "b": [(0, rows(9).slice(3, 2))]}, record()
+        )
+        found = store.load_runs("q")
+    assert found["a"][0][1].equals(given)
+    assert all(column.num_chunks == 1 for column in found["a"][0][1].itercolumns())
+    assert found["b"][0][1].equals(rows(9).slice(3, 2))
+
+
+def test_maintain_moves_sketch_state_and_version_together(root: Path) -> None:
+    with Store.open(root) as store:
+        first = store.commit_capture(capture(), {"agg": [(0, rows(5))]}, record("capture"))
+        change = maintain(first, 7, (1, 2, 3), put=(("agg", 1, rows(2, 1)), ("top", 0, rows(1))))
+        second = store.commit_maintain(change)
+        held = store.load("q")
+        found = store.load_runs("q")
+    assert held is not None
+    assert second == held.generation == first + 1
+    assert held.versions == {"sales": 7}
+    assert held.sketches[0].fragments == fragments(1, 2, 3)
+    assert held.sketches[0].partition == PARTITION
+    assert held.state_meta == {"at": 7}
+    assert held.assumptions == capture().assumptions
+    assert [sequence for sequence, _ in found["agg"]] == [0, 1]
+    assert found["top"][0][1].equals(rows(1))
+
+
+def test_dropped_and_replaced_files_are_removed_at_once(root: Path) -> None:
+    with Store.open(root) as store:
+        runs = {"agg": [(0, rows(LARGE)), (1, rows(LARGE, 1)), (2, rows(LARGE, 2))]}
+        generation = store.commit_capture(capture(), runs, record())
+        assert len(run_names(root)) == 3
+        mapped = store.load_runs("q")["agg"][0][1]
+        change = maintain(generation, 1, put=(("agg", 1, rows(LARGE, 9)),), drop=(("agg", 0),))
+        store.commit_maintain(change)
+        found = store.load_runs("q")["agg"]
+        assert len(run_names(root)) == 2
+        assert mapped.equals(rows(LARGE))  # a mapped run outlives its name
+    assert [sequence for sequence, _ in found] == [1, 2]
+    assert found[0][1].equals(rows(LARGE, 9))
+
+
+def test_a_run_may_be_dropped_and_put_in_one_commit(root: Path) -> None:
+    with Store.open(root) as store:
+        generation = store.commit_capture(capture(), {"agg": [(0, rows(LARGE))]}, record())
+        change = maintain(generation, 1, put=(("agg", 0, rows(4)),), drop=(("agg", 0),))
+        store.commit_maintain(change)
+        assert store.load_runs("q")["agg"][0][1].equals(rows(4))
+    assert run_names(root) == set()
+
+
+def test_another_writer_in_between_is_noticed(root: Path) -> None:
+    with Store.open(root) as store, Store.open(root) as other:
+        generation = store.commit_capture(capture(), {}, record())
+        other.commit_maintain(maintain(generation, 1, (1,)))
+        with pytest.raises(RetryableError, match="generation 2") as caught:
+            store.commit_maintain(maintain(generation, 2, (0,), put=(("a", 0, rows(LARGE)),)))
+        held = store.load("q")
+    assert caught.value.code == "generation_moved"
+    assert held is not None
+    assert held.versions == {"sales": 1}
+    assert run_names(root) == set()
+
+
+def test_a_forgotten_and_recaptured_query_never_repeats_a_generation(root: Path) -> None:
+    with Store.open(root) as store:
+        old = store.commit_capture(capture(), {}, record())
+        assert store.forget("q")
+        new = store.commit_capture(capture(version=5), {}, record())
+        assert new > old
+        with pytest.raises(RetryableError):
+            store.commit_maintain(maintain(old, 1, (0,)))
+
+
+def test_forget_removes_everything(root: Path) -> None:
+    with Store.open(root) as store:
+        store.commit_capture(capture(), {"agg": [(0, rows(LARGE))]}, record())
+        store.commit_capture(capture("other"), {"agg": [(0, rows(LARGE))]}, record())
+        assert store.forget("q")
+        assert not store.forget("q")
+        assert store.queries() == ("other",)
+        assert store.load("q") is None
+        assert store.history("q") == ()
+        assert len(run_names(root)) == referenced(store, "other") == 1
+        assert store.load_runs("other")["agg"][0][1].equals(rows(LARGE))
+
+
+def test_several_queries_move_in_one_transaction_or_none_does(root: Path) -> None:
+    with Store.open(root) as store:
+        one = store.commit_capture(capture("one"), {}, record())
+        two = store.commit_capture(capture("two"), {}, record())
+        changes = [
+            maintain(one, 1, (0,), put=(("a", 0, rows(2)),), query="one"),
+            maintain(two + 5, 1, (0,), put=(("a", 0, rows(3)),), query="two"),
+        ]
+        with pytest.raises(RetryableError):
+            store.commit_maintain_all(changes)
+        assert store.load("one").versions == {"sales": 0}  # type: ignore[union-attr]
+        changes[1] = replace(changes[1], expected_generation=two)
+        assert store.commit_maintain_all(changes) == (one + 1, two + 1)
+        assert store.load_runs("one")["a"][0][1].num_rows == 2
+        assert store.load_runs("two")["a"][0][1].num_rows == 3
+
+
+def test_recapture_replaces_state_and_keeps_old_versions_usable(root: Path) -> None:
+    with Store.open(root) as store:
+        first = store.commit_capture(capture(), {"agg": [(0, rows(LARGE))]}, record())
+        store.commit_maintain(maintain(first, 1, (1,)))
+        store.commit_capture(capture(version=2, ids=(0,)), {"new": [(0, rows(2))]}, record())
+        assert list(store.load_runs("q")) == ["new"]
+        assert [
+            store.sketch_at("q", {"sales": v})[0].fragments.ids  # type: ignore[index]
+            for v in (0, 1, 2)
+        ] == [(2, 3), (1,), (0,)]
+    assert run_names(root) == set()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"fingerprint": "f-2"}, {"pins": (pin(2, table_id="t-2"),)}],
+    ids=["another query", "another table"],
+)
+def test_recapture_of_something_else_forgets_old_versions(
+    root: Path, change: dict[str, object]
+) -> None:
+    with Store.open(root) as store:
+        store.commit_capture(capture(), {}, record())
+        store.commit_capture(replace(capture(version=2), **change), {}, record())  # type: ignore[arg-type]
+        assert store.sketch_at("q", {"sales": 0}) is None
+        assert store.sketch_at("q", {"sales": 2}) is not None
+
+
+def test_sketch_at_finds_unchanged_sketches_and_ignores_other_tables(root: Path) -> None:
+    with Store.open(root) as store:
+        generation = store.commit_capture(capture(ids=(1,)), {}, record())
+        for version, ids in ((1, None), (2, (1,)), (3, (1, 2)), (5, None)):
+            generation = store.commit_maintain(maintain(generation, version, ids))
+        found = {
+            version: store.sketch_at("q", {"sales": version, "other": 9}) for version in range(7)
+        }
+        assert store.sketch_at("q", {"other": 1}) is None
+    ids_at = {v: None if s is None else s[0].fragments.ids for v, s in found.items()}
+    assert ids_at == {0: (1,), 1: (1,), 2: (1,), 3: (1, 2), 4: None, 5: (1, 2), 6: None}
+    connection = sqlite3.connect(root / "catalog.sqlite")
+    assert connection.execute("SELECT count(*) FROM sketch").fetchone() == (2,)
+    connection.close()
+
+
+def test_history_is_newest_first_and_outlives_recapture(root: Path) -> None:
+    with Store.open(root) as store:
+        generation = store.commit_capture(capture(), {}, record("capture"))
+        store.commit_maintain(maintain(generation, 1))
+        store.amend_record("q", replace(record("exact", 1), commit_ms=0.25))
+        store.add_record("q", record("none", 1))
+        store.commit_capture(capture(version=1), {}, record("recapture", 1))
+        store.add_record("unknown", record("none"))
+    with Store.open(root, create=False) as store:
+        found = store.history("q")
+        assert [entry.action for entry in found] == ["recapture", "none", "exact", "capture"]
+        assert found[2].commit_ms == 0.25
+        assert found[0] == record("recapture", 1)
+        assert store.history("q", 1) == found[:1]
+
+
+def test_readers_see_the_last_commit_while_a_writer_is_at_work(root: Path) -> None:
+    with Store.open(root) as writer, Store.open(root, create=False) as reader:
+        generation = writer.commit_capture(capture(), {}, record())
+        with writer.lock(1), writer._catalog.writing():
+            held = reader.load("q")
+        assert held is not None
+        assert held.generation == generation
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        ({"sketches": (("sales#9", fragments(0)),)}, "access_unknown"),
+        ({"sketches": ((ACCESS, FragmentSet.of([0], 99)),)}, "sketch_size"),
+        ({"drop_runs": (("agg", 17),)}, "run_unknown"),
+        ({"pins": ()}, "pins_differ"),
+        ({"pins": (pin(1, table_id="t-2"),)}, "pins_differ"),
+        ({"pins": (pin(1), pin(1, "other"))}, "pins_differ"),
+    ],
+)
+def test_what_does_not_fit_the_capture_is_refused_whole(
+    root: Path, change: dict[str, object], code: str
+) -> None:
+    with Store.open(root) as store:
+        generation = store.commit_capture(capture(), {"agg": [(0, rows(3))]}, record())
+        before = store.load("q")
+        wrong = replace(maintain(generation, 1, (0,), put=(("agg", 1, rows(LARGE)),)), **change)  # type: ignore[arg-type]
+        with pytest.raises(ImpctlError) as caught:
+            store.commit_maintain(wrong)
+        assert caught.value.code == code
+        assert store.load("q") == before
+        assert len(store.run_refs("q")) == 1
+    assert run_names(root) == set()
+
+
+def test_a_commit_writes_in_proportion_to_the_change(root: Path) -> None:
+    with Store.open(root) as store:
+        runs = {"agg": [(0, rows(20 * LARGE))], "small": [(i, rows(2000, i)) for i in range(50)]}
+        generation = store.commit_capture(capture(), runs, record())
+        log = root / "catalog.sqlite-wal"
+        store.collect()
+        assert log.stat().st_size == 0
+        store.commit_maintain(maintain(generation, 1, (0, 1), put=(("agg", 1, rows(10)),)))
+        assert log.stat().st_size < 60_000
+        assert len(run_names(root)) == 1
+
+
+def test_use_after_close_is_a_plain_error(root: Path) -> None:
+    store = Store.open(root)
+    store.close()
+    with pytest.raises(StorageError):
+        store.load("q")
+
+
+def test_load_runs_says_which_file_is_missing(root: Path) -> None:
+    with Store.open(root) as store:
+        store.commit_capture(capture(), {"agg": [(0, rows(LARGE))]}, record())
+        name = run_names(root).pop()
+        (root / "state" / name).unlink()
+        with pytest.raises(StateCorruptError, match=name) as caught:
+            store.load_runs("q")
+    assert "`q`" in caught.value.message
+    assert "capture" in (caught.value.hint or "")
