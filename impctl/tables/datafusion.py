@@ -1,9 +1,11 @@
 """Typed expressions as SQL text for deltalake's engine (DataFusion), with Spark's meaning.
 
-Law: the text computes what Spark computes, or fails where Spark fails; what cannot be promised is
-refused by name. DataFusion differs in silence (integer arithmetic wraps, `/` truncates, `1.1` is a
-double), so every step is spelled out with casts, integer arithmetic runs in decimals, and a
-predicate on which file statistics may mislead (NaN, wide decimals) is kept from skipping files.
+Law: the text computes the value that Spark computes; what cannot be promised is refused by name.
+DataFusion differs in silence (integer arithmetic wraps, `/` truncates, `1.1` is a double), so every
+step is spelled out with casts, integer arithmetic runs in decimals, and a predicate on which file
+statistics may mislead (NaN, wide decimals) is kept from skipping files. A stored value that does
+not fit fails as in Spark; an overflow halfway inside a condition may be passed over, because
+DataFusion drops casts there: the exact value is then compared.
 Out of scope: reading the SQL text (`tables.update_sql`).
 """
 

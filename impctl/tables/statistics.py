@@ -81,13 +81,16 @@ def column_statistics(snapshot: Snapshot, column: ColumnName) -> ColumnStatistic
     bounds = file_bounds(snapshot, found.name)
     counts = [bound.null_count for bound in bounds]
     filled = [bound for bound in bounds if not bound.is_all_null]
+    minimum = _extreme([bound.minimum for bound in filled], min)
+    maximum = _extreme([bound.maximum for bound in filled], max)
+    is_known = None not in (minimum, maximum) and None not in counts
     is_whole = found.type.kind in _EXACT_KINDS or found.name in snapshot.partition_columns
     return ColumnStatistics(
-        _extreme([bound.minimum for bound in filled], min),
-        _extreme([bound.maximum for bound in filled], max),
+        minimum,
+        maximum,
         None if None in counts else sum(count for count in counts if count is not None),
         any(bound.may_be_nan for bound in bounds),
-        is_whole and not snapshot.deletions and bool(filled),
+        is_known and is_whole and not snapshot.deletions,
     )
 
 

@@ -40,6 +40,7 @@ _ROW_FAILURES = (
     "can't cast",
     "out of range",
     "too large to store",
+    "too small to store",
     "division by zero",
     "divide by zero",
     "dividebyzero",

@@ -1,0 +1,270 @@
+"""Update expressions computed by deltalake equal impctl's own, which follow Spark."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import write_deltalake
+
+from impctl.data.schema import Schema
+from impctl.data.vector import Vector, from_arrow
+from impctl.errors import EvaluationError, UnsupportedError
+from impctl.expr.cast import cast
+from impctl.expr.evaluate import evaluate, truth
+from impctl.plan.nodes import Project, Scan, Select
+from impctl.plan.parse import parse_query
+from impctl.tables.arrow_types import arrow_type
+from impctl.tables.rows import read_rows
+from impctl.tables.snapshot import Snapshot
+from impctl.tables.source import open_source
+from impctl.tables.updates import UpdateKind, UpdateRequest, apply_update
+
+NAN = float("nan")
+ROWS = pa.table(
+    {
+        "i": pa.array([0, 1, -7, 2**31 - 1, -(2**31), None, 29, 1299], pa.int32()),
+        "l": pa.array([0, 3, -9, 2**62, -(2**63), 5, None, 57], pa.int64()),
+        "m": pa.array(
+            [Decimal(t) for t in ("0", "1.15", "-2.25", "99999999.99", "0.01", "-0.01", "7")]
+            + [None],
+            pa.decimal128(10, 2),
+        ),
+        "f": [0.0, -0.0, 1.5, NAN, None, float("inf"), -2.5, 1e300],
+        "s": ["", "a", "it's", None, "b%", "5", "é", "a_b"],
+        "b": [True, False, None, True, False, None, True, False],
+        "d": pa.array([0, 1, -1, 19000, None, 2932896, -719162, 7], pa.int32()).cast(pa.date32()),
+        "row": list(range(8)),
+    }
+)
+
+CONDITIONS = [
+    "i = 1",
+    "i <> 1 AND l > 0",
+    "NOT (i > 1) OR b",
+    "b",
+    "i IS NULL",
+    "i IN (1, 29, 1299)",
+    "i NOT IN (1, 29)",
+    "i BETWEEN -7 AND 29",
+    "l > i",
+    "l = 4611686018427387904",
+    "i > 3000000000",
+    "i = 29.0",
+    "m > 1.1",
+    "m >= 1.15",
+    "m = i",
+    "m * 2 > 2.3",
+    "f = 0",
+    "f < 0",
+    "f > 1e200",
+    "f >= 1.5",
+    "f = f",
+    "f <> 0",
+    "f > m",
+    "f <=> f",
+    "s <=> s",
+    "s = 'a'",
+    "s > 'a'",
+    "s = 'it\\'s'",
+    "s LIKE 'a%'",
+    "s NOT LIKE '%_b'",
+    "s IN ('a', 'é')",
+    "d > DATE '2000-01-01'",
+    "d = '1970-01-02'",
+    "d IS NOT NULL AND d < DATE '1970-01-01'",
+    "i % 2 = 1",
+    "i / 2 > 10",
+    "CASE WHEN i > 0 THEN b ELSE f > 0 END",
+    "coalesce(b, i > 0)",
+    "cast(f AS bigint) = 1",
+    "1 / 2 > 0.4",
+]
+
+REFUSED = [
+    "i IN (1, NULL)",
+    "f = cast('NaN' AS double)",
+    "s > 1",
+    "upper(s) = 'A'",
+    "i / i = 1",
+    "m / 3 > 1",
+    "f % i = 1",
+    "s LIKE 'a\\\\_b'",
+]
+
+VALUES = [
+    ("i", "i * 1.1"),
+    ("i", "i + 1"),
+    ("i", "i * 2"),
+    ("i", "-i"),
+    ("i", "i % 7"),
+    ("i", "i div 7"),
+    ("i", "i / 3"),
+    ("i", "m"),
+    ("i", "m * 1.5"),
+    ("i", "l"),
+    ("i", "f"),
+    ("i", "NULL"),
+    ("i", "coalesce(i, 0) - 1"),
+    ("i", "CASE WHEN s = 'a' THEN 7 WHEN b THEN l END"),
+    ("i", "cast(m AS int) * 10"),
+    ("l", "l * 2"),
+    ("l", "l + i"),
+    ("l", "l - 1"),
+    ("l", "l * l"),
+    ("l", "i * 1000000"),
+    ("l", "cast(i AS bigint) * 3000000000"),
+    ("m", "m * 1.155"),
+    ("m", "m + 0.005"),
+    ("m", "m - i"),
+    ("m", "m * 100"),
+    ("m", "-m"),
+    ("m", "m % 2"),
+    ("m", "i"),
+    ("m", "1.005"),
+    ("f", "f * 1.1"),
+    ("f", "f + i"),
+    ("f", "f / 3"),
+    ("f", "i / 3"),
+    ("f", "m"),
+    ("f", "l"),
+    ("f", "-f"),
+    ("f", "f * 1e10"),
+    ("s", "'x'"),
+    ("s", "coalesce(s, 'none')"),
+    ("b", "i > 0"),
+    ("b", "NOT b"),
+    ("d", "DATE '2024-02-29'"),
+    ("d", "CASE WHEN i = 1 THEN d END"),
+]
+
+
+def make(path: Path) -> str:
+    write_deltalake(str(path), ROWS, configuration={"delta.enableChangeDataFeed": "true"})
+    return str(path)
+
+
+def columns_of(scan: Scan, schema: Schema, data: pa.Table) -> dict[str, Vector]:
+    found = {}
+    for attribute in scan.attributes:
+        column = schema.find(attribute.name)
+        assert column is not None
+        found[attribute.id] = from_arrow(data.column(column.name), column.type)
+    return found
+
+
+def matching_rows(snapshot: Snapshot, condition: str, data: pa.Table) -> set[int]:
+    """Rows for which impctl's own evaluator finds the condition true."""
+    root = parse_query(f"SELECT row FROM t WHERE {condition}", {"t": snapshot.schema}).root
+    assert isinstance(root, Project)
+    if isinstance(root.child, Scan):
+        return set(data.column("row").to_pylist())
+    assert isinstance(root.child, Select)
+    assert isinstance(root.child.child, Scan)
+    columns = columns_of(root.child.child, snapshot.schema, data)
+    found = truth(root.child.predicate, columns, len(data))
+    assert not found.is_unsure.any()
+    rows = data.column("row").to_pylist()
+    return {row for row, ok in zip(rows, found.may_true, strict=True) if ok}
+
+
+@pytest.mark.parametrize("condition", CONDITIONS)
+def test_delete_hits_the_rows_spark_would(tmp_path: Path, condition: str) -> None:
+    source = open_source("t", make(tmp_path / "t"))
+    snapshot = source.snapshot()
+    data = read_rows(snapshot, snapshot.schema.names)
+    request = UpdateRequest("t", UpdateKind.DELETE, where=condition)
+    try:
+        expected = matching_rows(snapshot, condition, data)
+    except EvaluationError:
+        with pytest.raises(EvaluationError):
+            apply_update(source, request)
+        return
+    done = apply_update(source, request)
+    left = read_rows(open_source("t", source.path).snapshot(), ["row"]).column(0).to_pylist()
+    assert set(range(8)) - set(left) == expected
+    assert done.deleted == len(expected)
+
+
+def test_overflow_inside_a_condition_is_passed_over_with_the_exact_value(tmp_path: Path) -> None:
+    """Spark fails on the row that holds the greatest int; its sum is compared all the same."""
+    source = open_source("t", make(tmp_path / "t"))
+    apply_update(source, UpdateRequest("t", UpdateKind.DELETE, where="i + 1 > 2"))
+    assert [row["i"] for row in read_all(source.path)] == [0, 1, -7, -(2**31), None]
+
+
+@pytest.mark.parametrize("condition", REFUSED)
+def test_what_cannot_be_promised_is_refused(tmp_path: Path, condition: str) -> None:
+    source = open_source("t", make(tmp_path / "t"))
+    with pytest.raises(UnsupportedError) as caught:
+        apply_update(source, UpdateRequest("t", UpdateKind.DELETE, where=condition))
+    assert caught.value.exit_code == 3
+    assert caught.value.hint
+    assert open_source("t", source.path).version == 0
+
+
+@pytest.mark.parametrize(
+    ("target", "value"), [("i", "'5'"), ("s", "f"), ("m", "f"), ("b", "i"), ("d", "i"), ("s", "d")]
+)
+def test_values_spark_would_not_store_alike_are_refused(
+    tmp_path: Path, target: str, value: str
+) -> None:
+    source = open_source("t", make(tmp_path / "t"))
+    request = UpdateRequest("t", UpdateKind.UPDATE, assignments={target: value})
+    with pytest.raises(UnsupportedError, match="An update of table `t` cannot use"):
+        apply_update(source, request)
+
+
+@pytest.mark.parametrize(("target", "value"), VALUES)
+def test_update_stores_the_value_spark_would(tmp_path: Path, target: str, value: str) -> None:
+    path = make(tmp_path / "t")
+    original = read_all(path)
+    raised = 0
+    for row in range(8):
+        expected = expected_value(open_source("t", path).snapshot(), target, value, row)
+        request = UpdateRequest(
+            "t", UpdateKind.UPDATE, where=f"row = {row}", assignments={target.upper(): value}
+        )
+        if expected is None:
+            raised += 1
+            with pytest.raises(EvaluationError):
+                apply_update(open_source("t", path), request)
+            continue
+        assert apply_update(open_source("t", path), request).updated == 1
+        after = read_all(path)[row]
+        stored = from_arrow(pa.array([after[target]], expected[1]), expected[0].type)
+        assert shown(stored) == shown(expected[0]), row
+        assert str({**after, target: None}) == str({**original[row], target: None})
+    assert raised < 8
+
+
+def read_all(path: str) -> list[dict[str, Any]]:
+    """All rows, in the order of `row`."""
+    snapshot = open_source("t", path).snapshot()
+    rows = read_rows(snapshot, snapshot.schema.names).to_pylist()
+    return sorted(rows, key=lambda row: int(row["row"]))
+
+
+def shown(vector: Vector) -> str:
+    return repr(vector.values[0]) if vector.validity()[0] else "NULL"
+
+
+def expected_value(
+    snapshot: Snapshot, target: str, value: str, row: int
+) -> tuple[Vector, pa.DataType] | None:
+    """What impctl's own evaluator makes of the value on one row; None where it fails."""
+    data = read_rows(snapshot, snapshot.schema.names)
+    data = data.filter(pa.array([found == row for found in data.column("row").to_pylist()]))
+    column = snapshot.column(target)
+    root = parse_query(f"SELECT {value} AS v FROM t", {"t": snapshot.schema}).root
+    assert isinstance(root, Project)
+    assert isinstance(root.child, Scan)
+    columns = columns_of(root.child, snapshot.schema, data)
+    try:
+        computed = evaluate(root.outputs[0].expr, columns, 1)
+        return cast(computed, column.type), arrow_type(column.type)
+    except EvaluationError:
+        return None

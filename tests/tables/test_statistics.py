@@ -1,0 +1,155 @@
+"""Bounds from file statistics: never tighter than the rows."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from impctl.data.vector import from_arrow
+from impctl.tables.rows import read_rows
+from impctl.tables.snapshot import Snapshot
+from impctl.tables.source import open_source
+from impctl.tables.statistics import column_statistics, file_bounds
+from tests.tables.bags import fixture_table
+
+LONG_TEXT = "é" * 40
+
+
+def write(path: Path, **columns: pa.Array) -> Snapshot:
+    """One file per row."""
+    data = pa.table(columns)
+    data = data.append_column("file", pa.array(range(len(data)), pa.int32()))
+    write_deltalake(str(path), data, partition_by=["file"])
+    return open_source("t", str(path)).snapshot()
+
+
+def check_sound(snapshot: Snapshot, column: str) -> None:
+    """Every value lies within its file's bounds, every NULL and NaN is allowed for."""
+    kind = snapshot.column(column).type
+    for file, bounds in zip(snapshot.files, file_bounds(snapshot, column), strict=True):
+        vector = from_arrow(read_rows(snapshot, [column], [file]).column(0), kind)
+        for at, ok in enumerate(vector.validity()):
+            value: Any = vector.values[at].as_py() if vector.is_textual else vector.values[at]
+            if not ok:
+                assert bounds.may_hold_null
+                continue
+            assert not bounds.is_all_null
+            if value != value:
+                assert bounds.may_be_nan
+                continue
+            assert bounds.minimum is None or bounds.minimum <= value
+            assert bounds.maximum is None or value <= bounds.maximum
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        pa.array([1, -(2**63), 2**63 - 1, None]),
+        pa.array([1, -128, 127, None], pa.int8()),
+        pa.array([True, False, None]),
+        pa.array([0, -719162, 2932896, None], pa.int32()).cast(pa.date32()),
+        pa.array([123456, -999, -1, 10413792000000001, None], pa.timestamp("us", tz="UTC")),
+        pa.array([123456, -999, -1, None], pa.timestamp("us")),
+        pa.array([0.1, -0.1, -0.0, float("nan"), float("inf"), -float("inf"), 5e-324, None]),
+        pa.array([0.1, -3.3, 1e38, float("nan"), None], pa.float32()),
+        pa.array(["a", "", LONG_TEXT, "x" * 31, "x" * 32, "\U0010ffff" * 70, None]),
+        pa.array([b"a", b"\xff", None]),
+    ],
+    ids=str,
+)
+def test_bounds_hold_every_value(tmp_path: Path, values: pa.Array) -> None:
+    check_sound(write(tmp_path / "t", v=values), "v")
+
+
+@pytest.mark.parametrize(("precision", "scale"), [(5, 2), (18, 0), (22, 2), (38, 0), (38, 10)])
+def test_bounds_hold_every_decimal(tmp_path: Path, precision: int, scale: int) -> None:
+    random = np.random.default_rng(precision * 100 + scale)
+    digits = [int(random.integers(1, precision + 1)) for _ in range(60)]
+    texts = ["".join(str(random.integers(1, 10)) for _ in range(count)) for count in digits]
+    signs = random.choice([-1, 1], len(texts)).tolist()
+    values = [sign * Decimal(text).scaleb(-scale) for text, sign in zip(texts, signs, strict=True)]
+    kind = pa.decimal128(precision, scale)
+    snapshot = write(tmp_path / "t", v=pa.array([Decimal(0), *values], kind))
+    check_sound(snapshot, "v")
+    # Sign facts rest on a stated sign being the true one.
+    for file, bounds in zip(snapshot.files, file_bounds(snapshot, "v"), strict=True):
+        value = read_rows(snapshot, ["v"], [file]).column(0)[0].as_py()
+        if bounds.minimum is not None and value >= 0:
+            assert bounds.minimum >= 0  # type: ignore[operator]  # decimals are integers here
+
+
+def test_statistics_of_a_whole_table(tmp_path: Path) -> None:
+    snapshot = write(tmp_path / "t", v=pa.array([3, 1, None, 2]))
+    found = column_statistics(snapshot, "V")
+    assert (found.minimum, found.maximum, found.null_count) == (1, 3, 1)
+    assert (found.may_be_nan, found.is_exact) == (False, True)
+    assert column_statistics(snapshot, "file").maximum == 3
+
+
+def test_a_file_without_statistics_makes_bounds_unknown(tmp_path: Path) -> None:
+    path = str(tmp_path / "t")
+    write_deltalake(path, pa.table({"v": [1]}))
+    write_deltalake(
+        path,
+        pa.table({"v": [5], "w": [1]}),
+        mode="append",
+        schema_mode="merge",
+        configuration=None,
+    )
+    snapshot = open_source("t", path).snapshot()
+    assert column_statistics(snapshot, "v").maximum == 5
+    found = column_statistics(snapshot, "w")
+    assert (found.minimum, found.null_count, found.is_exact) == (None, None, False)
+
+
+def test_no_statistics_at_all() -> None:
+    snapshot = open_source("t", str(fixture_table("delta-0.8.0-partitioned"))).snapshot()
+    found = column_statistics(snapshot, "value")
+    assert (found.minimum, found.maximum, found.null_count) == (None, None, None)
+    year = column_statistics(snapshot, "year")
+    assert (year.minimum, year.maximum, year.null_count) == ("2020", "2021", 0)
+
+
+def test_null_partition_is_null_only() -> None:
+    snapshot = open_source("t", str(fixture_table("delta-0.8.0-null-partition"))).snapshot()
+    found = column_statistics(snapshot, "k")
+    assert (found.minimum, found.maximum) == ("A", "A")
+    assert found.null_count
+
+
+def test_deletion_vectors_leave_bounds_but_no_exactness() -> None:
+    snapshot = open_source("t", str(fixture_table("table-with-dv-small"))).snapshot()
+    found = column_statistics(snapshot, "value")
+    assert (found.minimum, found.maximum, found.null_count) == (0, 9, 0)
+    assert not found.is_exact
+
+
+def test_mapped_columns_have_statistics() -> None:
+    snapshot = open_source("t", str(fixture_table("table_with_column_mapping"))).snapshot()
+    found = column_statistics(snapshot, "Super Name")
+    assert found.minimum == "Anthony Johnson"
+    assert column_statistics(snapshot, "Company Very Short").null_count == 0
+
+
+def test_empty_table_has_no_bounds(tmp_path: Path) -> None:
+    path = str(tmp_path / "t")
+    write_deltalake(path, pa.table({"v": [1]}))
+    DeltaTable(path).delete()
+    found = column_statistics(open_source("t", path).snapshot(), "v")
+    assert (found.minimum, found.maximum, found.null_count) == (None, None, 0)
+
+
+def test_timestamps_are_widened_by_a_millisecond(tmp_path: Path) -> None:
+    at = datetime(2020, 1, 1, 0, 0, 0, 123456, tzinfo=UTC)
+    snapshot = write(tmp_path / "t", v=pa.array([at], pa.timestamp("us", tz="UTC")))
+    found = column_statistics(snapshot, "v")
+    assert found.minimum is not None
+    assert found.maximum is not None
+    assert int(found.maximum) - int(found.minimum) == 2000
