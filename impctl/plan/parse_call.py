@@ -138,25 +138,11 @@ def arguments_of(node: exp.Expression) -> list[exp.Expression]:
     return [node.this.this] if isinstance(node, exp.Any) else list(node.expressions)
 
 
-def is_suffixed(text: SqlText, node: exp.Expression) -> bool:
-    """Whether a cast is really a number with a type suffix, such as `5L`."""
-    inner = node.this
-    if not isinstance(inner, exp.Literal):
-        return False
-    span = text.span_of(inner)
-    return (
-        span is not None
-        and text.sql[span.start].isdigit() | (text.sql[span.start] == ".")
-        and (text.sql[span.end - 1].isalpha())
-    )
-
-
 def _cast(reader: ExprReader, node: exp.Cast, span: Span | None) -> Expr:
     text = reader.text
-    if is_suffixed(text, node):
-        place = text.span_of(node.this)
-        if place is not None:
-            return parse_literal.number(text, place)
+    number = parse_literal.number(text, node)
+    if number is not None:
+        return number
     for option in ("format", "default"):
         if node.args.get(option) is not None:
             raise text.unsupported(f"CAST with {option.upper()}", node)
@@ -165,11 +151,11 @@ def _cast(reader: ExprReader, node: exp.Cast, span: Span | None) -> Expr:
         # Only typed literals come as a plain cast: Spark's CAST reads as exp.TryCast.
         written = parse_literal.string_value(text, node.this)
         return parse_literal.typed(text, target, written, node, span)
-    operand = reader.read(node.this)
     if node.args.get("safe"):
-        kind = parse_literal.constant(target.spark_name, span)
-        return Call("try_cast", (operand, kind), target, span=span)
-    return Cast(operand, target, span=span)
+        raise text.unsupported(
+            "TRY_CAST", node, hint="use CAST, which fails where TRY_CAST gives NULL"
+        )
+    return Cast(reader.read(node.this), target, span=span)
 
 
 def _cast_type(text: SqlText, node: exp.Cast) -> SqlType:

@@ -60,9 +60,6 @@ _COMPARE: dict[type[exp.Expression], CompareOp] = {
 }
 _FUNCTION_OPERATORS: dict[type[exp.Expression], str] = {
     exp.DPipe: "concat",
-    exp.BitwiseAnd: "&",
-    exp.BitwiseOr: "|",
-    exp.BitwiseXor: "^",
     exp.BitwiseLeftShift: "shiftleft",
     exp.BitwiseRightShift: "shiftright",
     exp.ILike: "ilike",
@@ -120,9 +117,10 @@ class ExprReader:
     def _constant(self, node: exp.Expression, span: Span | None) -> Expr | None:
         match node:
             case exp.Literal() | exp.RawString():
-                if isinstance(node, exp.RawString) or node.is_string:
-                    return parse_literal.constant(parse_literal.string_value(self.text, node), span)
-                return parse_literal.number(self.text, self._placed(node, span))
+                found = parse_literal.number(self.text, node)
+                if found is not None:
+                    return found
+                return parse_literal.constant(parse_literal.string_value(self.text, node), span)
             case exp.Boolean():
                 return parse_literal.constant(bool(node.this), span)
             case exp.Null():
@@ -138,24 +136,12 @@ class ExprReader:
 
     def _negative(self, node: exp.Neg, span: Span | None) -> Expr:
         inner = node.this
-        literal = inner.this if isinstance(inner, exp.Cast) else inner
-        if not isinstance(literal, exp.Literal) or literal.is_string and literal is inner:
-            return Negate(self.read(inner), span=span)
-        if literal is not inner and not parse_call.is_suffixed(self.text, inner):
+        found = parse_literal.number(self.text, inner, negative=True)
+        if found is not None:
+            return found
+        if isinstance(inner, exp.Cast) and isinstance(inner.this, exp.Literal):
             raise self._parentheses(node)
-        place = self._placed(literal, span)
-        whole = self.text.span(self._minus_before(place), place.end)
-        return replace(parse_literal.number(self.text, place, negative=True), span=whole)
-
-    def _minus_before(self, place: Span) -> int:
-        token = self.text.token_before(place.start)
-        return token.start if token is not None and token.text == "-" else place.start
-
-    def _placed(self, node: exp.Expression, span: Span | None) -> Span:
-        found = self.text.span_of(node) or span
-        if found is None:
-            raise self.text.unsupported("a number that it cannot place in the text", node)
-        return found
+        return Negate(self.read(inner), span=span)
 
     def _arithmetic(self, node: exp.Expression, span: Span | None) -> Expr:
         left, right = self.read(node.this), self.read(node.expression)
@@ -325,8 +311,8 @@ class ExprReader:
         match node:
             case exp.Column() if not isinstance(node.this, exp.Star):
                 return self.names.column(node, in_aggregate=self.in_aggregate)
-            case exp.BitwiseNot():
-                return Call("~", (self.read(node.this),), span=span)
+            case exp.BitwiseAnd() | exp.BitwiseOr() | exp.BitwiseXor() | exp.BitwiseNot():
+                raise self.text.unsupported("a bitwise operator", node)
             case exp.Placeholder() | exp.Parameter() | exp.SessionParameter():
                 name = node.name
                 raise self.text.unsupported(

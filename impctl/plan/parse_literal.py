@@ -36,7 +36,7 @@ from impctl.expr.types import MAX_PRECISION
 from impctl.plan.parse_text import SqlText
 
 _NUMBER = re.compile(r"(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?(bd|[lsydf])?", re.IGNORECASE)
-_STRING = re.compile(r"""(?P<raw>[rR]?)(?P<quote>['"])(?P<body>.*)(?P=quote)""", re.DOTALL)
+_STRING = re.compile(r"""(?P<quote>['"])(?P<body>.*)(?P=quote)""", re.DOTALL)
 _ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|([0-3][0-7]{2})|(.))", re.DOTALL)
 _ESCAPED = {"0": "\0", "b": "\b", "n": "\n", "r": "\r", "t": "\t", "Z": "\x1a"}
 _ISO_DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
@@ -48,21 +48,27 @@ _EPOCH = date(1970, 1, 1)
 _SUFFIX_TYPES = {"l": LONG, "s": SHORT, "y": BYTE}
 _RANGES = {BYTE: 2**7, SHORT: 2**15, INTEGER: 2**31, LONG: 2**63}
 _DAYS = {"day": 1, "week": 7}
-_MONTHS = {"month": 1, "quarter": 3, "year": 12}
+_MONTHS = {"month": 1, "year": 12}
 
 
-def number(text: SqlText, span: Span, *, negative: bool = False) -> Literal:
-    """A number as written; the sign belongs to it, as in Spark's grammar."""
-    written = text.sql[span.start : span.end]
-    found = _NUMBER.fullmatch(written.lstrip("-+ \t\n"))
+def number(text: SqlText, node: exp.Expression, *, negative: bool = False) -> Literal | None:
+    """A number, with its suffix if it has one; None for a node that is none.
+
+    `negative` says that a minus stands before it, which belongs to it, as in Spark's grammar.
+    """
+    written = _written(text, node)
+    found = None if written is None else _NUMBER.fullmatch(written)
     if found is None:
-        raise text.unsupported(f"the number `{written}`", span)
+        return None
+    span = text.span_of(node)
+    if negative and span is not None:
+        minus = text.token_before(span.start)
+        span = span if minus is None else text.span(minus.start, span.end)
     digits, exponent, suffix = found.group(1), found.group(2) or "", (found.group(3) or "").lower()
     sign = "-" if negative else ""
     if suffix in ("d", "f") or (exponent and suffix != "bd"):
-        return Literal(
-            float(sign + digits + exponent), FLOAT if suffix == "f" else DOUBLE, span=span
-        )
+        kind = FLOAT if suffix == "f" else DOUBLE
+        return Literal(float(sign + digits + exponent), kind, span=span)
     if suffix in _SUFFIX_TYPES:
         return _integer(text, int(sign + digits), _SUFFIX_TYPES[suffix], span)
     value = Decimal(sign + digits + exponent)
@@ -73,7 +79,24 @@ def number(text: SqlText, span: Span, *, negative: bool = False) -> Literal:
     return _decimal(text, value, span)
 
 
-def _integer(text: SqlText, value: int, kind: SqlType, span: Span) -> Literal:
+def _written(text: SqlText, node: exp.Expression) -> str | None:
+    """How a number is written. With a suffix it reaches us as a cast, with BD as one of text."""
+    literal = node.this if isinstance(node, exp.Cast) else node
+    if not isinstance(literal, exp.Literal):
+        return None
+    span = text.span_of(literal)
+    if literal is node:
+        if literal.is_string:
+            return None
+        # A number such as `.5` has no place.
+        return literal.name if span is None else text.sql[span.start : span.end]
+    if span is None:
+        return f"{literal.name}bd" if literal.is_string else None
+    written = text.sql[span.start : span.end]
+    return written if written[-1].isalpha() and not literal.is_string else None
+
+
+def _integer(text: SqlText, value: int, kind: SqlType, span: Span | None) -> Literal:
     if not -_RANGES[kind] <= value < _RANGES[kind]:
         raise text.error(
             f"The number {value} does not fit into `{kind}`", span, hint="drop its suffix"
@@ -81,7 +104,7 @@ def _integer(text: SqlText, value: int, kind: SqlType, span: Span) -> Literal:
     return Literal(value, kind, span=span)
 
 
-def _decimal(text: SqlText, value: Decimal, span: Span) -> Literal:
+def _decimal(text: SqlText, value: Decimal, span: Span | None) -> Literal:
     _, digits, exponent = value.as_tuple()
     scale = max(-int(exponent), 0)
     precision = max(len(digits) + max(int(exponent), 0), scale)
@@ -89,17 +112,19 @@ def _decimal(text: SqlText, value: Decimal, span: Span) -> Literal:
         raise text.unsupported(
             f"a decimal of {precision} digits", span, hint="Spark holds 38 at most"
         )
-    return Literal(value, decimal(precision, scale), span=span)
+    # There is no negative zero among decimals.
+    return Literal(abs(value) if value == 0 else value, decimal(precision, scale), span=span)
 
 
 def string_value(text: SqlText, node: exp.Expression) -> str:
     """The value of a string literal, escapes read as Spark reads them."""
+    if isinstance(node, exp.RawString):
+        return str(node.this)
     span = text.span_of(node)
     found = None if span is None else _STRING.fullmatch(text.sql[span.start : span.end])
     if found is None:
         raise text.unsupported("a string literal of a kind it does not know", node)
-    body = str(found.group("body"))
-    return body if found.group("raw") else _ESCAPE.sub(_unescaped, body)
+    return _ESCAPE.sub(_unescaped, str(found.group("body")))
 
 
 def _unescaped(found: re.Match[str]) -> str:

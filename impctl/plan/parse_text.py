@@ -8,6 +8,7 @@ Out of scope: what the tree means (`plan.parse` and its siblings).
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -65,13 +66,13 @@ class SqlText:
         return self.span(*self._balanced(start, end + 1))
 
     def token_before(self, start: int) -> Token | None:
-        """The last token that ends before the offset."""
-        found = None
-        for token in self.tokens:
-            if token.end >= start:
-                break
-            found = token
-        return found
+        """The last token that starts before the offset."""
+        position = self._token_at(start)
+        return self.tokens[position - 1] if position > 0 else None
+
+    def _token_at(self, start: int) -> int:
+        """Position of the first token that starts at the offset or after it."""
+        return bisect_left(self.tokens, start, key=lambda token: token.start)
 
     def written(self, span: Span) -> str:
         """The text of a span, runs of blanks made one blank."""
@@ -101,13 +102,13 @@ class SqlText:
 
     def _balanced(self, start: int, end: int) -> tuple[int, int]:
         """The stretch widened until every parenthesis in it has its partner."""
-        inside = [token for token in self.tokens if start <= token.start < end]
-        closers, openers = _unmatched(inside)
+        first, behind = self._token_at(start), self._token_at(end)
+        closers, openers = _unmatched(self.tokens[first:behind])
         if closers:
-            before = [token for token in self.tokens if token.start < start]
-            start = _partner(before[::-1], TokenType.L_PAREN, TokenType.R_PAREN, closers, start)
+            before = self.tokens[:first][::-1]
+            start = _partner(before, TokenType.L_PAREN, TokenType.R_PAREN, closers, start)
         if openers:
-            after = [token for token in self.tokens if token.start >= end]
+            after = self.tokens[behind:]
             end = _partner(after, TokenType.R_PAREN, TokenType.L_PAREN, openers, end - 1) + 1
         return start, end
 
