@@ -46,6 +46,7 @@ _ROW_FAILURES = (
     "dividebyzero",
     "overflow",
 )
+_CONSTRAINT_FAILURES = ("constraint", "invariant", "append-only", "validation check")
 
 
 class UpdateKind(StrEnum):
@@ -202,9 +203,9 @@ def _write_failure(source: DeltaSource, error: Exception) -> ImpctlError:
             f"The update of table `{source.name}` fails on a row: {text}",
             hint="restrict `where` to rows for which the expression can be computed",
         )
-    if "constraint" in lowered or "invariant" in lowered or "append-only" in lowered:
+    if any(phrase in lowered for phrase in _CONSTRAINT_FAILURES):
         return UsageError(
-            f"Table `{source.name}` does not accept the batch: {text}",
+            f"Table `{source.name}` does not accept the batch: {text.split(' Preview of')[0]}",
             hint="correct the batch, or the table's constraints",
         )
     if isinstance(error, CommitFailedError):

@@ -1,0 +1,36 @@
+"""INT96 columns are found in footers, and only looked for where they can be."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import write_deltalake
+
+from impctl.errors import HistoryGoneError
+from impctl.tables.footers import int96_columns
+from impctl.tables.source import open_source
+from tests.tables.bags import fixture_table
+
+
+def test_int96_columns_are_named() -> None:
+    snapshot = open_source("t", str(fixture_table("table_with_edge_timestamps"))).snapshot()
+    assert int96_columns(snapshot) == {"BIG_DATE", "NORMAL_DATE"}
+
+
+def test_timestamps_of_today_are_not_int96(tmp_path: Path) -> None:
+    data = pa.table({"t": pa.array([1], pa.timestamp("us", tz="UTC"))})
+    write_deltalake(str(tmp_path), data)
+    snapshot = open_source("t", str(tmp_path)).snapshot()
+    assert int96_columns(snapshot) == frozenset()
+    Path(snapshot.files[0].uri).unlink()
+    with pytest.raises(HistoryGoneError, match="can no longer be read"):
+        int96_columns(snapshot)
+
+
+def test_no_file_is_opened_without_a_timestamp(tmp_path: Path) -> None:
+    write_deltalake(str(tmp_path), pa.table({"v": [1]}))
+    snapshot = open_source("t", str(tmp_path)).snapshot()
+    Path(snapshot.files[0].uri).unlink()
+    assert int96_columns(snapshot) == frozenset()

@@ -1,0 +1,168 @@
+"""Rows to insert keep exact values, or are refused with their place."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime, timedelta, timezone
+from decimal import Decimal
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.csv as pa_csv
+import pyarrow.parquet as pq
+import pytest
+from deltalake import write_deltalake
+
+from impctl.errors import UsageError
+from impctl.tables.inserted_rows import file_to_insert, rows_to_insert
+from impctl.tables.snapshot import Snapshot
+from impctl.tables.source import open_source
+
+SCHEMA = pa.schema(
+    [
+        pa.field("Id", pa.int8(), nullable=False),
+        ("l", pa.int64()),
+        ("f", pa.float32()),
+        ("g", pa.float64()),
+        ("m", pa.decimal128(6, 2)),
+        ("s", pa.string()),
+        ("y", pa.binary()),
+        ("b", pa.bool_()),
+        ("d", pa.date32()),
+        ("t", pa.timestamp("us", tz="UTC")),
+        ("n", pa.timestamp("us")),
+        ("k", pa.string()),
+        ("st", pa.struct([("x", pa.int64())])),
+    ]
+)
+
+
+@pytest.fixture
+def snapshot(tmp_path: Path) -> Snapshot:
+    write_deltalake(str(tmp_path / "t"), SCHEMA.empty_table(), partition_by=["k"])
+    return open_source("sales", str(tmp_path / "t")).snapshot()
+
+
+def test_values_of_every_type(snapshot: Snapshot) -> None:
+    noon = datetime(2024, 1, 1, 12, tzinfo=timezone(timedelta(hours=2)))
+    row = {
+        "id": 1,
+        "L": 2**63 - 1,
+        "f": 1,
+        "g": 0.1,
+        "m": 1.15,
+        "s": "x",
+        "y": b"\xff",
+        "b": True,
+        "d": "2024-02-29",
+        "t": noon,
+        "n": datetime(2024, 1, 1),
+        "k": "",
+    }
+    (found,) = rows_to_insert(snapshot, [row]).to_pylist()
+    assert found == {
+        "Id": 1,
+        "l": 2**63 - 1,
+        "f": 1.0,
+        "g": 0.1,
+        "m": Decimal("1.15"),
+        "s": "x",
+        "y": b"\xff",
+        "b": True,
+        "d": date(2024, 2, 29),
+        "t": datetime(2024, 1, 1, 10, tzinfo=UTC),
+        "n": datetime(2024, 1, 1),
+        "k": None,
+    }
+
+
+def test_missing_columns_are_null(snapshot: Snapshot) -> None:
+    found = rows_to_insert(snapshot, [{"id": 1}, {"id": 2, "s": "x"}])
+    assert found.column("s").to_pylist() == [None, "x"]
+    assert found.column("m").null_count == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("id", 128),
+        ("id", 1.0),
+        ("id", True),
+        ("id", "1"),
+        ("l", 2**63),
+        ("f", 1e300),
+        ("g", "1"),
+        ("g", True),
+        ("g", 10**400),
+        ("m", 1.155),
+        ("m", "12345.67"),
+        ("m", float("nan")),
+        ("m", "x"),
+        ("s", 5),
+        ("y", "x"),
+        ("b", 1),
+        ("d", datetime(2024, 1, 1)),
+        ("d", "2024-13-01"),
+        ("t", "noon"),
+        ("n", datetime(2024, 1, 1, tzinfo=UTC)),
+    ],
+)
+def test_wrong_value_is_named_with_its_place(snapshot: Snapshot, name: str, value: object) -> None:
+    with pytest.raises(UsageError) as caught:
+        rows_to_insert(snapshot, [{"id": 1}, {"id": 2, name: value}])
+    column = snapshot.column(name)
+    assert f"`{column.name}` in row 2 is no `{column.type}`" in caught.value.message
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("row", "problem"),
+    [
+        ({"id": 1, "nope": 1}, "no column `nope`, which row 1 gives"),
+        ({"id": 1, "ID": 1}, "`Id` is given twice in row 1"),
+        ({"s": "x"}, "`sales.Id` is NOT NULL"),
+        ({"id": 1, "st": {"x": 1}}, "`sales.st` is a `struct<`x`: bigint>`"),
+    ],
+)
+def test_wrong_row_is_explained(snapshot: Snapshot, row: dict[str, object], problem: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        rows_to_insert(snapshot, [row])
+    assert problem in caught.value.message
+    assert caught.value.exit_code == 2
+
+
+def test_parquet_file(snapshot: Snapshot, tmp_path: Path) -> None:
+    path = str(tmp_path / "batch.parquet")
+    pq.write_table(pa.table({"S": ["x", None], "ID": [1, 2], "m": ["1.50", "2.00"]}), path)
+    found = file_to_insert(snapshot, path)
+    assert found.column("Id").to_pylist() == [1, 2]
+    assert found.column("m").to_pylist() == [Decimal("1.50"), Decimal("2.00")]
+    assert found.column("l").null_count == 2
+
+
+def test_csv_file(snapshot: Snapshot, tmp_path: Path) -> None:
+    path = tmp_path / "batch.csv"
+    path.write_text('Id,s,m,d,k\n1,x,1.50,2024-02-29,001\n2,"",,,\n', encoding="utf-8")
+    found = file_to_insert(snapshot, str(path)).select(["Id", "s", "m", "d", "k"])
+    assert found.to_pylist() == [
+        {"Id": 1, "s": "x", "m": Decimal("1.50"), "d": date(2024, 2, 29), "k": "001"},
+        {"Id": 2, "s": "", "m": None, "d": None, "k": None},
+    ]
+
+
+def test_file_problems(snapshot: Snapshot, tmp_path: Path) -> None:
+    for name, data, problem in [
+        ("a.parquet", pa.table({"id": [1000]}), "`Id` of .* does not fit `tinyint`"),
+        ("b.parquet", pa.table({"id": [1], "zz": [1]}), "no column `zz`"),
+        ("c.parquet", pa.table({"id": [1], "ID": [1]}), "occurs twice"),
+        ("d.parquet", pa.table({"s": ["x"]}), "`sales.Id` is NOT NULL"),
+    ]:
+        pq.write_table(data, tmp_path / name)
+        with pytest.raises(UsageError, match=problem):
+            file_to_insert(snapshot, str(tmp_path / name))
+    with pytest.raises(UsageError, match="does not exist"):
+        file_to_insert(snapshot, str(tmp_path / "nope.parquet"))
+    with pytest.raises(UsageError, match="neither Parquet nor CSV"):
+        file_to_insert(snapshot, str(tmp_path / "x.json"))
+    pa_csv.write_csv(pa.table({"Id": ["x"]}), tmp_path / "e.csv")
+    with pytest.raises(UsageError, match="cannot be read"):
+        file_to_insert(snapshot, str(tmp_path / "e.csv"))

@@ -1,0 +1,181 @@
+"""Update batches commit one version each, or refuse by name and commit nothing."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from impctl.errors import EvaluationError, QueryError, TableError, UsageError
+from impctl.tables.changes import read_changes
+from impctl.tables.rows import read_rows
+from impctl.tables.snapshot import CHANGE_FEED
+from impctl.tables.source import open_source
+from impctl.tables.updates import AppliedUpdate, UpdateKind, UpdateRequest, apply_update
+from tests.tables.bags import fixture_table
+
+SALES = pa.table(
+    {
+        "sid": pa.array([1, 2, 3], pa.int32()),
+        "brand": ["Dell", "HP", "Dell"],
+        "price": pa.array([100, 200, 300], pa.int32()),
+    }
+)
+
+
+def make(path: Path, **options: object) -> str:
+    configuration = {CHANGE_FEED: "true"}
+    write_deltalake(str(path), SALES, configuration=configuration, **options)  # type: ignore[arg-type]  # passed through
+    return str(path)
+
+
+def apply(path: str, kind: UpdateKind, **fields: object) -> AppliedUpdate:
+    request = UpdateRequest("sales", kind, **fields)  # type: ignore[arg-type]  # passed through
+    return apply_update(open_source("sales", path), request)
+
+
+def prices(path: str) -> dict[int, int]:
+    rows = read_rows(open_source("sales", path).snapshot(), ["sid", "price"]).to_pylist()
+    return {row["sid"]: row["price"] for row in rows}
+
+
+def test_one_version_per_batch_and_the_feed_stays_on(tmp_path: Path) -> None:
+    path = make(tmp_path / "t")
+    rows = ({"sid": 4, "brand": "HP", "price": 400}, {"sid": 5})
+    assert apply(path, UpdateKind.INSERT, rows=rows) == AppliedUpdate(1, inserted=2)
+    done = apply(path, UpdateKind.UPDATE, assignments={"Price": "PRICE * 1.1"}, where="sid < 3")
+    assert done == AppliedUpdate(2, updated=2)
+    assert apply(path, UpdateKind.DELETE, where="Brand = 'HP'") == AppliedUpdate(3, deleted=2)
+    assert prices(path) == {1: 110, 3: 300, 5: None}
+    source = open_source("sales", path)
+    assert source.snapshot().has_change_feed
+    found = read_changes(source, 0, 3, ["sid"])
+    assert (found.method, int(found.weights.sum())) == ("change_feed", 0)
+
+
+def test_insert_from_a_file(tmp_path: Path) -> None:
+    path = make(tmp_path / "t")
+    pq.write_table(pa.table({"sid": [9], "price": [900]}), tmp_path / "batch.parquet")
+    apply(path, UpdateKind.INSERT, file=str(tmp_path / "batch.parquet"))
+    assert prices(path)[9] == 900
+
+
+def test_batch_without_rows_commits_nothing(tmp_path: Path) -> None:
+    path = make(tmp_path / "t")
+    assert apply(path, UpdateKind.DELETE, where="sid = 77") == AppliedUpdate(0)
+    assert apply(path, UpdateKind.INSERT, rows=()) == AppliedUpdate(0)
+    assert open_source("sales", path).version == 0
+
+
+def test_batches_go_on_top_of_the_newest_version(tmp_path: Path) -> None:
+    path = make(tmp_path / "t")
+    stale = open_source("sales", path)
+    apply(path, UpdateKind.DELETE, where="sid = 1")
+    request = UpdateRequest("sales", UpdateKind.DELETE, where="sid = 2")
+    assert apply_update(stale, request) == AppliedUpdate(2, deleted=1)
+    assert (stale.version, stale.snapshot().rows) == (0, 3)
+
+
+def test_empty_partition_text_is_stored_as_null(tmp_path: Path) -> None:
+    path = make(tmp_path / "t", partition_by=["brand"])
+    apply(path, UpdateKind.INSERT, rows=({"sid": 4, "brand": ""},))
+    rows = read_rows(open_source("sales", path).snapshot(), ["sid", "brand"]).to_pylist()
+    assert {"sid": 4, "brand": None} in rows
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields", "error", "problem"),
+    [
+        (UpdateKind.INSERT, {}, UsageError, "needs either `rows` or `file`"),
+        (UpdateKind.UPDATE, {}, UsageError, "sets no column"),
+        (UpdateKind.UPDATE, {"assignments": {"cost": "1"}}, UsageError, "no column `cost` to set"),
+        (
+            UpdateKind.UPDATE,
+            {"assignments": {"price": "1", "PRICE": "2"}},
+            UsageError,
+            "`sales.price` is set twice",
+        ),
+        (UpdateKind.UPDATE, {"assignments": {"price": "1, 2"}}, UsageError, "must be one value"),
+        (UpdateKind.UPDATE, {"assignments": {"price": "max(price)"}}, UsageError, "Only expressio"),
+        (UpdateKind.DELETE, {"where": "sid"}, UsageError, "must be a condition"),
+        (UpdateKind.DELETE, {"where": "sidd = 1"}, QueryError, "Column `sidd` is unknown"),
+        (UpdateKind.DELETE, {"where": "sid = "}, QueryError, "cannot be read"),
+        (UpdateKind.DELETE, {"where": "sid = 1; SELECT 1"}, QueryError, "2 statements"),
+        (UpdateKind.DELETE, {"where": "sid = 1 ORDER BY sid"}, UsageError, "Only expressions"),
+        (
+            UpdateKind.UPDATE,
+            {"assignments": {"price": "price * 100000000"}},
+            EvaluationError,
+            "fails on a row",
+        ),
+    ],
+)
+def test_batches_that_make_no_sense(
+    tmp_path: Path,
+    kind: UpdateKind,
+    fields: dict[str, object],
+    error: type[Exception],
+    problem: str,
+) -> None:
+    path = make(tmp_path / "t")
+    with pytest.raises(error, match=problem):
+        apply(path, kind, **fields)
+    assert open_source("sales", path).version == 0
+
+
+def test_check_constraint_is_kept(tmp_path: Path) -> None:
+    path = make(tmp_path / "t")
+    DeltaTable(path).alter.add_constraint({"positive": "price > 0"})
+    with pytest.raises(UsageError, match="does not accept the batch"):
+        apply(path, UpdateKind.INSERT, rows=({"sid": 9, "price": -1},))
+    with pytest.raises(UsageError, match="does not accept the batch"):
+        apply(path, UpdateKind.UPDATE, assignments={"price": "price - 100"})
+
+
+def test_int96_rows_are_not_copied(tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    shutil.copytree(fixture_table("table_with_edge_timestamps"), path)
+    with pytest.raises(TableError, match="`BIG_DATE` is stored as INT96") as caught:
+        apply(str(path), UpdateKind.DELETE, where="SOME_VALUE = 1")
+    assert caught.value.code == "int96_timestamps"
+    done = apply(str(path), UpdateKind.INSERT, rows=({"SOME_VALUE": 7},))
+    assert done.inserted == 1
+    years = read_rows(open_source("t", str(path)).snapshot(), ["BIG_DATE"]).column(0).to_pylist()
+    assert {None if at is None else at.year for at in years} == {9999, None}
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("table_with_column_mapping", "maps column names"),
+        ("checkpoint-v2-table", "`id` is an identity column"),
+        ("table_with_liquid_clustering", "cannot write to table"),
+    ],
+)
+def test_tables_deltalake_would_damage(tmp_path: Path, name: str, reason: str) -> None:
+    path = tmp_path / "t"
+    shutil.copytree(fixture_table(name), path)
+    version = open_source("t", str(path)).version
+    rows = ({"id": 1},) if name == "table_with_liquid_clustering" else ({},)
+    with pytest.raises(TableError, match=reason) as caught:
+        apply(str(path), UpdateKind.INSERT, rows=rows)
+    assert caught.value.code == "table_not_writable"
+    assert open_source("t", str(path)).version == version
+
+
+def test_rows_deleted_by_a_vector_stay_deleted(tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    shutil.copytree(fixture_table("table-with-dv-small"), path)
+    done = apply(str(path), UpdateKind.DELETE, where="value = 5")
+    assert done.deleted == 1
+    rows = read_rows(open_source("t", str(path)).snapshot(), ["value"]).column(0).to_pylist()
+    assert sorted(rows) == [1, 2, 3, 4, 6, 7, 8]
+    apply(str(path), UpdateKind.UPDATE, assignments={"value": "value + 100"}, where="value > 6")
+    source = open_source("t", str(path))
+    rows = read_rows(source.snapshot(), ["value"]).column(0).to_pylist()
+    assert sorted(rows) == [1, 2, 3, 4, 6, 107, 108]
+    assert int(read_changes(source, 0, source.version, ["value"]).weights.sum()) == -3
