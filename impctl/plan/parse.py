@@ -29,13 +29,6 @@ def parse_query(sql: str, catalog: Catalog, *, name: QueryName = "query") -> Que
     Raises QueryError, with line and column in the text, for anything that is not read.
     """
     text, tree = read_text(sql, name)
-    if not isinstance(tree, exp.Query):
-        raise text.error(
-            f"Query `{name}` is not a SELECT statement",
-            tree,
-            hint="impctl sketches queries; changes to tables go under `updates`",
-            code="query_not_select",
-        )
     reading = Reading(text, catalog)
     try:
         root = _read_query(tree, Environment(reading, _read_query))

@@ -119,6 +119,7 @@ def read_call(reader: ExprReader, node: exp.Expression, span: Span | None) -> Ex
     name = _NO_PARENTHESES.get(type(node))
     if name is None:
         return None
+    span = reader.text.place_of(name) if span is None else span
     reader.reading.note_volatile(name, span)
     return Call(name, (), span=span)
 

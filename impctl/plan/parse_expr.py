@@ -260,6 +260,8 @@ class ExprReader:
             raise self.text.unsupported(
                 "IN over several columns", node, hint="write it with AND and OR"
             )
+        if not node.expressions:
+            raise self.text.error("IN needs at least one value", node, hint="list the values")
         operand = self.read(node.this)
         options = self.read_all(node.expressions)
         if all(_is_date_text(option) or type_of(option) == DATE for option in options):
@@ -314,10 +316,9 @@ class ExprReader:
             case exp.BitwiseAnd() | exp.BitwiseOr() | exp.BitwiseXor() | exp.BitwiseNot():
                 raise self.text.unsupported("a bitwise operator", node)
             case exp.Placeholder() | exp.Parameter() | exp.SessionParameter():
-                name = node.name
                 raise self.text.unsupported(
-                    f"the parameter `:{name}`" if name else "a parameter",
-                    node,
+                    f"the parameter `{node.name}`" if node.name.isalnum() else "a parameter",
+                    self.text.place_of("?") or self.text.place_of(":"),
                     hint="write the value into the query",
                 )
             case exp.Dot() | exp.Bracket():
@@ -367,6 +368,10 @@ def _is_date_text(expr: Expr) -> bool:
 
 def construct_name(node: exp.Expression) -> str:
     """A readable name of a construct that is refused."""
+    if isinstance(node, exp.Window):
+        return "a window function"
+    if isinstance(node, exp.Lambda | exp.Transform):
+        return "a lambda function"
     return f"`{node.key.upper().replace('_', ' ')}`"
 
 

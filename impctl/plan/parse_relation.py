@@ -114,6 +114,7 @@ _CLAUSES = {
     "cluster": "CLUSTER BY",
     "distribute": "DISTRIBUTE BY",
     "by_name": "BY NAME",
+    "locks": "FOR UPDATE",
 }
 
 

@@ -36,12 +36,12 @@ from impctl.plan.parse_aggregate import (
     result_type,
 )
 from impctl.plan.parse_aggregate import placeholder as aggregate_placeholder
-from impctl.plan.parse_condition import Part, apply_condition, read_condition
+from impctl.plan.parse_condition import Filter, Part, apply_condition, read_condition
 from impctl.plan.parse_expr import ExprReader
 from impctl.plan.parse_order import Order, limited, read_order
 from impctl.plan.parse_relation import Environment, Source, read_from, refuse_parts
 from impctl.plan.parse_scope import Names, Prefer
-from impctl.plan.parse_window import WindowCollector
+from impctl.plan.parse_window import WindowCollector, reads_window
 from impctl.plan.parse_window import placeholder as window_placeholder
 from impctl.plan.reading import Reading, attribute_for
 from impctl.plan.render_expr import column_name
@@ -141,6 +141,9 @@ def _read_block(select: exp.Select, source: Source, environment: Environment) ->
         names = Names(text, source.scope, aliases, Prefer.GROUPED, keys)
         reader = ExprReader(reading, names, "HAVING", windows.aggregates)
         having_parts = read_condition(having.this, reader, environment)
+        exprs = [p.predicate if isinstance(p, Filter) else p.condition for p in having_parts]
+        if any(expr is not None and reads_window(expr) for expr in exprs):
+            raise text.unsupported("a window function in HAVING", having.this)
     names = Names(text, source.scope, aliases, Prefer.ALIAS)
     order = read_order(
         select,

@@ -8,6 +8,7 @@ Out of scope: what the tree means (`plan.parse` and its siblings).
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,6 +23,9 @@ from impctl.errors import Location, QueryError
 from impctl.expr.nodes import Span
 
 _SPECIAL_SYNTAX = ("CAST", "TRY_CAST", "EXTRACT", "TRIM", "SUBSTRING", "SUBSTR", "POSITION")
+_FIRST_WORDS = frozenset({TokenType.SELECT, TokenType.WITH, TokenType.FROM, TokenType.L_PAREN})
+_TOKEN_DUMP = re.compile(r" but got <Token.*", re.DOTALL)
+_CLASS_NAME = re.compile(r"<class '[\w.]*?(\w+)'>")
 _REPHRASE = "rewrite the query without it, or leave the query out of the workload"
 
 
@@ -73,6 +77,13 @@ class SqlText:
     def _token_at(self, start: int) -> int:
         """Position of the first token that starts at the offset or after it."""
         return bisect_left(self.tokens, start, key=lambda token: token.start)
+
+    def place_of(self, word: str) -> Span | None:
+        """Where a word first stands, without regard to case; for nodes that lost their place."""
+        for token in self.tokens:
+            if token.text.lower() == word:
+                return self.span(token.start, token.end + 1)
+        return None
 
     def written(self, span: Span) -> str:
         """The text of a span, runs of blanks made one blank."""
@@ -145,45 +156,60 @@ def _place(node: Any) -> tuple[int, int] | None:
 
 
 def read_text(sql: str, name: str) -> tuple[SqlText, exp.Expression]:
-    """The text with its tokens, and the tree of the one statement in it."""
+    """The text with its tokens, and the tree of the one query in it."""
     dialect = Spark()
     empty = SqlText(name, sql, ())
     try:
         tokens = tuple(dialect.tokenize(sql))
-        text = SqlText(name, sql, tokens)
-        _refuse_doubtful_tokens(text)
-        statements = [
-            tree
-            for tree in _PlainParser(dialect=dialect).parse(list(tokens), sql)
-            if tree is not None
-        ]
-    except ParseError as error:
-        raise _syntax_error(empty, error) from None
-    except TokenError as error:
+    except TokenError:
         raise empty.error(
-            f"The SQL of query `{name}` cannot be split into words: {error}",
+            f"The SQL of query `{name}` cannot be split into words",
             None,
             hint="look for an unclosed quote or comment",
             code="query_syntax",
         ) from None
-    return text, _single(text, statements)
+    text = SqlText(name, sql, tokens)
+    _refuse_statements(text)
+    _refuse_doubtful_tokens(text)
+    try:
+        trees = _PlainParser(dialect=dialect).parse(list(tokens), sql)
+    except ParseError as error:
+        raise _syntax_error(text, error) from None
+    found: list[Any] = [tree for tree in trees if tree is not None]
+    if len(found) != 1 or not isinstance(found[0], exp.Query):
+        raise _not_a_query(text, text.span_of(found[0]) if found else None)
+    return text, found[0]
 
 
-def _single(text: SqlText, statements: Sequence[exp.Expression]) -> exp.Expression:
-    if not statements:
+def _refuse_statements(text: SqlText) -> None:
+    """Refuses what is not one query before sqlglot sees it, because it warns about commands."""
+    words = [token for token in text.tokens if token.token_type is not TokenType.SEMICOLON]
+    if not words:
         raise text.error(
             f"Query `{text.name}` is empty",
             None,
             hint="give one SELECT statement",
             code="query_empty",
         )
-    if len(statements) > 1:
+    end = next((t.start for t in text.tokens if t.token_type is TokenType.SEMICOLON), len(text.sql))
+    behind = [token for token in words if token.start > end]
+    if behind:
         raise text.error(
-            f"Query `{text.name}` holds {len(statements)} statements",
-            statements[1],
+            f"Query `{text.name}` holds several statements",
+            text.span(behind[0].start, behind[0].end + 1),
             hint="give each statement its own query",
         )
-    return statements[0]
+    if words[0].token_type not in _FIRST_WORDS:
+        raise _not_a_query(text, text.span(words[0].start, words[0].end + 1))
+
+
+def _not_a_query(text: SqlText, span: Span | None) -> QueryError:
+    return text.error(
+        f"Query `{text.name}` is not a SELECT statement",
+        span,
+        hint="impctl sketches queries; changes to tables go under `updates`",
+        code="query_not_select",
+    )
 
 
 def _syntax_error(text: SqlText, error: ParseError) -> QueryError:
@@ -192,8 +218,10 @@ def _syntax_error(text: SqlText, error: ParseError) -> QueryError:
     line, last = first.get("line") or 1, first.get("col") or 1
     column = max(int(last) - max(len(highlight), 1) + 1, 1)
     near = f" near `{highlight}`" if highlight else ""
+    reason = _TOKEN_DUMP.sub("", str(first.get("description") or error))
+    reason = _CLASS_NAME.sub(lambda found: found.group(1).upper(), reason).rstrip(".")
     return QueryError(
-        f"The SQL of query `{text.name}` cannot be read{near}: {first.get('description') or error}",
+        f"The SQL of query `{text.name}` cannot be read{near}: {reason}",
         hint="check the statement in Spark SQL first",
         code="query_syntax",
         location=Location(text.file, int(line), column),

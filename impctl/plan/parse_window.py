@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from sqlglot import exp
 
 from impctl.data.schema import DOUBLE, INTEGER, SqlType, other
-from impctl.expr.nodes import ColumnRef, Expr, Span
+from impctl.expr.nodes import ColumnRef, Expr, Span, columns_of
 from impctl.plan.functions import AGGREGATE_SYNONYMS, AGGREGATES, ORDER_DEPENDENT, WINDOW_ONLY
 from impctl.plan.nodes import AggregateCall, SortKey
 from impctl.plan.parse_aggregate import AggregateCollector, call_is_nullable, result_type
@@ -84,12 +84,16 @@ class WindowCollector:
         spec = self._specification(reader, node)
         if function in ORDER_DEPENDENT:
             reader.reading.note_volatile(function, text.span_of(node))
+        partition_by = inside.read_all(spec.args.get("partition_by") or [])
+        order = read_order(inside, spec.args.get("order"))
+        if any(reads_window(e) for e in (*arguments, *partition_by, *(k.expr for k in order))):
+            raise text.unsupported("a window function over another one's alias", node)
         kind, nullable = _result(function, arguments)
         return ReadWindow(
             function,
             arguments,
-            inside.read_all(spec.args.get("partition_by") or []),
-            read_order(inside, spec.args.get("order")),
+            partition_by,
+            order,
             self._frame(reader, spec),
             kind,
             nullable,
@@ -140,6 +144,11 @@ def sort_key(expr: Expr, item: exp.Expression) -> SortKey:
     descending = bool(item.args.get("desc"))
     nulls_first = item.args.get("nulls_first")
     return SortKey(expr, descending, (not descending) if nulls_first is None else bool(nulls_first))
+
+
+def reads_window(expr: Expr) -> bool:
+    """Whether an expression reads a window result that has no identity yet."""
+    return any(identity.startswith(_PLACEHOLDER) for identity in columns_of(expr))
 
 
 def placeholder(position: int) -> str:
