@@ -21,7 +21,7 @@ from impctl.app.prepared import definition, prepare
 from impctl.app.restored import restored_verdict
 from impctl.app.results import Failure, MaintainResult, MaintainStep, Outcome
 from impctl.app.settings import DEFAULT_BATCH_ROWS
-from impctl.app.shared_changes import SharedChanges, by_version
+from impctl.app.shared_changes import SharedChanges, VersionedChange, by_version
 from impctl.app.workbench import Workbench
 from impctl.errors import PolicyRefusedError, RecaptureNeededError
 from impctl.maintain.way import Mode, choose_way
@@ -185,7 +185,9 @@ class _Run:
             )
             return [_result(task.stored, since, [done], code, f"would be maintained: {reason}")]
         steps = []
-        pieces = by_version(changes, until, self.batch_rows if _is_eager(task.spec) else 0)
+        pieces = [VersionedChange(until, changes)]
+        if _is_eager(task.spec):
+            pieces = by_version(changes, until, self.batch_rows)
         for piece in pieces:
             steps.append(
                 maintainer.step(

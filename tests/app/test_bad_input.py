@@ -1,0 +1,205 @@
+"""Bad input and broken surroundings: the right exit code, a plain message with a hint, and the
+stored sketch as it was."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from impctl.tables.create import create_table
+from tests.app.conftest import ROWS
+from tests.support.run_cli import Cli, Ran
+
+
+def sketch(cli: Cli) -> tuple[list[int], dict[str, int]]:
+    """Fragments and versions in the store."""
+    (result,) = cli("status").results
+    return result["sketches"][0]["fragments"], result["versions"]
+
+
+def check_refused(ran: Ran, code: int, name: str, *words: str) -> None:
+    """Exit code, stable error code, a message with these words, and a hint."""
+    assert (ran.code, ran.error["code"]) == (code, name), ran.document
+    for word in words:
+        assert word in ran.error["message"], ran.error
+    assert ran.error["hint"], ran.error
+    assert "\n" not in ran.error["message"]
+
+
+def edited(cli: Cli, old: str, new: str) -> Cli:
+    """The same workload with a change."""
+    text = cli.workload.read_text()
+    assert old in text
+    cli.workload.write_text(text.replace(old, new))
+    return cli
+
+
+def test_unknown_table_and_column_are_named_with_their_place(cli: Cli) -> None:
+    ran = edited(cli, "SUM(x) AS s FROM t", "SUM(xx) AS s FROM t")("check")
+    check_refused(ran, 3, "column_unknown", "xx")
+    assert ran.error["location"]["line"] == 11
+    assert ran.error["location"]["column"] == 36
+    ran = edited(cli, "SUM(xx) AS s FROM t", "SUM(x) AS s FROM tt")("check")
+    check_refused(ran, 3, "table_unknown", "tt")
+    assert "t" in ran.error["hint"]
+
+
+def test_an_unsafe_sketch_choice_is_refused_with_the_reason(cli: Cli) -> None:
+    edited(cli, "HAVING COUNT(*) > 2", "HAVING COUNT(*) < 2")
+    ran = edited(cli, "sketch: {t: g}", "sketch: {t: x}")("capture", "--dry-run")
+    check_refused(ran, 3, "sketch_unsafe", "COUNT(*)")
+    assert "g" in ran.error["hint"]
+
+
+def test_a_missing_table_and_a_folder_that_is_none(cli: Cli, table: str) -> None:
+    shutil.rmtree(table)
+    check_refused(cli("capture", "--dry-run"), 3, "table_missing", "`t`")
+    Path(table).mkdir()
+    check_refused(cli("capture", "--dry-run"), 3, "table_not_delta", "`t`")
+
+
+def test_a_query_that_was_never_captured(cli: Cli) -> None:
+    ran = cli("maintain")
+    check_refused(ran, 7, "not_captured", "`q`")
+    assert "impctl capture" in ran.error["hint"]
+
+
+@pytest.fixture
+def captured(cli: Cli, spark: Any) -> Cli:
+    cli.good("capture")
+    assert sketch(cli) == ([0, 1], {"t": 0})
+    return cli
+
+
+def more(rows: int = 3) -> pa.Table:
+    """Rows that bring group 5 over the limit."""
+    return pa.table({"g": [5] * rows, "x": [1] * rows, "note": ["z"] * rows})
+
+
+@pytest.mark.spark
+def test_vacuumed_history(captured: Cli, table: str) -> None:
+    delta = DeltaTable(table)
+    delta.delete("x = 5")
+    delta.update(updates={"x": "x + 1"}, predicate="g = 3")
+    delta.optimize.compact()
+    kept = set(DeltaTable(table).file_uris())
+    for file in Path(table).glob("**/*.parquet"):
+        if str(file) not in kept:
+            file.unlink()
+    ran = captured("maintain")
+    check_refused(ran, 7, "history_gone", "`t`")
+    assert "impctl capture" in ran.error["hint"]
+    assert sketch(captured) == ([0, 1], {"t": 0})
+
+
+@pytest.mark.spark
+def test_a_used_column_that_changed_its_type(captured: Cli, table: str) -> None:
+    retyped = ROWS.set_column(0, "g", ROWS["g"].cast(pa.string()))
+    write_deltalake(table, retyped, mode="overwrite", schema_mode="overwrite")
+    ran = captured("maintain")
+    check_refused(ran, 7, "schema_changed", "`g`")
+    assert sketch(captured) == ([0, 1], {"t": 0})
+
+
+@pytest.mark.spark
+def test_an_added_column_is_none_of_our_business(captured: Cli, table: str) -> None:
+    wider = more().append_column("extra", pa.array([1, 2, 3]))
+    write_deltalake(table, wider, mode="append", schema_mode="merge")
+    (result,) = captured.good("maintain").results
+    assert (result["action"], result["added"]) == ("exact", [2])
+
+
+@pytest.mark.spark
+def test_a_table_that_was_created_anew(captured: Cli, table: str) -> None:
+    shutil.rmtree(table)
+    create_table(table, ROWS)
+    write_deltalake(table, more(), mode="append")
+    ran = captured("maintain")
+    check_refused(ran, 7, "table_recreated", "`t`")
+    assert sketch(captured) == ([0, 1], {"t": 0})
+
+
+@pytest.mark.spark
+def test_policy_auto_recaptures_with_a_warning_and_strict_refuses(
+    captured: Cli, table: str
+) -> None:
+    shutil.rmtree(table)
+    create_table(table, ROWS)
+    write_deltalake(table, more(), mode="append")
+    ran = captured("maintain", "--policy", "strict")
+    check_refused(ran, 4, "policy_refused", "exact maintenance")
+    assert sketch(captured) == ([0, 1], {"t": 0})
+    ran = captured.good("maintain", "--policy", "auto")
+    (result,) = ran.results
+    assert (result["action"], result["reason_code"]) == ("recapture", "table_recreated")
+    assert "recaptured" in ran.document["warnings"][0]
+    assert sketch(captured) == ([0, 1, 2], {"t": 1})
+
+
+@pytest.mark.spark
+def test_a_corrupt_state_file(captured: Cli, table: str, tmp_path: Path) -> None:
+    write_deltalake(table, more(), mode="append")
+    spoil_state(tmp_path / ".impctl")
+    ran = captured("maintain")
+    check_refused(ran, 7, "state_corrupt", "`q`")
+    assert sketch(captured) == ([0, 1], {"t": 0})
+
+
+def spoil_state(store: Path) -> None:
+    """Flip a byte in the middle of every stored run of state."""
+    (catalog,) = [file for file in store.iterdir() if file.suffix in (".db", ".sqlite", ".sqlite3")]
+    with sqlite3.connect(catalog) as connection:
+        rows = connection.execute("SELECT arrangement, content FROM run").fetchall()
+        assert rows
+        for arrangement, content in rows:
+            spoiled = bytearray(content)
+            spoiled[len(spoiled) // 2] ^= 0xFF
+            connection.execute(
+                "UPDATE run SET content = ? WHERE arrangement = ?", (bytes(spoiled), arrangement)
+            )
+    connection.close()
+
+
+@pytest.mark.spark
+def test_a_count_below_zero(captured: Cli, table: str, tmp_path: Path) -> None:
+    """The table's history is bent behind impctl's back: rows leave that the state never saw."""
+    write_deltalake(table, more(), mode="append")
+    log = Path(table) / "_delta_log"
+    captured.good("maintain")
+    forgotten = tmp_path / "copy"
+    shutil.copytree(tmp_path / ".impctl", forgotten)
+    DeltaTable(table).delete("g = 5")
+    captured.good("maintain")
+    # The same deletion comes a second time, under the next version.
+    last = sorted(log.glob("*.json"))[-1]
+    shutil.copy(last, log / f"{int(last.stem) + 1:020d}.json")
+    before = sketch(captured)
+    ran = captured("maintain")
+    check_refused(ran, 7, "count_below_zero", "never held")
+    assert sketch(captured) == before
+
+
+@pytest.mark.spark
+def test_a_changed_definition_asks_for_a_capture(captured: Cli) -> None:
+    edited(captured, "COUNT(*) > 2", "COUNT(*) > 1")
+    check_refused(captured("maintain"), 7, "definition_changed", "`q`")
+    check_refused(captured("verify"), 7, "definition_changed", "`q`")
+
+
+@pytest.mark.spark
+def test_dry_runs_write_nothing(captured: Cli, table: str, tmp_path: Path) -> None:
+    write_deltalake(table, more(), mode="append")
+    before = {p: p.read_bytes() for p in (tmp_path / ".impctl").rglob("*") if p.is_file()}
+    (result,) = captured.good("maintain", "--dry-run").results
+    assert result["action"] == "exact"
+    assert result["changes"] == 3
+    captured.good("capture", "--dry-run")
+    after = {p: p.read_bytes() for p in (tmp_path / ".impctl").rglob("*") if p.is_file()}
+    assert after == before
+    assert sketch(captured) == ([0, 1], {"t": 0})
