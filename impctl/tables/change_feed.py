@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from typing import Any
 from urllib.parse import unquote
 
 import numpy as np
@@ -17,10 +18,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from impctl.aliases import ColumnName, TableVersion
-from impctl.data.schema import Kind
-from impctl.errors import StorageError
+from impctl.aliases import ColumnName, TableName, TableVersion
+from impctl.data.schema import Kind, SqlType
+from impctl.errors import StorageError, TableError
 from impctl.tables.arrow_types import to_arrow_type
+from impctl.tables.calendars import is_hybrid
 from impctl.tables.commits import Commits
 from impctl.tables.failures import READ_FAILURES, failure_text, is_missing
 from impctl.tables.rows import bare_rows
@@ -30,6 +32,8 @@ from impctl.tables.storage import local_path, object_store
 
 _CHANGE = "_change_type"
 _VERSION = "_commit_version"
+OWN_COLUMNS = frozenset({_CHANGE, _VERSION, "_commit_timestamp"})
+"""Columns the feed adds; a table with a column of such a name cannot be read through it."""
 _INSERTED = pa.array(["insert", "update_postimage"])
 
 
@@ -72,7 +76,7 @@ def read_change_feed(
     arrays = []
     for name in columns:
         kind = after.column(name).type
-        column = to_arrow_type(found.column(name), kind)
+        column = _typed(found.column(name), kind, source.name, name)
         if kind.kind is Kind.STRING and name in after.partition_columns:
             column = null_when_empty(column)
         arrays.append(column)
@@ -83,20 +87,36 @@ def read_change_feed(
     return FeedRows(table, weights, versions)
 
 
-def has_int96(source: DeltaSource, commits: Commits) -> bool:
-    """Whether a file the feed may read stores INT96 timestamps, which deltalake reads wrongly.
+def _typed(column: pa.ChunkedArray, kind: SqlType, table: TableName, name: ColumnName) -> Any:
+    try:
+        return to_arrow_type(column, kind)
+    except pa.ArrowException as error:
+        raise TableError(
+            f"Column `{name}` in the change feed of table `{table}` is no `{kind}`:"
+            f" {failure_text(error)}",
+            hint="run `impctl capture`",
+            code="change_feed_type_differs",
+        ) from error
 
-    A file that is gone counts as not INT96: the feed then fails by itself if it needs it.
+
+def is_misread(source: DeltaSource, commits: Commits) -> bool:
+    """Whether a file the feed may read holds times that deltalake reads wrongly.
+
+    These are INT96 timestamps and files in Spark 2's calendar. A file that is gone counts as
+    neither: the feed then fails by itself if it needs it.
     """
     folder = local_path(source.path)
     store = None if folder is not None else object_store(source.path, source.storage_options)
     for path in commits.files():
         name = unquote(path) if folder is None else os.path.join(folder, unquote(path))
         try:
-            schema = pq.read_metadata(name, filesystem=store).schema
+            footer = pq.read_metadata(name, filesystem=store)
         except FileNotFoundError:
             continue
-        if any(schema.column(at).physical_type == "INT96" for at in range(len(schema))):
+        schema = footer.schema
+        if is_hybrid(footer.metadata) or any(
+            schema.column(at).physical_type == "INT96" for at in range(len(schema))
+        ):
             return True
     return False
 

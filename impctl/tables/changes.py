@@ -16,10 +16,10 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from impctl.aliases import ColumnName, TableVersion
-from impctl.data.schema import Kind
+from impctl.data.schema import TEMPORAL
 from impctl.errors import SchemaChangedError, TableRecreatedError
 from impctl.tables.arrow_types import arrow_type
-from impctl.tables.change_feed import FeedRows, has_int96, read_change_feed
+from impctl.tables.change_feed import OWN_COLUMNS, FeedRows, is_misread, read_change_feed
 from impctl.tables.commits import Commits, read_commits
 from impctl.tables.file_diff import read_file_diff
 from impctl.tables.schema import TableSchema, read_schema
@@ -27,6 +27,8 @@ from impctl.tables.snapshot import CHANGE_FEED, Snapshot
 from impctl.tables.source import DeltaSource
 
 Weights = npt.NDArray[np.int64]
+
+_RECREATED_HINT = "another table stands at the path now; run `impctl capture`"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +70,8 @@ def read_changes(
     before = None
     if commits is None or commits.may_change_metadata:
         before = source.snapshot(since)
+        if before.table_id != after.table_id:
+            raise _recreated(source)
         check_same_columns(before, after, wanted)
     feed = _from_change_feed(source, since, after, before, commits, wanted, with_versions)
     if feed is not None:
@@ -97,17 +101,20 @@ def check_same_columns(before: Snapshot, after: Snapshot, columns: Sequence[Colu
 def _check_identity(
     source: DeltaSource, since: TableVersion, until: TableVersion, table_id: str | None
 ) -> None:
-    hint = "another table stands at the path now; run `impctl capture`"
     if table_id is not None and table_id != source.table_id:
-        raise TableRecreatedError(
-            f"Table `{source.name}` was created anew at {source.path}", hint=hint
-        )
+        raise _recreated(source)
     newest = max(since, until)
     if newest > source.version:
         raise TableRecreatedError(
             f"Table `{source.name}` is at version {source.version}, before version {newest}",
-            hint=hint,
+            hint=_RECREATED_HINT,
         )
+
+
+def _recreated(source: DeltaSource) -> TableRecreatedError:
+    return TableRecreatedError(
+        f"Table `{source.name}` was created anew at {source.path}", hint=_RECREATED_HINT
+    )
 
 
 def _nothing(after: Snapshot, columns: tuple[ColumnName, ...]) -> Changes:
@@ -131,10 +138,10 @@ def _from_change_feed(
         return None
     if before is not None and not _is_steady(before, after, commits, columns):
         return None
-    kinds = [after.column(name).type.kind for name in columns]
-    if any(kind in (Kind.TIMESTAMP, Kind.TIMESTAMP_NTZ) for kind in kinds) and has_int96(
-        source, commits
-    ):
+    if any(name.lower() in OWN_COLUMNS for name in after.schema.names):
+        return None
+    kinds = {after.column(name).type.kind for name in columns}
+    if kinds & TEMPORAL and is_misread(source, commits):
         return None
     return read_change_feed(source, since, after, columns, with_versions=with_versions)
 

@@ -19,6 +19,7 @@ from impctl.aliases import ColumnName
 from impctl.data.schema import Column, Kind
 from impctl.errors import HistoryGoneError, ImpctlError, StorageError, TableError
 from impctl.tables.arrow_types import arrow_type, to_arrow_type
+from impctl.tables.calendars import check_calendar, is_hybrid
 from impctl.tables.failures import READ_FAILURES, failure_text, is_missing
 from impctl.tables.snapshot import DataFile, Positions, Snapshot
 from impctl.tables.storage import local_path, object_store
@@ -99,9 +100,13 @@ class FileReader:
                 chosen = groups if choose is None else choose(len(groups))
                 rows = sum(parquet.metadata.row_group(group).num_rows for group in chosen)
                 data = parquet.read_row_groups(list(chosen), columns=stored) if stored else None
+                is_old = is_hybrid(parquet.metadata.metadata)
         except READ_FAILURES as error:
             raise read_failure(self._snapshot, file, error) from error
         arrays = [self._array(column, data, file, rows) for column in self._columns]
+        if is_old:
+            for column, values in zip(self._columns, arrays, strict=True):
+                check_calendar(values, column.type, column.name, file.uri)
         if not self._columns:
             return bare_rows(rows)
         return pa.Table.from_arrays(arrays, schema=self._arrow_schema)

@@ -164,7 +164,7 @@ def take_snapshot(
     columns = read_schema(schema_json, is_mapped=is_mapped)
     partition_columns = tuple(metadata.partition_columns)
     local = local_path(delta.table_uri)
-    path = delta.table_uri if local is None else local
+    path = (delta.table_uri if local is None else local).rstrip("/")
     try:
         actions = pa.table(delta.get_add_actions(flatten=False))
         uris = tuple(_file_uri(path, logged) for logged in actions.column("path").to_pylist())

@@ -14,6 +14,7 @@ from deltalake import DeltaTable, write_deltalake
 from impctl.errors import (
     HistoryGoneError,
     SchemaChangedError,
+    TableError,
     TableRecreatedError,
 )
 from impctl.tables import changes as changes_module
@@ -334,6 +335,38 @@ def test_int96_timestamps_are_not_read_through_the_feed(tmp_path: Path) -> None:
     found = read_changes(source, 0, 1, ["at"])
     assert (found.method, found.table.column("at").to_pylist()) == ("file_diff", [far])
     assert read_changes(source, 0, 1, ["id"]).method == "change_feed"
+
+
+def test_columns_named_as_the_feeds_own(tmp_path: Path) -> None:
+    path = make(tmp_path / "t", pa.table({"id": [1], "_commit_version": [5]}), configuration=FEED)
+    DeltaTable(path).update(updates={"id": "2"})
+    check(open_source("t", path), 0, 1, "file_diff")
+
+
+def test_table_replaced_in_place(tmp_path: Path) -> None:
+    fields = [handmade.field("id", "long")]
+    for version, table_id in enumerate(["one", "two"]):
+        handmade.commit(
+            tmp_path, version, handmade.protocol(), handmade.metadata(fields, table_id=table_id)
+        )
+    with pytest.raises(TableRecreatedError, match="created anew"):
+        read_changes(open_source("t", str(tmp_path)), 0, 1, ["id"])
+
+
+@pytest.mark.parametrize(("day", "is_read"), [("1582-10-15", True), ("1582-10-14", False)])
+def test_old_dates_of_spark_2_are_refused(tmp_path: Path, day: str, is_read: bool) -> None:
+    mark = {"org.apache.spark.version": "2.4.8"}
+    data = pa.table({"d": pa.array([day]).cast(pa.date32())}).replace_schema_metadata(mark)
+    fields = [handmade.field("d", "date")]
+    handmade.commit(tmp_path, 0, handmade.protocol(), handmade.metadata(fields, configuration=FEED))
+    name = handmade.write_file(tmp_path, "a.parquet", data)
+    handmade.commit(tmp_path, 1, handmade.add(name, 1, (tmp_path / name).stat().st_size))
+    source = open_source("t", str(tmp_path))
+    if is_read:
+        check(source, 0, 1, "file_diff")
+    else:
+        with pytest.raises(TableError, match="`d` holds old dates"):
+            read_changes(source, 0, 1, ["d"])
 
 
 def test_mapped_table_has_its_files_compared() -> None:

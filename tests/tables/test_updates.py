@@ -104,7 +104,7 @@ def test_empty_partition_text_is_stored_as_null(tmp_path: Path) -> None:
         (UpdateKind.DELETE, {"where": "sid"}, UsageError, "must be a condition"),
         (UpdateKind.DELETE, {"where": "sidd = 1"}, QueryError, "Column `sidd` is unknown"),
         (UpdateKind.DELETE, {"where": "sid = "}, QueryError, "cannot be read"),
-        (UpdateKind.DELETE, {"where": "sid = 1; SELECT 1"}, QueryError, "2 statements"),
+        (UpdateKind.DELETE, {"where": "sid = 1; SELECT 1"}, QueryError, "statements"),
         (UpdateKind.DELETE, {"where": "sid = 1 ORDER BY sid"}, UsageError, "Only expressions"),
         (
             UpdateKind.UPDATE,
