@@ -176,9 +176,10 @@ def read_text(sql: str, name: str) -> tuple[SqlText, exp.Expression]:
     except ParseError as error:
         raise _syntax_error(text, error) from None
     found: list[Any] = [tree for tree in trees if tree is not None]
-    if len(found) != 1 or not isinstance(found[0], exp.Query):
-        raise _not_a_query(text, text.span_of(found[0]) if found else None)
-    return text, found[0]
+    tree = found[0] if len(found) == 1 else None
+    if tree is None or not issubclass(type(tree), exp.Query):
+        raise _not_a_query(text, text.span_of(tree))
+    return text, tree
 
 
 def _refuse_statements(text: SqlText) -> None:

@@ -4,7 +4,8 @@ Law: the bag of rows stays the same. A predicate moves below an operator only wh
 decides nothing that the predicate could change: never below LIMIT, grouping sets, a global
 aggregate, or the NULL-supplying side of an outer join; below grouping, DISTINCT, windows and set
 operations only if it cannot tell apart what they hold equal (0.0 and -0.0). Predicates that call
-volatile functions stay, and nothing passes them.
+volatile functions stay, and nothing passes them; those that can fail never reach rows that they
+did not see before.
 Out of scope: turning outer joins into inner ones, simplifying predicates.
 """
 
@@ -44,6 +45,7 @@ from impctl.plan.nodes import (
     Project,
     Scan,
     Select,
+    SetKind,
     SetOperation,
     Sort,
     TopK,
@@ -52,6 +54,7 @@ from impctl.plan.nodes import (
     inputs_of,
     with_inputs,
 )
+from impctl.plan.rules.can_fail import can_fail
 
 Predicates = tuple[Expr, ...]
 
@@ -59,7 +62,6 @@ _SIZE_LIMIT = 1000
 """Parts of a predicate beyond which it is not copied through a projection any more."""
 
 _EQUALITY_ONLY = (And, Or, Not, Compare, InList, IsNull, Literal, ColumnRef)
-_FAILING = frozenset({"assert_true", "raise_error"})
 
 
 def push_selections(root: Plan) -> Plan:
@@ -118,16 +120,21 @@ def _covering(spans: Iterable[Span | None]) -> Span | None:
 
 
 def _split(predicates: Predicates, moves: Callable[[Expr], bool]) -> tuple[Predicates, Predicates]:
-    """Predicates that pass the test, and the others."""
-    moving = tuple(predicate for predicate in predicates if moves(predicate))
-    return moving, tuple(predicate for predicate in predicates if not moves(predicate))
+    """Predicates that move, and those that stay.
+
+    One that can fail stays behind any that stays: that one may be what guards it.
+    """
+    moving: list[Expr] = []
+    staying: list[Expr] = []
+    for predicate in predicates:
+        stays = not moves(predicate) or (bool(staying) and can_fail(predicate))
+        (staying if stays else moving).append(predicate)
+    return tuple(moving), tuple(staying)
 
 
 def _is_fixed(expr: Expr) -> bool:
-    """Whether the value depends on the row alone, and asking for it has no effect."""
-    return not any(
-        isinstance(part, Call) and part.name in VOLATILE | _FAILING for part in walk(expr)
-    )
+    """Whether the value depends on the row alone."""
+    return not any(isinstance(part, Call) and part.name in VOLATILE for part in walk(expr))
 
 
 def _keeps_equals(predicate: Expr, attributes: Iterable[Attribute]) -> bool:
@@ -156,19 +163,15 @@ def _through_select(plan: Select, predicates: Predicates) -> Plan:
 
 def _through_project(plan: Project, predicates: Predicates) -> Plan:
     exprs = {output.attribute.id: output.expr for output in plan.outputs}
-    moving, staying = [], []
-    for predicate in predicates:
-        reads_fixed = all(_is_fixed(exprs[i]) for i in columns_of(predicate) if i in exprs)
-        moved = substitute(predicate, exprs)
-        small = sum(1 for _ in walk(moved)) <= _SIZE_LIMIT
-        if _is_fixed(predicate) and reads_fixed and small:
-            moving.append(moved)
-        else:
-            staying.append(predicate)
-    if any(not _is_fixed(expr) for expr in exprs.values()):
+    if not all(_is_fixed(expr) for expr in exprs.values()):
         # Rows numbered or drawn here must stay the ones that were there before.
         return _selected(replace(plan, child=_push(plan.child, ())), predicates)
-    return _selected(replace(plan, child=_push(plan.child, tuple(moving))), tuple(staying))
+    moving, staying = _split(
+        predicates,
+        lambda p: _is_fixed(p) and sum(1 for _ in walk(substitute(p, exprs))) <= _SIZE_LIMIT,
+    )
+    below = tuple(substitute(predicate, exprs) for predicate in moving)
+    return _selected(replace(plan, child=_push(plan.child, below)), staying)
 
 
 def _through_aggregate(plan: Aggregate, predicates: Predicates) -> Plan:
@@ -211,8 +214,13 @@ def _through_window(plan: Window, predicates: Predicates) -> Plan:
 
 
 def _through_set_operation(plan: SetOperation, predicates: Predicates) -> Plan:
+    is_union = plan.kind is SetKind.UNION
     moving, staying = _split(
-        predicates, lambda p: _is_fixed(p) and _keeps_equals(p, plan.attributes)
+        predicates,
+        # EXCEPT and INTERSECT drop rows, which a predicate that can fail must not see.
+        lambda p: (
+            _is_fixed(p) and _keeps_equals(p, plan.attributes) and (is_union or not can_fail(p))
+        ),
     )
     sides = []
     for side in (plan.left, plan.right):
@@ -226,10 +234,11 @@ def _through_set_operation(plan: SetOperation, predicates: Predicates) -> Plan:
 
 def _through_join(plan: Join, predicates: Predicates) -> Plan:
     """Predicates from above and conjuncts of the condition, each to the side it reads."""
-    fixed, staying = _split(predicates, _is_fixed)
+    # A join drops rows, which a predicate that can fail must not see.
+    fixed, staying = _split(predicates, lambda p: _is_fixed(p) and not can_fail(p))
     above = _by_side(plan, fixed)
     on = conjuncts(plan.condition) if plan.condition is not None else ()
-    if plan.null_aware or not all(_is_fixed(part) for part in on):
+    if plan.null_aware or not all(_is_fixed(part) and not can_fail(part) for part in on):
         parts: tuple[Predicates, Predicates, Predicates] = ((), (), on)
     else:
         parts = _by_side(plan, on)
