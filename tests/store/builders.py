@@ -117,6 +117,7 @@ class FailingDisk(RealDisk):
     """Fails at the step numbered `at`; after a `Crash` nothing works any more.
 
     A step is one write, sync, removal, BEGIN or COMMIT. With `late`, the step takes effect first.
+    A crash takes along what no sync had made safe: contents of files, and files of a folder.
     """
 
     def __init__(self, failure: Callable[[], BaseException], *, late: bool = False) -> None:
@@ -126,6 +127,8 @@ class FailingDisk(RealDisk):
         self.at = -1
         self.steps: list[str] = []
         self._is_dead = False
+        self.unsynced: set[Path] = set()
+        self.unlisted: set[Path] = set()
 
     def arm(self, at: int) -> None:
         self.at, self.steps = at, []
@@ -139,8 +142,16 @@ class FailingDisk(RealDisk):
             return
         (act if self._late else half)()
         error = self._failure()
-        self._is_dead = isinstance(error, Crash)
+        if isinstance(error, Crash):
+            self._is_dead = True
+            self._lose_power()
         raise error
+
+    def _lose_power(self) -> None:
+        for path in self.unsynced:
+            os.truncate(path, 0)
+        for path in self.unlisted:
+            path.unlink(missing_ok=True)
 
     def make_folder(self, path: Path) -> None:
         self.step("make_folder", lambda: super(FailingDisk, self).make_folder(path), _nothing)
@@ -150,15 +161,26 @@ class FailingDisk(RealDisk):
 
         def act() -> None:
             made.append(super(FailingDisk, self).create(path))
+            self.unsynced.add(path)
+            self.unlisted.add(path)
 
         self.step("create", act, _nothing)
-        return _FailingFile(made[0], self)
+        return _FailingFile(made[0], path, self)
 
     def sync_folder(self, path: Path) -> None:
-        self.step("sync_folder", lambda: super(FailingDisk, self).sync_folder(path), _nothing)
+        def act() -> None:
+            super(FailingDisk, self).sync_folder(path)
+            self.unlisted = {file for file in self.unlisted if file.parent != path}
+
+        self.step("sync_folder", act, _nothing)
 
     def remove(self, path: Path) -> None:
-        self.step("remove", lambda: super(FailingDisk, self).remove(path), _nothing)
+        def act() -> None:
+            super(FailingDisk, self).remove(path)
+            self.unsynced.discard(path)
+            self.unlisted.discard(path)
+
+        self.step("remove", act, _nothing)
 
     def begin(self, connection: sqlite3.Connection) -> None:
         self.step("begin", lambda: super(FailingDisk, self).begin(connection), _nothing)
@@ -168,8 +190,9 @@ class FailingDisk(RealDisk):
 
 
 class _FailingFile:
-    def __init__(self, file: OutputFile, disk: FailingDisk) -> None:
+    def __init__(self, file: OutputFile, path: Path, disk: FailingDisk) -> None:
         self._file = file
+        self._path = path
         self._disk = disk
 
     def write(self, data: memoryview) -> None:
@@ -177,7 +200,11 @@ class _FailingFile:
         self._disk.step("write", lambda: self._file.write(data), lambda: self._file.write(half))
 
     def sync(self) -> None:
-        self._disk.step("sync", self._file.sync, _nothing)
+        def act() -> None:
+            self._file.sync()
+            self._disk.unsynced.discard(self._path)
+
+        self._disk.step("sync", act, _nothing)
 
     def close(self) -> None:
         self._file.close()
