@@ -25,14 +25,14 @@ from impctl.app.isolated import Isolated
 from impctl.app.maintainer import Maintainer, StepDone
 from impctl.app.passes import recaptured
 from impctl.app.prepared import PreparedQuery, prepare
-from impctl.app.restored import restored_verdict
+from impctl.app.restored import chosen_way, restored_verdict
 from impctl.app.results import BenchResult, Failure, Outcome
 from impctl.app.scratch import scratch_copy
 from impctl.app.workbench import Workbench
 from impctl.bench.clock import median_of, spread
 from impctl.bench.machine import describe_machine
 from impctl.errors import RecaptureNeededError, UnsupportedError
-from impctl.maintain.way import Mode, choose_way
+from impctl.maintain.way import Mode
 from impctl.sketch.fragments import FragmentSet
 from impctl.sketch.sketch import Comparison, compare
 from impctl.store.store import Store
@@ -94,7 +94,7 @@ class _Measured:
         stored = store.load(name)
         assert stored is not None
         self.verdict, self.partitions = restored_verdict(self.prepared, stored)
-        way = choose_way(self.prepared.root, self.verdict, self.partitions)
+        way = chosen_way(self.prepared, self.verdict, self.partitions)
         if way.mode is Mode.RECAPTURE:
             raise UnsupportedError(
                 f"Query `{name}` can only be recaptured, so there is nothing to compare: "

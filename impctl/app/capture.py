@@ -18,11 +18,12 @@ from impctl.app.facts import assumption_of, assumption_text
 from impctl.app.isolated import Isolated
 from impctl.app.passes import filled_circuit, recaptured
 from impctl.app.prepared import PreparedQuery, definition, prepare
+from impctl.app.restored import chosen_way
 from impctl.app.results import CandidateEntry, CaptureResult, Failure, Outcome, SketchEntry
 from impctl.app.status import sketch_entry
 from impctl.app.workbench import Workbench
 from impctl.maintain.session import MaintainedQuery
-from impctl.maintain.way import Mode, Way, choose_way
+from impctl.maintain.way import Mode, Way
 from impctl.sketch.fragments import FragmentSet
 from impctl.sketch.partition import RangePartition
 from impctl.store.records import Assumption, NewCapture, RunRecord, StoredSketch, TablePin
@@ -73,7 +74,7 @@ def capture_query(
     started = time.perf_counter()
     chosen = choose(bench, prepared)
     partitions = chosen.partitions(bench, prepared)
-    way = choose_way(prepared.root, chosen.verdict, partitions)
+    way = chosen_way(prepared, chosen.verdict, partitions)
     bench.reporter.step(f"capturing {prepared.spec.name}")
     spark_started = time.perf_counter()
     session, found = _found(bench, prepared, chosen, partitions, way)
@@ -182,7 +183,7 @@ def _foreseen(bench: Workbench, spec: QuerySpec) -> CaptureResult:
     prepared = prepare(bench, spec)
     chosen = choose(bench, prepared)
     partitions = chosen.partitions(bench, prepared)
-    way = choose_way(prepared.root, chosen.verdict, partitions)
+    way = chosen_way(prepared, chosen.verdict, partitions)
     tables = {scan.access: scan.table for scan in prepared.scans}
     return CaptureResult(
         spec.name,

@@ -12,10 +12,10 @@ import json
 from impctl.app.choice import choose, judge_candidates
 from impctl.app.isolated import Isolated
 from impctl.app.prepared import prepare
+from impctl.app.restored import chosen_way
 from impctl.app.results import CheckResult, Failure, Outcome
 from impctl.app.workbench import Workbench
 from impctl.errors import UnsafeSketchError
-from impctl.maintain.way import choose_way
 from impctl.workload.json_schema import workload_json_schema
 from impctl.workload.models import QuerySpec
 
@@ -44,5 +44,5 @@ def _checked(bench: Workbench, spec: QuerySpec) -> CheckResult:
             raise
         judged = judge_candidates(bench, prepared)
         return CheckResult(spec.name, False, None, unsafe.message, judged)
-    way = choose_way(prepared.root, chosen.verdict, chosen.partitions(bench, prepared))
+    way = chosen_way(prepared, chosen.verdict, chosen.partitions(bench, prepared))
     return CheckResult(spec.name, True, way.mode.value, way.reason, chosen.candidates)

@@ -13,10 +13,11 @@ from impctl.aliases import QueryName
 from impctl.app.choice import choose, judge_candidates
 from impctl.app.isolated import Isolated
 from impctl.app.prepared import PreparedQuery, prepare
+from impctl.app.restored import chosen_way
 from impctl.app.results import ExplainResult, Failure, Outcome, PlanEntry
 from impctl.app.workbench import Workbench
 from impctl.errors import UnsafeSketchError
-from impctl.maintain.way import Mode, Way, choose_way
+from impctl.maintain.way import Mode, Way
 from impctl.plan.explain import PlanLine, describe
 from impctl.workload.models import QuerySpec
 
@@ -41,7 +42,7 @@ def _explained(bench: Workbench, spec: QuerySpec) -> ExplainResult:
         plan = tuple(_lines(tree, prepared, None))
         judged = judge_candidates(bench, prepared)
         return ExplainResult(spec.name, "none", unsafe.message, policy, plan, judged)
-    way = choose_way(prepared.root, chosen.verdict, chosen.partitions(bench, prepared))
+    way = chosen_way(prepared, chosen.verdict, chosen.partitions(bench, prepared))
     plan = tuple(_lines(tree, prepared, way))
     return ExplainResult(spec.name, way.mode.value, way.reason, policy, plan, chosen.candidates)
 

@@ -18,13 +18,13 @@ from impctl.app.capture import capture_query
 from impctl.app.isolated import Isolated
 from impctl.app.maintainer import Maintainer, StepDone, check_pins, is_current
 from impctl.app.prepared import definition, prepare
-from impctl.app.restored import restored_verdict
+from impctl.app.restored import chosen_way, restored_verdict
 from impctl.app.results import Failure, MaintainResult, MaintainStep, Outcome
 from impctl.app.settings import DEFAULT_BATCH_ROWS
 from impctl.app.shared_changes import SharedChanges, VersionedChange, by_version
 from impctl.app.workbench import Workbench
 from impctl.errors import PolicyRefusedError, RecaptureNeededError
-from impctl.maintain.way import Mode, choose_way
+from impctl.maintain.way import Mode
 from impctl.store.records import StoredQuery
 from impctl.store.store import Store
 from impctl.workload.models import MaintainMode, Policy, QuerySpec
@@ -116,7 +116,7 @@ class _Run:
         assert self.store is not None
         prepared = prepare(self.bench, spec)
         verdict, partitions = restored_verdict(prepared, stored)
-        way = choose_way(prepared.root, verdict, partitions)
+        way = chosen_way(prepared, verdict, partitions)
         if way.mode is Mode.RECAPTURE or way.mode.value != stored.mode:
             raise RecaptureNeededError(
                 f"Query `{spec.name}` cannot be maintained incrementally: {way.reason}",

@@ -17,7 +17,7 @@ from impctl.app.workbench import Workbench
 from impctl.data.schema import Schema
 from impctl.errors import ImpctlError, Location
 from impctl.expr.nodes import Span
-from impctl.plan.nodes import Plan, Query, Scan, scans_of
+from impctl.plan.nodes import Plan, Project, Query, Scan, scans_of
 from impctl.plan.parse import parse_query
 from impctl.plan.rules import apply_rules
 from impctl.workload.models import QuerySpec
@@ -26,11 +26,16 @@ from impctl.workload.sql_location import sql_location
 
 @dataclass(frozen=True, slots=True)
 class PreparedQuery:
-    """The parsed query, its plan after the rules, and the rows' sources."""
+    """The parsed query, its plan after the rules, and what of it a sketch depends on.
+
+    `core` yields the same rows without their columns: what is only put out decides nothing about
+    the sketch, so neither engine nor capture need remember it.
+    """
 
     spec: QuerySpec
     query: Query
     root: Plan
+    core: Plan
 
     @property
     def scans(self) -> tuple[Scan, ...]:
@@ -68,7 +73,8 @@ def prepare(bench: Workbench, spec: QuerySpec) -> PreparedQuery:
     """Parse and plan a query; QueryError names the place in the workload file."""
     try:
         query = parse_query(spec.sql, _Catalog(bench), name=spec.name)
-        return PreparedQuery(spec, query, apply_rules(query.root))
+        core = apply_rules(Project(query.root, ()))
+        return PreparedQuery(spec, query, apply_rules(query.root), core)
     except ImpctlError as error:
         raise located(error, spec) from error
 

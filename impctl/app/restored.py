@@ -13,10 +13,22 @@ from dataclasses import replace
 from impctl.aliases import AccessId
 from impctl.app.prepared import PreparedQuery
 from impctl.errors import RecaptureNeededError
+from impctl.maintain.way import Way, choose_way
 from impctl.plan.facts import Fact, FactKind, FactSource
 from impctl.plan.safety import Verdict, check_safety
 from impctl.sketch.partition import RangePartition
 from impctl.store.records import StoredQuery
+
+
+def chosen_way(
+    prepared: PreparedQuery, verdict: Verdict, partitions: Mapping[AccessId, RangePartition]
+) -> Way:
+    """How the query's sketches are maintained: by the core plan, under the whole plan's verdict."""
+    sketched = {access: partition.attribute for access, partition in partitions.items()}
+    core = replace(prepared.query, root=prepared.core)
+    return choose_way(
+        prepared.core, verdict, check_safety(core, sketched, verdict.assumptions), partitions
+    )
 
 
 def restored_verdict(

@@ -114,7 +114,9 @@ class Arrangement:
         if len(codes) == 0:
             return
         sequence = self._runs[-1].sequence + 1 if self._runs else 1
-        run = Run(sequence, codes, tuple(key.to_arrow() for key in keys), dict(values))
+        # Most sums never see a NaN: columns that are all zero are not even kept in memory.
+        kept = {name: array for name, array in values.items() if array.any()}
+        run = Run(sequence, codes, tuple(key.to_arrow() for key in keys), kept)
         self._runs = _merged((*self._runs, run), self.key_types, self.alive)
         self._fresh = frozenset(
             r.sequence for r in self._runs if r.sequence in self._fresh or r.sequence >= sequence

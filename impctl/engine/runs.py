@@ -39,11 +39,11 @@ class Run:
         return len(self.codes)
 
     def to_arrow(self) -> pa.Table:
-        """The run as a plain table; all-zero value columns are left out."""
+        """The run as a plain table."""
         columns: dict[str, Any] = {CODE: self.codes}
         for index, key in enumerate(self.keys):
             columns[f"{_KEY}{index}"] = key
-        columns.update({name: array for name, array in self.values.items() if array.any()})
+        columns.update(self.values)
         return pa.table(columns)
 
 

@@ -39,12 +39,21 @@ class Way:
     compiled: Compiled | None = None
 
 
-def choose_way(root: Plan, verdict: Verdict, partitions: Mapping[AccessId, RangePartition]) -> Way:
-    """How the sketches of `partitions` (by access) are maintained for a safe plan."""
+def choose_way(
+    core: Plan,
+    whole: Verdict,
+    verdict: Verdict,
+    partitions: Mapping[AccessId, RangePartition],
+) -> Way:
+    """How the sketches of `partitions` (by access) are maintained for a safe plan.
+
+    `core` is the plan without its output columns and `verdict` its verdict; `whole` is the verdict
+    on the whole plan, which touch mode goes by.
+    """
     try:
-        compiled = compile_plan(root, partitions, verdict.key_columns)
+        compiled = compile_plan(core, partitions, verdict.key_columns)
     except BlockedError as blocked:
-        return _without_circuit(blocked, verdict)
+        return _without_circuit(blocked, whole)
     return Way(Mode.EXACT, "every operator is maintained incrementally", None, compiled)
 
 

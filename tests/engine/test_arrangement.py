@@ -35,6 +35,7 @@ def test_find_and_gather_answer_like_a_dictionary(kind: str, data: st.DataObject
     modulus = data.draw(st.sampled_from([1, 2, 1000]), label="codes")
     held = Arrangement("a", [KINDS[kind][0]], "rows")
     model: dict[str, int] = {}
+    stored: dict[int, pa.Table] = {}
     steps = data.draw(st.lists(st.lists(st.sampled_from(pool), max_size=6), max_size=14))
     for step, keys in enumerate(steps):
         distinct = {repr(key): key for key in keys}
@@ -45,9 +46,14 @@ def test_find_and_gather_answer_like_a_dictionary(kind: str, data: st.DataObject
         held.put(codes, [vector(kind, [key for _, key in rows])], values)
         model.update({name: count for (name, _), count in zip(rows, alive, strict=True)})
         if step % 4 == 3:
-            reloaded = Arrangement("a", [KINDS[kind][0]], "rows")
-            reloaded.load(held.changes().put)
-            held = reloaded if step % 8 == 3 else held
+            change = held.changes()
+            stored.update(change.put)
+            for sequence in change.drop:
+                del stored[sequence]
+            held.saved()
+        if step % 8 == 3:
+            held = Arrangement("a", [KINDS[kind][0]], "rows")
+            held.load(stored.items())
     codes = np.array([hash_of(repr(key), modulus) for key in pool], dtype=np.int64)
     located = held.find(codes, [vector(kind, pool)])
     found = held.gather(located, "rows").tolist()
