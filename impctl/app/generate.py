@@ -25,6 +25,10 @@ DEFAULT_GROUPS = 5_000
 CRIMES_DAYS = 30
 """Last days of the crimes data that become batches of their own."""
 
+_ROW_BYTES = 80
+_FILES = 16
+_SMALLEST_FILE = 1 << 20
+
 _NAMES = {Example.RUNNING: "sales", Example.SYNTHETIC: "synthetic", Example.CRIMES: "crimes"}
 
 
@@ -53,7 +57,8 @@ def _synthetic(path: Path, request: GenerateRequest) -> int:
     groups = DEFAULT_GROUPS if request.groups is None else request.groups
     batches = synthetic_batches(rows, groups, request.seed, sorted_by_a=request.sort_rows)
     reader = pa.RecordBatchReader.from_batches(SYNTHETIC_SCHEMA, batches)
-    create_table(str(path), reader)
+    # About sixteen files, so that skipping some can be seen on a small table too.
+    create_table(str(path), reader, file_bytes=max(rows * _ROW_BYTES // _FILES, _SMALLEST_FILE))
     return rows
 
 

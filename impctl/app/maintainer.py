@@ -20,7 +20,7 @@ from impctl.app.facts import columns_assumed, recheck
 from impctl.app.shared_changes import Need
 from impctl.app.workbench import Workbench
 from impctl.data.vector import from_arrow
-from impctl.errors import RecaptureNeededError, TableRecreatedError
+from impctl.errors import TableRecreatedError
 from impctl.maintain.session import MaintainedQuery
 from impctl.maintain.way import Mode, Way
 from impctl.sketch.fragments import FragmentSet
@@ -159,20 +159,7 @@ class Maintainer:
             meta["counters"] = dict(checkpoint.counters)
         if done.unsure or done.action == Mode.TOUCH:
             meta["slack_possible"] = True
-        record = RunRecord(
-            action=done.action,
-            reason_code=reason_code,
-            reason=reason,
-            started_at=time.time(),
-            elapsed_ms=done.read_ms + done.engine_ms,
-            read_ms=done.read_ms,
-            engine_ms=done.engine_ms,
-            commit_ms=0.0,
-            changes=done.changes,
-            added=len(done.added),
-            removed=len(done.removed),
-            versions=dict(done.versions),
-        )
+        record = _record(done, reason_code, reason)
         commit = MaintainCommit(
             query=self.stored.query,
             expected_generation=self.stored.generation,
@@ -194,6 +181,24 @@ class Maintainer:
         return replace(done, commit_ms=(time.perf_counter() - started) * 1000)
 
 
+def _record(done: StepDone, reason_code: str, reason: str) -> RunRecord:
+    """The step as history keeps it; its own commit is not timed yet when it is written."""
+    return RunRecord(
+        action=done.action,
+        reason_code=reason_code,
+        reason=reason,
+        started_at=time.time(),
+        elapsed_ms=done.read_ms + done.engine_ms,
+        read_ms=done.read_ms,
+        engine_ms=done.engine_ms,
+        commit_ms=0.0,
+        changes=done.changes,
+        added=len(done.added),
+        removed=len(done.removed),
+        versions=dict(done.versions),
+    )
+
+
 def check_pins(stored: StoredQuery, bench: Workbench) -> None:
     """RecaptureNeededError where a pinned table was re-created or went back in time."""
     for pin in stored.pins:
@@ -212,8 +217,3 @@ def is_current(stored: StoredQuery, bench: Workbench) -> bool:
         and bench.source(pin.table).table_id == pin.table_id
         for pin in stored.pins
     )
-
-
-def needs_recapture(message: str, code: str, hint: str) -> RecaptureNeededError:
-    """A recapture asked for by something other than a table."""
-    return RecaptureNeededError(message, code=code, hint=hint)

@@ -19,13 +19,16 @@ from impctl.tables.snapshot import CHANGE_FEED
 
 def create_table(
     path: str,
-    data: pa.Table | pa.Schema,
+    data: pa.Table | pa.RecordBatchReader | pa.Schema,
     *,
     change_feed: bool = True,
     partition_by: Sequence[ColumnName] = (),
     configuration: Mapping[str, str] | None = None,
+    file_bytes: int | None = None,
 ) -> None:
     """Write version 0 of a new table; a schema alone gives an empty one.
+
+    `file_bytes` is about how large a data file gets (default: as deltalake has it).
 
     UsageError where something stands at the path already.
     """
@@ -38,6 +41,7 @@ def create_table(
             mode="error",
             partition_by=list(partition_by) or None,
             configuration={**properties, **(configuration or {})},
+            target_file_size=file_bytes,
         )
     except READ_FAILURES as error:
         text = failure_text(error)
