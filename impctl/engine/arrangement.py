@@ -27,14 +27,13 @@ _SMALLEST_TIER = 64
 
 @dataclass(frozen=True, slots=True)
 class Located:
-    """Where keys were found: run index (-1 for absent) and position in it; shapes (n,)."""
+    """Where keys were found, run by run: (the run, rows asked for, their positions in it).
 
-    runs: Ints
-    positions: Ints
+    A row that is in no part was not found; `length` is the number of rows asked for.
+    """
 
-    @property
-    def is_found(self) -> Any:
-        return self.runs >= 0
+    parts: tuple[tuple[Run, Ints, Ints], ...]
+    length: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,35 +77,31 @@ class Arrangement:
         self._fresh = frozenset()
 
     def find(self, codes: Ints, keys: Sequence[Vector]) -> Located:
-        """The newest row of each key; shapes (len(codes),)."""
-        found = np.full(len(codes), -1, dtype=np.int64)
-        positions = np.zeros(len(codes), dtype=np.int64)
-        open_rows: Ints | None = None
-        for index in range(len(self._runs) - 1, -1, -1):
-            if open_rows is None:
-                places = find_in(self._runs[index], self.key_types, codes, keys)
-                hits = np.flatnonzero(places >= 0)
-                found[hits], positions[hits] = index, places[hits]
-            else:
-                part = [key.take(open_rows) for key in keys] if self.key_types else keys
-                places = find_in(self._runs[index], self.key_types, codes[open_rows], part)
-                hits = np.flatnonzero(places >= 0)
-                found[open_rows[hits]], positions[open_rows[hits]] = index, places[hits]
-            open_rows = np.flatnonzero(found < 0)
-            if len(open_rows) == 0:
+        """The newest row of each key; `codes` of shape (n,)."""
+        parts = []
+        length = len(codes)
+        rows = np.arange(length, dtype=np.int64)
+        for run in reversed(self._runs):
+            places = find_in(run, self.key_types, codes, keys)
+            is_hit = places >= 0
+            if not is_hit.any():
+                continue
+            hits = is_hit.nonzero()[0]
+            parts.append((run, rows[hits], places[hits]))
+            if len(hits) == len(codes):
                 break
-        return Located(found, positions)
+            rest = (~is_hit).nonzero()[0]
+            rows, codes = rows[rest], codes[rest]
+            keys = [key.take(rest) for key in keys]
+        return Located(tuple(parts), length)
 
     def gather(self, located: Located, name: str, dtype: Any = np.int64) -> Any:
         """Values of one column for located keys; zero where absent; shape (n,)."""
-        result = np.zeros(len(located.runs), dtype=dtype)
-        for index, run in enumerate(self._runs):
+        result = np.zeros(located.length, dtype=dtype)
+        for run, rows, positions in located.parts:
             column = run.values.get(name)
-            if column is None:
-                continue
-            rows = np.flatnonzero(located.runs == index)
-            if len(rows):
-                result[rows] = column[located.positions[rows]]
+            if column is not None:
+                result[rows] = column[positions]
         return result
 
     def put(self, codes: Ints, keys: Sequence[Vector], values: Mapping[str, Any]) -> None:

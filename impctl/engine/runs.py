@@ -66,13 +66,12 @@ def find_in(run: Run, types: Sequence[SqlType], codes: Ints, keys: Sequence[Vect
     """
     if len(run) == 0:
         return np.full(len(codes), -1, dtype=np.int64)
-    places = np.searchsorted(run.codes, codes)
-    inside = np.minimum(places, len(run) - 1)
-    hits = np.flatnonzero(run.codes[inside] == codes)
+    inside = np.minimum(run.codes.searchsorted(codes), len(run) - 1)
+    is_hit = run.codes[inside] == codes
+    if not run.keys or not is_hit.any():
+        return np.where(is_hit, inside, -1)
+    hits = is_hit.nonzero()[0]
     found = np.full(len(codes), -1, dtype=np.int64)
-    if not run.keys or len(hits) == 0:
-        found[hits] = inside[hits]
-        return found
     same = _same(run, types, inside[hits], keys, hits)
     found[hits[same]] = inside[hits[same]]
     # Another key with this code may stand next to the first one; as good as never.
