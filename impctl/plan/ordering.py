@@ -17,7 +17,7 @@ from impctl.expr.nodes import ColumnRef, Compare, CompareOp, Expr, Span
 from impctl.expr.types import type_of
 from impctl.plan.direction import Columns, Relation, direction
 from impctl.plan.facts import NOTHING, KnownSigns
-from impctl.plan.nodes import Select, SortKey, TopK, Window, WindowCall
+from impctl.plan.nodes import SortKey, TopK, Window, WindowCall
 from impctl.plan.signs import number_of, signs_of
 from impctl.plan.status import NodeState, Refusal, Status, equal_columns, refused
 from impctl.plan.wording import Wording, difference
@@ -130,7 +130,7 @@ def _window_ties(node: Window, child: NodeState) -> Refusal | None:
 
 
 def first_rows_per_partition(
-    node: Select, below: Window, child: NodeState, wording: Wording
+    predicate: Expr, below: Window, child: NodeState, wording: Wording
 ) -> NodeState | None:
     """`rank <= k` directly above the window, at the root; None if it is another shape.
 
@@ -141,7 +141,7 @@ def first_rows_per_partition(
     if len(below.calls) != 1 or child.status is Status.EXACT:
         return None
     call = below.calls[0]
-    if not _is_rank_limit(node.predicate, call.attribute.id):
+    if not _is_rank_limit(predicate, call.attribute.id):
         return None
     plain = call.function == "row_number" and child.is_equal
     if not call.order or not (plain or call.function in _RANKS):

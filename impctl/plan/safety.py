@@ -86,11 +86,11 @@ def check_safety(
     found = analyse(query.root, sketched, sure, wording)
     if found.root.status is not Status.UNSAFE:
         return _accepted(query, found, sketched, ())
+    found = analyse(query.root, sketched, facts, wording)
+    refusal = found.root.refusal
+    if refusal is not None:
+        return Verdict(False, Status.UNSAFE, refusal.reason, refusal.span)
     assumed = _needed_assumptions(query, sketched, sure, facts, wording)
-    if assumed is None:
-        refusal = found.root.refusal
-        reason, span = (refusal.reason, refusal.span) if refusal is not None else ("", None)
-        return Verdict(False, Status.UNSAFE, reason, span)
     found = analyse(query.root, sketched, [*sure, *assumed], wording)
     return _accepted(query, found, sketched, assumed)
 
@@ -112,8 +112,8 @@ def _needed_assumptions(
     sure: Collection[Fact],
     facts: Collection[Fact],
     wording: Wording,
-) -> tuple[Fact, ...] | None:
-    """A smallest set (none can be left out) of statistics facts that proves safety, or None."""
+) -> tuple[Fact, ...]:
+    """A smallest set (none can be left out) of the statistics facts that still proves safety."""
     read = {
         (scan.table, attribute.name.lower())
         for scan in scans_of(query.root)
@@ -125,15 +125,10 @@ def _needed_assumptions(
         if fact.source is FactSource.STATISTICS and (fact.table, fact.column.lower()) in read
     ]
 
-    def proves(assumed: Collection[Fact]) -> bool:
-        found = analyse(query.root, sketched, [*sure, *assumed], wording)
-        return found.root.status is not Status.UNSAFE
-
-    if not needed or not proves(needed):
-        return None
     for fact in tuple(needed):
         fewer = [other for other in needed if other != fact]
-        if proves(fewer):
+        found = analyse(query.root, sketched, [*sure, *fewer], wording)
+        if found.root.status is not Status.UNSAFE:
             needed = fewer
     return tuple(needed)
 

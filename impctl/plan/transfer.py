@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import assert_never
 
 from impctl.aliases import AccessId, AttributeId, ColumnName
-from impctl.expr.nodes import Call, ColumnRef, Expr, walk
+from impctl.expr.nodes import Call, ColumnRef, Expr, substitute, walk
 from impctl.plan.combining import combine, join
 from impctl.plan.direction import Columns, Relation, direction
 from impctl.plan.facts import Fact, Signs, signs_of_scan
@@ -84,34 +84,49 @@ class _Walker:
         self.states.append(refused("not judged yet", None))
         below = at_root and isinstance(node, Project | Sort)
         inputs = [self.visit(part, at_root=below) for part in inputs_of(node)]
-        # A window's state for the shortcut `rank <= k`: judged again from the window's own input.
-        over_window = self.states[position + 2] if _is_rank_filter(node) else None
-        state = self._judged(node, inputs, over_window if at_root else None)
+        state = self._judged(node, inputs)
+        if at_root and state.status is Status.UNSAFE:
+            ranked = self._ranked(node, position)
+            state = ranked if ranked is not None else state
         self.states[position] = state
         return state
 
-    def _judged(
-        self, node: Plan, inputs: list[NodeState], over_window: NodeState | None
-    ) -> NodeState:
+    def _judged(self, node: Plan, inputs: list[NodeState]) -> NodeState:
         changing = _changing_call(node)
         if changing is not None:
             return refused(f"`{changing.name}` gives another value on every run", changing.span)
-        if over_window is not None and over_window.status is not Status.UNSAFE:
-            ranked = self._ranked(node, over_window)
-            if ranked is not None:
-                return ranked
         unsafe = next((state for state in inputs if state.status is Status.UNSAFE), None)
         if unsafe is not None:
             return unsafe
-        state = self._state(node, inputs)
-        return _without_loose_ties(node, inputs, state)
+        return _without_loose_ties(node, inputs, self._state(node, inputs))
 
-    def _ranked(self, node: Plan, over_window: NodeState) -> NodeState | None:
-        if not (isinstance(node, Select) and isinstance(node.child, Window)):
+    def _ranked(self, node: Plan, position: int) -> NodeState | None:
+        """`rank <= k` over a window, judged from the window's own input; None for the rest.
+
+        Projections between the two work row by row, so the filter is read below them.
+        """
+        if not isinstance(node, Select):
             return None
-        if over_window.ties is not None and over_window.status is not Status.EXACT:
+        predicate, below = node.predicate, node.child
+        between: list[Project] = []
+        while isinstance(below, Project):
+            between.append(below)
+            predicate = substitute(predicate, {o.attribute.id: o.expr for o in below.outputs})
+            below = below.child
+        if not isinstance(below, Window):
             return None
-        return first_rows_per_partition(node, node.child, over_window, self.wording)
+        child = self.states[position + len(between) + 2]
+        if child.status in (Status.UNSAFE, Status.EXACT) or child.ties is not None:
+            return None
+        parts: tuple[Plan, ...] = (node, below, *between)
+        if any(_changing_call(part) is not None for part in parts):
+            return None
+        state = first_rows_per_partition(predicate, below, child, self.wording)
+        if state is None or state.status is Status.UNSAFE:
+            return state
+        for part in reversed(between):
+            state = _project(part, state)
+        return state
 
     def _state(self, node: Plan, inputs: list[NodeState]) -> NodeState:
         match node:
@@ -140,10 +155,6 @@ class _Walker:
                 return window(node, inputs[0], self.wording)
             case _:
                 assert_never(node)
-
-
-def _is_rank_filter(node: Plan) -> bool:
-    return isinstance(node, Select) and isinstance(node.child, Window)
 
 
 def _without_loose_ties(node: Plan, inputs: list[NodeState], state: NodeState) -> NodeState:

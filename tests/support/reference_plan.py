@@ -189,6 +189,7 @@ class _Run:
         return rows[node.offset : end]
 
     def _window(self, node: Window, rows: list[Tuple]) -> list[Tuple]:
+        rows = [Tuple(row.values, row.lineage) for row in rows]  # one object per copy of a row
         results = [dict(row.values) for row in rows]
         for call in node.calls:
             parts: dict[object, list[int]] = {}

@@ -1,0 +1,418 @@
+"""Random plans over two tiny tables, biased towards what a sketch can break: HAVING, top-k, joins.
+
+Law: everything follows from the seed. Plans are typed, but not sensible.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal
+from random import Random
+
+from impctl.data.schema import (
+    BOOLEAN,
+    DOUBLE,
+    INTEGER,
+    LONG,
+    STRING,
+    Column,
+    Schema,
+    SqlType,
+    decimal,
+)
+from impctl.expr.nodes import (
+    And,
+    Arithmetic,
+    ArithmeticOp,
+    Call,
+    Case,
+    Cast,
+    Coalesce,
+    Compare,
+    CompareOp,
+    Expr,
+    InList,
+    IsNull,
+    Like,
+    Literal,
+    Negate,
+    Not,
+    Or,
+)
+from impctl.expr.types import average_type, sum_type, type_of
+from impctl.plan.nodes import (
+    Aggregate,
+    AggregateCall,
+    AggregateOutput,
+    Attribute,
+    Distinct,
+    Join,
+    JoinKind,
+    Output,
+    Plan,
+    Project,
+    Scan,
+    Select,
+    SetKind,
+    SetOperation,
+    Sort,
+    SortKey,
+    TopK,
+    Window,
+    WindowCall,
+    attributes_of,
+)
+
+MONEY = decimal(6, 1)
+CATALOG = {
+    "t": Schema(
+        (
+            Column("g", INTEGER),
+            Column("p", INTEGER),
+            Column("v", INTEGER),
+            Column("d", DOUBLE),
+            Column("s", STRING),
+        )
+    ),
+    "u": Schema((Column("h", INTEGER), Column("q", INTEGER), Column("w", MONEY))),
+}
+_ORDERED = (
+    CompareOp.LESS,
+    CompareOp.LESS_EQUAL,
+    CompareOp.GREATER,
+    CompareOp.GREATER_EQUAL,
+    CompareOp.GREATER,
+    CompareOp.GREATER_EQUAL,
+)
+_EQUALITIES = (CompareOp.EQUAL, CompareOp.NOT_EQUAL, CompareOp.NULL_SAFE_EQUAL)
+
+
+@dataclass
+class PlanMaker:
+    """Makes one plan after another from one source of randomness."""
+
+    rng: Random
+    accesses: dict[str, int] = field(default_factory=dict)
+    made: int = 0
+
+    def plan(self) -> Plan:
+        """A plan of moderate size."""
+        root = self._node(self.rng.choice((1, 2, 2, 3, 3, 4)))
+        if self.rng.random() < 0.15:
+            root = self._rank_filter(root)
+        if self.rng.random() < 0.2:
+            root = Sort(root, (self._sort_key(attributes_of(root)),))
+        return root
+
+    def _fresh(self, found: SqlType | None, *, nullable: bool = True) -> Attribute:
+        self.made += 1
+        return Attribute(f"c{self.made}", f"c{self.made}", found, nullable)
+
+    def _node(self, depth: int) -> Plan:
+        if depth <= 0:
+            return self._scan()
+        makers: Sequence[tuple[int, Callable[[int], Plan]]] = (
+            (8, self._aggregated),
+            (5, self._select),
+            (3, self._project),
+            (4, self._join),
+            (1, self._distinct),
+            (2, self._set_operation),
+            (4, self._top),
+            (1, self._window),
+        )
+        weights = [weight for weight, _ in makers]
+        maker = self.rng.choices([make for _, make in makers], weights)[0]
+        return maker(depth)
+
+    def _scan(self) -> Scan:
+        table = self.rng.choice(("t", "t", "u"))
+        self.accesses[table] = self.accesses.get(table, 0) + 1
+        access = f"{table}#{self.accesses[table]}"
+        attributes = tuple(
+            Attribute(f"{access}.{column.name}", column.name, column.type, column.nullable)
+            for column in CATALOG[table]
+        )
+        return Scan(access, table, attributes)
+
+    def _select(self, depth: int) -> Plan:
+        child = self._node(depth - 1)
+        return Select(child, self.predicate(attributes_of(child)))
+
+    def _project(self, depth: int) -> Plan:
+        child = self._node(depth - 1)
+        attributes = attributes_of(child)
+        outputs = []
+        for _ in range(self.rng.randint(1, 3)):
+            expr = (
+                self.rng.choice(attributes).ref()
+                if self.rng.random() < 0.5
+                else self.number(attributes, 2)
+            )
+            outputs.append(Output(self._fresh(type_of(expr)), expr))
+        return Project(child, tuple(outputs))
+
+    def _aggregated(self, depth: int) -> Plan:
+        child = self._node(depth - 1)
+        attributes = attributes_of(child)
+        keys = [self._key(attributes) for _ in range(self.rng.choice((0, 1, 1, 1, 2)))]
+        calls = [self._call(attributes) for _ in range(self.rng.choice((0, 1, 1, 2)))]
+        if not keys and not calls:
+            calls = [AggregateCall("count")]
+        sets = None
+        if keys and self.rng.random() < 0.08:
+            whole = tuple(range(len(keys)))
+            sets = (whole, self.rng.choice(((), whole[:1])))
+            sets = sets if sets[0] != sets[1] else (whole,)
+        plan: Plan = Aggregate(
+            child,
+            tuple(Output(self._fresh(type_of(key)), key) for key in keys),
+            tuple(AggregateOutput(self._fresh(call_type(call)), call) for call in calls),
+            sets,
+        )
+        choice = self.rng.random()
+        if choice < 0.55:
+            plan = Select(plan, self.predicate(attributes_of(plan)))
+        elif choice < 0.7:
+            plan = self._limited(plan)
+        return plan
+
+    def _key(self, attributes: Sequence[Attribute]) -> Expr:
+        if self.rng.random() < 0.85:
+            return self.rng.choice(attributes).ref()
+        return self.number(attributes, 1)
+
+    def _call(self, attributes: Sequence[Attribute]) -> AggregateCall:
+        rng = self.rng
+        condition = self.predicate(attributes) if rng.random() < 0.12 else None
+        name = rng.choice(
+            ("count", "count", "count", "sum", "sum", "sum", "min", "max", "max", "avg",
+             "bool_or", "bool_and", "count_if")
+        )  # fmt: skip
+        if name == "count" and rng.random() < 0.5:
+            return AggregateCall("count", (), False, condition)
+        if name in ("bool_or", "bool_and", "count_if"):
+            return AggregateCall(name, (self.predicate(attributes, 1),), False, condition)
+        if name in ("count", "min", "max"):
+            argument: Expr = rng.choice(attributes).ref()
+        else:
+            argument = self.number(attributes, rng.choice((0, 0, 0, 1, 2)))
+        distinct = rng.random() < 0.15 and name in ("count", "sum")
+        return AggregateCall(name, (argument,), distinct, condition)
+
+    def _join(self, depth: int) -> Plan:
+        kind = self.rng.choice(
+            (JoinKind.INNER,) * 5
+            + (JoinKind.LEFT, JoinKind.RIGHT, JoinKind.FULL)
+            + (JoinKind.SEMI,) * 2
+            + (JoinKind.ANTI,)
+        )
+        left, right = self._node(depth - 1), self._node(self.rng.randint(0, depth - 1))
+        condition = self._condition(attributes_of(left), attributes_of(right))
+        null_aware = kind is JoinKind.ANTI and self.rng.random() < 0.3
+        return Join(kind, left, right, condition, null_aware)
+
+    def _condition(self, left: Sequence[Attribute], right: Sequence[Attribute]) -> Expr | None:
+        if self.rng.random() < 0.1:
+            return None
+        pairs = [(a, b) for a in left for b in right if a.type == b.type and a.type is not None]
+        if pairs and self.rng.random() < 0.8:
+            a, b = self.rng.choice(pairs)
+            op = self.rng.choice((CompareOp.EQUAL,) * 5 + (*_ORDERED, CompareOp.NULL_SAFE_EQUAL))
+            equal = Compare(op, a.ref(), b.ref())
+            if self.rng.random() < 0.25:
+                return And((equal, self.predicate((*left, *right))))
+            return equal
+        return self.predicate((*left, *right))
+
+    def _distinct(self, depth: int) -> Plan:
+        return Distinct(self._node(depth - 1))
+
+    def _set_operation(self, depth: int) -> Plan:
+        left, right = self._node(depth - 1), self._node(self.rng.randint(0, depth - 1))
+        wanted = self.rng.choice((INTEGER, INTEGER, LONG, DOUBLE))
+        width = self.rng.randint(1, 2)
+        left, right = self._narrowed(left, wanted, width), self._narrowed(right, wanted, width)
+        outputs = tuple(self._fresh(wanted) for _ in range(width))
+        kind = self.rng.choice(
+            (SetKind.UNION, SetKind.UNION, SetKind.UNION, SetKind.EXCEPT, SetKind.INTERSECT)
+        )
+        return SetOperation(kind, self.rng.random() < 0.6, left, right, outputs)
+
+    def _narrowed(self, plan: Plan, wanted: SqlType, width: int) -> Plan:
+        """The plan with `width` columns of one type, by plain columns where it has them."""
+        same = [a.ref() for a in attributes_of(plan) if a.type == wanted]
+        outputs = []
+        for _ in range(width):
+            expr: Expr
+            if same:
+                expr = self.rng.choice(same)
+            else:
+                expr = self.number(attributes_of(plan), 0)
+                expr = expr if type_of(expr) == wanted else Cast(expr, wanted)
+                if wanted in (INTEGER, LONG) and type_of(expr) == DOUBLE:
+                    expr = Literal(1, wanted)
+            outputs.append(Output(self._fresh(wanted), expr))
+        return Project(plan, tuple(outputs))
+
+    def _top(self, depth: int) -> Plan:
+        return self._limited(self._node(depth - 1))
+
+    def _limited(self, child: Plan) -> Plan:
+        attributes = attributes_of(child)
+        order = [self._sort_key(attributes) for _ in range(self.rng.choice((1, 1, 2)))]
+        if self.rng.random() < 0.4:
+            order += [SortKey(a.ref(), False, self.rng.random() < 0.5) for a in attributes]
+        if self.rng.random() < 0.03:
+            order = []
+        offset = 1 if self.rng.random() < 0.05 else 0
+        return TopK(child, tuple(order), self.rng.choice((1, 1, 2, 3)), offset)
+
+    def _sort_key(self, attributes: Sequence[Attribute]) -> SortKey:
+        expr = (
+            self.rng.choice(attributes[-2:]).ref()
+            if self.rng.random() < 0.85
+            else self.number(attributes, 1)
+        )
+        return SortKey(expr, self.rng.random() < 0.6, self.rng.random() < 0.4)
+
+    def _window(self, depth: int) -> Plan:
+        return self._windowed(self._node(depth - 1))
+
+    def _windowed(self, child: Plan) -> Window:
+        attributes = attributes_of(child)
+        name = self.rng.choice(("row_number", "rank", "dense_rank", "sum", "count"))
+        arguments = (self.number(attributes, 0),) if name in ("sum", "count") else ()
+        result = {"sum": _sum_type(arguments), "count": LONG}.get(name, INTEGER)
+        partition = tuple(
+            self.rng.choice(attributes).ref() for _ in range(self.rng.choice((0, 1, 1)))
+        )
+        order = tuple(self._sort_key(attributes) for _ in range(self.rng.choice((1, 1, 2))))
+        call = WindowCall(self._fresh(result), name, arguments, partition, order)
+        return Window(child, (call,))
+
+    def _rank_filter(self, child: Plan) -> Plan:
+        below = self._windowed(child)
+        rank = below.calls[0].attribute
+        op = self.rng.choice((CompareOp.LESS_EQUAL, CompareOp.LESS, CompareOp.EQUAL))
+        number = Literal(self.rng.choice((1, 2)), INTEGER)
+        return Select(below, Compare(op, rank.ref(), number))
+
+    def number(self, attributes: Sequence[Attribute], depth: int) -> Expr:
+        """A numeric expression of a known type."""
+        numeric = [a for a in attributes if a.type is not None and a.type.is_numeric]
+        for _ in range(6):
+            expr = self._number(numeric, attributes, depth)
+            found = type_of(expr)
+            if found is not None and found.is_numeric:
+                return expr
+        return Literal(1, INTEGER)
+
+    def _number(
+        self, numeric: Sequence[Attribute], attributes: Sequence[Attribute], depth: int
+    ) -> Expr:
+        rng = self.rng
+        if depth <= 0:
+            return rng.choice(numeric).ref() if numeric else self._literal()
+        inner = self._number(numeric, attributes, depth - 1)
+        match rng.randrange(10):
+            case 0:
+                return Negate(inner)
+            case 1 | 2:
+                return Arithmetic(
+                    rng.choice((ArithmeticOp.ADD, ArithmeticOp.SUBTRACT)),
+                    inner,
+                    self._number(numeric, attributes, depth - 1),
+                )
+            case 3:
+                return Arithmetic(ArithmeticOp.MULTIPLY, inner, self._literal())
+            case 4:
+                other = self._number(numeric, attributes, depth - 1)
+                return Arithmetic(ArithmeticOp.MULTIPLY, inner, other)
+            case 5:
+                divisor = Literal(rng.choice((-2, 2, 3)), INTEGER)
+                return Arithmetic(ArithmeticOp.DIVIDE, inner, divisor)
+            case 6:
+                found = type_of(inner)
+                to_long = found is not None and found.is_integral and rng.random() < 0.5
+                return Cast(inner, LONG if to_long else DOUBLE)
+            case 7:
+                return Coalesce((inner, self._literal()))
+            case 8:
+                return Call("abs", (inner,), type_of(inner))
+            case _:
+                branch = (self.predicate(attributes, 1), inner)
+                default: Expr = Literal(None, type_of(inner) or INTEGER)
+                return Case((branch,), self._literal() if rng.random() < 0.6 else default)
+
+    def _literal(self) -> Literal:
+        rng = self.rng
+        if rng.random() < 0.15:
+            return Literal(rng.choice((-1.5, 0.0, 0.5, float("nan"))), DOUBLE)
+        if rng.random() < 0.1:
+            return Literal(Decimal(rng.choice(("-1.5", "0.0", "2.5"))), decimal(2, 1))
+        return Literal(rng.choice((-2, -1, 0, 0, 1, 1, 2, 3, 4)), INTEGER)
+
+    def predicate(self, attributes: Sequence[Attribute], depth: int = 2) -> Expr:
+        """A condition, mostly a comparison of a late column with a literal."""
+        rng = self.rng
+        choice = rng.random()
+        if depth > 0 and choice < 0.14:
+            return And(
+                (self.predicate(attributes, depth - 1), self.predicate(attributes, depth - 1))
+            )
+        if depth > 0 and choice < 0.22:
+            return Or(
+                (self.predicate(attributes, depth - 1), self.predicate(attributes, depth - 1))
+            )
+        if depth > 0 and choice < 0.3:
+            return Not(self.predicate(attributes, depth - 1))
+        return self._atom(attributes)
+
+    def _atom(self, attributes: Sequence[Attribute]) -> Expr:
+        rng = self.rng
+        column = rng.choice(attributes[-3:] if rng.random() < 0.7 else attributes)
+        choice = rng.random()
+        if choice < 0.06:
+            return IsNull(column.ref())
+        if column.type == BOOLEAN:
+            return column.ref()
+        if column.type == STRING:
+            return self._text_atom(column)
+        if choice < 0.12:
+            options = tuple(Literal(rng.randint(-1, 3), INTEGER) for _ in range(2))
+            return InList(column.ref(), options)
+        op = rng.choice(_ORDERED if rng.random() < 0.85 else _EQUALITIES)
+        left = column.ref() if rng.random() < 0.75 else self.number(attributes, 1)
+        right = self._literal() if rng.random() < 0.85 else self.number(attributes, 0)
+        found = type_of(left)
+        if found is None or not found.is_numeric:
+            return Not(IsNull(left))
+        return Compare(op, left, right) if rng.random() < 0.8 else Compare(op, right, left)
+
+    def _text_atom(self, column: Attribute) -> Expr:
+        if self.rng.random() < 0.3:
+            return Like(column.ref(), self.rng.choice(("a%", "_", "%b")))
+        op = self.rng.choice(_ORDERED)
+        return Compare(op, column.ref(), Literal(self.rng.choice(("a", "b")), STRING))
+
+
+def call_type(call: AggregateCall) -> SqlType | None:
+    match call.function:
+        case "count" | "count_if":
+            return LONG
+        case "bool_or" | "bool_and":
+            return BOOLEAN
+        case "sum":
+            return _sum_type(call.arguments)
+        case "avg":
+            found = type_of(call.arguments[0])
+            return None if found is None else average_type(found)
+        case _:
+            return type_of(call.arguments[0])
+
+
+def _sum_type(arguments: tuple[Expr, ...]) -> SqlType | None:
+    found = type_of(arguments[0]) if arguments else None
+    return None if found is None else sum_type(found)

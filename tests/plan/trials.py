@@ -1,0 +1,260 @@
+"""One trial of the safety test: a query, tiny tables, a partition, a sketch; accepted means equal.
+
+Law: the oracle knows nothing of the procedure under test: it evaluates the query over the tables
+and over the sketched tables with the reference evaluator and compares bags.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from random import Random
+
+from impctl.aliases import AccessId, ColumnName
+from impctl.data.schema import DOUBLE, STRING
+from impctl.plan.facts import Fact, FactKind, FactSource
+from impctl.plan.nodes import Plan, Query, Scan, scans_of
+from impctl.plan.safety import Verdict, check_safety
+from tests.plan.focused_plans import FocusedMaker
+from tests.plan.random_plans import CATALOG, MONEY, PlanMaker
+from tests.support.reference_expr import ReferenceFailure, Value
+from tests.support.reference_plan import Annotated, Tables, Tuple, annotate, bag, evaluate
+
+Boundaries = tuple[Value, ...]
+Partitions = Mapping[AccessId, tuple[ColumnName, Boundaries]]
+Sketches = Mapping[AccessId, Collection[int]]
+Check = Callable[[Query, Mapping[AccessId, ColumnName], Collection[Fact]], Verdict]
+
+
+def fragment_of(value: Value, boundaries: Boundaries) -> int:
+    """The fragment by the definition: number of boundaries at most the value, NULL apart."""
+    if value is None:
+        return len(boundaries) + 1
+    if isinstance(value, float) and math.isnan(value):
+        return len(boundaries)
+    return bisect_right(boundaries, value)  # type: ignore[type-var]  # one column, one type
+
+
+def accurate_sketches(
+    found: Annotated, root: Plan, tables: Tables, partitions: Partitions, *, barriers: bool = True
+) -> dict[AccessId, set[int]]:
+    """Exactly the fragments of the provenance; `barriers=False` forgets top-k rows (a mutation)."""
+    lineage = found.lineage
+    if barriers:
+        lineage = lineage.union(*found.first_rows.values())
+    names = {scan.access: scan.table for scan in scans_of(root)}
+    sketches: dict[AccessId, set[int]] = {access: set() for access in partitions}
+    for access, index in lineage:
+        if access in partitions:
+            column, boundaries = partitions[access]
+            value = tables[names[access]][index][column]
+            sketches[access].add(fragment_of(value, boundaries))
+    return sketches
+
+
+def instances_of(
+    root: Plan, tables: Tables, partitions: Partitions, sketches: Sketches
+) -> dict[AccessId, list[int]]:
+    """Rows each sketched access may see."""
+    found = {}
+    for scan in scans_of(root):
+        if scan.access in partitions:
+            column, boundaries = partitions[scan.access]
+            found[scan.access] = [
+                index
+                for index, row in enumerate(tables[scan.table])
+                if fragment_of(row[column], boundaries) in sketches[scan.access]
+            ]
+    return found
+
+
+@dataclass(frozen=True)
+class Trial:
+    """Everything random about one trial."""
+
+    root: Plan
+    tables: Tables
+    partitions: Partitions
+    facts: tuple[Fact, ...]
+
+    @property
+    def sketched(self) -> dict[AccessId, ColumnName]:
+        return {access: column for access, (column, _) in self.partitions.items()}
+
+
+def make_trial(seed: int) -> Trial:
+    """The trial of a seed; four seeds in a row share the plan and differ in all else."""
+    rng = Random(seed // 4)
+    focused = rng.random() < 0.7
+    root = (FocusedMaker(rng) if focused else PlanMaker(rng)).plan()
+    rng = Random(seed)
+    tables = {name: _rows(rng, name, few_groups=focused) for name in CATALOG}
+    scans = scans_of(root)
+    chosen = [scan for scan in scans if rng.random() < 0.75] or [rng.choice(scans)]
+    partitions = {scan.access: _partition(rng, scan) for scan in chosen}
+    return Trial(root, tables, partitions, tuple(_facts(rng, tables)))
+
+
+def _rows(rng: Random, table: str, *, few_groups: bool) -> list[dict[str, Value]]:
+    pools: dict[str, Sequence[Value]] = {}
+    for column in CATALOG[table]:
+        mood = rng.randrange(4)
+        if column.type == STRING:
+            pool: list[Value] = ["a", "b", "ab"]
+        elif column.type == DOUBLE:
+            pool = [-1.5, -0.0, 0.0, 0.5, 2.0, 3.5]
+            pool += [math.nan] if mood < 2 and rng.random() < 0.5 else []
+            pool += [math.inf] if rng.random() < 0.1 else []
+            pool += [-math.inf] if rng.random() < 0.1 else []
+        elif column.type == MONEY:
+            pool = [Decimal(x) for x in ("-1.5", "0.0", "0.5", "2.5", "3.0")]
+        else:
+            pool = [-2, -1, 0, 1, 1, 2, 3]
+        if mood == 0:
+            pool = [v for v in pool if isinstance(v, str) or not v < 0]  # type: ignore[operator]
+        if mood == 1:
+            pool = [v for v in pool if isinstance(v, str) or not v > 0]  # type: ignore[operator]
+        if rng.random() < 0.5:
+            pool = [*pool, None]
+        pools[column.name] = pool
+    if few_groups:
+        pools[CATALOG[table].names[0]] = (0, 0, 1) if rng.random() < 0.8 else (0, 1, None)
+    count = rng.choice((2, 3, 4, 5, 6, 7))
+    rows = [{name: rng.choice(pool) for name, pool in pools.items()} for _ in range(count)]
+    if rng.random() < 0.3:
+        rows.append(dict(rng.choice(rows)))
+    return rows
+
+
+def _partition(rng: Random, scan: Scan) -> tuple[ColumnName, Boundaries]:
+    column = rng.choice(list(CATALOG[scan.table]))
+    if column.type == STRING:
+        values: list[Value] = ["a", "ab", "b"]
+    elif column.type == MONEY:
+        values = [Decimal(x) for x in ("0.0", "0.5", "2.0")]
+    elif column.type == DOUBLE:
+        values = [-1.0, 0.0, 0.5, 3.0]
+    else:
+        values = [-1, 0, 1, 2, 3]
+    chosen = rng.sample(values, rng.randint(1, len(values)))
+    return column.name, tuple(sorted(chosen))  # type: ignore[type-var]  # one column, one type
+
+
+def _facts(rng: Random, tables: Tables) -> list[Fact]:
+    """True facts, each withheld now and then."""
+    found = []
+    for table, rows in tables.items():
+        for column in CATALOG[table]:
+            values = [row[column.name] for row in rows]
+            for kind, source in _true_facts(values):
+                if rng.random() < 0.8:
+                    found.append(Fact(table, column.name, kind, source))
+    return found
+
+
+def _true_facts(values: Sequence[Value]) -> list[tuple[FactKind, FactSource]]:
+    known = [value for value in values if value is not None]
+    clean = [v for v in known if not (isinstance(v, float) and math.isnan(v))]
+    found = []
+    if len(known) == len(values):
+        found.append((FactKind.NOT_NULL, FactSource.STATISTICS))
+    if len(clean) == len(known):
+        found.append((FactKind.NAN_FREE, FactSource.STATISTICS))
+    if any(isinstance(value, str) for value in known):
+        return found
+    if all(value >= 0 for value in clean):  # type: ignore[operator]  # numbers
+        found.append((FactKind.NONNEGATIVE, FactSource.STATISTICS))
+    if all(value <= 0 for value in clean):  # type: ignore[operator]  # numbers
+        # Statistics do not see NaN, so this may be true of a column that holds NaN.
+        found.append((FactKind.NONPOSITIVE, FactSource.STATISTICS))
+        if len(clean) == len(known):
+            found.append((FactKind.NONPOSITIVE, FactSource.CONSTRAINT))
+    return found
+
+
+@dataclass
+class Tally:
+    """What a run of trials came to."""
+
+    trials: int = 0
+    accepted: int = 0
+    compared: int = 0
+    tied: int = 0
+    failed: int = 0
+    by_status: dict[str, int] | None = None
+
+
+class Violation(AssertionError):
+    """An accepted sketch that changed the answer."""
+
+
+def run_trial(
+    seed: int,
+    tally: Tally,
+    *,
+    check: Check = check_safety,
+    barriers: bool = True,
+    rewrite: Callable[[Plan], Plan] = lambda root: root,
+) -> None:
+    """Judge and try one seed; Violation if an accepted sketch changes the answer."""
+    trial = make_trial(seed)
+    rng = Random(seed + 1)
+    root = rewrite(trial.root)
+    tally.trials += 1
+    verdict = check(Query("", root), trial.sketched, trial.facts)
+    if not verdict.safe:
+        return
+    _check_assumptions(root, trial, verdict, check)
+    tally.accepted += 1
+    if tally.by_status is not None:
+        tally.by_status[verdict.status] = tally.by_status.get(verdict.status, 0) + 1
+    shuffled = rng.random() < 0.5
+    order = (lambda rows: rng.shuffle(rows)) if shuffled else None
+    try:
+        found = annotate(root, trial.tables, None, order)
+        answers = [bag(row for row, _ in found.rows)]
+        sketches = accurate_sketches(found, root, trial.tables, trial.partitions, barriers=barriers)
+        for attempt in range(3):
+            tried = sketches if attempt == 0 else _widened(rng, sketches, trial.partitions)
+            instances = instances_of(root, trial.tables, trial.partitions, tried)
+            result = bag(evaluate(root, trial.tables, instances, order))
+            tally.compared += 1
+            if result in answers:
+                continue
+            if shuffled and verdict.ties is not None:
+                tally.tied += 1
+                if _is_an_answer(result, root, trial.tables, rng):
+                    continue
+            raise Violation(f"seed {seed}, sketch {tried}: {result} instead of {answers[0]}")
+    except ReferenceFailure:
+        tally.failed += 1
+
+
+def _check_assumptions(root: Plan, trial: Trial, verdict: Verdict, check: Check) -> None:
+    """The facts a verdict names are enough for it."""
+    if len(verdict.assumptions) == 0:
+        return
+    sure = [fact for fact in trial.facts if fact.source is not FactSource.STATISTICS]
+    again = check(Query("", root), trial.sketched, [*sure, *verdict.assumptions])
+    assert again.safe
+    assert set(again.assumptions) == set(verdict.assumptions)
+
+
+def _widened(rng: Random, sketches: Sketches, partitions: Partitions) -> dict[AccessId, set[int]]:
+    return {
+        access: set(fragments)
+        | {f for f in range(len(partitions[access][1]) + 2) if rng.random() < 0.4}
+        for access, fragments in sketches.items()
+    }
+
+
+def _is_an_answer(result: object, root: Plan, tables: Tables, rng: Random) -> bool:
+    """Whether some way of breaking ties gives this result over the whole tables."""
+
+    def shuffle(rows: list[Tuple]) -> None:
+        rng.shuffle(rows)
+
+    return any(bag(evaluate(root, tables, None, shuffle)) == result for _ in range(2000))
