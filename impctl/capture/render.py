@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, assert_never
 
 from sqlglot import exp, parse_one
 
-from impctl.aliases import AccessId, AttributeId, ColumnName
-from impctl.capture.carry import carry_columns
+from impctl.aliases import AccessId, AttributeId
 from impctl.capture.literals import DIALECT
 from impctl.capture.render_expr import bracketed, column, render_expr
 from impctl.expr.nodes import Expr, columns_of
@@ -241,20 +240,10 @@ class Renderer:
         )
 
 
-def render_plan(
-    plan: Plan,
-    table_names: Mapping[AccessId, str],
-    extra_columns: Mapping[AccessId, tuple[ColumnName, ...]] | None = None,
-) -> Rendered:
-    """The plan over views called `table_names`.
-
-    `extra_columns` of a view (its fragment column) are read beside the scan's own and carried to
-    the result; their identities are `extra_id`. Raises QueryError above an aggregation, where a
-    column cannot simply be carried.
-    """
-    carried = plan if extra_columns is None else carry_columns(plan, extra_columns)
+def render_plan(plan: Plan, table_names: Mapping[AccessId, str]) -> Rendered:
+    """The plan over views called `table_names`; its columns come in the plan's order."""
     renderer = Renderer(table_names)
-    select = renderer.select(carried)
+    select = renderer.select(plan)
     return Rendered(select, renderer.names)
 
 

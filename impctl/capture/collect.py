@@ -1,0 +1,329 @@
+"""Any plan with one annotation column more: the fragments each row stems from.
+
+Law (pbds.md 2.5): rows and all other columns stay as they are, with their multiplicity, except
+that a top-k keeps its ties. The annotation is one fragment id up to the first grouping and an
+array of ids from there on; NULL is no fragment. A construct whose lineage is not known is refused
+by name.
+Out of scope: cheaper ways, where there are any (`capture.annotate`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import reduce
+
+from impctl.aliases import AttributeId
+from impctl.capture.ties import with_ties
+from impctl.data.schema import INTEGER, other
+from impctl.errors import QueryError
+from impctl.expr.nodes import (
+    And,
+    Call,
+    Compare,
+    CompareOp,
+    Expr,
+    Literal,
+    Span,
+    columns_of,
+    conjuncts,
+)
+from impctl.plan.nodes import (
+    Aggregate,
+    AggregateCall,
+    AggregateOutput,
+    Attribute,
+    Distinct,
+    Join,
+    JoinKind,
+    Output,
+    Plan,
+    Project,
+    Scan,
+    Select,
+    SetKind,
+    SetOperation,
+    Sort,
+    TopK,
+    Window,
+    WindowCall,
+    attributes_of,
+    inputs_of,
+    nodes_of,
+)
+
+_SET_TYPE = other("array<int>")
+_SETS_TYPE = other("array<array<int>>")
+
+
+@dataclass(frozen=True, slots=True)
+class Annotated:
+    """A plan whose column `fragments` annotates each row, with an id or with an array of them."""
+
+    plan: Plan
+    fragments: Attribute
+
+    @property
+    def is_set(self) -> bool:
+        return self.fragments.type == _SET_TYPE
+
+
+def collect(plan: Plan, source: Scan, fragment: AttributeId) -> Annotated:
+    """The plan annotated with the fragments that rows of `source` are in by column `fragment`.
+
+    `source` is one of the plan's scans and has the column.
+    """
+    found = _Collector(source, fragment, _fresh()).visit(plan)
+    assert found is not None, "the scan is part of the plan"
+    return found
+
+
+def distinct_fragments(annotated: Annotated) -> Plan:
+    """All fragments of all rows, once each, as the plan's only column."""
+    column, child = annotated.fragments, annotated.plan
+    if not annotated.is_set:
+        return Distinct(Project(child, (Output(column, column.ref()),)))
+    single = Attribute(f"{column.id}/each", "fragment", INTEGER)
+    return Distinct(Project(child, (Output(single, Call("explode", (column.ref(),), INTEGER)),)))
+
+
+def _fresh() -> Iterator[AttributeId]:
+    number = 0
+    while True:
+        yield f"impctl/fragments{number}"
+        number += 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Collector:
+    source: Scan
+    fragment: AttributeId
+    ids: Iterator[AttributeId]
+
+    def visit(self, plan: Plan) -> Annotated | None:
+        """The node annotated, or None where `source` is not below it."""
+        if plan == self.source and isinstance(plan, Scan):
+            column = next(a for a in plan.attributes if a.id == self.fragment)
+            return Annotated(plan, column)
+        if not any(node == self.source for node in nodes_of(plan)):
+            return None
+        match plan:
+            case Join():
+                return self._join(plan)
+            case SetOperation():
+                return self._set_operation(plan)
+            case _:
+                return self._unary(plan)
+
+    def _unary(self, plan: Plan) -> Annotated | None:
+        child = self.visit(inputs_of(plan)[0])
+        if child is None:
+            return None
+        match plan:
+            case Select():
+                return Annotated(replace(plan, child=child.plan), child.fragments)
+            case Sort():
+                return child
+            case TopK():
+                return Annotated(with_ties(plan, child.plan), child.fragments)
+            case Project():
+                column = self._column(child.is_set)
+                outputs = (*plan.outputs, Output(column, child.fragments.ref()))
+                return Annotated(replace(plan, child=child.plan, outputs=outputs), column)
+            case Aggregate():
+                return self._grouped(plan, child)
+            case Distinct():
+                return self._without_duplicates(attributes_of(plan), child)
+            case Window():
+                return self._window(plan, child)
+        return None
+
+    def _column(self, is_set: bool) -> Attribute:
+        return Attribute(next(self.ids), "fragments", _SET_TYPE if is_set else INTEGER)
+
+    def _grouped(self, plan: Aggregate, child: Annotated) -> Annotated:
+        """The same aggregation, whose groups have the fragments of all their rows."""
+        call = self._collecting(child)
+        gathered = replace(
+            plan, child=child.plan, aggregates=(*plan.aggregates, AggregateOutput(*call))
+        )
+        return self._flat(gathered, call[0], attributes_of(plan))
+
+    def _without_duplicates(self, attributes: tuple[Attribute, ...], child: Annotated) -> Annotated:
+        """Grouping by all columns keeps one row of each, with the fragments of all its copies."""
+        keys = tuple(Output(attribute, attribute.ref()) for attribute in attributes)
+        renamed = tuple(
+            Output(replace(key.attribute, id=f"{key.attribute.id}/once"), key.expr) for key in keys
+        )
+        found = self._grouped(Aggregate(child.plan, renamed, ()), child)
+        back = tuple(
+            Output(key.attribute, once.attribute.ref())
+            for key, once in zip(keys, renamed, strict=True)
+        )
+        column = Output(found.fragments, found.fragments.ref())
+        return Annotated(Project(found.plan, (*back, column)), found.fragments)
+
+    def _collecting(self, child: Annotated) -> tuple[Attribute, AggregateCall]:
+        function = "collect_list" if child.is_set else "collect_set"
+        kind = _SETS_TYPE if child.is_set else _SET_TYPE
+        column = Attribute(next(self.ids), "fragments", kind)
+        return column, AggregateCall(function, (child.fragments.ref(),))
+
+    def _flat(
+        self, plan: Plan, gathered: Attribute, attributes: tuple[Attribute, ...]
+    ) -> Annotated:
+        """`gathered` as one array: arrays of arrays are laid end to end."""
+        if gathered.type == _SET_TYPE:
+            return Annotated(plan, gathered)
+        column = self._column(is_set=True)
+        outputs = tuple(Output(attribute, attribute.ref()) for attribute in attributes)
+        flat = Output(column, _union_of_sets(gathered.ref()))
+        return Annotated(Project(plan, (*outputs, flat)), column)
+
+    def _window(self, plan: Window, child: Annotated) -> Annotated:
+        """A row's value comes from its window partition, so all rows of that are its lineage."""
+        function = "collect_list" if child.is_set else "collect_set"
+        kind = _SETS_TYPE if child.is_set else _SET_TYPE
+        calls = tuple(
+            WindowCall(
+                Attribute(next(self.ids), "fragments", kind),
+                function,
+                (child.fragments.ref(),),
+                partition_by,
+                (),
+            )
+            for partition_by in dict.fromkeys(call.partition_by for call in plan.calls)
+        )
+        windowed = replace(plan, child=child.plan, calls=(*plan.calls, *calls))
+        sets: list[Expr] = [
+            _union_of_sets(call.attribute.ref()) if child.is_set else call.attribute.ref()
+            for call in calls
+        ]
+        column = self._column(is_set=True)
+        union = reduce(lambda a, b: Call("array_union", (a, b), _SET_TYPE), sets)
+        outputs = tuple(Output(a, a.ref()) for a in attributes_of(plan))
+        return Annotated(Project(windowed, (*outputs, Output(column, union))), column)
+
+    def _join(self, plan: Join) -> Annotated:
+        left = self.visit(plan.left)
+        if left is not None:
+            return Annotated(replace(plan, left=left.plan), left.fragments)
+        right = self.visit(plan.right)
+        assert right is not None, "the scan is below one of the sides"
+        match plan.kind:
+            case JoinKind.SEMI:
+                return self._matched(plan, right)
+            case JoinKind.ANTI:
+                raise _refusal("rows that NOT IN, NOT EXISTS or an anti join looks for", plan.span)
+            case _:
+                return Annotated(replace(plan, right=right.plan), right.fragments)
+
+    def _matched(self, plan: Join, right: Annotated) -> Annotated:
+        """A semi join's rows with the fragments of all rows they match.
+
+        The right side is grouped by what is compared, so that a left row meets one group at most
+        and no row is repeated.
+        """
+        pairs = _equalities(plan)
+        if pairs is None:
+            raise _refusal("an EXISTS whose condition is not a list of equalities", plan.span)
+        keys = tuple(
+            Output(Attribute(next(self.ids), "matched", None), right_side)
+            for _, right_side in pairs
+        )
+        groups = self._grouped(Aggregate(right.plan, keys, ()), right)
+        matches = tuple(
+            Compare(CompareOp.EQUAL, left_side, key.attribute.ref())
+            for (left_side, _), key in zip(pairs, keys, strict=True)
+        )
+        joined = Join(JoinKind.INNER, plan.left, groups.plan, And(matches), span=plan.span)
+        kept = tuple(Output(a, a.ref()) for a in attributes_of(plan))
+        column = self._column(is_set=True)
+        outputs = (*kept, Output(column, groups.fragments.ref()))
+        return Annotated(Project(joined, outputs), column)
+
+    def _set_operation(self, plan: SetOperation) -> Annotated:
+        if plan.kind is SetKind.UNION:
+            united = self._union_all(plan)
+            return united if plan.all else self._without_duplicates(plan.attributes, united)
+        if plan.all:
+            raise _refusal(f"{plan.kind.upper()} ALL", plan.span)
+        left, right = self.visit(plan.left), self.visit(plan.right)
+        if left is None and plan.kind is SetKind.EXCEPT:
+            raise _refusal("rows that EXCEPT takes away", plan.span)
+        return self._members(plan, left, right)
+
+    def _union_all(self, plan: SetOperation) -> Annotated:
+        """Rows of the side without annotation have none."""
+        sides = [(self.visit(part), part) for part in inputs_of(plan)]
+        is_set = any(found is not None and found.is_set for found, _ in sides)
+        branches: list[Plan] = []
+        for found, part in sides:
+            column = self._column(is_set)
+            own: Expr = Literal(None, _SET_TYPE if is_set else INTEGER)
+            if found is not None:
+                own = found.fragments.ref()
+            kept = tuple(Output(a, a.ref()) for a in attributes_of(part))
+            below = part if found is None else found.plan
+            branches.append(Project(below, (*kept, Output(column, own))))
+        column = self._column(is_set)
+        united = replace(
+            plan,
+            all=True,
+            left=branches[0],
+            right=branches[1],
+            attributes=(*plan.attributes, column),
+        )
+        return Annotated(united, column)
+
+    def _members(
+        self, plan: SetOperation, left: Annotated | None, right: Annotated | None
+    ) -> Annotated:
+        """INTERSECT or EXCEPT: distinct rows of the annotated side that are (not) in the other."""
+        annotated, own, other_side = (
+            (left, plan.left, plan.right) if left is not None else (right, plan.right, plan.left)
+        )
+        assert annotated is not None, "the scan is below one of the sides"
+        once = self._without_duplicates(attributes_of(own), annotated)
+        pairs = zip(attributes_of(own), attributes_of(other_side), strict=True)
+        same = tuple(
+            Compare(CompareOp.NULL_SAFE_EQUAL, mine.ref(), theirs.ref()) for mine, theirs in pairs
+        )
+        kind = JoinKind.SEMI if plan.kind is SetKind.INTERSECT else JoinKind.ANTI
+        joined = Join(kind, once.plan, other_side, And(same), span=plan.span)
+        outputs = tuple(
+            Output(out, mine.ref())
+            for out, mine in zip(plan.attributes, attributes_of(own), strict=True)
+        )
+        column = self._column(is_set=True)
+        return Annotated(Project(joined, (*outputs, Output(column, once.fragments.ref()))), column)
+
+
+def _union_of_sets(sets: Expr) -> Expr:
+    return Call("array_distinct", (Call("flatten", (sets,), _SET_TYPE),), _SET_TYPE)
+
+
+def _equalities(plan: Join) -> list[tuple[Expr, Expr]] | None:
+    """The condition as pairs (left side, right side) that must be equal; None if it is more."""
+    left = {attribute.id for attribute in attributes_of(plan.left)}
+    right = {attribute.id for attribute in attributes_of(plan.right)}
+    pairs: list[tuple[Expr, Expr]] = []
+    for part in () if plan.condition is None else conjuncts(plan.condition):
+        if not isinstance(part, Compare) or part.op is not CompareOp.EQUAL:
+            return None
+        for a, b in ((part.left, part.right), (part.right, part.left)):
+            if columns_of(a) <= left and columns_of(b) <= right:
+                pairs.append((a, b))
+                break
+        else:
+            return None
+    return pairs
+
+
+def _refusal(construct: str, span: Span | None) -> QueryError:
+    place = "" if span is None else f" (line {span.line}, column {span.column} of the query)"
+    return QueryError(
+        f"impctl does not capture a sketch of {construct} yet{place}",
+        hint="leave this table of the query without a sketch",
+        code="capture_unsupported",
+    )
