@@ -153,6 +153,8 @@ def _store(
     if session is not None:
         checkpoint = session.checkpoint()
         meta["counters"] = dict(checkpoint.counters)
+        # Groups kept because a sum of doubles was too close to call: where slack may come from.
+        meta["unsure"] = session.unsure_rows()
         for arrangement, sequence, table in checkpoint.put:
             runs.setdefault(arrangement, []).append((sequence, table))
     capture_ = NewCapture(

@@ -157,8 +157,7 @@ class Maintainer:
             checkpoint = self._session.checkpoint()
             put, drop = checkpoint.put, checkpoint.drop
             meta["counters"] = dict(checkpoint.counters)
-        if done.unsure or done.action == Mode.TOUCH:
-            meta["slack_possible"] = True
+        meta["unsure"] = meta.get("unsure", 0) + done.unsure
         record = _record(done, reason_code, reason)
         commit = MaintainCommit(
             query=self.stored.query,

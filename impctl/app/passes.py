@@ -97,13 +97,13 @@ def recaptured(
     from impctl.spark.snapshots import snapshot_frame
 
     at = versions if versions is not None else {}
-    frames = {
-        scan.access: snapshot_frame(
-            bench.spark(),
-            bench.snapshot(scan.table, at.get(scan.table)),
-            [attribute.name for attribute in scan.attributes],
-        )
-        for scan in prepared.scans
-    }
+    frames = {}
+    for scan in prepared.scans:
+        snapshot = bench.snapshot(scan.table, at.get(scan.table))
+        names = [attribute.name for attribute in scan.attributes]
+        if scan.access in partitions:
+            names.append(partitions[scan.access].attribute)
+        columns = list(dict.fromkeys(names))
+        frames[scan.access] = snapshot_frame(bench.spark(), snapshot, columns)
     query = replace(prepared.query, root=prepared.root)
-    return capture_sketches(bench.spark(), query, verdict, partitions, frames)
+    return capture_sketches(bench.spark(), query, verdict, partitions, frames, versions=at)

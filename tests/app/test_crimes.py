@@ -1,0 +1,102 @@
+"""Real incidents, a batch a day for thirty days, then corrections: every step verified in Spark."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.run_cli import Cli
+
+SOURCE = os.environ.get("IMPCTL_CRIMES", "")
+
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.slow,
+    pytest.mark.skipif(not SOURCE, reason="IMPCTL_CRIMES names no Parquet file of incidents"),
+]
+
+WORKLOAD = """\
+version: 1
+tables:
+  crimes: {{path: crimes}}
+partitions:
+  crimes:
+    Community Area: {{boundaries: [10, 20, 30, 40, 50, 60, 70]}}
+    Primary Type: {{fragments: 16}}
+queries:
+  q_areas:
+    sql: |
+      SELECT `Community Area`, COUNT(*) AS incidents FROM crimes
+      GROUP BY `Community Area` HAVING COUNT(*) > 5000
+    sketch: {{crimes: Community Area}}
+  q_arrests:
+    sql: |
+      SELECT `Primary Type`, AVG(CASE WHEN Arrest THEN 1 ELSE 0 END) AS rate FROM crimes
+      GROUP BY `Primary Type` HAVING AVG(CASE WHEN Arrest THEN 1 ELSE 0 END) > 0.12
+    sketch: {{crimes: Primary Type}}
+  q_blocks:
+    sql: |
+      SELECT Block, COUNT(*) AS incidents FROM crimes GROUP BY Block HAVING COUNT(*) > 150
+    sketch: {{crimes: Community Area}}
+updates:
+{updates}
+store: .impctl
+"""
+DAYS = 30
+CORRECTIONS = (
+    "{name: fix-1, delete: {table: crimes, where: \"`Primary Type` = 'THEFT' AND Domestic\"}}",
+    '{name: fix-2, update: {table: crimes, set: {Arrest: "true"}, '
+    "where: \"`Primary Type` = 'ROBBERY' AND `Community Area` < 20\"}}",
+    '{name: fix-3, update: {table: crimes, set: {"`Community Area`": "77"}, '
+    'where: "`Community Area` = 25"}}',
+    '{name: fix-4, delete: {table: crimes, where: "`Community Area` = 77"}}',
+)
+
+
+@pytest.fixture
+def cli(tmp_path: Path, capsys: pytest.CaptureFixture[str], spark: Any) -> Cli:
+    days = [
+        f"  - {{name: day-{n}, insert: {{table: crimes, file: crimes-batches/day-{n}.parquet}}}}"
+        for n in range(1, DAYS + 1)
+    ]
+    corrections = [f"  - {text.replace('`', '')}" for text in CORRECTIONS]
+    file = tmp_path / "crimes.yaml"
+    file.write_text(WORKLOAD.format(updates="\n".join([*days, *corrections])))
+    cli = Cli(capsys, file)
+    return cli
+
+
+def generated(cli: Cli) -> None:
+    """The table without its last thirty days, and a file for each of these."""
+    from impctl.app.generate import generate
+    from impctl.app.reporter import SilentReporter
+    from impctl.app.settings import Example, GenerateRequest
+
+    request = GenerateRequest(cli.workload.parent, Example.CRIMES, source=Path(SOURCE))
+    generate(request, SilentReporter())
+
+
+def verified(cli: Cli) -> None:
+    for result in cli.good("verify").results:
+        assert result["covers"], result
+        assert result["slack"] == 0, result
+
+
+def test_thirty_days_and_corrections(cli: Cli) -> None:
+    generated(cli)
+    captured = cli.good("capture").results
+    assert {r["mode"] for r in captured} == {"exact"}
+    verified(cli)
+    names = [f"day-{n}" for n in range(1, DAYS + 1)] + [f"fix-{n}" for n in range(1, 5)]
+    for name in names:
+        (applied,) = cli.good("apply", name).results
+        assert applied["inserted"] + applied["deleted"] + applied["updated"] > 0, applied
+        for result in cli.good("maintain").results:
+            assert result["action"] == "exact", result
+            assert result["changes"] > 0
+        verified(cli)
+    for result in cli.good("verify", "--results").results:
+        assert result["results_equal"] is True
