@@ -51,6 +51,7 @@ _DOUBLE_RESULTS = frozenset(
         "variance",
     }
 )
+_SETS = (exp.Rollup, exp.Cube, exp.GroupingSets)
 _DISTINCT_IS_IDLE = frozenset({"min", "max", "bool_and", "bool_or"})
 
 
@@ -180,10 +181,9 @@ def read_grouping(
         return None
     if node.args.get("all"):
         return _grouping(reader, [[tuple(every())]], None)
-    for name in ("totals", "grouping_sets"):
-        if node.args.get(name):
-            raise reader.text.unsupported(name.replace("_", " ").upper(), node)
-    _refuse_hive_sets(reader)
+    if node.args.get("totals"):
+        raise reader.text.unsupported("WITH TOTALS", node)
+    _refuse_trailing_sets(reader)
 
     def read(item: exp.Expression) -> tuple[Expr, ...]:
         item = item.this if isinstance(item, exp.Paren) else item
@@ -194,27 +194,38 @@ def read_grouping(
 
     factors: list[list[tuple[Expr, ...]]] = []
     plain: list[tuple[Expr, ...]] = []
-    has_sets = False
-    for item in node.expressions:
-        if isinstance(item, exp.Rollup | exp.Cube | exp.GroupingSets):
-            has_sets = True
+    items, trailing = _set_items(node)
+    for item in items:
+        if isinstance(item, _SETS):
             factors.append(_alternatives(item, [read(inner) for inner in item.expressions], reader))
         else:
             plain.append(read(item))
             factors.append([plain[-1]])
-    for kind in ("rollup", "cube"):
-        if node.args.get(kind):
-            has_sets = True
-            whole = exp.Rollup() if kind == "rollup" else exp.Cube()
-            factors = [_alternatives(whole, plain, reader)]
+    for item in trailing:
+        factors = [_alternatives(item, plain, reader)]
+    has_sets = bool(trailing) or any(isinstance(item, _SETS) for item in items)
     return _grouping(reader, factors, node if has_sets else None)
 
 
-def _refuse_hive_sets(reader: ExprReader) -> None:
+def _set_items(node: exp.Group) -> tuple[list[exp.Expression], list[exp.Expression]]:
+    """Everything in GROUP BY, and a WITH ROLLUP or WITH CUBE behind it.
+
+    Older versions of sqlglot keep ROLLUP (...) and the like beside the plain expressions.
+    """
+    items: list[exp.Expression] = list(node.expressions)
+    trailing: list[exp.Expression] = []
+    for name in ("rollup", "cube", "grouping_sets"):
+        for item in node.args.get(name) or []:
+            (items if item.expressions else trailing).append(item)
+    return items, trailing
+
+
+def _refuse_trailing_sets(reader: ExprReader) -> None:
+    """`GROUP BY a GROUPING SETS (a)` has no comma, and another meaning than with one."""
     tokens = reader.text.tokens
     for before, token, after in zip(tokens, tokens[1:], tokens[2:], strict=False):
         words = f"{token.text} {after.text}".upper()
-        starts = words == "GROUPING SETS" or token.text.upper() == "GROUPING SETS"
+        starts = "GROUPING SETS" in (words, token.text.upper())
         if starts and before.text.upper() not in (",", "BY", "GROUP BY", "("):
             raise reader.text.unsupported(
                 "GROUPING SETS after a list of columns",

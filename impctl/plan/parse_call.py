@@ -55,12 +55,13 @@ from impctl.plan.parse_text import SqlText
 if TYPE_CHECKING:
     from impctl.plan.parse_expr import ExprReader
 
-_NO_PARENTHESES: dict[type[exp.Expression], str] = {
-    exp.CurrentDate: "current_date",
-    exp.CurrentTimestamp: "current_timestamp",
-    exp.CurrentUser: "current_user",
-    exp.SessionUser: "session_user",
+_NO_PARENTHESES = {
+    "CurrentDate": "current_date",
+    "CurrentTimestamp": "current_timestamp",
+    "CurrentUser": "current_user",
+    "SessionUser": "session_user",
 }
+"""By the name of the node class, since older versions of sqlglot lack some."""
 _CAST_FUNCTIONS = {
     "bigint": "long",
     "binary": "binary",
@@ -116,7 +117,7 @@ def read_call(reader: ExprReader, node: exp.Expression, span: Span | None) -> Ex
             return Call("date_part", (field, reader.read(node.expression)), span=span)
         case exp.StrPosition():
             return _call(reader, "locate", [node.args["substr"], node.this], span)
-    name = _NO_PARENTHESES.get(type(node))
+    name = _NO_PARENTHESES.get(type(node).__name__)
     if name is None:
         return None
     span = reader.text.place_of(name) if span is None else span
@@ -169,8 +170,7 @@ def _cast_type(text: SqlText, node: exp.Cast) -> SqlType:
         name = f"decimal({inside if ',' in inside else inside + ',0'})"
     found = from_delta(name)
     if found.kind in (Kind.OTHER, Kind.NULL) and name not in _INTERVALS:
-        hint = "use STRING" if "char" in name else "cast to a simple type"
-        raise text.unsupported(f"CAST to `{written}`", node, hint=hint)
+        raise text.unsupported(f"CAST to `{written}`", node, hint="cast to a simple type")
     return found
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
+from math import isinf
 
 from sqlglot import exp
 
@@ -68,7 +69,10 @@ def number(text: SqlText, node: exp.Expression, *, negative: bool = False) -> Li
     sign = "-" if negative else ""
     if suffix in ("d", "f") or (exponent and suffix != "bd"):
         kind = FLOAT if suffix == "f" else DOUBLE
-        return Literal(float(sign + digits + exponent), kind, span=span)
+        approximate = float(sign + digits + exponent)
+        if isinf(approximate):
+            raise text.error(f"The number {digits}{exponent} is out of range", node, hint="drop it")
+        return Literal(approximate, kind, span=span)
     if suffix in _SUFFIX_TYPES:
         return _integer(text, int(sign + digits), _SUFFIX_TYPES[suffix], span)
     value = Decimal(sign + digits + exponent)

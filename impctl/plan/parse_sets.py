@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from sqlglot import exp
 
-from impctl.data.schema import SqlType
+from impctl.data.schema import DOUBLE, INTEGRAL, Kind, SqlType
 from impctl.expr.nodes import Cast, Expr
 from impctl.expr.types import common_type
 from impctl.plan.nodes import (
@@ -117,7 +117,7 @@ def _common(
 ) -> SqlType | None:
     if left.type is None or right.type is None:
         return None
-    found = common_type(left.type, right.type)
+    found = _wider(left.type, right.type)
     if found is None:
         text = environment.reading.text
         raise text.unsupported(
@@ -126,6 +126,14 @@ def _common(
             hint="cast one side so that both have one type",
         )
     return found
+
+
+def _wider(left: SqlType, right: SqlType) -> SqlType | None:
+    kinds = {left.kind, right.kind}
+    if Kind.FLOAT in kinds and kinds & INTEGRAL:
+        # Under ANSI rules Spark takes DOUBLE here, so that no digit of the integer is lost.
+        return DOUBLE
+    return common_type(left, right)
 
 
 def _cast_to(plan: Plan, types: list[SqlType | None], environment: Environment) -> Plan:

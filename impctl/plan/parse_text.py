@@ -9,9 +9,8 @@ Out of scope: what the tree means (`plan.parse` and its siblings).
 from __future__ import annotations
 
 import re
-from bisect import bisect_left
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sqlglot import exp
@@ -21,6 +20,7 @@ from sqlglot.tokens import Token, TokenType  # type: ignore[attr-defined]  # re-
 
 from impctl.errors import Location, QueryError
 from impctl.expr.nodes import Span
+from impctl.plan.parse_places import Place, Tokens, places_of, tokens_of
 
 _SPECIAL_SYNTAX = ("CAST", "TRY_CAST", "EXTRACT", "TRIM", "SUBSTRING", "SUBSTR", "POSITION")
 _FIRST_WORDS = frozenset({TokenType.SELECT, TokenType.WITH, TokenType.FROM, TokenType.L_PAREN})
@@ -46,7 +46,14 @@ class SqlText:
 
     name: str
     sql: str
-    tokens: tuple[Token, ...]
+    words: Tokens
+    places: Mapping[int, Place] = field(default_factory=dict)
+    """Of the tree's nodes, by their `id`; the reader holds the tree as long as the text."""
+
+    @property
+    def tokens(self) -> tuple[Token, ...]:
+        """The words, in order."""
+        return self.words.all
 
     @property
     def file(self) -> str:
@@ -62,21 +69,15 @@ class SqlText:
         """Where a node stands: from its first to its last token, parentheses balanced."""
         if node is None:
             return None
-        places = [place for part in node.walk() if (place := _place(part)) is not None]
-        if not places:
-            return None
-        start = min(first for first, _ in places)
-        end = max(last for _, last in places)
-        return self.span(*self._balanced(start, end + 1))
+        place = self.places.get(id(node))
+        if place is None:
+            # A copy, or a node made on the way.
+            place = places_of(node, self.words).get(id(node))
+        return None if place is None else self.span(*place)
 
     def token_before(self, start: int) -> Token | None:
         """The last token that starts before the offset."""
-        position = self._token_at(start)
-        return self.tokens[position - 1] if position > 0 else None
-
-    def _token_at(self, start: int) -> int:
-        """Position of the first token that starts at the offset or after it."""
-        return bisect_left(self.tokens, start, key=lambda token: token.start)
+        return self.words.before(start)
 
     def place_of(self, word: str) -> Span | None:
         """Where a word first stands, without regard to case; for nodes that lost their place."""
@@ -111,56 +112,13 @@ class SqlText:
             f"Query `{self.name}` uses {construct}, which impctl does not read", place, hint=hint
         )
 
-    def _balanced(self, start: int, end: int) -> tuple[int, int]:
-        """The stretch widened until every parenthesis in it has its partner."""
-        first, behind = self._token_at(start), self._token_at(end)
-        closers, openers = _unmatched(self.tokens[first:behind])
-        if closers:
-            before = self.tokens[:first][::-1]
-            start = _partner(before, TokenType.L_PAREN, TokenType.R_PAREN, closers, start)
-        if openers:
-            after = self.tokens[behind:]
-            end = _partner(after, TokenType.R_PAREN, TokenType.L_PAREN, openers, end - 1) + 1
-        return start, end
-
-
-def _unmatched(tokens: Sequence[Token]) -> tuple[int, int]:
-    """How many closing and opening parentheses have no partner among the tokens."""
-    closers = openers = 0
-    for token in tokens:
-        if token.token_type is TokenType.L_PAREN:
-            openers += 1
-        elif token.token_type is TokenType.R_PAREN:
-            closers, openers = (closers, openers - 1) if openers else (closers + 1, 0)
-    return closers, openers
-
-
-def _partner(
-    tokens: Sequence[Token], wanted: TokenType, other: TokenType, count: int, default: int
-) -> int:
-    """Offset of the `count`-th unmatched `wanted` parenthesis along the tokens."""
-    depth = count
-    for token in tokens:
-        if token.token_type is wanted:
-            depth -= 1
-            if depth == 0:
-                return token.start
-        elif token.token_type is other:
-            depth += 1
-    return default
-
-
-def _place(node: Any) -> tuple[int, int] | None:
-    start, end = node.meta.get("start"), node.meta.get("end")
-    return (start, end) if isinstance(start, int) and isinstance(end, int) else None
-
 
 def read_text(sql: str, name: str) -> tuple[SqlText, exp.Expression]:
     """The text with its tokens, and the tree of the one query in it."""
     dialect = Spark()
-    empty = SqlText(name, sql, ())
+    empty = SqlText(name, sql, tokens_of(()))
     try:
-        tokens = tuple(dialect.tokenize(sql))
+        words = tokens_of(dialect.tokenize(sql))
     except TokenError:
         raise empty.error(
             f"The SQL of query `{name}` cannot be split into words",
@@ -168,18 +126,18 @@ def read_text(sql: str, name: str) -> tuple[SqlText, exp.Expression]:
             hint="look for an unclosed quote or comment",
             code="query_syntax",
         ) from None
-    text = SqlText(name, sql, tokens)
+    text = SqlText(name, sql, words)
     _refuse_statements(text)
     _refuse_doubtful_tokens(text)
     try:
-        trees = _PlainParser(dialect=dialect).parse(list(tokens), sql)
+        trees = _PlainParser(dialect=dialect).parse(list(words.all), sql)
     except ParseError as error:
         raise _syntax_error(text, error) from None
     found: list[Any] = [tree for tree in trees if tree is not None]
     tree = found[0] if len(found) == 1 else None
     if tree is None or not issubclass(type(tree), exp.Query):
         raise _not_a_query(text, text.span_of(tree))
-    return text, tree
+    return replace(text, places=places_of(tree, words)), tree
 
 
 def _refuse_statements(text: SqlText) -> None:

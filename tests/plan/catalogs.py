@@ -1,0 +1,69 @@
+"""Catalogs for the tests of reading and rewriting, and plans as short text."""
+
+from __future__ import annotations
+
+from impctl.data.schema import (
+    BOOLEAN,
+    DATE,
+    DOUBLE,
+    FLOAT,
+    INTEGER,
+    LONG,
+    STRING,
+    TIMESTAMP,
+    Column,
+    Schema,
+    decimal,
+    other,
+)
+from impctl.plan.explain import PlanLine, describe
+from impctl.plan.nodes import Plan, Query
+from impctl.plan.parse import parse_query
+
+SALES = Schema(
+    (
+        Column("sid", LONG, nullable=False),
+        Column("brand", STRING),
+        Column("price", INTEGER),
+        Column("numSold", INTEGER),
+        Column("day", DATE),
+        Column("rate", DOUBLE),
+        Column("cost", decimal(10, 2)),
+        Column("small", FLOAT),
+        Column("ok", BOOLEAN),
+        Column("at", TIMESTAMP),
+        Column("extra", other("struct<x:int>")),
+    )
+)
+STOCK = Schema((Column("brand", STRING), Column("shelf", INTEGER), Column("two words", INTEGER)))
+CATALOG = {"sales": SALES, "stock": STOCK, "Third Table": STOCK}
+
+
+def read(sql: str) -> Query:
+    """The query, read over the catalog."""
+    return parse_query(sql, CATALOG)
+
+
+def plan_of(sql: str) -> Plan:
+    """The plan of the text."""
+    return read(sql).root
+
+
+def tree(plan: Plan) -> str:
+    """The plan as indented lines; scans by access alone, since their columns are all columns."""
+    return "\n".join(_lines(describe(plan), 0))
+
+
+def _lines(line: PlanLine, depth: int) -> list[str]:
+    detail = line.detail
+    if line.operator == "scan":
+        detail = detail.partition(" as ")[2]
+        if detail.endswith((", ".join(SALES.names), ", ".join(STOCK.names))):
+            detail = detail.partition(":")[0]
+    own = "  " * depth + f"{line.operator} {detail}".rstrip()
+    return [own, *(text for child in line.children for text in _lines(child, depth + 1))]
+
+
+def text_of(sql: str) -> str:
+    """The plan of the text as indented lines."""
+    return tree(plan_of(sql))

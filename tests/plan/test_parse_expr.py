@@ -1,0 +1,188 @@
+"""Scalar expressions: node for node, spans, names without regard to case."""
+
+from __future__ import annotations
+
+import pytest
+
+from impctl.data.schema import BOOLEAN, DATE, DOUBLE, INTEGER, LONG, NULL, STRING, SqlType, decimal
+from impctl.expr.nodes import (
+    And,
+    Call,
+    Case,
+    Cast,
+    Coalesce,
+    ColumnRef,
+    Compare,
+    CompareOp,
+    Expr,
+    InList,
+    IsNull,
+    Like,
+    Literal,
+    Not,
+    walk,
+)
+from impctl.expr.types import type_of
+from impctl.plan.nodes import Project, Select
+from impctl.plan.render_expr import expr_text
+from tests.plan.catalogs import plan_of
+
+PRICE = ColumnRef("sales#1.price", INTEGER)
+DAY = ColumnRef("sales#1.day", DATE)
+BRAND = ColumnRef("sales#1.brand", STRING)
+
+
+def column(written: str) -> Expr:
+    """The first column of a SELECT."""
+    root = plan_of(f"SELECT {written} AS it FROM sales")
+    assert isinstance(root, Project)
+    return root.outputs[0].expr
+
+
+def number(value: int) -> Literal:
+    return Literal(value, INTEGER)
+
+
+@pytest.mark.parametrize(
+    ("written", "expected"),
+    [
+        ("price", PRICE),
+        ("PRICE", PRICE),
+        ("`Price`", PRICE),
+        ("Sales.price", PRICE),
+        (
+            "price BETWEEN 1 AND 2",
+            And(
+                (
+                    Compare(CompareOp.GREATER_EQUAL, PRICE, number(1)),
+                    Compare(CompareOp.LESS_EQUAL, PRICE, number(2)),
+                )
+            ),
+        ),
+        ("price IN (1, 2)", InList(PRICE, (number(1), number(2)))),
+        ("price NOT IN (1)", Not(InList(PRICE, (number(1),)))),
+        ("price != 1", Compare(CompareOp.NOT_EQUAL, PRICE, number(1))),
+        ("price == 1", Compare(CompareOp.EQUAL, PRICE, number(1))),
+        ("price <=> 1", Compare(CompareOp.NULL_SAFE_EQUAL, PRICE, number(1))),
+        (
+            "price IS DISTINCT FROM 1",
+            Not(Compare(CompareOp.NULL_SAFE_EQUAL, PRICE, number(1))),
+        ),
+        ("price IS NULL", IsNull(PRICE)),
+        ("price IS NOT NULL", Not(IsNull(PRICE))),
+        (
+            "ok IS NOT TRUE",
+            Not(
+                Compare(
+                    CompareOp.NULL_SAFE_EQUAL,
+                    ColumnRef("sales#1.ok", BOOLEAN),
+                    Literal(True, BOOLEAN),
+                )
+            ),
+        ),
+        ("brand LIKE 'a%'", Like(BRAND, "a%")),
+        ("brand NOT LIKE 'a!%' ESCAPE '!'", Not(Like(BRAND, "a!%", "!"))),
+        ("brand LIKE brand", Call("like", (BRAND, BRAND), BOOLEAN)),
+        ("coalesce(price, 1)", Coalesce((PRICE, number(1)))),
+        ("NVL(price, 1)", Coalesce((PRICE, number(1)))),
+        (
+            "nullif(price, 1)",
+            Case(
+                (
+                    (
+                        Compare(CompareOp.EQUAL, PRICE, number(1)),
+                        Literal(None, NULL),
+                    ),
+                ),
+                PRICE,
+            ),
+        ),
+        (
+            "CASE price WHEN 1 THEN 2 ELSE 3 END",
+            Case(((Compare(CompareOp.EQUAL, PRICE, number(1)), number(2)),), number(3)),
+        ),
+        (
+            "if(price > 1, 2, 3)",
+            Case(((Compare(CompareOp.GREATER, PRICE, number(1)), number(2)),), number(3)),
+        ),
+        ("CAST(price AS STRING)", Cast(PRICE, STRING)),
+        ("price::bigint", Cast(PRICE, LONG)),
+        ("CAST(price AS decimal(12, 3))", Cast(PRICE, decimal(12, 3))),
+        ("CAST(price AS decimal(12))", Cast(PRICE, decimal(12, 0))),
+        ("CAST(price AS decimal)", Cast(PRICE, decimal(10, 0))),
+        ("CAST(price AS varchar(3))", Cast(PRICE, STRING)),
+        ("double(price)", Cast(PRICE, DOUBLE)),
+        ("UPPER(brand)", Call("upper", (BRAND,), STRING)),
+        ("locate('x', brand)", Call("locate", (Literal("x", STRING), BRAND), INTEGER)),
+        ("position('x' IN brand)", Call("locate", (Literal("x", STRING), BRAND), INTEGER)),
+        ("extract(YEAR FROM day)", Call("date_part", (Literal("year", STRING), DAY))),
+        ("abs(price)", Call("abs", (PRICE,), INTEGER)),
+        ("brand || 'x'", Call("concat", (BRAND, Literal("x", STRING)), STRING)),
+        ("day = '1970-01-02'", Compare(CompareOp.EQUAL, DAY, Literal(1, DATE))),
+        ("'1970-01-02' < day", Compare(CompareOp.LESS, Literal(1, DATE), DAY)),
+        ("day IN ('1970-01-02')", InList(DAY, (Literal(1, DATE),))),
+        ("day = '1970-1-2'", Compare(CompareOp.EQUAL, DAY, Literal("1970-1-2", STRING))),
+        ("price = '1'", Compare(CompareOp.EQUAL, PRICE, Literal("1", STRING))),
+    ],
+)
+def test_nodes(written: str, expected: Expr) -> None:
+    assert column(written) == expected
+
+
+@pytest.mark.parametrize(
+    ("written", "text"),
+    [
+        ("price + 1 * 2", "price + 1 * 2"),
+        ("(price + 1) * 2", "(price + 1) * 2"),
+        ("price - (1 - 2)", "price - (1 - 2)"),
+        ("mod(price, 2) = price % 2", "price % 2 = price % 2"),
+        ("price DIV 2", "price div 2"),
+        ("NOT ok AND ok OR ok", "NOT ok AND ok OR ok"),
+        ("NOT (ok OR ok)", "NOT (ok OR ok)"),
+        ("NOT price = 1", "NOT price = 1"),
+        ("price > 1 AND (ok OR brand IS NULL)", "price > 1 AND (ok OR brand IS NULL)"),
+    ],
+)
+def test_precedence(written: str, text: str) -> None:
+    assert expr_text(column(written)) == text
+
+
+def test_every_part_keeps_its_place() -> None:
+    sql = (
+        "SELECT sid FROM sales\nWHERE (price + 1) * 2 > 3 AND brand LIKE 'x%'"
+        " AND coalesce(price, (numSold)) IN (1, 2)"
+    )
+    root = plan_of(sql)
+    assert isinstance(root, Project)
+    assert isinstance(root.child, Select)
+    expected = {
+        "(price + 1) * 2 > 3",
+        "(price + 1) * 2",
+        "price + 1",
+        "brand LIKE 'x%'",
+        "coalesce(price, (numSold)) IN (1, 2)",
+        "coalesce(price, (numSold))",
+        "numSold",
+    }
+    spans = [part.span for part in walk(root.child.predicate)]
+    found = {sql[span.start : span.end] for span in spans if span is not None}
+    assert expected <= found
+    assert all(span is not None and span.line == 2 for span in spans)
+    assert all(
+        sql.split("\n")[1][s.column - 1 :].startswith(sql[s.start : s.end]) for s in spans if s
+    )
+
+
+@pytest.mark.parametrize(
+    ("written", "expected"),
+    [
+        ("price * numSold", INTEGER),
+        ("sid + price", LONG),
+        ("price / 2", DOUBLE),
+        ("cost * 2", decimal(12, 2)),
+        ("cost + 0.125", decimal(12, 3)),
+        ("price > 1", BOOLEAN),
+    ],
+)
+def test_types_of_outputs(written: str, expected: SqlType) -> None:
+    assert type_of(column(written)) == expected

@@ -1,0 +1,115 @@
+"""What is refused: named, placed at the offending word, with a hint."""
+
+from __future__ import annotations
+
+import pytest
+
+from impctl.errors import QueryError
+from tests.plan.catalogs import read
+
+CASES = [
+    # (text with » before the place, part of the message, part of the hint)
+    ("SELECT »pric FROM sales", "Column `pric` is unknown", "did you mean `price`?"),
+    ("SELECT brand FROM »sale", "Table `sale` is unknown", "did you mean `sales`?"),
+    ("SELECT »x.brand FROM sales", "names no table `x`", "alias"),
+    ("SELECT »sales.brand FROM sales s", "names no table `sales`", "alias"),
+    ("SELECT brand\nFROM sales\nWHERE »prize > 3", "Column `prize` is unknown", "`price`"),
+    ("SELECT »brand FROM sales, stock", "ambiguous", "name of the table"),
+    ("SELECT 1 FROM sales JOIN stock ON »brand = shelf", "`sales.brand`, `stock.brand`", "table"),
+    ("SELECT 1 FROM sales JOIN stock USING (»price)", "Column `price` is unknown", "shelf"),
+    ("SELECT »z.* FROM sales", "names no table `z`", "alias"),
+    ("SELECT »extra.x FROM sales", "nested field `extra.x`", "top-level"),
+    ("SELECT »sales.extra.x FROM sales", "nested field", "top-level"),
+    ("SELECT »extra[0] FROM sales", "array element", "top-level"),
+    ("SELECT 1 FROM sales WHERE price > (SELECT »1 FROM stock)", "scalar subquery", "FROM"),
+    ("SELECT (SELECT »max(shelf) FROM stock) FROM sales", "scalar subquery in SELECT", "FROM"),
+    ("SELECT 1 FROM sales WHERE ok OR »brand IN (SELECT brand FROM stock)", "IN or EXISTS", "AND"),
+    ("SELECT 1 FROM sales TABLESAMPLE (»10 PERCENT)", "TABLESAMPLE", "without it"),
+    ("SELECT 1 FROM sales LATERAL VIEW »explode(extra) x AS y", "LATERAL VIEW", "without it"),
+    ("SELECT 1 FROM sales, LATERAL (SELECT »1 FROM stock)", "LATERAL", "without it"),
+    ("SELECT * FROM sales PIVOT (»sum(price) FOR brand IN ('a'))", "PIVOT", "without it"),
+    ("WITH RECURSIVE »c AS (SELECT 1 FROM stock) SELECT * FROM c", "WITH RECURSIVE", "without it"),
+    ("SELECT * FROM »range(10)", "table function `range`", "without it"),
+    ("SELECT * FROM VALUES »(1) AS v(a)", "VALUES", "without it"),
+    ("SELECT »1", "SELECT without FROM", "tables"),
+    ("SELECT »explode(extra) FROM sales", "function `explode`", "without it"),
+    ("SELECT »window(at, '1 day') FROM sales", "function `window`", "without it"),
+    ("SELECT »uper(brand) FROM sales", "which Spark does not have", "`upper`"),
+    ("SELECT transform(»extra, x -> x) FROM sales", "lambda", "without it"),
+    ("SELECT sum(price), »brand FROM sales", "neither grouped nor", "GROUP BY"),
+    ("SELECT brand FROM sales GROUP BY brand HAVING »price > 1", "neither grouped", "GROUP BY"),
+    ("SELECT brand FROM sales GROUP BY brand ORDER BY »price", "neither grouped", "GROUP BY"),
+    ("SELECT »brand FROM sales HAVING 1 = 1", "neither grouped", "GROUP BY"),
+    ("SELECT 1 FROM sales WHERE »sum(price) > 1", "aggregate function `sum` in WHERE", "HAVING"),
+    ("SELECT sum(»max(price)) FROM sales", "`max` inside another aggregate", "subquery"),
+    ("SELECT 1 FROM sales GROUP BY »sum(price)", "`sum` in GROUP BY", "subquery"),
+    ("SELECT »sum(price) s FROM sales GROUP BY 1", "groups by an aggregate", "subquery"),
+    ("SELECT sum(price) price FROM sales ORDER BY sum(»price)", "alias `price`", "qualify"),
+    ("SELECT price x, sum(»x) FROM sales", "alias `x` inside an aggregate", "subquery"),
+    ("SELECT »row_number() FROM sales", "`row_number` without OVER", "OVER"),
+    ("SELECT 1 FROM sales WHERE »rank() OVER (ORDER BY sid) = 1", "window function in WHERE", ""),
+    ("SELECT »rank() OVER w FROM sales", "Window `w` is not defined", "WINDOW clause"),
+    (
+        "SELECT rank() OVER (ORDER BY sid) r FROM sales HAVING »r > 1",
+        "window function in HAVING",
+        "",
+    ),
+    ("SELECT brand FROM sales ORDER BY »3", "ORDER BY 3 names no column", "1 to 1"),
+    ("SELECT brand FROM sales GROUP BY »2", "GROUP BY 2 names no column", "1 to 1"),
+    ("SELECT DISTINCT brand FROM sales ORDER BY »price", "SELECT DISTINCT", "SELECT list"),
+    ("SELECT brand FROM sales UNION SELECT »brand, shelf FROM stock", "1 columns with 2", "both"),
+    ("SELECT price FROM sales UNION SELECT »brand FROM stock", "`int` and `string`", "cast"),
+    ("SELECT brand FROM sales LIMIT »price", "LIMIT with an expression", "whole number"),
+    ("SELECT 1 FROM sales x JOIN »stock x ON true", "two relations called `x`", "alias"),
+    ("SELECT 1 FROM sales WHERE price = »:low", "parameter `low`", "value"),
+    ("SELECT 1 FROM sales WHERE brand = »'it''s'", "two string literals", "\\'"),
+    ("SELECT 1 FROM sales WHERE »!ok", "operator `!`", "NOT"),
+    ("SELECT »price = price = ok FROM sales", "operators", "parentheses"),
+    ("SELECT »brand || price + 1 FROM sales", "operators", "parentheses"),
+    ("SELECT »price & 1 FROM sales", "bitwise", "without it"),
+    ("SELECT »price BETWEEN SYMMETRIC 1 AND 2 FROM sales", "SYMMETRIC", "comparisons"),
+    ("SELECT try_cast(»brand AS int) FROM sales", "TRY_CAST", "CAST"),
+    ("SELECT cast(»brand AS array<int>) FROM sales", "CAST to `array<int>`", "simple type"),
+    ("SELECT DATE »'2024-02-30' FROM sales", "not a date", "DATE '2024-01-31'"),
+    ("SELECT TIMESTAMP »'noon' FROM sales", "not a timestamp", "TIMESTAMP"),
+    ("SELECT »99999Y FROM sales", "does not fit into `tinyint`", "suffix"),
+    ("SELECT »1e400 FROM sales", "out of range", "drop"),
+    ("SELECT »count(DISTINCT *) FROM sales", "`count` of `*`", "columns"),
+    ("SELECT »* EXCEPT (brand) FROM sales", "EXCEPT or REPLACE", "columns"),
+    ("SELECT 1 FROM sales SORT BY »brand", "SORT BY", "without it"),
+    ("SELECT 1 FROM sales QUALIFY »rank() OVER (ORDER BY sid) = 1", "QUALIFY", "without it"),
+    ("SELECT 1 FROM sales VERSION AS OF »3", "time travel", "without it"),
+    ("SELECT »brand FROM sales UNION ALL BY NAME SELECT brand FROM stock", "BY NAME", "without it"),
+    ("SELECT 1 FROM sales GROUP BY brand »GROUPING SETS (brand)", "GROUPING SETS", "GROUP BY"),
+    ("SELECT 1 FROM »(SELECT brand FROM sales) x(a, b)", "lists 2 columns", "every column"),
+    (
+        "SELECT 1 FROM sales s WHERE price IN "
+        "(SELECT max(shelf) FROM stock t WHERE t.brand = »s.brand)",
+        "names no table `s`",
+        "a subquery with grouping",
+    ),
+    (
+        "SELECT 1 FROM sales s WHERE EXISTS (SELECT 1 FROM stock t WHERE t.brand IN "
+        "(SELECT brand FROM sales u WHERE u.sid = »s.sid))",
+        "names no table `s`",
+        "alias",
+    ),
+]
+
+
+@pytest.mark.parametrize(("marked", "message", "hint"), CASES, ids=[case[0] for case in CASES])
+def test_refused_by_name_at_its_place(marked: str, message: str, hint: str) -> None:
+    start = marked.find("»")
+    with pytest.raises(QueryError) as caught:
+        read(marked.replace("»", ""))
+    error = caught.value
+    assert message in error.message
+    assert error.hint is not None
+    assert hint in error.hint
+    assert error.location is not None
+    if start >= 0:
+        line = marked.count("\n", 0, start) + 1
+        column = start - (marked.rfind("\n", 0, start) + 1) + 1
+        assert (error.location.line, error.location.column) == (line, column)
+    assert error.location.file == "query `query`"
+    assert not error.message.endswith(".")
