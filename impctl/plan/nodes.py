@@ -212,18 +212,7 @@ class Window:
     span: Span | None = field(default=None, compare=False)
 
 
-Plan = (
-    Scan
-    | Select
-    | Project
-    | Join
-    | Aggregate
-    | Distinct
-    | SetOperation
-    | Sort
-    | TopK
-    | Window
-)
+Plan = Scan | Select | Project | Join | Aggregate | Distinct | SetOperation | Sort | TopK | Window
 
 
 @dataclass(frozen=True, slots=True)

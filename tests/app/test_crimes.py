@@ -65,8 +65,7 @@ def cli(tmp_path: Path, capsys: pytest.CaptureFixture[str], spark: Any) -> Cli:
     corrections = [f"  - {text.replace('`', '')}" for text in CORRECTIONS]
     file = tmp_path / "crimes.yaml"
     file.write_text(WORKLOAD.format(updates="\n".join([*days, *corrections])))
-    cli = Cli(capsys, file)
-    return cli
+    return Cli(capsys, file)
 
 
 def generated(cli: Cli) -> None:

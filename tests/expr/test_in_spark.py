@@ -74,7 +74,8 @@ EXPRESSIONS = [
     "m / 3", "n / 7", "m % 0.7", "m * 0.001", "l + m", "i + d", "d + e", "d - e",
     "d * e", "l / 4", "i / 7", "m * d", "abs(m)", "abs(d)", "abs(l)", "abs(i % 5)",
     "CAST(i AS BIGINT) * 2", "CAST(l AS DOUBLE)", "CAST(m AS DOUBLE)", "CAST(n AS DOUBLE)",
-    "CAST(m AS DECIMAL(12,1))", "CAST(m AS INT)", "CAST(i AS DECIMAL(13,3))", "CAST(b AS INT)", "CAST(f AS DOUBLE)",
+    "CAST(m AS DECIMAL(12,1))", "CAST(m AS INT)", "CAST(i AS DECIMAL(13,3))",
+    "CAST(b AS INT)", "CAST(f AS DOUBLE)",
     "CAST(m AS DECIMAL(20,4)) * 3", "CAST(i % 5 AS TINYINT)",
     "i > 2", "l >= 2.5", "d > e", "d = e", "d <> e", "d < e", "d <= 0", "f > 0.1", "f = 0.1",
     "m > 1.2", "m = n", "n > 9007199254740992", "l = d", "i <=> NULLIF(i, 7)", "d <=> e",
@@ -108,8 +109,7 @@ def ours(sql: str) -> Vector:
     assert find_blocker(expr) is None, find_blocker(expr)
     table = rows()
     columns = {f"t#1.{c.name}": from_arrow(table[c.name], c.type) for c in SCHEMA}
-    vector = evaluate(expr, columns, len(table))
-    return vector
+    return evaluate(expr, columns, len(table))
 
 
 def agrees(found: Any, expected: Any, bound: float) -> bool:
