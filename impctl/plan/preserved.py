@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from impctl.data.schema import Kind
-from impctl.expr.nodes import And, Compare, CompareOp, Expr, IsNull, Not, Or
+from impctl.expr.nodes import And, Compare, CompareOp, Expr, InList, IsNull, Like, Not, Or
 from impctl.expr.types import type_of
 from impctl.plan.direction import Columns, Relation, direction
 from impctl.plan.normal_form import normalised
@@ -46,15 +46,17 @@ def _objection(predicate: Expr, columns: Columns) -> Objection | None:
             return _of_comparison(predicate, columns)
         case Not(operand=IsNull(operand=operand)):
             relation = direction(operand, columns)
-            return Objection(predicate, operand, relation) if _is_open(relation) else None
+            is_open = relation is Relation.UNKNOWN
+            return Objection(predicate, operand, relation) if is_open else None
+        case IsNull() | InList() | Like():
+            relation = direction(predicate.operand, columns)
+            return Objection(predicate, predicate.operand, relation)
+        case Not(operand=IsNull() | InList() | Like() as atom):
+            return Objection(atom, atom.operand, direction(atom.operand, columns))
         case Not(operand=operand):
             return _of_truth(predicate, operand, columns, _FALLING)
         case _:
             return _of_truth(predicate, predicate, columns, _RISING)
-
-
-def _is_open(relation: Relation) -> bool:
-    return relation is Relation.UNKNOWN
 
 
 def _of_truth(
@@ -83,4 +85,9 @@ def _share_an_order(atom: Compare) -> bool:
     left, right = type_of(atom.left), type_of(atom.right)
     if left is None or right is None or Kind.OTHER in (left.kind, right.kind):
         return False
-    return left == right or (left.is_numeric and right.is_numeric)
+    if left == right or (left.is_numeric and right.is_numeric):
+        return True
+    # A date becomes midnight, which keeps its order; between the two kinds of timestamp a time
+    # zone that skips an hour would not.
+    kinds = {left.kind, right.kind}
+    return Kind.DATE in kinds and bool(kinds & {Kind.TIMESTAMP, Kind.TIMESTAMP_NTZ})

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import assert_never
 
 from impctl.aliases import AccessId, AttributeId, ColumnName
+from impctl.data.schema import Kind
 from impctl.expr.nodes import Call, ColumnRef, Expr, substitute, walk
 from impctl.plan.combining import combine, join
 from impctl.plan.direction import Columns, Relation, direction
@@ -219,8 +220,13 @@ def _scan(
     name = sketched.get(node.access)
     if name is None:
         return NodeState(Status.EXACT, columns)
-    keys = frozenset(a.id for a in node.attributes if a.name.lower() == name.lower())
-    # Column pruning may have dropped the attribute; what is left is still a part of the table.
+    # Column pruning may have dropped the attribute, and types impctl does not know may count
+    # different values as equal (collations): what is left is still a part of the table.
+    keys = frozenset(
+        a.id
+        for a in node.attributes
+        if a.name.lower() == name.lower() and a.type is not None and a.type.kind is not Kind.OTHER
+    )
     return NodeState(
         Status.KEYED if keys else Status.CONTAINED,
         columns,

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from impctl.aliases import AttributeId
-from impctl.expr.nodes import ColumnRef, Expr, Span, children, columns_of
+from impctl.expr.nodes import ColumnRef, Expr, IsNull, Span, children, columns_of
 from impctl.plan.direction import Relation
 from impctl.plan.nodes import (
     Aggregate,
@@ -110,6 +110,8 @@ def objection_text(
 ) -> str:
     """Why a condition is not preserved, as one sentence."""
     text = wording.text(objection.operand)
+    if isinstance(objection.atom, IsNull):
+        return f"{subject} tests `{text}` for NULL, which it can be over part of a group only"
     sentence = f"{subject} compares `{text}`, which {difference(objection.relation)}"
     known = [causes[c] for c in sorted(columns_of(objection.operand)) if c in causes]
     return f"{sentence}, because {known[0]}" if known else sentence

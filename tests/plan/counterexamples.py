@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 
-from impctl.data.schema import INTEGER, STRING, Column, Schema, SqlType, decimal
+from impctl.data.schema import DOUBLE, INTEGER, LONG, STRING, Column, Schema, SqlType, decimal
 from impctl.plan.facts import Fact, FactKind, FactSource
 from tests.plan.trials import Boundaries
 from tests.support.reference_expr import Value
@@ -54,7 +54,12 @@ def _type_of(values: Sequence[Value]) -> SqlType:
     known = [value for value in values if value is not None]
     if any(isinstance(value, str) for value in known):
         return STRING
-    return decimal(10, 2) if any(isinstance(value, Decimal) for value in known) else INTEGER
+    if any(isinstance(value, float) for value in known):
+        return DOUBLE
+    if any(isinstance(value, Decimal) for value in known):
+        return decimal(10, 2)
+    is_wide = any(isinstance(value, int) and abs(value) >= 2**31 for value in known)
+    return LONG if is_wide else INTEGER
 
 
 CITIES = (

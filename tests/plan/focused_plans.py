@@ -43,7 +43,8 @@ from impctl.plan.nodes import (
     TopK,
     attributes_of,
 )
-from tests.plan.random_plans import PlanMaker, call_type
+from tests.plan.call_types import call_type
+from tests.plan.random_plans import PlanMaker
 
 _INEQUALITIES = (
     CompareOp.LESS,

@@ -40,7 +40,7 @@ from impctl.expr.nodes import (
     Not,
     Or,
 )
-from impctl.expr.types import average_type, sum_type, type_of
+from impctl.expr.types import type_of
 from impctl.plan.nodes import (
     Aggregate,
     AggregateCall,
@@ -63,6 +63,7 @@ from impctl.plan.nodes import (
     WindowCall,
     attributes_of,
 )
+from tests.plan.call_types import call_type, summed_type
 
 MONEY = decimal(6, 1)
 CATALOG = {
@@ -284,7 +285,7 @@ class PlanMaker:
         attributes = attributes_of(child)
         name = self.rng.choice(("row_number", "rank", "dense_rank", "sum", "count"))
         arguments = (self.number(attributes, 0),) if name in ("sum", "count") else ()
-        result = {"sum": _sum_type(arguments), "count": LONG}.get(name, INTEGER)
+        result = {"sum": summed_type(arguments), "count": LONG}.get(name, INTEGER)
         partition = tuple(
             self.rng.choice(attributes).ref() for _ in range(self.rng.choice((0, 1, 1)))
         )
@@ -396,23 +397,3 @@ class PlanMaker:
             return Like(column.ref(), self.rng.choice(("a%", "_", "%b")))
         op = self.rng.choice(_ORDERED)
         return Compare(op, column.ref(), Literal(self.rng.choice(("a", "b")), STRING))
-
-
-def call_type(call: AggregateCall) -> SqlType | None:
-    match call.function:
-        case "count" | "count_if":
-            return LONG
-        case "bool_or" | "bool_and":
-            return BOOLEAN
-        case "sum":
-            return _sum_type(call.arguments)
-        case "avg":
-            found = type_of(call.arguments[0])
-            return None if found is None else average_type(found)
-        case _:
-            return type_of(call.arguments[0])
-
-
-def _sum_type(arguments: tuple[Expr, ...]) -> SqlType | None:
-    found = type_of(arguments[0]) if arguments else None
-    return None if found is None else sum_type(found)

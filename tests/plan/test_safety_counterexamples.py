@@ -13,6 +13,7 @@ import pytest
 from impctl.plan.facts import Fact, FactKind, FactSource
 from impctl.plan.parse import parse_query
 from impctl.plan.safety import Verdict, check_safety
+from tests.plan.corner_cases import CORNERS
 from tests.plan.counterexamples import (
     CITIES,
     COUNTED,
@@ -46,7 +47,7 @@ def _verdict(example: Example) -> Verdict:
     return check_safety(query, sketched, example.facts)
 
 
-@pytest.mark.parametrize("example", UNSAFE, ids=str)
+@pytest.mark.parametrize("example", [*UNSAFE, *CORNERS], ids=str)
 def test_unsafe_is_refused_with_its_reason(example: Example) -> None:
     verdict = _verdict(example)
     assert not verdict.safe
@@ -54,7 +55,7 @@ def test_unsafe_is_refused_with_its_reason(example: Example) -> None:
     assert verdict.span is not None
 
 
-@pytest.mark.parametrize("example", UNSAFE, ids=str)
+@pytest.mark.parametrize("example", [*UNSAFE, *CORNERS], ids=str)
 def test_accepting_the_unsafe_sketch_would_change_the_answer(example: Example) -> None:
     whole, sketched, covers = _results(example)
     assert covers, "the sketch must hold the whole provenance, else the case proves nothing"

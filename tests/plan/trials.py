@@ -16,7 +16,7 @@ from random import Random
 from impctl.aliases import AccessId, ColumnName
 from impctl.data.schema import DOUBLE, STRING
 from impctl.plan.facts import Fact, FactKind, FactSource
-from impctl.plan.nodes import Plan, Query, Scan, scans_of
+from impctl.plan.nodes import Plan, Query, Scan, attributes_of, nodes_of, scans_of
 from impctl.plan.safety import Verdict, check_safety
 from tests.plan.focused_plans import FocusedMaker
 from tests.plan.random_plans import CATALOG, MONEY, PlanMaker
@@ -231,6 +231,67 @@ def run_trial(
             raise Violation(f"seed {seed}, sketch {tried}: {result} instead of {answers[0]}")
     except ReferenceFailure:
         tally.failed += 1
+
+
+def check_keys(root: Plan, trial: Trial, verdict: Verdict) -> int:
+    """Every group's rows lie in the fragment of its key; the number of groups looked at."""
+    nodes = list(nodes_of(root))
+    looked = 0
+    keyed = [(root, {a: min(columns) for a, columns in verdict.keyed.items()})]
+    keyed += [(nodes[position], dict(found)) for position, found in verdict.key_columns.items()]
+    tables_of = {scan.access: scan.table for scan in scans_of(root)}
+    for node, columns in keyed:
+        names = [attribute.id for attribute in attributes_of(node)]
+        for row, lineage in annotate(node, trial.tables).rows:
+            for access, column in columns.items():
+                attribute, boundaries = trial.partitions[access]
+                expected = fragment_of(row[names.index(column)], boundaries)
+                looked += 1
+                for origin, index in lineage:
+                    value = trial.tables[tables_of[access]][index][attribute]
+                    if origin == access and fragment_of(value, boundaries) != expected:
+                        raise Violation(f"key {column} of {access} is not its fragment")
+    return looked
+
+
+def check_touch(seed: int, tally: Tally, *, check: Check = check_safety) -> None:
+    """Touch maintenance: adding the fragments of all changed rows keeps the sketch safe."""
+    trial = make_trial(seed)
+    verdict = check(Query("", trial.root), trial.sketched, trial.facts)
+    tally.trials += 1
+    if not verdict.root_keyed or verdict.ties is not None:
+        return
+    (access,) = trial.partitions
+    table = next(scan.table for scan in scans_of(trial.root) if scan.access == access)
+    column, boundaries = trial.partitions[access]
+    rows, changed = _changed(Random(seed + 2), trial.tables[table])
+    after = {**trial.tables, table: rows}
+    try:
+        before = annotate(trial.root, trial.tables)
+        sketches = accurate_sketches(before, trial.root, trial.tables, trial.partitions)
+        sketches[access] |= {fragment_of(row[column], boundaries) for row in changed}
+        instances = instances_of(trial.root, after, trial.partitions, sketches)
+        whole = bag(evaluate(trial.root, after))
+        tally.compared += 1
+        if bag(evaluate(trial.root, after, instances)) != whole:
+            raise Violation(f"seed {seed}: touch lost something")
+    except ReferenceFailure:
+        tally.failed += 1
+
+
+def _changed(
+    rng: Random, rows: Sequence[Mapping[ColumnName, Value]]
+) -> tuple[list[Mapping[ColumnName, Value]], list[Mapping[ColumnName, Value]]]:
+    """The table after a few insertions and deletions, and the rows inserted or deleted."""
+    after, changed = list(rows), []
+    for _ in range(rng.randint(1, 3)):
+        if len(after) > 1 and rng.random() < 0.5:
+            changed.append(after.pop(rng.randrange(len(after))))
+            continue
+        new = {name: rng.choice(rows)[name] for name in rows[0]}
+        after.append(new)
+        changed.append(new)
+    return after, changed
 
 
 def _check_assumptions(root: Plan, trial: Trial, verdict: Verdict, check: Check) -> None:

@@ -1,0 +1,309 @@
+"""What a verdict says besides yes and no: assumptions, keys, touch, barriers, ties, reasons."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from impctl.data.schema import DOUBLE, INTEGER, STRING, Column, Schema, decimal, other
+from impctl.errors import UsageError
+from impctl.plan.facts import Fact, FactKind, FactSource
+from impctl.plan.nodes import Aggregate, nodes_of
+from impctl.plan.parse import parse_query
+from impctl.plan.rules import apply_rules
+from impctl.plan.safety import Verdict, check_safety, node_states
+from impctl.plan.status import Status
+from tests.support.reference_plan import annotate, bag, evaluate
+
+CATALOG = {
+    "t": Schema(
+        (
+            Column("g", STRING),
+            Column("p", INTEGER),
+            Column("v", INTEGER),
+            Column("n", INTEGER, nullable=False),
+            Column("d", DOUBLE),
+            Column("m", decimal(10, 2)),
+            Column("c", other("string collate UTF8_LCASE")),
+        )
+    ),
+    "u": Schema((Column("h", STRING), Column("q", INTEGER), Column("w", INTEGER))),
+}
+
+
+def fact(column: str, kind: FactKind, source: FactSource = FactSource.STATISTICS) -> Fact:
+    return Fact("t", column, kind, source)
+
+
+def judged(sql: str, *facts: Fact, **columns: str) -> Verdict:
+    """`t="p"` sketches every access of t on p; `t2="p"` only its second."""
+    query = parse_query(sql, CATALOG)
+    sketched = {}
+    for key, column in columns.items():
+        table, number = (key[:-1], key[-1]) if key[-1].isdigit() else (key, "1")
+        sketched[f"{table}#{number}"] = column
+    return check_safety(query, sketched, facts)
+
+
+NONNEGATIVE = fact("v", FactKind.NONNEGATIVE)
+
+
+def test_statistics_are_named_only_where_they_are_needed() -> None:
+    facts = (
+        NONNEGATIVE,
+        fact("v", FactKind.NOT_NULL),
+        fact("d", FactKind.NONNEGATIVE),
+        fact("p", FactKind.NONNEGATIVE),
+    )
+    sql = "SELECT g, sum(v) FROM t GROUP BY g HAVING {} > 3"
+    assert judged(sql.format("sum(v)"), *facts, t="p").assumptions == (NONNEGATIVE,)
+    assert judged(sql.format("count(*)"), *facts, t="p").assumptions == ()
+    assert judged(sql.format("sum(v)"), *facts, t="g").assumptions == ()
+
+
+def test_a_constraint_or_a_condition_makes_the_assumption_unnecessary() -> None:
+    enforced = fact("v", FactKind.NONNEGATIVE, FactSource.CONSTRAINT)
+    sql = "SELECT g, sum(v) FROM t {} GROUP BY g HAVING sum(v) > 3"
+    assert judged(sql.format(""), NONNEGATIVE, enforced, t="p").assumptions == ()
+    for condition in ("v > 0", "v >= 1 AND p < 3", "v BETWEEN 0 AND 9", "0 <= v", "v IN (1, 2)"):
+        found = judged(sql.format(f"WHERE {condition}"), NONNEGATIVE, t="p")
+        assert found.safe
+        assert found.assumptions == ()
+    for condition in ("v > -1", "v <> 0", "v > 0 OR p > 0", "NOT v > 0"):
+        found = judged(sql.format(f"WHERE {condition}"), NONNEGATIVE, t="p")
+        assert found.assumptions == (NONNEGATIVE,)
+        assert not judged(sql.format(f"WHERE {condition}"), t="p").safe
+
+
+SUMMANDS = [
+    ("v", True),
+    ("v * 2", True),
+    ("v * n", False),
+    ("v * v", True),
+    ("p * p + v", True),
+    ("abs(p)", True),
+    ("-v", False),
+    ("v - 1", False),
+    ("v - (-1)", True),
+    ("CASE WHEN p > 0 THEN p ELSE 0 END", True),
+    ("CASE WHEN p > 0 THEN p ELSE -1 END", False),
+    ("CASE WHEN p > 0 THEN p END", True),
+    ("coalesce(v, 0)", True),
+    ("coalesce(v, -1)", False),
+    ("CAST(v AS DOUBLE)", True),
+    ("v / 2", True),
+    ("v % 2", True),
+    ("m", False),
+    ("length(g)", True),
+]
+
+
+@pytest.mark.parametrize(("summand", "safe"), SUMMANDS)
+def test_signs_of_summands(summand: str, safe: bool) -> None:
+    sql = f"SELECT g, sum({summand}) FROM t GROUP BY g HAVING sum({summand}) > 3"
+    assert judged(sql, NONNEGATIVE, t="p").safe is safe
+
+
+def test_a_condition_on_the_whole_summand_counts() -> None:
+    sql = "SELECT g, sum(v * p) FROM t WHERE v * p >= 0 GROUP BY g HAVING sum(v * p) > 3"
+    assert judged(sql, t="p").safe
+
+
+def test_nan_harms_a_nonpositive_sum_but_not_a_nonnegative_one() -> None:
+    up = "SELECT g, sum(d) FROM t GROUP BY g HAVING sum(d) > 3"
+    down = "SELECT g, sum(d) FROM t GROUP BY g HAVING sum(d) < -3"
+    nonnegative, nonpositive = (
+        fact("d", FactKind.NONNEGATIVE),
+        fact("d", FactKind.NONPOSITIVE),
+    )
+    clean = fact("d", FactKind.NAN_FREE)
+    assert judged(up, nonnegative, t="p").assumptions == (nonnegative,)
+    assert not judged(down, nonpositive, t="p").safe
+    assert set(judged(down, nonpositive, clean, t="p").assumptions) == {nonpositive, clean}
+    assert judged(down, fact("d", FactKind.NONPOSITIVE, FactSource.CONSTRAINT), t="p").safe, (
+        "a CHECK keeps NaN out, since NaN <= 0 is false"
+    )
+    assert judged("SELECT g, sum(d) FROM t WHERE d <= 0 GROUP BY g HAVING sum(d) < -3", t="p").safe
+
+
+def test_not_null_lets_nulls_first_pass() -> None:
+    sql = "SELECT g, min({}) FROM t GROUP BY g ORDER BY 2 ASC NULLS FIRST, g LIMIT 1"
+    assert not judged(sql.format("v"), t="p").safe
+    assert judged(sql.format("n"), t="p").safe, "the schema says NOT NULL"
+    assumed = fact("v", FactKind.NOT_NULL)
+    assert judged(sql.format("v"), assumed, t="p").assumptions == (assumed,)
+
+
+def test_a_grouping_attribute_is_a_key_through_joins_and_names() -> None:
+    sql = (
+        "SELECT k, avg(w) FROM (SELECT h AS k, w FROM t JOIN u ON t.g = u.h) a GROUP BY k"
+        " HAVING avg(w) < 3"
+    )
+    found = judged(sql, t="g")
+    assert found.status is Status.KEYED
+    query = parse_query(sql, CATALOG)
+    nodes = list(nodes_of(query.root))
+    (position,) = found.key_columns
+    assert isinstance(nodes[position], Aggregate)
+    assert found.key_columns[position] == {"t#1": nodes[position].keys[0].attribute.id}
+    assert set(found.keyed) == {"t#1"}
+    assert judged(sql, t="g", u="h").safe
+    assert not judged(sql, t="g", u="q").safe
+
+
+def test_verdicts_hold_before_and_after_the_plan_rules() -> None:
+    for sql, column in (
+        ("SELECT g, avg(v) FROM t GROUP BY g HAVING avg(v) > 3 AND g > 'a'", "g"),
+        ("SELECT g, avg(v) FROM t GROUP BY g HAVING avg(v) > 3 AND g > 'a'", "p"),
+        ("SELECT g, max(v) FROM t WHERE p < 5 GROUP BY g HAVING max(v) > 3", "p"),
+    ):
+        query = parse_query(sql, CATALOG)
+        before = check_safety(query, {"t#1": column}, ())
+        after = check_safety(replace(query, root=apply_rules(query.root)), {"t#1": column}, ())
+        assert before.safe is after.safe
+
+
+TOUCH = [
+    ("SELECT g, avg(v) FROM t GROUP BY g HAVING avg(v) < 3", {"t": "g"}, True),
+    ("SELECT g, avg(v) AS a FROM t GROUP BY g HAVING avg(v) < 3 ORDER BY a", {"t": "g"}, True),
+    (
+        "SELECT avg(a) FROM (SELECT g, avg(v) AS a FROM t GROUP BY g HAVING avg(v) < 3) x",
+        {"t": "g"},
+        True,
+    ),
+    (
+        "SELECT avg(a) FROM (SELECT g, avg(v) AS a FROM t GROUP BY g) x HAVING count(*) > 1",
+        {"t": "g"},
+        False,
+    ),
+    ("SELECT g, count(*) FROM t GROUP BY g HAVING count(*) > 3", {"t": "p"}, False),
+    ("SELECT g, avg(v) FROM t JOIN u ON g = h GROUP BY g HAVING avg(v) < 3", {"t": "g"}, True),
+    (
+        "SELECT g, avg(v) FROM t JOIN u ON g = h GROUP BY g HAVING avg(v) < 3",
+        {"t": "g", "u": "h"},
+        False,
+    ),
+    (
+        "SELECT a.g, count(*) FROM t a JOIN t b ON a.g = b.g GROUP BY a.g HAVING count(*) < 9",
+        {"t": "g"},
+        False,
+    ),
+    ("SELECT g, avg(v) AS a FROM t GROUP BY g ORDER BY a, g LIMIT 3", {"t": "g"}, False),
+    ("SELECT p, v FROM t WHERE v > 3", {"t": "p"}, True),
+]
+
+
+@pytest.mark.parametrize(("sql", "sketched", "keyed"), TOUCH)
+def test_touch_is_for_keyed_roots_over_one_access(
+    sql: str, sketched: dict[str, str], keyed: bool
+) -> None:
+    found = judged(sql, **sketched)
+    assert found.root_keyed is keyed
+
+
+def test_only_top_k_below_other_operators_is_a_barrier() -> None:
+    top = "SELECT g, sum(n * n) AS s FROM t GROUP BY g ORDER BY s DESC, g LIMIT 3"
+    assert judged(top, t="p").barriers == 0
+    assert judged(f"SELECT s FROM ({top}) a", t="p").barriers == 0
+    assert judged(f"SELECT s FROM ({top}) a WHERE s > 3", t="p").barriers == 1
+    assert judged(f"SELECT s, w FROM ({top}) a JOIN u ON g = h", u="q").barriers == 0
+
+
+def test_ties_are_told_apart_from_a_total_order() -> None:
+    sql = "SELECT g, sum(n * n) AS s FROM t GROUP BY g ORDER BY s DESC{} LIMIT 3"
+    assert judged(sql.format(""), t="p").ties is not None
+    assert judged(sql.format(", g"), t="p").ties is None
+
+
+def test_a_choice_among_ties_is_not_joined_with_a_sketched_table() -> None:
+    top = "(SELECT h, q, w FROM u ORDER BY w DESC{} LIMIT 1) a"
+    sql = f"SELECT g, v FROM t JOIN {top} ON t.g = a.h"
+    assert not judged(sql.format(""), t="p").safe
+    assert not judged(sql.format(", h"), t="p").safe, "w and h do not tell all rows apart"
+    assert judged(sql.format(", h, q"), t="p").safe
+
+    # Proof: capture takes one of two tied rows, use the other one.
+    tables = {
+        "t": [
+            {"g": "a", "p": 1, "v": 1, "n": 1, "d": None, "m": None, "c": None},
+            {"g": "b", "p": 2, "v": 2, "n": 1, "d": None, "m": None, "c": None},
+        ],
+        "u": [{"h": "a", "q": 1, "w": 5}, {"h": "b", "q": 1, "w": 5}],
+    }
+    root = parse_query(sql.format(""), CATALOG).root
+    captured = annotate(root, tables, None, lambda rows: rows.reverse())
+    seen = {index for access, index in captured.lineage if access == "t#1"}
+    used = bag(evaluate(root, tables, {"t#1": seen}))
+    answers = [bag(evaluate(root, tables, None, random.Random(s).shuffle)) for s in range(20)]
+    assert used not in answers
+
+
+def test_grouping_what_a_choice_among_ties_left_is_refused() -> None:
+    sql = (
+        "SELECT p, count(*) FROM (SELECT g, p, row_number() OVER (PARTITION BY g ORDER BY v) AS r"
+        " FROM t) a WHERE r = 1 GROUP BY p HAVING count(*) > 1"
+    )
+    assert not judged(sql, t="g").safe
+
+
+REFUSED = [
+    ("SELECT g FROM t LIMIT 3", "LIMIT without ORDER BY has no fixed answer"),
+    (
+        "SELECT g FROM t ORDER BY g LIMIT 3 OFFSET 2",
+        "OFFSET skips rows that the sketch would have to keep as well",
+    ),
+    ("SELECT g, v FROM t WHERE v > rand()", "`rand` gives another answer on every run"),
+    ("SELECT g, first(v) FROM t GROUP BY g", "`first` gives another answer on every run"),
+    (
+        "SELECT g FROM t WHERE p > 3 AND current_date() > DATE '2024-01-01'",
+        "`current_date` gives another answer on every run",
+    ),
+]
+
+
+@pytest.mark.parametrize(("sql", "reason"), REFUSED)
+def test_what_has_no_fixed_answer_is_refused(sql: str, reason: str) -> None:
+    found = judged(sql, t="p")
+    assert not found.safe
+    assert found.reason == reason
+    assert found.span is not None
+
+
+def test_the_span_points_at_the_part_that_is_not_safe() -> None:
+    sql = "SELECT g FROM t GROUP BY g HAVING count(*) > 2 AND avg(v) > 3"
+    span = judged(sql, t="p").span
+    assert span is not None
+    assert sql[span.start : span.end].startswith("avg(v)")
+
+
+def test_values_that_a_collation_counts_as_equal_are_no_key() -> None:
+    sql = "SELECT c, count(*) FROM t GROUP BY c HAVING count(*) < 3"
+    assert not judged(sql, t="c").safe
+    assert judged(sql.replace("<", ">"), t="c").status is Status.CONTAINED
+
+
+def test_a_pruned_attribute_is_no_key_and_no_error() -> None:
+    query = parse_query("SELECT g, count(*) FROM t GROUP BY g HAVING count(*) > 3", CATALOG)
+    pruned = replace(query, root=apply_rules(query.root))
+    assert check_safety(pruned, {"t#1": "p"}, ()).safe
+
+
+def test_an_access_that_is_not_there_is_a_usage_error() -> None:
+    with pytest.raises(UsageError, match="no table access `t#9`"):
+        judged("SELECT g FROM t", t9="p")
+
+
+def test_a_query_without_sketched_tables_is_exact() -> None:
+    found = judged("SELECT g, avg(v) FROM t GROUP BY g HAVING avg(v) < 3")
+    assert found.status is Status.EXACT
+    assert not found.root_keyed
+
+
+def test_states_are_given_for_every_node() -> None:
+    query = parse_query("SELECT g, count(*) FROM t GROUP BY g HAVING count(*) > 3", CATALOG)
+    found = node_states(query, {"t#1": "p"}, ())
+    assert list(found.nodes) == list(nodes_of(query.root))
+    assert found.states[-1].status is Status.KEYED
+    assert found.root.status is Status.CONTAINED
