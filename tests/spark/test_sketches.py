@@ -1,0 +1,297 @@
+"""Sketches captured in Spark: the ways agree, the rows left out never matter."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+
+import pyarrow as pa
+import pytest
+
+from impctl.capture import annotate
+from impctl.capture.annotate import Way, sketch_query
+from impctl.capture.use import rewrite_sql
+from impctl.data.schema import DOUBLE, INTEGER, LONG, STRING, Column, Schema, decimal
+from impctl.errors import QueryError, UnsafeSketchError, UsageError
+from impctl.plan.facts import Fact, FactKind, FactSource
+from impctl.plan.nodes import scans_of
+from impctl.plan.parse import parse_query
+from impctl.plan.rules import apply_rules
+from impctl.plan.safety import check_safety
+from impctl.sketch.intervals import range_filter
+from impctl.sketch.partition import RangePartition
+from impctl.spark.run import run_sql
+from impctl.spark.sketches import capture_sketches
+
+pytestmark = pytest.mark.spark
+
+CATALOG = {
+    "t": Schema(
+        (
+            Column("id", LONG),
+            Column("g", STRING),
+            Column("h", INTEGER),
+            Column("v", INTEGER),
+            Column("d", DOUBLE),
+            Column("m", decimal(10, 2)),
+        )
+    ),
+    "u": Schema((Column("k", LONG), Column("g", STRING), Column("w", INTEGER))),
+}
+FACTS = [
+    Fact(table, column, FactKind.NONNEGATIVE, FactSource.CONSTRAINT)
+    for table, column in (("t", "v"), ("t", "m"), ("u", "w"))
+]
+ROWS = 60
+
+
+def tables() -> dict[str, pa.Table]:
+    groups = ["a", "b", "c", None, "e"]
+    doubles = [1.5, -0.0, 0.0, math.nan, None, -3.0, 8.0]
+    t = {
+        "id": [None if n % 17 == 5 else n for n in range(ROWS)],
+        "g": [groups[(n * n) % 5] for n in range(ROWS)],
+        "h": [n % 4 if n % 9 else None for n in range(ROWS)],
+        "v": [(n * 7) % 13 if n % 11 else None for n in range(ROWS)],
+        "d": [doubles[n % 7] for n in range(ROWS)],
+        "m": [f"{n % 10}.{n % 7}0" for n in range(ROWS)],
+    }
+    u = {
+        "k": list(range(0, 40, 2)),
+        "g": [groups[n % 5] for n in range(20)],
+        "w": [n % 6 for n in range(20)],
+    }
+    kinds = {"h": pa.int32(), "v": pa.int32(), "w": pa.int32()}
+    made = {"t": t, "u": u}
+    found = {}
+    for name, columns in made.items():
+        arrays = {n: pa.array(values, kinds.get(n)) for n, values in columns.items()}
+        if "m" in arrays:
+            arrays["m"] = arrays["m"].cast(pa.decimal128(10, 2))
+        found[name] = pa.table(arrays)
+    return found
+
+
+PARTITIONS = {
+    ("t", "id"): RangePartition("t", "id", LONG, (10, 20, 25, 33, 50)),
+    ("t", "g"): RangePartition("t", "g", STRING, ("b", "c", "d")),
+    ("t", "h"): RangePartition("t", "h", INTEGER, (1, 2, 3)),
+    ("t", "d"): RangePartition("t", "d", DOUBLE, (-1.0, 0.0, 2.0)),
+    ("t", "m"): RangePartition("t", "m", decimal(10, 2), (200, 450, 700)),
+    ("u", "k"): RangePartition("u", "k", LONG, (8, 16, 24)),
+    ("u", "g"): RangePartition("u", "g", STRING, ("b", "c", "d")),
+}
+
+QUERIES = {
+    "rows": "SELECT g, v + 1 AS x FROM t WHERE v > 9",
+    "distinct rows": "SELECT DISTINCT g FROM t WHERE v > 9",
+    "having avg": "SELECT g, avg(v) AS a FROM t GROUP BY g HAVING avg(v) > 5.5",
+    "having sum": "SELECT g, sum(v) AS s FROM t GROUP BY g HAVING sum(v) > 60",
+    "having by two": "SELECT g, h FROM t GROUP BY g, h HAVING sum(v) > 15 AND count(*) > 1",
+    "having count": "SELECT h, count(d) AS n FROM t WHERE v > 2 GROUP BY h HAVING count(d) >= 8",
+    "having max": "SELECT g FROM t GROUP BY g HAVING max(v) >= 12",
+    "having double key": "SELECT d, count(*) AS n FROM t GROUP BY d HAVING count(*) > 8",
+    "computed key": "SELECT v % 3 AS r, sum(m) AS s FROM t GROUP BY v % 3 HAVING sum(m) > 70",
+    "global": "SELECT sum(v) AS s FROM t WHERE h = 2",
+    "global having": "SELECT sum(v) AS s FROM t WHERE h = 2 HAVING sum(v) > 10000",
+    "global having kept": "SELECT sum(v) AS s FROM t WHERE h = 2 HAVING sum(v) > 10",
+    "top groups": "SELECT g, sum(v) AS s FROM t GROUP BY g ORDER BY s DESC NULLS LAST, g LIMIT 2",
+    "top rows": "SELECT id, v FROM t ORDER BY v DESC NULLS LAST, id LIMIT 7",
+    "top rows offset": "SELECT id, v FROM t ORDER BY v DESC NULLS LAST, id LIMIT 3 OFFSET 4",
+    "join": "SELECT t.id, u.w FROM t JOIN u ON t.id = u.k WHERE u.w > 3",
+    "join having": (
+        "SELECT t.g, sum(t.v) AS s FROM t JOIN u ON t.id = u.k GROUP BY t.g HAVING sum(t.v) > 20"
+    ),
+    "left join": "SELECT t.id, u.w FROM t LEFT JOIN u ON t.id = u.k WHERE t.v > 8",
+    "in": "SELECT id FROM t WHERE id IN (SELECT k FROM u WHERE w > 3)",
+    "exists": "SELECT t.h FROM t WHERE EXISTS (SELECT 1 FROM u WHERE u.g = t.g AND u.w > 4)",
+    "not in": "SELECT id FROM t WHERE h NOT IN (SELECT w FROM u WHERE w > 2)",
+    "union all": "SELECT g FROM t WHERE v > 10 UNION ALL SELECT g FROM u WHERE w > 4",
+    "union": "SELECT g FROM t WHERE v > 10 UNION SELECT g FROM u WHERE w > 4",
+    "intersect": "SELECT g FROM t WHERE v > 11 INTERSECT SELECT g FROM u WHERE w > 4",
+    "except": "SELECT g FROM t WHERE v > 3 EXCEPT SELECT g FROM u WHERE w > 4",
+    "nested": (
+        "SELECT h, max(s) AS x FROM (SELECT h, g, sum(v) AS s FROM t GROUP BY h, g) q "
+        "GROUP BY h HAVING max(s) > 25"
+    ),
+    "nested filter": (
+        "SELECT count(*) AS n FROM (SELECT g, sum(v) AS s FROM t GROUP BY g HAVING sum(v) > 60) q"
+    ),
+    "groups joined": (
+        "SELECT q.g, u.w FROM (SELECT g, sum(v) AS s FROM t GROUP BY g) q JOIN u ON q.g = u.g "
+        "WHERE q.s > 60 AND u.w > 3"
+    ),
+    "nested top": (
+        "SELECT q.id, u.w FROM (SELECT id, v FROM t ORDER BY v DESC NULLS LAST, id LIMIT 9) q "
+        "JOIN u ON q.id = u.k"
+    ),
+    "rollup": "SELECT g, h, count(*) AS n FROM t GROUP BY ROLLUP (g, h) HAVING count(*) > 5",
+    "window": "SELECT id, sum(v) OVER (PARTITION BY g) AS s FROM t WHERE v > 10",
+    "self join": "SELECT a.id FROM t a JOIN t b ON a.id = b.v WHERE b.h = 1",
+    "common table twice": "WITH q AS (SELECT * FROM t WHERE v > 4) "
+    "SELECT a.id FROM q a JOIN q b ON a.id = b.v",
+}
+
+
+@pytest.fixture(scope="module")
+def frames(spark):
+    return {name: spark.createDataFrame(table) for name, table in tables().items()}
+
+
+def bag(table: pa.Table) -> Counter[str]:
+    return Counter(repr(tuple(row.values())) for row in table.to_pylist())
+
+
+ODD_TYPES = {"d", "m"}
+ODD_TYPED_QUERIES = {"rows", "having sum", "having double key", "top groups", "nested", "window"}
+"""Doubles and decimals as partition attributes take other ways only below the plan."""
+
+
+def cases():
+    for name, sql in QUERIES.items():
+        for place, scan in enumerate(scans_of(parse_query(sql, CATALOG).root)):
+            for table, attribute in PARTITIONS:
+                if attribute in ODD_TYPES and name not in ODD_TYPED_QUERIES:
+                    continue
+                if table == scan.table:
+                    yield pytest.param(
+                        sql, place, attribute, id=f"{name}-{scan.access}-{attribute}"
+                    )
+
+
+@pytest.mark.parametrize(("sql", "place", "attribute"), list(cases()))
+def test_filtered_result_is_the_result(spark, frames, sql, place, attribute):
+    """Every safe sketch gives the query's own result; the cheap way finds what collecting finds."""
+    parsed = parse_query(sql, CATALOG)
+    access = scans_of(parsed.root)[place].access
+    table = scans_of(parsed.root)[place].table
+    partition = PARTITIONS[table, attribute]
+    verdict = check_safety(parsed, {access: attribute}, FACTS)
+    if not verdict.safe:
+        with pytest.raises(UnsafeSketchError):
+            sketch_query(parsed, verdict, access, Column(attribute, partition.type))
+        return
+    own = {scan.access: frames[scan.table] for scan in scans_of(parsed.root)}
+    found = capture_sketches(spark, parsed, verdict, {access: partition}, own)[access]
+    assert found.size == partition.size
+    collected = collected_sketch(spark, parsed, verdict, access, partition, own)
+    assert found.ids == collected.ids
+    filtered = rewrite_sql(parsed, {access: range_filter(found, partition)})
+    expected = run_sql(spark, sql, frames)
+    assert bag(run_sql(spark, filtered, frames)) == bag(expected)
+
+
+def collected_sketch(spark, query, verdict, access, partition, own):
+    """The sketch by the one way that treats every operator on its own."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(annotate, "_pass_for", annotate._collected)
+        return capture_sketches(spark, query, verdict, {access: partition}, own)[access]
+
+
+@pytest.mark.parametrize(
+    "name", ["having sum", "having by two", "top groups", "nested", "join having"]
+)
+def test_rules_change_no_sketch(spark, frames, name):
+    from dataclasses import replace
+
+    parsed = parse_query(QUERIES[name], CATALOG)
+    ruled = replace(parsed, root=apply_rules(parsed.root))
+    partition = PARTITIONS["t", "g"]
+    access = next(scan.access for scan in scans_of(parsed.root) if scan.table == "t")
+    own = {scan.access: frames[scan.table] for scan in scans_of(parsed.root)}
+    found = [
+        capture_sketches(
+            spark, query, check_safety(query, {access: "g"}, FACTS), {access: partition}, own
+        )
+        for query in (parsed, ruled)
+    ]
+    assert found[0] == found[1]
+
+
+WAYS = {
+    ("rows", "id"): Way.ROWS,
+    ("distinct rows", "id"): Way.ROWS,
+    ("having avg", "g"): Way.KEYED,
+    ("having sum", "id"): Way.GROUPS,
+    ("global", "id"): Way.ROWS,
+    ("global having kept", "id"): Way.GROUPS,
+    ("top groups", "g"): Way.KEYED,
+    ("top groups", "id"): Way.GROUPS,
+    ("join having", "id"): Way.GROUPS,
+    ("groups joined", "id"): Way.GROUPS,
+    ("union all", "id"): Way.COLLECTED,
+    ("nested", "id"): Way.COLLECTED,
+}
+
+
+@pytest.mark.parametrize(("name", "attribute"), WAYS)
+def test_the_cheapest_way_is_taken(name, attribute):
+    parsed = parse_query(QUERIES[name], CATALOG)
+    access = next(scan.access for scan in scans_of(parsed.root) if scan.table == "t")
+    verdict = check_safety(parsed, {access: attribute}, FACTS)
+    assert verdict.safe
+    column = CATALOG["t"].find(attribute)
+    passes = sketch_query(parsed, verdict, access, column).passes
+    assert passes[0].way is WAYS[name, attribute]
+
+
+def test_sketch_is_accurate(spark, frames):
+    """By hand: groups with sum(v) > 60, then the fragments of their rows."""
+    data = tables()["t"].to_pylist()
+    sums: Counter[str | None] = Counter()
+    for row in data:
+        sums[row["g"]] += row["v"] or 0
+    partition = PARTITIONS["t", "id"]
+    bounds = partition.boundaries
+    expected = {
+        sum(row["id"] >= b for b in bounds) if row["id"] is not None else partition.null_fragment
+        for row in data
+        if sums[row["g"]] > 60
+    }
+    parsed = parse_query(QUERIES["having sum"], CATALOG)
+    verdict = check_safety(parsed, {"t#1": "id"}, FACTS)
+    found = capture_sketches(spark, parsed, verdict, {"t#1": partition}, {"t#1": frames["t"]})
+    assert set(found["t#1"].ids) == expected
+    assert expected
+
+
+def test_barrier_rows_are_in_the_sketch(spark, frames):
+    """Rows of a nested top-k count even if the join drops them."""
+    parsed = parse_query(QUERIES["nested top"], CATALOG)
+    verdict = check_safety(parsed, {"t#1": "id"}, FACTS)
+    assert verdict.barriers == 1
+    own = {scan.access: frames[scan.table] for scan in scans_of(parsed.root)}
+    partition = RangePartition("t", "id", LONG, tuple(range(1, ROWS)))
+    found = capture_sketches(spark, parsed, verdict, {"t#1": partition}, own)["t#1"]
+    top = run_sql(spark, "SELECT id FROM t ORDER BY v DESC NULLS LAST, id LIMIT 9", frames)
+    ids = {partition.null_fragment if i is None else i for i in top["id"].to_pylist()}
+    assert set(found.ids) == ids
+
+
+def test_several_accesses_have_a_sketch_each(spark, frames):
+    parsed = parse_query(QUERIES["join"], CATALOG)
+    verdict = check_safety(parsed, {"t#1": "id", "u#1": "k"}, FACTS)
+    own = {scan.access: frames[scan.table] for scan in scans_of(parsed.root)}
+    partitions = {"t#1": PARTITIONS["t", "id"], "u#1": PARTITIONS["u", "k"]}
+    found = capture_sketches(spark, parsed, verdict, partitions, own)
+    filters = {a: range_filter(found[a], p) for a, p in partitions.items()}
+    expected = bag(run_sql(spark, parsed.sql, frames))
+    assert bag(run_sql(spark, rewrite_sql(parsed, filters), frames)) == expected
+
+
+def test_frames_without_the_attribute_are_refused(spark, frames):
+    parsed = parse_query(QUERIES["having sum"], CATALOG)
+    verdict = check_safety(parsed, {"t#1": "id"}, FACTS)
+    own = {"t#1": frames["t"].select("g", "v")}
+    with pytest.raises(UsageError):
+        capture_sketches(spark, parsed, verdict, {"t#1": PARTITIONS["t", "id"]}, own)
+
+
+def test_what_is_not_captured_is_named():
+    sql = "SELECT t.id FROM t WHERE EXISTS (SELECT 1 FROM u WHERE u.k < t.id)"
+    parsed = parse_query(sql, CATALOG)
+    verdict = check_safety(parsed, {"u#1": "k"}, FACTS)
+    assert verdict.safe
+    with pytest.raises(QueryError) as caught:
+        sketch_query(parsed, verdict, "u#1", Column("k", LONG))
+    assert "EXISTS" in caught.value.message
