@@ -17,10 +17,11 @@ from impctl.app.choice import Chosen, choose
 from impctl.app.facts import assumption_of, assumption_text
 from impctl.app.isolated import Isolated
 from impctl.app.passes import filled_circuit, recaptured
-from impctl.app.prepared import PreparedQuery, definition, prepare
+from impctl.app.prepared import PreparedQuery, prepare
 from impctl.app.restored import chosen_way
 from impctl.app.results import CandidateEntry, CaptureResult, Failure, Outcome, SketchEntry
 from impctl.app.status import sketch_entry
+from impctl.app.stored import definition
 from impctl.app.workbench import Workbench
 from impctl.maintain.session import MaintainedQuery
 from impctl.maintain.way import Mode, Way

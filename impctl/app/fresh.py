@@ -13,8 +13,9 @@ from impctl.app.maintain import maintain
 from impctl.app.prepared import PreparedQuery, prepare
 from impctl.app.restored import restored_verdict
 from impctl.app.results import MaintainResult
+from impctl.app.stored import stored_query
 from impctl.app.workbench import Workbench
-from impctl.errors import RecaptureNeededError, UsageError
+from impctl.errors import UsageError
 from impctl.plan.nodes import Query
 from impctl.store.records import StoredQuery
 
@@ -39,14 +40,7 @@ def fresh(bench: Workbench, query: str | None) -> Fresh:
     outcome = maintain(bench, [name])
     if outcome.failures:
         raise outcome.failures[0].error
-    store = bench.reading_store()
-    stored = None if store is None else store.load(name)
-    if stored is None:
-        raise RecaptureNeededError(
-            f"Query `{name}` was never captured",
-            code="not_captured",
-            hint=f"run `impctl capture {bench.workload.file} --query {name}`",
-        )
+    stored = stored_query(bench, bench.reading_store(), bench.workload.queries[name])
     prepared = prepare(bench, bench.workload.queries[name])
     restored_verdict(prepared, stored)
     first = outcome.results[0]

@@ -6,10 +6,10 @@ Out of scope: which failure decides the exit code (`app.results`).
 
 from __future__ import annotations
 
-from impctl.app.prepared import located
 from impctl.app.results import Failure
 from impctl.errors import ImpctlError
 from impctl.workload.models import QuerySpec
+from impctl.workload.sql_location import sql_location
 
 
 class Isolated:
@@ -27,3 +27,11 @@ class Isolated:
             return False
         self.failures.append(Failure(self.spec.name, located(error, self.spec)))
         return True
+
+
+def located(error: ImpctlError, spec: QuerySpec) -> ImpctlError:
+    """The error with its place in the SQL text turned into one in the workload file."""
+    place = error.location
+    if place is not None and place.file == f"query `{spec.name}`":
+        error.location = sql_location(spec, place.line, place.column)
+    return error

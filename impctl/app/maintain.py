@@ -3,43 +3,24 @@
 Law: the best way that policy and plan allow, and every result says which and why; a recapture is
 never silent. Policies: `auto` recaptures when nothing else works; `incremental` never recaptures
 (exit 7 says what to do); `strict` takes only exact maintenance (exit 4 otherwise); `full` always
-recaptures. A query that fails leaves its sketch as it was and does not stop the others.
-Out of scope: one step of one query (`app.maintainer`), finding a sketch (`app.capture`).
+recaptures. A query that fails leaves its sketch as it was and does not stop the others. A run with
+nothing to do reads no SQL.
+Out of scope: what is done with a stale sketch (`app.stale`).
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-from impctl.aliases import QueryName, TableName
-from impctl.app.capture import capture_query
+from impctl.aliases import QueryName
 from impctl.app.isolated import Isolated
-from impctl.app.maintainer import Maintainer, StepDone, check_pins, is_current
-from impctl.app.prepared import definition, prepare
-from impctl.app.restored import chosen_way, restored_verdict
-from impctl.app.results import Failure, MaintainResult, MaintainStep, Outcome
+from impctl.app.results import Failure, MaintainResult, Outcome
 from impctl.app.settings import DEFAULT_BATCH_ROWS
-from impctl.app.shared_changes import SharedChanges, VersionedChange, by_version
+from impctl.app.stored import definition, is_current, stored_query
 from impctl.app.workbench import Workbench
-from impctl.errors import PolicyRefusedError, RecaptureNeededError
-from impctl.maintain.way import Mode
 from impctl.store.records import StoredQuery
 from impctl.store.store import Store
-from impctl.workload.models import MaintainMode, Policy, QuerySpec
-
-_NOTHING_NEW = "no new version"
-
-
-@dataclass(slots=True)
-class _Task:
-    """One query of the run: its stored sketch and what will be done with it."""
-
-    spec: QuerySpec
-    stored: StoredQuery
-    maintainer: Maintainer | None = None
-    trouble: RecaptureNeededError | None = None
+from impctl.workload.models import Policy, QuerySpec
 
 
 def maintain(
@@ -49,213 +30,39 @@ def maintain(
     specs = bench.queries(queries)
     size = DEFAULT_BATCH_ROWS if batch_rows is None else batch_rows
     if bench.settings.dry_run:
-        store = bench.reading_store()
-        return _Run(bench, store, size).outcome(specs)
+        return _maintained(bench, bench.reading_store(), specs, size)
     with bench.writing("maintain") as store:
-        return _Run(bench, store, size).outcome(specs)
+        return _maintained(bench, store, specs, size)
 
 
-class _Run:
-    """One call of `maintain`: tasks are opened first, so that changes are read once for all."""
+def _maintained(
+    bench: Workbench, store: Store | None, specs: Sequence[QuerySpec], batch_rows: int
+) -> Outcome:
+    results: list[MaintainResult] = []
+    failures: list[Failure] = []
+    warnings: list[str] = []
+    stale: list[tuple[QuerySpec, StoredQuery]] = []
+    for spec in specs:
+        with Isolated(failures, spec):
+            stored = stored_query(bench, store, spec)
+            if _has_nothing_to_do(bench, spec, stored):
+                results += _unchanged(stored)
+            else:
+                stale.append((spec, stored))
+    if stale and store is not None:
+        # Planner and engine take longer to load than a run with nothing to do may last.
+        from impctl.app.stale import StaleRun
 
-    def __init__(self, bench: Workbench, store: Store | None, batch_rows: int) -> None:
-        self.bench = bench
-        self.store = store
-        self.batch_rows = batch_rows
-        self.shared = SharedChanges(bench)
-        self.failures: list[Failure] = []
-        self.warnings: list[str] = []
-
-    def outcome(self, specs: Sequence[QuerySpec]) -> Outcome:
-        results: list[MaintainResult] = []
-        tasks: list[_Task] = []
-        for spec in specs:
-            with Isolated(self.failures, spec):
-                opened = self._open(spec)
-                if isinstance(opened, _Task):
-                    tasks.append(opened)
-                else:
-                    results += opened
-        self._announce(tasks)
-        for task in tasks:
-            with Isolated(self.failures, task.spec):
-                results += self._maintained(task)
-        order = {spec.name: index for index, spec in enumerate(specs)}
-        results.sort(key=lambda result: order[result.query])
-        return Outcome(tuple(results), tuple(self.warnings), tuple(self.failures))
-
-    def _open(self, spec: QuerySpec) -> _Task | list[MaintainResult]:
-        """The task for a stale query; the finished result for one that is up to date."""
-        stored = None if self.store is None else self.store.load(spec.name)
-        if stored is None:
-            raise RecaptureNeededError(
-                f"Query `{spec.name}` was never captured",
-                code="not_captured",
-                hint=f"run `impctl capture {self.bench.workload.file} --query {spec.name}`",
-            )
-        policy = self.bench.policy(spec)
-        same = stored.fingerprint == definition(self.bench, spec)
-        if same and policy is not Policy.FULL and is_current(stored, self.bench):
-            return _unchanged(stored)
-        task = _Task(spec, stored)
-        try:
-            if not same:
-                raise RecaptureNeededError(
-                    f"Query `{spec.name}` or its partitions changed since the capture",
-                    code="definition_changed",
-                    hint="run `impctl capture` for the new definition",
-                )
-            if policy is not Policy.FULL:
-                check_pins(stored, self.bench)
-                task.maintainer = self._maintainer(spec, stored)
-        except RecaptureNeededError as trouble:
-            task.trouble = trouble
-        return task
-
-    def _maintainer(self, spec: QuerySpec, stored: StoredQuery) -> Maintainer:
-        assert self.store is not None
-        prepared = prepare(self.bench, spec)
-        verdict, partitions = restored_verdict(prepared, stored)
-        way = chosen_way(prepared, verdict, partitions)
-        if way.mode is Mode.RECAPTURE or way.mode.value != stored.mode:
-            raise RecaptureNeededError(
-                f"Query `{spec.name}` cannot be maintained incrementally: {way.reason}",
-                code="not_incremental",
-                hint="use policy `auto` to let `maintain` recapture it",
-                location=prepared.place(way.span),
-            )
-        return Maintainer(self.store, way, stored)
-
-    def _announce(self, tasks: Sequence[_Task]) -> None:
-        for task in tasks:
-            if task.maintainer is not None:
-                until = self.bench.source(task.maintainer.table).version
-                need = task.maintainer.need(until, per_version=_is_eager(task.spec))
-                self.shared.announce([need])
-
-    def _maintained(self, task: _Task) -> list[MaintainResult]:
-        policy = self.bench.policy(task.spec)
-        self._refuse(task, policy)
-        if task.trouble is None and policy is not Policy.FULL:
-            try:
-                return self._advance(task)
-            except RecaptureNeededError as trouble:
-                task.trouble = trouble
-                self._refuse(task, policy)
-        return self._recaptured(task)
-
-    def _refuse(self, task: _Task, policy: Policy) -> None:
-        """Raise what the policy forbids; returns where it allows to go on."""
-        trouble = task.trouble
-        if policy is Policy.INCREMENTAL and trouble is not None:
-            raise trouble
-        if policy is not Policy.STRICT:
-            return
-        maintainer = task.maintainer
-        reason = trouble.message if trouble is not None else None
-        if reason is None and maintainer is not None and maintainer.way.mode is Mode.TOUCH:
-            reason = maintainer.way.reason
-        if reason is not None:
-            raise PolicyRefusedError(
-                f"Policy `strict` takes exact maintenance only: {reason}",
-                hint="set the query's policy to `auto` or `incremental`, or capture it again",
-                location=None if trouble is None else trouble.location,
-            )
-
-    def _advance(self, task: _Task) -> list[MaintainResult]:
-        """Exact or touch, in one step or one per batch of versions."""
-        maintainer = task.maintainer
-        assert maintainer is not None
-        since = {maintainer.table: maintainer.version}
-        until = self.bench.source(maintainer.table).version
-        need = maintainer.need(until, per_version=_is_eager(task.spec))
-        code, reason = _reason_of(maintainer)
-        changes, read_ms = self.shared.read(need)
-        if self.bench.settings.dry_run:
-            done = StepDone(
-                str(maintainer.way.mode),
-                {need.table: until},
-                (),
-                (),
-                changes.rows,
-                read_ms,
-                0.0,
-                0.0,
-                0,
-            )
-            return [_result(task.stored, since, [done], code, f"would be maintained: {reason}")]
-        steps = []
-        pieces = [VersionedChange(until, changes)]
-        if _is_eager(task.spec):
-            pieces = by_version(changes, until, self.batch_rows)
-        for piece in pieces:
-            steps.append(
-                maintainer.step(
-                    piece.changes,
-                    piece.version,
-                    snapshot=self.bench.snapshot(maintainer.table),
-                    read_ms=read_ms,
-                    reason_code=code,
-                    reason=reason,
-                )
-            )
-            read_ms = 0.0
-        return [_result(task.stored, since, steps, code, reason)]
-
-    def _recaptured(self, task: _Task) -> list[MaintainResult]:
-        trouble = task.trouble
-        code = "policy_full" if trouble is None else trouble.code
-        reason = "policy `full` always recaptures" if trouble is None else trouble.message
-        versions = {pin.table: self.bench.source(pin.table).version for pin in task.stored.pins}
-        if self.bench.settings.dry_run:
-            done = StepDone("recapture", versions, (), (), 0, 0.0, 0.0, 0.0, 0)
-            return [_result(task.stored, task.stored.versions, [done], code, f"would be: {reason}")]
-        assert self.store is not None
-        self.bench.reporter.step(f"recapturing {task.spec.name}: {reason}")
-        if trouble is not None and trouble.code != "not_incremental":
-            self.warnings.append(f"query `{task.spec.name}` was recaptured: {reason}")
-        started = time.perf_counter()
-        captured = capture_query(
-            self.bench, self.store, prepare(self.bench, task.spec), code=code, reason=reason
-        )
-        elapsed = (time.perf_counter() - started) * 1000
-        results = []
-        for sketch in captured.sketches:
-            before = next(
-                (s for s in task.stored.sketches if s.partition == sketch.partition), None
-            )
-            old = None if before is None else before.fragments
-            added = sketch.fragments.ids if old is None else sketch.fragments.minus(old).ids
-            removed = () if old is None else old.minus(sketch.fragments).ids
-            results.append(
-                MaintainResult(
-                    query=task.spec.name,
-                    table=sketch.table,
-                    attribute=sketch.attribute,
-                    action="recapture",
-                    reason_code=code,
-                    reason=reason,
-                    since=task.stored.versions,
-                    versions=versions,
-                    added=added,
-                    removed=removed,
-                    changes=0,
-                    elapsed_ms=elapsed,
-                    read_ms=captured.spark_ms,
-                    engine_ms=0.0,
-                    commit_ms=captured.commit_ms,
-                )
-            )
-        return results
+        run = StaleRun(bench, store, batch_rows, failures, warnings)
+        results += run.results(stale)
+    order = {spec.name: index for index, spec in enumerate(specs)}
+    results.sort(key=lambda result: order[result.query])
+    return Outcome(tuple(results), tuple(warnings), tuple(failures))
 
 
-def _is_eager(spec: QuerySpec) -> bool:
-    return spec.maintain is MaintainMode.EAGER
-
-
-def _reason_of(maintainer: Maintainer) -> tuple[str, str]:
-    code = "incremental" if maintainer.way.mode is Mode.EXACT else "touch_keyed"
-    return code, maintainer.way.reason
+def _has_nothing_to_do(bench: Workbench, spec: QuerySpec, stored: StoredQuery) -> bool:
+    same = stored.fingerprint == definition(bench, spec)
+    return same and bench.policy(spec) is not Policy.FULL and is_current(stored, bench)
 
 
 def _unchanged(stored: StoredQuery) -> list[MaintainResult]:
@@ -266,7 +73,7 @@ def _unchanged(stored: StoredQuery) -> list[MaintainResult]:
             attribute=sketch.attribute,
             action="none",
             reason_code="up_to_date",
-            reason=_NOTHING_NEW,
+            reason="no new version",
             since=stored.versions,
             versions=stored.versions,
             added=(),
@@ -279,59 +86,3 @@ def _unchanged(stored: StoredQuery) -> list[MaintainResult]:
         )
         for sketch in stored.sketches
     ]
-
-
-def _result(
-    stored: StoredQuery,
-    since: dict[TableName, int],
-    steps: Sequence[StepDone],
-    code: str,
-    reason: str,
-) -> MaintainResult:
-    sketch = stored.sketches[0]
-    added, removed = _net(steps)
-    unsure = sum(step.unsure for step in steps)
-    if unsure:
-        reason = f"{reason}; {unsure} groups kept because a sum of doubles is too close to call"
-    shown = tuple(
-        MaintainStep(
-            step.action,
-            step.versions,
-            step.added,
-            step.removed,
-            step.changes,
-            step.read_ms + step.engine_ms + step.commit_ms,
-        )
-        for step in steps
-    )
-    return MaintainResult(
-        query=stored.query,
-        table=sketch.table,
-        attribute=sketch.attribute,
-        action=steps[-1].action,
-        reason_code=code,
-        reason=reason,
-        since=since,
-        versions=steps[-1].versions,
-        added=added,
-        removed=removed,
-        changes=sum(step.changes for step in steps),
-        elapsed_ms=sum(step.elapsed_ms for step in shown),
-        read_ms=sum(step.read_ms for step in steps),
-        engine_ms=sum(step.engine_ms for step in steps),
-        commit_ms=sum(step.commit_ms for step in steps),
-        steps=shown if len(shown) > 1 else (),
-    )
-
-
-def _net(steps: Sequence[StepDone]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Fragments that entered and left over all steps together."""
-    change: dict[int, int] = {}
-    for step in steps:
-        for fragment in step.added:
-            change[fragment] = change.get(fragment, 0) + 1
-        for fragment in step.removed:
-            change[fragment] = change.get(fragment, 0) - 1
-    added = tuple(sorted(f for f, sign in change.items() if sign > 0))
-    removed = tuple(sorted(f for f, sign in change.items() if sign < 0))
-    return added, removed

@@ -18,9 +18,7 @@ import numpy as np
 from impctl.aliases import TableName, TableVersion
 from impctl.app.facts import columns_assumed, recheck
 from impctl.app.shared_changes import Need
-from impctl.app.workbench import Workbench
 from impctl.data.vector import from_arrow
-from impctl.errors import TableRecreatedError
 from impctl.maintain.session import MaintainedQuery
 from impctl.maintain.way import Mode, Way
 from impctl.sketch.fragments import FragmentSet
@@ -195,24 +193,4 @@ def _record(done: StepDone, reason_code: str, reason: str) -> RunRecord:
         added=len(done.added),
         removed=len(done.removed),
         versions=dict(done.versions),
-    )
-
-
-def check_pins(stored: StoredQuery, bench: Workbench) -> None:
-    """RecaptureNeededError where a pinned table was re-created or went back in time."""
-    for pin in stored.pins:
-        source = bench.source(pin.table)
-        if source.table_id != pin.table_id or source.version < pin.version:
-            raise TableRecreatedError(
-                f"Table `{pin.table}` at {source.path} is not the one the sketch was captured from",
-                hint="run `impctl capture` to start again from the new table",
-            )
-
-
-def is_current(stored: StoredQuery, bench: Workbench) -> bool:
-    """Whether the sketch stands at the pinned versions of the same tables."""
-    return all(
-        bench.source(pin.table).version == pin.version
-        and bench.source(pin.table).table_id == pin.table_id
-        for pin in stored.pins
     )

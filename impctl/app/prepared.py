@@ -1,18 +1,16 @@
 """A query read and planned: what every use case but the fastest path starts from.
 
-Law: a SQL error is reported at its place in the workload file; `definition` changes whenever the
-query, the sketch asked for or its candidate partitions change, so that a stored sketch is
-recognised without reading the SQL again.
+Law: a SQL error is reported at its place in the workload file.
 Out of scope: choosing a sketch (`app.choice`).
 """
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from impctl.aliases import TableName
+from impctl.app.isolated import located
 from impctl.app.workbench import Workbench
 from impctl.data.schema import Schema
 from impctl.errors import ImpctlError, Location
@@ -77,23 +75,3 @@ def prepare(bench: Workbench, spec: QuerySpec) -> PreparedQuery:
         return PreparedQuery(spec, query, apply_rules(query.root), core)
     except ImpctlError as error:
         raise located(error, spec) from error
-
-
-def located(error: ImpctlError, spec: QuerySpec) -> ImpctlError:
-    """The error with its place in the SQL text turned into one in the workload file."""
-    place = error.location
-    if place is not None and place.file == f"query `{spec.name}`":
-        error.location = sql_location(spec, place.line, place.column)
-    return error
-
-
-def definition(bench: Workbench, spec: QuerySpec) -> str:
-    """Content hash of all that makes a stored sketch the sketch of this query."""
-    partitions = [
-        (part.table, part.column, part.boundaries, part.fragments)
-        for part in bench.workload.partitions
-        if part.table in bench.workload.tables
-    ]
-    paths = sorted((name, table.path) for name, table in bench.workload.tables.items())
-    text = repr((spec.sql, sorted(spec.sketch.items()), partitions, paths))
-    return hashlib.sha256(text.encode()).hexdigest()

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 from impctl.aliases import QueryName
 from impctl.app.isolated import Isolated
-from impctl.app.prepared import definition
 from impctl.app.results import Failure, Outcome, SketchEntry, StatusResult
+from impctl.app.stored import definition
 from impctl.app.workbench import Workbench
 from impctl.store.records import StoredQuery, StoredSketch
 from impctl.store.store import Store

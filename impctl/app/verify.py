@@ -19,11 +19,11 @@ from impctl.app.answers import answer
 from impctl.app.filters import filters_of
 from impctl.app.isolated import Isolated
 from impctl.app.passes import recaptured
-from impctl.app.prepared import PreparedQuery, definition, prepare
+from impctl.app.prepared import PreparedQuery, prepare
 from impctl.app.restored import restored_verdict
 from impctl.app.results import Cell, Failure, Outcome, VerifyResult
+from impctl.app.stored import check_definition, stored_query
 from impctl.app.workbench import Workbench
-from impctl.errors import RecaptureNeededError
 from impctl.sketch.sketch import compare
 from impctl.store.records import StoredQuery
 from impctl.workload.models import QuerySpec
@@ -46,7 +46,8 @@ def verify(
 
 
 def _verified(bench: Workbench, spec: QuerySpec, results: bool) -> list[VerifyResult]:
-    stored = _stored(bench, spec)
+    stored = stored_query(bench, bench.reading_store(), spec)
+    check_definition(bench, spec, stored)
     prepared = prepare(bench, spec)
     verdict, partitions = restored_verdict(prepared, stored)
     bench.spark()
@@ -70,23 +71,6 @@ def _verified(bench: Workbench, spec: QuerySpec, results: bool) -> list[VerifyRe
             )
         )
     return verified
-
-
-def _stored(bench: Workbench, spec: QuerySpec) -> StoredQuery:
-    store = bench.reading_store()
-    stored = None if store is None else store.load(spec.name)
-    hint = f"run `impctl capture {bench.workload.file} --query {spec.name}`"
-    if stored is None:
-        raise RecaptureNeededError(
-            f"Query `{spec.name}` was never captured", code="not_captured", hint=hint
-        )
-    if stored.fingerprint != definition(bench, spec):
-        raise RecaptureNeededError(
-            f"Query `{spec.name}` or its partitions changed since the capture",
-            code="definition_changed",
-            hint=hint,
-        )
-    return stored
 
 
 def _results_equal(bench: Workbench, prepared: PreparedQuery, stored: StoredQuery) -> bool:

@@ -11,7 +11,6 @@ from functools import reduce
 from impctl.data.schema import (
     BOOLEAN,
     DOUBLE,
-    INTEGRAL,
     LONG,
     NULL,
     Kind,
@@ -88,12 +87,7 @@ def common_type(left: SqlType, right: SqlType) -> SqlType | None:
     if not (left.is_numeric and right.is_numeric):
         return None
     if left.is_fractional or right.is_fractional:
-        both_float = {left.kind, right.kind} <= {Kind.FLOAT, *INTEGRAL}
-        return (
-            SqlType(Kind.FLOAT)
-            if both_float and Kind.DECIMAL not in {left.kind, right.kind}
-            else DOUBLE
-        )
+        return DOUBLE
     if left.is_integral and right.is_integral:
         return max(left, right, key=lambda t: _INTEGRAL_ORDER.index(t.kind))
     a, b = as_decimal(left), as_decimal(right)

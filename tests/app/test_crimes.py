@@ -46,14 +46,19 @@ updates:
 store: .impctl
 """
 DAYS = 30
-CORRECTIONS = (
-    "{name: fix-1, delete: {table: crimes, where: \"`Primary Type` = 'THEFT' AND Domestic\"}}",
-    '{name: fix-2, update: {table: crimes, set: {Arrest: "true"}, '
-    "where: \"`Primary Type` = 'ROBBERY' AND `Community Area` < 20\"}}",
-    '{name: fix-3, update: {table: crimes, set: {"`Community Area`": "77"}, '
-    'where: "`Community Area` = 25"}}',
-    '{name: fix-4, delete: {table: crimes, where: "`Community Area` = 77"}}',
-)
+CORRECTIONS = """
+  - name: fix-1
+    delete: {table: crimes, where: "`Primary Type` = 'THEFT' AND Domestic"}
+  - name: fix-2
+    update:
+      table: crimes
+      set: {Arrest: true}
+      where: "`Primary Type` = 'ROBBERY' AND `Community Area` < 20"
+  - name: fix-3
+    update: {table: crimes, set: {Community Area: 77}, where: "`Community Area` = 25"}
+  - name: fix-4
+    delete: {table: crimes, where: "`Community Area` = 77"}
+"""
 
 
 @pytest.fixture
@@ -62,9 +67,8 @@ def cli(tmp_path: Path, capsys: pytest.CaptureFixture[str], spark: Any) -> Cli:
         f"  - {{name: day-{n}, insert: {{table: crimes, file: crimes-batches/day-{n}.parquet}}}}"
         for n in range(1, DAYS + 1)
     ]
-    corrections = [f"  - {text.replace('`', '')}" for text in CORRECTIONS]
     file = tmp_path / "crimes.yaml"
-    file.write_text(WORKLOAD.format(updates="\n".join([*days, *corrections])))
+    file.write_text(WORKLOAD.format(updates="\n".join(days) + CORRECTIONS))
     return Cli(capsys, file)
 
 

@@ -1,0 +1,281 @@
+"""Stale sketches brought up to date, each under its policy.
+
+Law: tasks are opened first, so that each table's change is read once for all of them; what a
+policy forbids is refused before anything is written; a recapture says why it was needed.
+Out of scope: one step of one query (`app.maintainer`), finding a sketch (`app.capture`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from impctl.aliases import TableName
+from impctl.app.capture import capture_query
+from impctl.app.isolated import Isolated
+from impctl.app.maintainer import Maintainer, StepDone
+from impctl.app.prepared import prepare
+from impctl.app.restored import chosen_way, restored_verdict
+from impctl.app.results import Failure, MaintainResult, MaintainStep
+from impctl.app.shared_changes import SharedChanges, VersionedChange, by_version
+from impctl.app.stored import check_definition, check_pins
+from impctl.app.workbench import Workbench
+from impctl.errors import PolicyRefusedError, RecaptureNeededError
+from impctl.maintain.way import Mode
+from impctl.store.records import StoredQuery
+from impctl.store.store import Store
+from impctl.workload.models import MaintainMode, Policy, QuerySpec
+
+
+@dataclass(slots=True)
+class _Task:
+    """One stale query: its stored sketch and what will be done with it."""
+
+    spec: QuerySpec
+    stored: StoredQuery
+    maintainer: Maintainer | None = None
+    trouble: RecaptureNeededError | None = None
+
+
+class StaleRun:
+    """The stale queries of one run; failures and warnings go to the caller's lists."""
+
+    def __init__(
+        self,
+        bench: Workbench,
+        store: Store,
+        batch_rows: int,
+        failures: list[Failure],
+        warnings: list[str],
+    ) -> None:
+        self.bench = bench
+        self.store = store
+        self.batch_rows = batch_rows
+        self.failures = failures
+        self.warnings = warnings
+        self.shared = SharedChanges(bench)
+
+    def results(self, stale: Sequence[tuple[QuerySpec, StoredQuery]]) -> list[MaintainResult]:
+        """Maintain or recapture each; a query that fails adds its failure instead."""
+        tasks: list[_Task] = []
+        for spec, stored in stale:
+            with Isolated(self.failures, spec):
+                tasks.append(self._open(spec, stored))
+        self._announce(tasks)
+        results: list[MaintainResult] = []
+        for task in tasks:
+            with Isolated(self.failures, task.spec):
+                results += self._maintained(task)
+        return results
+
+    def _open(self, spec: QuerySpec, stored: StoredQuery) -> _Task:
+        """The task, with what keeps it from being maintained incrementally."""
+        task = _Task(spec, stored)
+        try:
+            check_definition(self.bench, spec, stored)
+            if self.bench.policy(spec) is not Policy.FULL:
+                check_pins(stored, self.bench)
+                task.maintainer = self._maintainer(spec, stored)
+        except RecaptureNeededError as trouble:
+            task.trouble = trouble
+        return task
+
+    def _maintainer(self, spec: QuerySpec, stored: StoredQuery) -> Maintainer:
+        prepared = prepare(self.bench, spec)
+        verdict, partitions = restored_verdict(prepared, stored)
+        way = chosen_way(prepared, verdict, partitions)
+        if way.mode is Mode.RECAPTURE or way.mode.value != stored.mode:
+            raise RecaptureNeededError(
+                f"Query `{spec.name}` cannot be maintained incrementally: {way.reason}",
+                code="not_incremental",
+                hint="use policy `auto` to let `maintain` recapture it",
+                location=prepared.place(way.span),
+            )
+        return Maintainer(self.store, way, stored)
+
+    def _announce(self, tasks: Sequence[_Task]) -> None:
+        for task in tasks:
+            if task.maintainer is not None:
+                until = self.bench.source(task.maintainer.table).version
+                need = task.maintainer.need(until, per_version=_is_eager(task.spec))
+                self.shared.announce([need])
+
+    def _maintained(self, task: _Task) -> list[MaintainResult]:
+        policy = self.bench.policy(task.spec)
+        self._refuse(task, policy)
+        if task.trouble is None and policy is not Policy.FULL:
+            try:
+                return self._advance(task)
+            except RecaptureNeededError as trouble:
+                task.trouble = trouble
+                self._refuse(task, policy)
+        return self._recaptured(task)
+
+    def _refuse(self, task: _Task, policy: Policy) -> None:
+        """Raise what the policy forbids; returns where it allows to go on."""
+        trouble = task.trouble
+        if policy is Policy.INCREMENTAL and trouble is not None:
+            raise trouble
+        if policy is not Policy.STRICT:
+            return
+        maintainer = task.maintainer
+        reason = trouble.message if trouble is not None else None
+        if reason is None and maintainer is not None and maintainer.way.mode is Mode.TOUCH:
+            reason = maintainer.way.reason
+        if reason is not None:
+            raise PolicyRefusedError(
+                f"Policy `strict` takes exact maintenance only: {reason}",
+                hint="set the query's policy to `auto` or `incremental`, or capture it again",
+                location=None if trouble is None else trouble.location,
+            )
+
+    def _advance(self, task: _Task) -> list[MaintainResult]:
+        """Exact or touch, in one step or one per batch of versions."""
+        maintainer = task.maintainer
+        assert maintainer is not None
+        since = {maintainer.table: maintainer.version}
+        until = self.bench.source(maintainer.table).version
+        need = maintainer.need(until, per_version=_is_eager(task.spec))
+        code, reason = _reason_of(maintainer)
+        changes, read_ms = self.shared.read(need)
+        if self.bench.settings.dry_run:
+            done = StepDone(
+                str(maintainer.way.mode),
+                {need.table: until},
+                (),
+                (),
+                changes.rows,
+                read_ms,
+                0.0,
+                0.0,
+                0,
+            )
+            return [_result(task.stored, since, [done], code, f"would be maintained: {reason}")]
+        steps = []
+        pieces = [VersionedChange(until, changes)]
+        if _is_eager(task.spec):
+            pieces = by_version(changes, until, self.batch_rows)
+        for piece in pieces:
+            steps.append(
+                maintainer.step(
+                    piece.changes,
+                    piece.version,
+                    snapshot=self.bench.snapshot(maintainer.table),
+                    read_ms=read_ms,
+                    reason_code=code,
+                    reason=reason,
+                )
+            )
+            read_ms = 0.0
+        return [_result(task.stored, since, steps, code, reason)]
+
+    def _recaptured(self, task: _Task) -> list[MaintainResult]:
+        trouble = task.trouble
+        code = "policy_full" if trouble is None else trouble.code
+        reason = "policy `full` always recaptures" if trouble is None else trouble.message
+        versions = {pin.table: self.bench.source(pin.table).version for pin in task.stored.pins}
+        if self.bench.settings.dry_run:
+            done = StepDone("recapture", versions, (), (), 0, 0.0, 0.0, 0.0, 0)
+            return [_result(task.stored, task.stored.versions, [done], code, f"would be: {reason}")]
+        self.bench.reporter.step(f"recapturing {task.spec.name}: {reason}")
+        if trouble is not None and trouble.code != "not_incremental":
+            self.warnings.append(f"query `{task.spec.name}` was recaptured: {reason}")
+        started = time.perf_counter()
+        captured = capture_query(
+            self.bench, self.store, prepare(self.bench, task.spec), code=code, reason=reason
+        )
+        elapsed = (time.perf_counter() - started) * 1000
+        results = []
+        for sketch in captured.sketches:
+            before = next(
+                (s for s in task.stored.sketches if s.partition == sketch.partition), None
+            )
+            old = None if before is None else before.fragments
+            added = sketch.fragments.ids if old is None else sketch.fragments.minus(old).ids
+            removed = () if old is None else old.minus(sketch.fragments).ids
+            results.append(
+                MaintainResult(
+                    query=task.spec.name,
+                    table=sketch.table,
+                    attribute=sketch.attribute,
+                    action="recapture",
+                    reason_code=code,
+                    reason=reason,
+                    since=task.stored.versions,
+                    versions=versions,
+                    added=added,
+                    removed=removed,
+                    changes=0,
+                    elapsed_ms=elapsed,
+                    read_ms=captured.spark_ms,
+                    engine_ms=0.0,
+                    commit_ms=captured.commit_ms,
+                )
+            )
+        return results
+
+
+def _is_eager(spec: QuerySpec) -> bool:
+    return spec.maintain is MaintainMode.EAGER
+
+
+def _reason_of(maintainer: Maintainer) -> tuple[str, str]:
+    code = "incremental" if maintainer.way.mode is Mode.EXACT else "touch_keyed"
+    return code, maintainer.way.reason
+
+
+def _result(
+    stored: StoredQuery,
+    since: dict[TableName, int],
+    steps: Sequence[StepDone],
+    code: str,
+    reason: str,
+) -> MaintainResult:
+    sketch = stored.sketches[0]
+    added, removed = _net(steps)
+    unsure = sum(step.unsure for step in steps)
+    if unsure:
+        reason = f"{reason}; {unsure} groups kept because a sum of doubles is too close to call"
+    shown = tuple(
+        MaintainStep(
+            step.action,
+            step.versions,
+            step.added,
+            step.removed,
+            step.changes,
+            step.read_ms + step.engine_ms + step.commit_ms,
+        )
+        for step in steps
+    )
+    return MaintainResult(
+        query=stored.query,
+        table=sketch.table,
+        attribute=sketch.attribute,
+        action=steps[-1].action,
+        reason_code=code,
+        reason=reason,
+        since=since,
+        versions=steps[-1].versions,
+        added=added,
+        removed=removed,
+        changes=sum(step.changes for step in steps),
+        elapsed_ms=sum(step.elapsed_ms for step in shown),
+        read_ms=sum(step.read_ms for step in steps),
+        engine_ms=sum(step.engine_ms for step in steps),
+        commit_ms=sum(step.commit_ms for step in steps),
+        steps=shown if len(shown) > 1 else (),
+    )
+
+
+def _net(steps: Sequence[StepDone]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Fragments that entered and left over all steps together."""
+    change: dict[int, int] = {}
+    for step in steps:
+        for fragment in step.added:
+            change[fragment] = change.get(fragment, 0) + 1
+        for fragment in step.removed:
+            change[fragment] = change.get(fragment, 0) - 1
+    added = tuple(sorted(f for f, sign in change.items() if sign > 0))
+    removed = tuple(sorted(f for f, sign in change.items() if sign < 0))
+    return added, removed
