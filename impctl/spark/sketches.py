@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from impctl.aliases import AccessId, TableName, TableVersion
 from impctl.capture.annotate import (
     FRAGMENT,
@@ -23,6 +25,7 @@ from impctl.capture.annotate import (
 from impctl.capture.render import render_plan
 from impctl.data.schema import Column as TableColumn
 from impctl.data.schema import Kind
+from impctl.data.vector import from_arrow
 from impctl.errors import UsageError
 from impctl.plan.nodes import Join, Plan, Query, attributes_of, nodes_of, scans_of
 from impctl.plan.safety import Verdict
@@ -34,6 +37,9 @@ from impctl.spark.run import temporary_views
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+MAX_BROADCAST_GROUPS = 2_000_000
+"""Above, Spark chooses how to join by itself."""
 
 _STAGED_VIEW = "impctl_staged"
 _RETURNING = frozenset(
@@ -104,13 +110,26 @@ class _Capture:
 
     def fragments(self, pass_: SketchPass, partition: RangePartition) -> set[int]:
         """Distinct fragment ids of one pass."""
-        if pass_.way is Way.GROUPS:
-            return self._of_groups(pass_, partition)
+        match pass_.way:
+            case Way.KEYED:
+                return self._of_keys(pass_, partition)
+            case Way.GROUPS:
+                return self._of_groups(pass_, partition)
         rows = self._rows(pass_, partition)
         if pass_.above is not None:
             with temporary_views(self.spark, {_STAGED_VIEW: rows}):
                 rows = self._frame(pass_.above, {**self.views, STAGED: _STAGED_VIEW})
         return _ids(rows.select(rows.columns[-1]).distinct())
+
+    def _of_keys(self, pass_: SketchPass, partition: RangePartition) -> set[int]:
+        """The keys are at most as many as result rows, so they are mapped without Spark."""
+        at = [attribute.id for attribute in attributes_of(pass_.rows)].index(pass_.key)
+        rows = self._frame(pass_.rows, self.views)
+        keys = rows.toDF(*map(staged_name, range(len(rows.columns)))).select(staged_name(at))
+        if any(isinstance(node, Join) for node in nodes_of(pass_.rows)):
+            keys = keys.distinct()
+        found = partition.fragments_of(from_arrow(keys.toArrow().column(0), partition.type))
+        return {int(fragment) for fragment in np.unique(found)}
 
     def _of_groups(self, pass_: SketchPass, partition: RangePartition) -> set[int]:
         """Joining on `=` is far cheaper than on `<=>`, so NULL keys are looked for first."""
@@ -129,13 +148,15 @@ class _Capture:
             mine, theirs = F.col(staged_name(own.index(group))), F.col(name)
             same = mine == theirs if name in null_free else mine.eqNullSafe(theirs)
             condition = condition & same
-        kept = rows.join(F.broadcast(groups), condition, "left_semi") if names else rows
+        kept = rows.join(groups, condition, "left_semi") if names else rows
         return _ids(kept.select(f"`{FRAGMENT}`").distinct())
 
     def _fetched(
         self, groups: DataFrame, pass_: SketchPass
     ) -> tuple[DataFrame, frozenset[str] | None]:
         """The groups, found once, and their columns without NULL; None for no groups at all."""
+        from pyspark.sql.functions import broadcast
+
         assert pass_.groups is not None
         if not pass_.group:
             # One global group, which a filter above it may have dropped.
@@ -149,7 +170,9 @@ class _Capture:
         if answer.num_rows == 0:
             return groups, None
         null_free = frozenset(n for n in answer.column_names if answer[n].null_count == 0)
-        return self.spark.createDataFrame(answer, groups.schema), null_free
+        fetched = self.spark.createDataFrame(answer, groups.schema)
+        few = answer.num_rows <= MAX_BROADCAST_GROUPS
+        return (broadcast(fetched) if few else fetched), null_free
 
     def _rows(self, pass_: SketchPass, partition: RangePartition) -> DataFrame:
         """The pass's rows under their staged names, with their fragments."""

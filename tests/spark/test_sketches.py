@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
 
 from impctl.capture import annotate
-from impctl.capture.annotate import Way, sketch_query
+from impctl.capture.annotate import sketch_query
 from impctl.capture.use import rewrite_sql
 from impctl.data.schema import DOUBLE, INTEGER, LONG, STRING, Column, Schema, decimal
-from impctl.errors import QueryError, UnsafeSketchError, UsageError
+from impctl.errors import UnsafeSketchError, UsageError
 from impctl.plan.facts import Fact, FactKind, FactSource
 from impctl.plan.nodes import scans_of
 from impctl.plan.parse import parse_query
@@ -192,8 +193,6 @@ def collected_sketch(spark, query, verdict, access, partition, own):
     "name", ["having sum", "having by two", "top groups", "nested", "join having"]
 )
 def test_rules_change_no_sketch(spark, frames, name):
-    from dataclasses import replace
-
     parsed = parse_query(QUERIES[name], CATALOG)
     ruled = replace(parsed, root=apply_rules(parsed.root))
     partition = PARTITIONS["t", "g"]
@@ -206,33 +205,6 @@ def test_rules_change_no_sketch(spark, frames, name):
         for query in (parsed, ruled)
     ]
     assert found[0] == found[1]
-
-
-WAYS = {
-    ("rows", "id"): Way.ROWS,
-    ("distinct rows", "id"): Way.ROWS,
-    ("having avg", "g"): Way.KEYED,
-    ("having sum", "id"): Way.GROUPS,
-    ("global", "id"): Way.ROWS,
-    ("global having kept", "id"): Way.GROUPS,
-    ("top groups", "g"): Way.KEYED,
-    ("top groups", "id"): Way.GROUPS,
-    ("join having", "id"): Way.GROUPS,
-    ("groups joined", "id"): Way.GROUPS,
-    ("union all", "id"): Way.COLLECTED,
-    ("nested", "id"): Way.COLLECTED,
-}
-
-
-@pytest.mark.parametrize(("name", "attribute"), WAYS)
-def test_the_cheapest_way_is_taken(name, attribute):
-    parsed = parse_query(QUERIES[name], CATALOG)
-    access = next(scan.access for scan in scans_of(parsed.root) if scan.table == "t")
-    verdict = check_safety(parsed, {access: attribute}, FACTS)
-    assert verdict.safe
-    column = CATALOG["t"].find(attribute)
-    passes = sketch_query(parsed, verdict, access, column).passes
-    assert passes[0].way is WAYS[name, attribute]
 
 
 def test_sketch_is_accurate(spark, frames):
@@ -285,13 +257,3 @@ def test_frames_without_the_attribute_are_refused(spark, frames):
     own = {"t#1": frames["t"].select("g", "v")}
     with pytest.raises(UsageError):
         capture_sketches(spark, parsed, verdict, {"t#1": PARTITIONS["t", "id"]}, own)
-
-
-def test_what_is_not_captured_is_named():
-    sql = "SELECT t.id FROM t WHERE EXISTS (SELECT 1 FROM u WHERE u.k < t.id)"
-    parsed = parse_query(sql, CATALOG)
-    verdict = check_safety(parsed, {"u#1": "k"}, FACTS)
-    assert verdict.safe
-    with pytest.raises(QueryError) as caught:
-        sketch_query(parsed, verdict, "u#1", Column("k", LONG))
-    assert "EXISTS" in caught.value.message

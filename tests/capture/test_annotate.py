@@ -1,0 +1,114 @@
+"""Which way a sketch is captured, and what is refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from impctl.capture.annotate import Way, sketch_query
+from impctl.data.schema import INTEGER, LONG, STRING, Column, Schema
+from impctl.errors import QueryError, UnsafeSketchError
+from impctl.plan.facts import Fact, FactKind, FactSource
+from impctl.plan.nodes import TopK, nodes_of, scans_of
+from impctl.plan.parse import parse_query
+from impctl.plan.rules import apply_rules
+from impctl.plan.safety import check_safety
+
+CATALOG = {
+    "t": Schema(
+        (Column("id", LONG), Column("g", STRING), Column("h", STRING), Column("v", INTEGER))
+    ),
+    "u": Schema((Column("k", LONG), Column("g", STRING), Column("w", INTEGER))),
+}
+FACTS = [Fact("t", "v", FactKind.NONNEGATIVE, FactSource.CONSTRAINT)]
+
+
+def planned(sql, attribute, *, table="t", with_rules=False):
+    query = parse_query(sql, CATALOG)
+    if with_rules:
+        query = replace(query, root=apply_rules(query.root))
+    access = next(scan.access for scan in scans_of(query.root) if scan.table == table)
+    verdict = check_safety(query, {access: attribute}, FACTS)
+    return sketch_query(query, verdict, access, CATALOG[table].find(attribute))
+
+
+SUMS = "SELECT g, sum(v) AS s FROM t GROUP BY g"
+WAYS = [
+    ("SELECT g FROM t WHERE v > 3", "id", Way.ROWS),
+    ("SELECT DISTINCT g FROM t WHERE v > 3", "id", Way.ROWS),
+    ("SELECT g FROM t ORDER BY v DESC NULLS LAST, id LIMIT 3", "id", Way.ROWS),
+    ("SELECT t.g FROM t JOIN u ON t.id = u.k", "id", Way.ROWS),
+    ("SELECT t.g FROM t WHERE id IN (SELECT k FROM u)", "id", Way.ROWS),
+    (SUMS, "id", Way.ROWS),
+    ("SELECT sum(s) FROM (SELECT g, sum(v) AS s FROM t GROUP BY g) q", "id", Way.ROWS),
+    ("SELECT sum(v) FROM t", "id", Way.ROWS),
+    ("SELECT g, avg(v) FROM t GROUP BY g HAVING avg(v) > 3", "g", Way.KEYED),
+    ("SELECT avg(v) FROM t GROUP BY g HAVING avg(v) > 3", "g", Way.KEYED),
+    (SUMS + " ORDER BY s DESC NULLS LAST, g LIMIT 3", "g", Way.KEYED),
+    (f"SELECT q.s FROM ({SUMS}) q JOIN u ON q.g = u.g WHERE q.s > 3", "g", Way.KEYED),
+    (SUMS + " HAVING sum(v) > 3", "id", Way.GROUPS),
+    (SUMS + " HAVING count(DISTINCT id) > 3", "g", Way.KEYED),
+    (SUMS + " ORDER BY s DESC NULLS LAST, g LIMIT 3", "id", Way.GROUPS),
+    ("SELECT sum(v) FROM t HAVING sum(v) > 3", "id", Way.GROUPS),
+    (f"SELECT q.s FROM ({SUMS}) q JOIN u ON q.g = u.g WHERE q.s > 3", "id", Way.GROUPS),
+    ("SELECT g FROM t WHERE v > 3 UNION ALL SELECT g FROM u", "id", Way.COLLECTED),
+    (f"SELECT max(s) FROM ({SUMS}) q HAVING max(s) > 3", "id", Way.COLLECTED),
+    (
+        "SELECT g, h, count(*) FROM t GROUP BY ROLLUP (g, h) HAVING count(*) > 2",
+        "id",
+        Way.COLLECTED,
+    ),
+]
+
+
+@pytest.mark.parametrize("with_rules", [False, True])
+@pytest.mark.parametrize(("sql", "attribute", "way"), WAYS)
+def test_the_cheapest_way_is_taken(sql, attribute, way, with_rules):
+    passes = planned(sql, attribute, with_rules=with_rules).passes
+    assert [pass_.way for pass_ in passes] == [way]
+
+
+def test_matched_rows_are_seen_through_what_equals_them():
+    sql = "SELECT id FROM t WHERE id IN (SELECT k FROM u WHERE w > 3)"
+    assert planned(sql, "k", table="u").passes[0].way is Way.ROWS
+    assert planned(sql, "w", table="u").passes[0].way is Way.COLLECTED
+
+
+def test_a_barrier_has_a_pass_of_its_own():
+    sql = (
+        "SELECT q.id FROM (SELECT id FROM t ORDER BY v DESC NULLS LAST, id LIMIT 9) q "
+        "JOIN u ON q.id = u.k"
+    )
+    assert len(planned(sql, "id").passes) == 2
+
+
+def test_no_pass_cuts_ties_off():
+    passes = planned("SELECT id FROM t ORDER BY v DESC NULLS LAST, id LIMIT 9", "id").passes
+    assert not any(isinstance(node, TopK) for node in nodes_of(passes[0].rows))
+
+
+def test_unsafe_is_refused():
+    with pytest.raises(UnsafeSketchError):
+        planned("SELECT g, avg(v) FROM t GROUP BY g HAVING avg(v) > 3", "id")
+
+
+def test_a_verdict_of_another_plan_is_noticed():
+    query = parse_query("SELECT id FROM t", CATALOG)
+    verdict = check_safety(query, {"t#1": "id"}, FACTS)
+    with pytest.raises(ValueError, match="another plan"):
+        sketch_query(query, replace(verdict, barrier_positions=(0,)), "t#1", Column("id", LONG))
+
+
+REFUSED = [
+    ("SELECT id FROM t WHERE EXISTS (SELECT 1 FROM u WHERE u.k < t.id)", "u", "k", "EXISTS"),
+    ("SELECT g FROM t INTERSECT ALL SELECT g FROM u", "t", "g", "INTERSECT ALL"),
+]
+
+
+@pytest.mark.parametrize(("sql", "table", "attribute", "construct"), REFUSED)
+def test_what_is_not_captured_is_named_with_its_place(sql, table, attribute, construct):
+    with pytest.raises(QueryError) as caught:
+        planned(sql, attribute, table=table)
+    assert construct in caught.value.message
+    assert "line 1" in caught.value.message
