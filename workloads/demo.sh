@@ -35,7 +35,7 @@ export IMPCTL_STORE=$IMPCTL_DATA/store/synthetic
 file=workloads/synthetic.yaml
 run impctl bench --generate "$IMPCTL_DATA" --example synthetic --rows 1000000 --groups 5000 --sorted
 run impctl capture $file --query q_avg
-run impctl apply $file three-rows first-ids
+run impctl apply $file three-rows one-group
 run impctl maintain $file --query q_avg
 run impctl rewrite $file --query q_avg
 run impctl bench $file --query q_avg --delta-rows 10 --delta-rows 1000 --repeat 3

@@ -9,6 +9,7 @@ Out of scope: reports (`cli`), suites of the papers.
 
 from __future__ import annotations
 
+import os
 import statistics
 import time
 from collections.abc import Mapping, Sequence
@@ -108,7 +109,8 @@ class _Measured:
     def results(self, sizes: Sequence[int], repeat: int) -> list[BenchResult]:
         """Every size, the sketch checked first."""
         plain_ms, sketch_ms = self._query_times()
-        return [self._result(size, repeat, plain_ms, sketch_ms) for size in sizes]
+        with self.scratch.writing("bench"):
+            return [self._result(size, repeat, plain_ms, sketch_ms) for size in sizes]
 
     def _result(self, size: int, repeat: int, plain_ms: float, sketch_ms: float) -> BenchResult:
         self.scratch.reporter.step(f"measuring {self.prepared.spec.name} with {size} changes")
@@ -147,6 +149,8 @@ class _Measured:
             append_rows(source.path, rows)
         else:
             rewind(source.path, source.version - 1)
+        # The table's writer pays for its own data: else our first sync would wait for it.
+        os.sync()
         started = time.perf_counter()
         until = self.scratch.repin(table).version
         need = self.maintainer.need(until, per_version=False)

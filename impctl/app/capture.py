@@ -20,6 +20,7 @@ from impctl.app.passes import filled_circuit, recaptured
 from impctl.app.prepared import PreparedQuery, prepare
 from impctl.app.restored import chosen_way
 from impctl.app.results import CandidateEntry, CaptureResult, Failure, Outcome, SketchEntry
+from impctl.app.state_meta import StateMeta
 from impctl.app.status import sketch_entry
 from impctl.app.stored import definition
 from impctl.app.workbench import Workbench
@@ -149,13 +150,12 @@ def _store(
     assumptions: tuple[Assumption, ...],
     record: RunRecord,
 ) -> None:
-    meta: dict[str, object] = {"way": way.reason}
+    meta = StateMeta(way=way.reason)
     runs: dict[str, list[tuple[int, object]]] = {}
     if session is not None:
         checkpoint = session.checkpoint()
-        meta["counters"] = dict(checkpoint.counters)
-        # Groups kept because a sum of doubles was too close to call: where slack may come from.
-        meta["unsure"] = session.unsure_rows()
+        counters = dict(checkpoint.counters)
+        meta = StateMeta(way=way.reason, counters=counters, unsure=session.unsure_rows())
         for arrangement, sequence, table in checkpoint.put:
             runs.setdefault(arrangement, []).append((sequence, table))
     capture_ = NewCapture(
@@ -166,7 +166,7 @@ def _store(
         pins=_pins(bench, prepared),
         sketches=sketches,
         assumptions=assumptions,
-        state_meta=meta,
+        state_meta=meta.model_dump(),
         has_state=session is not None,
     )
     store.commit_capture(capture_, runs, record)

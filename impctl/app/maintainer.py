@@ -18,6 +18,7 @@ import numpy as np
 from impctl.aliases import TableName, TableVersion
 from impctl.app.facts import columns_assumed, recheck
 from impctl.app.shared_changes import Need
+from impctl.app.state_meta import StateMeta
 from impctl.data.vector import from_arrow
 from impctl.maintain.session import MaintainedQuery
 from impctl.maintain.way import Mode, Way
@@ -50,12 +51,13 @@ class Maintainer:
         self.store = store
         self.way = way
         self.stored = stored
+        self.meta = StateMeta.read(stored.query, stored.state_meta)
         self._session: MaintainedQuery | None = None
         if way.mode is Mode.EXACT:
             assert way.compiled is not None
             self._session = MaintainedQuery(way.compiled)
             runs = store.load_runs(stored.query)
-            self._session.restore(runs, stored.state_meta["counters"])
+            self._session.restore(runs, self.meta.counters)
         self._fragments = stored.sketches[0].fragments
 
     @property
@@ -148,14 +150,15 @@ class Maintainer:
     ) -> StepDone:
         started = time.perf_counter()
         pin = replace(self.stored.pins[0], version=until, schema_json=schema_json)
-        meta: dict[str, Any] = dict(self.stored.state_meta)
+        counters = self.meta.counters
         put: tuple[Any, ...] = ()
         drop: tuple[tuple[str, int], ...] = ()
         if self._session is not None:
             checkpoint = self._session.checkpoint()
             put, drop = checkpoint.put, checkpoint.drop
-            meta["counters"] = dict(checkpoint.counters)
-        meta["unsure"] = meta.get("unsure", 0) + done.unsure
+            counters = dict(checkpoint.counters)
+        unsure = self.meta.unsure + done.unsure
+        meta = StateMeta(way=self.meta.way, counters=counters, unsure=unsure)
         record = _record(done, reason_code, reason)
         commit = MaintainCommit(
             query=self.stored.query,
@@ -164,17 +167,15 @@ class Maintainer:
             sketches=((self.stored.sketches[0].access, fragments),),
             put_runs=put,
             drop_runs=drop,
-            state_meta=meta,
+            state_meta=meta.model_dump(),
             record=record,
         )
         generation = self.store.commit_maintain(commit)
         if self._session is not None:
             self._session.saved()
-        self._fragments = fragments
+        self._fragments, self.meta = fragments, meta
         sketch = replace(self.stored.sketches[0], fragments=fragments)
-        self.stored = replace(
-            self.stored, pins=(pin,), sketches=(sketch,), state_meta=meta, generation=generation
-        )
+        self.stored = replace(self.stored, pins=(pin,), sketches=(sketch,), generation=generation)
         return replace(done, commit_ms=(time.perf_counter() - started) * 1000)
 
 

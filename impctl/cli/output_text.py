@@ -105,7 +105,10 @@ class TextOutput:
             f"at {versions_text(result.versions)} in {duration_text(result.elapsed_ms)}"
         )
         if result.reason:
-            self._note(f"  sketch: {result.action}, {result.reason}")
+            done = (
+                "was current" if result.action == "none" else f"maintained first ({result.action})"
+            )
+            self._note(f"  sketch {done}: {result.reason}")
 
     def status(self, result: StatusResult) -> None:
         """Current, stale or not captured; the sketch; what was done last."""

@@ -1,0 +1,40 @@
+"""What the store keeps beside a query's state, checked when it comes back.
+
+Law: text that was written by another run is outside text: a field that is missing, unknown or of
+the wrong type is a corrupt state, never a default.
+Out of scope: the state itself (`store.states`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Self
+
+from pydantic import BaseModel, ConfigDict, NonNegativeInt, ValidationError
+
+from impctl.errors import StateCorruptError
+
+
+class StateMeta(BaseModel):
+    """`way` is why the query is maintained as it is; `counters` number an aggregate's groups.
+
+    `unsure` counts groups kept because a sum of doubles was too close to call: where slack may
+    come from.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    way: str
+    counters: dict[str, NonNegativeInt] = {}
+    unsure: NonNegativeInt = 0
+
+    @classmethod
+    def read(cls, query: str, stored: Mapping[str, Any]) -> Self:
+        """The meta of a stored query; StateCorruptError where it is not what impctl writes."""
+        try:
+            return cls.model_validate(dict(stored))
+        except ValidationError as error:
+            raise StateCorruptError(
+                f"The stored state of query `{query}` has a description that impctl did not write",
+                hint="run `impctl capture` to start again",
+            ) from error
