@@ -24,7 +24,7 @@ from impctl.app.capture import capture_query
 from impctl.app.filters import filters_of
 from impctl.app.isolated import Isolated
 from impctl.app.maintainer import Maintainer, StepDone
-from impctl.app.passes import recaptured
+from impctl.app.passes import filled_circuit, recaptured
 from impctl.app.prepared import PreparedQuery, prepare
 from impctl.app.restored import chosen_way, restored_verdict
 from impctl.app.results import BenchResult, Failure, Outcome
@@ -79,6 +79,15 @@ class _Run:
         return self.read_ms + self.done.engine_ms + self.done.commit_ms
 
 
+@dataclass(frozen=True, slots=True)
+class _QueryTimes:
+    """The query without and with its sketch, and a capture with its state; milliseconds."""
+
+    plain_ms: float
+    sketch_ms: float
+    capture_ms: float | None
+
+
 class _Measured:
     """One query on its scratch copy."""
 
@@ -108,11 +117,11 @@ class _Measured:
 
     def results(self, sizes: Sequence[int], repeat: int) -> list[BenchResult]:
         """Every size, the sketch checked first."""
-        plain_ms, sketch_ms = self._query_times()
+        times = self._query_times()
         with self.scratch.writing("bench"):
-            return [self._result(size, repeat, plain_ms, sketch_ms) for size in sizes]
+            return [self._result(size, repeat, times) for size in sizes]
 
-    def _result(self, size: int, repeat: int, plain_ms: float, sketch_ms: float) -> BenchResult:
+    def _result(self, size: int, repeat: int, times: _QueryTimes) -> BenchResult:
         self.scratch.reporter.step(f"measuring {self.prepared.spec.name} with {size} changes")
         rows = self._rows_like_the_table(size)
         self._once(rows, forth=True)
@@ -136,8 +145,9 @@ class _Measured:
             relation.slack,
             repeat,
             spread([run.total_ms for run in runs]),
-            plain_ms,
-            sketch_ms,
+            times.plain_ms,
+            times.sketch_ms,
+            times.capture_ms,
             self.facts,
         )
 
@@ -178,14 +188,26 @@ class _Measured:
     def _recapture(self) -> Mapping[AccessId, FragmentSet]:
         return recaptured(self.scratch, self.prepared, self.verdict, self.partitions)
 
-    def _query_times(self) -> tuple[float, float]:
+    def _query_times(self) -> _QueryTimes:
         versions = self.maintainer.stored.versions
         pruned = filters_of(self.scratch, self.prepared.scans, self.maintainer.stored)
         plain = median_of(lambda: answer_table(self.scratch, self.prepared, versions), _RECAPTURES)
         sketched = median_of(
             lambda: answer_table(self.scratch, self.prepared, versions, pruned), _RECAPTURES
         )
-        return plain, sketched
+        return _QueryTimes(plain, sketched, self._capture_time())
+
+    def _capture_time(self) -> float | None:
+        """Sketch and state in one pass, without storing them; None where there is no state."""
+        if self.maintainer.session is None:
+            return None
+
+        def capture() -> None:
+            way = chosen_way(self.prepared, self.verdict, self.partitions)
+            assert way.compiled is not None
+            filled_circuit(self.scratch, self.prepared, way.compiled, self.partitions)
+
+        return median_of(capture, _RECAPTURES)
 
     def _rows_like_the_table(self, size: int) -> pa.Table:
         """So many rows drawn from all over the table, file by file."""

@@ -209,7 +209,8 @@ class VerifyResult:
 class BenchResult:
     """Medians over `repeat` runs; `spread` is (greatest - least) / median of `maintain_ms`.
 
-    `ratio` is recapture over maintain. `plain_ms` and `sketch_ms` time the query itself without
+    `ratio` is recapture over maintain. `capture_ms` is a capture with its state in a warm
+    session (None where there is no state); `plain_ms` and `sketch_ms` time the query without
     and with its sketch, where measured. `machine` is what a number needs beside it.
     """
 
@@ -227,6 +228,7 @@ class BenchResult:
     spread: float
     plain_ms: float | None = None
     sketch_ms: float | None = None
+    capture_ms: float | None = None
     machine: Mapping[str, str] = field(default_factory=dict)
 
 

@@ -4,9 +4,9 @@ Law: the passes of a `SketchQuery` together yield the fragments of exactly the r
 stems from (all rows of a group, all rows tied in a top-k, the rows of every barrier). It is the
 oracle of maintenance and the baseline it is compared with, so it shares no code with the engine.
 
-Measured (10M rows, 5,000 groups): joining the surviving groups back to the rows costs the same
-for any number of fragments; grouping by (group, fragment) first costs five times as much once
-groups times fragments come near the number of rows.
+Measured (10M rows, 5,000 groups spread over all fragments; processor seconds for 10 / 1,000 / 4,000
+ranges): joining the surviving groups back to the rows 2.4 / 3.2 / 3.5, grouping by (group,
+fragment) first 2.7 / 10.6 / 14.0, the query alone 1.5.
 Out of scope: running the passes (`spark.sketches`), SQL (`capture.render`).
 """
 

@@ -172,6 +172,8 @@ class TextOutput:
                 f"query {duration_text(result.plain_ms)}, "
                 f"with its sketch {duration_text(result.sketch_ms)}"
             )
+        if result.capture_ms is not None:
+            self._detail(f"capture with state {duration_text(result.capture_ms)}")
 
     def generate(self, result: GenerateResult) -> None:
         """Where the table is."""

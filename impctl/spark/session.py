@@ -136,7 +136,7 @@ def _launch(settings: SparkSettings, conf: dict[str, str], folder: Path) -> Spar
     builder = SparkSession.builder.master(settings.master)
     for name, value in conf.items():
         builder = builder.config(name, value)
-    with _launch_environment(folder / "java"):
+    with _launch_environment(folder / "java", settings.master):
         try:
             return builder.getOrCreate()
         except PySparkException as error:
@@ -148,12 +148,15 @@ def _launch(settings: SparkSettings, conf: dict[str, str], folder: Path) -> Spar
 
 
 @contextmanager
-def _launch_environment(java_home: Path) -> Iterator[None]:
+def _launch_environment(java_home: Path, master: str) -> Iterator[None]:
     """Environment in which pyspark starts the JVM; as it was before afterwards.
 
-    Windows starts Java by another script, which the launcher cannot stand in for.
+    Windows starts Java by another script, which the launcher cannot stand in for. Local workers
+    run this very Python, which has pyarrow; what a cluster has, its own settings say.
     """
-    wanted = {"PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON", sys.executable)}
+    wanted: dict[str, str] = {}
+    if master.startswith("local"):
+        wanted["PYSPARK_PYTHON"] = os.environ.get("PYSPARK_PYTHON", sys.executable)
     java = find_java(os.environ)
     if os.name != "nt":
         write_launcher(java, java_home)

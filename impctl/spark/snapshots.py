@@ -57,13 +57,13 @@ def snapshot_frame(
     columns: Sequence[ColumnName] | None = None,
     files: Sequence[DataFile] | None = None,
 ) -> DataFrame:
-    """The snapshot's rows, in its columns (default: all, in Delta order).
+    """The snapshot's rows, in these columns, each once (default: all, in Delta order).
 
     `files` restricts them to some of the snapshot's files. Raises TableError for a column that
     cannot be read, HistoryGoneError for a file that is gone.
     """
     names = snapshot.schema.names if columns is None else columns
-    wanted = [snapshot.readable(name) for name in names]
+    wanted = list(dict.fromkeys(snapshot.readable(name) for name in names))
     chosen = snapshot.files if files is None else tuple(files)
     _refuse_hidden(snapshot, chosen)
     with plain_failures({snapshot.table: snapshot.version}):
