@@ -18,6 +18,7 @@ from impctl.app.results import Failure, MaintainResult, Outcome
 from impctl.app.settings import DEFAULT_BATCH_ROWS
 from impctl.app.stored import definition, is_current, stored_query
 from impctl.app.workbench import Workbench
+from impctl.errors import ImpctlError
 from impctl.store.records import StoredQuery
 from impctl.store.store import Store
 from impctl.workload.models import Policy, QuerySpec
@@ -29,10 +30,22 @@ def maintain(
     """Maintain the queries named (default: all); one result per query and table."""
     specs = bench.queries(queries)
     size = DEFAULT_BATCH_ROWS if batch_rows is None else batch_rows
-    if bench.settings.dry_run:
+    if bench.settings.dry_run or _all_current(bench, specs):
         return _maintained(bench, bench.reading_store(), specs, size)
     with bench.writing("maintain") as store:
         return _maintained(bench, store, specs, size)
+
+
+def _all_current(bench: Workbench, specs: Sequence[QuerySpec]) -> bool:
+    """Whether nothing has to be written, so that a reader need not wait for another writer."""
+    store = bench.reading_store()
+    try:
+        return all(
+            _has_nothing_to_do(bench, spec, stored_query(bench, store, spec)) for spec in specs
+        )
+    except ImpctlError:
+        # Some query cannot even be looked at: the run says so for that query alone.
+        return False
 
 
 def _maintained(
