@@ -17,8 +17,10 @@ from impctl.app.restored import chosen_way
 from impctl.app.results import ExplainResult, Failure, Outcome, PlanEntry
 from impctl.app.workbench import Workbench
 from impctl.errors import UnsafeSketchError
+from impctl.expr.nodes import Span, walk
 from impctl.maintain.way import Mode, Way
 from impctl.plan.explain import PlanLine, describe
+from impctl.plan.nodes import Aggregate, Plan, Project, Select, nodes_of
 from impctl.workload.models import QuerySpec
 
 
@@ -47,28 +49,44 @@ def _explained(bench: Workbench, spec: QuerySpec) -> ExplainResult:
     return ExplainResult(spec.name, way.mode.value, way.reason, policy, plan, chosen.candidates)
 
 
-def _lines(
-    line: PlanLine, prepared: PreparedQuery, way: Way | None, depth: int = 0
-) -> Iterator[PlanEntry]:
-    how, why = _how(line, way)
-    yield PlanEntry(depth, line.operator, line.detail, how, why, prepared.place(line.span))
+def _lines(tree: PlanLine, prepared: PreparedQuery, way: Way | None) -> Iterator[PlanEntry]:
+    """The plan line by line, in the order of `nodes_of`, the blocking operator with its reason."""
+    blocking = None if way is None or way.mode is Mode.EXACT else _blocking(prepared, way.span)
+    how = "" if way is None else way.mode.value
+    for position, (depth, line) in enumerate(_flat(tree, 0)):
+        why = way.reason if way is not None and position == blocking else ""
+        yield PlanEntry(depth, line.operator, line.detail, how, why, prepared.place(line.span))
+
+
+def _flat(line: PlanLine, depth: int) -> Iterator[tuple[int, PlanLine]]:
+    yield depth, line
     for child in line.children:
-        yield from _lines(child, prepared, way, depth + 1)
+        yield from _flat(child, depth + 1)
 
 
-def _how(line: PlanLine, way: Way | None) -> tuple[str, str]:
-    """How an operator is maintained; the one that blocks exact maintenance says why."""
-    if way is None:
-        return "", ""
-    if way.mode is Mode.EXACT:
-        return "exact", ""
-    blocks = (
-        way.span is not None
-        and line.span is not None
-        and (line.span.start <= way.span.start and way.span.end <= line.span.end)
-    )
-    return way.mode.value, way.reason if blocks and not _inner_blocks(line, way) else ""
+def _blocking(prepared: PreparedQuery, span: Span | None) -> int:
+    """Position of the lowest node that has the blocking part among its expressions; else the root."""
+    found = [
+        position
+        for position, node in enumerate(nodes_of(prepared.root))
+        if span is not None and any(_holds(own, span) for own in _own_spans(node))
+    ]
+    return found[-1] if found else 0
 
 
-def _inner_blocks(line: PlanLine, way: Way) -> bool:
-    return any(_how(child, way)[1] for child in line.children)
+def _own_spans(node: Plan) -> Iterator[Span | None]:
+    yield node.span
+    match node:
+        case Select():
+            yield from (part.span for part in walk(node.predicate))
+        case Project():
+            yield from (part.span for out in node.outputs for part in walk(out.expr))
+        case Aggregate():
+            yield from (part.span for key in node.keys for part in walk(key.expr))
+            yield from (output.call.span for output in node.aggregates)
+        case _:
+            return
+
+
+def _holds(own: Span | None, span: Span) -> bool:
+    return own is not None and own.start <= span.start and span.end <= own.end

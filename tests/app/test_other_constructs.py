@@ -1,0 +1,90 @@
+"""What the engine does not maintain yet is answered honestly: touch where keyed, else recapture,
+else refused by name; and the answers stay right."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from impctl.tables.create import create_table
+from tests.support.run_cli import Cli
+
+WORKLOAD = """\
+version: 1
+tables:
+  t: {path: t}
+  names: {path: names}
+partitions:
+  t:
+    g: {boundaries: [2, 4, 6]}
+    x: {boundaries: [10, 20]}
+queries:
+  median: {sql: "SELECT g, MEDIAN(x) AS m FROM t GROUP BY g HAVING MEDIAN(x) > 10", sketch: {t: g}}
+  distinct: {sql: "SELECT g, COUNT(DISTINCT x) n FROM t GROUP BY g HAVING COUNT(DISTINCT x) < 3", sketch: {t: g}}
+  max: {sql: "SELECT g, MAX(x) AS m FROM t GROUP BY g HAVING MAX(x) > 20", sketch: {t: x}}
+  top: {sql: "SELECT g, COUNT(*) AS n FROM t GROUP BY g ORDER BY n DESC, g LIMIT 1", sketch: {t: g}}
+  join: {sql: "SELECT n.name, SUM(t.x) AS s FROM t JOIN names n ON t.g = n.g GROUP BY n.name HAVING COUNT(*) > 2", sketch: {t: x}}
+store: .impctl
+"""
+EXPECTED = {
+    "median": "touch",
+    "distinct": "touch",
+    "max": "recapture",
+    "top": "recapture",
+    "join": "recapture",
+}
+
+
+@pytest.fixture
+def cli(tmp_path: Path, table: str, capsys: pytest.CaptureFixture[str]) -> Cli:
+    create_table(str(tmp_path / "names"), pa.table({"g": [0, 1, 3, 5], "name": list("abca")}))
+    file = tmp_path / "w.yaml"
+    file.write_text(WORKLOAD)
+    return Cli(capsys, file)
+
+
+def sound(cli: Cli) -> None:
+    for result in cli.good("verify", "--results").results:
+        assert result["covers"], result
+        assert result["results_equal"] is True, result
+
+
+@pytest.mark.spark
+def test_touched_or_recaptured_and_always_sound(cli: Cli, table: str, spark: Any) -> None:
+    captured = cli.good("capture").results
+    assert {r["query"]: r["mode"] for r in captured} == EXPECTED
+    sound(cli)
+    more = pa.table({"g": [7, 7, 7, 5], "x": [30, 31, 32, 50], "note": list("abcd")})
+    write_deltalake(table, more, mode="append")
+    maintained = cli.good("maintain").results
+    assert {r["query"]: r["action"] for r in maintained} == EXPECTED
+    assert all(r["reason"] for r in maintained)
+    sound(cli)
+    DeltaTable(table).delete("g = 0 OR g = 7")
+    cli.good("maintain")
+    sound(cli)
+
+
+@pytest.mark.spark
+def test_policies_forbid_what_they_say(cli: Cli, table: str, spark: Any) -> None:
+    cli.good("capture", "--query", "max", "--query", "median")
+    write_deltalake(table, pa.table({"g": [7], "x": [30], "note": ["a"]}), mode="append")
+    ran = cli("maintain", "--query", "max", "--policy", "incremental")
+    assert (ran.code, ran.error["code"]) == (7, "not_incremental")
+    assert "MAX" in ran.error["message"]
+    assert ran.error["location"]["line"] == 12
+    ran = cli("maintain", "--query", "median", "--policy", "strict")
+    assert (ran.code, ran.error["code"]) == (4, "policy_refused")
+    ran = cli.good("maintain", "--query", "median", "--policy", "full")
+    assert ran.results[0]["action"] == "recapture"
+
+
+def test_explain_names_what_blocks_exact_maintenance(cli: Cli) -> None:
+    found = {r["query"]: r for r in cli.good("explain").results}
+    assert "MEDIAN" in found["median"]["reason"].upper()
+    assert any(line["why"] for line in found["max"]["plan"])
+    assert "join" in found["join"]["reason"]
