@@ -65,7 +65,7 @@ def _flat(line: PlanLine, depth: int) -> Iterator[tuple[int, PlanLine]]:
 
 
 def _blocking(prepared: PreparedQuery, span: Span | None) -> int:
-    """Position of the lowest node that has the blocking part among its expressions; else the root."""
+    """Position of the lowest node with the blocking part in its expressions; else the root."""
     found = [
         position
         for position, node in enumerate(nodes_of(prepared.root))

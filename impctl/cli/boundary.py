@@ -48,7 +48,7 @@ def run(app: typer.Typer, arguments: Sequence[str]) -> int:
     except SystemExit as end:
         # The parser ends so after shell completion (0), and where nobody reads the help (1).
         return _after_broken_pipe(0) if end.code == 1 else 0
-    except Exception as error:  # noqa: BLE001
+    except Exception as error:  # noqa: BLE001  # the boundary
         if isinstance(error, _CLICK_USAGE_ERROR):
             return _fail(arguments, _usage_error(error))
         return _fail(arguments, _unexpected(error))
@@ -72,7 +72,7 @@ def execute(job: Job) -> int:
         outcome = Outcome(failures=(Failure(None, _interrupted()),))
     except ImpctlError as error:
         outcome = Outcome(failures=(Failure(None, error),))
-    except Exception as error:  # noqa: BLE001
+    except Exception as error:  # noqa: BLE001  # the boundary
         outcome = Outcome(failures=(Failure(None, _unexpected(error)),))
     return _present(job.command, job.display, outcome)
 

@@ -20,13 +20,18 @@ from impctl.store.format import FORMAT_VERSION, check_format, migrate
 from impctl.store.layout import Layout
 
 _BUSY_MS = 5_000
+"""Wait for SQLite's own locks; short, because writers take the writer's lock before it."""
 _CHECKPOINT_PAGES = 1_500
 """About 6 MB of write-ahead log: rare enough that small commits seldom pay for a checkpoint, small
 enough that the log's pages stay hot and are written over instead of newly allocated."""
 _CACHE_KB = 8_192
+"""Room for all pages that change between two checkpoints."""
 _STATEMENTS = 256
+"""More than this room has, so that none is prepared twice on one connection."""
 _JOURNAL_BYTES = (18, 19)
 """Positions in a SQLite header that say WAL (2) or rollback journal (1)."""
+_COPY_ATTEMPTS = 20
+"""Copies of a catalog that a writer may change meanwhile, until one is whole."""
 
 
 class Catalog:
@@ -160,7 +165,7 @@ def _connect_unwritable(layout: Layout) -> sqlite3.Connection:
     With a log from a running writer SQLite can read along. Without one the catalog file is
     complete; it is read whole, and read again if it changed meanwhile.
     """
-    for _ in range(20):
+    for _ in range(_COPY_ATTEMPTS):
         if layout.write_ahead_log.exists():
             return sqlite3.connect(f"{layout.catalog.absolute().as_uri()}?mode=ro", uri=True)
         before = layout.catalog.stat()

@@ -40,7 +40,9 @@ from impctl.store.records import (
 )
 
 _OWN_LOCK_TIMEOUT = 10.0
+"""Seconds a commit waits for another writer where its caller does not hold the lock already."""
 _READ_ATTEMPTS = 3
+"""Tries to read runs whose files a writer may replace meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,7 +56,7 @@ def _open_document(path: Path, env: Mapping[str, str]) -> tuple[Reading, Node | 
         reading.report_index(fault.index, fault.message, fault.hint)
         return reading, None
     if root is None:
-        reading.report_index(0, "The file is empty", "start from `impctl init`")
+        reading.report_index(0, "The file is empty", "start with `version: 1`")
     return reading, root
 
 
@@ -67,7 +67,7 @@ def _read_text(path: Path) -> str:
         raise UsageError(
             f"There is no file `{path}`",
             code="workload_not_found",
-            hint="check the path, or write a first workload file with `impctl init`",
+            hint="check the path; `impctl check --schema` says what a workload file holds",
         ) from None
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else "bad path"

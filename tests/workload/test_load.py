@@ -108,7 +108,7 @@ def test_the_error_itself_has_the_first_place_and_the_count(load: Load) -> None:
 
 @pytest.mark.parametrize("text", ["", "\n\n", "# nothing yet\n", "---\n", "\ufeff"])
 def test_an_empty_file(problems: Problems, text: str) -> None:
-    assert problems(text) == ["1:1 The file is empty | start from `impctl init`"]
+    assert problems(text) == ["1:1 The file is empty | start with `version: 1`"]
 
 
 @pytest.mark.parametrize(
