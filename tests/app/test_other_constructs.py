@@ -24,10 +24,16 @@ partitions:
     x: {boundaries: [10, 20]}
 queries:
   median: {sql: "SELECT g, MEDIAN(x) AS m FROM t GROUP BY g HAVING MEDIAN(x) > 10", sketch: {t: g}}
-  distinct: {sql: "SELECT g, COUNT(DISTINCT x) n FROM t GROUP BY g HAVING COUNT(DISTINCT x) < 3", sketch: {t: g}}
+  distinct:
+    sql: SELECT g, COUNT(DISTINCT x) n FROM t GROUP BY g HAVING COUNT(DISTINCT x) < 3
+    sketch: {t: g}
   max: {sql: "SELECT g, MAX(x) AS m FROM t GROUP BY g HAVING MAX(x) > 20", sketch: {t: x}}
   top: {sql: "SELECT g, COUNT(*) AS n FROM t GROUP BY g ORDER BY n DESC, g LIMIT 1", sketch: {t: g}}
-  join: {sql: "SELECT n.name, SUM(t.x) AS s FROM t JOIN names n ON t.g = n.g GROUP BY n.name HAVING COUNT(*) > 2", sketch: {t: x}}
+  join:
+    sql: |
+      SELECT n.name, SUM(t.x) AS s FROM t JOIN names n ON t.g = n.g
+      GROUP BY n.name HAVING COUNT(*) > 2
+    sketch: {t: x}
 store: .impctl
 """
 EXPECTED = {
@@ -76,7 +82,7 @@ def test_policies_forbid_what_they_say(cli: Cli, table: str, spark: Any) -> None
     ran = cli("maintain", "--query", "max", "--policy", "incremental")
     assert (ran.code, ran.error["code"]) == (7, "not_incremental")
     assert "MAX" in ran.error["message"]
-    assert ran.error["location"]["line"] == 12
+    assert ran.error["location"]["line"] == 14
     ran = cli("maintain", "--query", "median", "--policy", "strict")
     assert (ran.code, ran.error["code"]) == (4, "policy_refused")
     ran = cli.good("maintain", "--query", "median", "--policy", "full")

@@ -92,7 +92,8 @@ def test_query_prints_rows_on_stdout_and_what_it_saved_on_stderr(fake, impctl) -
         "NULL       6194   NULL          -0.5",
     ]
     assert ran.stderr == (
-        "q_top: 2 rows, read 2 of 3 files at sales@1 in 120 ms\n  sketch maintained first (exact): 1 change\n"
+        "q_top: 2 rows, read 2 of 3 files at sales@1 in 120 ms\n"
+        "  sketch maintained first (exact): 1 change\n"
     )
 
 
