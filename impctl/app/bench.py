@@ -29,10 +29,11 @@ from impctl.app.prepared import PreparedQuery, prepare
 from impctl.app.restored import chosen_way, restored_verdict
 from impctl.app.results import BenchResult, Failure, Outcome
 from impctl.app.scratch import scratch_copy
+from impctl.app.stored import commit_marks
 from impctl.app.workbench import Workbench
 from impctl.bench.clock import median_of, spread
 from impctl.bench.machine import describe_machine
-from impctl.errors import RecaptureNeededError, UnsupportedError
+from impctl.errors import RecaptureNeededError, UnsupportedError, UsageError
 from impctl.maintain.way import Mode
 from impctl.sketch.fragments import FragmentSet
 from impctl.sketch.sketch import Comparison, compare
@@ -176,7 +177,13 @@ class _Measured:
                 hint="run `impctl bench` again",
             )
         done = self.maintainer.step(
-            changes, until, snapshot=snapshot, read_ms=read_ms, reason_code="bench", reason="bench"
+            changes,
+            until,
+            snapshot=snapshot,
+            marks=commit_marks(self.scratch, {table: until}),
+            read_ms=read_ms,
+            reason_code="bench",
+            reason="bench",
         )
         return _Run(read_ms, done)
 
@@ -212,6 +219,12 @@ class _Measured:
     def _rows_like_the_table(self, size: int) -> pa.Table:
         """So many rows drawn from all over the table, file by file."""
         snapshot = self.scratch.snapshot(self.maintainer.table)
+        if not snapshot.rows:
+            raise UsageError(
+                f"Table `{snapshot.table}` is empty, so there are no rows to make changes from",
+                code="bench_empty_table",
+                hint="bench a table with rows; `impctl bench --generate` writes some",
+            )
         random = np.random.default_rng(_SEED + size)
         names = snapshot.schema.names
         files = [file for file in snapshot.files if file.rows]

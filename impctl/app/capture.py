@@ -20,9 +20,9 @@ from impctl.app.passes import filled_circuit, recaptured
 from impctl.app.prepared import PreparedQuery, prepare
 from impctl.app.restored import chosen_way
 from impctl.app.results import CandidateEntry, CaptureResult, Failure, Outcome, SketchEntry
-from impctl.app.state_meta import StateMeta
+from impctl.app.state_meta import StateMeta, circuit_id
 from impctl.app.status import sketch_entry
-from impctl.app.stored import definition
+from impctl.app.stored import commit_marks, definition
 from impctl.app.workbench import Workbench
 from impctl.maintain.session import MaintainedQuery
 from impctl.maintain.way import Mode, Way
@@ -31,6 +31,9 @@ from impctl.sketch.partition import RangePartition
 from impctl.store.records import Assumption, NewCapture, RunRecord, StoredSketch, TablePin
 from impctl.store.store import Store
 from impctl.workload.models import QuerySpec
+
+_USEFUL_SHARE = 0.75
+"""Beyond this share of the ranges a sketch is not worth using (pbds.md 6)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +55,7 @@ def capture(bench: Workbench, queries: Sequence[QueryName] | None) -> Outcome:
     """Capture the queries named (default: all); one result per query."""
     results: list[CaptureResult] = []
     failures: list[Failure] = []
+    warnings: list[str] = []
     specs = bench.queries(queries)
     if bench.settings.dry_run:
         for spec in specs:
@@ -66,7 +70,19 @@ def capture(bench: Workbench, queries: Sequence[QueryName] | None) -> Outcome:
                     bench, store, prepared, code="asked", reason="capture was asked for"
                 )
                 results.append(_result(spec, captured))
-    return Outcome(tuple(results), (), tuple(failures))
+                warnings += _useless(spec, captured)
+    return Outcome(tuple(results), tuple(warnings), tuple(failures))
+
+
+def _useless(spec: QuerySpec, captured: Captured) -> list[str]:
+    """A warning for every sketch that lets next to nothing be skipped."""
+    return [
+        f"the sketch of query `{spec.name}` on `{sketch.table}.{sketch.attribute}` holds "
+        f"{len(sketch.fragments)} of {sketch.partition.ranges} ranges and saves next to nothing; "
+        "try more ranges or another attribute"
+        for sketch in captured.sketches
+        if len(sketch.fragments) > _USEFUL_SHARE * sketch.partition.ranges
+    ]
 
 
 def capture_query(
@@ -150,17 +166,21 @@ def _store(
     assumptions: tuple[Assumption, ...],
     record: RunRecord,
 ) -> None:
-    meta = StateMeta(way=way.reason)
+    versions = {table: bench.source(table).version for table in prepared.tables}
+    marks = commit_marks(bench, versions)
+    circuit = circuit_id(prepared.core)
+    meta = StateMeta(way=way.reason, circuit=circuit, marks=marks)
     runs: dict[str, list[tuple[int, object]]] = {}
     if session is not None:
         checkpoint = session.checkpoint()
         counters = dict(checkpoint.counters)
-        meta = StateMeta(way=way.reason, counters=counters, unsure=session.unsure_rows())
+        unsure = session.unsure_rows()
+        meta = meta.model_copy(update={"counters": counters, "unsure": unsure})
         for arrangement, sequence, table in checkpoint.put:
             runs.setdefault(arrangement, []).append((sequence, table))
     capture_ = NewCapture(
         query=prepared.spec.name,
-        fingerprint=definition(bench, prepared.spec),
+        fingerprint=definition(bench, prepared.spec, prepared.tables),
         sql=prepared.spec.sql,
         mode=way.mode.value,
         pins=_pins(bench, prepared),

@@ -8,7 +8,9 @@ Out of scope: the details of one query (`app.explain`).
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 
+from impctl.aliases import QueryName
 from impctl.app.choice import choose, judge_candidates
 from impctl.app.isolated import Isolated
 from impctl.app.prepared import prepare
@@ -20,11 +22,11 @@ from impctl.workload.json_schema import workload_json_schema
 from impctl.workload.models import QuerySpec
 
 
-def check(bench: Workbench) -> Outcome:
-    """One result per query of the workload."""
+def check(bench: Workbench, queries: Sequence[QueryName] | None = None) -> Outcome:
+    """One result per query named (default: all)."""
     results: list[CheckResult] = []
     failures: list[Failure] = []
-    for spec in bench.queries(None):
+    for spec in bench.queries(queries):
         with Isolated(failures, spec):
             results.append(_checked(bench, spec))
     return Outcome(tuple(results), (), tuple(failures))

@@ -18,7 +18,9 @@ from impctl.app.prepared import PreparedQuery
 from impctl.app.results import CandidateEntry
 from impctl.app.workbench import Workbench
 from impctl.errors import ImpctlError, UsageError
+from impctl.expr.nodes import columns_of
 from impctl.plan.choose import Choice, choose_attributes
+from impctl.plan.nodes import Select, nodes_of
 from impctl.plan.safety import Verdict, check_safety
 from impctl.sketch.partition import RangePartition
 
@@ -89,15 +91,23 @@ def _candidates(bench: Workbench, prepared: PreparedQuery) -> dict[TableName, li
 
 
 def _proposed(bench: Workbench, prepared: PreparedQuery, table: TableName) -> list[ColumnName]:
-    """Without candidates in the file: every column of the table the query reads."""
+    """Without candidates in the file: the columns the query reads, those it filters on first."""
     read = {
-        attribute.name
+        attribute.id: attribute.name
         for scan in prepared.scans
         if scan.table == table
         for attribute in scan.attributes
     }
+    filtered = [
+        read[identity]
+        for node in nodes_of(prepared.root)
+        if isinstance(node, Select)
+        for identity in sorted(columns_of(node.predicate))
+        if identity in read
+    ]
     schema = bench.snapshot(table).schema
-    return [c.name for c in schema if c.name in read and is_partitionable(c)]
+    able = [c.name for c in schema if c.name in set(read.values()) and is_partitionable(c)]
+    return [name for name in dict.fromkeys((*filtered, *able)) if name in able]
 
 
 def _wanted(bench: Workbench, prepared: PreparedQuery) -> dict[TableName, ColumnName]:

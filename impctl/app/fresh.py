@@ -13,9 +13,9 @@ from impctl.app.maintain import maintain
 from impctl.app.prepared import PreparedQuery, prepare
 from impctl.app.restored import restored_verdict
 from impctl.app.results import MaintainResult
-from impctl.app.stored import stored_query
+from impctl.app.stored import check_definition, is_current, stored_query
 from impctl.app.workbench import Workbench
-from impctl.errors import UsageError
+from impctl.errors import RetryableError, UsageError
 from impctl.plan.nodes import Query
 from impctl.store.records import StoredQuery
 
@@ -40,8 +40,16 @@ def fresh(bench: Workbench, query: str | None) -> Fresh:
     outcome = maintain(bench, [name])
     if outcome.failures:
         raise outcome.failures[0].error
-    stored = stored_query(bench, bench.reading_store(), bench.workload.queries[name])
-    prepared = prepare(bench, bench.workload.queries[name])
+    spec = bench.workload.queries[name]
+    stored = stored_query(bench, bench.reading_store(), spec)
+    check_definition(bench, spec, stored)
+    if not is_current(stored, bench):
+        raise RetryableError(
+            f"Another process changed the sketch of query `{name}` at the same time",
+            code="sketch_moved",
+            hint="run the command again",
+        )
+    prepared = prepare(bench, spec)
     restored_verdict(prepared, stored)
     first = outcome.results[0]
     assert isinstance(first, MaintainResult)

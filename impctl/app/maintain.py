@@ -16,7 +16,7 @@ from impctl.aliases import QueryName
 from impctl.app.isolated import Isolated
 from impctl.app.results import Failure, MaintainResult, Outcome
 from impctl.app.settings import DEFAULT_BATCH_ROWS
-from impctl.app.stored import definition, is_current, stored_query
+from impctl.app.stored import is_current, is_defined_alike, stored_query
 from impctl.app.workbench import Workbench
 from impctl.errors import ImpctlError
 from impctl.store.records import StoredQuery
@@ -74,8 +74,9 @@ def _maintained(
 
 
 def _has_nothing_to_do(bench: Workbench, spec: QuerySpec, stored: StoredQuery) -> bool:
-    same = stored.fingerprint == definition(bench, spec)
-    return same and bench.policy(spec) is not Policy.FULL and is_current(stored, bench)
+    if bench.policy(spec) is Policy.FULL or not is_defined_alike(bench, spec, stored):
+        return False
+    return is_current(stored, bench)
 
 
 def _unchanged(stored: StoredQuery) -> list[MaintainResult]:

@@ -95,13 +95,14 @@ class Maintainer:
         until: TableVersion,
         *,
         snapshot: Snapshot,
+        marks: Mapping[TableName, str],
         read_ms: float,
         reason_code: str,
         reason: str,
     ) -> StepDone:
         """Maintain with this change and commit; the sketch then stands at `until`.
 
-        `snapshot` is the table at the end of the run.
+        `snapshot` is the table at the end of the run, `marks` that of its commit `until`.
         """
         started = time.perf_counter()
         if self.stored.assumptions:
@@ -129,6 +130,7 @@ class Maintainer:
             0.0,
             unsure,
         )
+        self.meta = self.meta.model_copy(update={"marks": dict(marks)})
         return self._commit(done, after, snapshot.schema_json, until, reason_code, reason)
 
     def _touched(self, changes: Changes) -> FragmentSet:
@@ -158,7 +160,7 @@ class Maintainer:
             put, drop = checkpoint.put, checkpoint.drop
             counters = dict(checkpoint.counters)
         unsure = self.meta.unsure + done.unsure
-        meta = StateMeta(way=self.meta.way, counters=counters, unsure=unsure)
+        meta = self.meta.model_copy(update={"counters": counters, "unsure": unsure})
         record = _record(done, reason_code, reason)
         commit = MaintainCommit(
             query=self.stored.query,

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, date, datetime
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal, InvalidOperation, localcontext
+from difflib import get_close_matches
 
 from impctl.aliases import ColumnName, TableName
 from impctl.app.workbench import Workbench
@@ -25,6 +26,7 @@ DEFAULT_FRAGMENTS = 1000
 
 SAMPLE_ROWS = 100_000
 _SEED = 20_220_117
+_EXACT_DIGITS = 100
 _EPOCH = date(1970, 1, 1)
 _PARTITIONABLE = INTEGRAL | {
     Kind.FLOAT,
@@ -55,10 +57,12 @@ def _specs(bench: Workbench, table: TableName) -> Sequence[PartitionSpec]:
 def _column(bench: Workbench, part: PartitionSpec) -> Column:
     found = bench.snapshot(part.table).schema.find(part.column)
     if found is None:
-        names = ", ".join(f"`{name}`" for name in bench.snapshot(part.table).schema.names)
+        names = bench.snapshot(part.table).schema.names
+        close = get_close_matches(part.column, names, n=1)
+        listed = f"its columns: {', '.join(f'`{name}`' for name in names)}"
         raise UsageError(
             f"Table `{part.table}` has no column `{part.column}` to partition",
-            hint=f"its columns: {names}",
+            hint=f"did you mean `{close[0]}`?" if close else listed,
             code="column_unknown",
             location=part.location,
         )
@@ -118,8 +122,10 @@ def _converted(value: BoundaryLiteral, column: Column) -> BoundaryValue | None:
         return None
     if kind in (Kind.FLOAT, Kind.DOUBLE):
         return float(exact)
-    scaled = exact.scaleb(column.type.scale)
-    return int(scaled) if scaled == scaled.to_integral_value() else None
+    # Python's default context would round to 28 digits.
+    with localcontext(prec=_EXACT_DIGITS):
+        scaled = exact.scaleb(column.type.scale)
+        return int(scaled) if scaled == scaled.to_integral_value() else None
 
 
 def _days(value: BoundaryLiteral) -> int | None:

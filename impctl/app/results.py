@@ -97,7 +97,8 @@ class MaintainResult:
     """One sketch brought up to date; `action` is exact, touch, recapture or none.
 
     `since` are the versions the run started from, `versions` those it reached; `steps` has an
-    entry per version passed where the query is maintained eagerly.
+    entry per version passed where the query is maintained eagerly. `foreseen` marks a dry run: the
+    action is what would be taken, the new sketch was not computed.
     """
 
     query: str
@@ -116,11 +117,15 @@ class MaintainResult:
     engine_ms: float
     commit_ms: float
     steps: tuple[MaintainStep, ...] = ()
+    foreseen: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class RewriteResult:
-    """The query with its range predicates; `intervals` are those predicates, one text each."""
+    """The query with its range predicates; `intervals` are those predicates, one text each.
+
+    `action` is how the sketch was maintained first.
+    """
 
     query: str
     sql: str
@@ -129,6 +134,8 @@ class RewriteResult:
     files_kept: int
     files_total: int
     intervals: tuple[str, ...]
+    action: str = "none"
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +171,7 @@ class StatusResult:
     state_bytes: int
     last_action: str | None = None
     last_reason: str | None = None
+    stale_reason: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,5 +29,7 @@ def rewrite(bench: Workbench, query: str | None) -> Outcome:
         pruned.files_kept,
         pruned.files_total,
         tuple(texts),
+        found.maintained.action,
+        found.maintained.reason,
     )
     return Outcome((result,), found.warnings)

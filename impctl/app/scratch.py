@@ -20,6 +20,7 @@ from impctl.app.settings import Settings
 from impctl.app.workbench import Workbench
 from impctl.errors import UsageError
 from impctl.tables.clone import clone_table
+from impctl.tables.storage import local_path
 from impctl.workload.models import TableSpec
 
 
@@ -49,10 +50,10 @@ def scratch_copy(bench: Workbench, tables: tuple[TableName, ...]) -> Iterator[Wo
 def _beside(bench: Workbench, tables: tuple[TableName, ...]) -> str | None:
     """A folder on the tables' own device where hard links can be made; None for any."""
     for table in tables:
-        path = bench.workload.tables[table].path
-        if "://" in path:
+        path = local_path(bench.workload.tables[table].path)
+        if path is None:
             raise UsageError(
-                f"Table `{table}` is not on the local disk, so `bench` cannot clone it: {path}",
+                f"Table `{table}` is not on the local disk, so `bench` cannot clone it",
                 hint="copy the table to a local folder and point a workload at it",
             )
         parent = str(Path(path).parent)

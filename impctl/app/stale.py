@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from impctl.aliases import TableName
 from impctl.app.capture import capture_query
@@ -19,7 +19,8 @@ from impctl.app.prepared import prepare
 from impctl.app.restored import chosen_way, restored_verdict
 from impctl.app.results import Failure, MaintainResult, MaintainStep
 from impctl.app.shared_changes import SharedChanges, VersionedChange, by_version
-from impctl.app.stored import check_definition, check_pins
+from impctl.app.state_meta import StateMeta, circuit_id
+from impctl.app.stored import check_definition, check_pins, commit_marks
 from impctl.app.workbench import Workbench
 from impctl.errors import PolicyRefusedError, RecaptureNeededError
 from impctl.maintain.way import Mode
@@ -85,7 +86,15 @@ class StaleRun:
         prepared = prepare(self.bench, spec)
         verdict, partitions = restored_verdict(prepared, stored)
         way = chosen_way(prepared, verdict, partitions)
-        if way.mode is Mode.RECAPTURE or way.mode.value != stored.mode:
+        meta = StateMeta.read(stored.query, stored.state_meta)
+        if way.mode.value != stored.mode or meta.circuit != circuit_id(prepared.core):
+            raise RecaptureNeededError(
+                f"The state of query `{spec.name}` was written for another circuit than this "
+                "version of impctl builds",
+                code="engine_changed",
+                hint=f"run `impctl capture {self.bench.workload.file} --query {spec.name}`",
+            )
+        if way.mode is Mode.RECAPTURE:
             raise RecaptureNeededError(
                 f"Query `{spec.name}` cannot be maintained incrementally: {way.reason}",
                 code="not_incremental",
@@ -151,7 +160,9 @@ class StaleRun:
                 0.0,
                 0,
             )
-            return [_result(task.stored, since, [done], code, f"would be maintained: {reason}")]
+            return [replace(_result(task.stored, since, [done], code, reason), foreseen=True)]
+        if changes.method == "file_diff":
+            self._warn_of_file_diff(maintainer.table)
         steps = []
         pieces = [VersionedChange(until, changes)]
         if _is_eager(task.spec):
@@ -162,6 +173,7 @@ class StaleRun:
                     piece.changes,
                     piece.version,
                     snapshot=self.bench.snapshot(maintainer.table),
+                    marks=commit_marks(self.bench, {maintainer.table: piece.version}),
                     read_ms=read_ms,
                     reason_code=code,
                     reason=reason,
@@ -170,6 +182,14 @@ class StaleRun:
             read_ms = 0.0
         return [_result(task.stored, since, steps, code, reason)]
 
+    def _warn_of_file_diff(self, table: TableName) -> None:
+        warning = (
+            f"table `{table}` has no change feed for all of these versions, so whole files were "
+            "compared; set `delta.enableChangeDataFeed` to true on it"
+        )
+        if warning not in self.warnings:
+            self.warnings.append(warning)
+
     def _recaptured(self, task: _Task) -> list[MaintainResult]:
         trouble = task.trouble
         code = "policy_full" if trouble is None else trouble.code
@@ -177,7 +197,8 @@ class StaleRun:
         versions = {pin.table: self.bench.source(pin.table).version for pin in task.stored.pins}
         if self.bench.settings.dry_run:
             done = StepDone("recapture", versions, (), (), 0, 0.0, 0.0, 0.0, 0)
-            return [_result(task.stored, task.stored.versions, [done], code, f"would be: {reason}")]
+            result = _result(task.stored, task.stored.versions, [done], code, reason)
+            return [replace(result, foreseen=True)]
         self.bench.reporter.step(f"recapturing {task.spec.name}: {reason}")
         if trouble is not None and trouble.code != "not_incremental":
             self.warnings.append(f"query `{task.spec.name}` was recaptured: {reason}")

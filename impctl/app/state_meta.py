@@ -13,18 +13,31 @@ from typing import Any, Self
 from pydantic import BaseModel, ConfigDict, NonNegativeInt, ValidationError
 
 from impctl.errors import StateCorruptError
+from impctl.plan.fingerprint import fingerprint
+from impctl.plan.nodes import Plan
+
+ENGINE_FORMAT = 1
+"""Goes up whenever the engine would read older state differently."""
+
+
+def circuit_id(core: Plan) -> str:
+    """Names the circuit that a plan compiles to, under this engine."""
+    return f"{ENGINE_FORMAT}:{fingerprint(core)}"
 
 
 class StateMeta(BaseModel):
     """`way` is why the query is maintained as it is; `counters` number an aggregate's groups.
 
-    `unsure` counts groups kept because a sum of doubles was too close to call: where slack may
+    `circuit` tells which circuit the state belongs to, `marks` which commit of each table it stands
+    at. `unsure` counts groups kept because a sum of doubles was too close to call: where slack may
     come from.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     way: str
+    circuit: str
+    marks: dict[str, str] = {}
     counters: dict[str, NonNegativeInt] = {}
     unsure: NonNegativeInt = 0
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from impctl.aliases import QueryName
 from impctl.app.isolated import Isolated
 from impctl.app.results import Failure, Outcome, SketchEntry, StatusResult
-from impctl.app.stored import definition
+from impctl.app.stored import is_defined_alike
 from impctl.app.workbench import Workbench
 from impctl.store.records import StoredQuery, StoredSketch
 from impctl.store.store import Store
@@ -42,27 +42,35 @@ def _status(bench: Workbench, store: Store | None, spec: QuerySpec) -> StatusRes
     if store is None or stored is None:
         return StatusResult(spec.name, (), {}, {}, True, None, policy, 0)
     history = store.history(spec.name, 1)
-    pending, stale = _pending(bench, spec, stored)
+    pending, reason = _pending(bench, spec, stored)
     return StatusResult(
         spec.name,
         tuple(sketch_entry(sketch) for sketch in stored.sketches),
         stored.versions,
         pending,
-        stale,
+        reason is not None,
         stored.mode,
         policy,
         sum(run.bytes for run in store.run_refs(spec.name)),
         history[0].action if history else None,
         history[0].reason if history else None,
+        reason,
     )
 
 
-def _pending(bench: Workbench, spec: QuerySpec, stored: StoredQuery) -> tuple[dict[str, int], bool]:
-    """Versions committed since per table, and whether anything makes the sketch stale."""
+def _pending(
+    bench: Workbench, spec: QuerySpec, stored: StoredQuery
+) -> tuple[dict[str, int], str | None]:
+    """Versions committed since per table, and why the sketch is stale, if it is."""
     pending = {}
-    stale = stored.fingerprint != definition(bench, spec)
+    reason = None
     for pin in stored.pins:
         source = bench.source(pin.table)
         pending[pin.table] = max(source.version - pin.version, 0)
-        stale |= source.version != pin.version or source.table_id != pin.table_id
-    return pending, stale
+        if source.table_id != pin.table_id or source.version < pin.version:
+            reason = f"another table stands at the path of `{pin.table}` now"
+        elif source.version != pin.version and reason is None:
+            reason = "the table has newer versions; `maintain` brings the sketch up to date"
+    if not is_defined_alike(bench, spec, stored):
+        reason = "the query or its partitions changed since the capture; capture it again"
+    return pending, reason

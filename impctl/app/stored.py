@@ -9,12 +9,18 @@ Out of scope: what to do about it (`app.maintain`).
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping, Sequence
 
+from impctl.aliases import TableName, TableVersion
 from impctl.app.workbench import Workbench
 from impctl.errors import RecaptureNeededError, TableRecreatedError
 from impctl.store.records import StoredQuery
 from impctl.store.store import Store
+from impctl.tables.commit_mark import commit_mark
 from impctl.workload.models import QuerySpec
+
+_TUNING = frozenset({"spark.sql.shuffle.partitions", "spark.sql.adaptive.enabled"})
+"""SQL settings that change how fast a query runs, never what it means."""
 
 
 def stored_query(bench: Workbench, store: Store | None, spec: QuerySpec) -> StoredQuery:
@@ -31,24 +37,53 @@ def stored_query(bench: Workbench, store: Store | None, spec: QuerySpec) -> Stor
 
 def check_definition(bench: Workbench, spec: QuerySpec, stored: StoredQuery) -> None:
     """RecaptureNeededError where the sketch was captured for another definition of the query."""
-    if stored.fingerprint != definition(bench, spec):
+    if not is_defined_alike(bench, spec, stored):
         raise RecaptureNeededError(
-            f"Query `{spec.name}` or its partitions changed since the capture",
+            f"Query `{spec.name}`, its partitions or settings changed since the capture",
             code="definition_changed",
             hint=f"run `impctl capture {bench.workload.file} --query {spec.name}`",
         )
 
 
-def definition(bench: Workbench, spec: QuerySpec) -> str:
-    """Content hash of all that makes a stored sketch the sketch of this query."""
+def is_defined_alike(bench: Workbench, spec: QuerySpec, stored: StoredQuery) -> bool:
+    """Whether the stored sketch was captured for what the workload file says now."""
+    return stored.fingerprint == definition(bench, spec, tuple(stored.versions))
+
+
+def definition(bench: Workbench, spec: QuerySpec, tables: Sequence[TableName]) -> str:
+    """Content hash of all that makes a stored sketch the sketch of this query.
+
+    `tables` are those the query reads. Spark's SQL settings count, because the session's time zone
+    decides what some expressions mean.
+    """
     partitions = [
         (part.table, part.column, part.boundaries, part.fragments)
         for part in bench.workload.partitions
-        if part.table in bench.workload.tables
+        if part.table in tables
     ]
-    paths = sorted((name, table.path) for name, table in bench.workload.tables.items())
-    text = repr((spec.sql, sorted(spec.sketch.items()), partitions, paths))
+    known = bench.workload.tables
+    paths = [(name, known[name].path if name in known else None) for name in sorted(tables)]
+    sketch = sorted(spec.sketch.items())
+    settings = sorted(
+        (name, value)
+        for name, value in bench.spark_spec.conf.items()
+        if name.startswith("spark.sql.") and name not in _TUNING
+    )
+    text = repr((spec.sql, sketch, partitions, paths, settings))
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def commit_marks(bench: Workbench, versions: Mapping[TableName, TableVersion]) -> dict[str, str]:
+    """A mark of each table's log entry at a version, for tables whose log can be read.
+
+    A backup put in place of a table keeps identity and version numbers; its log entries differ.
+    """
+    marks = {}
+    for table, version in versions.items():
+        mark = commit_mark(bench.source(table), version)
+        if mark is not None:
+            marks[table] = mark
+    return marks
 
 
 def is_current(stored: StoredQuery, bench: Workbench) -> bool:
@@ -57,15 +92,24 @@ def is_current(stored: StoredQuery, bench: Workbench) -> bool:
         bench.source(pin.table).version == pin.version
         and bench.source(pin.table).table_id == pin.table_id
         for pin in stored.pins
-    )
+    ) and not _replaced(stored, bench)
 
 
 def check_pins(stored: StoredQuery, bench: Workbench) -> None:
-    """TableRecreatedError where a pinned table was re-created or went back in time."""
+    """TableRecreatedError where a pinned table was re-created, replaced or went back in time."""
+    replaced = _replaced(stored, bench)
     for pin in stored.pins:
         source = bench.source(pin.table)
-        if source.table_id != pin.table_id or source.version < pin.version:
+        is_other = source.table_id != pin.table_id or source.version < pin.version
+        if is_other or pin.table in replaced:
             raise TableRecreatedError(
                 f"Table `{pin.table}` at {source.path} is not the one the sketch was captured from",
                 hint="run `impctl capture` to start again from the new table",
             )
+
+
+def _replaced(stored: StoredQuery, bench: Workbench) -> set[TableName]:
+    """Tables whose log holds another commit at the stored version than it did."""
+    marks: Mapping[TableName, str] = stored.state_meta.get("marks", {})
+    now = commit_marks(bench, {t: v for t, v in stored.versions.items() if t in marks})
+    return {table for table, mark in now.items() if mark != marks[table]}

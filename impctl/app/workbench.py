@@ -11,6 +11,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,7 +22,7 @@ from impctl.errors import UsageError
 from impctl.store.store import Store
 from impctl.tables.source import DeltaSource, open_source
 from impctl.workload.load import load_spark_profile, load_workload
-from impctl.workload.models import Policy, QuerySpec, Workload
+from impctl.workload.models import Policy, QuerySpec, SparkSpec, Workload
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -94,12 +95,17 @@ class Workbench:
             from impctl.spark.session import SparkSettings, open_session
 
             self.reporter.step("starting Spark")
-            profile = self.settings.spark_profile
-            extra = None if profile is None else load_spark_profile(profile, os.environ)
-            spec = spark_of(self.workload, extra)
+            spec = self.spark_spec
             master = DEFAULT_MASTER if spec.master is None else spec.master
             self._spark = open_session(SparkSettings(master, spec.conf))
         return self._spark
+
+    @cached_property
+    def spark_spec(self) -> SparkSpec:
+        """Spark's settings: those of the profile asked for before those of the file."""
+        profile = self.settings.spark_profile
+        extra = None if profile is None else load_spark_profile(profile, os.environ)
+        return spark_of(self.workload, extra)
 
     def policy(self, spec: QuerySpec) -> Policy:
         """The policy that holds for a query in this run."""

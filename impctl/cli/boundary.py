@@ -7,6 +7,7 @@ Out of scope: what commands do (`cli.commands`), and how a failure looks (`outpu
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import sys
@@ -63,6 +64,9 @@ def execute(job: Job) -> int:
     from impctl.cli.progress import reporting
 
     outcome: Outcome | str
+    if job.display.verbosity < 2:
+        # Libraries log what becomes an error of ours anyway, with its trace.
+        logging.disable(logging.CRITICAL)
     try:
         with warnings.catch_warnings(), reporting(job.display, sys.stderr, os.environ) as reporter:
             if not sys.warnoptions:

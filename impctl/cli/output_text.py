@@ -54,8 +54,10 @@ class TextOutput:
 
     def capture(self, result: CaptureResult) -> None:
         """The sketch, and what it rests on."""
-        done = "captured" if result.action == "capture" else result.action
-        self._say(f"{result.query}: {done} {sketches_text(result.sketches)}")
+        if result.action == "none":
+            self._foreseen_capture(result)
+            return
+        self._say(f"{result.query}: captured {sketches_text(result.sketches)}")
         self._detail(
             f"{versions_text(result.versions)}, mode {result.mode}, "
             f"{duration_text(result.elapsed_ms)} (Spark {duration_text(result.spark_ms)})"
@@ -63,9 +65,23 @@ class TextOutput:
         for assumption in result.assumptions:
             self._detail(f"rests on: {assumption}")
 
+    def _foreseen_capture(self, result: CaptureResult) -> None:
+        """A dry run: what would be captured."""
+        wanted = ", ".join(
+            f"{entry.table}.{entry.attribute} in {count_text(entry.total, 'range')}"
+            for entry in result.sketches
+        )
+        at = versions_text(result.versions)
+        self._say(f"{result.query}: would capture {wanted} at {at}, mode {result.mode}")
+        for assumption in result.assumptions:
+            self._detail(f"rests on: {assumption}")
+
     def apply(self, result: ApplyResult) -> None:
         """The new version and what changed."""
-        at = "not committed" if result.version is None else f"version {result.version}"
+        if result.version is None:
+            self._say(f"{result.name}: would change {result.table} (rows not counted)")
+            return
+        at = f"version {result.version}"
         counts = (
             f"{result.inserted:,} inserted, {result.deleted:,} deleted, {result.updated:,} updated"
         )
@@ -75,6 +91,14 @@ class TextOutput:
         """What was done, over which versions, what moved, and why this way."""
         sketch = f"{result.table}.{result.attribute}"
         versions = versions_text(result.versions, result.since)
+        if result.action == "none":
+            self._say(f"{result.query}: up to date at {versions}, {sketch}")
+            return
+        if result.foreseen:
+            changes = count_text(result.changes, "change")
+            self._say(f"{result.query}: would be {result.action} {versions}, {sketch}, {changes}")
+            self._detail(f"{result.reason} [{result.reason_code}]; the new sketch is not computed")
+            return
         self._say(f"{result.query}: {result.action} {versions}, {sketch}{_moved(result)}")
         self._detail(
             f"{count_text(result.changes, 'change')} in {duration_text(result.elapsed_ms)} "
@@ -94,6 +118,7 @@ class TextOutput:
         self._stdout.write(result.sql.rstrip("\n") + "\n")
         files = f"reads {result.files_kept} of {count_text(result.files_total, 'file')}"
         self._note(f"{result.query}: {sketches_text(result.sketches)}, {files}")
+        self._maintained_first(result)
 
     def query(self, result: QueryResult) -> None:
         """The rows as a table on stdout; what the sketch saved on stderr."""
@@ -104,11 +129,14 @@ class TextOutput:
             f"read {result.files_kept} of {count_text(result.files_total, 'file')} "
             f"at {versions_text(result.versions)} in {duration_text(result.elapsed_ms)}"
         )
-        if result.reason:
-            done = (
-                "was current" if result.action == "none" else f"maintained first ({result.action})"
-            )
-            self._note(f"  sketch {done}: {result.reason}")
+        self._maintained_first(result)
+
+    def _maintained_first(self, result: QueryResult | RewriteResult) -> None:
+        """What became of the sketch before it was used."""
+        if result.action == "none":
+            self._note("  sketch was up to date")
+        else:
+            self._note(f"  sketch maintained first ({result.action}): {result.reason}")
 
     def status(self, result: StatusResult) -> None:
         """Current, stale or not captured; the sketch; what was done last."""
@@ -117,6 +145,7 @@ class TextOutput:
             return
         state = "stale" if result.stale else "current"
         self._say(f"{result.query}: {state}, {sketches_text(result.sketches)}")
+        self._detail(result.stale_reason or "")
         mode = "" if result.mode is None else f", mode {result.mode}"
         self._detail(
             f"{versions_text(result.versions)}{mode}, policy {result.policy}, "

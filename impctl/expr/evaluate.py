@@ -10,7 +10,8 @@ Out of scope: what to do with an unsure outcome (`engine`).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from decimal import Decimal
+from decimal import Decimal, localcontext
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -54,12 +55,14 @@ from impctl.expr.numbers import (
 )
 from impctl.expr.truth import Truth, conjoin, disjoin, of_vector
 from impctl.expr.truth import negate as negate_truth
-from impctl.expr.types import arithmetic_type, narrowed, type_of
+from impctl.expr.types import arithmetic_type, narrowed, type_of, wider_type
 
 Columns = Mapping[AttributeId, Vector]
 """The input columns by identity, all of one length."""
 
 _DIVISION_DIGITS = 38
+_EXACT_DIGITS = 100
+"""More than any decimal value or its scaling needs."""
 
 
 def evaluate(expr: Expr, columns: Columns, length: int) -> Vector:
@@ -107,11 +110,7 @@ def truth(expr: Expr, columns: Columns, length: int) -> Truth:
             valid = evaluate(expr.operand, columns, length).validity()
             return Truth(~valid, valid, np.zeros(length, dtype=np.bool_))
         case InList():
-            parts = [
-                truth(Compare(CompareOp.EQUAL, expr.operand, option), columns, length)
-                for option in expr.options
-            ]
-            return disjoin(parts)
+            return _in_list(expr, columns, length)
         case Like():
             return like(evaluate(expr.operand, columns, length), expr.pattern)
         case _:
@@ -120,6 +119,14 @@ def truth(expr: Expr, columns: Columns, length: int) -> Truth:
 
 def _aligned(expr: Compare, columns: Columns, length: int) -> tuple[Vector, Vector]:
     return evaluate(expr.left, columns, length), evaluate(expr.right, columns, length)
+
+
+def _in_list(expr: InList, columns: Columns, length: int) -> Truth:
+    """Spark brings the operand and all options to one type first, then compares."""
+    parts = [evaluate(part, columns, length) for part in (expr.operand, *expr.options)]
+    wanted = reduce(wider_type, [part.type for part in parts])
+    operand, *options = (cast(part, wanted) for part in parts)
+    return disjoin([compare(CompareOp.EQUAL, operand, option) for option in options])
 
 
 def _literal(expr: Literal, length: int) -> Vector:
@@ -137,7 +144,10 @@ def _literal(expr: Literal, length: int) -> Vector:
     if kind.kind is Kind.BOOLEAN:
         return Vector(kind, np.full(length, bool(value)))
     if kind.is_fractional:
-        return Vector(kind, np.full(length, float(str(value))))
+        number = float(str(value))
+        # A FLOAT constant is the nearest single-precision value, as in Spark.
+        shown = float(np.float32(number)) if kind.kind is Kind.FLOAT else number
+        return Vector(kind, np.full(length, shown))
     whole = unscaled(value, kind)
     dtype: Any = np.int64 if abs(whole) <= INT64_MAX else object
     return Vector(kind, np.full(length, whole, dtype=dtype))
@@ -146,8 +156,9 @@ def _literal(expr: Literal, length: int) -> Vector:
 def unscaled(value: object, kind: SqlType) -> int:
     """A literal's canonical integer: as it is, or times ten to the scale for decimals."""
 
-    exact = Decimal(str(value)).scaleb(kind.scale)
-    return int(exact.to_integral_value())
+    # Python's default context would round to 28 digits.
+    with localcontext(prec=_EXACT_DIGITS):
+        return int(Decimal(str(value)).scaleb(kind.scale).to_integral_value())
 
 
 def _arithmetic(expr: Arithmetic, columns: Columns, length: int) -> Vector:
@@ -216,8 +227,8 @@ def _case(expr: Case, columns: Columns, length: int) -> Vector:
     pieces: list[tuple[Any, Vector]] = []
     for condition, value in expr.branches:
         positions = np.flatnonzero(open_rows)
-        met = truth(condition, _subset(columns, condition, positions), len(positions)).may_true
-        chosen = positions[met]
+        outcome = truth(condition, _subset(columns, condition, positions), len(positions))
+        chosen = positions[outcome.sure_true()]
         pieces.append(_piece(value, columns, chosen, wanted))
         open_rows[chosen] = False
     pieces.append(_piece(expr.default, columns, np.flatnonzero(open_rows), wanted))

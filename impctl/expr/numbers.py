@@ -22,6 +22,8 @@ UNIT = 2.0**-53
 
 INTEGRAL_BITS = {Kind.BYTE: 8, Kind.SHORT: 16, Kind.INTEGER: 32, Kind.LONG: 64}
 _EXACT_DOUBLE = 2**53
+_EXACT_POWER = 22
+"""The largest power of ten that a double holds exactly."""
 _DIVISION_DIGITS = 38
 """Spark divides decimals to 38 fractional digits first, then rounds to the result's scale."""
 
@@ -185,16 +187,17 @@ def fit_decimals(values: Any, result: SqlType) -> Any:
 
 
 def to_double(vector: Vector) -> Vector:
-    """The column as doubles, with a bound where Spark's own conversion is not certain."""
+    """The column as doubles, correctly rounded, as Java's BigDecimal and Spark do it."""
     if vector.type.is_fractional:
         return vector
     if vector.type.kind is not Kind.DECIMAL:
         return Vector(DOUBLE, vector.values.astype(np.float64), vector.valid)
-    values = vector.values.astype(np.float64) / float(10**vector.type.scale)
-    sure = vector.type.scale <= 22 and magnitude(vector.values) < _EXACT_DOUBLE
-    # Past 2^53 the quotient is rounded twice; one more spacing covers either way of doing it.
-    error = None if sure else np.abs(values) * (4 * UNIT)
-    return Vector(DOUBLE, values, vector.valid, error)
+    unit = 10**vector.type.scale
+    if vector.type.scale <= _EXACT_POWER and magnitude(vector.values) < _EXACT_DOUBLE:
+        return Vector(DOUBLE, vector.values.astype(np.float64) / float(unit), vector.valid)
+    # Beyond 2^53 an array division would round twice; dividing Python integers rounds once.
+    values = np.array([int(value) / unit for value in vector.values], dtype=np.float64)
+    return Vector(DOUBLE, values, vector.valid)
 
 
 def _of_doubles(op: ArithmeticOp, left: Vector, right: Vector, valid: Bools | None) -> Vector:

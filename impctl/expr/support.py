@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from functools import reduce
 
 from impctl.aliases import AttributeId
 from impctl.data.schema import BOOLEAN, Kind, SqlType
@@ -38,7 +39,7 @@ from impctl.expr.nodes import (
     columns_of,
     walk,
 )
-from impctl.expr.types import common_type, type_of
+from impctl.expr.types import common_type, type_of, wider_type
 
 FUNCTIONS = frozenset({"abs"})
 """Scalar functions by name, each differential-tested against Spark."""
@@ -78,8 +79,7 @@ def _reason(expr: Expr) -> str | None:
         case Not():
             return _all_boolean((expr.operand,))
         case InList():
-            reasons = (_comparable(type_of(expr.operand), type_of(o)) for o in expr.options)
-            return next((reason for reason in reasons if reason is not None), None)
+            return _in_list_reason(expr)
         case Like():
             plain = "\\" not in expr.pattern and expr.escape == "\\"
             return None if plain else "LIKE with escapes is left to Spark"
@@ -111,9 +111,22 @@ def _comparable(left: SqlType | None, right: SqlType | None) -> str | None:
         return "a comparison of unknown types is left to Spark"
     if left.kind is Kind.NULL or right.kind is Kind.NULL:
         return "a comparison with a bare NULL is left to Spark"
-    if left == right or (left.is_numeric and right.is_numeric):
+    if left == right or (left.is_numeric and right.is_numeric and common_type(left, right)):
         return None
     return f"comparing `{left}` with `{right}` is left to Spark"
+
+
+def _in_list_reason(expr: InList) -> str | None:
+    types = [type_of(part) for part in (expr.operand, *expr.options)]
+    for found in types[1:]:
+        blocked = _comparable(types[0], found)
+        if blocked is not None:
+            return blocked
+    known = [found for found in types if found is not None]
+    wanted = reduce(wider_type, known)
+    if all(supports_cast(found, wanted) for found in known):
+        return None
+    return f"an IN list that mixes {', '.join(dict.fromkeys(map(str, known)))} is left to Spark"
 
 
 def _branches_reason(expr: Case | Coalesce, found: SqlType) -> str | None:

@@ -15,6 +15,7 @@ import numpy as np
 
 from impctl.data.schema import BOOLEAN
 from impctl.data.vector import Bools, Vector
+from impctl.errors import NotExactError
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +38,19 @@ class Truth:
             + self.may_null.astype(np.int8)
         ) > 1
 
+    def sure_true(self) -> Bools:
+        """Rows that are true; NotExactError where some row is unsure."""
+        if bool(self.is_unsure.any()):
+            raise NotExactError(
+                "A condition whose value is used further compares doubles too close to call",
+                hint="recapture with `impctl capture`, or compare with a decimal in the query",
+            )
+        return self.may_true
+
     def to_vector(self) -> Vector:
-        """The outcome as a BOOLEAN column; only where nothing is unsure."""
-        return Vector(BOOLEAN, self.may_true, ~self.may_null if self.may_null.any() else None)
+        """The outcome as a BOOLEAN column; NotExactError where some row is unsure."""
+        true = self.sure_true()
+        return Vector(BOOLEAN, true, ~self.may_null if self.may_null.any() else None)
 
 
 def of_vector(vector: Vector) -> Truth:

@@ -70,10 +70,11 @@ def type_of(expr: Expr) -> SqlType | None:
 def _common(parts: tuple[Expr, ...]) -> SqlType | None:
     types = [type_of(part) for part in parts]
     known = [found for found in types if found is not None]
-    return reduce(_wider, known) if known and len(known) == len(types) else None
+    return reduce(wider_type, known) if known and len(known) == len(types) else None
 
 
-def _wider(left: SqlType, right: SqlType) -> SqlType:
+def wider_type(left: SqlType, right: SqlType) -> SqlType:
+    """The common type, or an OTHER type that says which two have none."""
     found = common_type(left, right)
     return found if found is not None else SqlType(Kind.OTHER, detail=f"{left}/{right}")
 
@@ -93,7 +94,8 @@ def common_type(left: SqlType, right: SqlType) -> SqlType | None:
     a, b = as_decimal(left), as_decimal(right)
     scale = max(a.scale, b.scale)
     whole = max(a.precision - a.scale, b.precision - b.scale)
-    return _bounded(whole + scale, scale)
+    # Beyond 38 digits Spark gives up digits after the point, and rounds: not ours to guess at.
+    return decimal(whole + scale, scale) if whole + scale <= MAX_PRECISION else None
 
 
 def as_decimal(source: SqlType) -> SqlType:

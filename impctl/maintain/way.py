@@ -16,7 +16,7 @@ from enum import StrEnum
 from impctl.aliases import AccessId
 from impctl.expr.nodes import Span
 from impctl.maintain.compile import BlockedError, Compiled, compile_plan
-from impctl.plan.nodes import Plan
+from impctl.plan.nodes import Plan, scans_of
 from impctl.plan.safety import Verdict
 from impctl.sketch.partition import RangePartition
 
@@ -53,12 +53,13 @@ def choose_way(
     try:
         compiled = compile_plan(core, partitions, verdict.key_columns)
     except BlockedError as blocked:
-        return _without_circuit(blocked, whole)
+        # Touch also needs that no other table changes, so there must not be one (M1).
+        return _without_circuit(blocked, whole, is_alone=len(scans_of(core)) == 1)
     return Way(Mode.EXACT, "every operator is maintained incrementally", None, compiled)
 
 
-def _without_circuit(blocked: BlockedError, verdict: Verdict) -> Way:
-    if verdict.root_keyed:
+def _without_circuit(blocked: BlockedError, verdict: Verdict, *, is_alone: bool) -> Way:
+    if verdict.root_keyed and is_alone:
         reason = f"{blocked.message}; the sketch is keyed, so changed rows' fragments are added"
         return Way(Mode.TOUCH, reason, blocked.span)
     return Way(Mode.RECAPTURE, blocked.message, blocked.span)

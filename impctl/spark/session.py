@@ -36,8 +36,12 @@ FIXED = {
     "spark.sql.ansi.enabled": "true",
     "spark.sql.ansi.doubleQuotedIdentifiers": "false",
     "spark.sql.caseSensitive": "false",
+    "spark.sql.decimalOperations.allowPrecisionLoss": "true",
     "spark.sql.files.ignoreCorruptFiles": "false",
     "spark.sql.files.ignoreMissingFiles": "false",
+    "spark.sql.groupByAliases": "true",
+    "spark.sql.groupByOrdinal": "true",
+    "spark.sql.orderByOrdinal": "true",
     "spark.sql.parser.escapedStringLiterals": "false",
     "spark.sql.timestampType": "TIMESTAMP_LTZ",
 }
@@ -99,6 +103,13 @@ def close_session(session: SparkSession) -> None:
 
 
 def _refuse_changed_meaning(conf: Mapping[str, str]) -> None:
+    for name in conf:
+        if name.startswith("spark.sql.legacy."):
+            raise UsageError(
+                f"Setting `{name}` may change what a query means",
+                code="spark_setting_refused",
+                hint="remove it from `spark.conf`; impctl computes by Spark's default rules",
+            )
     for name, fixed in FIXED.items():
         if name in conf and str(conf[name]).lower() != fixed.lower():
             raise UsageError(

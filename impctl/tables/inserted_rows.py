@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, date, datetime
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal, InvalidOperation, localcontext
 
 import numpy as np
 import pyarrow as pa
@@ -219,10 +219,12 @@ def _decimal(value: object, kind: SqlType) -> Decimal | None:
         return None
     if not found.is_finite():
         return None
-    scaled = found.scaleb(kind.scale) if len(found.as_tuple().digits) <= 38 else None
-    if scaled is None or scaled != scaled.to_integral_value():
-        return None
-    return found if abs(scaled) < Decimal(10) ** kind.precision else None
+    # Python's default context would round to 28 digits.
+    with localcontext(prec=100):
+        scaled = found.scaleb(kind.scale) if len(found.as_tuple().digits) <= 38 else None
+        if scaled is None or scaled != scaled.to_integral_value():
+            return None
+        return found if abs(scaled) < Decimal(10) ** kind.precision else None
 
 
 def _boolean(value: object, _kind: SqlType) -> bool | None:

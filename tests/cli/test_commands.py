@@ -18,7 +18,7 @@ BENCH_NEEDS = "Command `bench` needs either a workload file or `--generate`"
 @pytest.mark.parametrize(
     ("words", "called"),
     [
-        (["check", "w.yaml"], ("check", (BENCH,), {})),
+        (["check", "w.yaml"], ("check", (BENCH, ()), {})),
         (["capture", "w.yaml"], ("capture", (BENCH, ()), {})),
         (
             ["capture", "w.yaml", "--query", "a", "--query", "b"],

@@ -80,7 +80,9 @@ def test_rewrite_prints_sql_alone_on_stdout(fake, impctl) -> None:
     fake.answer = Outcome((EXAMPLES["rewrite"],))
     ran = impctl("rewrite", "w.yaml")
     assert ran.stdout == "SELECT brand FROM sales WHERE price >= 601\n"
-    assert ran.stderr == "q_top: sales.price 2 of 4 {2, 3}, reads 2 of 3 files\n"
+    assert ran.stderr == (
+        "q_top: sales.price 2 of 4 {2, 3}, reads 2 of 3 files\n  sketch was up to date\n"
+    )
 
 
 def test_query_prints_rows_on_stdout_and_what_it_saved_on_stderr(fake, impctl) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from impctl.cli.job import Job, display_of, on_workbench
-from impctl.cli.options import WORKLOAD_HELP, AsJson, Quiet, Verbose, settings_of
+from impctl.cli.options import WORKLOAD_HELP, AsJson, QueryNames, Quiet, Verbose, settings_of
 from impctl.errors import UsageError
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ def check(
     schema: Annotated[
         bool, typer.Option("--schema", help="Print the JSON Schema of workload files, and stop.")
     ] = False,
+    query: QueryNames = None,
     json: AsJson = False,
     quiet: Quiet = False,
     verbose: Verbose = 0,
@@ -41,7 +42,7 @@ def check(
     def use_case(bench: Workbench) -> Outcome:
         from impctl.app.check import check
 
-        return check(bench)
+        return check(bench, tuple(query or ()))
 
     return on_workbench("check", display, settings_of(workload), use_case)
 

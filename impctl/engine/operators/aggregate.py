@@ -26,7 +26,7 @@ from impctl.engine.arrangement import Arrangement, Located
 from impctl.engine.batch import Batch
 from impctl.engine.fragment_counts import FragmentCounts
 from impctl.engine.tags import GroupTags, RowTags, Tags
-from impctl.errors import CountBelowZeroError
+from impctl.errors import CountBelowZeroError, NotExactError
 
 _ROWS = "rows"
 _GROUP = "group"
@@ -77,6 +77,7 @@ class Aggregate:
         if len(batch) == 0:
             return self._emit((), {}, {}, (), np.zeros(0, np.int64))
         keys = [normalise(batch.columns[name]) for name, _ in self.keys]
+        _refuse_unsure([*keys, *(batch.columns[a.argument] for a in self._accumulators)])
         grouping = group_rows(keys, len(batch))
         delta: Values = {_ROWS: np.add.reduceat(batch.weights[grouping.order], grouping.starts)}
         for accumulator in self._accumulators:
@@ -233,6 +234,15 @@ class _NoFragments:
 
     def expand(self, slots: Ints, weights: Ints) -> Any:
         return RowTags(np.zeros(0, np.int32)).expand(slots[:0], weights[:0])
+
+
+def _refuse_unsure(columns: Sequence[Vector]) -> None:
+    """Grouping or summing a value that is not exact could make a sketch too small."""
+    if any(column.error is not None and bool(column.error.any()) for column in columns):
+        raise NotExactError(
+            "A value to group by or to sum depends on the order of a sum of doubles",
+            hint="recapture with `impctl capture`, or sum decimals in the query",
+        )
 
 
 def _distinct_accumulators(columns: Sequence[AggregateColumn]) -> tuple[Accumulator, ...]:
