@@ -1,0 +1,234 @@
+"""Key codes and groups against a dictionary, collisions of codes included."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from impctl.data import keys as keys_module
+from impctl.data.keys import group_rows, key_codes, normalise, same_keys
+from impctl.data.schema import (
+    BINARY,
+    BOOLEAN,
+    DATE,
+    DOUBLE,
+    FLOAT,
+    LONG,
+    NULL,
+    STRING,
+    SqlType,
+    decimal,
+)
+from impctl.data.vector import Vector, from_arrow
+
+WIDE = decimal(38, 2)
+ARROW = {
+    LONG: pa.int64(),
+    DOUBLE: pa.float64(),
+    STRING: pa.string(),
+    BINARY: pa.binary(),
+    BOOLEAN: pa.bool_(),
+    WIDE: pa.decimal128(38, 2),
+}
+VALUES: dict[SqlType, st.SearchStrategy[Any]] = {
+    LONG: st.sampled_from([None, 0, 1, -1, 2**63 - 1, -(2**63)]),
+    DOUBLE: st.sampled_from([None, 0.0, -0.0, math.nan, -math.nan, 1.5, math.inf, 5e-324]),
+    STRING: st.sampled_from([None, "", "a", "aa", "\x00", "é", "ab", "ba", "😀"]),
+    BINARY: st.sampled_from([None, b"", b"\x00", b"\x00\x00", b"\xff", b"a"]),
+    BOOLEAN: st.sampled_from([None, True, False]),
+    WIDE: st.sampled_from([None, *map(Decimal, ("0.00", "-0.01", "1e35", "-1e35", "9.99"))]),
+}
+
+
+@st.composite
+def tables(draw: st.DrawFn) -> tuple[list[SqlType], list[tuple[Any, ...]]]:
+    types = draw(st.lists(st.sampled_from(list(VALUES)), min_size=0, max_size=3))
+    rows = draw(st.lists(st.tuples(*(VALUES[kind] for kind in types)), max_size=25))
+    return types, rows
+
+
+def columns_of(types: Sequence[SqlType], rows: Sequence[tuple[Any, ...]]) -> list[Vector]:
+    return [
+        from_arrow(pa.array([row[place] for row in rows], ARROW[kind]), kind)
+        for place, kind in enumerate(types)
+    ]
+
+
+def identity(value: Any) -> Any:
+    """What GROUP BY puts together: every NaN is one, and Python has -0.0 equal 0.0."""
+    return "NaN" if isinstance(value, float) and math.isnan(value) else (type(value), value)
+
+
+def model(rows: Iterable[tuple[Any, ...]]) -> set[frozenset[int]]:
+    groups: dict[Any, set[int]] = {}
+    for number, row in enumerate(rows):
+        groups.setdefault(tuple(identity(value) for value in row), set()).add(number)
+    return {frozenset(members) for members in groups.values()}
+
+
+def check_groups(types: Sequence[SqlType], rows: Sequence[tuple[Any, ...]]) -> None:
+    columns = columns_of(types, rows)
+    found = group_rows(columns, len(rows))
+    ends = [*found.starts[1:].tolist(), len(rows)] if found.groups else []
+    parts = [
+        frozenset(found.order[start:end].tolist())
+        for start, end in zip(found.starts.tolist(), ends, strict=True)
+    ]
+    assert set(parts) == model(rows)
+    assert len(parts) == found.groups
+    index = found.index()
+    for group, part in enumerate(parts):
+        assert int(found.first[group]) in part
+        assert all(index[row] == group for row in part)
+    assert found.codes.tolist() == sorted(found.codes.tolist())
+    codes = keys_module.key_codes(columns, len(rows))
+    assert (codes == found.codes[index]).all()
+
+
+@given(tables())
+def test_groups_are_those_of_a_dictionary(table: tuple[list[SqlType], list[Any]]) -> None:
+    check_groups(*table)
+
+
+@pytest.mark.parametrize("name", ["key_codes", "_column_codes"])
+@pytest.mark.parametrize("codes", [1, 3])
+def test_groups_when_codes_collide(name: str, codes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Codes from a handful of values: the keys decide, whatever the code says."""
+    whole = getattr(keys_module, name)
+    monkeypatch.setattr(keys_module, name, lambda *arguments: whole(*arguments) % codes)
+    monkeypatch.setattr(keys_module, "_is_injective", lambda columns: not columns)
+    splits = []
+    split = keys_module._split_collisions
+
+    def counted(columns: Sequence[Vector], found: Any) -> Any:
+        splits.append(len(found))
+        return split(columns, found)
+
+    monkeypatch.setattr(keys_module, "_split_collisions", counted)
+
+    @settings(max_examples=60, deadline=None, database=None)
+    @given(tables())
+    def run(table: tuple[list[SqlType], list[Any]]) -> None:
+        check_groups(*table)
+
+    run()
+    assert splits, "no collision was ever split"
+
+
+@given(tables())
+def test_equal_keys_have_equal_codes(table: tuple[list[SqlType], list[Any]]) -> None:
+    types, rows = table
+    codes = key_codes(columns_of(types, rows), len(rows))
+    for members in model(rows):
+        assert len({int(codes[row]) for row in members}) == 1
+
+
+@given(tables(), st.data())
+def test_codes_do_not_depend_on_the_batch(
+    table: tuple[list[SqlType], list[Any]], data: st.DataObject
+) -> None:
+    types, rows = table
+    start = data.draw(st.integers(0, len(rows)))
+    stop = data.draw(st.integers(start, len(rows)))
+    whole = key_codes(columns_of(types, rows), len(rows))
+    alone = key_codes(columns_of(types, rows[start:stop]), stop - start)
+    assert alone.tolist() == whole[start:stop].tolist()
+    sliced = [
+        from_arrow(pa.array([row[place] for row in rows], ARROW[kind])[start:stop], kind)
+        for place, kind in enumerate(types)
+    ]
+    assert key_codes(sliced, stop - start).tolist() == whole[start:stop].tolist()
+
+
+@given(tables(), st.randoms(use_true_random=False))
+def test_same_keys_is_equality_of_groups(table: tuple[list[SqlType], list[Any]], rng: Any) -> None:
+    types, rows = table
+    others = list(rows)
+    rng.shuffle(others)
+    found = same_keys(columns_of(types, rows), columns_of(types, others))
+    if not types:
+        assert found is None
+        return
+    expected = [
+        tuple(map(identity, mine)) == tuple(map(identity, theirs))
+        for mine, theirs in zip(rows, others, strict=True)
+    ]
+    assert found is not None
+    assert found.tolist() == expected
+
+
+def test_codes_tell_keys_apart() -> None:
+    """Not a law, but what makes codes useful: none of these many unequal keys collide."""
+    texts = ["", "\x00", "\x00\x00", "a", "ab", "ba", *(f"key {i}" for i in range(20_000))]
+    assert len(set(key_codes([from_arrow(pa.array(texts), STRING)], len(texts)).tolist())) == len(
+        texts
+    )
+    pairs = np.arange(200, dtype=np.int64)
+    left, right = np.repeat(pairs, 200), np.tile(pairs, 200)
+    codes = key_codes([Vector(LONG, left), Vector(LONG, right)], len(left))
+    assert len(np.unique(codes)) == len(left)
+    wide = [2**100 * sign + low for sign in (1, -1) for low in range(1000)]
+    found = key_codes([Vector(WIDE, np.array(wide, dtype=object))], len(wide))
+    assert len(np.unique(found)) == len(wide)
+
+
+def test_a_decimal_has_one_code_however_it_is_held() -> None:
+    values = [0, 1, -1, 2**63 - 1, -(2**63)]
+    narrow = Vector(WIDE, np.array(values, dtype=np.int64))
+    objects = Vector(WIDE, np.array(values, dtype=object))
+    beside_wide = Vector(WIDE, np.array([*values, 2**90], dtype=object))
+    assert key_codes([narrow], 5).tolist() == key_codes([objects], 5).tolist()
+    assert key_codes([beside_wide], 6).tolist()[:5] == key_codes([narrow], 5).tolist()
+
+
+def test_null_slots_are_not_looked_at() -> None:
+    valid = np.array([False, False])
+    for kind, values in (
+        (LONG, np.array([1, 2])),
+        (DOUBLE, np.array([1.0, math.nan])),
+        (WIDE, np.array([2**90, -1], dtype=object)),
+        (DATE, np.array([7, 8])),
+    ):
+        codes = key_codes([Vector(kind, values, valid)], 2)
+        assert codes[0] == codes[1]
+        assert group_rows([Vector(kind, values, valid)], 2).groups == 1
+
+
+def test_every_nan_and_zero_of_a_float_is_one() -> None:
+    odd = np.array([0x7FF8000000000001, 0xFFF8000000000000, 0x7FFFFFFFFFFFFFFF], dtype=np.uint64)
+    values = np.concatenate([odd.view(np.float64), [math.nan, 0.0, -0.0]])
+    for kind in (DOUBLE, FLOAT):
+        codes = key_codes([Vector(kind, values)], 6)
+        assert len(set(codes[:4].tolist())) == 1
+        assert codes[4] == codes[5] != codes[0]
+        shown = normalise(Vector(kind, values)).values
+        assert not np.signbit(shown[5])
+    assert np.signbit(values[5]), "the input was changed"
+
+
+def test_sliced_text_with_nulls() -> None:
+    whole = pa.array(["xx", None, "", "é", None, "b", "é"], pa.large_string())
+    codes = key_codes([from_arrow(whole, STRING)], 7)
+    for start in range(7):
+        part = from_arrow(whole[start:], STRING)
+        assert key_codes([part], 7 - start).tolist() == codes[start:].tolist()
+    assert codes[1] == codes[4]
+    assert codes[3] == codes[6]
+    assert codes[2] not in (codes[1], codes[0])
+
+
+def test_void_and_no_columns() -> None:
+    nothing = np.zeros(3, dtype=np.int64)
+    void = Vector(NULL, nothing, nothing.astype(np.bool_))
+    assert group_rows([void], 3).groups == 1
+    assert group_rows([], 3).groups == 1
+    assert group_rows([], 0).groups == 0
+    assert group_rows([void.take(np.zeros(0, dtype=np.int64))], 0).index().tolist() == []

@@ -1,0 +1,205 @@
+"""Arrow arrays to vectors and back: no value, NULL or row may get lost on the way."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from impctl.data.schema import (
+    BINARY,
+    BOOLEAN,
+    BYTE,
+    DATE,
+    DOUBLE,
+    FLOAT,
+    INTEGER,
+    LONG,
+    NULL,
+    SHORT,
+    STRING,
+    TIMESTAMP,
+    TIMESTAMP_NTZ,
+    SqlType,
+    decimal,
+    other,
+)
+from impctl.data.vector import Vector, concat, from_arrow, from_stored
+from impctl.errors import TableError
+
+LONGEST = 10**38 - 1
+
+
+@dataclass(frozen=True)
+class Sort:
+    """A column as it is delivered, and its canonical values."""
+
+    type: SqlType
+    arrow: pa.DataType
+    given: list[Any]
+    canonical: list[Any]
+
+
+def same(kind: SqlType, arrow: pa.DataType, values: list[Any]) -> Sort:
+    return Sort(kind, arrow, values, values)
+
+
+def unscaled(kind: SqlType, values: list[int | None]) -> Sort:
+    given = [None if v is None else Decimal(f"{v}e-{kind.scale}") for v in values]
+    return Sort(kind, pa.decimal128(kind.precision, kind.scale), given, list(values))
+
+
+MOMENT = datetime(2022, 1, 17, 12, 30, 1, tzinfo=UTC)
+MICROS = 1_642_422_601_000_000
+EARLY = datetime(1969, 12, 31, 23, 59, 59, tzinfo=UTC)
+MOMENTS = [MOMENT, None, EARLY, MOMENT]
+CANONICAL_MOMENTS = [MICROS, None, -1_000_000, MICROS]
+
+SORTS = [
+    same(BOOLEAN, pa.bool_(), [True, None, False, True]),
+    same(BYTE, pa.int8(), [1, None, -128, 127]),
+    same(SHORT, pa.int16(), [1, None, -(2**15), 2**15 - 1]),
+    same(INTEGER, pa.int32(), [1, None, -(2**31), 2**31 - 1]),
+    same(LONG, pa.int64(), [1, None, -(2**63), 2**63 - 1]),
+    same(FLOAT, pa.float32(), [0.5, None, float("-inf"), 2.0**100]),
+    same(DOUBLE, pa.float64(), [0.1, None, 1e308, 5e-324]),
+    same(STRING, pa.string(), ["", None, "é😀", "long enough to leave any inline buffer"]),
+    same(STRING, pa.large_string(), ["a", None, "", "b"]),
+    same(BINARY, pa.binary(), [b"", None, b"\x00\xff", b"ab"]),
+    Sort(DATE, pa.date32(), [date(1970, 1, 2), None, date(1969, 12, 31), date(1, 1, 1)],
+         [1, None, -1, -719162]),
+    Sort(DATE, pa.date64(), [date(1970, 1, 2), None, date(1969, 12, 31), date(1, 1, 1)],
+         [1, None, -1, -719162]),
+    *(
+        Sort(kind, pa.timestamp(unit, tz="UTC" if kind == TIMESTAMP else None),
+             MOMENTS if kind == TIMESTAMP else [m and m.replace(tzinfo=None) for m in MOMENTS],
+             CANONICAL_MOMENTS)
+        for kind in (TIMESTAMP, TIMESTAMP_NTZ)
+        for unit in ("s", "ms", "us", "ns")
+    ),
+    unscaled(decimal(5, 2), [1, None, -99999, 99999]),
+    unscaled(decimal(18, 0), [1, None, -(10**18) + 1, 10**18 - 1]),
+    unscaled(decimal(20, 4), [1, None, -5, 2**62]),
+    unscaled(decimal(38, 10), [1, None, -LONGEST, LONGEST]),
+    unscaled(decimal(38, 0), [2**63, None, -(2**63), -(2**63) - 1]),
+]  # fmt: skip
+
+
+def array_of(sort: Sort) -> pa.Array:
+    return pa.array(sort.given, sort.arrow)
+
+
+def values_of(vector: Vector) -> list[Any]:
+    """Canonical values; slots that are NULL are not looked at."""
+    if vector.is_textual:
+        held = vector.values.to_pylist()
+    else:
+        held = [v.item() if isinstance(v, np.generic) else v for v in vector.values]
+    return [v if ok else None for v, ok in zip(held, vector.validity(), strict=True)]
+
+
+def check(array: Any, sort: Sort, expected: list[Any]) -> None:
+    """The vector holds `expected`, and still does after the store has had it."""
+    vector = from_arrow(array, sort.type)
+    assert vector.type == sort.type
+    assert len(vector) == len(expected)
+    assert values_of(vector) == expected
+    assert (vector.valid is None) == (None not in expected)
+    stored = vector.to_arrow()
+    assert values_of(from_stored(stored, sort.type)) == expected
+    assert values_of(from_stored(stored[1:], sort.type)) == expected[1:]
+
+
+@pytest.mark.parametrize("sort", SORTS, ids=lambda sort: f"{sort.type} as {sort.arrow}")
+def test_round_trip(sort: Sort) -> None:
+    array = array_of(sort)
+    check(array, sort, sort.canonical)
+    for start in range(len(array) + 1):
+        for stop in range(start, len(array) + 1):
+            check(array[start:stop], sort, sort.canonical[start:stop])
+
+
+@pytest.mark.parametrize("sort", SORTS, ids=lambda sort: f"{sort.type} as {sort.arrow}")
+def test_chunks_and_dictionaries(sort: Sort) -> None:
+    array = array_of(sort)
+    none = pa.chunked_array([], sort.arrow)
+    check(none, sort, [])
+    check(pa.chunked_array([array[1:]]), sort, sort.canonical[1:])
+    chunks = pa.chunked_array([array[2:], array[:0], array[:3]])
+    check(chunks, sort, [*sort.canonical[2:], *sort.canonical[:3]])
+    check(array.dictionary_encode(), sort, sort.canonical)
+
+
+@pytest.mark.parametrize("sort", SORTS, ids=lambda sort: f"{sort.type} as {sort.arrow}")
+def test_nothing_but_null(sort: Sort) -> None:
+    check(pa.nulls(3, sort.arrow), sort, [None] * 3)
+    assert values_of(from_arrow(pa.nulls(2), sort.type)) == [None] * 2
+
+
+def test_decimals_are_narrow_where_they_fit_and_exact_where_not() -> None:
+    wide = decimal(38, 0)
+    narrow = from_arrow(pa.array([Decimal(2**63 - 1), Decimal(-(2**63))], pa.decimal128(38)), wide)
+    assert narrow.values.dtype == np.int64
+    one_more = from_arrow(pa.array([Decimal(2**63)], pa.decimal128(38)), wide)
+    assert one_more.values.dtype == object
+    assert [type(value) for value in one_more.values] == [int]
+
+
+def test_wide_decimals_have_one_stored_type_whatever_their_values() -> None:
+    kind = decimal(38, 3)
+    small = Vector(kind, np.array([1, 2]), np.array([True, False]))
+    large = Vector(kind, np.array([10**30, 0], dtype=object), np.array([True, False]))
+    assert small.to_arrow().type == large.to_arrow().type
+
+
+def test_a_float_keeps_its_own_digits() -> None:
+    vector = from_arrow(pa.array([0.1], pa.float32()), FLOAT)
+    assert vector.values.tolist() == [float(np.float32(0.1))]
+
+
+def test_nan_and_minus_zero_survive() -> None:
+    vector = from_stored(from_arrow(pa.array([float("nan"), -0.0]), DOUBLE).to_arrow(), DOUBLE)
+    assert np.isnan(vector.values[0])
+    assert np.signbit(vector.values[1])
+
+
+def test_void() -> None:
+    vector = from_arrow(pa.nulls(2), NULL)
+    assert values_of(vector) == [None, None]
+    assert values_of(from_stored(vector.to_arrow(), NULL)) == [None, None]
+
+
+def test_nanoseconds_are_refused_rather_than_cut() -> None:
+    with pytest.raises(pa.ArrowInvalid, match="lose data"):
+        from_arrow(pa.array([1], pa.timestamp("ns")), TIMESTAMP_NTZ)
+
+
+def test_what_impctl_never_computes_with_is_refused() -> None:
+    with pytest.raises(TableError, match="struct"):
+        from_arrow(pa.array([{"x": 1}]), other("struct<x:bigint>"))
+
+
+@pytest.mark.parametrize("sort", SORTS, ids=lambda sort: f"{sort.type} as {sort.arrow}")
+def test_take_keep_and_concat(sort: Sort) -> None:
+    vector = from_arrow(array_of(sort), sort.type)
+    assert values_of(vector.take(np.array([3, 1, 1]))) == [sort.canonical[i] for i in (3, 1, 1)]
+    mask = np.array([True, False, False, True])
+    assert values_of(vector.keep(mask)) == [sort.canonical[0], sort.canonical[3]]
+    without_null = vector.keep(vector.validity())
+    joined = concat([without_null, vector, from_arrow(pa.nulls(1, sort.arrow), sort.type)])
+    known = [value for value in sort.canonical if value is not None]
+    assert values_of(joined) == [*known, *sort.canonical, None]
+
+
+def test_error_bounds_follow_their_rows() -> None:
+    unsure = Vector(DOUBLE, np.array([1.0, 2.0]), None, np.array([0.5, 0.0]))
+    sure = Vector(DOUBLE, np.array([3.0]))
+    joined = concat([sure, unsure]).take(np.array([1, 0]))
+    assert joined.error is not None
+    assert joined.error.tolist() == [0.5, 0.0]
+    assert concat([sure, sure]).error is None
