@@ -15,7 +15,7 @@ from impctl.aliases import TableName
 from impctl.app.capture import capture_query
 from impctl.app.isolated import Isolated
 from impctl.app.maintainer import Maintainer, StepDone
-from impctl.app.prepared import prepare
+from impctl.app.prepared import PreparedQuery, prepare
 from impctl.app.restored import chosen_way, restored_verdict
 from impctl.app.results import Failure, MaintainResult, MaintainStep
 from impctl.app.shared_changes import SharedChanges, VersionedChange, by_version
@@ -26,6 +26,7 @@ from impctl.errors import PolicyRefusedError, RecaptureNeededError
 from impctl.maintain.way import Mode
 from impctl.store.records import StoredQuery
 from impctl.store.store import Store
+from impctl.tables.changes import check_same_columns
 from impctl.workload.models import MaintainMode, Policy, QuerySpec
 
 
@@ -88,6 +89,7 @@ class StaleRun:
         way = chosen_way(prepared, verdict, partitions)
         meta = StateMeta.read(stored.query, stored.state_meta)
         if way.mode.value != stored.mode or meta.circuit != circuit_id(prepared.core):
+            self._check_schemas(prepared, stored)
             raise RecaptureNeededError(
                 f"The state of query `{spec.name}` was written for another circuit than this "
                 "version of impctl builds",
@@ -102,6 +104,13 @@ class StaleRun:
                 location=prepared.place(way.span),
             )
         return Maintainer(self.store, way, stored)
+
+    def _check_schemas(self, prepared: PreparedQuery, stored: StoredQuery) -> None:
+        """SchemaChangedError where a column the query reads is what makes the circuit another."""
+        for pin in stored.pins:
+            read = [a.name for s in prepared.scans if s.table == pin.table for a in s.attributes]
+            before = self.bench.snapshot(pin.table, pin.version)
+            check_same_columns(before, self.bench.snapshot(pin.table), read)
 
     def _announce(self, tasks: Sequence[_Task]) -> None:
         for task in tasks:

@@ -156,7 +156,8 @@ class FloatSum:
             f"sum{self.slot}": total,
             f"rest{self.slot}": rest,
             f"size{self.slot}": net,
-            f"drift{self.slot}": touched,
+            f"drift{self.slot}": np.zeros(len(total)),
+            f"touched{self.slot}": touched,
             **specials,
         }
 
@@ -173,7 +174,7 @@ class FloatSum:
         names = [f"{name}{self.slot}" for name in ("sum", "rest", "size", "drift")]
         total, rest, size, drift = names
         high, low = compensated.add_pairs(old[total], old[rest], delta[total], delta[rest])
-        touched = delta[drift]
+        touched = delta[f"touched{self.slot}"]
         # `size` stays an upper bound: every step adds what its own rounding could have lost.
         reach = old[size] + touched
         slip, lost = reach * (8 * _ROUNDING), (np.abs(old[total]) + touched) * compensated.DRIFT
@@ -184,7 +185,7 @@ class FloatSum:
             total: high,
             rest: low,
             size: np.maximum(old[size] + delta[size] + slip, 0.0),
-            drift: old[drift] + lost,
+            drift: old[drift] + delta[drift] + lost,
         }
         for name in _SPECIALS:
             change = delta.get(f"{name}{self.slot}")
@@ -212,6 +213,7 @@ class FloatSum:
             f"rest{self.slot}": rest,
             f"size{self.slot}": size,
             f"drift{self.slot}": compensated.grouped_bound(lost[grouping.order], grouping.starts),
+            f"touched{self.slot}": size,
         }
         for name in _SPECIALS:
             counts = table.get(f"{name}{self.slot}")

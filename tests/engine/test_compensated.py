@@ -72,6 +72,20 @@ def test_a_huge_value_that_came_and_went_leaves_the_small_one() -> None:
     assert vector.error[0] < 1e-10
 
 
+def test_what_a_captured_sum_may_be_off_by_is_kept() -> None:
+    """Spark's partial sum is rounded; deleting most of it must not make the rest look exact."""
+    total, huge = FloatSum("x", 0, False), 195326090969723374956.0
+    one = np.ones(1, dtype=np.int64)
+    grouping = group_rows([Vector(LONG, one)], 1)
+    partials = {"s0": np.array([huge + 5]), "m0": np.array([huge + 5]), "rows": one * 2}
+    empty = {name: np.zeros(1, dtype=kind) for name, kind in total.columns.items()}
+    state = {**total.add(empty, total.partial(partials, grouping)), "rows": one * 2}
+    gone = total.delta(Vector(DOUBLE, np.array([huge])), -one, grouping)
+    left = total.value({**total.add(state, gone), "rows": one}, DOUBLE)
+    assert left.error is not None
+    assert abs(left.values[0] - 5.0) <= left.error[0]
+
+
 def test_nan_and_infinities_come_and_go() -> None:
     total = FloatSum("x", 0, False)
     specials = [(math.nan, 1), (math.inf, 1), (2.5, 1)]

@@ -1,0 +1,115 @@
+"""Rows per group and fragment against a counter, and what crossed zero."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from impctl.engine.fragment_counts import FRAGMENT_BITS, FragmentCounts, GroupSets
+from impctl.engine.tags import Pairs
+from impctl.errors import CountBelowZeroError
+
+GROUPS = [0, 1, 5, 2**30]
+LAST = (1 << FRAGMENT_BITS) - 1
+FRAGMENTS = [0, 1, 7, LAST]
+Step = dict[tuple[int, int], int]
+"""Change of the count of (group, fragment)."""
+
+STEPS = st.lists(
+    st.dictionaries(
+        st.tuples(st.sampled_from(GROUPS), st.sampled_from(FRAGMENTS)), st.integers(-2, 3)
+    ),
+    max_size=8,
+)
+
+
+def apply(counts: FragmentCounts, step: Step) -> GroupSets:
+    """Feed the change row by row, a row per copy, groups named by ordinal."""
+    rows = [
+        (GROUPS.index(group), fragment, 1 if change > 0 else -1)
+        for (group, fragment), change in step.items()
+        for _ in range(abs(change))
+    ]
+    table = np.array(rows, dtype=np.int64).reshape(-1, 3)
+    pairs = Pairs(table[:, 0], table[:, 1], table[:, 2])
+    return counts.count(np.array(GROUPS, dtype=np.int64), pairs)
+
+
+def members(model: Counter[tuple[int, int]], group: int) -> set[int]:
+    return {fragment for (owner, fragment), rows in model.items() if owner == group and rows > 0}
+
+
+def by_ordinal(pairs: Pairs) -> list[tuple[int, int, int]]:
+    columns = pairs.slots.tolist(), pairs.fragments.tolist(), pairs.weights.tolist()
+    return sorted(zip(*columns, strict=True))
+
+
+@given(STEPS)
+def test_sets_and_crossings_are_those_of_a_counter(steps: list[Step]) -> None:
+    counts, model = FragmentCounts("counts"), Counter[tuple[int, int]]()
+    for wanted in steps:
+        step = {key: max(change, -model[key]) for key, change in wanted.items()}
+        before = [members(model, group) for group in GROUPS]
+        model.update(step)
+        after = [members(model, group) for group in GROUPS]
+        found = apply(counts, step)
+        crossings = found.crossings()
+        assert crossings.slots.tolist() == sorted(crossings.slots.tolist())
+        assert by_ordinal(crossings) == sorted(
+            (ordinal, fragment, sign)
+            for ordinal in range(len(GROUPS))
+            for sign, moved in (
+                (1, after[ordinal] - before[ordinal]),
+                (-1, before[ordinal] - after[ordinal]),
+            )
+            for fragment in moved
+        )
+        asked = np.array([3, 0, 1], dtype=np.int64)
+        assert by_ordinal(found.old_sets(asked)) == sorted(
+            (place, fragment, 1)
+            for place, ordinal in enumerate(asked.tolist())
+            for fragment in before[ordinal]
+        )
+
+
+def test_old_sets_stay_old_when_the_counts_move_on() -> None:
+    counts = FragmentCounts("counts")
+    apply(counts, {(5, 7): 1})
+    found = apply(counts, {(5, 7): -1, (5, 1): 1})
+    apply(counts, {(5, 0): 1, (5, 1): -1})
+    assert by_ordinal(found.old_sets(np.array([2]))) == [(0, 7, 1)]
+
+
+def test_what_cancels_within_a_change_crosses_nothing() -> None:
+    counts = FragmentCounts("counts")
+    slots = np.zeros(2, dtype=np.int64)
+    found = counts.count(np.array([5]), Pairs(slots, slots + 1, np.array([1, -1])))
+    assert by_ordinal(found.crossings()) == []
+    assert by_ordinal(found.old_sets(np.array([0]))) == []
+
+
+def test_nothing_changed() -> None:
+    found = apply(FragmentCounts("counts"), {})
+    assert by_ordinal(found.crossings()) == []
+    assert by_ordinal(found.old_sets(np.array([0, 1]))) == []
+
+
+def test_the_last_fragment_does_not_spill_into_the_next_group() -> None:
+    counts = FragmentCounts("counts")
+    apply(counts, {(0, LAST): 1, (1, 0): 1})
+    found = apply(counts, {})
+    assert by_ordinal(found.old_sets(np.array([0, 1]))) == [(0, LAST, 1), (1, 0, 1)]
+
+
+def test_a_count_below_zero_stops() -> None:
+    counts = FragmentCounts("counts")
+    apply(counts, {(1, 7): 1})
+    with pytest.raises(CountBelowZeroError):
+        apply(counts, {(1, 7): -2})
+    apply(counts, {(1, 7): -1})
+    with pytest.raises(CountBelowZeroError):
+        apply(counts, {(1, 0): -1})

@@ -1,0 +1,134 @@
+"""Tags expand to signed pairs that sum up to the rows' whole sets."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from impctl.data.vector import Ints
+from impctl.engine.tags import GroupTags, Pairs, RowTags
+
+Sets = list[set[int]]
+Signed = dict[tuple[int, int], int]
+
+
+@dataclass
+class Remembered:
+    """Old and new sets of groups, spelled out; counts the old sets that were asked for."""
+
+    old: Sets
+    new: Sets
+    asked: list[int] = field(default_factory=list)
+
+    def crossings(self) -> Pairs:
+        found = [
+            (group, fragment, sign)
+            for group, (before, after) in enumerate(zip(self.old, self.new, strict=True))
+            for sign, moved in ((1, after - before), (-1, before - after))
+            for fragment in moved
+        ]
+        return pairs_of(found)
+
+    def old_sets(self, ordinals: Ints) -> Pairs:
+        self.asked += ordinals.tolist()
+        return pairs_of(
+            [(i, f, 1) for i, group in enumerate(ordinals.tolist()) for f in self.old[group]]
+        )
+
+
+def pairs_of(rows: list[tuple[int, int, int]]) -> Pairs:
+    table = np.array(rows, dtype=np.int64).reshape(-1, 3)
+    return Pairs(table[:, 0], table[:, 1], table[:, 2])
+
+
+def summed(pairs: Pairs) -> Signed:
+    assert len(pairs.slots) == len(pairs.fragments) == len(pairs.weights)
+    total: Counter[tuple[int, int]] = Counter()
+    columns = pairs.slots.tolist(), pairs.fragments.tolist(), pairs.weights.tolist()
+    for slot, fragment, weight in zip(*columns, strict=True):
+        total[slot, fragment] += weight
+    return {key: weight for key, weight in total.items() if weight}
+
+
+@dataclass(frozen=True)
+class Case:
+    old: Sets
+    new: Sets
+    rows: list[tuple[int, bool, int, int]]
+    """(group, whether its new set, slot, weight)"""
+
+    @property
+    def tags(self) -> GroupTags:
+        return GroupTags(
+            Remembered(self.old, self.new),
+            np.array([row[0] for row in self.rows], dtype=np.int64),
+            np.array([row[1] for row in self.rows], dtype=np.bool_),
+        )
+
+    def expected(self) -> Signed:
+        total: Counter[tuple[int, int]] = Counter()
+        for group, is_new, slot, weight in self.rows:
+            for fragment in (self.new if is_new else self.old)[group]:
+                total[slot, fragment] += weight
+        return {key: weight for key, weight in total.items() if weight}
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> Case:
+    groups = draw(st.integers(1, 5))
+    sets = st.lists(st.sets(st.integers(0, 6)), min_size=groups, max_size=groups)
+    row = st.tuples(
+        st.integers(0, groups - 1), st.booleans(), st.integers(0, 3), st.integers(-2, 2)
+    )
+    return Case(draw(sets), draw(sets), draw(st.lists(row, max_size=12)))
+
+
+def expanded(tags: GroupTags | RowTags, rows: list[tuple[int, bool, int, int]]) -> Signed:
+    slots = np.array([row[2] for row in rows], dtype=np.int64)
+    weights = np.array([row[3] for row in rows], dtype=np.int64)
+    return summed(tags.expand(slots, weights))
+
+
+@given(cases())
+def test_groups_expand_to_their_old_and_new_sets(case: Case) -> None:
+    assert expanded(case.tags, case.rows) == case.expected()
+
+
+@given(cases(), st.data())
+def test_taking_rows_takes_their_tags(case: Case, data: st.DataObject) -> None:
+    everything = range(len(case.rows))
+    chosen = data.draw(st.lists(st.sampled_from(everything))) if case.rows else []
+    part = Case(case.old, case.new, [case.rows[row] for row in chosen])
+    taken = case.tags.take(np.array(chosen, dtype=np.int64))
+    assert len(taken) == len(chosen)
+    assert expanded(taken, part.rows) == part.expected()
+
+
+@given(cases())
+def test_a_group_that_stays_is_never_spelled_out(case: Case) -> None:
+    """Old row out, new row in, same slot: only what crossed zero is looked at."""
+    source = Remembered(case.old, case.new)
+    groups = np.arange(len(case.old), dtype=np.int64)
+    tags = GroupTags(source, np.tile(groups, 2), np.repeat([False, True], len(groups)))
+    weights = np.repeat(np.array([-1, 1]), len(groups))
+    found = tags.expand(np.zeros(2 * len(groups), dtype=np.int64), weights)
+    assert source.asked == []
+    assert len(found.slots) == sum(len(a ^ b) for a, b in zip(case.old, case.new, strict=True))
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 3), st.integers(-2, 2)), max_size=12))
+def test_rows_expand_to_their_one_fragment(rows: list[tuple[int, int, int]]) -> None:
+    tags = RowTags(np.array([fragment for fragment, _, _ in rows], dtype=np.int32))
+    slots = np.array([slot for _, slot, _ in rows], dtype=np.int64)
+    weights = np.array([weight for _, _, weight in rows], dtype=np.int64)
+    found = tags.expand(slots, weights)
+    assert found.fragments.dtype == np.int64
+    total: Counter[tuple[int, int]] = Counter()
+    for fragment, slot, weight in rows:
+        total[slot, fragment] += weight
+    assert summed(found) == {key: weight for key, weight in total.items() if weight}
+    assert tags.take(np.arange(len(rows))[::-1]).fragments.tolist() == [f for f, _, _ in rows][::-1]

@@ -1,0 +1,86 @@
+"""Sums in two words against Python's integers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from impctl.engine.wide import add, grouped_sums, unwiden, widen
+from impctl.errors import EvaluationError
+
+LIMIT = 2**127
+HARD = [0, -1, 1, 2**63 - 1, 2**63, -(2**63), -(2**63) - 1, 2**64 - 1, 2**64, -(2**64), LIMIT - 1]
+NUMBERS = st.one_of(st.sampled_from([*HARD, -LIMIT]), st.integers(-LIMIT, LIMIT - 1))
+
+
+def column(values: list[int]) -> Any:
+    """As the engine holds them: int64 where all fit."""
+    narrow = all(-(2**63) <= value < 2**63 for value in values)
+    return np.array(values, dtype=np.int64 if narrow else object)
+
+
+@given(st.lists(NUMBERS, max_size=8))
+def test_widened_and_back(values: list[int]) -> None:
+    high, low = widen(column(values))
+    assert (high.dtype, low.dtype) == (np.int64, np.uint64)
+    assert [int(h) * 2**64 + int(w) for h, w in zip(high, low, strict=True)] == values
+    found = unwiden(high, low)
+    assert found.tolist() == values
+    assert found.dtype == column(values).dtype
+
+
+@given(st.lists(st.tuples(NUMBERS, NUMBERS), min_size=1, max_size=8))
+def test_sums_carry(pairs: list[tuple[int, int]]) -> None:
+    pairs = [(a, b) for a, b in pairs if -LIMIT <= a + b < LIMIT]
+    left, right = column([a for a, _ in pairs]), column([b for _, b in pairs])
+    found = unwiden(*add(*widen(left), *widen(right)))
+    assert found.tolist() == [a + b for a, b in pairs]
+
+
+@given(st.lists(st.integers(-(2**120), 2**120), min_size=1, max_size=30))
+def test_what_comes_and_goes_leaves_nothing(values: list[int]) -> None:
+    total = widen(np.zeros(1, dtype=np.int64))
+    for value in [*values, *(-value for value in reversed(values))]:
+        total = add(*total, *widen(column([value])))
+    assert unwiden(*total).tolist() == [0]
+
+
+@pytest.mark.parametrize("value", [LIMIT, -LIMIT - 1, 10**60])
+def test_what_does_not_fit_is_refused(value: int) -> None:
+    with pytest.raises(EvaluationError) as caught:
+        widen(np.array([0, value], dtype=object))
+    assert caught.value.code == "arithmetic_overflow"
+
+
+@st.composite
+def groups(draw: st.DrawFn) -> tuple[list[int], list[int], list[int], list[int]]:
+    sizes = draw(st.lists(st.integers(1, 4), min_size=1, max_size=5))
+    rows = sum(sizes)
+    big = draw(st.sampled_from([10, 2**40, 2**63, 10**38]))
+    values = draw(st.lists(st.integers(-big, big - 1), min_size=rows, max_size=rows))
+    weights = draw(st.lists(st.integers(-3, 3), min_size=rows, max_size=rows))
+    return sizes, values, weights, list(draw(st.permutations(range(rows))))
+
+
+@given(groups())
+def test_sums_of_groups_are_exact(case: tuple[list[int], ...]) -> None:
+    sizes, values, weights, order = case
+    starts = np.cumsum([0, *sizes[:-1]])
+    found = grouped_sums(column(values), np.array(weights), np.array(order), starts)
+    expected = [
+        sum(values[row] * weights[row] for row in order[start : start + size])
+        for start, size in zip(starts.tolist(), sizes, strict=True)
+    ]
+    assert found.tolist() == expected
+
+
+def test_int64_is_left_before_it_wraps() -> None:
+    values = np.full(4, 2**62, dtype=np.int64)
+    everything = np.arange(4), np.zeros(1, dtype=np.int64)
+    assert grouped_sums(values, np.ones(4, dtype=np.int64), *everything).tolist() == [2**64]
+    lowest = np.array([-(2**63)])
+    assert grouped_sums(lowest, np.array([-1]), np.arange(1), np.zeros(1, int)).tolist() == [2**63]
