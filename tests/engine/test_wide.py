@@ -26,7 +26,8 @@ def column(values: list[int]) -> Any:
 @given(st.lists(NUMBERS, max_size=8))
 def test_widened_and_back(values: list[int]) -> None:
     high, low = widen(column(values))
-    assert (high.dtype, low.dtype) == (np.int64, np.uint64)
+    assert high.dtype == np.int64
+    assert low.dtype == np.uint64
     assert [int(h) * 2**64 + int(w) for h, w in zip(high, low, strict=True)] == values
     found = unwiden(high, low)
     assert found.tolist() == values
