@@ -1,0 +1,305 @@
+"""The evaluator against the row-by-row reference, and what must and must not fail.
+
+Whether both are Spark's is `test_in_spark.py`'s question; this one is fast.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from impctl.data.schema import DOUBLE
+from impctl.data.vector import Vector, from_arrow
+from impctl.errors import EvaluationError
+from impctl.expr.evaluate import evaluate, truth
+from impctl.expr.nodes import Expr
+from impctl.expr.support import find_blocker
+from impctl.expr.truth import Truth
+from impctl.plan.nodes import Project
+from impctl.plan.parse import parse_query
+from tests.expr.test_in_spark import EXPRESSIONS, SCHEMA, rows, value_at
+from tests.support.reference_expr import ReferenceFailure, Value, value_of
+
+MORE = [
+    "i + l", "l - 3", "i * 2", "-d", "-i % 7", "d / 2", "d % 1.5", "m + n", "m - 0.01", "n * 0",
+    "CAST(d AS DOUBLE)", "CAST(f AS DOUBLE) > 0", "CAST(m AS BIGINT)", "CAST(b AS DOUBLE)",
+    "CAST(NULL AS INT)", "CAST(NULL AS STRING)", "NOT (d > e)", "NOT (s = 'a')",
+    "i > 0 AND l > 0 AND d > 0", "i > 0 OR l > 0 OR d > 0", "(i > 0 OR d > 0) AND NOT b",
+    "i NOT IN (1, 7)", "i IN (1, l)", "s NOT IN ('a', 'B')", "s NOT LIKE 'a%'",
+    "s LIKE '%'", "i NOT BETWEEN 0 AND 7", "d BETWEEN e AND 2", "s BETWEEN 'A' AND 'b'",
+    "i <=> l", "b <=> true", "s <=> NULLIF(s, 'a')", "m <=> n",
+    "CASE WHEN i > 2 THEN 1 END", "CASE i WHEN 1 THEN 'one' WHEN 7 THEN 'seven' ELSE s END",
+    "CASE WHEN i IS NULL THEN d ELSE e END", "CASE WHEN d > e THEN m ELSE n END",
+    "COALESCE(NULLIF(i, 7), l, 0)", "COALESCE(d, e)", "COALESCE(NULLIF(s, ''), 'z')",
+    "NULLIF(d, e)", "NULLIF(m, 1.25)", "IF(b, i, l)", "IF(NULL, 1, 2)",
+    "abs(i % 5) + abs(m)", "m = 1.25 AND i > 0",
+    "t BETWEEN DATE '1969-12-27' AND DATE '1970-01-03'",
+    "d = d", "d <> d", "n > m", "l < n", "m >= i", "i = d", "1 + 1", "'a' < 'b'", "true AND NULL",
+]  # fmt: skip
+
+
+def expression(sql: str) -> Expr:
+    query = parse_query(f"SELECT {sql} AS x FROM t", {"t": SCHEMA})
+    assert isinstance(query.root, Project)
+    expr = query.root.outputs[0].expr
+    assert find_blocker(expr) is None, find_blocker(expr)
+    return expr
+
+
+TABLE = rows()
+COLUMNS = {f"t#1.{c.name}": from_arrow(TABLE[c.name], c.type) for c in SCHEMA}
+
+
+def plain_rows(columns: Mapping[str, Vector], length: int) -> list[dict[str, Value]]:
+    """The columns as rows of Python values."""
+    return [
+        {name: value_at(vector, row) for name, vector in columns.items()} for row in range(length)
+    ]
+
+
+def shown(value: Any) -> Any:
+    if isinstance(value, float):
+        return "NaN" if math.isnan(value) else value + 0.0
+    return str(value) if isinstance(value, Decimal) else value
+
+
+def near(found: Any, expected: Any, bound: float) -> bool:
+    if bound and isinstance(found, float) and isinstance(expected, float):
+        return abs(found - expected) <= bound
+    return bool(shown(found) == shown(expected)) and type(found) is type(expected)
+
+
+def outcomes(found: Truth, row: int) -> set[bool | None]:
+    flags = (found.may_true[row], found.may_false[row], found.may_null[row])
+    return {o for o, is_set in zip((True, False, None), flags, strict=True) if is_set}
+
+
+# The reference evaluates both sides of AND; guards have tests of their own below.
+UNGUARDED = [sql for sql in [*EXPRESSIONS, *MORE] if sql != "i <> 0 AND 10 / i > 2"]
+
+
+@pytest.mark.parametrize("sql", UNGUARDED)
+def test_agrees_with_the_reference(sql: str) -> None:
+    """Row by row where Spark has a value; where some row fails, the rest and the failure."""
+    expr = expression(sql)
+    checked = 0
+    failing = False
+    for row, values in enumerate(plain_rows(COLUMNS, len(TABLE))):
+        one = {name: vector.take(np.array([row])) for name, vector in COLUMNS.items()}
+        try:
+            expected = value_of(expr, values)
+        except ReferenceFailure:
+            failing = True
+            with pytest.raises(EvaluationError):
+                evaluate(expr, one, 1)
+            continue
+        check_value(evaluate(expr, one, 1), 0, expected)
+        checked += 1
+    assert checked > 0
+    if failing:
+        with pytest.raises(EvaluationError):
+            evaluate(expr, COLUMNS, len(TABLE))
+        return
+    whole = evaluate(expr, COLUMNS, len(TABLE))
+    for row, values in enumerate(plain_rows(COLUMNS, len(TABLE))):
+        check_value(whole, row, value_of(expr, values))
+
+
+def check_value(vector: Vector, row: int, expected: Value) -> None:
+    bound = 0.0 if vector.error is None else float(vector.error[row])
+    found = value_at(vector, row)
+    assert near(found, expected, bound), (row, found, expected)
+
+
+@pytest.mark.parametrize("sql", [*EXPRESSIONS, *MORE])
+def test_no_rows_are_no_failure(sql: str) -> None:
+    nothing = np.zeros(0, dtype=np.int64)
+    columns = {name: vector.take(nothing) for name, vector in COLUMNS.items()}
+    assert len(evaluate(expression(sql), columns, 0)) == 0
+
+
+@pytest.mark.parametrize("sql", [sql for sql in MORE if " AND " in sql or " OR " in sql])
+def test_truth_has_the_references_outcome(sql: str) -> None:
+    expr = expression(sql)
+    found = truth(expr, COLUMNS, len(TABLE))
+    for row, values in enumerate(plain_rows(COLUMNS, len(TABLE))):
+        assert value_of(expr, values) in outcomes(found, row)
+
+
+def columns(**given: list[Any]) -> dict[str, Vector]:
+    """Columns of the catalog's types; named columns only."""
+    fields = {column.name: column for column in SCHEMA}
+    kinds = {name: TABLE.schema.field(name).type for name in given}
+    return {
+        f"t#1.{name}": from_arrow(pa.array(values, kinds[name]), fields[name].type)
+        for name, values in given.items()
+    }
+
+
+def values(sql: str, **given: list[Any]) -> list[Any]:
+    length = len(next(iter(given.values())))
+    vector = evaluate(expression(sql), columns(**given), length)
+    return [value_at(vector, row) for row in range(length)]
+
+
+@pytest.mark.parametrize(
+    ("sql", "expected"),
+    [
+        ("i <> 0 AND 10 / i > 2", [False, True, None, False]),
+        ("i = 0 OR 10 / i > 2", [True, True, None, False]),
+        ("i <> 0 AND (10 / i > 2 OR 10 % i = 1)", [False, True, None, False]),
+        ("i <> 0 AND i IS NOT NULL AND 10 / i > 2", [False, True, False, False]),
+        ("NOT (i = 0 OR 10 / i <= 2)", [False, True, None, False]),
+        ("CASE WHEN i = 0 THEN -1 ELSE 10 div i END", [-1, 10, None, 2]),
+        ("CASE WHEN i = 0 THEN 0 WHEN 10 / i > 2 THEN 1 ELSE 2 END", [0, 1, 2, 2]),
+        ("IF(i = 0, NULL, 10 % i)", [None, 0, None, 0]),
+        ("COALESCE(NULLIF(i, 5), 10 div (i - 1))", [0, 1, None, 2]),
+        ("COALESCE(CASE WHEN i = 0 THEN 7 END, 10 div i)", [7, 10, None, 2]),
+    ],
+)
+def test_rows_that_are_not_reached_do_not_fail(sql: str, expected: list[Any]) -> None:
+    assert values(sql, i=[0, 1, None, 5]) == expected
+
+
+def test_guards_against_overflow_and_casts() -> None:
+    most = 2**31 - 1
+    assert values("i < 2147483647 AND i + 1 > 0", i=[most, 1, None]) == [False, True, None]
+    assert values("l < 1000 AND CAST(l AS INT) > 5", l=[2**40, 7, None]) == [False, True, None]
+    assert values("IF(l > -9223372036854775807, -l, 0)", l=[-(2**63), 5]) == [0, -5]
+    assert values("IF(i > 0, abs(i), 0)", i=[-(2**31), 5]) == [0, 5]
+
+
+@pytest.mark.parametrize(
+    ("sql", "given"),
+    [
+        ("10 / i > 2 AND i <> 0", {"i": [0]}),
+        ("10 / i > 2 OR i = 0", {"i": [0]}),
+        ("i IS NULL OR 10 / i > 2", {"i": [None, 0]}),
+        ("CASE WHEN 10 / i > 2 THEN 1 ELSE 0 END", {"i": [0]}),
+        ("COALESCE(10 div i, 1)", {"i": [None, 0]}),
+        ("i div 0", {"i": [1]}),
+        ("l % 0", {"l": [1]}),
+        ("d / 0", {"d": [1.0]}),
+        ("m / 0", {"m": [Decimal(1)]}),
+        ("m % 0.0", {"m": [Decimal(1)]}),
+        ("d % 0", {"d": [math.nan]}),
+    ],
+)
+def test_division_by_zero_fails(sql: str, given: dict[str, list[Any]]) -> None:
+    with pytest.raises(EvaluationError) as caught:
+        values(sql, **given)
+    assert caught.value.code == "division_by_zero"
+
+
+@pytest.mark.parametrize(
+    ("sql", "given", "code"),
+    [
+        ("i + 1", {"i": [2**31 - 1]}, "arithmetic_overflow"),
+        ("i - 1", {"i": [-(2**31)]}, "arithmetic_overflow"),
+        ("i * 2", {"i": [2**30]}, "arithmetic_overflow"),
+        ("l + 1", {"l": [2**63 - 1]}, "arithmetic_overflow"),
+        ("l * l", {"l": [2**32]}, "arithmetic_overflow"),
+        ("l div -1", {"l": [-(2**63)]}, "arithmetic_overflow"),
+        ("-i", {"i": [-(2**31)]}, "arithmetic_overflow"),
+        ("-l", {"l": [-(2**63)]}, "arithmetic_overflow"),
+        ("abs(l)", {"l": [-(2**63)]}, "arithmetic_overflow"),
+        ("n * n", {"n": [Decimal("1e30")]}, "arithmetic_overflow"),
+        ("CAST(l AS INT)", {"l": [2**31]}, None),
+        ("CAST(i AS TINYINT)", {"i": [128]}, None),
+        ("CAST(m AS DECIMAL(3,2))", {"m": [Decimal("10.00")]}, None),
+        ("CAST(d AS INT)", {"d": [math.nan]}, "cast_overflow"),
+        ("CAST(d AS BIGINT)", {"d": [2.0**63]}, "cast_overflow"),
+    ],
+)
+def test_overflow_fails(sql: str, given: dict[str, list[Any]], code: str | None) -> None:
+    with pytest.raises(EvaluationError) as caught:
+        values(sql, **given)
+    assert code is None or caught.value.code == code
+
+
+@pytest.mark.parametrize(
+    ("sql", "given", "expected"),
+    [
+        ("i + 1", {"i": [2**31 - 2]}, 2**31 - 1),
+        ("l * 1", {"l": [-(2**63)]}, -(2**63)),
+        ("l % -1", {"l": [-(2**63)]}, 0),
+        ("l % 3", {"l": [-7]}, -1),
+        ("l div 3", {"l": [-7]}, -2),
+        ("CAST(d AS BIGINT)", {"d": [-(2.0**63)]}, -(2**63)),
+        ("CAST(d AS INT)", {"d": [-1.9]}, -1),
+    ],
+)
+def test_at_the_edge(sql: str, given: dict[str, list[Any]], expected: Any) -> None:
+    assert values(sql, **given) == [expected]
+
+
+def test_null_beside_zero_and_overflow_is_null() -> None:
+    given = {"i": [None, 2**31 - 1], "l": [0, None]}
+    assert values("i div l", **given) == [None, None]
+    assert values("i % l", **given) == [None, None]
+    assert values("i + l", **given) == [None, None]
+    assert values("i / l > 1", **given) == [None, None]
+
+
+NEAR = {
+    "t#1.d": Vector(
+        DOUBLE,
+        np.array([1.0, 1.0, 1.0, 5.0, 1.0]),
+        np.array([True, True, True, True, False]),
+        np.array([0.0, 0.1, 0.1, 0.1, 0.1]),
+    ),
+    "t#1.e": Vector(DOUBLE, np.array([1.0, 1.05, 1.0, 1.0, 1.0])),
+    "t#1.i": columns(i=[1, 0, 1, None, None])["t#1.i"],
+}
+BOTH = {True, False}
+
+
+@pytest.mark.parametrize("operator", ["=", "<>", "<", "<=", ">", ">="])
+def test_what_is_too_close_to_call_may_go_either_way(operator: str) -> None:
+    found = truth(expression(f"d {operator} e"), NEAR, 5)
+    is_equal = operator in ("=", "<=", ">=")
+    is_greater = operator in ("<>", ">", ">=")
+    assert [outcomes(found, row) for row in range(5)] == [
+        {is_equal}, BOTH, BOTH, {is_greater}, {None},
+    ]  # fmt: skip
+    turned = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}.get(operator, operator)
+    swapped = truth(expression(f"e {turned} d"), NEAR, 5)
+    assert [outcomes(swapped, row) for row in range(5)] == [outcomes(found, r) for r in range(5)]
+
+
+@pytest.mark.parametrize(
+    ("sql", "expected"),
+    [
+        ("d > e AND i = 1", [{False}, {False}, BOTH, {None}, {None}]),
+        ("i = 1 AND d > e", [{False}, {False}, BOTH, {None}, {None}]),
+        ("d > e OR i = 1", [{True}, BOTH, {True}, {True}, {None}]),
+        ("NOT (d > e)", [{True}, BOTH, BOTH, {False}, {None}]),
+        ("d > e AND i IS NULL", [{False}, {False}, {False}, {True}, {None}]),
+        ("d > e OR d <= e", [{True}, BOTH, BOTH, {True}, {None}]),
+        ("d + 1 > e + 1", [{False}, BOTH, BOTH, {True}, {None}]),
+        ("i = 1 AND d * 2 > e * 2", [{False}, {False}, BOTH, {None}, {None}]),
+        ("-d < -e", [{False}, BOTH, BOTH, {True}, {None}]),
+        ("d IS NULL", [{False}, {False}, {False}, {False}, {True}]),
+    ],
+)
+def test_unsure_outcomes_combine(sql: str, expected: list[set[bool | None]]) -> None:
+    found = truth(expression(sql), NEAR, 5)
+    assert [outcomes(found, row) for row in range(5)] == expected
+
+
+def test_an_unsure_left_side_reaches_the_right_one() -> None:
+    """Spark may take either way, so the row's failure is ours too."""
+    with pytest.raises(EvaluationError):
+        truth(expression("d > e AND 10 / i > 2"), NEAR, 5)
+
+
+def test_dividing_by_what_may_be_zero_fails() -> None:
+    unsure = {"t#1.d": Vector(DOUBLE, np.array([1e-20]), None, np.array([1e-16]))}
+    with pytest.raises(EvaluationError):
+        evaluate(expression("1 / d"), unsure, 1)
