@@ -1,0 +1,74 @@
+"""Repeats, medians and spread."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from types import SimpleNamespace
+
+import pytest
+
+from impctl.bench import clock
+from impctl.bench.clock import median_of, milliseconds, spread
+
+
+def ticking(monkeypatch: pytest.MonkeyPatch, *durations: float) -> None:
+    """A clock on which the calls take these many seconds, one after the other."""
+
+    def readings() -> Iterator[float]:
+        now = 100.0
+        for duration in durations:
+            yield now
+            now += duration
+            yield now
+
+    found = readings()
+    monkeypatch.setattr(clock, "time", SimpleNamespace(perf_counter=lambda: next(found)))
+
+
+def test_a_call_is_really_made_and_measured() -> None:
+    calls: list[int] = []
+
+    def work() -> None:
+        calls.append(1)
+        time.sleep(0.01)
+
+    assert 10 <= milliseconds(work) < 5000
+    assert calls == [1]
+
+
+def test_seconds_become_milliseconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    ticking(monkeypatch, 0.25)
+    assert milliseconds(lambda: None) == pytest.approx(250)
+
+
+@pytest.mark.parametrize(
+    ("durations", "expected"), [((3, 1, 2), 2000), ((1, 2, 3, 100), 2500), ((5,), 5000)]
+)
+def test_the_median_counts(
+    durations: tuple[float, ...], expected: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ticking(monkeypatch, *durations)
+    assert median_of(lambda: None, len(durations)) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("warm_up", [0, 1, 3])
+def test_warm_up_runs_but_is_not_measured(warm_up: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    ticking(monkeypatch, 1, 1)
+    calls: list[int] = []
+    assert median_of(lambda: calls.append(1), 2, warm_up=warm_up) == pytest.approx(1000)
+    assert len(calls) == warm_up + 2
+
+
+def test_a_failing_call_is_not_a_measurement() -> None:
+    def work() -> None:
+        raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no"):
+        median_of(work, 3)
+
+
+def test_spread() -> None:
+    assert spread([7.0]) == 0
+    assert spread([10.0, 12.0, 9.0]) == pytest.approx(0.3)
+    assert spread([0.0, 0.0]) == 0
