@@ -1,0 +1,139 @@
+"""Exact, touch or recapture, and what is said to stand in the way of better."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from impctl.data.schema import INTEGER, STRING
+from impctl.maintain.way import Mode, Way, choose_way
+from impctl.plan.nodes import Project, scans_of
+from impctl.plan.rules import apply_rules
+from impctl.plan.safety import check_safety
+from impctl.sketch.partition import RangePartition
+from tests.plan.catalogs import read
+
+EXACT = "every operator is maintained incrementally"
+KEYED = "; the sketch is keyed, so changed rows' fragments are added"
+PARTITIONS = {
+    "brand": RangePartition("sales", "brand", STRING, ("g", "p")),
+    "price": RangePartition("sales", "price", INTEGER, (100, 1000)),
+}
+
+
+def way_of(sql: str, attribute: str = "brand") -> Way:
+    """As the program asks: by the plan without output columns, under the whole plan's verdict."""
+    query = read(sql)
+    whole, core = apply_rules(query.root), apply_rules(Project(query.root, ()))
+    sketched = {s.access: attribute for s in scans_of(whole) if s.table == "sales"}
+    verdict = check_safety(replace(query, root=whole), sketched, [])
+    assert verdict.safe, verdict.reason
+    partitions = dict.fromkeys(sketched, PARTITIONS[attribute])
+    inner = check_safety(replace(query, root=core), sketched, verdict.assumptions)
+    return choose_way(core, verdict, inner, partitions)
+
+
+def marked(sql: str, way: Way) -> str | None:
+    """The part of the text that is blamed."""
+    return None if way.span is None else sql[way.span.start : way.span.end]
+
+
+@pytest.mark.parametrize(
+    ("sql", "attribute"),
+    [
+        ("SELECT brand, price FROM sales WHERE price > 3", "brand"),
+        ("SELECT brand, price FROM sales WHERE price > 3", "price"),
+        ("SELECT brand, SUM(price) FROM sales GROUP BY brand HAVING COUNT(*) > 2", "brand"),
+        ("SELECT brand, AVG(rate) AS r FROM sales GROUP BY brand HAVING AVG(rate) > 2", "brand"),
+        ("SELECT brand, SUM(cost) AS c FROM sales GROUP BY brand HAVING SUM(cost) > 2", "brand"),
+    ],
+)
+def test_exact(sql: str, attribute: str) -> None:
+    way = way_of(sql, attribute)
+    assert (way.mode, way.reason, way.span) == (Mode.EXACT, EXACT, None)
+    assert way.compiled is not None
+    assert list(way.compiled.scan.partitions) == [PARTITIONS[attribute]]
+
+
+def test_what_is_only_put_out_stands_in_nobodys_way() -> None:
+    way = way_of("SELECT brand, MIN(price) FROM sales GROUP BY brand HAVING COUNT(*) > 2")
+    assert way.mode is Mode.EXACT
+
+
+@pytest.mark.parametrize(
+    ("sql", "reason", "part"),
+    [
+        (
+            "SELECT brand FROM sales GROUP BY brand HAVING MIN(price) > 2",
+            "MIN is not maintained by the engine yet",
+            "MIN(price)",
+        ),
+        (
+            "SELECT brand FROM sales GROUP BY brand HAVING COUNT(DISTINCT price) > 2",
+            "COUNT(DISTINCT) is not maintained by the engine yet",
+            "COUNT(DISTINCT price)",
+        ),
+        (
+            "SELECT brand FROM sales WHERE upper(brand) = 'A'",
+            "function `upper` is left to Spark",
+            "upper(brand)",
+        ),
+        (
+            "SELECT DISTINCT brand FROM sales",
+            "DISTINCT is not maintained by the engine yet",
+            "brand",
+        ),
+    ],
+)
+def test_touch_where_the_sketch_is_keyed(sql: str, reason: str, part: str) -> None:
+    way = way_of(sql)
+    assert (way.mode, way.reason, way.compiled) == (Mode.TOUCH, reason + KEYED, None)
+    assert marked(sql, way) == part
+
+
+@pytest.mark.parametrize(
+    ("sql", "reason", "part"),
+    [
+        (
+            "SELECT price FROM sales GROUP BY price HAVING MAX(numSold) > 2",
+            "MAX is not maintained by the engine yet",
+            "MAX(numSold)",
+        ),
+        (
+            "SELECT brand FROM sales ORDER BY price LIMIT 3",
+            "LIMIT is not maintained by the engine yet",
+            "price",
+        ),
+        (
+            "SELECT s.brand FROM sales s JOIN stock t ON s.brand = t.brand",
+            "inner join is not maintained by the engine yet",
+            "stock t ON s.brand = t.brand",
+        ),
+    ],
+)
+def test_recapture_where_it_is_not(sql: str, reason: str, part: str) -> None:
+    way = way_of(sql)
+    assert (way.mode, way.reason, way.compiled) == (Mode.RECAPTURE, reason, None)
+    assert marked(sql, way) == part
+
+
+def test_the_same_obstacle_with_another_attribute() -> None:
+    sql = "SELECT price FROM sales GROUP BY price HAVING MAX(numSold) > 2"
+    assert way_of(sql, "price").mode is Mode.TOUCH
+    assert way_of(sql, "brand").mode is Mode.RECAPTURE
+
+
+def test_touch_is_for_one_table_only() -> None:
+    """Rows of the other table may bring old rows into the answer (pbds.md 7.8)."""
+    keyed = "SELECT s.brand FROM sales s JOIN stock t ON s.brand = t.brand GROUP BY s.brand"
+    assert way_of(keyed).mode is Mode.RECAPTURE
+
+
+def test_no_sketch_no_way() -> None:
+    query = read("SELECT brand FROM sales")
+    core = apply_rules(Project(query.root, ()))
+    verdict = check_safety(query, {}, [])
+    way = choose_way(core, verdict, verdict, {})
+    assert way.reason.startswith("the table has no sketch to maintain")
+    assert way.mode is not Mode.EXACT
