@@ -39,12 +39,16 @@ from impctl.sketch.fragments import FragmentSet
 from impctl.sketch.sketch import Comparison, compare
 from impctl.store.store import Store
 from impctl.tables.changes import read_changes
-from impctl.tables.rewind import append_rows, rewind
+from impctl.tables.rewind import append_rows, checkpoint, rewind
 from impctl.tables.rows import read_rows
+from impctl.tables.snapshot import Snapshot
 from impctl.workload.models import QuerySpec
 
 _RECAPTURES = 3
 """Recaptures timed at most: one takes as long as hundreds of maintains."""
+
+_CHECKPOINT_EVERY = 10
+"""Commits between two checkpoints of the log, as Spark's Delta writes them."""
 
 _SEED = 7
 
@@ -99,6 +103,7 @@ class _Measured:
         store = scratch.store()
         capture_query(scratch, store, self.prepared, code="asked", reason="bench")
         self.maintainer = self._maintainer(store)
+        self.ending: Snapshot | None = scratch.snapshot(self.maintainer.table)
 
     def _maintainer(self, store: Store) -> Maintainer:
         name = self.prepared.spec.name
@@ -160,15 +165,19 @@ class _Measured:
             append_rows(source.path, rows)
         else:
             rewind(source.path, source.version - 1)
+        if source.version % _CHECKPOINT_EVERY == 0:
+            checkpoint(source.path)
         # The table's writer pays for its own data: else our first sync would wait for it.
         os.sync()
         started = time.perf_counter()
-        until = self.scratch.repin(table).version
+        source = self.scratch.advance(table)
+        until = source.version
         need = self.maintainer.need(until, per_version=False)
         changes = read_changes(
-            self.scratch.source(table), need.since, until, need.columns, table_id=need.table_id
+            source, need.since, until, need.columns, table_id=need.table_id, known=self.ending
         )
-        snapshot = self.scratch.snapshot(table)
+        self.ending = changes.ending
+        assert self.ending is not None
         read_ms = (time.perf_counter() - started) * 1000
         if changes.rows != len(rows):
             raise RecaptureNeededError(
@@ -179,7 +188,7 @@ class _Measured:
         done = self.maintainer.step(
             changes,
             until,
-            snapshot=snapshot,
+            snapshot=self.ending,
             marks=commit_marks(self.scratch, {table: until}),
             read_ms=read_ms,
             reason_code="bench",

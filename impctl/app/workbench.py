@@ -20,7 +20,7 @@ from impctl.app.reporter import Reporter, SilentReporter
 from impctl.app.settings import Settings, lock_timeout_of, policy_of, spark_of, store_of
 from impctl.errors import UsageError
 from impctl.store.store import Store
-from impctl.tables.source import DeltaSource, open_source
+from impctl.tables.source import DeltaSource, advance, open_source
 from impctl.workload.load import load_spark_profile, load_workload
 from impctl.workload.models import Policy, QuerySpec, SparkSpec, Workload
 
@@ -57,6 +57,11 @@ class Workbench:
         """Open the table again, after this process itself has changed it."""
         self._sources.pop(table, None)
         return self.source(table)
+
+    def advance(self, table: TableName) -> DeltaSource:
+        """Pin a table that only this process writes at its newest version."""
+        self._sources[table] = advance(self.source(table))
+        return self._sources[table]
 
     def snapshot(self, table: TableName, version: int | None = None) -> Snapshot:
         """The table's snapshot at a version (default: the pinned one)."""

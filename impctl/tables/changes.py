@@ -9,7 +9,7 @@ Out of scope: operators over changes (`engine`).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -41,6 +41,8 @@ class Changes:
     """`change_feed`, `file_diff`, or `none` when the versions are the same."""
     commit_versions: npt.NDArray[np.int64] | None = None
     """Version of each row's commit, where asked for and known (change feed only)."""
+    ending: Snapshot | None = None
+    """The columns at the end of the range; its files may still be those of the start."""
 
     @property
     def rows(self) -> int:
@@ -55,29 +57,41 @@ def read_changes(
     *,
     table_id: str | None = None,
     with_versions: bool = False,
+    known: Snapshot | None = None,
 ) -> Changes:
     """The change from version `since` to version `until`, exactly `columns` in this order.
 
-    `table_id` is the identity the table had when `since` was read. Raises TableRecreatedError,
+    `known` is the snapshot of `since` if it is at hand: a process that goes on from change to
+    change then reads no snapshot at all, as long as no commit touches the metadata. `table_id` is
+    the identity the table had when `since` was read. Raises TableRecreatedError,
     SchemaChangedError, HistoryGoneError or TableError rather than answer wrongly.
     """
     _check_identity(source, since, until, table_id)
-    after = source.snapshot(until)
+    commits = None if since == until else read_commits(source, since, until)
+    if known is not None and not (known.version == since and known.table_id == source.table_id):
+        known = None
+    is_same = known is not None and commits is not None and not commits.may_change_metadata
+    after = _moved(known, until) if known is not None and is_same else source.snapshot(until)
     wanted = tuple(after.readable(name).name for name in columns)
     if since == until:
         return _nothing(after, wanted)
-    commits = read_commits(source, since, until)
     before = None
     if commits is None or commits.may_change_metadata:
-        before = source.snapshot(since)
+        before = source.snapshot(since) if known is None else known
         if before.table_id != after.table_id:
             raise _recreated(source)
         check_same_columns(before, after, wanted)
     feed = _from_change_feed(source, since, after, before, commits, wanted, with_versions)
     if feed is not None:
-        return Changes(feed.table, feed.weights, "change_feed", feed.versions)
-    diff = read_file_diff(source.snapshot(since) if before is None else before, after, wanted)
-    return Changes(diff.table, diff.weights, "file_diff")
+        return Changes(feed.table, feed.weights, "change_feed", feed.versions, after)
+    whole = source.snapshot(until)
+    diff = read_file_diff(source.snapshot(since) if before is None else before, whole, wanted)
+    return Changes(diff.table, diff.weights, "file_diff", ending=whole)
+
+
+def _moved(known: Snapshot, until: TableVersion) -> Snapshot:
+    """The columns of a snapshot at a later version that has the same ones."""
+    return replace(known, version=until)
 
 
 def check_same_columns(before: Snapshot, after: Snapshot, columns: Sequence[ColumnName]) -> None:

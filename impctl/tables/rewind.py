@@ -27,6 +27,17 @@ def append_rows(path: str, rows: pa.Table, options: Mapping[str, str] | None = N
         raise StorageError(f"Appending to the clone failed: {failure_text(error)}") from error
 
 
+def checkpoint(path: str) -> None:
+    """Write a checkpoint of the log, as other writers do every few commits."""
+    try:
+        DeltaTable(path).create_checkpoint()
+    except READ_FAILURES as error:
+        raise StorageError(
+            f"Writing a checkpoint of the clone failed: {failure_text(error)}",
+            hint="check that the folder of the table can be written",
+        ) from error
+
+
 def rewind(path: str, version: TableVersion) -> None:
     """Commit the table as it was at `version`."""
     try:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from urllib.parse import unquote
 
 from deltalake import DeltaTable
@@ -85,6 +85,18 @@ def open_source(
 def refresh(source: DeltaSource) -> DeltaSource:
     """The same table, pinned at the version that is newest now."""
     return open_source(source.name, source.path, source.storage_options)
+
+
+def advance(source: DeltaSource) -> DeltaSource:
+    """The same table, pinned anew at its newest version, by reading only what was added to its log.
+
+    Only where nobody can have put another table in its place, and with `source` not used any more.
+    """
+    try:
+        source.delta.update_incremental()
+    except READ_FAILURES as error:
+        raise _open_failure(source.name, source.path, error) from error
+    return replace(source, version=source.delta.version())
 
 
 def oldest_version(source: DeltaSource) -> TableVersion | None:
