@@ -109,7 +109,7 @@ class _Measured:
         name = self.prepared.spec.name
         stored = store.load(name)
         assert stored is not None
-        self.verdict, self.partitions = restored_verdict(self.prepared, stored)
+        self.verdict, self.partitions = restored_verdict(self.scratch, self.prepared, stored)
         way = chosen_way(self.prepared, self.verdict, self.partitions)
         if way.mode is Mode.RECAPTURE:
             raise UnsupportedError(

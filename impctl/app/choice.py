@@ -9,7 +9,7 @@ Out of scope: the safety rules (`plan.safety`, `plan.choose`), making ranges (`a
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from impctl.aliases import AccessId, ColumnName, TableName
 from impctl.app.facts import facts_of
@@ -48,7 +48,7 @@ class Chosen:
 
 def choose(bench: Workbench, prepared: PreparedQuery) -> Chosen:
     """The sketches to capture; UnsafeSketchError says why none, or why not the one asked for."""
-    query = replace(prepared.query, root=prepared.root)
+    query = prepared.planned
     facts = facts_of(bench, prepared.scans)
     try:
         choice = choose_attributes(
@@ -67,7 +67,7 @@ def choose(bench: Workbench, prepared: PreparedQuery) -> Chosen:
 
 def judge_candidates(bench: Workbench, prepared: PreparedQuery) -> tuple[CandidateEntry, ...]:
     """Every candidate judged for itself: what `explain` shows where nothing can be chosen."""
-    query = replace(prepared.query, root=prepared.root)
+    query = prepared.planned
     facts = facts_of(bench, prepared.scans)
     columns = _candidates(bench, prepared)
     for table, name in _wanted(bench, prepared).items():

@@ -9,25 +9,70 @@ Out of scope: what facts imply (`plan.safety`).
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from decimal import Decimal
 
 import numpy as np
 import pyarrow as pa
 
-from impctl.aliases import ColumnName, TableName
+from impctl.aliases import AttributeId, ColumnName, TableName
 from impctl.app.workbench import Workbench
 from impctl.data.schema import Column
 from impctl.data.vector import Ints, from_arrow
-from impctl.errors import AssumptionBrokenError
+from impctl.errors import AssumptionBrokenError, ImpctlError
+from impctl.expr.nodes import ColumnRef, Compare, CompareOp, Expr, Literal, conjuncts
 from impctl.plan.facts import Fact, FactKind, FactSource
-from impctl.plan.nodes import Scan
+from impctl.plan.nodes import Scan, Select, nodes_of, scans_of
+from impctl.plan.parse import parse_query
 from impctl.store.records import Assumption
 from impctl.tables.snapshot import Snapshot
 from impctl.tables.statistics import column_statistics
 
 
+def constraint_facts(bench: Workbench, scans: Iterable[Scan]) -> tuple[Fact, ...]:
+    """What the tables themselves refuse to break, at the pinned versions: NOT NULL and CHECK."""
+    found: dict[Fact, None] = {}
+    for table in dict.fromkeys(scan.table for scan in scans):
+        snapshot = bench.snapshot(table)
+        for column in snapshot.not_null:
+            found[Fact(table, column, FactKind.NOT_NULL, FactSource.CONSTRAINT)] = None
+        for text in snapshot.constraints:
+            found.update(dict.fromkeys(_facts_of_check(snapshot, table, text)))
+    return tuple(found)
+
+
+def _facts_of_check(snapshot: Snapshot, table: TableName, text: str) -> Iterator[Fact]:
+    """Signs that a CHECK condition gives columns; nothing from one that impctl cannot read."""
+    name = table.replace("`", "``")
+    try:
+        query = parse_query(f"SELECT * FROM `{name}` WHERE {text}", {table: snapshot.schema})
+    except ImpctlError:
+        return
+    names = {a.id: a.name for scan in scans_of(query.root) for a in scan.attributes}
+    for node in nodes_of(query.root):
+        for part in conjuncts(node.predicate) if isinstance(node, Select) else ():
+            found = _sign_of(part)
+            if found is not None:
+                yield Fact(table, names[found[0]], found[1], FactSource.CONSTRAINT)
+
+
+def _sign_of(part: Expr) -> tuple[AttributeId, FactKind] | None:
+    """The column and sign of a condition such as `x >= 0`."""
+    if not (isinstance(part, Compare) and isinstance(part.left, ColumnRef)):
+        return None
+    if not (isinstance(part.right, Literal) and part.right.type.is_numeric):
+        return None
+    limit = Decimal(str(part.right.value))
+    if part.op in (CompareOp.GREATER, CompareOp.GREATER_EQUAL) and limit >= 0:
+        return part.left.id, FactKind.NONNEGATIVE
+    if part.op in (CompareOp.LESS, CompareOp.LESS_EQUAL) and limit <= 0:
+        return part.left.id, FactKind.NONPOSITIVE
+    return None
+
+
 def facts_of(bench: Workbench, scans: Iterable[Scan]) -> tuple[Fact, ...]:
     """What is known of the columns that a query reads, at the pinned versions."""
-    found: dict[Fact, None] = {}
+    scans = tuple(scans)
+    found: dict[Fact, None] = dict.fromkeys(constraint_facts(bench, scans))
     for scan in scans:
         snapshot = bench.snapshot(scan.table)
         for attribute in scan.attributes:
@@ -38,8 +83,6 @@ def facts_of(bench: Workbench, scans: Iterable[Scan]) -> tuple[Fact, ...]:
 
 
 def _facts(snapshot: Snapshot, table: TableName, column: Column) -> Iterator[Fact]:
-    if column.name in snapshot.not_null:
-        yield Fact(table, column.name, FactKind.NOT_NULL, FactSource.CONSTRAINT)
     if not column.type.is_numeric:
         return
     statistics = column_statistics(snapshot, column.name)
@@ -49,9 +92,9 @@ def _facts(snapshot: Snapshot, table: TableName, column: Column) -> Iterator[Fac
     # Statistics of floating columns leave NaN out: they bound neither side of such a column.
     if column.type.is_fractional:
         return
-    if statistics.minimum is not None and statistics.minimum >= 0:  # type: ignore[operator]
+    if statistics.minimum is not None and statistics.minimum >= 0:  # type: ignore[operator]  # numeric columns only
         yield Fact(table, column.name, FactKind.NONNEGATIVE, source)
-    if statistics.maximum is not None and statistics.maximum <= 0:  # type: ignore[operator]
+    if statistics.maximum is not None and statistics.maximum <= 0:  # type: ignore[operator]  # numeric columns only
         yield Fact(table, column.name, FactKind.NONPOSITIVE, source)
 
 

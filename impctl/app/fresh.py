@@ -50,7 +50,7 @@ def fresh(bench: Workbench, query: str | None) -> Fresh:
             hint="run the command again",
         )
     prepared = prepare(bench, spec)
-    restored_verdict(prepared, stored)
+    restored_verdict(bench, prepared, stored)
     first = outcome.results[0]
     assert isinstance(first, MaintainResult)
     return Fresh(prepared, stored, first, outcome.warnings)

@@ -16,6 +16,7 @@ from impctl.aliases import ColumnName, TableName
 from impctl.app.workbench import Workbench
 from impctl.data.schema import INTEGRAL, Column, Kind
 from impctl.errors import UsageError
+from impctl.expr.numbers import INTEGRAL_BITS
 from impctl.sketch.equidepth import equidepth_boundaries
 from impctl.sketch.partition import BoundaryValue, RangePartition
 from impctl.tables.sample import sample_values
@@ -26,7 +27,9 @@ DEFAULT_FRAGMENTS = 1000
 
 SAMPLE_ROWS = 100_000
 _SEED = 20_220_117
-_EXACT_DIGITS = 100
+_EXACT_DIGITS = 500
+_LARGEST_EXPONENT = 400
+"""Beyond the range of every column type; keeps absurd numbers from being written out."""
 _EPOCH = date(1970, 1, 1)
 _PARTITIONABLE = INTEGRAL | {
     Kind.FLOAT,
@@ -46,8 +49,7 @@ def is_partitionable(column: Column) -> bool:
 
 def candidates(bench: Workbench, table: TableName) -> tuple[ColumnName, ...]:
     """Columns the file names as candidates for a table, spelled as in the schema."""
-    schema = bench.snapshot(table).schema
-    return tuple(_column(bench, part).name for part in _specs(bench, table) if schema is not None)
+    return tuple(_column(bench, part).name for part in _specs(bench, table))
 
 
 def _specs(bench: Workbench, table: TableName) -> Sequence[PartitionSpec]:
@@ -116,16 +118,31 @@ def _converted(value: BoundaryLiteral, column: Column) -> BoundaryValue | None:
         return _microseconds(value)
     if isinstance(value, date | bool):
         return None
+    return _number(value, column)
+
+
+def _number(value: int | float | str, column: Column) -> BoundaryValue | None:
+    """A number that the column's type can hold, exactly; None otherwise."""
     try:
         exact = Decimal(str(value))
     except InvalidOperation:
         return None
+    if not exact.is_finite() or abs(exact.adjusted()) > _LARGEST_EXPONENT:
+        return None
+    kind = column.type.kind
     if kind in (Kind.FLOAT, Kind.DOUBLE):
-        return float(exact)
+        # The nearest double, as the file's own numbers are read; digits it drops are refused.
+        return float(exact) if Decimal(repr(float(exact))) == exact else None
     # Python's default context would round to 28 digits.
     with localcontext(prec=_EXACT_DIGITS):
         scaled = exact.scaleb(column.type.scale)
-        return int(scaled) if scaled == scaled.to_integral_value() else None
+        if scaled != scaled.to_integral_value():
+            return None
+    bits = INTEGRAL_BITS.get(kind)
+    limit = 10**column.type.precision if bits is None else 1 << (bits - 1)
+    whole = int(scaled)
+    fits = -limit <= whole < limit if bits is not None else abs(whole) < limit
+    return whole if fits else None
 
 
 def _days(value: BoundaryLiteral) -> int | None:

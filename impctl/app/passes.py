@@ -9,7 +9,6 @@ Out of scope: the SQL (`capture`), the state (`maintain.initial`).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from impctl.aliases import AccessId, ColumnName, TableName, TableVersion
@@ -105,5 +104,5 @@ def recaptured(
             names.append(partitions[scan.access].attribute)
         columns = list(dict.fromkeys(names))
         frames[scan.access] = snapshot_frame(bench.spark(), snapshot, columns)
-    query = replace(prepared.query, root=prepared.root)
+    query = prepared.planned
     return capture_sketches(bench.spark(), query, verdict, partitions, frames, versions=at)

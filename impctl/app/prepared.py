@@ -7,7 +7,7 @@ Out of scope: choosing a sketch (`app.choice`).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from impctl.aliases import TableName
 from impctl.app.isolated import located
@@ -34,6 +34,11 @@ class PreparedQuery:
     query: Query
     root: Plan
     core: Plan
+
+    @property
+    def planned(self) -> Query:
+        """The query with the plan after the rules."""
+        return replace(self.query, root=self.root)
 
     @property
     def scans(self) -> tuple[Scan, ...]:

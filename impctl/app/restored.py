@@ -11,7 +11,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from impctl.aliases import AccessId
+from impctl.app.facts import constraint_facts
 from impctl.app.prepared import PreparedQuery
+from impctl.app.workbench import Workbench
 from impctl.errors import RecaptureNeededError
 from impctl.maintain.way import Way, choose_way
 from impctl.plan.facts import Fact, FactKind, FactSource
@@ -32,15 +34,19 @@ def chosen_way(
 
 
 def restored_verdict(
-    prepared: PreparedQuery, stored: StoredQuery
+    bench: Workbench, prepared: PreparedQuery, stored: StoredQuery
 ) -> tuple[Verdict, Mapping[AccessId, RangePartition]]:
     """Verdict and partitions by access; RecaptureNeededError where it is no longer safe."""
     partitions = {sketch.access: sketch.partition for sketch in stored.sketches}
     sketched = {sketch.access: sketch.attribute for sketch in stored.sketches}
     facts = [
-        Fact(a.table, a.column, FactKind(a.kind), FactSource(a.source)) for a in stored.assumptions
+        *constraint_facts(bench, prepared.scans),
+        *(
+            Fact(a.table, a.column, FactKind(a.kind), FactSource(a.source))
+            for a in stored.assumptions
+        ),
     ]
-    query = replace(prepared.query, root=prepared.root)
+    query = prepared.planned
     verdict = check_safety(query, sketched, facts)
     if not verdict.safe:
         raise RecaptureNeededError(

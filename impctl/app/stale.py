@@ -85,7 +85,7 @@ class StaleRun:
 
     def _maintainer(self, spec: QuerySpec, stored: StoredQuery) -> Maintainer:
         prepared = prepare(self.bench, spec)
-        verdict, partitions = restored_verdict(prepared, stored)
+        verdict, partitions = restored_verdict(self.bench, prepared, stored)
         way = chosen_way(prepared, verdict, partitions)
         meta = StateMeta.read(stored.query, stored.state_meta)
         if way.mode.value != stored.mode or meta.circuit != circuit_id(prepared.core):

@@ -110,9 +110,9 @@ def from_arrow(array: pa.Array | pa.ChunkedArray, kind: SqlType) -> Vector:
     if kind.kind in _TEXTUAL:
         return Vector(kind, _textual(array, kind), valid)
     if kind.kind is Kind.NULL or pa.types.is_null(array.type):
-        return Vector(
-            kind, np.zeros(len(array), dtype=np.int64), np.zeros(len(array), dtype=np.bool_)
-        )
+        dtype = np.float64 if kind.is_fractional else np.int64
+        values = np.zeros(len(array), dtype=np.bool_ if kind.kind is Kind.BOOLEAN else dtype)
+        return Vector(kind, values, np.zeros(len(array), dtype=np.bool_))
     if kind.kind in _INT_LIKE:
         return Vector(kind, _integers(array, kind), valid)
     if kind.kind is Kind.BOOLEAN:

@@ -22,7 +22,9 @@ from impctl.data.vector import Ints, Vector
 from impctl.engine.runs import Run, find_in, from_table, merge_runs
 
 _RUNS_PER_TIER = 4
+"""Runs of one size class before they are merged; also how much larger the next class is."""
 _SMALLEST_TIER = 64
+"""Rows below which all runs count as equally small: less than a page is not worth ordering."""
 
 
 @dataclass(frozen=True, slots=True)

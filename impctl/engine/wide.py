@@ -26,20 +26,27 @@ def widen(values: Any) -> tuple[Ints, Words]:
         return values >> 63, values.view(np.uint64)
     for value in values:
         if not -_LIMIT <= value < _LIMIT:
-            raise EvaluationError(
-                "A sum does not fit 38 digits",
-                code="arithmetic_overflow",
-                hint="Spark's SUM fails on such a group too; filter or scale the values",
-            )
+            raise _too_wide()
     high = np.array([int(value) >> 64 for value in values], dtype=np.int64)
     low = np.array([int(value) & _LOW for value in values], dtype=np.uint64)
     return high, low
 
 
 def add(high: Ints, low: Words, other_high: Ints, other_low: Words) -> tuple[Ints, Words]:
-    """Column-wise sum with carry."""
+    """Column-wise sum with carry; EvaluationError where it leaves 128 bits."""
     total = low + other_low
-    return high + other_high + (total < low).astype(np.int64), total
+    sums = high + other_high + (total < low).astype(np.int64)
+    if bool((((high < 0) == (other_high < 0)) & ((sums < 0) != (high < 0))).any()):
+        raise _too_wide()
+    return sums, total
+
+
+def _too_wide() -> EvaluationError:
+    return EvaluationError(
+        "A sum does not fit 38 digits",
+        code="arithmetic_overflow",
+        hint="Spark's SUM fails on such a group too; filter or scale the values",
+    )
 
 
 def unwiden(high: Ints, low: Words) -> Any:

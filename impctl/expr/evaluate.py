@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from impctl.aliases import AttributeId
 from impctl.data.schema import BOOLEAN, DOUBLE, Kind, SqlType
-from impctl.data.vector import INT64_MAX, Bools, Vector
+from impctl.data.vector import INT64_MAX, INT64_MIN, Bools, Vector
 from impctl.errors import EvaluationError
 from impctl.expr.cast import cast
 from impctl.expr.compare import compare, like
@@ -149,7 +149,7 @@ def _literal(expr: Literal, length: int) -> Vector:
         shown = float(np.float32(number)) if kind.kind is Kind.FLOAT else number
         return Vector(kind, np.full(length, shown))
     whole = unscaled(value, kind)
-    dtype: Any = np.int64 if abs(whole) <= INT64_MAX else object
+    dtype: Any = np.int64 if INT64_MIN <= whole <= INT64_MAX else object
     return Vector(kind, np.full(length, whole, dtype=dtype))
 
 

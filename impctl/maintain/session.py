@@ -81,9 +81,6 @@ class MaintainedQuery:
         for arrangement in self.circuit.arrangements():
             arrangement.saved()
 
-    def state_rows(self) -> int:
-        return sum(arrangement.rows for arrangement in self.circuit.arrangements())
-
     def state_bytes(self) -> int:
         """Bytes of keyed state held."""
         return sum(arrangement.bytes_held for arrangement in self.circuit.arrangements())

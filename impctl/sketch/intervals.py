@@ -49,9 +49,9 @@ def range_filter(
     limit: int = MAX_INTERVALS,
     rows: Sequence[int] | None = None,
 ) -> RangeFilter:
-    """The filter for a sketch; gaps with the fewest rows are closed first until `limit` are left.
+    """The filter for a sketch; the smallest gaps are closed first until `limit` are left.
 
-    `rows` are rows per fragment where known; otherwise every fragment weighs the same.
+    A gap is as large as its rows where `rows` per fragment are given, else as its fragments.
     """
     runs = _runs([f for f in fragments.ids if f != partition.null_fragment])
     gaps = [

@@ -92,3 +92,11 @@ def test_groups_are_compared_with_their_own_sums() -> None:
     assert same_rows(left, right)
     right[3] = (right[3][0], 100.0)
     assert not same_rows(left, right)
+
+
+def test_near_doubles_find_their_partners() -> None:
+    close = 1.0000001 * (1 + 1e-15)
+    assert same_rows([(1.0000001,), (1.0000002,)], [(1.0000002,), (close,)])
+    assert same_rows([(0.0,), (0.05,)], [(7e-17,), (0.05,)])
+    assert same_rows([(1.0, 5.0), (1.0 + 1e-15, 2.0)], [(1.0, 2.0), (1.0, 5.0)])
+    assert not same_rows([(1.0, 5.0), (1.0, 2.0)], [(1.0, 2.0), (1.0, 2.0)])

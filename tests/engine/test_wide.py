@@ -85,3 +85,13 @@ def test_int64_is_left_before_it_wraps() -> None:
     assert grouped_sums(values, np.ones(4, dtype=np.int64), *everything).tolist() == [2**64]
     lowest = np.array([-(2**63)])
     assert grouped_sums(lowest, np.array([-1]), np.arange(1), np.zeros(1, int)).tolist() == [2**63]
+
+
+def test_adding_past_128_bits_is_refused_not_wrapped() -> None:
+    one = widen(np.array([9 * 10**37], dtype=object))
+    other = widen(np.array([17 * 10**37], dtype=object))
+    with pytest.raises(EvaluationError, match="38 digits"):
+        add(*one, *other)
+    low = widen(np.array([-(9 * 10**37)], dtype=object))
+    with pytest.raises(EvaluationError, match="38 digits"):
+        add(*low, *widen(np.array([-(17 * 10**37)], dtype=object)))
