@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from decimal import Decimal
 
 from impctl.aliases import QueryName
 from impctl.app.answers import answer
@@ -98,10 +99,18 @@ def _by_exact_part(
     """The doubles of rows that are alike in everything else."""
     found: dict[tuple[str, ...], list[tuple[float, ...]]] = {}
     for row in rows:
-        part = tuple("double" if isinstance(cell, float) else repr(cell) for cell in row)
+        part = tuple(map(_exact_part, row))
         doubles = tuple(cell for cell in row if isinstance(cell, float))
         found.setdefault(part, []).append(doubles)
     return found
+
+
+def _exact_part(cell: Cell) -> str:
+    if isinstance(cell, float):
+        return "double"
+    if isinstance(cell, Decimal) and cell.is_finite():
+        return f"decimal {cell.as_integer_ratio()}"
+    return repr(cell)
 
 
 def _same_doubles(left: list[tuple[float, ...]], right: list[tuple[float, ...]]) -> bool:
