@@ -47,6 +47,9 @@ from impctl.workload.models import QuerySpec
 _RECAPTURES = 3
 """Recaptures timed at most: one takes as long as hundreds of maintains."""
 
+_WARM_UP = 4
+"""Runs of a query that are not counted: Spark compiles and recompiles it in the first ones."""
+
 _CHECKPOINT_EVERY = 10
 """Commits between two checkpoints of the log, as Spark's Delta writes them."""
 
@@ -207,9 +210,15 @@ class _Measured:
     def _query_times(self) -> _QueryTimes:
         versions = self.maintainer.stored.versions
         pruned = filters_of(self.scratch, self.prepared.scans, self.maintainer.stored)
-        plain = median_of(lambda: answer_table(self.scratch, self.prepared, versions), _RECAPTURES)
+        plain = median_of(
+            lambda: answer_table(self.scratch, self.prepared, versions),
+            _RECAPTURES,
+            warm_up=_WARM_UP,
+        )
         sketched = median_of(
-            lambda: answer_table(self.scratch, self.prepared, versions, pruned), _RECAPTURES
+            lambda: answer_table(self.scratch, self.prepared, versions, pruned),
+            _RECAPTURES,
+            warm_up=_WARM_UP,
         )
         return _QueryTimes(plain, sketched, self._capture_time())
 
