@@ -181,6 +181,7 @@ class _Measured:
         )
         self.ending = changes.ending
         assert self.ending is not None
+        marks = commit_marks(self.scratch, {table: until})
         read_ms = (time.perf_counter() - started) * 1000
         if changes.rows != len(rows):
             raise RecaptureNeededError(
@@ -192,7 +193,7 @@ class _Measured:
             changes,
             until,
             snapshot=self.ending,
-            marks=commit_marks(self.scratch, {table: until}),
+            marks=marks,
             read_ms=read_ms,
             reason_code="bench",
             reason="bench",
