@@ -149,7 +149,7 @@ def _stored_sketches(
     partitions: Mapping[AccessId, RangePartition],
     found: Mapping[AccessId, FragmentSet],
 ) -> tuple[StoredSketch, ...]:
-    tables = {scan.access: scan.table for scan in prepared.scans}
+    tables = prepared.table_of
     return tuple(
         StoredSketch(access, tables[access], partition.attribute, partition, found[access])
         for access, partition in partitions.items()
@@ -207,7 +207,7 @@ def _foreseen(bench: Workbench, spec: QuerySpec) -> CaptureResult:
     chosen = choose(bench, prepared)
     partitions = chosen.partitions(bench, prepared)
     way = chosen_way(prepared, chosen.verdict, partitions)
-    tables = {scan.access: scan.table for scan in prepared.scans}
+    tables = prepared.table_of
     return CaptureResult(
         spec.name,
         "none",

@@ -37,7 +37,7 @@ class Chosen:
         self, bench: Workbench, prepared: PreparedQuery
     ) -> dict[AccessId, RangePartition]:
         """The partition of every sketched access; one per table and attribute."""
-        tables = {scan.access: scan.table for scan in prepared.scans}
+        tables = prepared.table_of
         made: dict[tuple[TableName, ColumnName], RangePartition] = {}
         for access, column in self.sketched.items():
             key = (tables[access], column)
@@ -135,7 +135,7 @@ def _wanted(bench: Workbench, prepared: PreparedQuery) -> dict[TableName, Column
 
 
 def _entries(choice: Choice, prepared: PreparedQuery) -> tuple[CandidateEntry, ...]:
-    tables = {scan.access: scan.table for scan in prepared.scans}
+    tables = prepared.table_of
     return tuple(
         CandidateEntry(tables[c.access], c.column, c.safe, c.chosen, c.reason)
         for c in choice.considered

@@ -30,22 +30,32 @@ def maintain(
     """Maintain the queries named (default: all); one result per query and table."""
     specs = bench.queries(queries)
     size = DEFAULT_BATCH_ROWS if batch_rows is None else batch_rows
-    if bench.settings.dry_run or _all_current(bench, specs):
+    if bench.settings.dry_run:
         return _maintained(bench, bench.reading_store(), specs, size)
+    current = _all_current(bench, specs)
+    if current is not None:
+        return Outcome(tuple(current))
     with bench.writing("maintain") as store:
         return _maintained(bench, store, specs, size)
 
 
-def _all_current(bench: Workbench, specs: Sequence[QuerySpec]) -> bool:
-    """Whether nothing has to be written, so that a reader need not wait for another writer."""
+def _all_current(bench: Workbench, specs: Sequence[QuerySpec]) -> list[MaintainResult] | None:
+    """The results where nothing has to be written, so that a reader need not wait for a writer.
+
+    None where something has to be done, or said, for some query.
+    """
     store = bench.reading_store()
+    results: list[MaintainResult] = []
     try:
-        return all(
-            _has_nothing_to_do(bench, spec, stored_query(bench, store, spec)) for spec in specs
-        )
+        for spec in specs:
+            stored = stored_query(bench, store, spec)
+            if not _has_nothing_to_do(bench, spec, stored):
+                return None
+            results += _unchanged(stored)
     except ImpctlError:
         # Some query cannot even be looked at: the run says so for that query alone.
-        return False
+        return None
+    return results
 
 
 def _maintained(

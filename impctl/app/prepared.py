@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from impctl.aliases import TableName
+from impctl.aliases import AccessId, TableName
 from impctl.app.isolated import located
 from impctl.app.workbench import Workbench
 from impctl.data.schema import Schema
@@ -48,6 +48,11 @@ class PreparedQuery:
     @property
     def tables(self) -> tuple[TableName, ...]:
         return tuple(dict.fromkeys(scan.table for scan in self.scans))
+
+    @property
+    def table_of(self) -> Mapping[AccessId, TableName]:
+        """The table that each access reads."""
+        return {scan.access: scan.table for scan in self.scans}
 
     def place(self, span: Span | None) -> Location | None:
         """Where a part of the SQL text stands in the workload file."""

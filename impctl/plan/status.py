@@ -79,11 +79,6 @@ def equal_columns(attributes: tuple[Attribute, ...], signs: KnownSigns) -> Colum
     return Columns({attribute.id: Relation.EQUAL for attribute in attributes}, signs)
 
 
-def contained(state: NodeState) -> NodeState:
-    """The same rows, known only as contained."""
-    return replace(state, status=Status.CONTAINED, keys={})
-
-
 def with_equalities(state: NodeState, predicate: Expr | None) -> NodeState:
     """KEYED: columns that the predicate equates with a key are keys too."""
     if state.status is not Status.KEYED or predicate is None:

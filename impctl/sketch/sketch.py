@@ -1,4 +1,4 @@
-"""A sketch: which fragments of one table access a query needs, and how two sketches compare.
+"""How two sketches over one partition compare.
 
 Law: `covers` is the promise (a sketch may be too large, never too small); slack is the excess.
 Out of scope: how a sketch is found (`capture`) or kept (`store`).
@@ -8,19 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from impctl.aliases import AccessId, TableVersion
 from impctl.sketch.fragments import FragmentSet
-from impctl.sketch.partition import RangePartition
-
-
-@dataclass(frozen=True, slots=True)
-class Sketch:
-    """Fragments of `partition` that the access `access` needs at `version` of its table."""
-
-    access: AccessId
-    partition: RangePartition
-    fragments: FragmentSet
-    version: TableVersion
 
 
 @dataclass(frozen=True, slots=True)
