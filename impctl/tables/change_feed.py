@@ -8,12 +8,11 @@ Out of scope: whether the feed may be used for a range (`tables.changes`).
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 from urllib.parse import unquote
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -25,39 +24,34 @@ from impctl.tables.arrow_types import to_arrow_type
 from impctl.tables.calendars import is_hybrid
 from impctl.tables.commits import Commits
 from impctl.tables.failures import READ_FAILURES, failure_text, is_missing
+from impctl.tables.feed_files import CHANGE_TYPE, FeedRows, read_feed_files
 from impctl.tables.rows import bare_rows
 from impctl.tables.snapshot import Snapshot, null_when_empty
 from impctl.tables.source import DeltaSource
 from impctl.tables.storage import local_path, object_store
 
-_CHANGE = "_change_type"
 _VERSION = "_commit_version"
-OWN_COLUMNS = frozenset({_CHANGE, _VERSION, "_commit_timestamp"})
+OWN_COLUMNS = frozenset({CHANGE_TYPE, _VERSION, "_commit_timestamp"})
 """Columns the feed adds; a table with a column of such a name cannot be read through it."""
 _INSERTED = pa.array(["insert", "update_postimage"])
-
-
-@dataclass(frozen=True, slots=True)
-class FeedRows:
-    """Columns as asked for, a weight per row, and versions where asked for."""
-
-    table: pa.Table
-    weights: npt.NDArray[np.int64]
-    versions: npt.NDArray[np.int64] | None
 
 
 def read_change_feed(
     source: DeltaSource,
     since: TableVersion,
     after: Snapshot,
+    commits: Commits,
     columns: tuple[ColumnName, ...],
     *,
     with_versions: bool,
 ) -> FeedRows | None:
-    """The feed of the commits after `since`; None when files or commits it needs are gone."""
+    """The feed of `commits`, those after `since`; None when files or commits it needs are gone."""
+    direct = read_feed_files(commits, since, after, columns)
+    if direct is not None:
+        return direct if with_versions else replace(direct, versions=None)
     # deltalake reads these as SQL: a name that is not quoted would be folded to lower case.
     quoted = ['"' + name.replace('"', '""') + '"' for name in columns]
-    extra = [_CHANGE, _VERSION] if with_versions else [_CHANGE]
+    extra = [CHANGE_TYPE, _VERSION] if with_versions else [CHANGE_TYPE]
     try:
         found = pa.table(
             source.delta.load_cdf(
@@ -71,7 +65,7 @@ def read_change_feed(
             f"Reading the change feed of table `{source.name}` failed: {failure_text(error)}",
             hint=f"check that `{source.path}` can be read, then run the command again",
         ) from error
-    inserted = pc.is_in(found.column(_CHANGE).cast(pa.string()), value_set=_INSERTED)
+    inserted = pc.is_in(found.column(CHANGE_TYPE).cast(pa.string()), value_set=_INSERTED)
     weights = inserted.to_numpy().astype(np.int64) * 2 - 1
     arrays = []
     for name in columns:

@@ -19,8 +19,9 @@ from impctl.aliases import ColumnName, TableVersion
 from impctl.data.schema import TEMPORAL
 from impctl.errors import SchemaChangedError, TableRecreatedError
 from impctl.tables.arrow_types import arrow_type
-from impctl.tables.change_feed import OWN_COLUMNS, FeedRows, is_misread, read_change_feed
+from impctl.tables.change_feed import OWN_COLUMNS, is_misread, read_change_feed
 from impctl.tables.commits import Commits, read_commits
+from impctl.tables.feed_files import FeedRows
 from impctl.tables.file_diff import read_file_diff
 from impctl.tables.schema import TableSchema, read_schema
 from impctl.tables.snapshot import CHANGE_FEED, Snapshot
@@ -157,7 +158,7 @@ def _from_change_feed(
     kinds = {after.column(name).type.kind for name in columns}
     if kinds & TEMPORAL and is_misread(source, commits):
         return None
-    return read_change_feed(source, since, after, columns, with_versions=with_versions)
+    return read_change_feed(source, since, after, commits, columns, with_versions=with_versions)
 
 
 def _is_steady(

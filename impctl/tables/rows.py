@@ -47,7 +47,10 @@ def bare_rows(rows: int) -> pa.Table:
 
 
 class FileReader:
-    """Reads data files of one snapshot, projected on some columns."""
+    """Reads data files of one snapshot, projected on some columns.
+
+    A column that the table does not have (one of a change data file) goes by its own name.
+    """
 
     def __init__(self, snapshot: Snapshot, columns: Sequence[Column]) -> None:
         self._snapshot = snapshot
@@ -92,9 +95,9 @@ class FileReader:
             ) as parquet:
                 present = set(parquet.schema_arrow.names)
                 stored = [
-                    physical[c.name]
+                    physical.get(c.name, c.name)
                     for c in self._columns
-                    if c.name not in partitions and physical[c.name] in present
+                    if c.name not in partitions and physical.get(c.name, c.name) in present
                 ]
                 groups = range(parquet.num_row_groups)
                 chosen = groups if choose is None else choose(len(groups))
@@ -114,7 +117,7 @@ class FileReader:
     def _array(self, column: Column, data: Any, file: DataFile, rows: int) -> Any:
         if column.name in self._snapshot.partition_columns:
             return partition_literal(column, file.partition_values[column.name], rows)
-        physical = self._snapshot.columns.physical[column.name]
+        physical = self._snapshot.columns.physical.get(column.name, column.name)
         if data is None or physical not in data.column_names:
             return pa.nulls(rows, arrow_type(column.type))
         try:

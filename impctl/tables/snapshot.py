@@ -167,7 +167,7 @@ def take_snapshot(
     path = (delta.table_uri if local is None else local).rstrip("/")
     try:
         actions = pa.table(delta.get_add_actions(flatten=False))
-        uris = tuple(_file_uri(path, logged) for logged in actions.column("path").to_pylist())
+        uris = tuple(file_uri(path, logged) for logged in actions.column("path").to_pylist())
         has_vectors = "deletionVectors" in reader_features
         deletions = _deletions(pa.table(delta.deletion_vectors()), uris) if has_vectors else {}
     except READ_FAILURES as error:
@@ -236,7 +236,7 @@ def table_root(path: str) -> str:
     return path.rstrip("/") + "/"
 
 
-def _file_uri(path: str, logged: str) -> str:
+def file_uri(path: str, logged: str) -> str:
     """The file that the log names, decoded once; deltalake's own list leaves the root encoded."""
     if logged.startswith("file:"):
         return unquote(urlsplit(logged).path)

@@ -1,0 +1,125 @@
+"""The change feed, read from the files that the commits name.
+
+Law: what the Delta protocol says of one commit: where it has change data, these files are all of
+its change; else every row of an added file was inserted and every row of a removed one deleted. A
+range with a commit that is not so simple (deletion vectors without change data) or with values
+that stand in the log only (partition columns) is left to deltalake's reader as a whole.
+Why: opening these files takes a tenth of the time that reader takes.
+Out of scope: whether the feed may serve for a range at all (`tables.changes`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from impctl.aliases import ColumnName, TableVersion
+from impctl.data.schema import STRING, Column
+from impctl.errors import HistoryGoneError
+from impctl.tables.commits import Commits
+from impctl.tables.rows import FileReader, bare_rows
+from impctl.tables.snapshot import DataFile, Snapshot, file_uri, table_root
+
+CHANGE_TYPE = "_change_type"
+"""Column of a change data file that says what happened to the row."""
+
+_WEIGHTS = {"insert": 1, "update_postimage": 1, "delete": -1, "update_preimage": -1}
+
+
+@dataclass(frozen=True, slots=True)
+class FeedRows:
+    """Columns as asked for, a weight per row, and the commits' versions where asked for."""
+
+    table: pa.Table
+    weights: npt.NDArray[np.int64]
+    versions: npt.NDArray[np.int64] | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A file with changed rows; `weight` is None where its rows tell theirs."""
+
+    file: DataFile
+    weight: int | None
+    version: TableVersion
+
+
+def read_feed_files(
+    commits: Commits, since: TableVersion, after: Snapshot, columns: Sequence[ColumnName]
+) -> FeedRows | None:
+    """The rows that came and went after `since`; None where another reader has to answer."""
+    if any(name in after.partition_columns for name in columns):
+        return None
+    parts = _parts(commits, since, after.path)
+    if parts is None:
+        return None
+    wanted = [after.readable(name) for name in columns]
+    rows = FileReader(after, wanted)
+    typed = FileReader(after, [*wanted, Column(CHANGE_TYPE, STRING)])
+    tables = [rows.empty()]
+    weights = [np.zeros(0, dtype=np.int64)]
+    try:
+        for part in parts:
+            reader = typed if part.weight is None else rows
+            table = reader.read_live(part.file)
+            found = _told(table) if part.weight is None else np.full(len(table), part.weight)
+            if found is None:
+                return None
+            tables.append(table.select(columns))
+            weights.append(found)
+    except HistoryGoneError:
+        return None
+    versions = np.repeat([part.version for part in parts], [len(table) for table in weights[1:]])
+    total = np.concatenate(weights)
+    table = pa.concat_tables(tables) if columns else bare_rows(len(total))
+    return FeedRows(table, total, versions.astype(np.int64))
+
+
+def _told(table: pa.Table) -> npt.NDArray[np.int64] | None:
+    """The weights that the rows of a change data file tell; None where one tells none."""
+    kinds = pa.array(list(_WEIGHTS))
+    found = pc.index_in(table.column(CHANGE_TYPE).cast(pa.string()), value_set=kinds)
+    if found.null_count:
+        return None
+    weights: npt.NDArray[np.int64] = np.array(list(_WEIGHTS.values()), dtype=np.int64)
+    return weights[found.to_numpy()]
+
+
+def _parts(commits: Commits, since: TableVersion, path: str) -> list[_Part] | None:
+    parts: list[_Part] = []
+    for version, text in enumerate(commits.texts, start=since + 1):
+        actions = list(_actions(text))
+        if any(name == "cdc" for name, _ in actions):
+            actions = [(name, body) for name, body in actions if name == "cdc"]
+        for name, body in actions:
+            if name not in ("add", "remove", "cdc"):
+                continue
+            if name != "cdc" and not body.get("dataChange", True):
+                continue
+            if body.get("deletionVector") is not None:
+                return None
+            weight = {"add": 1, "remove": -1, "cdc": None}[name]
+            parts.append(_Part(_data_file(path, body["path"]), weight, version))
+    return parts
+
+
+def _actions(text: str) -> Iterator[tuple[str, Any]]:
+    """Name and body of every action of a commit, in its order."""
+    for line in text.splitlines():
+        if line.strip():
+            yield from json.loads(line).items()
+
+
+def _data_file(path: str, logged: str) -> DataFile:
+    uri = file_uri(path, logged)
+    root = table_root(path)
+    return DataFile(
+        uri, 0, None, {}, below_root=uri.removeprefix(root) if uri.startswith(root) else None
+    )
