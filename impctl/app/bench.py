@@ -229,9 +229,7 @@ class _Measured:
             return None
 
         def capture() -> None:
-            way = chosen_way(self.prepared, self.verdict, self.partitions)
-            assert way.compiled is not None
-            filled_circuit(self.scratch, self.prepared, way.compiled, self.partitions)
+            filled_circuit(self.scratch, self.prepared, self.verdict, self.partitions)
 
         return median_of(capture, _RECAPTURES)
 

@@ -2,7 +2,7 @@
 
 Law: the sketch covers the query's provenance at exactly the versions stored with it; sketch, state
 and versions are stored in one transaction, or the store stays as it was. Where the query can be
-maintained exactly, one Spark pass gives both sketch and state.
+maintained exactly, one pass gives both sketch and state.
 Out of scope: which attribute (`app.choice`), later changes (`app.maintain`).
 """
 
@@ -47,6 +47,7 @@ class Captured:
     assumptions: tuple[Assumption, ...]
     versions: Mapping[str, int]
     spark_ms: float
+    engine_ms: float
     commit_ms: float
     elapsed_ms: float
 
@@ -88,15 +89,18 @@ def _useless(spec: QuerySpec, captured: Captured) -> list[str]:
 def capture_query(
     bench: Workbench, store: Store, prepared: PreparedQuery, *, code: str, reason: str
 ) -> Captured:
-    """Choose, capture in Spark and store; replaces what the query had."""
+    """Choose, capture and store; replaces what the query had."""
     started = time.perf_counter()
     chosen = choose(bench, prepared)
     partitions = chosen.partitions(bench, prepared)
     way = chosen_way(prepared, chosen.verdict, partitions)
     bench.reporter.step(f"capturing {prepared.spec.name}")
-    spark_started = time.perf_counter()
-    session, found = _found(bench, prepared, chosen, partitions, way)
-    spark_ms = (time.perf_counter() - spark_started) * 1000
+    pass_started = time.perf_counter()
+    found_ = _found(bench, prepared, chosen, partitions, way)
+    session, found = found_.session, found_.fragments
+    pass_ms = (time.perf_counter() - pass_started) * 1000
+    spark_ms = pass_ms if found_.uses_spark else 0.0
+    engine_ms = 0.0 if found_.uses_spark else pass_ms
     sketches = _stored_sketches(prepared, partitions, found)
     assumptions = tuple(assumption_of(fact) for fact in chosen.verdict.assumptions)
     versions = {table: bench.source(table).version for table in prepared.tables}
@@ -107,7 +111,7 @@ def capture_query(
         started_at=time.time(),
         elapsed_ms=(time.perf_counter() - started) * 1000,
         read_ms=spark_ms,
-        engine_ms=0.0,
+        engine_ms=engine_ms,
         commit_ms=0.0,
         changes=0,
         added=sum(len(fragments) for fragments in found.values()),
@@ -125,9 +129,19 @@ def capture_query(
         assumptions,
         versions,
         spark_ms,
+        engine_ms,
         (now - commit_started) * 1000,
         (now - started) * 1000,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """The sketch of every access, the session with its state (exact mode only), who found them."""
+
+    fragments: Mapping[AccessId, FragmentSet]
+    session: MaintainedQuery | None
+    uses_spark: bool
 
 
 def _found(
@@ -136,12 +150,12 @@ def _found(
     chosen: Chosen,
     partitions: Mapping[AccessId, RangePartition],
     way: Way,
-) -> tuple[MaintainedQuery | None, Mapping[AccessId, FragmentSet]]:
-    """The session with its state (exact mode only) and the sketch of every access."""
-    if way.mode is Mode.EXACT and way.compiled is not None:
-        session = filled_circuit(bench, prepared, way.compiled, partitions)
-        return session, {access: session.fragments() for access in partitions}
-    return None, recaptured(bench, prepared, chosen.verdict, partitions)
+) -> _Found:
+    if way.mode is not Mode.EXACT:
+        return _Found(recaptured(bench, prepared, chosen.verdict, partitions), None, True)
+    filled = filled_circuit(bench, prepared, chosen.verdict, partitions)
+    fragments = filled.session.fragments()
+    return _Found(dict.fromkeys(partitions, fragments), filled.session, filled.uses_spark)
 
 
 def _stored_sketches(
@@ -219,6 +233,7 @@ def _foreseen(bench: Workbench, spec: QuerySpec) -> CaptureResult:
         way.mode.value,
         0.0,
         0.0,
+        0.0,
         chosen.candidates,
         tuple(assumption_text(assumption_of(fact)) for fact in chosen.verdict.assumptions),
     )
@@ -233,6 +248,7 @@ def _result(spec: QuerySpec, captured: Captured) -> CaptureResult:
         captured.mode.value,
         captured.elapsed_ms,
         captured.spark_ms,
+        captured.engine_ms,
         captured.candidates,
         tuple(assumption_text(assumption) for assumption in captured.assumptions),
     )

@@ -1,7 +1,8 @@
-"""The Spark passes over a snapshot: one that fills a circuit, one that finds the sketch alone.
+"""The passes over a snapshot: one that fills a circuit, one that finds the sketch alone.
 
 Law: both read exactly the versions they are given, natively from the file list. The first gives
-sketch and state; the second is the fastest capture there is for the sketch, the oracle of `verify`
+sketch and state, by the engine itself or from partial aggregates of Spark, whichever is quicker;
+the second runs in Spark, is the fastest capture there is for the sketch, the oracle of `verify`
 and the baseline of `bench`, and shares nothing with the engine but the partition.
 Out of scope: the SQL (`capture`), the state (`maintain.initial`).
 """
@@ -9,10 +10,13 @@ Out of scope: the SQL (`capture`), the state (`maintain.initial`).
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from impctl.aliases import AccessId, ColumnName, TableName, TableVersion
+from impctl.app.loading import is_loaded_here, loaded
 from impctl.app.prepared import PreparedQuery
+from impctl.app.restored import chosen_way
 from impctl.app.workbench import Workbench
 from impctl.capture.render import render_plan
 from impctl.maintain.compile import Compiled
@@ -30,13 +34,48 @@ if TYPE_CHECKING:
 _VIEW = "impctl_pass"
 
 
+@dataclass(frozen=True, slots=True)
+class Filled:
+    """A circuit that stands at the pinned version, and who filled it."""
+
+    session: MaintainedQuery
+    uses_spark: bool
+
+
 def filled_circuit(
+    bench: Workbench,
+    prepared: PreparedQuery,
+    verdict: Verdict,
+    partitions: Mapping[AccessId, RangePartition],
+) -> Filled:
+    """A session whose circuit stands at the pinned version of its table.
+
+    By the engine where that is quicker and possible; else from a pass of Spark.
+    """
+    compiled = _compiled(prepared, verdict, partitions)
+    if is_loaded_here(bench, compiled):
+        session = loaded(bench, compiled)
+        if session is not None:
+            return Filled(session, uses_spark=False)
+        # Part of the table already went through that circuit.
+        compiled = _compiled(prepared, verdict, partitions)
+    return Filled(_from_partials(bench, prepared, compiled, partitions), uses_spark=True)
+
+
+def _compiled(
+    prepared: PreparedQuery, verdict: Verdict, partitions: Mapping[AccessId, RangePartition]
+) -> Compiled:
+    compiled = chosen_way(prepared, verdict, partitions).compiled
+    assert compiled is not None
+    return compiled
+
+
+def _from_partials(
     bench: Workbench,
     prepared: PreparedQuery,
     compiled: Compiled,
     partitions: Mapping[AccessId, RangePartition],
 ) -> MaintainedQuery:
-    """A session whose circuit stands at the pinned version of its table."""
     scan = compiled.chain[0]
     assert isinstance(scan, Scan)
     partition = partitions[scan.access]

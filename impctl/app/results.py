@@ -64,6 +64,8 @@ class CaptureResult:
     mode: str
     elapsed_ms: float
     spark_ms: float
+    """Time in Spark; 0 where the engine captured by itself."""
+    engine_ms: float
     considered: tuple[CandidateEntry, ...] = ()
     assumptions: tuple[str, ...] = ()
 

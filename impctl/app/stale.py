@@ -239,7 +239,7 @@ class StaleRun:
                     changes=0,
                     elapsed_ms=elapsed,
                     read_ms=captured.spark_ms,
-                    engine_ms=0.0,
+                    engine_ms=captured.engine_ms,
                     commit_ms=captured.commit_ms,
                 )
             )

@@ -94,6 +94,11 @@ class Workbench:
         with store.lock(lock_timeout_of(self.settings), command):
             yield store
 
+    @property
+    def has_spark(self) -> bool:
+        """Whether a session was started already."""
+        return self._spark is not None
+
     def spark(self) -> SparkSession:
         """The Spark session, started on first use."""
         if self._spark is None:

@@ -58,9 +58,10 @@ class TextOutput:
             self._foreseen_capture(result)
             return
         self._say(f"{result.query}: captured {sketches_text(result.sketches)}")
+        who, took = ("engine", result.engine_ms) if result.engine_ms else ("Spark", result.spark_ms)
         self._detail(
             f"{versions_text(result.versions)}, mode {result.mode}, "
-            f"{duration_text(result.elapsed_ms)} (Spark {duration_text(result.spark_ms)})"
+            f"{duration_text(result.elapsed_ms)} ({who} {duration_text(took)})"
         )
         for assumption in result.assumptions:
             self._detail(f"rests on: {assumption}")

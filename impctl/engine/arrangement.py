@@ -119,6 +119,14 @@ class Arrangement:
             r.sequence for r in self._runs if r.sequence in self._fresh or r.sequence >= sequence
         )
 
+    def compact(self) -> None:
+        """Bring all runs into one if that is likely to make the state much smaller."""
+        if not self._runs or self.rows <= 2 * max(len(run) for run in self._runs):
+            return
+        merged = _fold(self._runs, self.key_types, self.alive, is_oldest=True)
+        self._runs = (merged,)
+        self._fresh = frozenset({merged.sequence})
+
     def changes(self) -> RunChange:
         """What changed since the last `saved`, for the checkpoint to write."""
         present = {run.sequence for run in self._runs}
@@ -180,10 +188,16 @@ def _merged(runs: tuple[Run, ...], types: Sequence[SqlType], alive: str) -> tupl
             start -= 1
         if len(runs) - start < _RUNS_PER_TIER:
             return runs
-        merged = runs[-1]
-        for index in range(len(runs) - 2, start - 1, -1):
-            merged = merge_runs(runs[index], merged, types, alive, is_oldest=index == 0)
+        merged = _fold(runs[start:], types, alive, is_oldest=start == 0)
         runs = (*runs[:start], merged)
+
+
+def _fold(runs: Sequence[Run], types: Sequence[SqlType], alive: str, *, is_oldest: bool) -> Run:
+    """One run that means all of these; `is_oldest` where no run lies below them."""
+    merged = runs[-1]
+    for index in range(len(runs) - 2, -1, -1):
+        merged = merge_runs(runs[index], merged, types, alive, is_oldest=is_oldest and index == 0)
+    return merged
 
 
 def _bytes(run: Run) -> int:

@@ -7,9 +7,10 @@ Out of scope: reading changes (`tables`), committing checkpoints (`store`), poli
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import pyarrow as pa
 
 from impctl.data.vector import Ints
@@ -18,6 +19,7 @@ from impctl.engine.operators.aggregate import Aggregate
 from impctl.engine.operators.merge import SketchDelta
 from impctl.engine.operators.select import Select
 from impctl.maintain.compile import Compiled
+from impctl.maintain.initial import start_empty
 from impctl.sketch.fragments import FragmentSet
 
 
@@ -57,6 +59,14 @@ class MaintainedQuery:
         """Maintain: one change of the table in, the change of the sketch out."""
         batch = self.compiled.scan.read(rows, weights)
         return self.circuit.step(batch)[0]
+
+    def load(self, batches: Iterable[pa.Table]) -> None:
+        """Bring a fresh circuit to where it stands over these rows, a whole table's."""
+        start_empty(self.compiled)
+        for rows in batches:
+            self.step(rows, np.ones(len(rows), dtype=np.int64))
+        for arrangement in self.circuit.arrangements():
+            arrangement.compact()
 
     def fragments(self) -> FragmentSet:
         """The sketch as it stands."""

@@ -89,7 +89,8 @@ def _told(table: pa.Table) -> npt.NDArray[np.int64] | None:
     if found.null_count:
         return None
     weights: npt.NDArray[np.int64] = np.array(list(_WEIGHTS.values()), dtype=np.int64)
-    return weights[found.to_numpy()]
+    told: npt.NDArray[np.int64] = weights[found.to_numpy()]
+    return told
 
 
 def _parts(commits: Commits, since: TableVersion, path: str) -> list[_Part] | None:

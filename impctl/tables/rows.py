@@ -8,7 +8,7 @@ Out of scope: which files may be skipped (`tables.prune`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -41,6 +41,29 @@ def read_rows(
     return pa.concat_tables([reader.empty(), *tables])
 
 
+def read_batches(
+    snapshot: Snapshot, columns: Sequence[ColumnName], rows_per_batch: int
+) -> Iterator[pa.Table]:
+    """All rows of the snapshot in batches of about so many rows, which bound the memory.
+
+    Raises as `read_rows` does.
+    """
+    reader = FileReader(snapshot, [snapshot.readable(name) for name in columns])
+    held: list[pa.Table] = []
+    for file in snapshot.files:
+        for part in reader.read_groups(file):
+            held.append(part)
+            if sum(len(table) for table in held) >= rows_per_batch:
+                yield _stacked(held, columns)
+                held = []
+    if held:
+        yield _stacked(held, columns)
+
+
+def _stacked(tables: Sequence[pa.Table], columns: Sequence[ColumnName]) -> pa.Table:
+    return pa.concat_tables(tables) if columns else bare_rows(sum(len(t) for t in tables))
+
+
 def bare_rows(rows: int) -> pa.Table:
     """So many rows without a column, which Arrow forgets when it concatenates."""
     return pa.table({"": pa.nulls(rows)}).select([])
@@ -70,6 +93,27 @@ class FileReader:
         kept = np.ones(len(table), dtype=np.bool_)
         kept[file.deleted] = False
         return table.filter(pa.array(kept))
+
+    def read_groups(self, file: DataFile) -> Iterator[pa.Table]:
+        """The rows of `file` that its deletion vector leaves, one row group after the other."""
+        start = 0
+        for group in range(self._group_count(file)):
+            table = self._read(file, lambda _, group=group: [group])  # type: ignore[misc]  # bound now
+            end = start + len(table)
+            if file.deleted is not None:
+                low, high = np.searchsorted(file.deleted, [start, end])
+                kept = np.ones(len(table), dtype=np.bool_)
+                kept[file.deleted[low:high] - start] = False
+                table = table.filter(pa.array(kept))
+            yield table
+            start = end
+
+    def _group_count(self, file: DataFile) -> int:
+        try:
+            name = file_name(file, self._filesystem)
+            return int(pq.read_metadata(name, filesystem=self._filesystem).num_row_groups)
+        except READ_FAILURES as error:
+            raise read_failure(self._snapshot, file, error) from error
 
     def read_at(self, file: DataFile, positions: Positions) -> pa.Table:
         """The rows of `file` at these positions, deleted or not."""

@@ -39,6 +39,7 @@ EXAMPLES: dict[str, Result] = {
         "exact",
         1234.5,
         900.0,
+        0.0,
         (PRICE_CHOSEN, BRAND_UNSAFE),
         ("sales.price > 0",),
     ),
