@@ -34,11 +34,11 @@ _LARGEST_LOAD_BESIDE_SPARK = 1_000_000
 def is_loaded_here(bench: Workbench, compiled: Compiled) -> bool:
     """Whether the engine is the quicker one to fill this circuit."""
     rows = bench.snapshot(_scan(compiled).table).rows
-    if rows is None:
+    if rows is None or rows > _LARGEST_LOAD:
         return False
     if bench.has_spark and _is_keyed(compiled):
         return rows <= _LARGEST_LOAD_BESIDE_SPARK
-    return rows <= _LARGEST_LOAD
+    return True
 
 
 def loaded(bench: Workbench, compiled: Compiled) -> MaintainedQuery | None:

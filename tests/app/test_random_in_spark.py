@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from deltalake import write_deltalake
 
+from impctl.app import loading
 from impctl.sketch.partition import RangePartition
 from impctl.store.store import Store
 from impctl.tables.create import create_table
@@ -124,10 +125,15 @@ def one_case(case: int, folder: Path, capsys: pytest.CaptureFixture[str]) -> str
 
 
 def test_maintained_equals_recaptured_in_spark(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], spark: Any
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    spark: Any,
 ) -> None:
     seen: dict[str, int] = {}
     for case in range(CASES):
+        # Every second one is captured from partial aggregates of Spark.
+        monkeypatch.setattr(loading, "_LARGEST_LOAD", -1 if case % 2 else 1000)
         outcome = one_case(case, tmp_path, capsys)
         seen[outcome] = seen.get(outcome, 0) + 1
     assert seen.get("exact", 0) >= CASES // 3, seen

@@ -17,7 +17,6 @@ import pytest
 from impctl.data.vector import from_arrow
 from impctl.engine.operators.merge import Merge
 from impctl.maintain.compile import BlockedError, compile_plan
-from impctl.maintain.initial import start_empty
 from impctl.maintain.session import MaintainedQuery
 from impctl.plan.nodes import Query, scans_of
 from impctl.plan.parse import parse_query
@@ -91,15 +90,16 @@ def one_case(rng: random.Random, seen: dict[str, int], label: str) -> None:
     except BlockedError:
         return
     session = MaintainedQuery(compiled)
-    start_empty(compiled)
     rows = [random_row(rng) for _ in range(rng.randint(0, 9))]
-    change, weights = list(rows), [1] * len(rows)
+    cut = rng.randint(0, len(rows))
     seen["keyed"] += bool(verdict.key_columns)
     try:
-        for _ in range(5):
+        session.load(table_of(part) for part in (rows[:cut], rows[cut:]))
+        judge(session, original, rows, partition, verdict.safe, seen, label)
+        for _ in range(4):
+            change, weights = random_change(rng, rows)
             session.step(table_of(change), np.array(weights, dtype=np.int64))
             judge(session, original, rows, partition, verdict.safe, seen, label)
-            change, weights = random_change(rng, rows)
     except ReferenceLimit:
         return
 
