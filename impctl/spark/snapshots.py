@@ -151,6 +151,9 @@ def _branch_frame(
     frame = reader.parquet(*paths)
     if branch.files[0].deleted is not None:
         frame = _without_deleted(spark, frame, branch.files)
+    elif not branch.literals and all(snapshot.columns.physical[c.name] == c.name for c in wanted):
+        # Already so; every column named once more costs calls into the JVM.
+        return frame
     return frame.select(*(_column(snapshot, branch, column) for column in wanted))
 
 
