@@ -23,7 +23,7 @@ from impctl.app.answers import answer_table
 from impctl.app.capture import capture_query
 from impctl.app.filters import filters_of
 from impctl.app.isolated import Isolated
-from impctl.app.maintainer import Maintainer, StepDone
+from impctl.app.maintainer import Maintainer, Moved, StepDone
 from impctl.app.passes import filled_circuit, recaptured
 from impctl.app.prepared import PreparedQuery, prepare
 from impctl.app.restored import chosen_way, restored_verdict
@@ -106,7 +106,9 @@ class _Measured:
         store = scratch.store()
         capture_query(scratch, store, self.prepared, code="asked", reason="bench")
         self.maintainer = self._maintainer(store)
-        self.ending: Snapshot | None = scratch.snapshot(self.maintainer.table)
+        # The changes go to the largest table: the others are looked up.
+        self.table = max(self.maintainer.tables, key=lambda t: scratch.snapshot(t).rows or 0)
+        self.ending: Snapshot = scratch.snapshot(self.table)
 
     def _maintainer(self, store: Store) -> Maintainer:
         name = self.prepared.spec.name
@@ -134,7 +136,7 @@ class _Measured:
         self.scratch.reporter.step(f"measuring {self.prepared.spec.name} with {size} changes")
         rows = self._rows_like_the_table(size)
         self._once(rows, forth=True)
-        relation = self._checked()
+        relations = self._checked()
         self._once(rows, forth=False)
         runs = [self._once(rows, forth=turn % 2 == 0) for turn in range(repeat)]
         if repeat % 2:
@@ -150,8 +152,8 @@ class _Measured:
             statistics.median(run.done.commit_ms for run in runs),
             recapture_ms,
             recapture_ms / total,
-            relation.covers,
-            relation.slack,
+            all(relation.covers for relation in relations),
+            sum(relation.slack for relation in relations),
             repeat,
             spread([run.total_ms for run in runs]),
             times.plain_ms,
@@ -162,7 +164,7 @@ class _Measured:
 
     def _once(self, rows: pa.Table, *, forth: bool) -> _Run:
         """Commit the change, then maintain: read, engine and commit."""
-        table = self.maintainer.table
+        table = self.table
         source = self.scratch.source(table)
         if forth:
             append_rows(source.path, rows)
@@ -175,13 +177,13 @@ class _Measured:
         started = time.perf_counter()
         source = self.scratch.advance(table)
         until = source.version
-        need = self.maintainer.need(until, per_version=False)
+        need = self.maintainer.need(table, until, per_version=False)
         changes = read_changes(
             source, need.since, until, need.columns, table_id=need.table_id, known=self.ending
         )
+        assert changes.ending is not None
         self.ending = changes.ending
-        assert self.ending is not None
-        marks = commit_marks(self.scratch, {table: until})
+        mark = commit_marks(self.scratch, {table: until}).get(table)
         read_ms = (time.perf_counter() - started) * 1000
         if changes.rows != len(rows):
             raise RecaptureNeededError(
@@ -189,21 +191,14 @@ class _Measured:
                 code="bench_disturbed",
                 hint="run `impctl bench` again",
             )
-        done = self.maintainer.step(
-            changes,
-            until,
-            snapshot=self.ending,
-            marks=marks,
-            read_ms=read_ms,
-            reason_code="bench",
-            reason="bench",
-        )
+        moved = {table: Moved(changes, until, self.ending, mark)}
+        done = self.maintainer.step(moved, read_ms=read_ms, reason_code="bench", reason="bench")
         return _Run(read_ms, done)
 
-    def _checked(self) -> Comparison:
+    def _checked(self) -> list[Comparison]:
+        """Every sketch against recapture."""
         accurate = self._recapture()
-        access = self.maintainer.stored.sketches[0].access
-        return compare(self.maintainer.fragments, accurate[access])
+        return [compare(held, accurate[a]) for a, held in self.maintainer.fragments.items()]
 
     def _recapture(self) -> Mapping[AccessId, FragmentSet]:
         return recaptured(self.scratch, self.prepared, self.verdict, self.partitions)
@@ -235,7 +230,7 @@ class _Measured:
 
     def _rows_like_the_table(self, size: int) -> pa.Table:
         """So many rows drawn from all over the table, file by file."""
-        snapshot = self.scratch.snapshot(self.maintainer.table)
+        snapshot = self.scratch.snapshot(self.table)
         if not snapshot.rows:
             raise UsageError(
                 f"Table `{snapshot.table}` is empty, so there are no rows to make changes from",

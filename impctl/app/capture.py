@@ -97,7 +97,7 @@ def capture_query(
     bench.reporter.step(f"capturing {prepared.spec.name}")
     pass_started = time.perf_counter()
     found_ = _found(bench, prepared, chosen, partitions, way)
-    session, found = found_.session, found_.fragments
+    session, found, way = found_.session, found_.fragments, found_.way
     pass_ms = (time.perf_counter() - pass_started) * 1000
     spark_ms = pass_ms if found_.uses_spark else 0.0
     engine_ms = 0.0 if found_.uses_spark else pass_ms
@@ -139,6 +139,7 @@ def capture_query(
 class _Found:
     """The sketch of every access, the session with its state (exact mode only), who found them."""
 
+    way: Way
     fragments: Mapping[AccessId, FragmentSet]
     session: MaintainedQuery | None
     uses_spark: bool
@@ -151,11 +152,15 @@ def _found(
     partitions: Mapping[AccessId, RangePartition],
     way: Way,
 ) -> _Found:
-    if way.mode is not Mode.EXACT:
-        return _Found(recaptured(bench, prepared, chosen.verdict, partitions), None, True)
-    filled = filled_circuit(bench, prepared, chosen.verdict, partitions)
-    fragments = filled.session.fragments()
-    return _Found(dict.fromkeys(partitions, fragments), filled.session, filled.uses_spark)
+    filled = None
+    if way.mode is Mode.EXACT:
+        filled = filled_circuit(bench, prepared, chosen.verdict, partitions)
+        if filled is None:
+            way = Way(Mode.RECAPTURE, "its state depends on a sum of doubles too close to call")
+    if filled is None:
+        found = recaptured(bench, prepared, chosen.verdict, partitions)
+        return _Found(way, found, None, True)
+    return _Found(way, filled.session.fragments(), filled.session, filled.uses_spark)
 
 
 def _stored_sketches(

@@ -13,12 +13,12 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 
 import pyarrow as pa
 
+from impctl.aliases import TableName
 from impctl.app.workbench import Workbench
 from impctl.engine.operators.aggregate import Aggregate
 from impctl.errors import EvaluationError, NotExactError, TableError
-from impctl.maintain.compile import Compiled
+from impctl.maintain.compile import Chain, Compiled
 from impctl.maintain.session import MaintainedQuery
-from impctl.plan.nodes import Scan
 from impctl.tables.rows import read_batches
 
 _BATCH_ROWS = 1_000_000
@@ -32,11 +32,13 @@ _LARGEST_LOAD_BESIDE_SPARK = 1_000_000
 
 
 def is_loaded_here(bench: Workbench, compiled: Compiled) -> bool:
-    """Whether the engine is the quicker one to fill this circuit."""
-    rows = bench.snapshot(_scan(compiled).table).rows
+    """Whether the engine is the quicker one to fill this circuit, or the only one that can."""
+    if compiled.chain is None:
+        return True
+    rows = bench.snapshot(compiled.chain.scan.table).rows
     if rows is None or rows > _LARGEST_LOAD:
         return False
-    if bench.has_spark and _is_keyed(compiled):
+    if bench.has_spark and _is_keyed(compiled, compiled.chain):
         return rows <= _LARGEST_LOAD_BESIDE_SPARK
     return True
 
@@ -48,17 +50,26 @@ def loaded(bench: Workbench, compiled: Compiled) -> MaintainedQuery | None:
     order of the batches brought about: Spark decides these. Files that are gone are told at once.
     """
     session = MaintainedQuery(compiled)
-    snapshot = bench.snapshot(_scan(compiled).table)
     try:
         with ThreadPoolExecutor(1) as reader:
-            rows = read_batches(snapshot, compiled.scan.table_columns, _BATCH_ROWS)
-            session.load(_one_ahead(rows, reader))
+            session.load(_one_ahead(_batches(bench, compiled), reader))
     except (EvaluationError, NotExactError, TableError):
         return None
     return session
 
 
-def _one_ahead(items: Iterator[pa.Table], reader: Executor) -> Iterator[pa.Table]:
+def _batches(bench: Workbench, compiled: Compiled) -> Iterator[tuple[TableName, pa.Table]]:
+    """All rows of all tables, the smaller tables first: they are what later rows look up."""
+    snapshots = [bench.snapshot(table) for table in compiled.tables]
+    for snapshot in sorted(snapshots, key=lambda found: found.rows or 0):
+        columns = compiled.columns_of(snapshot.table)
+        for rows in read_batches(snapshot, columns, _BATCH_ROWS):
+            yield snapshot.table, rows
+
+
+def _one_ahead(
+    items: Iterator[tuple[TableName, pa.Table]], reader: Executor
+) -> Iterator[tuple[TableName, pa.Table]]:
     """The items, the next one being made while one is worked on."""
     following = reader.submit(next, items, None)
     while (item := following.result()) is not None:
@@ -66,15 +77,9 @@ def _one_ahead(items: Iterator[pa.Table], reader: Executor) -> Iterator[pa.Table
         yield item
 
 
-def _scan(compiled: Compiled) -> Scan:
-    scan = compiled.chain[0]
-    assert isinstance(scan, Scan)
-    return scan
-
-
-def _is_keyed(compiled: Compiled) -> bool:
+def _is_keyed(compiled: Compiled, chain: Chain) -> bool:
     """Whether Spark would send one row per group, not one per group and fragment."""
-    if compiled.first is None:
+    if chain.first is None:
         return True
-    operator = compiled.circuit.operators[compiled.first]
+    operator = compiled.circuit.operators[chain.first]
     return isinstance(operator, Aggregate) and operator.is_keyed

@@ -1,6 +1,6 @@
-"""One stored query taken up again: its changes in, its sketch and state committed.
+"""One stored query taken up again: its changes in, its sketches and state committed.
 
-Law: a step either commits sketch, state and version together or leaves all three as they were.
+Law: a step either commits sketches, state and versions together or leaves all as they were.
 Assumptions are looked at before anything is computed. Nothing here recaptures; what cannot go on
 incrementally raises RecaptureNeededError and the policy decides (`app.maintain`).
 Out of scope: reading changes (`app.shared_changes`).
@@ -9,18 +9,18 @@ Out of scope: reading changes (`app.shared_changes`).
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from impctl.aliases import TableName, TableVersion
+from impctl.aliases import AccessId, TableName, TableVersion
 from impctl.app.facts import columns_assumed, recheck
 from impctl.app.shared_changes import Need
 from impctl.app.state_meta import StateMeta
 from impctl.data.vector import from_arrow
-from impctl.maintain.session import MaintainedQuery
+from impctl.maintain.session import MaintainedQuery, TableChange
 from impctl.maintain.way import Mode, Way
 from impctl.sketch.fragments import FragmentSet
 from impctl.store.records import MaintainCommit, RunRecord, StoredQuery
@@ -30,13 +30,23 @@ from impctl.tables.snapshot import Snapshot
 
 
 @dataclass(frozen=True, slots=True)
+class Moved:
+    """A table's change up to `until`, where it ends, and the mark of that commit."""
+
+    changes: Changes
+    until: TableVersion
+    ending: Snapshot
+    mark: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class StepDone:
-    """What one step did and cost."""
+    """What one step did and cost; fragments by access."""
 
     action: str
     versions: Mapping[TableName, TableVersion]
-    added: tuple[int, ...]
-    removed: tuple[int, ...]
+    added: Mapping[AccessId, tuple[int, ...]]
+    removed: Mapping[AccessId, tuple[int, ...]]
     changes: int
     read_ms: float
     engine_ms: float
@@ -45,7 +55,7 @@ class StepDone:
 
 
 class Maintainer:
-    """A query whose sketch of one table access is maintained exactly or by touch."""
+    """A query whose sketches are maintained exactly, or by touch where there is one table."""
 
     def __init__(self, store: Store, way: Way, stored: StoredQuery) -> None:
         self.store = store
@@ -58,19 +68,20 @@ class Maintainer:
             self._session = MaintainedQuery(way.compiled)
             runs = store.load_runs(stored.query)
             self._session.restore(runs, self.meta.counters)
-        self._fragments = stored.sketches[0].fragments
+        self._fragments = {sketch.access: sketch.fragments for sketch in stored.sketches}
 
     @property
-    def table(self) -> TableName:
-        return self.stored.pins[0].table
+    def tables(self) -> tuple[TableName, ...]:
+        """The tables the query reads."""
+        return tuple(pin.table for pin in self.stored.pins)
 
     @property
-    def version(self) -> TableVersion:
-        """The version the sketch stands at."""
-        return self.stored.pins[0].version
+    def versions(self) -> Mapping[TableName, TableVersion]:
+        """The versions the sketches stand at."""
+        return {pin.table: pin.version for pin in self.stored.pins}
 
     @property
-    def fragments(self) -> FragmentSet:
+    def fragments(self) -> Mapping[AccessId, FragmentSet]:
         return self._fragments
 
     @property
@@ -78,80 +89,98 @@ class Maintainer:
         """The circuit, in exact mode."""
         return self._session
 
-    def need(self, until: TableVersion, *, per_version: bool) -> Need:
-        """What has to be read to reach `until`."""
+    def need(self, table: TableName, until: TableVersion, *, per_version: bool) -> Need:
+        """What has to be read of a table to reach `until`."""
         if self._session is not None:
-            columns = self._session.compiled.scan.table_columns
+            columns: Sequence[str] = self._session.compiled.columns_of(table)
         else:
             columns = (self.stored.sketches[0].attribute,)
-        assumed = columns_assumed(self.stored.assumptions, self.table)
-        pin = self.stored.pins[0]
+        assumed = columns_assumed(self.stored.assumptions, table)
+        pin = next(pin for pin in self.stored.pins if pin.table == table)
         wanted = tuple(dict.fromkeys((*columns, *assumed)))
-        return Need(self.table, pin.table_id, pin.version, until, wanted, per_version)
+        return Need(table, pin.table_id, pin.version, until, wanted, per_version)
 
     def step(
         self,
-        changes: Changes,
-        until: TableVersion,
+        moved: Mapping[TableName, Moved],
         *,
-        snapshot: Snapshot,
-        marks: Mapping[TableName, str],
         read_ms: float,
         reason_code: str,
         reason: str,
     ) -> StepDone:
-        """Maintain with this change and commit; the sketch then stands at `until`.
-
-        `snapshot` is the table at the end of the run, `marks` that of its commit `until`.
-        """
+        """Maintain with these tables' changes and commit; other tables stay where they are."""
         started = time.perf_counter()
         if self.stored.assumptions:
-            recheck(self.stored.assumptions, snapshot, changes.table, changes.weights)
+            for change in moved.values():
+                changes = change.changes
+                recheck(self.stored.assumptions, change.ending, changes.table, changes.weights)
         before = self._fragments
         unsure = 0
         if self._session is not None:
             unsure_before = self._session.unsure_rows()
-            delta = self._session.step(changes.table, changes.weights)
+            deltas = self._session.step(
+                {
+                    table: TableChange(change.changes.table, change.changes.weights)
+                    for table, change in moved.items()
+                    if change.changes.rows
+                }
+            )
             after = self._session.fragments()
             unsure = self._session.unsure_rows() - unsure_before
-            added, removed = tuple(delta.added.tolist()), tuple(delta.removed.tolist())
+            added = {access: tuple(delta.added.tolist()) for access, delta in deltas.items()}
+            removed = {access: tuple(delta.removed.tolist()) for access, delta in deltas.items()}
         else:
-            after = before.union(self._touched(changes))
-            added, removed = after.minus(before).ids, ()
+            after = self._touched(moved)
+            added = {access: after[access].minus(before[access]).ids for access in after}
+            removed = {}
         engine_ms = (time.perf_counter() - started) * 1000
         done = StepDone(
             str(self.way.mode),
-            {self.table: until},
+            {**self.versions, **{table: change.until for table, change in moved.items()}},
             added,
             removed,
-            changes.rows,
+            sum(change.changes.rows for change in moved.values()),
             read_ms,
             engine_ms,
             0.0,
             unsure,
         )
-        self.meta = self.meta.model_copy(update={"marks": dict(marks)})
-        return self._commit(done, after, snapshot.schema_json, until, reason_code, reason)
+        self.meta = self.meta.model_copy(update={"marks": self._marks(moved)})
+        return self._commit(done, after, moved, reason_code, reason)
 
-    def _touched(self, changes: Changes) -> FragmentSet:
-        """Fragments of all changed rows (pbds.md 7.8, M1)."""
+    def _marks(self, moved: Mapping[TableName, Moved]) -> dict[TableName, str]:
+        """The marks of all tables' commits after the step."""
+        marks = {table: mark for table, mark in self.meta.marks.items() if table not in moved}
+        found = {table: change.mark for table, change in moved.items()}
+        return {**marks, **{table: mark for table, mark in found.items() if mark is not None}}
+
+    def _touched(self, moved: Mapping[TableName, Moved]) -> Mapping[AccessId, FragmentSet]:
+        """The sketch with the fragments of all changed rows (pbds.md 7.8, M1)."""
         sketch = self.stored.sketches[0]
-        column = from_arrow(changes.table.column(sketch.attribute), sketch.partition.type)
+        held = self._fragments[sketch.access]
+        if sketch.table not in moved:
+            return self._fragments
+        rows = moved[sketch.table].changes.table
+        column = from_arrow(rows.column(sketch.attribute), sketch.partition.type)
         mask = np.zeros(sketch.partition.size, dtype=np.bool_)
         mask[sketch.partition.fragments_of(column)] = True
-        return FragmentSet.from_mask(mask)
+        return {sketch.access: held.union(FragmentSet.from_mask(mask))}
 
     def _commit(
         self,
         done: StepDone,
-        fragments: FragmentSet,
-        schema_json: str,
-        until: TableVersion,
+        fragments: Mapping[AccessId, FragmentSet],
+        moved: Mapping[TableName, Moved],
         reason_code: str,
         reason: str,
     ) -> StepDone:
         started = time.perf_counter()
-        pin = replace(self.stored.pins[0], version=until, schema_json=schema_json)
+        pins = tuple(
+            pin
+            if (change := moved.get(pin.table)) is None
+            else replace(pin, version=change.until, schema_json=change.ending.schema_json)
+            for pin in self.stored.pins
+        )
         counters = self.meta.counters
         put: tuple[Any, ...] = ()
         drop: tuple[tuple[str, int], ...] = ()
@@ -161,23 +190,24 @@ class Maintainer:
             counters = dict(checkpoint.counters)
         unsure = self.meta.unsure + done.unsure
         meta = self.meta.model_copy(update={"counters": counters, "unsure": unsure})
-        record = _record(done, reason_code, reason)
         commit = MaintainCommit(
             query=self.stored.query,
             expected_generation=self.stored.generation,
-            pins=(pin,),
-            sketches=((self.stored.sketches[0].access, fragments),),
+            pins=pins,
+            sketches=tuple(fragments.items()),
             put_runs=put,
             drop_runs=drop,
             state_meta=meta.model_dump(),
-            record=record,
+            record=_record(done, reason_code, reason),
         )
         generation = self.store.commit_maintain(commit)
         if self._session is not None:
             self._session.saved()
-        self._fragments, self.meta = fragments, meta
-        sketch = replace(self.stored.sketches[0], fragments=fragments)
-        self.stored = replace(self.stored, pins=(pin,), sketches=(sketch,), generation=generation)
+        self._fragments, self.meta = dict(fragments), meta
+        sketches = tuple(
+            replace(sketch, fragments=fragments[sketch.access]) for sketch in self.stored.sketches
+        )
+        self.stored = replace(self.stored, pins=pins, sketches=sketches, generation=generation)
         return replace(done, commit_ms=(time.perf_counter() - started) * 1000)
 
 
@@ -193,7 +223,7 @@ def _record(done: StepDone, reason_code: str, reason: str) -> RunRecord:
         engine_ms=done.engine_ms,
         commit_ms=0.0,
         changes=done.changes,
-        added=len(done.added),
-        removed=len(done.removed),
+        added=sum(len(found) for found in done.added.values()),
+        removed=sum(len(found) for found in done.removed.values()),
         versions=dict(done.versions),
     )

@@ -47,16 +47,19 @@ def filled_circuit(
     prepared: PreparedQuery,
     verdict: Verdict,
     partitions: Mapping[AccessId, RangePartition],
-) -> Filled:
-    """A session whose circuit stands at the pinned version of its table.
+) -> Filled | None:
+    """A session whose circuit stands at the pinned versions of its tables.
 
-    By the engine where that is quicker and possible; else from a pass of Spark.
+    By the engine where that is quicker and possible; else from a pass of Spark; None where the
+    engine could not and no pass can.
     """
     compiled = _compiled(prepared, verdict, partitions)
     if is_loaded_here(bench, compiled):
         session = loaded(bench, compiled)
         if session is not None:
             return Filled(session, uses_spark=False)
+        if compiled.chain is None:
+            return None
         # Part of the table already went through that circuit.
         compiled = _compiled(prepared, verdict, partitions)
     return Filled(_from_partials(bench, prepared, compiled, partitions), uses_spark=True)
@@ -76,8 +79,8 @@ def _from_partials(
     compiled: Compiled,
     partitions: Mapping[AccessId, RangePartition],
 ) -> MaintainedQuery:
-    scan = compiled.chain[0]
-    assert isinstance(scan, Scan)
+    assert compiled.chain is not None
+    scan = compiled.chain.scan
     partition = partitions[scan.access]
     pass_ = partials(compiled)
     table = _run(bench, prepared, scan, partition, pass_)

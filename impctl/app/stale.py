@@ -8,25 +8,25 @@ Out of scope: one step of one query (`app.maintainer`), finding a sketch (`app.c
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from impctl.aliases import TableName
+from impctl.aliases import AccessId, QueryName, TableName, TableVersion
 from impctl.app.capture import capture_query
 from impctl.app.isolated import Isolated
-from impctl.app.maintainer import Maintainer, StepDone
+from impctl.app.maintainer import Maintainer, Moved, StepDone
 from impctl.app.prepared import PreparedQuery, prepare
 from impctl.app.restored import chosen_way, restored_verdict
 from impctl.app.results import Failure, MaintainResult, MaintainStep
-from impctl.app.shared_changes import SharedChanges, VersionedChange, by_version
+from impctl.app.shared_changes import Need, SharedChanges, by_version
 from impctl.app.state_meta import StateMeta, circuit_id
 from impctl.app.stored import check_definition, check_pins, commit_marks
 from impctl.app.workbench import Workbench
 from impctl.errors import PolicyRefusedError, RecaptureNeededError
 from impctl.maintain.way import Mode
-from impctl.store.records import StoredQuery
+from impctl.store.records import StoredQuery, StoredSketch
 from impctl.store.store import Store
-from impctl.tables.changes import check_same_columns
+from impctl.tables.changes import Changes, check_same_columns
 from impctl.workload.models import MaintainMode, Policy, QuerySpec
 
 
@@ -115,9 +115,16 @@ class StaleRun:
     def _announce(self, tasks: Sequence[_Task]) -> None:
         for task in tasks:
             if task.maintainer is not None:
-                until = self.bench.source(task.maintainer.table).version
-                need = task.maintainer.need(until, per_version=_is_eager(task.spec))
-                self.shared.announce([need])
+                self.shared.announce(self._needs(task, task.maintainer))
+
+    def _needs(self, task: _Task, maintainer: Maintainer) -> list[Need]:
+        """What has to be read of every table that moved on."""
+        needs = []
+        for table, version in maintainer.versions.items():
+            until = self.bench.source(table).version
+            if until != version:
+                needs.append(maintainer.need(table, until, per_version=_is_eager(task.spec)))
+        return needs
 
     def _maintained(self, task: _Task) -> list[MaintainResult]:
         policy = self.bench.policy(task.spec)
@@ -152,44 +159,42 @@ class StaleRun:
         """Exact or touch, in one step or one per batch of versions."""
         maintainer = task.maintainer
         assert maintainer is not None
-        since = {maintainer.table: maintainer.version}
-        until = self.bench.source(maintainer.table).version
-        need = maintainer.need(until, per_version=_is_eager(task.spec))
+        since = dict(maintainer.versions)
         code, reason = _reason_of(maintainer)
-        changes, read_ms = self.shared.read(need)
+        read = [(need, *self.shared.read(need)) for need in self._needs(task, maintainer)]
+        read_ms = sum(elapsed for _, _, elapsed in read)
         if self.bench.settings.dry_run:
-            done = StepDone(
-                str(maintainer.way.mode),
-                {need.table: until},
-                (),
-                (),
-                changes.rows,
-                read_ms,
-                0.0,
-                0.0,
-                0,
-            )
-            return [replace(_result(task.stored, since, [done], code, reason), foreseen=True)]
-        if changes.method == "file_diff":
-            self._warn_of_file_diff(maintainer.table)
+            versions = {**since, **{need.table: need.until for need, _, _ in read}}
+            rows = sum(changes.rows for _, changes, _ in read)
+            mode = str(maintainer.way.mode)
+            done = StepDone(mode, versions, {}, {}, rows, read_ms, 0.0, 0.0, 0)
+            found = _results(task.stored, since, [done], code, reason)
+            return [replace(result, foreseen=True) for result in found]
+        for need, changes, _ in read:
+            if changes.method == "file_diff":
+                self._warn_of_file_diff(need.table)
         steps = []
-        pieces = [VersionedChange(until, changes)]
-        if _is_eager(task.spec):
-            pieces = by_version(changes, until, self.batch_rows)
-        for piece in pieces:
-            steps.append(
-                maintainer.step(
-                    piece.changes,
-                    piece.version,
-                    snapshot=self.bench.snapshot(maintainer.table),
-                    marks=commit_marks(self.bench, {maintainer.table: piece.version}),
-                    read_ms=read_ms,
-                    reason_code=code,
-                    reason=reason,
-                )
-            )
+        for moved in self._pieces(task, [(need, changes) for need, changes, _ in read]):
+            done = maintainer.step(moved, read_ms=read_ms, reason_code=code, reason=reason)
+            steps.append(done)
             read_ms = 0.0
-        return [_result(task.stored, since, steps, code, reason)]
+        return _results(task.stored, since, steps, code, reason)
+
+    def _pieces(
+        self, task: _Task, read: Sequence[tuple[Need, Changes]]
+    ) -> list[dict[TableName, Moved]]:
+        """What each step moves: all tables at once, or eagerly one batch of one table at a time."""
+        if not _is_eager(task.spec):
+            return [{need.table: self._moved(need, changes, need.until) for need, changes in read}]
+        return [
+            {need.table: self._moved(need, piece.changes, piece.version)}
+            for need, changes in read
+            for piece in by_version(changes, need.until, self.batch_rows)
+        ]
+
+    def _moved(self, need: Need, changes: Changes, until: TableVersion) -> Moved:
+        mark = commit_marks(self.bench, {need.table: until}).get(need.table)
+        return Moved(changes, until, self.bench.snapshot(need.table), mark)
 
     def _warn_of_file_diff(self, table: TableName) -> None:
         warning = (
@@ -205,9 +210,9 @@ class StaleRun:
         reason = "policy `full` always recaptures" if trouble is None else trouble.message
         versions = {pin.table: self.bench.source(pin.table).version for pin in task.stored.pins}
         if self.bench.settings.dry_run:
-            done = StepDone("recapture", versions, (), (), 0, 0.0, 0.0, 0.0, 0)
-            result = _result(task.stored, task.stored.versions, [done], code, reason)
-            return [replace(result, foreseen=True)]
+            done = StepDone("recapture", versions, {}, {}, 0, 0.0, 0.0, 0.0, 0)
+            found = _results(task.stored, task.stored.versions, [done], code, reason)
+            return [replace(result, foreseen=True) for result in found]
         self.bench.reporter.step(f"recapturing {task.spec.name}: {reason}")
         if trouble is not None and trouble.code != "not_incremental":
             self.warnings.append(f"query `{task.spec.name}` was recaptured: {reason}")
@@ -219,7 +224,12 @@ class StaleRun:
         results = []
         for sketch in captured.sketches:
             before = next(
-                (s for s in task.stored.sketches if s.partition == sketch.partition), None
+                (
+                    s
+                    for s in task.stored.sketches
+                    if (s.access, s.partition) == (sketch.access, sketch.partition)
+                ),
+                None,
             )
             old = None if before is None else before.fragments
             added = sketch.fragments.ids if old is None else sketch.fragments.minus(old).ids
@@ -255,31 +265,42 @@ def _reason_of(maintainer: Maintainer) -> tuple[str, str]:
     return code, maintainer.way.reason
 
 
-def _result(
+def _results(
     stored: StoredQuery,
-    since: dict[TableName, int],
+    since: Mapping[TableName, TableVersion],
+    steps: Sequence[StepDone],
+    code: str,
+    reason: str,
+) -> list[MaintainResult]:
+    """One result per sketch; they share what the run cost."""
+    unsure = sum(step.unsure for step in steps)
+    if unsure:
+        reason = f"{reason}; {unsure} groups kept because a sum of doubles is too close to call"
+    return [_result(stored.query, sketch, since, steps, code, reason) for sketch in stored.sketches]
+
+
+def _result(
+    query: QueryName,
+    sketch: StoredSketch,
+    since: Mapping[TableName, TableVersion],
     steps: Sequence[StepDone],
     code: str,
     reason: str,
 ) -> MaintainResult:
-    sketch = stored.sketches[0]
-    added, removed = _net(steps)
-    unsure = sum(step.unsure for step in steps)
-    if unsure:
-        reason = f"{reason}; {unsure} groups kept because a sum of doubles is too close to call"
+    added, removed = _net(steps, sketch.access)
     shown = tuple(
         MaintainStep(
             step.action,
             step.versions,
-            step.added,
-            step.removed,
+            step.added.get(sketch.access, ()),
+            step.removed.get(sketch.access, ()),
             step.changes,
             step.read_ms + step.engine_ms + step.commit_ms,
         )
         for step in steps
     )
     return MaintainResult(
-        query=stored.query,
+        query=query,
         table=sketch.table,
         attribute=sketch.attribute,
         action=steps[-1].action,
@@ -298,13 +319,13 @@ def _result(
     )
 
 
-def _net(steps: Sequence[StepDone]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Fragments that entered and left over all steps together."""
+def _net(steps: Sequence[StepDone], access: AccessId) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Fragments that entered and left an access's sketch over all steps together."""
     change: dict[int, int] = {}
     for step in steps:
-        for fragment in step.added:
+        for fragment in step.added.get(access, ()):
             change[fragment] = change.get(fragment, 0) + 1
-        for fragment in step.removed:
+        for fragment in step.removed.get(access, ()):
             change[fragment] = change.get(fragment, 0) - 1
     added = tuple(sorted(f for f, sign in change.items() if sign > 0))
     removed = tuple(sorted(f for f, sign in change.items() if sign < 0))

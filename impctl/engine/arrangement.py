@@ -21,7 +21,7 @@ from impctl.data.schema import SqlType
 from impctl.data.vector import Ints, Vector
 from impctl.engine.runs import Run, find_in, from_table, merge_runs
 
-_RUNS_PER_TIER = 4
+RUNS_PER_TIER = 4
 """Runs of one size class before they are merged; also how much larger the next class is."""
 _SMALLEST_TIER = 64
 """Rows below which all runs count as equally small: less than a page is not worth ordering."""
@@ -172,21 +172,22 @@ def slices(runs: Sequence[Run], low: Ints, high: Ints, name: str) -> tuple[Ints,
     return owner[alive], code[alive], value[alive]
 
 
-def _tier(run: Run) -> int:
+def tier_of(rows: int) -> int:
+    """The size class of a run: 64 rows, and four times more for each further class."""
     tier, size = 0, _SMALLEST_TIER
-    while len(run) > size:
-        tier, size = tier + 1, size * _RUNS_PER_TIER
+    while rows > size:
+        tier, size = tier + 1, size * RUNS_PER_TIER
     return tier
 
 
 def _merged(runs: tuple[Run, ...], types: Sequence[SqlType], alive: str) -> tuple[Run, ...]:
     """The runs with the newest ones merged as long as four are of one size class."""
     while True:
-        tier = _tier(runs[-1])
+        tier = tier_of(len(runs[-1]))
         start = len(runs)
-        while start > 0 and _tier(runs[start - 1]) <= tier:
+        while start > 0 and tier_of(len(runs[start - 1])) <= tier:
             start -= 1
-        if len(runs) - start < _RUNS_PER_TIER:
+        if len(runs) - start < RUNS_PER_TIER:
             return runs
         merged = _fold(runs[start:], types, alive, is_oldest=start == 0)
         runs = (*runs[:start], merged)

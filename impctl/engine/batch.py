@@ -31,7 +31,10 @@ class Batch:
         """The rows where `mask` is set."""
         if bool(mask.all()):
             return self
-        positions = np.flatnonzero(mask)
+        return self.take(np.flatnonzero(mask))
+
+    def take(self, positions: Ints) -> Batch:
+        """The rows at these positions, in that order."""
         return Batch(
             {name: column.take(positions) for name, column in self.columns.items()},
             self.weights[positions],

@@ -2,16 +2,18 @@
 
 Law: expanding tags turns signed rows into signed (slot, fragment) pairs such that the sum over a
 row's fragments equals the sum over its whole set, whatever form the tag has. Below the first
-grouping a row has one fragment (`RowTags`). Above, a changed group has an old and a new set
-(`GroupTags`); since old and new row of a group mostly go the same way, their common part cancels
-and is never spelled out: what is left is `c_new * (new - old) + (c_old + c_new) * old`, whose first
-part is only the fragments that crossed zero. So the cost of a group that stays in the result does
-not depend on how many fragments it has, or on how many there are.
+grouping a row has one fragment (`RowTags`). A row that was kept, or comes from one branch of
+several, has its set spelled out (`SetTags`). Above a grouping, a changed group has an old and a
+new set (`GroupTags`); since old and new row of a group mostly go the same way, their common part
+cancels and is never spelled out: what is left is `c_new * (new - old) + (c_old + c_new) * old`,
+whose first part is only the fragments that crossed zero. So the cost of a group that stays in the
+result does not depend on how many fragments it has, or on how many there are.
 Out of scope: what a slot is (the aggregate's group, or the one slot of the root).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -22,6 +24,9 @@ from impctl.data.ragged import slice_positions
 from impctl.data.vector import Bools, Ints
 
 FragmentIds = npt.NDArray[np.int32]
+
+_FRAGMENT_BITS = 24
+"""As many as a fragment number has at most (design.md 5)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +51,10 @@ class Tags(Protocol):
         """Pairs for rows that fall into `slots` with `weights`; both of shape (rows,)."""
         ...
 
+    def sets(self) -> SetTags:
+        """The same tags, every set spelled out. Cost: the fragments of all rows."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class RowTags:
@@ -61,6 +70,58 @@ class RowTags:
 
     def expand(self, slots: Ints, weights: Ints) -> Pairs:
         return Pairs(slots, self.fragments.astype(np.int64), weights)
+
+    def sets(self) -> SetTags:
+        ends = np.arange(len(self.fragments) + 1, dtype=np.int64)
+        return SetTags(ends, self.fragments.astype(np.int32, copy=False))
+
+
+@dataclass(frozen=True, slots=True)
+class SetTags:
+    """Any set per row: that of row i is `fragments[offsets[i]:offsets[i + 1]]`, ascending."""
+
+    offsets: Ints
+    fragments: FragmentIds
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def take(self, positions: npt.NDArray[Any]) -> SetTags:
+        low, high = self.offsets[positions], self.offsets[positions + 1]
+        places, _ = slice_positions(low, high)
+        return SetTags(_offsets(high - low), self.fragments[places])
+
+    def expand(self, slots: Ints, weights: Ints) -> Pairs:
+        sizes = np.diff(self.offsets)
+        rows = np.repeat(np.arange(len(self), dtype=np.int64), sizes)
+        start, end = int(self.offsets[0]), int(self.offsets[-1])
+        return Pairs(slots[rows], self.fragments[start:end].astype(np.int64), weights[rows])
+
+    def sets(self) -> SetTags:
+        return self
+
+
+def no_fragments(rows: int) -> SetTags:
+    """Tags of rows that carry no fragment at all."""
+    return SetTags(np.zeros(rows + 1, dtype=np.int64), np.zeros(0, dtype=np.int32))
+
+
+def stacked(tags: Sequence[Tags]) -> Tags:
+    """The tags of several batches, one after the other; at least one."""
+    if len(tags) == 1:
+        return tags[0]
+    if all(isinstance(tag, RowTags) for tag in tags):
+        return RowTags(np.concatenate([tag.fragments for tag in tags if isinstance(tag, RowTags)]))
+    spelled = [tag.sets() for tag in tags]
+    sizes = np.concatenate([np.diff(tag.offsets) for tag in spelled])
+    parts = [tag.fragments[int(tag.offsets[0]) : int(tag.offsets[-1])] for tag in spelled]
+    return SetTags(_offsets(sizes), np.concatenate(parts))
+
+
+def _offsets(sizes: Ints) -> Ints:
+    offsets = np.zeros(len(sizes) + 1, dtype=np.int64)
+    np.cumsum(sizes, out=offsets[1:])
+    return offsets
 
 
 class SetSource(Protocol):
@@ -104,6 +165,36 @@ class GroupTags:
             self._crossed(ordinals[starts], slots[starts], new),
             self._whole(ordinals[starts], slots[starts], total),
         )
+
+    def sets(self) -> SetTags:
+        ordinals, slots = np.unique(self.ordinals, return_inverse=True)
+        old = self.source.old_sets(ordinals)
+        before = (old.slots << _FRAGMENT_BITS) | old.fragments
+        crossings = self.source.crossings()
+        place = np.searchsorted(ordinals, crossings.slots)
+        known = place < len(ordinals)
+        known[known] = ordinals[place[known]] == crossings.slots[known]
+        crossed = (place << _FRAGMENT_BITS) | crossings.fragments
+        entered = crossed[known & (crossings.weights > 0)]
+        left = crossed[known & (crossings.weights < 0)]
+        after = np.concatenate([np.setdiff1d(before, left), entered])
+        codes = np.concatenate([np.sort(before), np.sort(after)])
+        # New sets stand after the old ones: their slots are counted on from there.
+        low = slots << _FRAGMENT_BITS
+        start = np.where(
+            self.is_new,
+            len(before) + np.searchsorted(codes[len(before) :], low),
+            np.searchsorted(codes[: len(before)], low),
+        )
+        high = low + (1 << _FRAGMENT_BITS)
+        end = np.where(
+            self.is_new,
+            len(before) + np.searchsorted(codes[len(before) :], high),
+            np.searchsorted(codes[: len(before)], high),
+        )
+        places, _ = slice_positions(start, end)
+        fragments = (codes[places] & ((1 << _FRAGMENT_BITS) - 1)).astype(np.int32)
+        return SetTags(_offsets(end - start), fragments)
 
     def _crossed(self, ordinals: Ints, slots: Ints, weights: Ints) -> Pairs:
         crossings = self.source.crossings()

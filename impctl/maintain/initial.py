@@ -27,7 +27,7 @@ from impctl.engine.operators.project import Project as ProjectOperator
 from impctl.engine.tags import RowTags
 from impctl.expr.nodes import Call, Case, Cast, Compare, CompareOp, Expr, Literal, Or
 from impctl.expr.types import type_of
-from impctl.maintain.compile import Compiled
+from impctl.maintain.compile import Chain, Compiled
 from impctl.plan.nodes import (
     Aggregate,
     AggregateCall,
@@ -62,12 +62,13 @@ class Partials:
 
 
 def partials(compiled: Compiled, *, counts_specials: bool = False) -> Partials:
-    """The pass that fills this circuit."""
-    if compiled.first is None or compiled.first_node is None:
-        return _row_counts(compiled)
-    operator = compiled.circuit.operators[compiled.first]
+    """The pass that fills this circuit, which has a chain."""
+    chain = _chain(compiled)
+    if chain.first is None or chain.first_node is None:
+        return _row_counts(chain)
+    operator = compiled.circuit.operators[chain.first]
     assert isinstance(operator, AggregateOperator)
-    node = compiled.first_node
+    node = chain.first_node
     child = node.child
     keys = list(node.keys)
     if not operator.is_keyed:
@@ -85,9 +86,14 @@ def partials(compiled: Compiled, *, counts_specials: bool = False) -> Partials:
     return Partials(plan, key_types, not operator.is_keyed, names, counts_specials)
 
 
-def _row_counts(compiled: Compiled) -> Partials:
+def _chain(compiled: Compiled) -> Chain:
+    assert compiled.chain is not None
+    return compiled.chain
+
+
+def _row_counts(chain: Chain) -> Partials:
     """Without a grouping: qualifying rows per fragment."""
-    child = _with_fragment(compiled.chain[-1])
+    child = _with_fragment(chain.nodes[-1])
     rows = AggregateOutput(_attribute("rows", LONG), AggregateCall("count"))
     plan = Aggregate(child, (_fragment_output(),), (rows,))
     return Partials(plan, (), True, (("rows", LONG),), counts_specials=False)
@@ -139,8 +145,9 @@ def _calls(
 
 
 def _arguments(compiled: Compiled) -> dict[AttributeId, Expr]:
-    assert compiled.first is not None
-    below = compiled.circuit.operators[compiled.first - 1]
+    first = _chain(compiled).first
+    assert first is not None
+    below = compiled.circuit.operators[first - 1]
     assert isinstance(below, ProjectOperator)
     return dict(below.outputs)
 
@@ -185,28 +192,29 @@ def needs_specials(pass_: Partials, table: pa.Table) -> bool:
 
 def fill(compiled: Compiled, pass_: Partials, table: pa.Table, partition: RangePartition) -> None:
     """Fill the circuit from the pass's result (columns by position)."""
+    chain = _chain(compiled)
     keys = [from_arrow(table.column(i), kind) for i, kind in enumerate(pass_.key_types)]
     offset = len(keys)
     if pass_.has_fragment:
         fragments = from_arrow(table.column(offset), INTEGER).values.astype(np.int32)
         offset += 1
     else:
-        assert compiled.first_key is not None
-        fragments = partition.fragments_of(keys[compiled.first_key])
+        assert chain.first_key is not None
+        fragments = partition.fragments_of(keys[chain.first_key])
     values = {
         name: _numbers(table.column(offset + index), kind)
         for index, (name, kind) in enumerate(pass_.names)
     }
     tags = (RowTags(fragments),)
-    if compiled.first is None:
+    if chain.first is None:
         rows: Ints = values["rows"]
         compiled.circuit.resume(Batch({}, rows, tags), len(compiled.circuit.operators))
         return
-    operator = compiled.circuit.operators[compiled.first]
+    operator = compiled.circuit.operators[chain.first]
     assert isinstance(operator, AggregateOperator)
-    _start_upper(compiled, compiled.first)
+    _start_upper(compiled, chain.first)
     output = operator.fill(keys, values, tags)
-    compiled.circuit.resume(output, compiled.first + 1)
+    compiled.circuit.resume(output, chain.first + 1)
 
 
 def _start_upper(compiled: Compiled, first: int) -> None:
@@ -217,7 +225,7 @@ def _start_upper(compiled: Compiled, first: int) -> None:
     operators: Sequence[Any] = compiled.circuit.operators
     for position in range(len(operators) - 1, first - 1, -1):
         operator = operators[position]
-        if isinstance(operator, AggregateOperator) and not operator.keys:
+        if isinstance(operator, AggregateOperator) and operator.is_global:
             compiled.circuit.resume(operator.initial(), position + 1)
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from impctl.aliases import AccessId, TableName
 from impctl.data.vector import Ints
 from impctl.engine.circuit import Circuit
 from impctl.engine.operators.aggregate import Aggregate
@@ -30,6 +31,14 @@ class Checkpoint:
     put: tuple[tuple[str, int, pa.Table], ...]
     drop: tuple[tuple[str, int], ...]
     counters: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class TableChange:
+    """Rows of one table with a weight each; has at least the columns its sources read."""
+
+    rows: pa.Table
+    weights: Ints
 
 
 class MaintainedQuery:
@@ -55,22 +64,34 @@ class MaintainedQuery:
     def _aggregates(self) -> list[Aggregate]:
         return [op for op in self.circuit.operators if isinstance(op, Aggregate)]
 
-    def step(self, rows: pa.Table, weights: Ints) -> SketchDelta:
-        """Maintain: one change of the table in, the change of the sketch out."""
-        batch = self.compiled.scan.read(rows, weights)
-        return self.circuit.step(batch)[0]
+    def step(self, changes: Mapping[TableName, TableChange]) -> Mapping[AccessId, SketchDelta]:
+        """Maintain: the changes of tables in, the change of each sketch out.
 
-    def load(self, batches: Iterable[pa.Table]) -> None:
-        """Bring a fresh circuit to where it stands over these rows, a whole table's."""
+        All accesses of a table see its change; a table that is not named did not change.
+        """
+        batches = []
+        for source in self.compiled.sources:
+            change = changes.get(source.table)
+            batch = None if change is None else source.scan.read(change.rows, change.weights)
+            batches.append(batch)
+        deltas = self.circuit.step(*batches)
+        return dict(zip(self.compiled.accesses, deltas, strict=True))
+
+    def load(self, batches: Iterable[tuple[TableName, pa.Table]]) -> None:
+        """Bring a fresh circuit to where it stands over these rows, those of whole tables."""
         start_empty(self.compiled)
-        for rows in batches:
-            self.step(rows, np.ones(len(rows), dtype=np.int64))
+        for table, rows in batches:
+            self.step({table: TableChange(rows, np.ones(len(rows), dtype=np.int64))})
         for arrangement in self.circuit.arrangements():
             arrangement.compact()
 
-    def fragments(self) -> FragmentSet:
-        """The sketch as it stands."""
-        return FragmentSet.from_mask(self.circuit.merge.members(0))
+    def fragments(self) -> Mapping[AccessId, FragmentSet]:
+        """The sketch of every access as it stands."""
+        members = self.circuit.merge.members
+        return {
+            access: FragmentSet.from_mask(members(at))
+            for at, access in enumerate(self.compiled.accesses)
+        }
 
     def unsure_rows(self) -> int:
         """How often a row was kept because its HAVING was too close to call."""

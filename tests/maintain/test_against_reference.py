@@ -17,7 +17,7 @@ import pytest
 from impctl.data.vector import from_arrow
 from impctl.engine.operators.merge import Merge
 from impctl.maintain.compile import BlockedError, compile_plan
-from impctl.maintain.session import MaintainedQuery
+from impctl.maintain.session import MaintainedQuery, TableChange
 from impctl.plan.nodes import Query, scans_of
 from impctl.plan.parse import parse_query
 from impctl.plan.rules import apply_rules
@@ -94,11 +94,11 @@ def one_case(rng: random.Random, seen: dict[str, int], label: str) -> None:
     cut = rng.randint(0, len(rows))
     seen["keyed"] += bool(verdict.key_columns)
     try:
-        session.load(table_of(part) for part in (rows[:cut], rows[cut:]))
+        session.load(("t", table_of(part)) for part in (rows[:cut], rows[cut:]))
         judge(session, original, rows, partition, verdict.safe, seen, label)
         for _ in range(4):
             change, weights = random_change(rng, rows)
-            session.step(table_of(change), np.array(weights, dtype=np.int64))
+            session.step({"t": TableChange(table_of(change), np.array(weights, dtype=np.int64))})
             judge(session, original, rows, partition, verdict.safe, seen, label)
     except ReferenceLimit:
         return
@@ -113,7 +113,7 @@ def judge(
     seen: dict[str, int],
     label: str,
 ) -> None:
-    held = session.fragments()
+    (held,) = session.fragments().values()
     found = compare(held, accurate(query, rows, partition))
     assert found.covers, (label, rows, partition.attribute, found)
     unsure = session.unsure_rows() > 0

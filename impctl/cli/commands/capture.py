@@ -36,7 +36,7 @@ def capture(
     quiet: Quiet = False,
     verbose: Verbose = 0,
 ) -> Job:
-    """Find the sketch of each query (starts Spark where the engine cannot).
+    """Find the sketch of each query.
 
     Example: impctl capture workloads/running-example.yaml --query q_top
     """

@@ -25,7 +25,7 @@ from impctl.engine.accumulators import Accumulator, Count, Values
 from impctl.engine.arrangement import Arrangement, Located
 from impctl.engine.batch import Batch
 from impctl.engine.fragment_counts import FragmentCounts
-from impctl.engine.tags import GroupTags, RowTags, Tags
+from impctl.engine.tags import GroupTags, Tags, no_fragments
 from impctl.errors import CountBelowZeroError, NotExactError
 
 _ROWS = "rows"
@@ -54,10 +54,14 @@ class Aggregate:
         *,
         accesses: int,
         is_keyed: bool,
+        is_distinct: bool = False,
     ) -> None:
+        """`is_distinct`: without keys there is a row only where there is input."""
         self.keys = tuple(keys)
         self.columns = tuple(columns)
         self.is_keyed = is_keyed
+        self.is_global = not keys and not is_distinct
+        self._accesses = accesses
         self._accumulators = _distinct_accumulators(self.columns)
         self._groups = Arrangement(f"{name}.groups", [kind for _, kind in keys], _ROWS)
         self._fragments = (
@@ -105,16 +109,13 @@ class Aggregate:
 
     def initial(self) -> Batch:
         """The output over empty input: nothing, or the one row of a global aggregate."""
-        if self.keys:
+        if not self.is_global:
             return self._emit((), {}, {}, (), np.zeros(0, np.int64))
         empty = {name: np.zeros(1, dtype=kind) for name, kind in self._state_columns().items()}
-        tag = RowTags(np.zeros(0, np.int32))
-        columns = self._values(empty)
-        # The row carries no fragment: its tag stands for no set at all.
-        return Batch(columns, np.ones(1, np.int64), tuple(_NoFragments(1) for _ in self._tags(tag)))
+        return Batch(self._values(empty), np.ones(1, np.int64), self._no_tags(1))
 
-    def _tags(self, tag: Tags) -> tuple[Tags, ...]:
-        return (tag,) if self.is_keyed else tuple(tag for _ in self._fragments)
+    def _no_tags(self, rows: int) -> tuple[Tags, ...]:
+        return tuple(no_fragments(rows) for _ in range(self._accesses))
 
     def _apply(
         self,
@@ -193,7 +194,7 @@ class Aggregate:
     ) -> Batch:
         """Old rows with weight -1 and new rows with +1, where the group exists."""
         if len(codes) == 0:
-            return _nothing(tuple(_NoFragments(0) for _ in range(max(len(self._fragments), 1))))
+            return _nothing(self._no_tags(0))
         both = {name: np.concatenate([old[name], new[name]]) for name in self._state_columns()}
         columns = {
             name: concat([key, key]) for (name, _), key in zip(self.keys, leaders, strict=True)
@@ -201,7 +202,7 @@ class Aggregate:
         columns.update(self._values(both))
         weights = np.repeat(np.array([-1, 1], dtype=np.int64), len(codes))
         batch = Batch(columns, weights, tags)
-        return batch if not self.keys else batch.keep(both[_ROWS] > 0)
+        return batch if self.is_global else batch.keep(both[_ROWS] > 0)
 
     def _values(self, state: Values) -> dict[AttributeId, Vector]:
         values: dict[AttributeId, Vector] = {}
@@ -218,22 +219,6 @@ class Aggregate:
 
     def arrangements(self) -> tuple[Arrangement, ...]:
         return (self._groups, *(counts.arrangement for counts in self._fragments))
-
-
-@dataclass(frozen=True, slots=True)
-class _NoFragments:
-    """Tags of rows that carry no fragment at all."""
-
-    rows: int
-
-    def __len__(self) -> int:
-        return self.rows
-
-    def take(self, positions: Any) -> _NoFragments:
-        return _NoFragments(len(positions))
-
-    def expand(self, slots: Ints, weights: Ints) -> Any:
-        return RowTags(np.zeros(0, np.int32)).expand(slots[:0], weights[:0])
 
 
 def _refuse_unsure(columns: Sequence[Vector]) -> None:

@@ -48,6 +48,11 @@ class Merge:
             for access, tags in enumerate(batch.tags)
         )
 
+    def nothing(self) -> tuple[SketchDelta, ...]:
+        """What no change at all does to the sketches."""
+        none = np.zeros(0, dtype=np.int64)
+        return tuple(SketchDelta(none, none) for _ in self.counts)
+
     def _count(self, access: int, pairs: Pairs) -> SketchDelta:
         counts = self.counts[access]
         fragments, places = np.unique(pairs.fragments, return_inverse=True)

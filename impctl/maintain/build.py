@@ -1,0 +1,220 @@
+"""Operators for plan nodes, from the leaves up.
+
+Law: each node becomes operators whose output is the node's bag of rows, with the tags of the
+provenance rules (pbds.md 2.1). What is no operator of its own is put together from others:
+DISTINCT is a grouping without functions; the joins beside the inner one are in `maintain.joins`.
+`must_be_sure` travels down: below a grouping, a row kept because its condition was too close to
+call could make a sketch too small.
+Out of scope: calls of aggregates (`maintain.calls`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import NoReturn
+
+from impctl.aliases import AccessId, AttributeId
+from impctl.data.schema import Kind
+from impctl.engine.circuit import Operator
+from impctl.engine.operators import aggregate, project, scan, select
+from impctl.engine.operators.union import Branch, Union
+from impctl.expr.nodes import Expr, columns_of
+from impctl.expr.types import type_of
+from impctl.maintain.calls import read_calls
+from impctl.maintain.flows import (
+    BlockedError,
+    Column,
+    Flow,
+    Source,
+    check,
+    known_type,
+    refuse_approximate,
+    typed,
+)
+from impctl.plan.nodes import (
+    Aggregate,
+    Distinct,
+    Join,
+    Plan,
+    Project,
+    Scan,
+    Select,
+    SetOperation,
+    Sort,
+    TopK,
+    Window,
+    attributes_of,
+    scans_of,
+)
+from impctl.sketch.partition import RangePartition
+
+
+class Builder:
+    """Collects operators; each after those it reads."""
+
+    def __init__(
+        self, sketched: Mapping[AccessId, RangePartition], keyed: Collection[int] = ()
+    ) -> None:
+        """`keyed` are identities (`id`) of the Aggregates whose groups have one fragment."""
+        self.sketched = sketched
+        self.operators: list[Operator] = []
+        self.inputs: list[tuple[int, ...]] = []
+        self.sources: list[Source] = []
+        self.first_aggregate: int | None = None
+        self._keyed = frozenset(keyed)
+        self._named: dict[str, int] = {}
+
+    def root(self, plan: Plan) -> Flow:
+        """The whole plan; its tags in the order of the plan's accesses."""
+        flow = self.build(plan, must_be_sure=False)
+        wanted = tuple(s.access for s in scans_of(plan) if s.access in self.sketched)
+        return flow if flow.accesses == wanted else self.union([flow], flow.columns, wanted)
+
+    def put(self, operator: Operator, *inputs: Flow) -> int:
+        """Append an operator; its position."""
+        self.operators.append(operator)
+        self.inputs.append(tuple(flow.at for flow in inputs))
+        return len(self.operators) - 1
+
+    def name(self, kind: str) -> str:
+        """A name no other operator of the circuit has."""
+        number = self._named.get(kind, 0)
+        self._named[kind] = number + 1
+        return f"{kind}{number}"
+
+    def build(self, plan: Plan, *, must_be_sure: bool) -> Flow:
+        """The operators of a node and everything below it."""
+        from impctl.maintain.joins import build_join
+        from impctl.maintain.sets import build_set_operation
+
+        match plan:
+            case Scan():
+                return self._scan(plan)
+            case Select():
+                below = self.build(plan.child, must_be_sure=must_be_sure)
+                return self.select(below, plan.predicate, plan, must_be_sure=must_be_sure)
+            case Project():
+                return self._project(plan, must_be_sure)
+            case Sort():
+                return self.build(plan.child, must_be_sure=must_be_sure)
+            case Aggregate():
+                return self._aggregate(plan)
+            case Distinct():
+                below = self.build(plan.child, must_be_sure=True)
+                return self.distinct(below, typed(attributes_of(plan), plan.span), plan)
+            case Join():
+                return build_join(self, plan, must_be_sure=must_be_sure)
+            case SetOperation():
+                return build_set_operation(self, plan, must_be_sure=must_be_sure)
+            case _:
+                return refuse(plan)
+
+    def _scan(self, node: Scan) -> Flow:
+        columns = []
+        for attribute in node.attributes:
+            if attribute.type is None or attribute.type.kind is Kind.OTHER:
+                raise BlockedError(
+                    f"column `{attribute.name}` has a type the engine does not know", node.span
+                )
+            columns.append((attribute.id, attribute.name, attribute.type))
+        partition = self.sketched.get(node.access)
+        operator = scan.Scan(columns, () if partition is None else (partition,))
+        self.sources.append(Source(node.access, node.table, operator))
+        accesses = () if partition is None else (node.access,)
+        return Flow(-len(self.sources), typed(node.attributes, node.span), accesses)
+
+    def select(self, flow: Flow, predicate: Expr, node: Plan, *, must_be_sure: bool) -> Flow:
+        """The rows for which the predicate is true, or too close to call where that is sound."""
+        check(predicate, flow, node.span, must_be_sure=must_be_sure)
+        at = self.put(select.Select(predicate, must_be_sure=must_be_sure), flow)
+        return Flow(at, flow.columns, flow.accesses, flow.approximate)
+
+    def _project(self, node: Project, must_be_sure: bool) -> Flow:
+        below = self.build(node.child, must_be_sure=must_be_sure)
+        outputs = [(output.attribute.id, output.expr) for output in node.outputs]
+        return self.project(below, outputs, typed(attributes_of(node), node.span), node)
+
+    def project(
+        self,
+        flow: Flow,
+        outputs: Sequence[tuple[AttributeId, Expr]],
+        columns: tuple[Column, ...],
+        node: Plan,
+    ) -> Flow:
+        """Computed columns."""
+        inexact = set()
+        for name, expr in outputs:
+            check(expr, flow, node.span)
+            if columns_of(expr) & flow.approximate:
+                inexact.add(name)
+        at = self.put(project.Project(outputs), flow)
+        return Flow(at, columns, flow.accesses, frozenset(inexact))
+
+    def _aggregate(self, node: Aggregate) -> Flow:
+        if node.grouping_sets is not None:
+            raise BlockedError("GROUPING SETS are not maintained by the engine yet", node.span)
+        below = self.build(node.child, must_be_sure=True)
+        calls = read_calls(node)
+        inputs = [(key.attribute.id, key.expr) for key in node.keys]
+        for _, expr in (*inputs, *calls.arguments):
+            check(expr, below, node.span)
+            if columns_of(expr) & below.approximate:
+                raise BlockedError("grouping or summing a sum of doubles again", node.span)
+        prepared = Flow(
+            self.put(project.Project((*inputs, *calls.arguments)), below), (), below.accesses
+        )
+        keys = [(key.attribute.id, known_type(type_of(key.expr), node.span)) for key in node.keys]
+        operator = aggregate.Aggregate(
+            self.name("aggregate"),
+            keys,
+            calls.columns,
+            accesses=len(below.accesses),
+            is_keyed=id(node) in self._keyed,
+        )
+        at = self.put(operator, prepared)
+        if self.first_aggregate is None:
+            self.first_aggregate = at
+        return Flow(at, typed(attributes_of(node), node.span), below.accesses, calls.inexact)
+
+    def distinct(self, flow: Flow, columns: tuple[Column, ...], node: Plan) -> Flow:
+        """Each row once, with the fragments of all its copies."""
+        refuse_approximate(flow, "DISTINCT over", node.span)
+        operator = aggregate.Aggregate(
+            self.name("distinct"),
+            columns,
+            (),
+            accesses=len(flow.accesses),
+            is_keyed=False,
+            is_distinct=True,
+        )
+        passed = project.Project([ref for ref in flow.refs() if ref[0] in dict(columns)])
+        at = self.put(operator, Flow(self.put(passed, flow), columns, flow.accesses))
+        return Flow(at, columns, flow.accesses)
+
+    def union(
+        self,
+        flows: Sequence[Flow],
+        columns: tuple[Column, ...],
+        accesses: tuple[AccessId, ...],
+        *,
+        signs: Sequence[int] | None = None,
+    ) -> Flow:
+        """The sum of flows that all have these columns, their tags by access."""
+        branches = []
+        for flow, sign in zip(flows, signs or [1] * len(flows), strict=True):
+            place = {access: at for at, access in enumerate(flow.accesses)}
+            tags = tuple(place.get(access) for access in accesses)
+            branches.append(Branch(tuple((name, name) for name, _ in columns), tags, sign))
+        inexact = frozenset().union(*(flow.approximate for flow in flows))
+        return Flow(self.put(Union(branches), *flows), columns, accesses, inexact)
+
+
+def refuse(node: Plan) -> NoReturn:
+    """BlockedError naming an operator the engine does not have."""
+    names: dict[type, str] = {TopK: "LIMIT", Window: "a window function"}
+    name = names.get(type(node), type(node).__name__)
+    if isinstance(node, Join):
+        name = f"{node.kind.value} join"
+    if isinstance(node, SetOperation):
+        name = node.kind.value.upper() + (" ALL" if node.all else "")
+    raise BlockedError(f"{name} is not maintained by the engine yet", node.span)

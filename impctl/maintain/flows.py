@@ -1,0 +1,86 @@
+"""What flows between the operators of a circuit under construction, and what cannot.
+
+Law: a flow names every column of its batches with its type, and the accesses its tags stand for,
+in the tags' order; `approximate` are the columns that carry an error bound.
+Out of scope: which operators there are (`maintain.build`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from impctl.aliases import AccessId, AttributeId, TableName
+from impctl.data.schema import Kind, SqlType
+from impctl.engine.operators.scan import Scan as ScanOperator
+from impctl.errors import ImpctlError
+from impctl.expr.nodes import ColumnRef, Expr, Span, columns_of
+from impctl.expr.support import Blocker, find_blocker
+from impctl.plan.nodes import Attribute
+
+Column = tuple[AttributeId, SqlType]
+
+
+class BlockedError(ImpctlError):
+    """The plan has a part the engine does not maintain; carries the reason and the place.
+
+    Never leaves the room: `way` turns it into touch mode or recapture.
+    """
+
+    def __init__(self, reason: str, span: Span | None) -> None:
+        super().__init__(reason, code="not_incremental")
+        self.span = span
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where changes of one table access enter the circuit."""
+
+    access: AccessId
+    table: TableName
+    scan: ScanOperator
+
+
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """The output of the operator (or, below zero, source) at position `at`."""
+
+    at: int
+    columns: tuple[Column, ...]
+    accesses: tuple[AccessId, ...]
+    approximate: frozenset[AttributeId] = frozenset()
+
+    @property
+    def ids(self) -> frozenset[AttributeId]:
+        return frozenset(name for name, _ in self.columns)
+
+    def refs(self) -> list[tuple[AttributeId, Expr]]:
+        """Every column as the expression that passes it on."""
+        return [(name, ColumnRef(name, kind)) for name, kind in self.columns]
+
+
+def known_type(found: SqlType | None, span: Span | None) -> SqlType:
+    """The type, or BlockedError where the engine does not know it."""
+    if found is None or found.kind is Kind.OTHER:
+        raise BlockedError("an expression has a type the engine does not know", span)
+    return found
+
+
+def typed(attributes: Iterable[Attribute], span: Span | None) -> tuple[Column, ...]:
+    """Identity and type of each attribute."""
+    return tuple((attribute.id, known_type(attribute.type, span)) for attribute in attributes)
+
+
+def check(expr: Expr, flow: Flow, span: Span | None, *, must_be_sure: bool = False) -> None:
+    """BlockedError where the engine cannot compute the expression over the flow."""
+    blocker = find_blocker(expr, flow.approximate)
+    if blocker is None and must_be_sure and columns_of(expr) & flow.approximate:
+        blocker = Blocker(expr, "a condition on a sum of doubles below another grouping")
+    if blocker is not None:
+        raise BlockedError(blocker.reason, blocker.part.span or span)
+
+
+def refuse_approximate(flow: Flow, what: str, span: Span | None) -> None:
+    """BlockedError where a column of the flow is not exact."""
+    if flow.approximate & flow.ids:
+        raise BlockedError(f"{what} a sum of doubles", span)

@@ -1,0 +1,272 @@
+"""Joins of every kind, put together from the inner join, DISTINCT and the union with signs.
+
+Law, with k the join keys and d the distinct rows: R semi S = R join d(k of S); R anti S = R minus
+(R semi S), whose rows carry no fragment of S; R left outer S = R join S plus (R anti S) padded with
+NULL; full outer adds the other side. A condition that mixes both sides beyond equal keys decides
+per row of R, so there the semi join is R join d(rows of R with a partner). NOT IN: a NULL on the
+right leaves nothing, a NULL on the left stays only while the right side is empty.
+Out of scope: whether the right side may be sketched at all (`plan.safety`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from impctl.aliases import AttributeId
+from impctl.data.schema import SqlType
+from impctl.engine.operators import aggregate, project
+from impctl.engine.operators.join import Join as JoinOperator
+from impctl.engine.operators.join import Side
+from impctl.expr.nodes import (
+    And,
+    Cast,
+    ColumnRef,
+    Compare,
+    CompareOp,
+    Expr,
+    IsNull,
+    Literal,
+    Not,
+    columns_of,
+    conjuncts,
+)
+from impctl.expr.types import common_type, type_of
+from impctl.maintain.flows import (
+    BlockedError,
+    Column,
+    Flow,
+    check,
+    known_type,
+    refuse_approximate,
+)
+from impctl.plan.nodes import Join, JoinKind
+
+if TYPE_CHECKING:
+    from impctl.maintain.build import Builder
+
+
+@dataclass(frozen=True, slots=True)
+class _Key:
+    """One equality between the sides."""
+
+    left: Expr
+    right: Expr
+    null_safe: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Condition:
+    """A join condition taken apart."""
+
+    keys: tuple[_Key, ...]
+    left: tuple[Expr, ...]
+    """Conjuncts about the left side alone."""
+    right: tuple[Expr, ...]
+    mixed: tuple[Expr, ...]
+
+    def turned(self) -> _Condition:
+        """The same condition seen from the other side."""
+        keys = tuple(_Key(key.right, key.left, key.null_safe) for key in self.keys)
+        return _Condition(keys, self.right, self.left, self.mixed)
+
+
+def build_join(builder: Builder, node: Join, *, must_be_sure: bool) -> Flow:
+    """The operators of a join of any kind."""
+    is_inner = node.kind is JoinKind.INNER
+    sure = must_be_sure or not is_inner
+    left = builder.build(node.left, must_be_sure=sure)
+    right = builder.build(node.right, must_be_sure=sure)
+    refuse_approximate(left, "joining", node.span)
+    refuse_approximate(right, "joining", node.span)
+    parts = _Parts(builder, node)
+    if node.kind is JoinKind.ANTI and node.null_aware:
+        return parts.not_in(left, right)
+    condition = _taken_apart(node.condition, left, right)
+    match node.kind:
+        case JoinKind.INNER:
+            return parts.inner(left, right, condition)
+        case JoinKind.SEMI:
+            return parts.semi(left, right, condition)
+        case JoinKind.ANTI:
+            return parts.anti(left, right, condition)
+        case _:
+            return parts.outer(left, right, condition)
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """The pieces that joins are put together from."""
+
+    builder: Builder
+    node: Join
+
+    def inner(self, left: Flow, right: Flow, condition: _Condition) -> Flow:
+        """All pairs for which the condition is true."""
+        left = self._filtered(left, condition.left)
+        right = self._filtered(right, condition.right)
+        columns = (*left.columns, *right.columns)
+        found = self._matched(left, right, condition.keys, columns)
+        return self._filtered(found, condition.mixed)
+
+    def semi(self, left: Flow, right: Flow, condition: _Condition) -> Flow:
+        """Rows of the left side with a partner; with their partners' fragments."""
+        left = self._filtered(left, condition.left)
+        if condition.mixed:
+            return self._semi_by_rows(left, right, condition)
+        right = self._filtered(right, condition.right)
+        once, keys = self._distinct_keys(right, condition.keys)
+        return self._matched(left, once, keys, left.columns)
+
+    def _semi_by_rows(self, left: Flow, right: Flow, condition: _Condition) -> Flow:
+        """The rows of the left side that occur among the pairs, found by all their columns."""
+        pairs = self.inner(left, right, condition)
+        fresh = self.builder.name("partnered")
+        outputs = [(f"{fresh}/{name}", expr) for name, expr in left.refs()]
+        columns = tuple((f"{fresh}/{name}", kind) for name, kind in left.columns)
+        # The fragments of the left row come with the row itself.
+        pairs = self.builder.union([pairs], left.columns, right.accesses)
+        named = self.builder.project(pairs, outputs, columns, self.node)
+        once = self.builder.distinct(named, columns, self.node)
+        keys = tuple(
+            _Key(ColumnRef(mine, kind), ColumnRef(other, kind), null_safe=True)
+            for (mine, kind), (other, _) in zip(left.columns, columns, strict=True)
+        )
+        return self._matched(left, once, keys, left.columns)
+
+    def anti(self, left: Flow, right: Flow, condition: _Condition) -> Flow:
+        """Rows of the left side without a partner; with their own fragments only."""
+        return self._minus(left, self.semi(left, right, condition))
+
+    def _minus(self, whole: Flow, part: Flow) -> Flow:
+        return self.builder.union([whole, part], whole.columns, whole.accesses, signs=(1, -1))
+
+    def outer(self, left: Flow, right: Flow, condition: _Condition) -> Flow:
+        """The inner join and, padded with NULL, what found no partner."""
+        flows = [self.inner(left, right, condition)]
+        if self.node.kind in (JoinKind.LEFT, JoinKind.FULL):
+            alone = self.anti(left, right, condition)
+            flows.append(self._padded(alone, left.columns, right.columns))
+        if self.node.kind in (JoinKind.RIGHT, JoinKind.FULL):
+            alone = self.anti(right, left, condition.turned())
+            flows.append(self._padded(alone, right.columns, left.columns))
+        columns = (*left.columns, *right.columns)
+        return self.builder.union(flows, columns, (*left.accesses, *right.accesses))
+
+    def _padded(self, flow: Flow, own: tuple[Column, ...], other: tuple[Column, ...]) -> Flow:
+        padding = [(name, Literal(None, kind)) for name, kind in other]
+        return self.builder.project(flow, [*flow.refs(), *padding], (*own, *other), self.node)
+
+    def not_in(self, left: Flow, right: Flow) -> Flow:
+        """The null-aware anti join on one pair of values."""
+        parts = () if self.node.condition is None else conjuncts(self.node.condition)
+        pair = parts[0] if len(parts) == 1 else None
+        key = None if pair is None else _key_of(pair, left, right)
+        if key is None or key.null_safe:
+            raise BlockedError("NOT IN with a condition of its own", self.node.span)
+        nothing = _Condition((), (), (), ())
+        known = self._filtered(left, (Not(IsNull(key.left)),))
+        found = self.anti(known, right, _Condition((key,), (), (), ()))
+        flows = [self.anti(found, self._filtered(right, (IsNull(key.right),)), nothing)]
+        unknown = self._filtered(left, (IsNull(key.left),))
+        flows.append(self.anti(unknown, right, nothing))
+        return self.builder.union(flows, left.columns, left.accesses)
+
+    def _filtered(self, flow: Flow, predicates: Sequence[Expr]) -> Flow:
+        if not predicates:
+            return flow
+        predicate = predicates[0] if len(predicates) == 1 else And(tuple(predicates))
+        return self.builder.select(flow, predicate, self.node, must_be_sure=True)
+
+    def _matched(
+        self,
+        left: Flow,
+        right: Flow,
+        keys: Sequence[_Key],
+        columns: tuple[Column, ...],
+    ) -> Flow:
+        """The inner join on equal keys alone."""
+        name = self.builder.name("join")
+        left_flow, left_side = self._side(left, [key.left for key in keys], f"{name}/left")
+        right_flow, right_side = self._side(right, [key.right for key in keys], f"{name}/right")
+        operator = JoinOperator(name, left_side, right_side, [key.null_safe for key in keys])
+        at = self.builder.put(operator, left_flow, right_flow)
+        return Flow(at, columns, (*left.accesses, *right.accesses))
+
+    def _side(self, flow: Flow, keys: Sequence[Expr], name: str) -> tuple[Flow, Side]:
+        """The flow with its keys as columns."""
+        ids: list[AttributeId] = []
+        computed: list[tuple[AttributeId, Expr]] = []
+        for number, key in enumerate(keys):
+            if isinstance(key, ColumnRef):
+                ids.append(key.id)
+                continue
+            check(key, flow, self.node.span)
+            ids.append(f"{name}{number}")
+            computed.append((ids[-1], key))
+        types = [(key, known_type(type_of(expr), self.node.span)) for key, expr in computed]
+        columns = (*flow.columns, *types)
+        if computed:
+            at = self.builder.put(project.Project((*flow.refs(), *computed)), flow)
+            flow = Flow(at, columns, flow.accesses)
+        return flow, Side(columns, tuple(ids), len(flow.accesses))
+
+    def _distinct_keys(self, flow: Flow, keys: Sequence[_Key]) -> tuple[Flow, tuple[_Key, ...]]:
+        """The right side's keys, each once, and the keys that join with them."""
+        name = self.builder.name("keys")
+        outputs: list[tuple[AttributeId, Expr]] = []
+        columns: list[Column] = []
+        joined: list[_Key] = []
+        for number, key in enumerate(keys):
+            kind: SqlType = known_type(type_of(key.right), self.node.span)
+            identity = f"{name}/{number}"
+            check(key.right, flow, self.node.span)
+            outputs.append((identity, key.right))
+            columns.append((identity, kind))
+            joined.append(_Key(key.left, ColumnRef(identity, kind), key.null_safe))
+        named = Flow(
+            self.builder.put(project.Project(outputs), flow), tuple(columns), flow.accesses
+        )
+        operator = aggregate.Aggregate(
+            name, columns, (), accesses=len(flow.accesses), is_keyed=False, is_distinct=True
+        )
+        once = Flow(self.builder.put(operator, named), tuple(columns), flow.accesses)
+        return once, tuple(joined)
+
+
+def _taken_apart(condition: Expr | None, left: Flow, right: Flow) -> _Condition:
+    keys, lefts, rights, mixed = [], [], [], []
+    for part in () if condition is None else conjuncts(condition):
+        used = columns_of(part)
+        key = _key_of(part, left, right)
+        if key is not None:
+            keys.append(key)
+        elif used <= left.ids:
+            lefts.append(part)
+        elif used <= right.ids:
+            rights.append(part)
+        else:
+            mixed.append(part)
+    return _Condition(tuple(keys), tuple(lefts), tuple(rights), tuple(mixed))
+
+
+def _key_of(part: Expr, left: Flow, right: Flow) -> _Key | None:
+    """The equality between the sides that a conjunct states, if it states one."""
+    if not isinstance(part, Compare) or part.op not in (CompareOp.EQUAL, CompareOp.NULL_SAFE_EQUAL):
+        return None
+    one, other = part.left, part.right
+    if columns_of(one) <= right.ids and columns_of(other) <= left.ids:
+        one, other = other, one
+    mine, theirs = columns_of(one), columns_of(other)
+    if not (mine and theirs and mine <= left.ids and theirs <= right.ids):
+        return None
+    kind, their_kind = type_of(one), type_of(other)
+    if kind is None or their_kind is None:
+        return None
+    common = common_type(kind, their_kind)
+    if common is None:
+        return None
+    one = one if kind == common else Cast(one, common)
+    other = other if their_kind == common else Cast(other, common)
+    return _Key(one, other, part.op is CompareOp.NULL_SAFE_EQUAL)

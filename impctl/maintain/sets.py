@@ -1,0 +1,71 @@
+"""Set operations, put together from the union with signs, DISTINCT and the join.
+
+Law: UNION ALL is the sum; UNION its distinct rows; INTERSECT the distinct rows of the left side
+that are among those of the right; EXCEPT those that are not, without the right side's fragments.
+NULL equals NULL. INTERSECT ALL and EXCEPT ALL count copies, which no operator here does.
+Out of scope: whether a side may be sketched (`plan.safety`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from impctl.engine.operators.join import Join as JoinOperator
+from impctl.engine.operators.join import Side
+from impctl.expr.nodes import Cast, ColumnRef
+from impctl.maintain.flows import Column, Flow, known_type, refuse_approximate, typed
+from impctl.plan.nodes import Plan, SetKind, SetOperation, attributes_of
+
+if TYPE_CHECKING:
+    from impctl.maintain.build import Builder
+
+
+def build_set_operation(builder: Builder, node: SetOperation, *, must_be_sure: bool) -> Flow:
+    """The operators of UNION, INTERSECT and EXCEPT."""
+    from impctl.maintain.build import refuse
+
+    sure = must_be_sure or not (node.kind is SetKind.UNION and node.all)
+    columns = typed(node.attributes, node.span)
+    left = _renamed(builder, node, node.left, columns, must_be_sure=sure)
+    right = _renamed(builder, node, node.right, columns, must_be_sure=sure)
+    accesses = (*left.accesses, *right.accesses)
+    if node.kind is SetKind.UNION:
+        whole = builder.union([left, right], columns, accesses)
+        return whole if node.all else builder.distinct(whole, columns, node)
+    if node.all:
+        refuse(node)
+    left = builder.distinct(left, columns, node)
+    right = builder.distinct(right, columns, node)
+    both = _common(builder, left, right, columns)
+    if node.kind is SetKind.INTERSECT:
+        return both
+    return builder.union([left, both], columns, left.accesses, signs=(1, -1))
+
+
+def _common(builder: Builder, left: Flow, right: Flow, columns: tuple[Column, ...]) -> Flow:
+    """Rows that both sides have; each side has every row once."""
+    name = builder.name("join")
+    ids = tuple(column for column, _ in columns)
+    mine = Side(columns, ids, len(left.accesses))
+    theirs = Side(columns, ids, len(right.accesses))
+    at = builder.put(JoinOperator(name, mine, theirs, [True] * len(ids)), left, right)
+    return Flow(at, columns, (*left.accesses, *right.accesses))
+
+
+def _renamed(
+    builder: Builder,
+    node: SetOperation,
+    side: Plan,
+    columns: tuple[Column, ...],
+    *,
+    must_be_sure: bool,
+) -> Flow:
+    """A side under the operation's own columns and types."""
+    below = builder.build(side, must_be_sure=must_be_sure)
+    refuse_approximate(below, f"{node.kind.value.upper()} of", node.span)
+    outputs = []
+    for (name, kind), attribute in zip(columns, attributes_of(side), strict=True):
+        found = known_type(attribute.type, node.span)
+        ref = ColumnRef(attribute.id, found, attribute.nullable)
+        outputs.append((name, ref if found == kind else Cast(ref, kind)))
+    return builder.project(below, outputs, columns, node)
