@@ -116,6 +116,17 @@ class RowIndex:
             return Found(np.zeros(0, np.int64), self._nothing())
         return Found(np.concatenate(owners), stacked_batches(parts))
 
+    def between(self, low: int, high: int) -> Batch:
+        """The rows with codes from `low` to `high`, both included, each once with its sum."""
+        parts = []
+        for run in self._runs:
+            first = int(run.codes.searchsorted(low))
+            last = int(run.codes.searchsorted(high, side="right"))
+            if first < last:
+                places = np.arange(first, last)
+                parts.append(_Rows(run.sequence, run.codes[places], run.batch.take(places)))
+        return self._merged(parts).batch if parts else self._nothing()
+
     def _nothing(self) -> Batch:
         none = np.zeros(0, dtype=np.int64)
         columns = {name: _empty(kind) for name, kind in self.columns}

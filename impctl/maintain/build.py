@@ -16,8 +16,9 @@ from typing import NoReturn
 from impctl.aliases import AccessId, AttributeId
 from impctl.data.schema import Kind
 from impctl.engine.circuit import Operator
-from impctl.engine.operators import aggregate, project, scan, select
+from impctl.engine.operators import aggregate, project, scan, select, top
 from impctl.engine.operators.union import Branch, Union
+from impctl.engine.order_codes import OrderKey
 from impctl.expr.nodes import Expr, columns_of
 from impctl.expr.types import type_of
 from impctl.maintain.calls import read_calls
@@ -53,15 +54,22 @@ class Builder:
     """Collects operators; each after those it reads."""
 
     def __init__(
-        self, sketched: Mapping[AccessId, RangePartition], keyed: Collection[int] = ()
+        self,
+        sketched: Mapping[AccessId, RangePartition],
+        keyed: Collection[int] = (),
+        last_top: TopK | None = None,
     ) -> None:
-        """`keyed` are identities (`id`) of the Aggregates whose groups have one fragment."""
+        """`keyed` are identities (`id`) of the Aggregates whose groups have one fragment.
+
+        `last_top` is the LIMIT above which there are only columns, if there is one.
+        """
         self.sketched = sketched
         self.operators: list[Operator] = []
         self.inputs: list[tuple[int, ...]] = []
         self.sources: list[Source] = []
         self.first_aggregate: int | None = None
         self._keyed = frozenset(keyed)
+        self._last_top = id(last_top)
         self._named: dict[str, int] = {}
 
     def root(self, plan: Plan) -> Flow:
@@ -106,7 +114,9 @@ class Builder:
                 return build_join(self, plan, must_be_sure=must_be_sure)
             case SetOperation():
                 return build_set_operation(self, plan, must_be_sure=must_be_sure)
-            case _:
+            case TopK():
+                return self._top(plan)
+            case Window():
                 return refuse(plan)
 
     def _scan(self, node: Scan) -> Flow:
@@ -170,11 +180,33 @@ class Builder:
             calls.columns,
             accesses=len(below.accesses),
             is_keyed=id(node) in self._keyed,
+            distinct=calls.distinct,
         )
         at = self.put(operator, prepared)
         if self.first_aggregate is None:
             self.first_aggregate = at
         return Flow(at, typed(attributes_of(node), node.span), below.accesses, calls.inexact)
+
+    def _top(self, node: TopK) -> Flow:
+        """The first rows of the whole query; which of the ties LIMIT keeps matters nowhere else."""
+        if id(node) != self._last_top or not node.order or node.count is None:
+            refuse(node)
+        below = self.build(node.child, must_be_sure=True)
+        refuse_approximate(below, "ordering by or keeping", node.span)
+        name = self.name("top")
+        computed = [(f"{name}/{at}", key.expr) for at, key in enumerate(node.order)]
+        for _, expr in computed:
+            check(expr, below, node.span)
+        types = [(key, known_type(type_of(expr), node.span)) for key, expr in computed]
+        columns = (*below.columns, *types)
+        outputs = (*below.refs(), *computed)
+        keyed = Flow(self.put(project.Project(outputs), below), columns, below.accesses)
+        order = [
+            OrderKey(key, term.descending, term.nulls_first)
+            for (key, _), term in zip(computed, node.order, strict=True)
+        ]
+        operator = top.Top(name, columns, order, node.offset + node.count, len(below.accesses))
+        return Flow(self.put(operator, keyed), below.columns, below.accesses)
 
     def distinct(self, flow: Flow, columns: tuple[Column, ...], node: Plan) -> Flow:
         """Each row once, with the fragments of all its copies."""
@@ -211,7 +243,10 @@ class Builder:
 
 def refuse(node: Plan) -> NoReturn:
     """BlockedError naming an operator the engine does not have."""
-    names: dict[type, str] = {TopK: "LIMIT", Window: "a window function"}
+    names: dict[type, str] = {
+        TopK: "LIMIT below other operators or without ORDER BY",
+        Window: "a window function",
+    }
     name = names.get(type(node), type(node).__name__)
     if isinstance(node, Join):
         name = f"{node.kind.value} join"

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from impctl.aliases import AccessId, AttributeId, ColumnName, TableName
 from impctl.engine.circuit import Circuit
+from impctl.engine.operators.aggregate import Aggregate as AggregateOperator
 from impctl.engine.operators.merge import Merge
 from impctl.engine.operators.scan import Scan as ScanOperator
 from impctl.maintain.build import Builder
@@ -24,6 +25,7 @@ from impctl.plan.nodes import (
     Scan,
     Select,
     Sort,
+    TopK,
     attributes_of,
     inputs_of,
     nodes_of,
@@ -91,14 +93,33 @@ def compile_plan(
     """
     chain = _chain(root)
     keyed = frozenset() if chain is None else _keyed(root, chain, sketched, key_columns)
-    builder = Builder(sketched, keyed)
+    builder = Builder(sketched, keyed, _last_top(root))
     flow = builder.root(root)
     if not flow.accesses:
         raise BlockedError("the query has no sketch to maintain", root.span)
     sizes = [sketched[access].size for access in flow.accesses]
     circuit = Circuit(builder.operators, Merge(sizes), builder.inputs)
-    found = None if chain is None else _described(root, chain, builder, sketched, key_columns)
+    found = None
+    if chain is not None and not _needs_rows(builder):
+        found = _described(root, chain, builder, sketched, key_columns)
     return Compiled(tuple(builder.sources), flow.accesses, circuit, found)
+
+
+def _last_top(root: Plan) -> TopK | None:
+    """The LIMIT that decides the query's rows, where nothing above it does."""
+    node = root
+    while isinstance(node, Project | Sort):
+        node = node.child
+    return node if isinstance(node, TopK) else None
+
+
+def _needs_rows(builder: Builder) -> bool:
+    """Whether the first grouping cannot be filled from partial aggregates."""
+    first = builder.first_aggregate
+    if first is None:
+        return False
+    operator = builder.operators[first]
+    return isinstance(operator, AggregateOperator) and operator.needs_rows
 
 
 def _chain(root: Plan) -> tuple[Plan, ...] | None:

@@ -178,7 +178,7 @@ def test_sketches_of_random_plans() -> None:
     seen: Counter[str] = Counter()
     several_cases(seen)
     assert seen["exact"] > 500
-    for kind in ("inner", "semi", "anti", "left", "right", "full", "union", "intersect"):
+    for kind in ("inner", "semi", "anti", "left", "right", "full", "union", "intersect", "TopK"):
         assert seen[f"with {kind}"] > 10, seen
 
 

@@ -1,8 +1,9 @@
-"""Grouping with counts and sums.
+"""Grouping with counts, sums, extremes, and any of these over distinct values.
 
 Identity: for every group whose input changed, the output's change is minus its old row plus its new
 row; all other groups stay. State, per group: row count, and per argument what its accumulator
-keeps; per (group, fragment): row count, unless the input is keyed (then all rows of a group carry
+keeps; per (group, value): how often it occurs, for extremes and DISTINCT; per (group, fragment):
+row count, unless the input is keyed (then all rows of a group carry
 the same fragment, which the batch itself tells). Cost: the batch's rows and changed groups, and
 the fragments of groups that enter or leave the result; never the state. NULL is a key. A group
 whose row count reaches zero is gone; without keys there is one group that always exists. A count
@@ -24,6 +25,8 @@ from impctl.data.vector import Ints, Vector, concat
 from impctl.engine.accumulators import Accumulator, Count, Values
 from impctl.engine.arrangement import Arrangement, Located
 from impctl.engine.batch import Batch
+from impctl.engine.distinct_values import DistinctValues
+from impctl.engine.extremes import Extreme, OrderedCounts, ranks_of
 from impctl.engine.fragment_counts import FragmentCounts
 from impctl.engine.tags import GroupTags, Tags, no_fragments
 from impctl.errors import CountBelowZeroError, NotExactError
@@ -38,7 +41,7 @@ class AggregateColumn:
 
     id: AttributeId
     type: SqlType
-    accumulator: Accumulator | None
+    accumulator: Accumulator | Extreme | None
     """None is COUNT(*)."""
     guard: Count | None
 
@@ -55,14 +58,29 @@ class Aggregate:
         accesses: int,
         is_keyed: bool,
         is_distinct: bool = False,
+        distinct: Mapping[AttributeId, SqlType] | None = None,
     ) -> None:
-        """`is_distinct`: without keys there is a row only where there is input."""
+        """`is_distinct`: without keys there is a row only where there is input.
+
+        `distinct` are the arguments of which every value counts once, with their types.
+        """
         self.keys = tuple(keys)
         self.columns = tuple(columns)
         self.is_keyed = is_keyed
         self.is_global = not keys and not is_distinct
         self._accesses = accesses
-        self._accumulators = _distinct_accumulators(self.columns)
+        parts = _distinct_parts(self.columns)
+        self._accumulators = tuple(part for part in parts if not isinstance(part, Extreme))
+        self._extremes = {
+            part: OrderedCounts(f"{name}.{part.name}")
+            for part in parts
+            if isinstance(part, Extreme)
+        }
+        self._distinct = {
+            argument: DistinctValues(f"{name}.distinct{at}", kind)
+            for at, (argument, kind) in enumerate((distinct or {}).items())
+        }
+        self._has_numbers = not is_keyed or bool(self._extremes or self._distinct)
         self._groups = Arrangement(f"{name}.groups", [kind for _, kind in keys], _ROWS)
         self._fragments = (
             ()
@@ -76,18 +94,50 @@ class Aggregate:
         """What is remembered per group, in the order of their slots."""
         return self._accumulators
 
+    @property
+    def needs_rows(self) -> bool:
+        """Whether only rows fill the state: no partial aggregate tells each value's count."""
+        return bool(self._extremes or self._distinct)
+
     def step(self, batch: Batch) -> Batch:
         """Minus the old rows, plus the new rows of the changed groups."""
         if len(batch) == 0:
             return self._emit((), {}, {}, (), np.zeros(0, np.int64))
         keys = [normalise(batch.columns[name]) for name, _ in self.keys]
-        _refuse_unsure([*keys, *(batch.columns[a.argument] for a in self._accumulators)])
+        parts = (*self._accumulators, *self._extremes)
+        _refuse_unsure([*keys, *(batch.columns[part.argument] for part in parts)])
         grouping = group_rows(keys, len(batch))
+        change = _Change(grouping, batch.tags, batch.weights, batch)
+        return self._apply(keys, change)
+
+    def _delta(self, batch: Batch, grouping: Grouping, groups: Ints) -> Values:
+        """The change of every group, before extremes."""
         delta: Values = {_ROWS: np.add.reduceat(batch.weights[grouping.order], grouping.starts)}
+        once: dict[AttributeId, Ints] = {}
+        for argument, values in self._distinct.items():
+            owners = groups[grouping.index()]
+            once[argument] = values.crossings(owners, batch.columns[argument], batch.weights)
         for accumulator in self._accumulators:
-            argument = batch.columns[accumulator.argument]
-            delta.update(accumulator.delta(argument, batch.weights, grouping))
-        return self._apply(keys, grouping, delta, batch.tags, batch.weights)
+            argument = accumulator.argument
+            weights = once.get(argument, batch.weights)
+            delta.update(accumulator.delta(batch.columns[argument], weights, grouping))
+        return delta
+
+    def _best(self, batch: Batch, grouping: Grouping, groups: Ints, old: Values) -> Values:
+        """The extremes of the changed groups; a group is looked up only if it may have lost its."""
+        found: Values = {}
+        index = grouping.index()
+        for extreme, counts in self._extremes.items():
+            vector = batch.columns[extreme.argument]
+            rows = np.flatnonzero(vector.validity())
+            ranks = ranks_of(vector.take(rows), reverse=extreme.reverse)
+            owners, weights = index[rows], batch.weights[rows]
+            counts.add(groups[owners], ranks, weights)
+            touched = np.unique(owners)
+            best = old[extreme.name].copy()
+            best[touched], _ = counts.best(groups[touched])
+            found[extreme.name] = best
+        return found
 
     def fill(
         self, keys: Sequence[Vector], partials: Mapping[str, Any], tags: tuple[Tags, ...]
@@ -105,7 +155,7 @@ class Aggregate:
         delta: Values = {_ROWS: np.add.reduceat(rows[grouping.order], grouping.starts)}
         for accumulator in self._accumulators:
             delta.update(accumulator.partial(partials, grouping))
-        return self._apply(keys, grouping, delta, tags, rows)
+        return self._apply(keys, _Change(grouping, tags, rows, delta))
 
     def initial(self) -> Batch:
         """The output over empty input: nothing, or the one row of a global aggregate."""
@@ -117,34 +167,32 @@ class Aggregate:
     def _no_tags(self, rows: int) -> tuple[Tags, ...]:
         return tuple(no_fragments(rows) for _ in range(self._accesses))
 
-    def _apply(
-        self,
-        keys: list[Vector],
-        grouping: Grouping,
-        delta: Values,
-        tags: tuple[Tags, ...],
-        weights: Ints,
-    ) -> Batch:
+    def _apply(self, keys: list[Vector], change: _Change) -> Batch:
+        grouping, rows = change.grouping, change.rows
         leaders = [key.take(grouping.first) for key in keys]
         located = self._groups.find(grouping.codes, leaders)
         old = self._old(located)
+        groups = self._numbered(old[_GROUP]) if self._has_numbers else old[_ROWS]
+        delta = self._delta(rows, grouping, groups) if isinstance(rows, Batch) else rows
         new: Values = {_ROWS: old[_ROWS] + delta[_ROWS]}
         for accumulator in self._accumulators:
             new.update(accumulator.add(old, delta))
         self._check(new)
-        _clear_empty(new, self._accumulators)
-        if not self.is_keyed:
-            new[_GROUP] = self._numbered(old[_GROUP])
-        group_tags = self._retag(tags, grouping, weights, new)
+        if isinstance(rows, Batch):
+            new.update(self._best(rows, grouping, groups, old))
+        _clear_empty(new, (*self._accumulators, *self._extremes))
+        if self._has_numbers:
+            new[_GROUP] = groups
+        group_tags = self._retag(change.tags, grouping, change.weights, new)
         self._groups.put(grouping.codes, leaders, new)
         return self._emit(leaders, old, new, group_tags, grouping.codes)
 
     def _state_columns(self) -> dict[str, Any]:
         names: dict[str, Any] = {_ROWS: np.int64}
-        if not self.is_keyed:
+        if self._has_numbers:
             names[_GROUP] = np.int64
-        for accumulator in self._accumulators:
-            names.update(accumulator.columns)
+        for part in (*self._accumulators, *self._extremes):
+            names.update(part.columns)
         return names
 
     def _old(self, located: Located) -> Values:
@@ -217,8 +265,23 @@ class Aggregate:
             values[column.id] = Vector(column.type, found.values, valid, found.error)
         return values
 
-    def arrangements(self) -> tuple[Arrangement, ...]:
-        return (self._groups, *(counts.arrangement for counts in self._fragments))
+    def arrangements(self) -> tuple[Arrangement | OrderedCounts, ...]:
+        return (
+            self._groups,
+            *(counts.arrangement for counts in self._fragments),
+            *self._extremes.values(),
+            *(values.arrangement for values in self._distinct.values()),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Change:
+    """Rows grouped, as a batch or as the partial aggregates they come to."""
+
+    grouping: Grouping
+    tags: tuple[Tags, ...]
+    weights: Ints
+    rows: Batch | Values
 
 
 def _refuse_unsure(columns: Sequence[Vector]) -> None:
@@ -230,8 +293,8 @@ def _refuse_unsure(columns: Sequence[Vector]) -> None:
         )
 
 
-def _distinct_accumulators(columns: Sequence[AggregateColumn]) -> tuple[Accumulator, ...]:
-    found: dict[Accumulator, None] = {}
+def _distinct_parts(columns: Sequence[AggregateColumn]) -> tuple[Accumulator | Extreme, ...]:
+    found: dict[Accumulator | Extreme, None] = {}
     for column in columns:
         for part in (column.guard, column.accumulator):
             if part is not None:
@@ -239,7 +302,7 @@ def _distinct_accumulators(columns: Sequence[AggregateColumn]) -> tuple[Accumula
     return tuple(found)
 
 
-def _clear_empty(state: Values, accumulators: Sequence[Accumulator]) -> None:
+def _clear_empty(state: Values, accumulators: Sequence[Accumulator | Extreme]) -> None:
     """What is left of a sum over nothing is rounding dust: clear it."""
     counts = {a.argument: a.slot for a in accumulators if isinstance(a, Count)}
     for accumulator in accumulators:

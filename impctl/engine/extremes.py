@@ -1,0 +1,268 @@
+"""Least and greatest values per group.
+
+Law: per group every value is counted, so deleting the extreme one brings back the next (design.md
+6). Values are kept as ranks, 64-bit integers in the order of Spark's MIN and MAX: NaN is the
+greatest double, -0.0 equals 0.0; a maximum is the minimum of reversed ranks. Counting costs the
+values changed; only a group that lost its extreme is looked up, and that costs the first few of its
+values, more where many of these were deleted.
+Out of scope: strings and decimals beyond 18 digits, which have no rank of 64 bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from impctl.aliases import AttributeId
+from impctl.data.ragged import slice_positions
+from impctl.data.schema import Kind, SqlType
+from impctl.data.vector import Ints, Vector
+from impctl.engine.arrangement import RUNS_PER_TIER, RunChange, tier_of
+from impctl.errors import CountBelowZeroError
+
+_WINDOW = 8
+"""Values per group and run that a look-up starts with."""
+_NARROW_DIGITS = 18
+_SIGN = np.int64(-(2**63))
+_GROUP, _RANK, _COUNT = "group", "rank", "count"
+
+
+def has_rank(kind: SqlType) -> bool:
+    """Whether values of this type have a rank."""
+    if kind.kind in (Kind.STRING, Kind.BINARY, Kind.NULL, Kind.OTHER):
+        return False
+    return kind.kind is not Kind.DECIMAL or kind.precision <= _NARROW_DIGITS
+
+
+def ranks_of(vector: Vector, *, reverse: bool) -> Ints:
+    """The rank of each value; that of a NULL means nothing."""
+    ranks: Ints
+    if vector.type.is_fractional:
+        values = vector.values + 0.0
+        values[np.isnan(values)] = np.nan
+        bits = np.abs(values).view(np.int64)
+        ranks = np.where(np.signbit(values) & ~np.isnan(values), -bits, bits)
+    else:
+        ranks = vector.values.astype(np.int64, copy=False)
+    return ~ranks if reverse else ranks
+
+
+def values_of(ranks: Ints, kind: SqlType, *, reverse: bool) -> Any:
+    """The values that have these ranks."""
+    ranks = ~ranks if reverse else ranks
+    if kind.kind is Kind.BOOLEAN:
+        return ranks != 0
+    if not kind.is_fractional:
+        return ranks
+    sizes = np.abs(ranks).view(np.float64)
+    return np.where(ranks < 0, -sizes, sizes)
+
+
+@dataclass(frozen=True, slots=True)
+class Extreme:
+    """MIN, or with `reverse` MAX, of an argument; state is the best rank, 0 without any value."""
+
+    argument: AttributeId
+    slot: int
+    reverse: bool
+
+    @property
+    def name(self) -> str:
+        return f"{'max' if self.reverse else 'min'}{self.slot}"
+
+    @property
+    def columns(self) -> dict[str, Any]:
+        """State columns and their NumPy types."""
+        return {self.name: np.int64}
+
+    def value(self, state: dict[str, Any], kind: SqlType) -> Vector:
+        """The extreme's value; whoever reads it knows where there is none."""
+        return Vector(kind, values_of(state[self.name], kind, reverse=self.reverse))
+
+
+@dataclass(frozen=True, slots=True)
+class _Counts:
+    """One run: counts by (group, rank), ascending, each pair once."""
+
+    sequence: int
+    groups: Ints
+    ranks: Ints
+    counts: Ints
+
+    def __len__(self) -> int:
+        return len(self.groups)
+
+
+class OrderedCounts:
+    """How often each rank occurs in each group, as sorted runs whose counts add up."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._runs: tuple[_Counts, ...] = ()
+        self._saved: frozenset[int] = frozenset()
+        self._fresh: frozenset[int] = frozenset()
+
+    @property
+    def bytes_held(self) -> int:
+        return sum(run.groups.nbytes + run.ranks.nbytes + run.counts.nbytes for run in self._runs)
+
+    def add(self, groups: Ints, ranks: Ints, weights: Ints) -> None:
+        """Count a change in."""
+        sequence = self._runs[-1].sequence + 1 if self._runs else 1
+        run = _summed(sequence, groups, ranks, weights)
+        if not len(run):
+            return
+        runs = [*self._runs, run]
+        while (start := _crowded(runs)) is not None:
+            runs = [*runs[:start], _merged(runs[start:])]
+        self._runs = tuple(run for run in runs if len(run))
+        self._fresh = frozenset(
+            r.sequence for r in runs if r.sequence in self._fresh or r.sequence >= sequence
+        )
+
+    def best(self, groups: Ints) -> tuple[Ints, Any]:
+        """The least rank of each group, and whether it has any; shapes (n,)."""
+        found = np.zeros(len(groups), dtype=np.int64)
+        known = np.zeros(len(groups), dtype=np.bool_)
+        open_ = np.arange(len(groups), dtype=np.int64)
+        window = _WINDOW
+        # Each round doubles the window, so there are about log2(values of a group) of them.
+        while len(open_):
+            owners, ranks, counts, limits, is_whole = self._first(groups[open_], window)
+            order = np.lexsort((ranks, owners))
+            owners, ranks, counts = owners[order], ranks[order], counts[order]
+            starts = _starts(owners, ranks)
+            totals = np.add.reduceat(counts, starts) if len(starts) else counts
+            if bool(((totals < 0) & (ranks[starts] <= limits[owners[starts]])).any()):
+                raise CountBelowZeroError(
+                    "The change removes values that the stored state never held",
+                    hint="the table's history and the state disagree; run `impctl capture` again",
+                )
+            alive = starts[totals > 0]
+            first = alive[np.unique(owners[alive], return_index=True)[1]] if len(alive) else alive
+            sure = is_whole[owners[first]] | (ranks[first] <= limits[owners[first]])
+            first = first[sure]
+            found[open_[owners[first]]] = ranks[first]
+            known[open_[owners[first]]] = True
+            is_done = is_whole.copy()
+            is_done[owners[first]] = True
+            open_ = open_[~is_done]
+            window *= 2
+        return found, known
+
+    def reach(self, wanted: int) -> int:
+        """The least rank up to which group 0 has `wanted` values; the end of all if fewer."""
+        window = max(_WINDOW, 2 * wanted)
+        while True:
+            _, ranks, counts, limits, is_whole = self._first(np.zeros(1, np.int64), window)
+            order = np.argsort(ranks, kind="stable")
+            ranks, totals = ranks[order], np.cumsum(counts[order])
+            # Between two counts of one rank the running sum means nothing.
+            ends = np.flatnonzero(np.append(ranks[1:] != ranks[:-1], True)[: len(ranks)])
+            enough = ends[totals[ends] >= wanted]
+            if len(enough) and (is_whole[0] or ranks[enough[0]] <= limits[0]):
+                return int(ranks[enough[0]])
+            if is_whole[0]:
+                return int(np.iinfo(np.int64).max)
+            window *= 2
+
+    def _first(self, groups: Ints, window: int) -> tuple[Ints, Ints, Ints, Ints, Any]:
+        """The first values of each group in every run.
+
+        Also up to which rank they are all there is, and whether nothing was left out.
+        """
+        owners, ranks, counts = [], [], []
+        limits = np.full(len(groups), np.iinfo(np.int64).max)
+        is_whole = np.ones(len(groups), dtype=np.bool_)
+        for run in self._runs:
+            low = run.groups.searchsorted(groups)
+            high = run.groups.searchsorted(groups, side="right")
+            cut = np.minimum(high, low + window)
+            is_cut = cut < high
+            limits[is_cut] = np.minimum(limits[is_cut], run.ranks[cut[is_cut] - 1])
+            is_whole &= ~is_cut
+            positions, owner = slice_positions(low, cut)
+            owners.append(owner)
+            ranks.append(run.ranks[positions])
+            counts.append(run.counts[positions])
+        if not owners:
+            none = np.zeros(0, dtype=np.int64)
+            return none, none, none, limits, is_whole
+        joined = (np.concatenate(part) for part in (owners, ranks, counts))
+        return (*joined, limits, is_whole)  # type: ignore[return-value]  # three arrays and two
+
+    def compact(self) -> None:
+        """Bring all runs into one if that is likely to make the state much smaller."""
+        total = sum(len(run) for run in self._runs)
+        if not self._runs or total <= 2 * max(len(run) for run in self._runs):
+            return
+        merged = _merged(self._runs)
+        self._runs = (merged,) if len(merged) else ()
+        self._fresh = frozenset(run.sequence for run in self._runs)
+
+    def load(self, tables: Sequence[tuple[int, pa.Table]]) -> None:
+        """Take over stored runs; they count as saved."""
+        runs = []
+        for sequence, table in tables:
+            arrays = [table.column(name).to_numpy() for name in (_GROUP, _RANK, _COUNT)]
+            runs.append(_Counts(sequence, *arrays))
+        self._runs = tuple(sorted(runs, key=lambda run: run.sequence))
+        self._saved = frozenset(run.sequence for run in self._runs)
+        self._fresh = frozenset()
+
+    def changes(self) -> RunChange:
+        """What changed since the last `saved`, for the checkpoint to write."""
+        present = {run.sequence for run in self._runs}
+        put = tuple(
+            (run.sequence, pa.table({_GROUP: run.groups, _RANK: run.ranks, _COUNT: run.counts}))
+            for run in self._runs
+            if run.sequence in self._fresh
+        )
+        return RunChange(put, tuple(sorted(self._saved - present)))
+
+    def saved(self) -> None:
+        """The last changes are safe now."""
+        self._saved = frozenset(run.sequence for run in self._runs)
+        self._fresh = frozenset()
+
+
+def _starts(groups: Ints, ranks: Ints) -> Ints:
+    """Where a new pair begins in sorted pairs."""
+    if not len(groups):
+        return np.zeros(0, dtype=np.int64)
+    borders = (groups[1:] != groups[:-1]) | (ranks[1:] != ranks[:-1])
+    return np.concatenate([np.zeros(1, dtype=np.int64), np.flatnonzero(borders) + 1])
+
+
+def _summed(sequence: int, groups: Ints, ranks: Ints, weights: Ints) -> _Counts:
+    """A run of these pairs, each once; those that cancel are left out."""
+    order = np.lexsort((ranks, groups))
+    groups, ranks, weights = groups[order], ranks[order], weights[order]
+    starts = _starts(groups, ranks)
+    counts = np.add.reduceat(weights, starts) if len(starts) else weights
+    kept = starts[counts != 0]
+    return _Counts(sequence, groups[kept], ranks[kept], counts[counts != 0])
+
+
+def _merged(runs: Sequence[_Counts]) -> _Counts:
+    return _summed(
+        runs[-1].sequence,
+        np.concatenate([run.groups for run in runs]),
+        np.concatenate([run.ranks for run in runs]),
+        np.concatenate([run.counts for run in runs]),
+    )
+
+
+def _crowded(runs: Sequence[_Counts]) -> int | None:
+    """Where the newest runs of one size class begin, if there are enough of them to merge."""
+    if not runs:
+        return None
+    tier = tier_of(len(runs[-1]))
+    start = len(runs)
+    while start > 0 and tier_of(len(runs[start - 1])) <= tier:
+        start -= 1
+    return start if len(runs) - start >= RUNS_PER_TIER else None
