@@ -27,7 +27,8 @@ queries:
   distinct:
     sql: SELECT g, COUNT(DISTINCT x) n FROM t GROUP BY g HAVING COUNT(DISTINCT x) < 3
     sketch: {t: g}
-  max: {sql: "SELECT g, MAX(x) AS m FROM t GROUP BY g HAVING MAX(x) > 20", sketch: {t: x}}
+  max: {sql: "SELECT g, MAX(note) m FROM t GROUP BY g HAVING MAX(note) > 'b'", sketch: {t: x}}
+  most: {sql: "SELECT g, MAX(x) AS m FROM t GROUP BY g HAVING MAX(x) > 20", sketch: {t: x}}
   top: {sql: "SELECT g, COUNT(*) AS n FROM t GROUP BY g ORDER BY n DESC, g LIMIT 1", sketch: {t: g}}
   join:
     sql: |
@@ -38,9 +39,10 @@ store: .impctl
 """
 EXPECTED = {
     "median": "touch",
-    "distinct": "touch",
+    "distinct": "exact",
     "max": "recapture",
-    "top": "recapture",
+    "most": "exact",
+    "top": "exact",
     "join": "exact",
 }
 
