@@ -23,6 +23,7 @@ from impctl.data.vector import INT64_MAX, INT64_MIN, Bools, Vector
 from impctl.errors import EvaluationError
 from impctl.expr.cast import cast
 from impctl.expr.compare import compare, like
+from impctl.expr.functions import compute
 from impctl.expr.nodes import (
     And,
     Arithmetic,
@@ -49,7 +50,6 @@ from impctl.expr.numbers import (
     arithmetic,
     divide_decimals,
     fit_decimals,
-    fit_integers,
     negate,
     rescale,
 )
@@ -295,12 +295,5 @@ def mean(total: Vector, count: Vector, result: SqlType) -> Vector:
 
 
 def _call(expr: Call, columns: Columns, length: int) -> Vector:
-    argument = evaluate(expr.arguments[0], columns, length)
-    if argument.type.is_integral:
-        kept = argument.values
-        if argument.valid is not None:
-            kept = np.where(argument.valid, kept, 0)
-        if len(kept) and int(kept.min()) < -INT64_MAX:
-            kept = kept.astype(object)
-        return Vector(argument.type, fit_integers(np.abs(kept), argument.type), argument.valid)
-    return Vector(argument.type, np.abs(argument.values), argument.valid, argument.error)
+    arguments = [evaluate(part, columns, length) for part in expr.arguments]
+    return compute(expr, arguments, _known_type(expr))

@@ -16,6 +16,7 @@ from functools import reduce
 from impctl.aliases import AttributeId
 from impctl.data.schema import BOOLEAN, Kind, SqlType
 from impctl.expr.cast import supports as supports_cast
+from impctl.expr.functions import is_computed
 from impctl.expr.nodes import (
     And,
     Arithmetic,
@@ -40,9 +41,6 @@ from impctl.expr.nodes import (
     walk,
 )
 from impctl.expr.types import common_type, type_of, wider_type
-
-FUNCTIONS = frozenset({"abs"})
-"""Scalar functions by name, each differential-tested against Spark."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +89,7 @@ def _reason(expr: Expr) -> str | None:
                 return None
             return f"CAST from `{source}` to `{expr.type}` is left to Spark"
         case Call():
-            return None if expr.name in FUNCTIONS else f"function `{expr.name}` is left to Spark"
+            return None if is_computed(expr) else f"function `{expr.name}` is left to Spark"
 
 
 def _arithmetic_reason(expr: Arithmetic | Negate, found: SqlType) -> str | None:

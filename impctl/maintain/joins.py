@@ -41,6 +41,7 @@ from impctl.maintain.flows import (
     known_type,
     refuse_approximate,
 )
+from impctl.maintain.join_order import chain_of
 from impctl.plan.nodes import Join, JoinKind
 
 if TYPE_CHECKING:
@@ -74,10 +75,10 @@ class _Condition:
 
 def build_join(builder: Builder, node: Join, *, must_be_sure: bool) -> Flow:
     """The operators of a join of any kind."""
-    is_inner = node.kind is JoinKind.INNER
-    sure = must_be_sure or not is_inner
-    left = builder.build(node.left, must_be_sure=sure)
-    right = builder.build(node.right, must_be_sure=sure)
+    if node.kind is JoinKind.INNER:
+        return _build_chain(builder, node, must_be_sure=must_be_sure)
+    left = builder.build(node.left, must_be_sure=True)
+    right = builder.build(node.right, must_be_sure=True)
     refuse_approximate(left, "joining", node.span)
     refuse_approximate(right, "joining", node.span)
     parts = _Parts(builder, node)
@@ -85,14 +86,33 @@ def build_join(builder: Builder, node: Join, *, must_be_sure: bool) -> Flow:
         return parts.not_in(left, right)
     condition = _taken_apart(node.condition, left, right)
     match node.kind:
-        case JoinKind.INNER:
-            return parts.inner(left, right, condition)
         case JoinKind.SEMI:
             return parts.semi(left, right, condition)
         case JoinKind.ANTI:
             return parts.anti(left, right, condition)
         case _:
             return parts.outer(left, right, condition)
+
+
+def _build_chain(builder: Builder, node: Join, *, must_be_sure: bool) -> Flow:
+    """Inner joins one after the other; each condition as soon as its columns are there."""
+    parts = _Parts(builder, node)
+    chain = chain_of(node)
+    waiting = list(chain.conditions)
+    found: Flow | None = None
+    for relation in chain.relations:
+        flow = builder.build(relation.plan, must_be_sure=must_be_sure)
+        refuse_approximate(flow, "joining", node.span)
+        flow = parts.filtered(flow, relation.implied)
+        if found is None:
+            found = flow
+            continue
+        ready = [part for part in waiting if columns_of(part) <= found.ids | flow.ids]
+        waiting = [part for part in waiting if part not in ready]
+        condition = None if not ready else And(tuple(ready))
+        found = parts.inner(found, flow, _taken_apart(condition, found, flow))
+    assert found is not None
+    return parts.filtered(found, waiting)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,18 +124,18 @@ class _Parts:
 
     def inner(self, left: Flow, right: Flow, condition: _Condition) -> Flow:
         """All pairs for which the condition is true."""
-        left = self._filtered(left, condition.left)
-        right = self._filtered(right, condition.right)
+        left = self.filtered(left, condition.left)
+        right = self.filtered(right, condition.right)
         columns = (*left.columns, *right.columns)
         found = self._matched(left, right, condition.keys, columns)
-        return self._filtered(found, condition.mixed)
+        return self.filtered(found, condition.mixed)
 
     def semi(self, left: Flow, right: Flow, condition: _Condition) -> Flow:
         """Rows of the left side with a partner; with their partners' fragments."""
-        left = self._filtered(left, condition.left)
+        left = self.filtered(left, condition.left)
         if condition.mixed:
             return self._semi_by_rows(left, right, condition)
-        right = self._filtered(right, condition.right)
+        right = self.filtered(right, condition.right)
         once, keys = self._distinct_keys(right, condition.keys)
         return self._matched(left, once, keys, left.columns)
 
@@ -166,14 +186,15 @@ class _Parts:
         if key is None or key.null_safe:
             raise BlockedError("NOT IN with a condition of its own", self.node.span)
         nothing = _Condition((), (), (), ())
-        known = self._filtered(left, (Not(IsNull(key.left)),))
+        known = self.filtered(left, (Not(IsNull(key.left)),))
         found = self.anti(known, right, _Condition((key,), (), (), ()))
-        flows = [self.anti(found, self._filtered(right, (IsNull(key.right),)), nothing)]
-        unknown = self._filtered(left, (IsNull(key.left),))
+        flows = [self.anti(found, self.filtered(right, (IsNull(key.right),)), nothing)]
+        unknown = self.filtered(left, (IsNull(key.left),))
         flows.append(self.anti(unknown, right, nothing))
         return self.builder.union(flows, left.columns, left.accesses)
 
-    def _filtered(self, flow: Flow, predicates: Sequence[Expr]) -> Flow:
+    def filtered(self, flow: Flow, predicates: Sequence[Expr]) -> Flow:
+        """The rows for which all predicates are true."""
         if not predicates:
             return flow
         predicate = predicates[0] if len(predicates) == 1 else And(tuple(predicates))

@@ -113,7 +113,10 @@ def read_call(reader: ExprReader, node: exp.Expression, span: Span | None) -> Ex
         case exp.Trim():
             return _trim(reader, node, span)
         case exp.Extract():
-            field = parse_literal.constant(node.this.name.lower(), span)
+            name = node.this.name.lower()
+            if name in ("year", "quarter", "month", "day"):
+                return _call(reader, name, [node.expression], span)
+            field = parse_literal.constant(name, span)
             return Call("date_part", (field, reader.read(node.expression)), span=span)
         case exp.StrPosition():
             return _call(reader, "locate", [node.args["substr"], node.this], span)

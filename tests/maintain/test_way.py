@@ -75,9 +75,9 @@ def test_what_is_only_put_out_stands_in_nobodys_way() -> None:
             "COUNT(DISTINCT price, brand)",
         ),
         (
-            "SELECT brand FROM sales WHERE upper(brand) = 'A'",
-            "function `upper` is left to Spark",
-            "upper(brand)",
+            "SELECT brand FROM sales WHERE md5(brand) = 'A'",
+            "function `md5` is left to Spark",
+            "md5(brand)",
         ),
     ],
 )
