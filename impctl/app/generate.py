@@ -28,12 +28,16 @@ CRIMES_DAYS = 30
 _ROW_BYTES = 80
 _FILES = 16
 _SMALLEST_FILE = 1 << 20
+_TPCH_FILE = 64 << 20
 
 _NAMES = {Example.RUNNING: "sales", Example.SYNTHETIC: "synthetic", Example.CRIMES: "crimes"}
+_TPCH = ("customer", "lineitem", "nation", "orders", "part", "partsupp", "region", "supplier")
 
 
 def generate(request: GenerateRequest, reporter: Reporter) -> Outcome:
-    """Write the table of the request; one result."""
+    """Write the tables of the request; one result each."""
+    if request.example is Example.TPCH:
+        return _tpch(request, reporter)
     name = _NAMES[request.example] if request.table is None else request.table
     path = request.folder / name
     reporter.step(f"writing {path}")
@@ -42,9 +46,35 @@ def generate(request: GenerateRequest, reporter: Reporter) -> Outcome:
             rows = _written(path, running_example_table())
         case Example.SYNTHETIC:
             rows = _synthetic(path, request)
-        case Example.CRIMES:
+        case _:
             rows = _crimes(path, request)
     return Outcome((GenerateResult(name, str(path), rows, 0),))
+
+
+def _tpch(request: GenerateRequest, reporter: Reporter) -> Outcome:
+    """The eight TPC-H tables, from the Parquet files that a generator of TPC-H data wrote."""
+    files = {} if request.source is None else _tpch_files(request.source)
+    if not files:
+        raise UsageError(
+            "The TPC-H tables need the folder with the Parquet files they are made from",
+            hint="run `tpchgen-cli parquet -s 1 --output-dir DIR`, then give `--source DIR`",
+        )
+    results = []
+    for name, file in files.items():
+        path = request.folder / name
+        reporter.step(f"writing {path}")
+        with pq.ParquetFile(file) as parquet:
+            rows = parquet.metadata.num_rows
+            reader = pa.RecordBatchReader.from_batches(parquet.schema_arrow, parquet.iter_batches())
+            create_table(str(path), reader, file_bytes=_TPCH_FILE)
+        results.append(GenerateResult(name, str(path), rows, 0))
+    return Outcome(tuple(results))
+
+
+def _tpch_files(folder: Path) -> dict[str, Path]:
+    """The file of every table; empty where one is missing."""
+    files = {name: folder / f"{name}.parquet" for name in _TPCH}
+    return files if all(file.is_file() for file in files.values()) else {}
 
 
 def _written(path: Path, table: pa.Table) -> int:

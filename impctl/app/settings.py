@@ -63,6 +63,7 @@ class Example(StrEnum):
     RUNNING = "running"
     SYNTHETIC = "synthetic"
     CRIMES = "crimes"
+    TPCH = "tpch"
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ Out of scope: joining them (`maintain.joins`).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from impctl.aliases import AttributeId
 from impctl.expr.nodes import (
@@ -87,19 +87,53 @@ def _ordered(relations: Sequence[Relation], conditions: Sequence[Expr]) -> list[
     places = sorted(range(len(relations)), key=lambda at: (_rank(relations[at]), at))
     left = [relations[place] for place in places]
     ordered = [left.pop(0)]
+    classes = _equal_columns(conditions)
     while left:
-        joined = frozenset().union(*(relation.ids for relation in ordered))
-        connected = [one for one in left if _is_connected(one, joined, conditions)]
-        chosen = (connected or left)[0]
-        left.remove(chosen)
-        ordered.append(chosen)
+        best = max(left, key=lambda one: _connection(one, ordered, classes))
+        left.remove(best)
+        ordered.append(best)
     return ordered
 
 
+def _connection(
+    relation: Relation,
+    joined: Sequence[Relation],
+    classes: Sequence[frozenset[AttributeId]],
+) -> int:
+    """How well a relation fits next: 2 by a value only one joined relation has, 1 by another.
+
+    Where two joined relations share the value already, a third on it is likely to multiply rows.
+    """
+    best = 0
+    for found in classes:
+        holders = sum(1 for one in joined if found & one.ids)
+        if found & relation.ids and holders:
+            best = max(best, 2 if holders == 1 else 1)
+    return best
+
+
+def _equal_columns(conditions: Sequence[Expr]) -> list[frozenset[AttributeId]]:
+    """Columns that the conditions make equal, in classes."""
+    classes: list[frozenset[AttributeId]] = []
+    for part in conditions:
+        if not isinstance(part, Compare) or part.op is not CompareOp.EQUAL:
+            continue
+        if not (columns_of(part.left) and columns_of(part.right)):
+            continue
+        merged = columns_of(part.left) | columns_of(part.right)
+        for found in [one for one in classes if one & merged]:
+            classes.remove(found)
+            merged |= found
+        classes.append(merged)
+    return classes
+
+
 def _rank(relation: Relation) -> int:
-    """0 with an equality to a constant, 1 with another condition, 2 without any."""
+    """0 with an equality to a constant, 1 with another condition or a semi join, 2 without any."""
     found = list(relation.implied)
     plan = relation.plan
+    if isinstance(plan, Join) and plan.kind is JoinKind.SEMI:
+        return 1
     while isinstance(plan, Select):
         found.extend(conjuncts(plan.predicate))
         plan = plan.child
@@ -118,15 +152,30 @@ def _is_point(part: Expr) -> bool:
     return isinstance(part.left, Literal) or isinstance(part.right, Literal)
 
 
-def _is_connected(
-    relation: Relation, joined: frozenset[AttributeId], conditions: Sequence[Expr]
-) -> bool:
-    for part in conditions:
-        if not isinstance(part, Compare) or part.op is not CompareOp.EQUAL:
+def pushed_below(node: Join) -> Join | None:
+    """A semi or anti join moved down to the one relation of inner joins it looks at; None if none.
+
+    Which rows of that relation have a partner does not depend on what they are joined with.
+    """
+    if node.kind not in (JoinKind.SEMI, JoinKind.ANTI) or node.condition is None:
+        return None
+    if not (isinstance(node.left, Join) and node.left.kind is JoinKind.INNER):
+        return None
+    own = frozenset(attribute.id for attribute in attributes_of(node.left))
+    used = columns_of(node.condition) & own
+    return _pushed_into(node.left, node, used) if used else None
+
+
+def _pushed_into(into: Join, node: Join, used: frozenset[AttributeId]) -> Join | None:
+    for side in ("left", "right"):
+        plan = into.left if side == "left" else into.right
+        if not used <= frozenset(attribute.id for attribute in attributes_of(plan)):
             continue
-        one, other = columns_of(part.left), columns_of(part.right)
-        if (one and one <= relation.ids and other and other <= joined) or (
-            other and other <= relation.ids and one and one <= joined
-        ):
-            return True
-    return False
+        if isinstance(plan, Join) and plan.kind is JoinKind.INNER:
+            below: Plan | None = _pushed_into(plan, node, used)
+        else:
+            below = replace(node, left=plan)
+        if below is None:
+            return None
+        return replace(into, left=below) if side == "left" else replace(into, right=below)
+    return None

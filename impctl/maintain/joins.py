@@ -41,7 +41,7 @@ from impctl.maintain.flows import (
     known_type,
     refuse_approximate,
 )
-from impctl.maintain.join_order import chain_of
+from impctl.maintain.join_order import chain_of, pushed_below
 from impctl.plan.nodes import Join, JoinKind
 
 if TYPE_CHECKING:
@@ -77,6 +77,9 @@ def build_join(builder: Builder, node: Join, *, must_be_sure: bool) -> Flow:
     """The operators of a join of any kind."""
     if node.kind is JoinKind.INNER:
         return _build_chain(builder, node, must_be_sure=must_be_sure)
+    moved = pushed_below(node)
+    if moved is not None:
+        return _build_chain(builder, moved, must_be_sure=True)
     left = builder.build(node.left, must_be_sure=True)
     right = builder.build(node.right, must_be_sure=True)
     refuse_approximate(left, "joining", node.span)

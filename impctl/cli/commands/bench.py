@@ -71,7 +71,7 @@ Source = Annotated[
         metavar="FILE",
         envvar=CRIMES,
         show_default=False,
-        help="With --generate: Parquet file to read for `--example crimes`.",
+        help="With --generate: Parquet file (`--example crimes`) or folder (`tpch`) to read.",
     ),
 ]
 
