@@ -19,9 +19,9 @@ from impctl.engine.circuit import Operator
 from impctl.engine.operators import aggregate, project, scan, select, top
 from impctl.engine.operators.union import Branch, Union
 from impctl.engine.order_codes import OrderKey
-from impctl.expr.nodes import Expr, columns_of
+from impctl.expr.nodes import ColumnRef, Expr, Literal, columns_of
 from impctl.expr.types import type_of
-from impctl.maintain.calls import read_calls
+from impctl.maintain.calls import Calls, read_calls
 from impctl.maintain.flows import (
     BlockedError,
     Column,
@@ -161,31 +161,58 @@ class Builder:
         return Flow(at, columns, flow.accesses, frozenset(inexact))
 
     def _aggregate(self, node: Aggregate) -> Flow:
-        if node.grouping_sets is not None:
-            raise BlockedError("GROUPING SETS are not maintained by the engine yet", node.span)
         below = self.build(node.child, must_be_sure=True)
         calls = read_calls(node)
-        inputs = [(key.attribute.id, key.expr) for key in node.keys]
-        for _, expr in (*inputs, *calls.arguments):
+        keys = [(key.attribute.id, key.expr) for key in node.keys]
+        for _, expr in (*keys, *calls.arguments):
             check(expr, below, node.span)
             if columns_of(expr) & below.approximate:
                 raise BlockedError("grouping or summing a sum of doubles again", node.span)
+        columns = typed(attributes_of(node), node.span)
+        if node.grouping_sets is None:
+            every = range(len(node.keys))
+            at = self._grouped(node, below, calls, every, is_distinct=False)
+            return Flow(at, columns, below.accesses, calls.inexact)
+        flows = []
+        for chosen in node.grouping_sets:
+            at = self._grouped(node, below, calls, chosen, is_distinct=True)
+            absent = {node.keys[i].attribute.id for i in range(len(keys)) if i not in chosen}
+            outputs: list[tuple[AttributeId, Expr]] = [
+                (name, Literal(None, kind) if name in absent else ColumnRef(name, kind))
+                for name, kind in columns
+            ]
+            set_flow = Flow(at, columns, below.accesses, calls.inexact)
+            flows.append(self.project(set_flow, outputs, columns, node))
+        return self.union(flows, columns, below.accesses)
+
+    def _grouped(
+        self,
+        node: Aggregate,
+        below: Flow,
+        calls: Calls,
+        chosen: Sequence[int],
+        *,
+        is_distinct: bool,
+    ) -> int:
+        """One grouping by the chosen keys; its position."""
+        used = [node.keys[place] for place in chosen]
+        inputs = [(key.attribute.id, key.expr) for key in used]
         prepared = Flow(
             self.put(project.Project((*inputs, *calls.arguments)), below), (), below.accesses
         )
-        keys = [(key.attribute.id, known_type(type_of(key.expr), node.span)) for key in node.keys]
         operator = aggregate.Aggregate(
             self.name("aggregate"),
-            keys,
+            [(key.attribute.id, known_type(type_of(key.expr), node.span)) for key in used],
             calls.columns,
             accesses=len(below.accesses),
             is_keyed=id(node) in self._keyed,
+            is_distinct=is_distinct,
             distinct=calls.distinct,
         )
         at = self.put(operator, prepared)
         if self.first_aggregate is None:
             self.first_aggregate = at
-        return Flow(at, typed(attributes_of(node), node.span), below.accesses, calls.inexact)
+        return at
 
     def _top(self, node: TopK) -> Flow:
         """The first rows of the whole query; which of the ties LIMIT keeps matters nowhere else."""

@@ -129,6 +129,8 @@ def _chain(root: Plan) -> tuple[Plan, ...] | None:
     while not isinstance(node, Scan):
         if not isinstance(node, Select | Project | Aggregate | Sort):
             return None
+        if isinstance(node, Aggregate) and node.grouping_sets is not None:
+            return None
         nodes.append(node)
         node = inputs_of(node)[0]
     return (node, *reversed(nodes))

@@ -2,7 +2,7 @@
 
 Law: UNION ALL is the sum; UNION its distinct rows; INTERSECT the distinct rows of the left side
 that are among those of the right; EXCEPT those that are not, without the right side's fragments.
-NULL equals NULL. INTERSECT ALL and EXCEPT ALL count copies, which no operator here does.
+NULL equals NULL. INTERSECT ALL and EXCEPT ALL count the copies on either side and repeat.
 Out of scope: whether a side may be sketched (`plan.safety`).
 """
 
@@ -10,9 +10,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from impctl.data.schema import LONG
+from impctl.engine.accumulators import ExactSum
+from impctl.engine.operators.aggregate import Aggregate, AggregateColumn
 from impctl.engine.operators.join import Join as JoinOperator
 from impctl.engine.operators.join import Side
-from impctl.expr.nodes import Cast, ColumnRef
+from impctl.engine.operators.repeat import Repeat
+from impctl.expr.nodes import Cast, ColumnRef, Literal
 from impctl.maintain.flows import Column, Flow, known_type, refuse_approximate, typed
 from impctl.plan.nodes import Plan, SetKind, SetOperation, attributes_of
 
@@ -22,8 +26,6 @@ if TYPE_CHECKING:
 
 def build_set_operation(builder: Builder, node: SetOperation, *, must_be_sure: bool) -> Flow:
     """The operators of UNION, INTERSECT and EXCEPT."""
-    from impctl.maintain.build import refuse
-
     sure = must_be_sure or not (node.kind is SetKind.UNION and node.all)
     columns = typed(node.attributes, node.span)
     left = _renamed(builder, node, node.left, columns, must_be_sure=sure)
@@ -33,13 +35,37 @@ def build_set_operation(builder: Builder, node: SetOperation, *, must_be_sure: b
         whole = builder.union([left, right], columns, accesses)
         return whole if node.all else builder.distinct(whole, columns, node)
     if node.all:
-        refuse(node)
+        return _repeated(builder, node, left, right, columns)
     left = builder.distinct(left, columns, node)
     right = builder.distinct(right, columns, node)
     both = _common(builder, left, right, columns)
     if node.kind is SetKind.INTERSECT:
         return both
     return builder.union([left, both], columns, left.accesses, signs=(1, -1))
+
+
+def _repeated(
+    builder: Builder, node: SetOperation, left: Flow, right: Flow, columns: tuple[Column, ...]
+) -> Flow:
+    """INTERSECT ALL and EXCEPT ALL: each row with the copies that its counts leave."""
+    name = builder.name("copies")
+    counts = (f"{name}/left", f"{name}/right")
+    counted = (*columns, *((count, LONG) for count in counts))
+    is_difference = node.kind is SetKind.EXCEPT
+    accesses = left.accesses if is_difference else (*left.accesses, *right.accesses)
+    flows = []
+    for at, flow in enumerate((left, right)):
+        marks = [(count, Literal(int(at == place), LONG)) for place, count in enumerate(counts)]
+        flows.append(builder.project(flow, [*flow.refs(), *marks], counted, node))
+    whole = builder.union(flows, counted, accesses)
+    sums = [
+        AggregateColumn(count, LONG, ExactSum(count, at, LONG), None)
+        for at, count in enumerate(counts)
+    ]
+    grouped = Aggregate(name, columns, sums, accesses=len(accesses), is_keyed=False)
+    once = Flow(builder.put(grouped, whole), counted, accesses)
+    repeat = Repeat(*counts, is_difference=is_difference)
+    return Flow(builder.put(repeat, once), columns, accesses)
 
 
 def _common(builder: Builder, left: Flow, right: Flow, columns: tuple[Column, ...]) -> Flow:
