@@ -1,9 +1,10 @@
-"""WHERE and HAVING: predicates, and IN and EXISTS subqueries as semi and anti joins.
+"""WHERE and HAVING: predicates, subqueries in IN and EXISTS as semi and anti joins, single values.
 
 Law: a subquery of plain FROM and WHERE joins directly, its conditions on columns of the enclosing
 query becoming part of the join condition; NOT IN keeps its meaning for NULL. A subquery that
 groups, limits or combines is read on its own and may not name columns of the enclosing query.
-Out of scope: subqueries anywhere else, which are refused (`parse_expr`).
+Out of scope: comparisons with a single value (`parse_single`); subqueries anywhere else, which are
+refused (`parse_expr`).
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ from dataclasses import dataclass, replace
 
 from sqlglot import exp
 
-from impctl.errors import QueryError
 from impctl.expr.nodes import And, Compare, CompareOp, Expr, IsNull, Or, Span, columns_of
 from impctl.plan.functions import AGGREGATES
 from impctl.plan.nodes import Join, JoinKind, Plan, Select, attributes_of
@@ -21,6 +21,8 @@ from impctl.plan.parse_call import function_name
 from impctl.plan.parse_expr import ExprReader, dated
 from impctl.plan.parse_relation import Environment, Source, part, read_from
 from impctl.plan.parse_scope import Names, Scope
+from impctl.plan.parse_single import Single, read_single
+from impctl.plan.parse_subquery import bare, closed, unwrapped
 
 _PLAIN_PARTS = frozenset({"expressions", "from", "joins", "where", "hint", "distinct"})
 
@@ -43,7 +45,7 @@ class Membership:
     span: Span | None
 
 
-Part = Filter | Membership
+Part = Filter | Membership | Single
 
 
 def read_condition(
@@ -53,12 +55,14 @@ def read_condition(
     found: list[Part] = []
     pending = [node]
     while pending:
-        current = _bare(pending.pop())
+        current = bare(pending.pop())
         if isinstance(current, exp.And):
             pending += [current.expression, current.this]
             continue
-        membership = _membership(current, reader, environment)
-        found.append(membership if membership is not None else Filter(reader.read(current)))
+        joined = _membership(current, reader, environment) or read_single(
+            current, reader, environment
+        )
+        found.append(joined if joined is not None else Filter(reader.read(current)))
     return tuple(found)
 
 
@@ -77,6 +81,9 @@ def apply_condition(
         if isinstance(item, Membership):
             condition = None if item.condition is None else finish(item.condition)
             plan = Join(item.kind, plan, item.right, condition, item.null_aware, span=item.span)
+        if isinstance(item, Single):
+            plan = Join(JoinKind.INNER, plan, item.right, None, span=item.span)
+            plan = Select(plan, finish(item.predicate), span=item.span)
     return plan
 
 
@@ -85,17 +92,11 @@ def conjunction(predicates: tuple[Expr, ...], span: Span | None = None) -> Expr:
     return predicates[0] if len(predicates) == 1 else And(predicates, span=span)
 
 
-def _bare(node: exp.Expression) -> exp.Expression:
-    while isinstance(node, exp.Paren):
-        node = node.this
-    return node
-
-
 def _membership(
     node: exp.Expression, reader: ExprReader, environment: Environment
 ) -> Membership | None:
     negated = isinstance(node, exp.Not)
-    inner = _bare(node.this) if negated else node
+    inner = bare(node.this) if negated else node
     kind = JoinKind.ANTI if negated else JoinKind.SEMI
     span = reader.text.span_of(node)
     if isinstance(inner, exp.Exists):
@@ -112,9 +113,9 @@ def _exists(
     reader: ExprReader,
     environment: Environment,
 ) -> Membership:
-    query = _unwrapped(query)
+    query = unwrapped(query)
     if not _is_plain(query):
-        right = _closed(query, reader, environment)
+        right = closed(query, reader, environment)
         return Membership(kind, right, None, False, span)
     source, correlated = _opened(query, reader, environment)
     condition = conjunction(correlated, span) if correlated else None
@@ -124,9 +125,9 @@ def _exists(
 def _in(
     node: exp.In, kind: JoinKind, span: Span | None, reader: ExprReader, environment: Environment
 ) -> Membership:
-    subject = _bare(node.this)
+    subject = bare(node.this)
     operands = reader.read_all(subject.expressions if isinstance(subject, exp.Tuple) else [subject])
-    query = _unwrapped(node.args["query"])
+    query = unwrapped(node.args["query"])
     correlated: tuple[Expr, ...] = ()
     if _is_plain(query) and not any(item.is_star for item in query.expressions):
         source, correlated = _opened(query, reader, environment)
@@ -134,7 +135,7 @@ def _in(
         right = source.plan
         values = inner.read_all([item.unalias() for item in query.expressions])
     else:
-        right = _closed(query, reader, environment)
+        right = closed(query, reader, environment)
         values = tuple(attribute.ref(span) for attribute in attributes_of(right))
     if len(values) != len(operands):
         raise reader.text.error(
@@ -156,16 +157,6 @@ def _in(
     return Membership(kind, right, conjunction((equals, *correlated), span), null_aware, span)
 
 
-def _unwrapped(query: exp.Expression) -> exp.Expression:
-    while isinstance(query, exp.Subquery | exp.Paren) and not query.args.get("alias"):
-        if isinstance(query, exp.Subquery) and any(
-            query.args.get(name) for name in ("order", "limit", "offset", "with", "with_")
-        ):
-            break
-        query = query.this
-    return query
-
-
 def _is_plain(query: exp.Expression) -> bool:
     """Whether a subquery is FROM and WHERE only, so that it can join directly."""
     if not isinstance(query, exp.Select):
@@ -180,23 +171,6 @@ def _is_plain(query: exp.Expression) -> bool:
         for item in query.expressions
         for inner in item.walk()
     )
-
-
-def _closed(query: exp.Expression, reader: ExprReader, environment: Environment) -> Plan:
-    """A subquery read on its own; it cannot see the enclosing query's columns."""
-    try:
-        return environment.read_query(query, environment)
-    except QueryError as error:
-        if error.code not in ("column_unknown", "table_unknown"):
-            raise
-        outside = (
-            "a subquery with grouping, DISTINCT ON, LIMIT or a set operation cannot name columns "
-            "of the enclosing query"
-        )
-        hint = outside if error.hint is None else f"{error.hint}; {outside}"
-        raise QueryError(
-            error.message, hint=hint, code=error.code, location=error.location
-        ) from None
 
 
 def _opened(
@@ -230,6 +204,15 @@ def _separated(
                 correlated.append(item.predicate)
             else:
                 own.append(item)
+            continue
+        if isinstance(item, Single):
+            if columns_of(item.predicate) & outside:
+                raise reader.text.unsupported(
+                    "a comparison of a column of the enclosing query with a subquery",
+                    item.span or query,
+                    hint="use joins instead",
+                )
+            own.append(item)
             continue
         if item.condition is not None and columns_of(item.condition) & outside:
             raise reader.text.unsupported(

@@ -48,7 +48,7 @@ _ARITHMETIC: dict[type[exp.Expression], ArithmeticOp] = {
     exp.IntDiv: ArithmeticOp.INTEGER_DIVIDE,
     exp.Mod: ArithmeticOp.REMAINDER,
 }
-_COMPARE: dict[type[exp.Expression], CompareOp] = {
+COMPARISONS: dict[type[exp.Expression], CompareOp] = {
     exp.EQ: CompareOp.EQUAL,
     exp.NEQ: CompareOp.NOT_EQUAL,
     exp.LT: CompareOp.LESS,
@@ -99,7 +99,7 @@ class ExprReader:
         kind = type(node)
         if kind in _ARITHMETIC:
             return self._arithmetic(node, span)
-        if kind in _COMPARE:
+        if kind in COMPARISONS:
             return self._comparison(node, span)
         if kind in _FUNCTION_OPERATORS:
             return self._operator(node, span)
@@ -171,7 +171,7 @@ class ExprReader:
     def compare(self, node: exp.Expression, left: Expr, right: Expr, span: Span | None) -> Expr:
         """A comparison of two read sides, dates brought to dates."""
         left, right = dated(left, right), dated(right, left)
-        found = Compare(_COMPARE[type(node)], left, right, span=span)
+        found = Compare(COMPARISONS[type(node)], left, right, span=span)
         return Not(found, span=span) if isinstance(node, exp.NullSafeNEQ) else found
 
     def _operator(self, node: exp.Expression, span: Span | None) -> Expr:

@@ -36,7 +36,7 @@ from impctl.plan.parse_aggregate import (
     result_type,
 )
 from impctl.plan.parse_aggregate import placeholder as aggregate_placeholder
-from impctl.plan.parse_condition import Filter, Part, apply_condition, read_condition
+from impctl.plan.parse_condition import Membership, Part, apply_condition, read_condition
 from impctl.plan.parse_expr import ExprReader
 from impctl.plan.parse_order import Order, limited, read_order
 from impctl.plan.parse_relation import Environment, Source, read_from, refuse_parts
@@ -141,7 +141,7 @@ def _read_block(select: exp.Select, source: Source, environment: Environment) ->
         names = Names(text, source.scope, aliases, Prefer.GROUPED, keys)
         reader = ExprReader(reading, names, "HAVING", windows.aggregates)
         having_parts = read_condition(having.this, reader, environment)
-        exprs = [p.predicate if isinstance(p, Filter) else p.condition for p in having_parts]
+        exprs = [p.condition if isinstance(p, Membership) else p.predicate for p in having_parts]
         if any(expr is not None and reads_window(expr) for expr in exprs):
             raise text.unsupported("a window function in HAVING", having.this)
     names = Names(text, source.scope, aliases, Prefer.ALIAS)

@@ -21,7 +21,16 @@ CASES = [
     ("SELECT »extra.x FROM sales", "nested field `extra.x`", "top-level"),
     ("SELECT »sales.extra.x FROM sales", "nested field", "top-level"),
     ("SELECT »extra[0] FROM sales", "array element", "top-level"),
-    ("SELECT 1 FROM sales WHERE price > (SELECT »1 FROM stock)", "scalar subquery", "FROM"),
+    (
+        "SELECT 1 FROM sales WHERE price > (SELECT »1 FROM stock)",
+        "more than one value",
+        "aggregate",
+    ),
+    (
+        "SELECT 1 FROM stock t WHERE shelf > (SELECT COUNT(*) FROM sales WHERE price = »t.shelf)",
+        "names no table `t`",
+        "alias",
+    ),
     ("SELECT (SELECT »max(shelf) FROM stock) FROM sales", "scalar subquery in SELECT", "FROM"),
     ("SELECT 1 FROM sales WHERE ok OR »brand IN (SELECT brand FROM stock)", "IN or EXISTS", "AND"),
     ("SELECT 1 FROM sales TABLESAMPLE (»10 PERCENT)", "TABLESAMPLE", "without it"),

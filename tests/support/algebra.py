@@ -1,0 +1,44 @@
+"""One query for every operator of the algebra, over two tables of values chosen to hurt."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pyarrow as pa
+
+QUERIES = {
+    "inner": "SELECT t.g, SUM(u.y) s FROM t JOIN u ON t.g = u.g GROUP BY t.g HAVING COUNT(*) > 2",
+    "self": "SELECT a.g, b.x FROM t a JOIN t b ON a.g = b.g AND a.x < b.x WHERE a.s = 'a'",
+    "left": "SELECT t.g, u.y FROM t LEFT JOIN u ON t.g = u.g AND u.y > 1 WHERE t.x > 0",
+    "full": "SELECT t.x, u.y FROM t FULL JOIN u ON t.g = u.g",
+    "exists": "SELECT g, x FROM t WHERE EXISTS (SELECT 1 FROM u WHERE u.g = t.g AND u.y > t.x)",
+    "not_in": "SELECT g, x FROM t WHERE g NOT IN (SELECT g FROM u WHERE y > 3)",
+    "except": "SELECT g FROM t EXCEPT SELECT g FROM u",
+    "except_all": "SELECT g FROM t EXCEPT ALL SELECT g FROM u",
+    "union": "SELECT g, s FROM t UNION SELECT g, 'u' FROM u",
+    "extremes": "SELECT g, MAX(x) m FROM t GROUP BY g HAVING MAX(x) > 4",
+    "distinct": "SELECT g, COUNT(DISTINCT s) n FROM t GROUP BY g HAVING COUNT(DISTINCT s) > 1",
+    "top": "SELECT g, COUNT(*) n, MIN(x) low FROM t GROUP BY g ORDER BY n DESC, g LIMIT 2",
+    "single": "SELECT g, x FROM t WHERE g > (SELECT MIN(g) FROM u WHERE y > 0)",
+    "per_group": "SELECT g, x FROM t WHERE x >= (SELECT 1 + MAX(y) FROM u WHERE u.g = t.g)",
+    "per_own": "SELECT g, x FROM t WHERE x < (SELECT MAX(x) FROM t o WHERE t.g = o.g AND s = 'a')",
+    "dated": "SELECT year(d) y, COUNT(*) n FROM t GROUP BY year(d) HAVING COUNT(*) > 3",
+}
+
+
+def rows(rng: random.Random, count: int, *, is_left: bool) -> pa.Table:
+    def some(values: list[Any]) -> list[Any]:
+        return [rng.choice(values) for _ in range(count)]
+
+    groups = pa.array(some([None, 0, 1, 2, 3, 4, 5]), pa.int32())
+    if not is_left:
+        return pa.table({"g": groups, "y": pa.array(some([None, -1, 0, 1, 2, 3, 4]), pa.int64())})
+    return pa.table(
+        {
+            "g": groups,
+            "x": pa.array(some([None, -1, 0, 1, 2, 3, 5]), pa.int64()),
+            "s": pa.array(some([None, "a", "b", ""])),
+            "d": pa.array(some([None, 0, 364, 365, 19000]), pa.int32()).cast(pa.date32()),
+        }
+    )
