@@ -19,12 +19,8 @@ import pyarrow as pa
 from impctl.data.ragged import slice_positions
 from impctl.data.schema import SqlType
 from impctl.data.vector import Ints, Vector
+from impctl.engine.run_log import RunChange, RunLog
 from impctl.engine.runs import Run, find_in, from_table, merge_runs
-
-RUNS_PER_TIER = 4
-"""Runs of one size class before they are merged; also how much larger the next class is."""
-_SMALLEST_TIER = 64
-"""Rows below which all runs count as equally small: less than a page is not worth ordering."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,14 +34,6 @@ class Located:
     length: int
 
 
-@dataclass(frozen=True, slots=True)
-class RunChange:
-    """What a checkpoint has to write: runs to keep under their sequence, sequences to drop."""
-
-    put: tuple[tuple[int, pa.Table], ...]
-    drop: tuple[int, ...]
-
-
 class Arrangement:
     """Keyed rows of state; `alive` names the value column that is zero for a key that is gone."""
 
@@ -53,37 +41,33 @@ class Arrangement:
         self.name = name
         self.key_types = tuple(key_types)
         self.alive = alive
-        self._runs: tuple[Run, ...] = ()
-        self._saved: frozenset[int] = frozenset()
-        self._fresh: frozenset[int] = frozenset()
+        self._log: RunLog[Run] = RunLog(self._folded, Run.to_arrow)
 
     @property
     def runs(self) -> tuple[Run, ...]:
         """The runs, oldest first; the tuple never changes, so a reader may keep it."""
-        return self._runs
+        return self._log.runs
 
     @property
     def rows(self) -> int:
         """Rows over all runs, replaced ones included."""
-        return sum(len(run) for run in self._runs)
+        return self._log.rows
 
     @property
     def bytes_held(self) -> int:
-        return sum(_bytes(run) for run in self._runs)
+        return sum(_bytes(run) for run in self.runs)
 
     def load(self, tables: Iterable[tuple[int, pa.Table]]) -> None:
         """Take over stored runs; they count as saved."""
-        runs = (from_table(sequence, table, len(self.key_types)) for sequence, table in tables)
-        self._runs = tuple(sorted(runs, key=lambda run: run.sequence))
-        self._saved = frozenset(run.sequence for run in self._runs)
-        self._fresh = frozenset()
+        keys = len(self.key_types)
+        self._log.load(from_table(sequence, table, keys) for sequence, table in tables)
 
     def find(self, codes: Ints, keys: Sequence[Vector]) -> Located:
         """The newest row of each key; `codes` of shape (n,)."""
         parts = []
         length = len(codes)
         rows = np.arange(length, dtype=np.int64)
-        for run in reversed(self._runs):
+        for run in reversed(self.runs):
             places = find_in(run, self.key_types, codes, keys)
             is_hit = places >= 0
             if not is_hit.any():
@@ -110,35 +94,30 @@ class Arrangement:
         """Replace the rows of these keys; `codes` ascending, one row per key."""
         if len(codes) == 0:
             return
-        sequence = self._runs[-1].sequence + 1 if self._runs else 1
         # Most sums never see a NaN: columns that are all zero are not even kept in memory.
         kept = {name: array for name, array in values.items() if array.any()}
-        run = Run(sequence, codes, tuple(key.to_arrow() for key in keys), kept)
-        self._runs = _merged((*self._runs, run), self.key_types, self.alive)
-        self._fresh = frozenset(
-            r.sequence for r in self._runs if r.sequence in self._fresh or r.sequence >= sequence
-        )
+        arrays = tuple(key.to_arrow() for key in keys)
+        self._log.append(Run(self._log.next_sequence, codes, arrays, kept))
+
+    def _folded(self, runs: Sequence[Run], is_oldest: bool) -> Run:
+        """One run that means all of these."""
+        merged = runs[-1]
+        for index in range(len(runs) - 2, -1, -1):
+            is_last = is_oldest and index == 0
+            merged = merge_runs(runs[index], merged, self.key_types, self.alive, is_oldest=is_last)
+        return merged
 
     def compact(self) -> None:
         """Bring all runs into one if that is likely to make the state much smaller."""
-        if not self._runs or self.rows <= 2 * max(len(run) for run in self._runs):
-            return
-        merged = _fold(self._runs, self.key_types, self.alive, is_oldest=True)
-        self._runs = (merged,)
-        self._fresh = frozenset({merged.sequence})
+        self._log.compact()
 
     def changes(self) -> RunChange:
         """What changed since the last `saved`, for the checkpoint to write."""
-        present = {run.sequence for run in self._runs}
-        put = tuple(
-            (run.sequence, run.to_arrow()) for run in self._runs if run.sequence in self._fresh
-        )
-        return RunChange(put, tuple(sorted(self._saved - present)))
+        return self._log.changes()
 
     def saved(self) -> None:
         """The last changes are safe now."""
-        self._saved = frozenset(run.sequence for run in self._runs)
-        self._fresh = frozenset()
+        self._log.saved()
 
 
 def slices(runs: Sequence[Run], low: Ints, high: Ints, name: str) -> tuple[Ints, Ints, Ints]:
@@ -170,35 +149,6 @@ def slices(runs: Sequence[Run], low: Ints, high: Ints, name: str) -> tuple[Ints,
         owner, code, value = owner[newest], code[newest], value[newest]
     alive = value != 0
     return owner[alive], code[alive], value[alive]
-
-
-def tier_of(rows: int) -> int:
-    """The size class of a run: 64 rows, and four times more for each further class."""
-    tier, size = 0, _SMALLEST_TIER
-    while rows > size:
-        tier, size = tier + 1, size * RUNS_PER_TIER
-    return tier
-
-
-def _merged(runs: tuple[Run, ...], types: Sequence[SqlType], alive: str) -> tuple[Run, ...]:
-    """The runs with the newest ones merged as long as four are of one size class."""
-    while True:
-        tier = tier_of(len(runs[-1]))
-        start = len(runs)
-        while start > 0 and tier_of(len(runs[start - 1])) <= tier:
-            start -= 1
-        if len(runs) - start < RUNS_PER_TIER:
-            return runs
-        merged = _fold(runs[start:], types, alive, is_oldest=start == 0)
-        runs = (*runs[:start], merged)
-
-
-def _fold(runs: Sequence[Run], types: Sequence[SqlType], alive: str, *, is_oldest: bool) -> Run:
-    """One run that means all of these; `is_oldest` where no run lies below them."""
-    merged = runs[-1]
-    for index in range(len(runs) - 2, -1, -1):
-        merged = merge_runs(runs[index], merged, types, alive, is_oldest=is_oldest and index == 0)
-    return merged
 
 
 def _bytes(run: Run) -> int:

@@ -15,9 +15,9 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from impctl.engine.arrangement import RunChange
 from impctl.engine.batch import Batch
 from impctl.engine.operators.merge import Merge, SketchDelta
+from impctl.engine.run_log import RunChange
 
 
 class Keeper(Protocol):

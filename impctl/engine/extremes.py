@@ -21,7 +21,7 @@ from impctl.aliases import AttributeId
 from impctl.data.ragged import slice_positions
 from impctl.data.schema import Kind, SqlType
 from impctl.data.vector import Ints, Vector
-from impctl.engine.arrangement import RUNS_PER_TIER, RunChange, tier_of
+from impctl.engine.run_log import RunChange, RunLog
 from impctl.errors import CountBelowZeroError
 
 _WINDOW = 8
@@ -102,27 +102,18 @@ class OrderedCounts:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self._runs: tuple[_Counts, ...] = ()
-        self._saved: frozenset[int] = frozenset()
-        self._fresh: frozenset[int] = frozenset()
+        self._log: RunLog[_Counts] = RunLog(lambda runs, _: _merged(runs), _to_arrow)
 
     @property
     def bytes_held(self) -> int:
-        return sum(run.groups.nbytes + run.ranks.nbytes + run.counts.nbytes for run in self._runs)
+        runs = self._log.runs
+        return sum(run.groups.nbytes + run.ranks.nbytes + run.counts.nbytes for run in runs)
 
     def add(self, groups: Ints, ranks: Ints, weights: Ints) -> None:
         """Count a change in."""
-        sequence = self._runs[-1].sequence + 1 if self._runs else 1
-        run = _summed(sequence, groups, ranks, weights)
-        if not len(run):
-            return
-        runs = [*self._runs, run]
-        while (start := _crowded(runs)) is not None:
-            runs = [*runs[:start], _merged(runs[start:])]
-        self._runs = tuple(run for run in runs if len(run))
-        self._fresh = frozenset(
-            r.sequence for r in runs if r.sequence in self._fresh or r.sequence >= sequence
-        )
+        run = _summed(self._log.next_sequence, groups, ranks, weights)
+        if len(run):
+            self._log.append(run)
 
     def best(self, groups: Ints) -> tuple[Ints, Any]:
         """The least rank of each group, and whether it has any; shapes (n,)."""
@@ -178,7 +169,7 @@ class OrderedCounts:
         owners, ranks, counts = [], [], []
         limits = np.full(len(groups), np.iinfo(np.int64).max)
         is_whole = np.ones(len(groups), dtype=np.bool_)
-        for run in self._runs:
+        for run in self._log.runs:
             low = run.groups.searchsorted(groups)
             high = run.groups.searchsorted(groups, side="right")
             cut = np.minimum(high, low + window)
@@ -197,37 +188,26 @@ class OrderedCounts:
 
     def compact(self) -> None:
         """Bring all runs into one if that is likely to make the state much smaller."""
-        total = sum(len(run) for run in self._runs)
-        if not self._runs or total <= 2 * max(len(run) for run in self._runs):
-            return
-        merged = _merged(self._runs)
-        self._runs = (merged,) if len(merged) else ()
-        self._fresh = frozenset(run.sequence for run in self._runs)
+        self._log.compact()
 
     def load(self, tables: Sequence[tuple[int, pa.Table]]) -> None:
         """Take over stored runs; they count as saved."""
-        runs = []
-        for sequence, table in tables:
-            arrays = [table.column(name).to_numpy() for name in (_GROUP, _RANK, _COUNT)]
-            runs.append(_Counts(sequence, *arrays))
-        self._runs = tuple(sorted(runs, key=lambda run: run.sequence))
-        self._saved = frozenset(run.sequence for run in self._runs)
-        self._fresh = frozenset()
+        self._log.load(
+            _Counts(sequence, *(table.column(name).to_numpy() for name in (_GROUP, _RANK, _COUNT)))
+            for sequence, table in tables
+        )
 
     def changes(self) -> RunChange:
         """What changed since the last `saved`, for the checkpoint to write."""
-        present = {run.sequence for run in self._runs}
-        put = tuple(
-            (run.sequence, pa.table({_GROUP: run.groups, _RANK: run.ranks, _COUNT: run.counts}))
-            for run in self._runs
-            if run.sequence in self._fresh
-        )
-        return RunChange(put, tuple(sorted(self._saved - present)))
+        return self._log.changes()
 
     def saved(self) -> None:
         """The last changes are safe now."""
-        self._saved = frozenset(run.sequence for run in self._runs)
-        self._fresh = frozenset()
+        self._log.saved()
+
+
+def _to_arrow(run: _Counts) -> pa.Table:
+    return pa.table({_GROUP: run.groups, _RANK: run.ranks, _COUNT: run.counts})
 
 
 def _starts(groups: Ints, ranks: Ints) -> Ints:
@@ -255,14 +235,3 @@ def _merged(runs: Sequence[_Counts]) -> _Counts:
         np.concatenate([run.ranks for run in runs]),
         np.concatenate([run.counts for run in runs]),
     )
-
-
-def _crowded(runs: Sequence[_Counts]) -> int | None:
-    """Where the newest runs of one size class begin, if there are enough of them to merge."""
-    if not runs:
-        return None
-    tier = tier_of(len(runs[-1]))
-    start = len(runs)
-    while start > 0 and tier_of(len(runs[start - 1])) <= tier:
-        start -= 1
-    return start if len(runs) - start >= RUNS_PER_TIER else None

@@ -20,8 +20,8 @@ from impctl.data.keys import group_rows, key_codes, normalise, same_keys
 from impctl.data.ragged import slice_positions
 from impctl.data.schema import LONG, Kind, SqlType
 from impctl.data.vector import Ints, Vector, concat, from_stored
-from impctl.engine.arrangement import RUNS_PER_TIER, RunChange, tier_of
 from impctl.engine.batch import Batch
+from impctl.engine.run_log import RunChange, RunLog
 from impctl.engine.tags import RowTags, SetTags, Tags, stacked
 
 _CODE, _WEIGHT = "code", "weight"
@@ -62,18 +62,18 @@ class RowIndex:
         self.columns = tuple(columns)
         self.keys = tuple(keys)
         self._accesses = accesses
-        self._runs: tuple[_Rows, ...] = ()
-        self._saved: frozenset[int] = frozenset()
-        self._fresh: frozenset[int] = frozenset()
+        self._log: RunLog[_Rows] = RunLog(
+            lambda runs, _: self._merged(runs), lambda run: _to_arrow(run, self.columns)
+        )
 
     @property
     def rows(self) -> int:
         """Rows over all runs, cancelled ones included."""
-        return sum(len(run) for run in self._runs)
+        return self._log.rows
 
     @property
     def bytes_held(self) -> int:
-        return sum(int(_to_arrow(run, self.columns).nbytes) for run in self._runs)
+        return sum(int(_to_arrow(run, self.columns).nbytes) for run in self._log.runs)
 
     def codes_of(self, batch: Batch) -> Ints:
         """The codes of the batch's keys, as `add` and `find` want them."""
@@ -86,21 +86,13 @@ class RowIndex:
         order = np.argsort(codes, kind="stable")
         columns = {name: batch.columns[name].take(order) for name, _ in self.columns}
         tags = tuple(_kept(tag.take(order)) for tag in batch.tags)
-        sequence = self._runs[-1].sequence + 1 if self._runs else 1
-        run = _Rows(sequence, codes[order], Batch(columns, batch.weights[order], tags))
-        runs = [*self._runs, run]
-        while (start := _crowded(runs)) is not None:
-            merged = self._merged(runs[start:])
-            runs = [*runs[:start], merged] if len(merged) else runs[:start]
-        self._runs = tuple(runs)
-        self._fresh = frozenset(
-            r.sequence for r in runs if r.sequence in self._fresh or r.sequence >= sequence
-        )
+        held = Batch(columns, batch.weights[order], tags)
+        self._log.append(_Rows(self._log.next_sequence, codes[order], held))
 
     def find(self, codes: Ints, keys: Sequence[Vector]) -> Found:
         """All rows with these keys; a row asked for finds none, one or many."""
         owners, parts = [], []
-        for run in self._runs:
+        for run in self._log.runs:
             first = run.codes.searchsorted(codes)
             last = run.codes.searchsorted(codes, side="right")
             positions, owner = slice_positions(first, last)
@@ -119,7 +111,7 @@ class RowIndex:
     def between(self, low: int, high: int) -> Batch:
         """The rows with codes from `low` to `high`, both included, each once with its sum."""
         parts = []
-        for run in self._runs:
+        for run in self._log.runs:
             first = int(run.codes.searchsorted(low))
             last = int(run.codes.searchsorted(high, side="right"))
             if first < last:
@@ -150,35 +142,21 @@ class RowIndex:
 
     def compact(self) -> None:
         """Bring all runs into one if that is likely to make the state much smaller."""
-        if not self._runs or self.rows <= 2 * max(len(run) for run in self._runs):
-            return
-        merged = self._merged(self._runs)
-        self._runs = (merged,) if len(merged) else ()
-        self._fresh = frozenset(run.sequence for run in self._runs)
+        self._log.compact()
 
     def load(self, tables: Sequence[tuple[int, pa.Table]]) -> None:
         """Take over stored runs; they count as saved."""
-        runs = [
+        self._log.load(
             _from_arrow(sequence, table, self.columns, self._accesses) for sequence, table in tables
-        ]
-        self._runs = tuple(sorted(runs, key=lambda run: run.sequence))
-        self._saved = frozenset(run.sequence for run in self._runs)
-        self._fresh = frozenset()
+        )
 
     def changes(self) -> RunChange:
         """What changed since the last `saved`, for the checkpoint to write."""
-        present = {run.sequence for run in self._runs}
-        put = tuple(
-            (run.sequence, _to_arrow(run, self.columns))
-            for run in self._runs
-            if run.sequence in self._fresh
-        )
-        return RunChange(put, tuple(sorted(self._saved - present)))
+        return self._log.changes()
 
     def saved(self) -> None:
         """The last changes are safe now."""
-        self._saved = frozenset(run.sequence for run in self._runs)
-        self._fresh = frozenset()
+        self._log.saved()
 
 
 def stacked_batches(batches: Sequence[Batch]) -> Batch:
@@ -193,17 +171,6 @@ def stacked_batches(batches: Sequence[Batch]) -> Batch:
         stacked([batch.tags[at] for batch in batches]) for at in range(len(batches[0].tags))
     )
     return Batch(columns, weights, tags)
-
-
-def _crowded(runs: Sequence[_Rows]) -> int | None:
-    """Where the newest runs of one size class begin, if there are enough of them to merge."""
-    if not runs:
-        return None
-    tier = tier_of(len(runs[-1]))
-    start = len(runs)
-    while start > 0 and tier_of(len(runs[start - 1])) <= tier:
-        start -= 1
-    return start if len(runs) - start >= RUNS_PER_TIER else None
 
 
 def _kept(tag: Tags) -> Tags:
