@@ -202,6 +202,12 @@ class NotExactError(RecaptureNeededError):
     default_code = "not_exact"
 
 
+class JoinTooLargeError(RecaptureNeededError):
+    """A change finds more partners in a join than fit in memory at once."""
+
+    default_code = "join_too_large"
+
+
 class StateCorruptError(RecaptureNeededError):
     """Stored operator state does not match its checksum, or is missing."""
 

@@ -156,7 +156,10 @@ def _found(
     if way.mode is Mode.EXACT:
         filled = filled_circuit(bench, prepared, chosen.verdict, partitions)
         if filled is None:
-            way = Way(Mode.RECAPTURE, "its state depends on a sum of doubles too close to call")
+            way = Way(
+                Mode.RECAPTURE,
+                "the engine could not fill its state: a join too large, or doubles too close to call",
+            )
     if filled is None:
         found = recaptured(bench, prepared, chosen.verdict, partitions)
         return _Found(way, found, None, True)

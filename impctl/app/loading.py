@@ -16,7 +16,7 @@ import pyarrow as pa
 from impctl.aliases import TableName
 from impctl.app.workbench import Workbench
 from impctl.engine.operators.aggregate import Aggregate
-from impctl.errors import EvaluationError, NotExactError, TableError
+from impctl.errors import EvaluationError, JoinTooLargeError, NotExactError, TableError
 from impctl.maintain.compile import Chain, Compiled
 from impctl.maintain.session import MaintainedQuery
 from impctl.tables.rows import read_batches
@@ -53,7 +53,7 @@ def loaded(bench: Workbench, compiled: Compiled) -> MaintainedQuery | None:
     try:
         with ThreadPoolExecutor(1) as reader:
             session.load(_one_ahead(_batches(bench, compiled), reader))
-    except (EvaluationError, NotExactError, TableError):
+    except (EvaluationError, JoinTooLargeError, NotExactError, TableError):
         return None
     return session
 

@@ -23,8 +23,11 @@ from impctl.data.vector import Ints, Vector, concat, from_stored
 from impctl.engine.batch import Batch
 from impctl.engine.run_log import RunChange, RunLog
 from impctl.engine.tags import RowTags, SetTags, Tags, stacked
+from impctl.errors import JoinTooLargeError
 
 _CODE, _WEIGHT = "code", "weight"
+_MOST_PAIRS = 100_000_000
+"""Rows that one look-up may find: some gigabytes."""
 _BINARY = SqlType(Kind.BINARY)
 
 
@@ -95,6 +98,7 @@ class RowIndex:
         for run in self._log.runs:
             first = run.codes.searchsorted(codes)
             last = run.codes.searchsorted(codes, side="right")
+            _check_size(int((last - first).sum()))
             positions, owner = slice_positions(first, last)
             if not len(positions):
                 continue
@@ -157,6 +161,14 @@ class RowIndex:
     def saved(self) -> None:
         """The last changes are safe now."""
         self._log.saved()
+
+
+def _check_size(pairs: int) -> None:
+    if pairs > _MOST_PAIRS:
+        raise JoinTooLargeError(
+            f"A change has {pairs:,} partners in a join",
+            hint="recapture with `impctl capture`, or give the join a narrower condition",
+        )
 
 
 def stacked_batches(batches: Sequence[Batch]) -> Batch:
