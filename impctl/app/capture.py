@@ -158,7 +158,7 @@ def _found(
         if filled is None:
             way = Way(
                 Mode.RECAPTURE,
-                "the engine could not fill its state: a join too large, or doubles too close to call",
+                "the engine could not fill its state (a join too large, or doubles too close)",
             )
     if filled is None:
         found = recaptured(bench, prepared, chosen.verdict, partitions)
