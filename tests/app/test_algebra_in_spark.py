@@ -20,6 +20,9 @@ from tests.support.run_cli import Cli
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
+_WITHOUT = ("full", "except_all")
+SKETCHED = {name: sql for name, sql in QUERIES.items() if name not in _WITHOUT}
+"""No sketch of a full join is safe, and Spark's capture, the oracle, has no EXCEPT ALL."""
 ROUNDS = 3 * int(os.environ.get("IMPCTL_FUZZ", "1"))
 
 
@@ -35,7 +38,7 @@ def cli(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Cli:
         "  t: {g: {boundaries: [1, 2, 4]}, x: {boundaries: [0, 2]}}",
         "  u: {g: {boundaries: [1, 3]}, y: {boundaries: [0, 2]}}",
         "queries:",
-        *(f'  {name}: {{sql: "{sql}"}}' for name, sql in QUERIES.items()),
+        *(f'  {name}: {{sql: "{sql}"}}' for name, sql in SKETCHED.items()),
         "store: .impctl",
     ]
     file = tmp_path / "w.yaml"
@@ -45,7 +48,7 @@ def cli(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Cli:
 
 def test_everything_is_exact_and_right(cli: Cli, tmp_path: Path, spark: Any) -> None:
     captured = cli.good("capture").results
-    assert {r["query"]: r["mode"] for r in captured} == dict.fromkeys(QUERIES, "exact")
+    assert {r["query"]: r["mode"] for r in captured} == dict.fromkeys(SKETCHED, "exact")
     rng = random.Random(11)
     for turn in range(ROUNDS):
         write_deltalake(str(tmp_path / "t"), rows(rng, 5, is_left=True), mode="append")
