@@ -31,8 +31,8 @@ def test_every_workload_loads_without_any_variable(path: Path) -> None:
         assert set(query.sketch.items()) <= candidates
 
 
-def test_the_three_workloads_are_there() -> None:
-    assert [path.stem for path in WORKLOADS] == ["crimes", "running-example", "synthetic"]
+def test_the_four_workloads_are_there() -> None:
+    assert [path.stem for path in WORKLOADS] == ["crimes", "running-example", "synthetic", "tpch"]
 
 
 def test_the_running_example_is_the_documented_one() -> None:
