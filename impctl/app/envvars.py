@@ -18,7 +18,6 @@ DATA = "IMPCTL_DATA"
 FIXTURES = "IMPCTL_FIXTURES"
 FUZZ = "IMPCTL_FUZZ"
 SPARK_MEMORY = "IMPCTL_SPARK_MEMORY"
-TPCH = "IMPCTL_TPCH"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,5 +41,4 @@ ENVVARS = (
     EnvVar(FIXTURES, "Folder of Delta tables by other writers, for tests", None, "0.1.0"),
     EnvVar(FUZZ, "How many times as many random cases the tests try", None, "0.1.0"),
     EnvVar(SPARK_MEMORY, "Memory of the Spark session that the tests share", None, "0.1.0"),
-    EnvVar(TPCH, "Folder of the TPC-H tables in `workloads/tpch.yaml`", None, "0.2.0"),
 )
