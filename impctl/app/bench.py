@@ -29,7 +29,6 @@ from impctl.app.prepared import PreparedQuery, prepare
 from impctl.app.restored import chosen_way, restored_verdict
 from impctl.app.results import BenchResult, Failure, Outcome
 from impctl.app.scratch import scratch_copy
-from impctl.app.stored import commit_marks
 from impctl.app.workbench import Workbench
 from impctl.bench.clock import median_of, spread
 from impctl.bench.machine import describe_machine
@@ -39,6 +38,7 @@ from impctl.sketch.fragments import FragmentSet
 from impctl.sketch.sketch import Comparison, compare
 from impctl.store.store import Store
 from impctl.tables.changes import read_changes
+from impctl.tables.commit_mark import commit_mark
 from impctl.tables.rewind import append_rows, checkpoint, rewind
 from impctl.tables.rows import read_rows
 from impctl.tables.snapshot import Snapshot
@@ -183,7 +183,7 @@ class _Measured:
         )
         assert changes.ending is not None
         self.ending = changes.ending
-        mark = commit_marks(self.scratch, {table: until}).get(table)
+        mark = commit_mark(source, until)
         read_ms = (time.perf_counter() - started) * 1000
         if changes.rows != len(rows):
             raise RecaptureNeededError(
@@ -224,7 +224,8 @@ class _Measured:
             return None
 
         def capture() -> None:
-            filled_circuit(self.scratch, self.prepared, self.verdict, self.partitions)
+            way = chosen_way(self.prepared, self.verdict, self.partitions)
+            filled_circuit(self.scratch, self.prepared, way, self.verdict, self.partitions)
 
         return median_of(capture, _RECAPTURES)
 

@@ -154,7 +154,7 @@ def _found(
 ) -> _Found:
     filled = None
     if way.mode is Mode.EXACT:
-        filled = filled_circuit(bench, prepared, chosen.verdict, partitions)
+        filled = filled_circuit(bench, prepared, way, chosen.verdict, partitions)
         if filled is None:
             way = Way(
                 Mode.RECAPTURE,

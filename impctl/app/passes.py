@@ -22,6 +22,7 @@ from impctl.capture.render import render_plan
 from impctl.maintain.compile import Compiled
 from impctl.maintain.initial import FRAGMENT_COLUMN, Partials, fill, needs_specials, partials
 from impctl.maintain.session import MaintainedQuery
+from impctl.maintain.way import Way
 from impctl.plan.nodes import Scan
 from impctl.plan.safety import Verdict
 from impctl.sketch.fragments import FragmentSet
@@ -45,15 +46,16 @@ class Filled:
 def filled_circuit(
     bench: Workbench,
     prepared: PreparedQuery,
+    way: Way,
     verdict: Verdict,
     partitions: Mapping[AccessId, RangePartition],
 ) -> Filled | None:
-    """A session whose circuit stands at the pinned versions of its tables.
+    """A session whose circuit, that of `way`, stands at the pinned versions of its tables.
 
     By the engine where that is quicker and possible; else from a pass of Spark; None where the
     engine could not and no pass can.
     """
-    compiled = _compiled(prepared, verdict, partitions)
+    compiled = _compiled(way)
     if is_loaded_here(bench, compiled):
         session = loaded(bench, compiled)
         if session is not None:
@@ -61,16 +63,13 @@ def filled_circuit(
         if compiled.chain is None:
             return None
         # Part of the table already went through that circuit.
-        compiled = _compiled(prepared, verdict, partitions)
+        compiled = _compiled(chosen_way(prepared, verdict, partitions))
     return Filled(_from_partials(bench, prepared, compiled, partitions), uses_spark=True)
 
 
-def _compiled(
-    prepared: PreparedQuery, verdict: Verdict, partitions: Mapping[AccessId, RangePartition]
-) -> Compiled:
-    compiled = chosen_way(prepared, verdict, partitions).compiled
-    assert compiled is not None
-    return compiled
+def _compiled(way: Way) -> Compiled:
+    assert way.compiled is not None
+    return way.compiled
 
 
 def _from_partials(

@@ -20,13 +20,14 @@ from impctl.app.restored import chosen_way, restored_verdict
 from impctl.app.results import Failure, MaintainResult, MaintainStep
 from impctl.app.shared_changes import Need, SharedChanges, by_version
 from impctl.app.state_meta import StateMeta, circuit_id
-from impctl.app.stored import check_definition, check_pins, commit_marks
+from impctl.app.stored import check_definition, check_pins
 from impctl.app.workbench import Workbench
 from impctl.errors import PolicyRefusedError, RecaptureNeededError
 from impctl.maintain.way import Mode
 from impctl.store.records import StoredQuery, StoredSketch
 from impctl.store.store import Store
 from impctl.tables.changes import Changes, check_same_columns
+from impctl.tables.commit_mark import commit_mark
 from impctl.workload.models import MaintainMode, Policy, QuerySpec
 
 
@@ -193,7 +194,7 @@ class StaleRun:
         ]
 
     def _moved(self, need: Need, changes: Changes, until: TableVersion) -> Moved:
-        mark = commit_marks(self.bench, {need.table: until}).get(need.table)
+        mark = commit_mark(self.bench.source(need.table), until)
         return Moved(changes, until, self.bench.snapshot(need.table), mark)
 
     def _warn_of_file_diff(self, table: TableName) -> None:

@@ -16,7 +16,7 @@ from impctl.errors import StateCorruptError
 from impctl.plan.fingerprint import fingerprint
 from impctl.plan.nodes import Plan
 
-ENGINE_FORMAT = 1
+ENGINE_FORMAT = 2
 """Goes up whenever the engine would read older state differently."""
 
 

@@ -6,14 +6,14 @@ Batches never change. Out of scope: where rows come from.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from impctl.aliases import AttributeId
-from impctl.data.vector import Bools, Ints, Vector
-from impctl.engine.tags import Tags
+from impctl.data.vector import Bools, Ints, Vector, concat
+from impctl.engine.tags import Tags, no_fragments, stacked
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,3 +40,23 @@ class Batch:
             self.weights[positions],
             tuple(tag.take(positions) for tag in self.tags),
         )
+
+
+def empty_batch(accesses: int) -> Batch:
+    """No rows, with tags for so many sketched accesses."""
+    tags = tuple(no_fragments(0) for _ in range(accesses))
+    return Batch({}, np.zeros(0, dtype=np.int64), tags)
+
+
+def stacked_batches(batches: Sequence[Batch]) -> Batch:
+    """The rows of several batches of one form, one after the other; at least one."""
+    if len(batches) == 1:
+        return batches[0]
+    columns = {
+        name: concat([batch.columns[name] for batch in batches]) for name in batches[0].columns
+    }
+    weights = np.concatenate([batch.weights for batch in batches])
+    tags = tuple(
+        stacked([batch.tags[at] for batch in batches]) for at in range(len(batches[0].tags))
+    )
+    return Batch(columns, weights, tags)

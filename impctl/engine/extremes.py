@@ -3,8 +3,8 @@
 Law: per group every value is counted, so deleting the extreme one brings back the next (design.md
 6). Values are kept as ranks, 64-bit integers in the order of Spark's MIN and MAX: NaN is the
 greatest double, -0.0 equals 0.0; a maximum is the minimum of reversed ranks. Counting costs the
-values changed; only a group that lost its extreme is looked up, and that costs the first few of its
-values, more where many of these were deleted.
+values changed; looking a changed group up costs the first few of its values, more where many of
+these were deleted.
 Out of scope: strings and decimals beyond 18 digits, which have no rank of 64 bits.
 """
 
@@ -27,7 +27,6 @@ from impctl.errors import CountBelowZeroError
 _WINDOW = 8
 """Values per group and run that a look-up starts with."""
 _NARROW_DIGITS = 18
-_SIGN = np.int64(-(2**63))
 _GROUP, _RANK, _COUNT = "group", "rank", "count"
 
 
@@ -115,10 +114,9 @@ class OrderedCounts:
         if len(run):
             self._log.append(run)
 
-    def best(self, groups: Ints) -> tuple[Ints, Any]:
-        """The least rank of each group, and whether it has any; shapes (n,)."""
+    def best(self, groups: Ints) -> Ints:
+        """The least rank of each group, 0 where it has none; shape (n,)."""
         found = np.zeros(len(groups), dtype=np.int64)
-        known = np.zeros(len(groups), dtype=np.bool_)
         open_ = np.arange(len(groups), dtype=np.int64)
         window = _WINDOW
         # Each round doubles the window, so there are about log2(values of a group) of them.
@@ -138,12 +136,11 @@ class OrderedCounts:
             sure = is_whole[owners[first]] | (ranks[first] <= limits[owners[first]])
             first = first[sure]
             found[open_[owners[first]]] = ranks[first]
-            known[open_[owners[first]]] = True
             is_done = is_whole.copy()
             is_done[owners[first]] = True
             open_ = open_[~is_done]
             window *= 2
-        return found, known
+        return found
 
     def reach(self, wanted: int) -> int:
         """The least rank up to which group 0 has `wanted` values; the end of all if fewer."""

@@ -19,10 +19,10 @@ from impctl.aliases import AttributeId
 from impctl.data.keys import group_rows, key_codes, normalise, same_keys
 from impctl.data.ragged import slice_positions
 from impctl.data.schema import LONG, Kind, SqlType
-from impctl.data.vector import Ints, Vector, concat, from_stored
-from impctl.engine.batch import Batch
+from impctl.data.vector import Ints, Vector, from_stored
+from impctl.engine.batch import Batch, empty_batch, stacked_batches
 from impctl.engine.run_log import RunChange, RunLog
-from impctl.engine.tags import RowTags, SetTags, Tags, stacked
+from impctl.engine.tags import RowTags, SetTags, Tags
 from impctl.errors import JoinTooLargeError
 
 _CODE, _WEIGHT = "code", "weight"
@@ -109,7 +109,7 @@ class RowIndex:
             owners.append(owner)
             parts.append(run.batch.take(positions))
         if not parts:
-            return Found(np.zeros(0, np.int64), self._nothing())
+            return Found(np.zeros(0, np.int64), empty_batch(self._accesses))
         return Found(np.concatenate(owners), stacked_batches(parts))
 
     def between(self, low: int, high: int) -> Batch:
@@ -121,13 +121,7 @@ class RowIndex:
             if first < last:
                 places = np.arange(first, last)
                 parts.append(_Rows(run.sequence, run.codes[places], run.batch.take(places)))
-        return self._merged(parts).batch if parts else self._nothing()
-
-    def _nothing(self) -> Batch:
-        none = np.zeros(0, dtype=np.int64)
-        columns = {name: _empty(kind) for name, kind in self.columns}
-        tags = tuple(RowTags(np.zeros(0, np.int32)) for _ in range(self._accesses))
-        return Batch(columns, none, tags)
+        return self._merged(parts).batch if parts else empty_batch(self._accesses)
 
     def _merged(self, runs: Sequence[_Rows]) -> _Rows:
         """One run for all of these, rows that cancel left out."""
@@ -169,20 +163,6 @@ def _check_size(pairs: int) -> None:
             f"A change has {pairs:,} partners in a join",
             hint="recapture with `impctl capture`, or give the join a narrower condition",
         )
-
-
-def stacked_batches(batches: Sequence[Batch]) -> Batch:
-    """The rows of several batches of one form, one after the other; at least one."""
-    if len(batches) == 1:
-        return batches[0]
-    columns = {
-        name: concat([batch.columns[name] for batch in batches]) for name in batches[0].columns
-    }
-    weights = np.concatenate([batch.weights for batch in batches])
-    tags = tuple(
-        stacked([batch.tags[at] for batch in batches]) for at in range(len(batches[0].tags))
-    )
-    return Batch(columns, weights, tags)
 
 
 def _kept(tag: Tags) -> Tags:
@@ -253,11 +233,3 @@ def _from_arrow(
         tags.append(RowTags(held.to_numpy()) if pa.types.is_int32(held.type) else _unpacked(held))
     weights, codes = array(_WEIGHT).to_numpy(), array(_CODE).to_numpy()
     return _Rows(sequence, codes, Batch(vectors, weights, tuple(tags)))
-
-
-def _empty(kind: SqlType) -> Vector:
-    if kind.kind in (Kind.STRING, Kind.BINARY):
-        wanted = pa.large_string() if kind.kind is Kind.STRING else pa.large_binary()
-        return Vector(kind, pa.array([], wanted))
-    dtype = np.float64 if kind.is_fractional else np.int64
-    return Vector(kind, np.zeros(0, dtype=np.bool_ if kind.kind is Kind.BOOLEAN else dtype))

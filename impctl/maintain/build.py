@@ -117,7 +117,7 @@ class Builder:
             case TopK():
                 return self._top(plan)
             case Window():
-                return refuse(plan)
+                return _refuse(plan)
 
     def _scan(self, node: Scan) -> Flow:
         columns = []
@@ -217,7 +217,7 @@ class Builder:
     def _top(self, node: TopK) -> Flow:
         """The first rows of the whole query; which of the ties LIMIT keeps matters nowhere else."""
         if id(node) != self._last_top or not node.order or node.count is None:
-            refuse(node)
+            _refuse(node)
         below = self.build(node.child, must_be_sure=True)
         refuse_approximate(below, "ordering by or keeping", node.span)
         name = self.name("top")
@@ -246,9 +246,7 @@ class Builder:
             is_keyed=False,
             is_distinct=True,
         )
-        passed = project.Project([ref for ref in flow.refs() if ref[0] in dict(columns)])
-        at = self.put(operator, Flow(self.put(passed, flow), columns, flow.accesses))
-        return Flow(at, columns, flow.accesses)
+        return Flow(self.put(operator, flow), columns, flow.accesses)
 
     def union(
         self,
@@ -268,15 +266,8 @@ class Builder:
         return Flow(self.put(Union(branches), *flows), columns, accesses, inexact)
 
 
-def refuse(node: Plan) -> NoReturn:
+def _refuse(node: TopK | Window) -> NoReturn:
     """BlockedError naming an operator the engine does not have."""
-    names: dict[type, str] = {
-        TopK: "LIMIT below other operators or without ORDER BY",
-        Window: "a window function",
-    }
-    name = names.get(type(node), type(node).__name__)
-    if isinstance(node, Join):
-        name = f"{node.kind.value} join"
-    if isinstance(node, SetOperation):
-        name = node.kind.value.upper() + (" ALL" if node.all else "")
+    limit = "LIMIT below other operators or without ORDER BY"
+    name = limit if isinstance(node, TopK) else "a window function"
     raise BlockedError(f"{name} is not maintained by the engine yet", node.span)

@@ -15,7 +15,6 @@ from impctl.aliases import AccessId, AttributeId, ColumnName, TableName
 from impctl.engine.circuit import Circuit
 from impctl.engine.operators.aggregate import Aggregate as AggregateOperator
 from impctl.engine.operators.merge import Merge
-from impctl.engine.operators.scan import Scan as ScanOperator
 from impctl.maintain.build import Builder
 from impctl.maintain.flows import BlockedError, Source
 from impctl.plan.nodes import (
@@ -33,8 +32,6 @@ from impctl.plan.nodes import (
 from impctl.sketch.partition import RangePartition
 
 KeyColumns = Mapping[int, Mapping[AccessId, AttributeId]]
-
-__all__ = ["BlockedError", "Chain", "Compiled", "Source", "compile_plan"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,10 +75,6 @@ class Compiled:
         ]
         return tuple(dict.fromkeys(names))
 
-    def scan_of(self, table: TableName) -> ScanOperator:
-        """The scan of the table's first access."""
-        return next(source.scan for source in self.sources if source.table == table)
-
 
 def compile_plan(
     root: Plan, sketched: Mapping[AccessId, RangePartition], key_columns: KeyColumns
@@ -101,7 +94,7 @@ def compile_plan(
     circuit = Circuit(builder.operators, Merge(sizes), builder.inputs)
     found = None
     if chain is not None and not _needs_rows(builder):
-        found = _described(root, chain, builder, sketched, key_columns)
+        found = _described(root, chain, builder, keyed, key_columns)
     return Compiled(tuple(builder.sources), flow.accesses, circuit, found)
 
 
@@ -170,7 +163,7 @@ def _described(
     root: Plan,
     chain: tuple[Plan, ...],
     builder: Builder,
-    sketched: Mapping[AccessId, RangePartition],
+    keyed: frozenset[int],
     key_columns: KeyColumns,
 ) -> Chain:
     scan = chain[0]
@@ -179,7 +172,7 @@ def _described(
     if node is None:
         return Chain(scan, chain, None, None, None)
     key = None
-    if id(node) in _keyed(root, chain, sketched, key_columns):
+    if id(node) in keyed:
         wanted = _key_of(root, node, scan.access, key_columns)
         key = [attribute.id for attribute in attributes_of(node)].index(wanted or "")
     return Chain(scan, chain, builder.first_aggregate, node, key)

@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from impctl.aliases import AttributeId
-from impctl.data.schema import SqlType
-from impctl.engine.operators import aggregate, project
+from impctl.engine.operators import project
 from impctl.engine.operators.join import Join as JoinOperator
 from impctl.engine.operators.join import Side
 from impctl.expr.nodes import (
@@ -239,24 +238,18 @@ class _Parts:
     def _distinct_keys(self, flow: Flow, keys: Sequence[_Key]) -> tuple[Flow, tuple[_Key, ...]]:
         """The right side's keys, each once, and the keys that join with them."""
         name = self.builder.name("keys")
-        outputs: list[tuple[AttributeId, Expr]] = []
-        columns: list[Column] = []
-        joined: list[_Key] = []
-        for number, key in enumerate(keys):
-            kind: SqlType = known_type(type_of(key.right), self.node.span)
-            identity = f"{name}/{number}"
-            check(key.right, flow, self.node.span)
-            outputs.append((identity, key.right))
-            columns.append((identity, kind))
-            joined.append(_Key(key.left, ColumnRef(identity, kind), key.null_safe))
-        named = Flow(
-            self.builder.put(project.Project(outputs), flow), tuple(columns), flow.accesses
+        columns = tuple(
+            (f"{name}/{number}", known_type(type_of(key.right), self.node.span))
+            for number, key in enumerate(keys)
         )
-        operator = aggregate.Aggregate(
-            name, columns, (), accesses=len(flow.accesses), is_keyed=False, is_distinct=True
+        outputs = [(identity, key.right) for (identity, _), key in zip(columns, keys, strict=True)]
+        named = self.builder.project(flow, outputs, columns, self.node)
+        once = self.builder.distinct(named, columns, self.node)
+        joined = tuple(
+            _Key(key.left, ColumnRef(*column), key.null_safe)
+            for column, key in zip(columns, keys, strict=True)
         )
-        once = Flow(self.builder.put(operator, named), tuple(columns), flow.accesses)
-        return once, tuple(joined)
+        return once, joined
 
 
 def _taken_apart(condition: Expr | None, left: Flow, right: Flow) -> _Condition:

@@ -15,7 +15,8 @@ from enum import StrEnum
 
 from impctl.aliases import AccessId
 from impctl.expr.nodes import Span
-from impctl.maintain.compile import BlockedError, Compiled, compile_plan
+from impctl.maintain.compile import Compiled, compile_plan
+from impctl.maintain.flows import BlockedError
 from impctl.plan.nodes import Plan, scans_of
 from impctl.plan.safety import Verdict
 from impctl.sketch.partition import RangePartition

@@ -7,6 +7,7 @@ Out of scope: replaying the log into a snapshot (deltalake does that).
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,25 +27,27 @@ class Commits:
         """False only when no commit carries new metadata or a new protocol."""
         return any('"metaData"' in text or '"protocol"' in text for text in self.texts)
 
+    def by_commit(self) -> Iterator[list[tuple[str, Any]]]:
+        """Name and body of every action, commit by commit, in the log's order."""
+        for text in self.texts:
+            lines = [json.loads(line) for line in text.splitlines() if line.strip()]
+            yield [action for line in lines for action in line.items()]
+
     def metadata(self) -> list[dict[str, Any]]:
         """The metadata actions, oldest first."""
-        return list(self._actions("metaData"))
+        return self._bodies("metaData")
 
     def files(self) -> list[str]:
         """Log paths of the files whose rows a change feed may read: added, removed, change data."""
-        return [
-            action["path"] for name in ("add", "remove", "cdc") for action in self._actions(name)
-        ]
+        return [body["path"] for body in self._bodies("add", "remove", "cdc")]
 
-    def _actions(self, name: str) -> list[dict[str, Any]]:
-        found = []
-        for text in self.texts:
-            for line in text.splitlines():
-                if f'"{name}"' in line:
-                    action = json.loads(line).get(name)
-                    if action is not None:
-                        found.append(action)
-        return found
+    def _bodies(self, *names: str) -> list[dict[str, Any]]:
+        return [
+            body
+            for actions in self.by_commit()
+            for name, body in actions
+            if name in names and body is not None
+        ]
 
 
 def read_commits(source: DeltaSource, since: TableVersion, until: TableVersion) -> Commits | None:

@@ -10,10 +10,8 @@ Out of scope: whether the feed may serve for a range at all (`tables.changes`).
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -25,7 +23,7 @@ from impctl.data.schema import STRING, Column
 from impctl.errors import HistoryGoneError
 from impctl.tables.commits import Commits
 from impctl.tables.rows import FileReader, bare_rows
-from impctl.tables.snapshot import DataFile, Snapshot, file_uri, table_root
+from impctl.tables.snapshot import DataFile, Snapshot, below_root, file_uri
 
 CHANGE_TYPE = "_change_type"
 """Column of a change data file that says what happened to the row."""
@@ -95,8 +93,7 @@ def _told(table: pa.Table) -> npt.NDArray[np.int64] | None:
 
 def _parts(commits: Commits, since: TableVersion, path: str) -> list[_Part] | None:
     parts: list[_Part] = []
-    for version, text in enumerate(commits.texts, start=since + 1):
-        actions = list(_actions(text))
+    for version, actions in enumerate(commits.by_commit(), start=since + 1):
         if any(name == "cdc" for name, _ in actions):
             actions = [(name, body) for name, body in actions if name == "cdc"]
         for name, body in actions:
@@ -107,20 +104,7 @@ def _parts(commits: Commits, since: TableVersion, path: str) -> list[_Part] | No
             if body.get("deletionVector") is not None:
                 return None
             weight = {"add": 1, "remove": -1, "cdc": None}[name]
-            parts.append(_Part(_data_file(path, body["path"]), weight, version))
+            uri = file_uri(path, body["path"])
+            file = DataFile(uri, 0, None, {}, below_root=below_root(path, uri))
+            parts.append(_Part(file, weight, version))
     return parts
-
-
-def _actions(text: str) -> Iterator[tuple[str, Any]]:
-    """Name and body of every action of a commit, in its order."""
-    for line in text.splitlines():
-        if line.strip():
-            yield from json.loads(line).items()
-
-
-def _data_file(path: str, logged: str) -> DataFile:
-    uri = file_uri(path, logged)
-    root = table_root(path)
-    return DataFile(
-        uri, 0, None, {}, below_root=uri.removeprefix(root) if uri.startswith(root) else None
-    )

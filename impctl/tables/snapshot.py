@@ -105,7 +105,6 @@ class Snapshot:
         rows = self.actions.column("num_records").to_pylist()
         sizes = self.actions.column("size_bytes").to_pylist()
         partitions = _partition_texts(self.actions, self.partition_columns)
-        root = table_root(self.path)
         return tuple(
             DataFile(
                 uri,
@@ -113,7 +112,7 @@ class Snapshot:
                 rows[at],
                 partitions[at] if partitions else {},
                 self.deletions.get(uri),
-                uri.removeprefix(root) if uri.startswith(root) else None,
+                below_root(self.path, uri),
             )
             for at, uri in enumerate(self.uris)
         )
@@ -231,7 +230,13 @@ def _deletions(vectors: pa.Table, uris: tuple[str, ...]) -> dict[str, Positions]
     return found
 
 
-def table_root(path: str) -> str:
+def below_root(path: str, uri: str) -> str | None:
+    """The file's path below the root of the table at `path`; None where it is not below it."""
+    root = _root(path)
+    return uri.removeprefix(root) if uri.startswith(root) else None
+
+
+def _root(path: str) -> str:
     """The part that all files below a table's root begin with."""
     return path.rstrip("/") + "/"
 
@@ -242,7 +247,7 @@ def file_uri(path: str, logged: str) -> str:
         return unquote(urlsplit(logged).path)
     if "://" in logged or logged.startswith("/"):
         return unquote(logged)
-    return table_root(path) + unquote(logged)
+    return _root(path) + unquote(logged)
 
 
 def _uri_forms(name: str) -> tuple[str, ...]:

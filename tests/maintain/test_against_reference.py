@@ -16,7 +16,8 @@ import pytest
 
 from impctl.data.vector import from_arrow
 from impctl.engine.operators.merge import Merge
-from impctl.maintain.compile import BlockedError, compile_plan
+from impctl.maintain.compile import compile_plan
+from impctl.maintain.flows import BlockedError
 from impctl.maintain.session import MaintainedQuery, TableChange
 from impctl.plan.nodes import Query, scans_of
 from impctl.plan.parse import parse_query

@@ -19,7 +19,8 @@ import pytest
 from impctl.data.schema import Kind, SqlType
 from impctl.engine.operators.union import Union
 from impctl.errors import EvaluationError, NotExactError
-from impctl.maintain.compile import BlockedError, compile_plan
+from impctl.maintain.compile import compile_plan
+from impctl.maintain.flows import BlockedError
 from impctl.maintain.session import MaintainedQuery, TableChange
 from impctl.plan.nodes import Plan, Query, scans_of
 from impctl.plan.rules import apply_rules

@@ -3,8 +3,8 @@
 Identity: for every group whose input changed, the output's change is minus its old row plus its new
 row; all other groups stay. State, per group: row count, and per argument what its accumulator
 keeps; per (group, value): how often it occurs, for extremes and DISTINCT; per (group, fragment):
-row count, unless the input is keyed (then all rows of a group carry
-the same fragment, which the batch itself tells). Cost: the batch's rows and changed groups, and
+row count, unless the input is keyed (then all rows of a group carry the same fragment, which the
+batch itself tells). Cost: the batch's rows and changed groups, and
 the fragments of groups that enter or leave the result; never the state. NULL is a key. A group
 whose row count reaches zero is gone; without keys there is one group that always exists. A count
 below zero is an error. Not to be confused with the merge, which counts result rows.
@@ -24,7 +24,7 @@ from impctl.data.schema import SqlType
 from impctl.data.vector import Ints, Vector, concat
 from impctl.engine.accumulators import Accumulator, Count, Values
 from impctl.engine.arrangement import Arrangement, Located
-from impctl.engine.batch import Batch
+from impctl.engine.batch import Batch, empty_batch
 from impctl.engine.distinct_values import DistinctValues
 from impctl.engine.extremes import Extreme, OrderedCounts, ranks_of
 from impctl.engine.fragment_counts import FragmentCounts
@@ -102,7 +102,7 @@ class Aggregate:
     def step(self, batch: Batch) -> Batch:
         """Minus the old rows, plus the new rows of the changed groups."""
         if len(batch) == 0:
-            return self._emit((), {}, {}, (), np.zeros(0, np.int64))
+            return empty_batch(self._accesses)
         keys = [normalise(batch.columns[name]) for name, _ in self.keys]
         parts = (*self._accumulators, *self._extremes)
         _refuse_unsure([*keys, *(batch.columns[part.argument] for part in parts)])
@@ -124,7 +124,7 @@ class Aggregate:
         return delta
 
     def _best(self, batch: Batch, grouping: Grouping, groups: Ints, old: Values) -> Values:
-        """The extremes of the changed groups; a group is looked up only if it may have lost its."""
+        """The extremes of the changed groups; those whose argument did not change keep theirs."""
         found: Values = {}
         index = grouping.index()
         for extreme, counts in self._extremes.items():
@@ -135,7 +135,7 @@ class Aggregate:
             counts.add(groups[owners], ranks, weights)
             touched = np.unique(owners)
             best = old[extreme.name].copy()
-            best[touched], _ = counts.best(groups[touched])
+            best[touched] = counts.best(groups[touched])
             found[extreme.name] = best
         return found
 
@@ -149,7 +149,7 @@ class Aggregate:
         """
         rows = partials[_ROWS]
         if len(rows) == 0:
-            return self.step(_nothing(tags))
+            return self.step(empty_batch(self._accesses))
         keys = [normalise(key) for key in keys]
         grouping = group_rows(keys, len(rows))
         delta: Values = {_ROWS: np.add.reduceat(rows[grouping.order], grouping.starts)}
@@ -160,12 +160,10 @@ class Aggregate:
     def initial(self) -> Batch:
         """The output over empty input: nothing, or the one row of a global aggregate."""
         if not self.is_global:
-            return self._emit((), {}, {}, (), np.zeros(0, np.int64))
+            return empty_batch(self._accesses)
         empty = {name: np.zeros(1, dtype=kind) for name, kind in self._state_columns().items()}
-        return Batch(self._values(empty), np.ones(1, np.int64), self._no_tags(1))
-
-    def _no_tags(self, rows: int) -> tuple[Tags, ...]:
-        return tuple(no_fragments(rows) for _ in range(self._accesses))
+        tags = tuple(no_fragments(1) for _ in range(self._accesses))
+        return Batch(self._values(empty), np.ones(1, np.int64), tags)
 
     def _apply(self, keys: list[Vector], change: _Change) -> Batch:
         grouping, rows = change.grouping, change.rows
@@ -241,8 +239,6 @@ class Aggregate:
         codes: Ints,
     ) -> Batch:
         """Old rows with weight -1 and new rows with +1, where the group exists."""
-        if len(codes) == 0:
-            return _nothing(self._no_tags(0))
         both = {name: np.concatenate([old[name], new[name]]) for name in self._state_columns()}
         columns = {
             name: concat([key, key]) for (name, _), key in zip(self.keys, leaders, strict=True)
@@ -312,8 +308,3 @@ def _clear_empty(state: Values, accumulators: Sequence[Accumulator | Extreme]) -
             continue
         for name in accumulator.columns:
             state[name] = np.where(empty, np.zeros(1, state[name].dtype), state[name])
-
-
-def _nothing(tags: tuple[Tags, ...]) -> Batch:
-    nothing = np.zeros(0, dtype=np.int64)
-    return Batch({}, nothing, tuple(tag.take(nothing) for tag in tags))

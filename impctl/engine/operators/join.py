@@ -18,9 +18,8 @@ from impctl.aliases import AttributeId
 from impctl.data.keys import normalise
 from impctl.data.schema import SqlType
 from impctl.data.vector import Ints
-from impctl.engine.batch import Batch
-from impctl.engine.row_index import RowIndex, stacked_batches
-from impctl.engine.tags import no_fragments
+from impctl.engine.batch import Batch, empty_batch, stacked_batches
+from impctl.engine.row_index import RowIndex
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +57,9 @@ class Join:
             self._indexes[at].add(batch, codes)
             if len(pairs):
                 parts.append(pairs)
-        return stacked_batches(parts) if parts else self._nothing()
-
-    def _nothing(self) -> Batch:
-        accesses = sum(side.accesses for side in self.sides)
-        return Batch({}, np.zeros(0, np.int64), tuple(no_fragments(0) for _ in range(accesses)))
+        if not parts:
+            return empty_batch(sum(side.accesses for side in self.sides))
+        return stacked_batches(parts)
 
     def _matchable(self, batch: Batch, at: int) -> Batch:
         """The rows that can have a partner at all, reduced to what is kept."""

@@ -16,11 +16,10 @@ import numpy as np
 from impctl.aliases import AttributeId
 from impctl.data.schema import SqlType
 from impctl.data.vector import INT64_MIN
-from impctl.engine.batch import Batch
+from impctl.engine.batch import Batch, empty_batch, stacked_batches
 from impctl.engine.extremes import OrderedCounts
 from impctl.engine.order_codes import OrderKey, codes_of, exact_ranks
-from impctl.engine.row_index import RowIndex, stacked_batches
-from impctl.engine.tags import no_fragments
+from impctl.engine.row_index import RowIndex
 
 
 class Top:
@@ -44,31 +43,27 @@ class Top:
     def step(self, batch: Batch) -> Batch:
         """What the change does to the first rows."""
         if len(batch) == 0 or self.size == 0:
-            return self._nothing()
+            return empty_batch(self._accesses)
         key = self.order[0]
         codes = codes_of(batch.columns[key.column], key)
         border = self._counts.reach(self.size)
         is_beyond = bool((codes > border).all())
-        old = self._nothing() if is_beyond else self._first(border)
+        old = empty_batch(self._accesses) if is_beyond else self._first(border)
         columns = {name: batch.columns[name] for name in self._columns}
         self._rows.add(Batch(columns, batch.weights, batch.tags), codes)
         self._counts.add(np.zeros(len(codes), np.int64), codes, batch.weights)
         if is_beyond:
-            return self._nothing()
+            return empty_batch(self._accesses)
         new = self._first(self._counts.reach(self.size))
         gone = Batch(old.columns, -old.weights, old.tags)
         parts = [part for part in (gone, new) if len(part)]
-        return stacked_batches(parts) if parts else self._nothing()
-
-    def _nothing(self) -> Batch:
-        tags = tuple(no_fragments(0) for _ in range(self._accesses))
-        return Batch({}, np.zeros(0, np.int64), tags)
+        return stacked_batches(parts) if parts else empty_batch(self._accesses)
 
     def _first(self, border: int) -> Batch:
         """The first rows, of which none has a code beyond the border's."""
         rows = self._rows.between(INT64_MIN, border)
         if len(rows) == 0:
-            return self._nothing()
+            return empty_batch(self._accesses)
         ranks = [exact_ranks(rows.columns[key.column], key) for key in self.order]
         order = np.lexsort(ranks[::-1])
         before = np.cumsum(rows.weights[order]) - rows.weights[order]

@@ -16,8 +16,7 @@ import numpy as np
 
 from impctl.aliases import AttributeId
 from impctl.engine.arrangement import Arrangement
-from impctl.engine.batch import Batch
-from impctl.engine.row_index import stacked_batches
+from impctl.engine.batch import Batch, stacked_batches
 from impctl.engine.tags import no_fragments
 
 
