@@ -24,11 +24,13 @@ from impctl.app.capture import capture_query
 from impctl.app.filters import filters_of
 from impctl.app.isolated import Isolated
 from impctl.app.maintainer import Maintainer, Moved, StepDone
+from impctl.app.partners import partners_of
 from impctl.app.passes import filled_circuit, recaptured
 from impctl.app.prepared import PreparedQuery, prepare
-from impctl.app.restored import chosen_way, restored_verdict
+from impctl.app.restored import chooser_for, chooser_of, chosen_way, restored_verdict
 from impctl.app.results import BenchResult, Failure, Outcome
 from impctl.app.scratch import scratch_copy
+from impctl.app.state_meta import StateMeta
 from impctl.app.workbench import Workbench
 from impctl.bench.clock import median_of, spread
 from impctl.bench.machine import describe_machine
@@ -115,7 +117,8 @@ class _Measured:
         stored = store.load(name)
         assert stored is not None
         self.verdict, self.partitions = restored_verdict(self.scratch, self.prepared, stored)
-        way = chosen_way(self.prepared, self.verdict, self.partitions)
+        chooser = chooser_of(self.prepared, StateMeta.read(name, stored.state_meta))
+        way = chosen_way(self.prepared, self.verdict, self.partitions, chooser)
         if way.mode is Mode.RECAPTURE:
             raise UnsupportedError(
                 f"Query `{name}` can only be recaptured, so there is nothing to compare: "
@@ -124,7 +127,7 @@ class _Measured:
                 hint="`impctl explain` says what stands in the way",
                 location=self.prepared.place(way.span),
             )
-        return Maintainer(store, way, stored)
+        return Maintainer(store, way, stored, partners_of(self.scratch, way, self.partitions))
 
     def results(self, sizes: Sequence[int], repeat: int) -> list[BenchResult]:
         """Every size, the sketch checked first."""
@@ -224,7 +227,8 @@ class _Measured:
             return None
 
         def capture() -> None:
-            way = chosen_way(self.prepared, self.verdict, self.partitions)
+            chooser = chooser_for(self.scratch, self.prepared)
+            way = chosen_way(self.prepared, self.verdict, self.partitions, chooser)
             filled_circuit(self.scratch, self.prepared, way, self.verdict, self.partitions)
 
         return median_of(capture, _RECAPTURES)

@@ -18,7 +18,7 @@ from impctl.app.facts import assumption_of, assumption_text
 from impctl.app.isolated import Isolated
 from impctl.app.passes import filled_circuit, recaptured
 from impctl.app.prepared import PreparedQuery, prepare
-from impctl.app.restored import chosen_way
+from impctl.app.restored import chooser_for, chosen_way
 from impctl.app.results import CandidateEntry, CaptureResult, Failure, Outcome, SketchEntry
 from impctl.app.state_meta import StateMeta, circuit_id
 from impctl.app.status import sketch_entry
@@ -93,7 +93,7 @@ def capture_query(
     started = time.perf_counter()
     chosen = choose(bench, prepared)
     partitions = chosen.partitions(bench, prepared)
-    way = chosen_way(prepared, chosen.verdict, partitions)
+    way = chosen_way(prepared, chosen.verdict, partitions, chooser_for(bench, prepared))
     bench.reporter.step(f"capturing {prepared.spec.name}")
     pass_started = time.perf_counter()
     found_ = _found(bench, prepared, chosen, partitions, way)
@@ -191,7 +191,8 @@ def _store(
     versions = {table: bench.source(table).version for table in prepared.tables}
     marks = commit_marks(bench, versions)
     circuit = circuit_id(prepared.core)
-    meta = StateMeta(way=way.reason, circuit=circuit, marks=marks)
+    distant = [] if way.compiled is None else list(way.compiled.distant_sides)
+    meta = StateMeta(way=way.reason, circuit=circuit, marks=marks, distant=distant)
     runs: dict[str, list[tuple[int, object]]] = {}
     if session is not None:
         checkpoint = session.checkpoint()
@@ -228,7 +229,7 @@ def _foreseen(bench: Workbench, spec: QuerySpec) -> CaptureResult:
     prepared = prepare(bench, spec)
     chosen = choose(bench, prepared)
     partitions = chosen.partitions(bench, prepared)
-    way = chosen_way(prepared, chosen.verdict, partitions)
+    way = chosen_way(prepared, chosen.verdict, partitions, chooser_for(bench, prepared))
     tables = prepared.table_of
     return CaptureResult(
         spec.name,

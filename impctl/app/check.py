@@ -14,7 +14,7 @@ from impctl.aliases import QueryName
 from impctl.app.choice import choose, judge_candidates
 from impctl.app.isolated import Isolated
 from impctl.app.prepared import prepare
-from impctl.app.restored import chosen_way
+from impctl.app.restored import chooser_for, chosen_way
 from impctl.app.results import CheckResult, Failure, Outcome
 from impctl.app.workbench import Workbench
 from impctl.errors import UnsafeSketchError
@@ -46,5 +46,10 @@ def _checked(bench: Workbench, spec: QuerySpec) -> CheckResult:
             raise
         judged = judge_candidates(bench, prepared)
         return CheckResult(spec.name, False, None, unsafe.message, judged)
-    way = chosen_way(prepared, chosen.verdict, chosen.partitions(bench, prepared))
+    way = chosen_way(
+        prepared,
+        chosen.verdict,
+        chosen.partitions(bench, prepared),
+        chooser_for(bench, prepared),
+    )
     return CheckResult(spec.name, True, way.mode.value, way.reason, chosen.candidates)

@@ -13,11 +13,12 @@ from impctl.aliases import QueryName
 from impctl.app.choice import choose, judge_candidates
 from impctl.app.isolated import Isolated
 from impctl.app.prepared import PreparedQuery, prepare
-from impctl.app.restored import chosen_way
-from impctl.app.results import ExplainResult, Failure, Outcome, PlanEntry
+from impctl.app.restored import chooser_for, chosen_way
+from impctl.app.results import ExplainResult, Failure, JoinSideEntry, Outcome, PlanEntry
 from impctl.app.workbench import Workbench
 from impctl.errors import UnsafeSketchError
 from impctl.expr.nodes import Span, walk
+from impctl.maintain.strategy import SideChoice
 from impctl.maintain.way import Mode, Way
 from impctl.plan.explain import PlanLine, describe
 from impctl.plan.nodes import Aggregate, Plan, Project, Select, nodes_of
@@ -44,9 +45,27 @@ def _explained(bench: Workbench, spec: QuerySpec) -> ExplainResult:
         plan = tuple(_lines(tree, prepared, None))
         judged = judge_candidates(bench, prepared)
         return ExplainResult(spec.name, "none", unsafe.message, policy, plan, judged)
-    way = chosen_way(prepared, chosen.verdict, chosen.partitions(bench, prepared))
+    way = chosen_way(
+        prepared,
+        chosen.verdict,
+        chosen.partitions(bench, prepared),
+        chooser_for(bench, prepared),
+    )
     plan = tuple(_lines(tree, prepared, way))
-    return ExplainResult(spec.name, way.mode.value, way.reason, policy, plan, chosen.candidates)
+    sides = () if way.compiled is None else tuple(map(_side, way.compiled.sides))
+    candidates = chosen.candidates
+    return ExplainResult(spec.name, way.mode.value, way.reason, policy, plan, candidates, sides)
+
+
+def _side(choice: SideChoice) -> JoinSideEntry:
+    return JoinSideEntry(
+        choice.side,
+        choice.tables,
+        choice.strategy.value,
+        choice.reason,
+        choice.rows,
+        choice.bytes,
+    )
 
 
 def _lines(tree: PlanLine, prepared: PreparedQuery, way: Way | None) -> Iterator[PlanEntry]:

@@ -1,24 +1,27 @@
 """A circuit filled by the engine itself, from the table's files and without a JVM.
 
 Law: a whole table is the change from the empty one, so loading is stepping: what comes out is what
-maintaining would have come to. Rows pass in batches, so memory is the state's, not the table's.
+maintaining would have come to; only pairs of a join whose sides are not kept are asked of Spark.
+Rows pass in batches, so memory is the state's, not the table's.
 Out of scope: partial aggregates from Spark (`app.passes`), whose summing is the better way for
 tables too large for one process.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
 
 import pyarrow as pa
 
-from impctl.aliases import TableName
+from impctl.aliases import AccessId, TableName
+from impctl.app.partners import Partners
 from impctl.app.workbench import Workbench
 from impctl.engine.operators.aggregate import Aggregate
 from impctl.errors import EvaluationError, JoinTooLargeError, NotExactError, TableError
 from impctl.maintain.compile import Chain, Compiled
 from impctl.maintain.session import MaintainedQuery
+from impctl.sketch.partition import RangePartition
 from impctl.tables.rows import read_batches
 
 _BATCH_ROWS = 1_000_000
@@ -43,7 +46,9 @@ def is_loaded_here(bench: Workbench, compiled: Compiled) -> bool:
     return True
 
 
-def loaded(bench: Workbench, compiled: Compiled) -> MaintainedQuery | None:
+def loaded(
+    bench: Workbench, compiled: Compiled, partitions: Mapping[AccessId, RangePartition]
+) -> MaintainedQuery | None:
     """The session with its state; None where the engine could not do it and Spark has to.
 
     A column only Spark can read, a value on the way that is not exact, an overflow that only the
@@ -52,7 +57,8 @@ def loaded(bench: Workbench, compiled: Compiled) -> MaintainedQuery | None:
     session = MaintainedQuery(compiled)
     try:
         with ThreadPoolExecutor(1) as reader:
-            session.load(_one_ahead(_batches(bench, compiled), reader))
+            pairs = Partners(bench, compiled, partitions, {}).pairs
+            session.load(_one_ahead(_batches(bench, compiled), reader), pairs)
     except (EvaluationError, JoinTooLargeError, NotExactError, TableError):
         return None
     return session

@@ -17,6 +17,7 @@ import numpy as np
 
 from impctl.aliases import AccessId, TableName, TableVersion
 from impctl.app.facts import columns_assumed, recheck
+from impctl.app.partners import PartnersAt
 from impctl.app.shared_changes import Need
 from impctl.app.state_meta import StateMeta
 from impctl.data.vector import from_arrow
@@ -57,8 +58,12 @@ class StepDone:
 class Maintainer:
     """A query whose sketches are maintained exactly, or by touch where there is one table."""
 
-    def __init__(self, store: Store, way: Way, stored: StoredQuery) -> None:
+    def __init__(
+        self, store: Store, way: Way, stored: StoredQuery, partners: PartnersAt | None = None
+    ) -> None:
+        """`partners` reads rows that the circuit does not keep, and is needed where there are."""
         self.store = store
+        self._partners = partners
         self.way = way
         self.stored = stored
         self.meta = StateMeta.read(stored.query, stored.state_meta)
@@ -118,6 +123,8 @@ class Maintainer:
         unsure = 0
         if self._session is not None:
             unsure_before = self._session.unsure_rows()
+            if self._partners is not None:
+                self._session.read_by(self._partners(self._leading_to(moved)))
             deltas = self._session.step(
                 {
                     table: TableChange(change.changes.table, change.changes.weights)
@@ -136,7 +143,7 @@ class Maintainer:
         engine_ms = (time.perf_counter() - started) * 1000
         done = StepDone(
             str(self.way.mode),
-            {**self.versions, **{table: change.until for table, change in moved.items()}},
+            self._leading_to(moved),
             added,
             removed,
             sum(change.changes.rows for change in moved.values()),
@@ -147,6 +154,10 @@ class Maintainer:
         )
         self.meta = self.meta.model_copy(update={"marks": self._marks(moved)})
         return self._commit(done, after, moved, reason_code, reason)
+
+    def _leading_to(self, moved: Mapping[TableName, Moved]) -> Mapping[TableName, TableVersion]:
+        """The versions of all tables after the step."""
+        return {**self.versions, **{table: change.until for table, change in moved.items()}}
 
     def _marks(self, moved: Mapping[TableName, Moved]) -> dict[TableName, str]:
         """The marks of all tables' commits after the step."""

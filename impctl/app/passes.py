@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING
 from impctl.aliases import AccessId, ColumnName, TableName, TableVersion
 from impctl.app.loading import is_loaded_here, loaded
 from impctl.app.prepared import PreparedQuery
-from impctl.app.restored import chosen_way
+from impctl.app.restored import chooser_for, chosen_way
 from impctl.app.workbench import Workbench
 from impctl.capture.render import render_plan
 from impctl.maintain.compile import Compiled
-from impctl.maintain.initial import FRAGMENT_COLUMN, Partials, fill, needs_specials, partials
+from impctl.maintain.initial import Partials, fill, needs_specials, partials
+from impctl.maintain.readable import FRAGMENT_COLUMN
 from impctl.maintain.session import MaintainedQuery
 from impctl.maintain.way import Way
 from impctl.plan.nodes import Scan
@@ -57,13 +58,14 @@ def filled_circuit(
     """
     compiled = _compiled(way)
     if is_loaded_here(bench, compiled):
-        session = loaded(bench, compiled)
+        session = loaded(bench, compiled, partitions)
         if session is not None:
-            return Filled(session, uses_spark=False)
+            return Filled(session, uses_spark=bool(compiled.distant))
         if compiled.chain is None:
             return None
         # Part of the table already went through that circuit.
-        compiled = _compiled(chosen_way(prepared, verdict, partitions))
+        chooser = chooser_for(bench, prepared)
+        compiled = _compiled(chosen_way(prepared, verdict, partitions, chooser))
     return Filled(_from_partials(bench, prepared, compiled, partitions), uses_spark=True)
 
 

@@ -13,23 +13,50 @@ from dataclasses import replace
 from impctl.aliases import AccessId
 from impctl.app.facts import constraint_facts
 from impctl.app.prepared import PreparedQuery
+from impctl.app.state_meta import StateMeta
 from impctl.app.workbench import Workbench
 from impctl.errors import RecaptureNeededError
+from impctl.maintain.strategy import AsRecorded, BySize, Chooser, Preference
 from impctl.maintain.way import Way, choose_way
 from impctl.plan.facts import Fact, FactKind, FactSource
 from impctl.plan.safety import Verdict, check_safety
 from impctl.sketch.partition import RangePartition
 from impctl.store.records import StoredQuery
+from impctl.workload.models import JoinStrategy
+
+
+def chooser_for(bench: Workbench, prepared: PreparedQuery) -> Chooser:
+    """Which sides of joins a capture keeps: as the workload asks, else by the tables' sizes."""
+    join = prepared.spec.join
+    preference = Preference.SPARK if join is JoinStrategy.SPARK_UNFILTERED else Preference(join)
+    rows = {scan.table: bench.snapshot(scan.table).rows for scan in prepared.scans}
+    return BySize(preference, rows.__getitem__, has_filter=_has_filter(prepared))
+
+
+def chooser_of(prepared: PreparedQuery, meta: StateMeta) -> Chooser:
+    """Which sides of joins the stored state keeps."""
+    return AsRecorded(meta.distant, has_filter=_has_filter(prepared))
+
+
+def _has_filter(prepared: PreparedQuery) -> bool:
+    return prepared.spec.join is not JoinStrategy.SPARK_UNFILTERED
 
 
 def chosen_way(
-    prepared: PreparedQuery, verdict: Verdict, partitions: Mapping[AccessId, RangePartition]
+    prepared: PreparedQuery,
+    verdict: Verdict,
+    partitions: Mapping[AccessId, RangePartition],
+    chooser: Chooser,
 ) -> Way:
     """How the query's sketches are maintained: by the core plan, under the whole plan's verdict."""
     sketched = {access: partition.attribute for access, partition in partitions.items()}
     core = replace(prepared.query, root=prepared.core)
     return choose_way(
-        prepared.core, verdict, check_safety(core, sketched, verdict.assumptions), partitions
+        prepared.core,
+        verdict,
+        check_safety(core, sketched, verdict.assumptions),
+        partitions,
+        chooser,
     )
 
 

@@ -189,6 +189,21 @@ class PlanEntry:
 
 
 @dataclass(frozen=True, slots=True)
+class JoinSideEntry:
+    """How one side of a join finds partners: `index` keeps its rows, `spark` has them read.
+
+    `rows` and `bytes` are the most that the index can come to, None where nobody knows.
+    """
+
+    side: str
+    tables: tuple[str, ...]
+    strategy: str
+    reason: str
+    rows: int | None
+    bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class ExplainResult:
     """Whether a query is sketchable and maintainable, and what stands in the way."""
 
@@ -198,6 +213,7 @@ class ExplainResult:
     policy: str
     plan: tuple[PlanEntry, ...]
     attributes: tuple[CandidateEntry, ...]
+    joins: tuple[JoinSideEntry, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

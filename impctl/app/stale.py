@@ -15,8 +15,9 @@ from impctl.aliases import AccessId, QueryName, TableName, TableVersion
 from impctl.app.capture import capture_query
 from impctl.app.isolated import Isolated
 from impctl.app.maintainer import Maintainer, Moved, StepDone
+from impctl.app.partners import partners_of
 from impctl.app.prepared import PreparedQuery, prepare
-from impctl.app.restored import chosen_way, restored_verdict
+from impctl.app.restored import chooser_of, chosen_way, restored_verdict
 from impctl.app.results import Failure, MaintainResult, MaintainStep
 from impctl.app.shared_changes import Need, SharedChanges, by_version
 from impctl.app.state_meta import StateMeta, circuit_id
@@ -87,8 +88,8 @@ class StaleRun:
     def _maintainer(self, spec: QuerySpec, stored: StoredQuery) -> Maintainer:
         prepared = prepare(self.bench, spec)
         verdict, partitions = restored_verdict(self.bench, prepared, stored)
-        way = chosen_way(prepared, verdict, partitions)
         meta = StateMeta.read(stored.query, stored.state_meta)
+        way = chosen_way(prepared, verdict, partitions, chooser_of(prepared, meta))
         if way.mode.value != stored.mode or meta.circuit != circuit_id(prepared.core):
             self._check_schemas(prepared, stored)
             raise RecaptureNeededError(
@@ -104,7 +105,7 @@ class StaleRun:
                 hint="use policy `auto` to let `maintain` recapture it",
                 location=prepared.place(way.span),
             )
-        return Maintainer(self.store, way, stored)
+        return Maintainer(self.store, way, stored, partners_of(self.bench, way, partitions))
 
     def _check_schemas(self, prepared: PreparedQuery, stored: StoredQuery) -> None:
         """SchemaChangedError where a column the query reads is what makes the circuit another."""

@@ -30,7 +30,7 @@ class StateMeta(BaseModel):
 
     `circuit` tells which circuit the state belongs to, `marks` which commit of each table it stands
     at. `unsure` counts groups kept because a sum of doubles was too close to call: where slack may
-    come from.
+    come from. `distant` names the sides of joins whose rows the state does not hold.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
@@ -40,6 +40,7 @@ class StateMeta(BaseModel):
     marks: dict[str, str] = {}
     counters: dict[str, NonNegativeInt] = {}
     unsure: NonNegativeInt = 0
+    distant: list[str] = []
 
     @classmethod
     def read(cls, query: str, stored: Mapping[str, Any]) -> Self:

@@ -17,7 +17,7 @@ from impctl.errors import RecaptureNeededError, TableRecreatedError
 from impctl.store.records import StoredQuery
 from impctl.store.store import Store
 from impctl.tables.commit_mark import commit_mark
-from impctl.workload.models import QuerySpec
+from impctl.workload.models import JoinStrategy, QuerySpec
 
 _TUNING = frozenset({"spark.sql.shuffle.partitions", "spark.sql.adaptive.enabled"})
 """SQL settings that change how fast a query runs, never what it means."""
@@ -70,6 +70,8 @@ def definition(bench: Workbench, spec: QuerySpec, tables: Sequence[TableName]) -
         if name.startswith("spark.sql.") and name not in _TUNING
     )
     text = repr((spec.sql, sketch, partitions, paths, settings))
+    if spec.join is not JoinStrategy.AUTO:
+        text += spec.join
     return hashlib.sha256(text.encode()).hexdigest()
 
 

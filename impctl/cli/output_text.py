@@ -169,6 +169,10 @@ class TextOutput:
             why = f": {line.why}" if line.why else ""
             indent = "  " * line.depth
             self._detail(f"{indent}{line.operator} {line.detail}".rstrip() + how + why + place)
+        for side in result.joins:
+            size = "" if side.bytes is None else f", at most {size_text(side.bytes)}"
+            tables = ", ".join(side.tables) or "computed rows"
+            self._detail(f"{side.side} ({tables}): {side.strategy}, {side.reason}{size}")
         self._candidates(result.attributes)
 
     def verify(self, result: VerifyResult) -> None:

@@ -32,10 +32,14 @@ from impctl.maintain.flows import (
     refuse_approximate,
     typed,
 )
+from impctl.maintain.readable import Readable
+from impctl.maintain.strategy import AsRecorded, Chooser, SideChoice
 from impctl.plan.nodes import (
     Aggregate,
+    Attribute,
     Distinct,
     Join,
+    Output,
     Plan,
     Project,
     Scan,
@@ -58,12 +62,17 @@ class Builder:
         sketched: Mapping[AccessId, RangePartition],
         keyed: Collection[int] = (),
         last_top: TopK | None = None,
+        chooser: Chooser | None = None,
     ) -> None:
         """`keyed` are identities (`id`) of the Aggregates whose groups have one fragment.
 
-        `last_top` is the LIMIT above which there are only columns, if there is one.
+        `last_top` is the LIMIT above which there are only columns, if there is one. `chooser`
+        decides which sides of joins are kept (default: all).
         """
         self.sketched = sketched
+        self.chooser: Chooser = AsRecorded() if chooser is None else chooser
+        self.sides: list[SideChoice] = []
+        self.distant: dict[int, tuple[Readable, ...]] = {}
         self.operators: list[Operator] = []
         self.inputs: list[tuple[int, ...]] = []
         self.sources: list[Source] = []
@@ -131,13 +140,15 @@ class Builder:
         operator = scan.Scan(columns, () if partition is None else (partition,))
         self.sources.append(Source(node.access, node.table, operator))
         accesses = () if partition is None else (node.access,)
-        return Flow(-len(self.sources), typed(node.attributes, node.span), accesses)
+        columns_ = typed(node.attributes, node.span)
+        return Flow(-len(self.sources), columns_, accesses, plan=node)
 
     def select(self, flow: Flow, predicate: Expr, node: Plan, *, must_be_sure: bool) -> Flow:
         """The rows for which the predicate is true, or too close to call where that is sound."""
         check(predicate, flow, node.span, must_be_sure=must_be_sure)
         at = self.put(select.Select(predicate, must_be_sure=must_be_sure), flow)
-        return Flow(at, flow.columns, flow.accesses, flow.approximate)
+        plan = None if flow.plan is None else Select(flow.plan, predicate)
+        return Flow(at, flow.columns, flow.accesses, flow.approximate, plan)
 
     def _project(self, node: Project, must_be_sure: bool) -> Flow:
         below = self.build(node.child, must_be_sure=must_be_sure)
@@ -158,7 +169,8 @@ class Builder:
             if columns_of(expr) & flow.approximate:
                 inexact.add(name)
         at = self.put(project.Project(outputs), flow)
-        return Flow(at, columns, flow.accesses, frozenset(inexact))
+        plan = None if flow.plan is None else _projected(flow.plan, outputs, columns)
+        return Flow(at, columns, flow.accesses, frozenset(inexact), plan)
 
     def _aggregate(self, node: Aggregate) -> Flow:
         below = self.build(node.child, must_be_sure=True)
@@ -264,6 +276,14 @@ class Builder:
             branches.append(Branch(tuple((name, name) for name, _ in columns), tags, sign))
         inexact = frozenset().union(*(flow.approximate for flow in flows))
         return Flow(self.put(Union(branches), *flows), columns, accesses, inexact)
+
+
+def _projected(
+    plan: Plan, outputs: Sequence[tuple[AttributeId, Expr]], columns: Sequence[Column]
+) -> Project:
+    kinds = dict(columns)
+    named = [Output(Attribute(name, name, kinds[name]), expr) for name, expr in outputs]
+    return Project(plan, tuple(named))
 
 
 def _refuse(node: TopK | Window) -> NoReturn:

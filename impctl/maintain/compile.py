@@ -9,7 +9,7 @@ Out of scope: whether the sketch is safe (`plan.safety`), touch mode (`maintain.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from impctl.aliases import AccessId, AttributeId, ColumnName, TableName
 from impctl.engine.circuit import Circuit
@@ -17,6 +17,8 @@ from impctl.engine.operators.aggregate import Aggregate as AggregateOperator
 from impctl.engine.operators.merge import Merge
 from impctl.maintain.build import Builder
 from impctl.maintain.flows import BlockedError, Source
+from impctl.maintain.readable import Readable
+from impctl.maintain.strategy import Chooser, SideChoice, Strategy
 from impctl.plan.nodes import (
     Aggregate,
     Plan,
@@ -52,18 +54,29 @@ class Chain:
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """A circuit for one query: its sources, and its sketched accesses in the merge's order."""
+    """A circuit for one query: its sources, and its sketched accesses in the merge's order.
+
+    `sides` are the choices for the sides of all joins; `distant` tells, for every join with a side
+    that is not kept, by its position, its rows and those of its sides.
+    """
 
     sources: tuple[Source, ...]
     accesses: tuple[AccessId, ...]
     circuit: Circuit
     chain: Chain | None
     """None where only stepping with whole tables can fill the circuit."""
+    sides: tuple[SideChoice, ...] = ()
+    distant: Mapping[int, tuple[Readable, ...]] = field(default_factory=dict)
 
     @property
     def tables(self) -> tuple[TableName, ...]:
         """The tables of all sources, each once."""
         return tuple(dict.fromkeys(source.table for source in self.sources))
+
+    @property
+    def distant_sides(self) -> tuple[str, ...]:
+        """The sides of joins whose rows the state does not hold."""
+        return tuple(s.side for s in self.sides if s.strategy is Strategy.SPARK)
 
     def columns_of(self, table: TableName) -> tuple[ColumnName, ...]:
         """The columns of a table that some source reads."""
@@ -77,16 +90,20 @@ class Compiled:
 
 
 def compile_plan(
-    root: Plan, sketched: Mapping[AccessId, RangePartition], key_columns: KeyColumns
+    root: Plan,
+    sketched: Mapping[AccessId, RangePartition],
+    key_columns: KeyColumns,
+    chooser: Chooser | None = None,
 ) -> Compiled:
     """The circuit for a plan.
 
     `key_columns` tells for the i-th node of `nodes_of(root)` which grouping column equals each
-    access's partition attribute (`plan.safety`). Raises BlockedError.
+    access's partition attribute (`plan.safety`); `chooser` which sides of joins are kept (default:
+    all). Raises BlockedError.
     """
     chain = _chain(root)
     keyed = frozenset() if chain is None else _keyed(root, chain, sketched, key_columns)
-    builder = Builder(sketched, keyed, _last_top(root))
+    builder = Builder(sketched, keyed, _last_top(root), chooser)
     flow = builder.root(root)
     if not flow.accesses:
         raise BlockedError("the query has no sketch to maintain", root.span)
@@ -95,7 +112,8 @@ def compile_plan(
     found = None
     if chain is not None and not _needs_rows(builder):
         found = _described(root, chain, builder, keyed, key_columns)
-    return Compiled(tuple(builder.sources), flow.accesses, circuit, found)
+    sources, sides = tuple(builder.sources), tuple(builder.sides)
+    return Compiled(sources, flow.accesses, circuit, found, sides, dict(builder.distant))
 
 
 def _last_top(root: Plan) -> TopK | None:

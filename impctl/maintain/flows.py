@@ -16,7 +16,7 @@ from impctl.engine.operators.scan import Scan as ScanOperator
 from impctl.errors import ImpctlError
 from impctl.expr.nodes import ColumnRef, Expr, Span, columns_of
 from impctl.expr.support import Blocker, find_blocker
-from impctl.plan.nodes import Attribute
+from impctl.plan.nodes import Attribute, Plan
 
 Column = tuple[AttributeId, SqlType]
 
@@ -43,12 +43,16 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """The output of the operator (or, below zero, source) at position `at`."""
+    """The output of the operator (or, below zero, source) at position `at`.
+
+    `plan` yields the same rows from the tables, where selections, projections and inner joins do.
+    """
 
     at: int
     columns: tuple[Column, ...]
     accesses: tuple[AccessId, ...]
     approximate: frozenset[AttributeId] = frozenset()
+    plan: Plan | None = None
 
     @property
     def ids(self) -> frozenset[AttributeId]:

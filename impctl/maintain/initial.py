@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from impctl.aliases import AttributeId, ColumnName
+from impctl.aliases import AttributeId
 from impctl.data.schema import DOUBLE, INTEGER, LONG, SqlType
 from impctl.data.vector import Ints, Vector, from_arrow
 from impctl.engine.accumulators import Count, ExactSum, FloatSum
@@ -28,6 +28,7 @@ from impctl.engine.tags import RowTags
 from impctl.expr.nodes import Call, Case, Cast, Compare, CompareOp, Expr, Literal, Or
 from impctl.expr.types import type_of
 from impctl.maintain.compile import Chain, Compiled
+from impctl.maintain.readable import fragment_attribute, with_fragments
 from impctl.plan.nodes import (
     Aggregate,
     AggregateCall,
@@ -35,15 +36,8 @@ from impctl.plan.nodes import (
     Attribute,
     Output,
     Plan,
-    Project,
-    Scan,
-    Select,
-    Sort,
 )
 from impctl.sketch.partition import RangePartition
-
-FRAGMENT_COLUMN: ColumnName = "__impctl_fragment"
-_FRAGMENT_ID: AttributeId = "impctl/fragment"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +66,8 @@ def partials(compiled: Compiled, *, counts_specials: bool = False) -> Partials:
     child = node.child
     keys = list(node.keys)
     if not operator.is_keyed:
-        child = _with_fragment(child)
-        keys.append(_fragment_output())
+        child = with_fragments(child, (chain.scan.access,))
+        keys.append(_fragment_output(chain))
     calls = _calls(compiled, operator, counts_specials)
     plan = Aggregate(
         child,
@@ -93,9 +87,9 @@ def _chain(compiled: Compiled) -> Chain:
 
 def _row_counts(chain: Chain) -> Partials:
     """Without a grouping: qualifying rows per fragment."""
-    child = _with_fragment(chain.nodes[-1])
+    child = with_fragments(chain.nodes[-1], (chain.scan.access,))
     rows = AggregateOutput(_attribute("rows", LONG), AggregateCall("count"))
-    plan = Aggregate(child, (_fragment_output(),), (rows,))
+    plan = Aggregate(child, (_fragment_output(chain),), (rows,))
     return Partials(plan, (), True, (("rows", LONG),), counts_specials=False)
 
 
@@ -103,27 +97,9 @@ def _attribute(name: str, kind: SqlType) -> Attribute:
     return Attribute(f"impctl/{name}", name, kind, True)
 
 
-def _fragment_attribute() -> Attribute:
-    return Attribute(_FRAGMENT_ID, FRAGMENT_COLUMN, INTEGER, nullable=False)
-
-
-def _fragment_output() -> Output:
-    attribute = _fragment_attribute()
+def _fragment_output(chain: Chain) -> Output:
+    attribute = fragment_attribute(chain.scan.access)
     return Output(replace(attribute, id="impctl/key"), attribute.ref())
-
-
-def _with_fragment(plan: Plan) -> Plan:
-    """The plan with the fragment column carried up from its scan."""
-    match plan:
-        case Scan():
-            return replace(plan, attributes=(*plan.attributes, _fragment_attribute()))
-        case Project():
-            passed = Output(_fragment_attribute(), _fragment_attribute().ref())
-            return replace(plan, child=_with_fragment(plan.child), outputs=(*plan.outputs, passed))
-        case Select() | Sort():
-            return replace(plan, child=_with_fragment(plan.child))
-        case _:
-            raise AssertionError(f"no fragment passes {type(plan).__name__} below a grouping")
 
 
 def _calls(

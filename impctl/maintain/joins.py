@@ -11,11 +11,10 @@ Out of scope: whether the right side may be sketched at all (`plan.safety`).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from impctl.aliases import AttributeId
-from impctl.engine.operators import project
 from impctl.engine.operators.join import Join as JoinOperator
 from impctl.engine.operators.join import Side
 from impctl.expr.nodes import (
@@ -41,7 +40,9 @@ from impctl.maintain.flows import (
     refuse_approximate,
 )
 from impctl.maintain.join_order import chain_of, pushed_below
-from impctl.plan.nodes import Join, JoinKind
+from impctl.maintain.readable import Readable, readable
+from impctl.maintain.strategy import SideFacts, Strategy, row_bytes
+from impctl.plan.nodes import Join, JoinKind, scans_of
 
 if TYPE_CHECKING:
     from impctl.maintain.build import Builder
@@ -213,9 +214,31 @@ class _Parts:
         name = self.builder.name("join")
         left_flow, left_side = self._side(left, [key.left for key in keys], f"{name}/left")
         right_flow, right_side = self._side(right, [key.right for key in keys], f"{name}/right")
+        plan = _joined_plan(left_flow, left_side, right_flow, right_side, keys)
+        builder = self.builder
+        is_readable = plan is not None and bool(keys)
+        left_side = self._chosen(left_flow, left_side, f"{name}.left", is_readable)
+        right_side = self._chosen(right_flow, right_side, f"{name}.right", is_readable)
         operator = JoinOperator(name, left_side, right_side, [key.null_safe for key in keys])
-        at = self.builder.put(operator, left_flow, right_flow)
-        return Flow(at, columns, (*left.accesses, *right.accesses))
+        at = builder.put(operator, left_flow, right_flow)
+        found = Flow(at, columns, (*left.accesses, *right.accesses), plan=plan)
+        if plan is not None and operator.distant:
+            rows = [_side_rows(left_flow, left_side, f"{name}.left")]
+            rows.append(_side_rows(right_flow, right_side, f"{name}.right"))
+            out = readable(name, plan, found.columns, (), found.accesses)
+            builder.distant[at] = (out, *rows)
+        return found
+
+    def _chosen(self, flow: Flow, side: Side, name: str, is_readable: bool) -> Side:
+        """The side, kept or not."""
+        tables = () if flow.plan is None else tuple(s.table for s in scans_of(flow.plan))
+        size = row_bytes(side.columns, side.accesses)
+        chooser = self.builder.chooser
+        facts = SideFacts(name, tuple(dict.fromkeys(tables)), size, is_readable)
+        choice = chooser.choose(facts)
+        self.builder.sides.append(choice)
+        is_distant = choice.strategy is Strategy.SPARK
+        return replace(side, is_distant=is_distant, has_filter=chooser.has_filter)
 
     def _side(self, flow: Flow, keys: Sequence[Expr], name: str) -> tuple[Flow, Side]:
         """The flow with its keys as columns."""
@@ -231,8 +254,7 @@ class _Parts:
         types = [(key, known_type(type_of(expr), self.node.span)) for key, expr in computed]
         columns = (*flow.columns, *types)
         if computed:
-            at = self.builder.put(project.Project((*flow.refs(), *computed)), flow)
-            flow = Flow(at, columns, flow.accesses)
+            flow = self.builder.project(flow, (*flow.refs(), *computed), columns, self.node)
         return flow, Side(columns, tuple(ids), len(flow.accesses))
 
     def _distinct_keys(self, flow: Flow, keys: Sequence[_Key]) -> tuple[Flow, tuple[_Key, ...]]:
@@ -250,6 +272,30 @@ class _Parts:
             for column, key in zip(columns, keys, strict=True)
         )
         return once, joined
+
+
+def _joined_plan(
+    left: Flow, left_side: Side, right: Flow, right_side: Side, keys: Sequence[_Key]
+) -> Join | None:
+    """The join as a plan over the tables; None where a side is none."""
+    if left.plan is None or right.plan is None:
+        return None
+    mine, theirs = dict(left.columns), dict(right.columns)
+    parts: list[Expr] = [
+        Compare(
+            CompareOp.NULL_SAFE_EQUAL if key.null_safe else CompareOp.EQUAL,
+            ColumnRef(one, mine[one]),
+            ColumnRef(other, theirs[other]),
+        )
+        for one, other, key in zip(left_side.keys, right_side.keys, keys, strict=True)
+    ]
+    condition = None if not parts else parts[0] if len(parts) == 1 else And(tuple(parts))
+    return Join(JoinKind.INNER, left.plan, right.plan, condition)
+
+
+def _side_rows(flow: Flow, side: Side, name: str) -> Readable:
+    assert flow.plan is not None
+    return readable(name, flow.plan, side.columns, side.keys, flow.accesses)
 
 
 def _taken_apart(condition: Expr | None, left: Flow, right: Flow) -> _Condition:

@@ -7,7 +7,7 @@ Out of scope: reading changes (`tables`), committing checkpoints (`store`), poli
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,12 +15,16 @@ import pyarrow as pa
 
 from impctl.aliases import AccessId, TableName
 from impctl.data.vector import Ints
+from impctl.engine.batch import Batch
 from impctl.engine.circuit import Circuit
+from impctl.engine.distant_rows import RowReader
 from impctl.engine.operators.aggregate import Aggregate
+from impctl.engine.operators.join import Join
 from impctl.engine.operators.merge import SketchDelta
 from impctl.engine.operators.select import Select
 from impctl.maintain.compile import Compiled
 from impctl.maintain.initial import start_empty
+from impctl.maintain.readable import Readable
 from impctl.sketch.fragments import FragmentSet
 
 
@@ -77,11 +81,36 @@ class MaintainedQuery:
         deltas = self.circuit.step(*batches)
         return dict(zip(self.compiled.accesses, deltas, strict=True))
 
-    def load(self, batches: Iterable[tuple[TableName, pa.Table]]) -> None:
-        """Bring a fresh circuit to where it stands over these rows, those of whole tables."""
+    def read_by(self, reader: RowReader) -> None:
+        """From the next step on, rows that the circuit does not keep are read by this reader."""
+        for join in self._distant_joins():
+            for side in join.distant:
+                side.reader = reader
+
+    def _distant_joins(self) -> list[Join]:
+        found = [self.circuit.operators[position] for position in self.compiled.distant]
+        return [operator for operator in found if isinstance(operator, Join)]
+
+    def load(
+        self,
+        batches: Iterable[tuple[TableName, pa.Table]],
+        pairs: Callable[[Readable], Iterable[Batch]] | None = None,
+    ) -> None:
+        """Bring a fresh circuit to where it stands over these rows, those of whole tables.
+
+        `pairs` gives the rows of a join that does not keep both its sides, and is needed for such.
+        """
         start_empty(self.compiled)
+        for join in self._distant_joins():
+            join.is_filling = True
         for table, rows in batches:
             self.step({table: TableChange(rows, np.ones(len(rows), dtype=np.int64))})
+        for position, (joined, *_) in sorted(self.compiled.distant.items()):
+            assert pairs is not None, "the pairs of a distant join come from outside"
+            for batch in pairs(joined):
+                self.circuit.resume(batch, position + 1)
+        for join in self._distant_joins():
+            join.is_filling = False
         for arrangement in self.circuit.arrangements():
             arrangement.compact()
 

@@ -17,6 +17,7 @@ from impctl.aliases import AccessId
 from impctl.expr.nodes import Span
 from impctl.maintain.compile import Compiled, compile_plan
 from impctl.maintain.flows import BlockedError
+from impctl.maintain.strategy import Chooser
 from impctl.plan.nodes import Plan, scans_of
 from impctl.plan.safety import Verdict
 from impctl.sketch.partition import RangePartition
@@ -45,14 +46,15 @@ def choose_way(
     whole: Verdict,
     verdict: Verdict,
     partitions: Mapping[AccessId, RangePartition],
+    chooser: Chooser | None = None,
 ) -> Way:
     """How the sketches of `partitions` (by access) are maintained for a safe plan.
 
     `core` is the plan without its output columns and `verdict` its verdict; `whole` is the verdict
-    on the whole plan, which touch mode goes by.
+    on the whole plan, which touch mode goes by. `chooser` decides which sides of joins are kept.
     """
     try:
-        compiled = compile_plan(core, partitions, verdict.key_columns)
+        compiled = compile_plan(core, partitions, verdict.key_columns, chooser)
     except BlockedError as blocked:
         # Touch also needs that no other table changes, so there must not be one (M1).
         return _without_circuit(blocked, whole, is_alone=len(scans_of(core)) == 1)

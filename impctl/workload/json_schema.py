@@ -8,7 +8,7 @@ Out of scope: reading a file (`workload.load`).
 
 from __future__ import annotations
 
-from impctl.workload.models import MaintainMode, Policy
+from impctl.workload.models import JoinStrategy, MaintainMode, Policy
 from impctl.workload.names import NAME_PATTERN, TABLE_PATTERN
 from impctl.workload.partitions import MAX_BOUNDARIES, MAX_FRAGMENTS
 
@@ -109,6 +109,11 @@ def _queries() -> JsonSchema:
             "maintain": _or_variable(
                 {"enum": [str(mode) for mode in MaintainMode]},
                 "With every batch (eager), or when the sketch is needed (lazy).",
+            ),
+            "join": _or_variable(
+                {"enum": [str(strategy) for strategy in JoinStrategy]},
+                "Where joins find the partners of changed rows: in an index of their own, or by "
+                "asking Spark.",
             ),
         },
         required=["sql"],

@@ -38,6 +38,16 @@ class MaintainMode(StrEnum):
     LAZY = "lazy"
 
 
+class JoinStrategy(StrEnum):
+    """Where a join finds partners: kept in an index, read by Spark, or as sizes suggest."""
+
+    AUTO = "auto"
+    INDEX = "index"
+    SPARK = "spark"
+    SPARK_UNFILTERED = "spark_unfiltered"
+    """Without a filter of the keys first, to see what the filter saves."""
+
+
 @dataclass(frozen=True, slots=True)
 class TableSpec:
     """A Delta table under the name the SQL uses; `path` is absolute or a URI."""
@@ -95,6 +105,7 @@ class QuerySpec:
     sketch: Mapping[TableName, ColumnName]
     policy: Policy
     maintain: MaintainMode
+    join: JoinStrategy
     location: Location
     sql_origin: SqlOrigin = field(repr=False)
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from yaml.nodes import Node, ScalarNode
 
-from impctl.workload.models import MaintainMode, Policy, QuerySpec
+from impctl.workload.models import JoinStrategy, MaintainMode, Policy, QuerySpec
 from impctl.workload.names import Declared, is_declared, is_name, refuse_name
 from impctl.workload.reading import Entry, Reading, inside
 from impctl.workload.sql_location import origin_of
@@ -34,12 +34,13 @@ def read_queries(node: Node | None, tables: Declared, reading: Reading) -> dict[
 
 def _read_query(name: str, entry: Entry, tables: Declared, reading: Reading) -> QuerySpec | None:
     path = inside("`queries`", name)
-    fields = reading.record(entry.value, path, ("sql",), ("sketch", "policy", "maintain"))
+    fields = reading.record(entry.value, path, ("sql",), ("sketch", "policy", "maintain", "join"))
     if fields is None:
         return None
     sketch = _read_sketch(fields.get("sketch"), inside(path, "sketch"), tables, reading)
     policy = reading.choice(fields.get("policy"), inside(path, "policy"), list(Policy))
     maintain = reading.choice(fields.get("maintain"), inside(path, "maintain"), list(MaintainMode))
+    join = reading.choice(fields.get("join"), inside(path, "join"), list(JoinStrategy))
     node = fields.get("sql")
     sql = reading.resolved_text(node, inside(path, "sql"))
     if sql is None or not isinstance(node, ScalarNode):
@@ -50,6 +51,7 @@ def _read_query(name: str, entry: Entry, tables: Declared, reading: Reading) -> 
         sketch=sketch,
         policy=Policy.AUTO if policy is None else Policy(policy),
         maintain=MaintainMode.LAZY if maintain is None else MaintainMode(maintain),
+        join=JoinStrategy.AUTO if join is None else JoinStrategy(join),
         location=reading.at(entry.key),
         sql_origin=origin_of(node, sql, reading.lines),
     )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from decimal import Decimal
 from random import Random
 
@@ -22,6 +23,7 @@ from impctl.errors import EvaluationError, NotExactError
 from impctl.maintain.compile import compile_plan
 from impctl.maintain.flows import BlockedError
 from impctl.maintain.session import MaintainedQuery, TableChange
+from impctl.maintain.strategy import AsRecorded, SideChoice, SideFacts, Strategy
 from impctl.plan.nodes import Plan, Query, scans_of
 from impctl.plan.rules import apply_rules
 from impctl.plan.safety import check_safety
@@ -29,6 +31,7 @@ from impctl.sketch.partition import RangePartition
 from tests.plan.random_plans import CATALOG
 from tests.plan.trials import Trial, accurate_sketches, make_trial
 from tests.support.reference_expr import ReferenceFailure, ReferenceLimit, Value
+from tests.support.reference_partners import ReferencePartners
 from tests.support.reference_plan import annotate
 
 CASES = 1500 * int(os.environ.get("IMPCTL_FUZZ", "1"))
@@ -107,13 +110,31 @@ def kinds_of(plan: Plan) -> str:
     return " ".join(names)
 
 
+@dataclass(frozen=True)
+class SomeDistant:
+    """Leaves a random part of the sides that can be read to the reader."""
+
+    rng: Random
+    has_filter: bool = True
+
+    def choose(self, facts: SideFacts) -> SideChoice:
+        is_distant = facts.is_readable and self.rng.random() < 0.4
+        strategy = Strategy.SPARK if is_distant else Strategy.INDEX
+        return SideChoice(facts.name, facts.tables, strategy, "at random")
+
+
+ARROW_TYPES = {
+    str(column.type): arrow_type(column.type) for schema in CATALOG.values() for column in schema
+} | {"bigint": pa.int64(), "boolean": pa.bool_()}
+
+
 def one_case(seed: int, seen: Counter[str]) -> None:
     trial = make_trial(seed)
     partitions = partitions_of(trial)
     root = apply_rules(trial.root)
     verdict = check_safety(Query("", root), trial.sketched, trial.facts)
     try:
-        compiled = compile_plan(root, partitions, verdict.key_columns)
+        compiled = compile_plan(root, partitions, verdict.key_columns, SomeDistant(Random(seed)))
     except BlockedError as error:
         seen[f"blocked: {error.message}"] += 1
         return
@@ -125,7 +146,11 @@ def one_case(seed: int, seen: Counter[str]) -> None:
     session = MaintainedQuery(compiled)
     stored: dict[tuple[str, int], pa.Table] = {}
     try:
-        session.load((name, table_of(name, tables[name])) for name in compiled.tables)
+        partners = ReferencePartners(compiled, partitions, tables, ARROW_TYPES)
+        session.read_by(partners)
+        session.load(
+            ((name, table_of(name, tables[name])) for name in compiled.tables), partners.pairs
+        )
         for _ in range(BATCHES):
             found = annotate(trial.root, tables)
             wanted = accurate_sketches(found, trial.root, tables, trial.partitions)
@@ -135,6 +160,7 @@ def one_case(seed: int, seen: Counter[str]) -> None:
                 assert held[access] >= wanted[access], (seed, access, held, wanted, trial.root)
                 assert unsure or held[access] == wanted[access], (seed, held, wanted, trial.root)
             seen["unsure" if unsure else "exact"] += 1
+            seen[f"with {len(compiled.distant_sides)} distant sides"] += 1
             for kind in set(kinds_of(trial.root).split(" ")):
                 seen[f"with {kind}"] += 1
             changes = {}
@@ -146,8 +172,10 @@ def one_case(seed: int, seen: Counter[str]) -> None:
                     )
             session.step(changes)
             if rng.random() < 0.3 and not session.unsure_rows():
-                fresh = MaintainedQuery(compile_plan(root, partitions, verdict.key_columns))
-                session = restored(session, stored, fresh)
+                same = AsRecorded(compiled.distant_sides)
+                again = compile_plan(root, partitions, verdict.key_columns, same)
+                session = restored(session, stored, MaintainedQuery(again))
+                session.read_by(partners)
     except (ReferenceFailure, ReferenceLimit, EvaluationError, NotExactError) as error:
         seen[f"failed: {type(error).__name__}"] += 1
 

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from impctl.aliases import AttributeId
-from impctl.data.keys import Grouping, group_rows, normalise
+from impctl.data.keys import Grouping, distinct_values, group_rows, normalise
 from impctl.data.schema import SqlType
 from impctl.data.vector import Ints, Vector, concat
 from impctl.engine.accumulators import Accumulator, Count, Values
@@ -133,7 +133,7 @@ class Aggregate:
             ranks = ranks_of(vector.take(rows), reverse=extreme.reverse)
             owners, weights = index[rows], batch.weights[rows]
             counts.add(groups[owners], ranks, weights)
-            touched = np.unique(owners)
+            touched = distinct_values(owners)
             best = old[extreme.name].copy()
             best[touched] = counts.best(groups[touched])
             found[extreme.name] = best

@@ -1,7 +1,9 @@
 """Inner join on equal keys.
 
-Identity: d(R join S) = dR join S + (R + dR) join dS. State: the rows of both sides by their keys,
-with their tags. Cost: the changed rows and the partners they find, never the other side. A row
+Identity: d(R join S) = dR join S + (R + dR) join dS, and where S answers as of after the step (a
+distant side) dR join (S + dS) + R join dS; where both do, dR join dS counts twice and is taken off
+once. State: the rows of both sides by their keys, with their tags; of a distant side a filter of
+its keys. Cost: the changed rows and the partners they find, never the other side. A row
 whose key holds a NULL has no partner and is not kept, unless that key compares NULL as a value.
 Without keys every row is a partner (cross join). A joined row carries the tags of both rows.
 Not to be confused with the outer, semi and anti joins, which are put together from this one.
@@ -19,16 +21,23 @@ from impctl.data.keys import normalise
 from impctl.data.schema import SqlType
 from impctl.data.vector import Ints
 from impctl.engine.batch import Batch, empty_batch, stacked_batches
+from impctl.engine.distant_rows import DistantRows
+from impctl.engine.key_filter import KeyFilter
 from impctl.engine.row_index import RowIndex
 
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One input: what is kept of its rows, its keys, and how many sketched accesses it has."""
+    """One input: what is kept of its rows, its keys, and how many sketched accesses it has.
+
+    The rows of a distant side are not kept but read when they are asked for.
+    """
 
     columns: tuple[tuple[AttributeId, SqlType], ...]
     keys: tuple[AttributeId, ...]
     accesses: int
+    is_distant: bool = False
+    has_filter: bool = True
 
 
 class Join:
@@ -40,28 +49,65 @@ class Join:
     def __init__(self, name: str, left: Side, right: Side, null_safe: Sequence[bool]) -> None:
         self.sides = (left, right)
         self._plain = tuple(at for at, safe in enumerate(null_safe) if not safe)
-        self._indexes = (
-            RowIndex(f"{name}.left", left.columns, left.keys, left.accesses),
-            RowIndex(f"{name}.right", right.columns, right.keys, right.accesses),
-        )
+        self._indexes = (_rows_of(f"{name}.left", left), _rows_of(f"{name}.right", right))
+        self.is_filling = False
+        """Rows come in and nothing comes out, because the pairs come from outside."""
+
+    @property
+    def distant(self) -> tuple[DistantRows, ...]:
+        """The sides whose rows are read when they are asked for."""
+        return tuple(index for index in self._indexes if isinstance(index, DistantRows))
 
     def step(self, *batches: Batch | None) -> Batch:
         """Pairs that came or went."""
+        found = [
+            None if batch is None or len(batch) == 0 else self._keyed(batch, at)
+            for at, batch in enumerate(batches)
+        ]
         parts = []
-        for at, batch in enumerate(batches):
-            if batch is None or len(batch) == 0:
-                continue
-            batch = self._matchable(batch, at)
-            codes = self._indexes[at].codes_of(batch)
-            pairs = self._pairs(batch, codes, at)
-            self._indexes[at].add(batch, codes)
-            if len(pairs):
-                parts.append(pairs)
+        if self.is_filling:
+            self._add(found, (0, 1))
+        elif len(self.distant) == len(self.sides):
+            self._add(found, (0, 1))
+            parts += [*self._pairs(found, (0, 1)), *self._counted_twice(found)]
+        else:
+            # The side that only knows what was added is asked before it learns of this step.
+            order = (1, 0) if self.sides[1].is_distant else (0, 1)
+            for at in order:
+                parts += self._pairs(found, (at,))
+                self._add(found, (at,))
         if not parts:
             return empty_batch(sum(side.accesses for side in self.sides))
         return stacked_batches(parts)
 
-    def _matchable(self, batch: Batch, at: int) -> Batch:
+    def _add(self, batches: Sequence[_Keyed | None], sides: Sequence[int]) -> None:
+        for at in sides:
+            batch = batches[at]
+            if batch is not None:
+                self._indexes[at].add(batch.rows, batch.codes)
+
+    def _pairs(self, batches: Sequence[_Keyed | None], sides: Sequence[int]) -> list[Batch]:
+        """Rows of these sides' batches beside their partners of the other side."""
+        parts = []
+        for at in sides:
+            batch = batches[at]
+            if batch is not None:
+                pairs = self._joined(batch, at, self._indexes[1 - at])
+                parts += [pairs] if len(pairs) else []
+        return parts
+
+    def _counted_twice(self, batches: Sequence[_Keyed | None]) -> list[Batch]:
+        """What both batches have in common, to be taken off once."""
+        left, right = batches
+        if left is None or right is None:
+            return []
+        side = self.sides[1]
+        index = RowIndex("both", side.columns, side.keys, side.accesses)
+        index.add(right.rows, right.codes)
+        pairs = self._joined(left, 0, index)
+        return [Batch(pairs.columns, -pairs.weights, pairs.tags)] if len(pairs) else []
+
+    def _keyed(self, batch: Batch, at: int) -> _Keyed:
         """The rows that can have a partner at all, reduced to what is kept."""
         side = self.sides[at]
         columns = {name: batch.columns[name] for name, _ in side.columns}
@@ -70,16 +116,34 @@ class Join:
             valid = columns[side.keys[place]].valid
             if valid is not None:
                 known &= valid
-        return Batch(columns, batch.weights, batch.tags).keep(known)
+        rows = Batch(columns, batch.weights, batch.tags).keep(known)
+        return _Keyed(rows, self._indexes[at].codes_of(rows))
 
-    def _pairs(self, batch: Batch, codes: Ints, at: int) -> Batch:
-        """The batch's rows beside their partners of the other side."""
-        keys = [normalise(batch.columns[key]) for key in self.sides[at].keys]
-        found = self._indexes[1 - at].find(codes, keys)
-        mine, theirs = batch.take(found.owners), found.rows
+    def _joined(self, batch: _Keyed, at: int, other: RowIndex | DistantRows) -> Batch:
+        """The batch's rows beside their partners."""
+        keys = [normalise(batch.rows.columns[key]) for key in self.sides[at].keys]
+        found = other.find(batch.codes, keys)
+        mine, theirs = batch.rows.take(found.owners), found.rows
         left, right = (mine, theirs) if at == 0 else (theirs, mine)
         columns = {**left.columns, **right.columns}
         return Batch(columns, mine.weights * theirs.weights, (*left.tags, *right.tags))
 
-    def arrangements(self) -> tuple[RowIndex, ...]:
-        return self._indexes
+    def arrangements(self) -> tuple[RowIndex | KeyFilter, ...]:
+        held: list[RowIndex | KeyFilter] = []
+        for index in self._indexes:
+            held += index.arrangements() if isinstance(index, DistantRows) else [index]
+        return tuple(held)
+
+
+@dataclass(frozen=True, slots=True)
+class _Keyed:
+    """Rows with the codes of their join keys."""
+
+    rows: Batch
+    codes: Ints
+
+
+def _rows_of(name: str, side: Side) -> RowIndex | DistantRows:
+    if not side.is_distant:
+        return RowIndex(name, side.columns, side.keys, side.accesses)
+    return DistantRows(name, side.columns, side.keys, side.accesses, has_filter=side.has_filter)

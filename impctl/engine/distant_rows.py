@@ -1,0 +1,83 @@
+"""One side of a join that is not kept: its rows are read where they lie, when a key asks for them.
+
+Law: `find` answers as the side stands after the step that is going on, for every key that may be
+there; a key that was never added is never asked for. Cost: the reading, once per step that has a
+key to ask for; of state only the filter of keys. Not to be confused with `row_index`, which keeps
+the rows and answers as of what was added.
+Out of scope: where the rows are read (whoever sets `reader`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+
+from impctl.aliases import AttributeId
+from impctl.data.keys import group_rows, key_codes, normalise
+from impctl.data.schema import SqlType
+from impctl.data.vector import Ints, Vector
+from impctl.engine.batch import Batch, empty_batch
+from impctl.engine.key_filter import KeyFilter
+from impctl.engine.row_index import Found, RowIndex
+
+
+class RowReader(Protocol):
+    """Reads rows of one side."""
+
+    def rows(self, side: str, keys: Sequence[Vector]) -> Batch:
+        """All rows of the side, with their tags, whose keys are among these; others may come too.
+
+        `keys` are the side's key columns, each row of them once.
+        """
+        ...
+
+
+class DistantRows:
+    """Rows of `columns` by the key columns `keys`, with tags for so many accesses."""
+
+    def __init__(
+        self,
+        name: str,
+        columns: Sequence[tuple[AttributeId, SqlType]],
+        keys: Sequence[AttributeId],
+        accesses: int,
+        *,
+        has_filter: bool = True,
+    ) -> None:
+        self.name = name
+        self.columns = tuple(columns)
+        self.keys = tuple(keys)
+        self.reader: RowReader | None = None
+        self._accesses = accesses
+        self._filter = KeyFilter(f"{name}.filter") if has_filter else None
+
+    def codes_of(self, batch: Batch) -> Ints:
+        """The codes of the batch's keys, as `add` and `find` want them."""
+        return key_codes([normalise(batch.columns[key]) for key in self.keys], len(batch))
+
+    def add(self, batch: Batch, codes: Ints) -> None:
+        """From now on the keys of these rows may be there; of a deletion they already were."""
+        if self._filter is not None:
+            self._filter.add(codes[batch.weights > 0])
+
+    def find(self, codes: Ints, keys: Sequence[Vector]) -> Found:
+        """All rows with these keys; a row asked for finds none, one or many."""
+        asked = np.arange(len(codes), dtype=np.int64)
+        if self._filter is not None:
+            asked = np.flatnonzero(self._filter.may_hold(codes))
+        if not len(asked):
+            return Found(asked, empty_batch(self._accesses))
+        assert self.reader is not None, "a session with distant sides is given a reader"
+        wanted = [key.take(asked) for key in keys]
+        grouping = group_rows(wanted, len(asked))
+        rows = self.reader.rows(self.name, [key.take(grouping.first) for key in wanted])
+        index = RowIndex(self.name, self.columns, self.keys, self._accesses)
+        index.add(rows, index.codes_of(rows))
+        found = index.find(codes[asked], wanted)
+        return Found(asked[found.owners], found.rows)
+
+    def arrangements(self) -> tuple[KeyFilter, ...]:
+        """The filter, if there is one."""
+        return () if self._filter is None else (self._filter,)

@@ -1,0 +1,88 @@
+"""Rows on the way through a circuit as a plan over the tables, so that others can read them too.
+
+Law: the plan's rows are those that the flow it was made for has seen in all, with the fragment of
+every sketched access beside them. Only selections, projections and inner joins have such a plan:
+above a grouping the rows are the engine's own.
+Out of scope: running the plan (`app.partners`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+
+from impctl.aliases import AccessId, AttributeId, ColumnName
+from impctl.data.schema import INTEGER
+from impctl.maintain.flows import Column
+from impctl.plan.nodes import (
+    Attribute,
+    Join,
+    Output,
+    Plan,
+    Project,
+    Scan,
+    Select,
+    Sort,
+    attributes_of,
+)
+
+FRAGMENT_COLUMN: ColumnName = "__impctl_fragment"
+"""The fragment's column among a table's own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Readable:
+    """Rows that can be read anew: `columns`, then the fragment of each access, from `plan`.
+
+    `name` is that of the side, or of the join, whose rows they are; `keys` are the columns by which
+    a side is asked.
+    """
+
+    name: str
+    plan: Plan
+    columns: tuple[Column, ...]
+    keys: tuple[AttributeId, ...]
+    accesses: tuple[AccessId, ...]
+
+
+def fragment_attribute(access: AccessId) -> Attribute:
+    """The fragment of the rows of an access, as a column."""
+    return Attribute(f"impctl/fragment/{access}", FRAGMENT_COLUMN, INTEGER, nullable=False)
+
+
+def with_fragments(plan: Plan, accesses: Collection[AccessId]) -> Plan:
+    """The plan with the fragments of these accesses carried up from their scans."""
+    match plan:
+        case Scan():
+            if plan.access not in accesses:
+                return plan
+            return replace(plan, attributes=(*plan.attributes, fragment_attribute(plan.access)))
+        case Project():
+            child = with_fragments(plan.child, accesses)
+            passed = tuple(
+                Output(attribute, attribute.ref())
+                for attribute in map(fragment_attribute, accesses)
+                if attribute in attributes_of(child)
+            )
+            return replace(plan, child=child, outputs=(*plan.outputs, *passed))
+        case Select() | Sort():
+            return replace(plan, child=with_fragments(plan.child, accesses))
+        case Join():
+            left = with_fragments(plan.left, accesses)
+            return replace(plan, left=left, right=with_fragments(plan.right, accesses))
+        case _:
+            raise AssertionError(f"no fragment passes {type(plan).__name__} below a grouping")
+
+
+def readable(
+    name: str,
+    plan: Plan,
+    columns: tuple[Column, ...],
+    keys: tuple[AttributeId, ...],
+    accesses: tuple[AccessId, ...],
+) -> Readable:
+    """The rows of `plan`, in exactly these columns."""
+    outputs = [Output(a, a.ref()) for a in (Attribute(key, key, kind) for key, kind in columns)]
+    fragments = [Output(a, a.ref()) for a in map(fragment_attribute, accesses)]
+    chosen = Project(with_fragments(plan, accesses), (*outputs, *fragments))
+    return Readable(name, chosen, columns, keys, accesses)

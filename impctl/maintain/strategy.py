@@ -1,0 +1,139 @@
+"""Where a join finds the partners of a changed row: in an index of its own, or in the tables.
+
+Law: a choice changes what a change costs and what is remembered, never a sketch. It is made once,
+at capture, and stored with the state, because a circuit is made for its state. `index` keeps the
+side's rows and answers in memory; `spark` keeps no more than a filter of its keys and has Spark
+read the partners of keys that may be there. Only a join of which both sides can be read anew from
+the tables has the second.
+Out of scope: reading (`app.partners`), the operator (`engine.operators.join`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol
+
+from impctl.aliases import TableName
+from impctl.data.schema import Kind
+from impctl.maintain.flows import Column
+
+LARGEST_INDEX = 4 << 30
+"""Bytes of one side above which `auto` does not keep it: what a small machine maps with ease."""
+
+_CODE_AND_WEIGHT = 16
+_FRAGMENT = 4
+_WIDTHS = {
+    Kind.BOOLEAN: 1,
+    Kind.STRING: 24,
+    Kind.BINARY: 24,
+    Kind.DECIMAL: 16,
+}
+_WIDTH = 8
+
+
+class Strategy(StrEnum):
+    """How partners of changed rows are found on one side of a join."""
+
+    INDEX = "index"
+    SPARK = "spark"
+
+
+class Preference(StrEnum):
+    """What the workload asks for; `auto` decides by the size of each side."""
+
+    AUTO = "auto"
+    INDEX = "index"
+    SPARK = "spark"
+
+
+@dataclass(frozen=True, slots=True)
+class SideFacts:
+    """One side of a join: its name in the circuit, the tables below it, the bytes of a row.
+
+    `is_readable` says that Spark can read its rows by their keys.
+    """
+
+    name: str
+    tables: tuple[TableName, ...]
+    row_bytes: int
+    is_readable: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SideChoice:
+    """What was chosen for a side and why; `rows` and `bytes` are the most it can come to."""
+
+    side: str
+    tables: tuple[TableName, ...]
+    strategy: Strategy
+    reason: str
+    rows: int | None = None
+    bytes: int | None = None
+
+
+class Chooser(Protocol):
+    """Chooses for every side of every join."""
+
+    @property
+    def has_filter(self) -> bool:
+        """Whether `spark` sides keep a filter of their keys."""
+        ...
+
+    def choose(self, facts: SideFacts) -> SideChoice:
+        """The choice for this side."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class AsRecorded:
+    """The choices of the capture: these sides are read by Spark, all others kept."""
+
+    distant: Collection[str] = ()
+    has_filter: bool = True
+
+    def choose(self, facts: SideFacts) -> SideChoice:
+        """What the capture chose."""
+        is_distant = facts.is_readable and facts.name in self.distant
+        strategy = Strategy.SPARK if is_distant else Strategy.INDEX
+        return SideChoice(facts.name, facts.tables, strategy, "as captured")
+
+
+@dataclass(frozen=True, slots=True)
+class BySize:
+    """By the workload's preference; under `auto` a side is kept while it is small enough."""
+
+    preference: Preference
+    rows_of: Callable[[TableName], int | None]
+    has_filter: bool = True
+    largest: int = LARGEST_INDEX
+
+    def choose(self, facts: SideFacts) -> SideChoice:
+        """The choice, with the sizes it goes by.
+
+        A side over several tables is taken for as long as its longest table.
+        """
+        counts = [self.rows_of(table) for table in facts.tables]
+        rows = None if None in counts else max((count or 0 for count in counts), default=0)
+        size = None if rows is None else rows * facts.row_bytes
+        strategy, reason = self._decided(facts, size)
+        return SideChoice(facts.name, facts.tables, strategy, reason, rows, size)
+
+    def _decided(self, facts: SideFacts, size: int | None) -> tuple[Strategy, str]:
+        if not facts.is_readable:
+            return Strategy.INDEX, "its rows are computed, so only the engine has them"
+        match self.preference:
+            case Preference.INDEX:
+                return Strategy.INDEX, "asked for"
+            case Preference.SPARK:
+                return Strategy.SPARK, "asked for"
+        if size is not None and size > self.largest:
+            return Strategy.SPARK, "too large to keep"
+        return Strategy.INDEX, "small enough to keep"
+
+
+def row_bytes(columns: Collection[Column], accesses: int) -> int:
+    """Bytes that a row of these columns takes in an index, text being taken for short."""
+    values = sum(_WIDTHS.get(kind.kind, _WIDTH) for _, kind in columns)
+    return values + _CODE_AND_WEIGHT + _FRAGMENT * accesses
