@@ -14,21 +14,21 @@ from dataclasses import dataclass
 
 from impctl.aliases import AccessId, QueryName
 from impctl.app.choice import Chosen, choose
+from impctl.app.commit_capture import commit_capture
 from impctl.app.facts import assumption_of, assumption_text
 from impctl.app.isolated import Isolated
-from impctl.app.passes import filled_circuit, recaptured
+from impctl.app.passes import filled_circuit, recaptured, touched
 from impctl.app.prepared import PreparedQuery, prepare
 from impctl.app.restored import chooser_for, chosen_way
 from impctl.app.results import CandidateEntry, CaptureResult, Failure, Outcome, SketchEntry
-from impctl.app.state_meta import StateMeta, circuit_id
 from impctl.app.status import sketch_entry
-from impctl.app.stored import commit_marks, definition
 from impctl.app.workbench import Workbench
 from impctl.maintain.session import MaintainedQuery
+from impctl.maintain.touch import TouchedQuery
 from impctl.maintain.way import Mode, Way
 from impctl.sketch.fragments import FragmentSet
 from impctl.sketch.partition import RangePartition
-from impctl.store.records import Assumption, NewCapture, RunRecord, StoredSketch, TablePin
+from impctl.store.records import Assumption, RunRecord, StoredSketch
 from impctl.store.store import Store
 from impctl.workload.models import QuerySpec
 
@@ -97,7 +97,7 @@ def capture_query(
     bench.reporter.step(f"capturing {prepared.spec.name}")
     pass_started = time.perf_counter()
     found_ = _found(bench, prepared, chosen, partitions, way)
-    session, found, way = found_.session, found_.fragments, found_.way
+    found, way = found_.fragments, found_.way
     pass_ms = (time.perf_counter() - pass_started) * 1000
     spark_ms = pass_ms if found_.uses_spark else 0.0
     engine_ms = 0.0 if found_.uses_spark else pass_ms
@@ -119,7 +119,7 @@ def capture_query(
         versions=versions,
     )
     commit_started = time.perf_counter()
-    _store(bench, store, prepared, way, session, sketches, assumptions, record)
+    commit_capture(bench, store, prepared, way, found_.state, sketches, assumptions, record)
     now = time.perf_counter()
     return Captured(
         sketches,
@@ -137,11 +137,11 @@ def capture_query(
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """The sketch of every access, the session with its state (exact mode only), who found them."""
+    """The sketch of every access, the state to maintain it (if any), who found them."""
 
     way: Way
     fragments: Mapping[AccessId, FragmentSet]
-    session: MaintainedQuery | None
+    state: MaintainedQuery | TouchedQuery | None
     uses_spark: bool
 
 
@@ -162,7 +162,8 @@ def _found(
             )
     if filled is None:
         found = recaptured(bench, prepared, chosen.verdict, partitions)
-        return _Found(way, found, None, True)
+        state = touched(bench, partitions, found) if way.mode is Mode.TOUCH else None
+        return _Found(way, found, state, True)
     return _Found(way, filled.session.fragments(), filled.session, filled.uses_spark)
 
 
@@ -176,52 +177,6 @@ def _stored_sketches(
         StoredSketch(access, tables[access], partition.attribute, partition, found[access])
         for access, partition in partitions.items()
     )
-
-
-def _store(
-    bench: Workbench,
-    store: Store,
-    prepared: PreparedQuery,
-    way: Way,
-    session: MaintainedQuery | None,
-    sketches: tuple[StoredSketch, ...],
-    assumptions: tuple[Assumption, ...],
-    record: RunRecord,
-) -> None:
-    versions = {table: bench.source(table).version for table in prepared.tables}
-    marks = commit_marks(bench, versions)
-    circuit = circuit_id(prepared.core)
-    distant = [] if way.compiled is None else list(way.compiled.distant_sides)
-    meta = StateMeta(way=way.reason, circuit=circuit, marks=marks, distant=distant)
-    runs: dict[str, list[tuple[int, object]]] = {}
-    if session is not None:
-        checkpoint = session.checkpoint()
-        counters = dict(checkpoint.counters)
-        unsure = session.unsure_rows()
-        meta = meta.model_copy(update={"counters": counters, "unsure": unsure})
-        for arrangement, sequence, table in checkpoint.put:
-            runs.setdefault(arrangement, []).append((sequence, table))
-    capture_ = NewCapture(
-        query=prepared.spec.name,
-        fingerprint=definition(bench, prepared.spec, prepared.tables),
-        sql=prepared.spec.sql,
-        mode=way.mode.value,
-        pins=_pins(bench, prepared),
-        sketches=sketches,
-        assumptions=assumptions,
-        state_meta=meta.model_dump(),
-        has_state=session is not None,
-    )
-    store.commit_capture(capture_, runs, record)
-
-
-def _pins(bench: Workbench, prepared: PreparedQuery) -> tuple[TablePin, ...]:
-    pins = []
-    for table in prepared.tables:
-        source = bench.source(table)
-        schema = bench.snapshot(table).schema_json
-        pins.append(TablePin(table, source.path, source.table_id, source.version, schema))
-    return tuple(pins)
 
 
 def _foreseen(bench: Workbench, spec: QuerySpec) -> CaptureResult:

@@ -13,6 +13,7 @@ POLICY = "IMPCTL_POLICY"
 LOCK_TIMEOUT = "IMPCTL_LOCK_TIMEOUT"
 SPARK_PROFILE = "IMPCTL_SPARK_PROFILE"
 BATCH_ROWS = "IMPCTL_BATCH_ROWS"
+IMBALANCE = "IMPCTL_IMBALANCE"
 CRIMES = "IMPCTL_CRIMES"
 DATA = "IMPCTL_DATA"
 FIXTURES = "IMPCTL_FIXTURES"
@@ -36,6 +37,7 @@ ENVVARS = (
     EnvVar(LOCK_TIMEOUT, "Seconds to wait for another writer", "--lock-timeout", "0.1.0"),
     EnvVar(SPARK_PROFILE, "YAML file with Spark settings", "--spark-profile", "0.1.0"),
     EnvVar(BATCH_ROWS, "Changes that make up one eager batch", "--batch-rows", "0.1.0"),
+    EnvVar(IMBALANCE, "How uneven ranges may become before that is told", "--imbalance", "0.1.0"),
     EnvVar(CRIMES, "Parquet file with the crimes data, for demo and tests", "--source", "0.1.0"),
     EnvVar(DATA, "Folder of the tables in `workloads/*.yaml`", None, "0.1.0"),
     EnvVar(FIXTURES, "Folder of Delta tables by other writers, for tests", None, "0.1.0"),

@@ -13,9 +13,9 @@ from impctl.app.maintain import maintain
 from impctl.app.prepared import PreparedQuery, prepare
 from impctl.app.restored import restored_verdict
 from impctl.app.results import MaintainResult
-from impctl.app.stored import check_definition, is_current, stored_query
+from impctl.app.stored import check_definition, is_current, moved_meanwhile, stored_query
 from impctl.app.workbench import Workbench
-from impctl.errors import RetryableError, UsageError
+from impctl.errors import UsageError
 from impctl.plan.nodes import Query
 from impctl.store.records import StoredQuery
 
@@ -44,11 +44,7 @@ def fresh(bench: Workbench, query: str | None) -> Fresh:
     stored = stored_query(bench, bench.reading_store(), spec)
     check_definition(bench, spec, stored)
     if not is_current(stored, bench):
-        raise RetryableError(
-            f"Another process changed the sketch of query `{name}` at the same time",
-            code="sketch_moved",
-            hint="run the command again",
-        )
+        raise moved_meanwhile(name)
     prepared = prepare(bench, spec)
     restored_verdict(bench, prepared, stored)
     first = outcome.results[0]

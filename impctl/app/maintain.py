@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from impctl.aliases import QueryName
+from impctl.app.drift import ranges_entry
 from impctl.app.isolated import Isolated
 from impctl.app.results import Failure, MaintainResult, Outcome
 from impctl.app.settings import DEFAULT_BATCH_ROWS
@@ -51,7 +52,7 @@ def _all_current(bench: Workbench, specs: Sequence[QuerySpec]) -> list[MaintainR
             stored = stored_query(bench, store, spec)
             if not _has_nothing_to_do(bench, spec, stored):
                 return None
-            results += _unchanged(stored)
+            results += _unchanged(bench, stored)
     except ImpctlError:
         # Some query cannot even be looked at: the run says so for that query alone.
         return None
@@ -69,7 +70,7 @@ def _maintained(
         with Isolated(failures, spec):
             stored = stored_query(bench, store, spec)
             if _has_nothing_to_do(bench, spec, stored):
-                results += _unchanged(stored)
+                results += _unchanged(bench, stored)
             else:
                 stale.append((spec, stored))
     if stale and store is not None:
@@ -89,7 +90,7 @@ def _has_nothing_to_do(bench: Workbench, spec: QuerySpec, stored: StoredQuery) -
     return is_current(stored, bench)
 
 
-def _unchanged(stored: StoredQuery) -> list[MaintainResult]:
+def _unchanged(bench: Workbench, stored: StoredQuery) -> list[MaintainResult]:
     return [
         MaintainResult(
             query=stored.query,
@@ -107,6 +108,7 @@ def _unchanged(stored: StoredQuery) -> list[MaintainResult]:
             read_ms=0.0,
             engine_ms=0.0,
             commit_ms=0.0,
+            ranges=ranges_entry(bench, stored, sketch.table, sketch.attribute),
         )
         for sketch in stored.sketches
     ]

@@ -11,17 +11,17 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
-
-import numpy as np
 
 from impctl.aliases import AccessId, TableName, TableVersion
+from impctl.app.drift import depths
 from impctl.app.facts import columns_assumed, recheck
 from impctl.app.partners import PartnersAt
 from impctl.app.shared_changes import Need
 from impctl.app.state_meta import StateMeta
-from impctl.data.vector import from_arrow
+from impctl.maintain.checkpoint import Checkpoint
+from impctl.maintain.range_rows import RangeRows
 from impctl.maintain.session import MaintainedQuery, TableChange
+from impctl.maintain.touch import TouchedQuery
 from impctl.maintain.way import Mode, Way
 from impctl.sketch.fragments import FragmentSet
 from impctl.store.records import MaintainCommit, RunRecord, StoredQuery
@@ -68,11 +68,16 @@ class Maintainer:
         self.stored = stored
         self.meta = StateMeta.read(stored.query, stored.state_meta)
         self._session: MaintainedQuery | None = None
+        self._touched: TouchedQuery | None = None
+        runs = store.load_runs(stored.query)
         if way.mode is Mode.EXACT:
             assert way.compiled is not None
             self._session = MaintainedQuery(way.compiled)
-            runs = store.load_runs(stored.query)
             self._session.restore(runs, self.meta.counters)
+        else:
+            (sketch,) = stored.sketches
+            self._touched = TouchedQuery(sketch.partition, sketch.fragments)
+            self._touched.restore(runs)
         self._fragments = {sketch.access: sketch.fragments for sketch in stored.sketches}
 
     @property
@@ -93,6 +98,17 @@ class Maintainer:
     def session(self) -> MaintainedQuery | None:
         """The circuit, in exact mode."""
         return self._session
+
+    @property
+    def _state(self) -> MaintainedQuery | TouchedQuery:
+        state = self._session or self._touched
+        assert state is not None
+        return state
+
+    @property
+    def range_rows(self) -> RangeRows:
+        """Rows per range of every partition."""
+        return self._state.range_rows
 
     def need(self, table: TableName, until: TableVersion, *, per_version: bool) -> Need:
         """What has to be read of a table to reach `until`."""
@@ -137,7 +153,7 @@ class Maintainer:
             added = {access: tuple(delta.added.tolist()) for access, delta in deltas.items()}
             removed = {access: tuple(delta.removed.tolist()) for access, delta in deltas.items()}
         else:
-            after = self._touched(moved)
+            after = self._touch(moved)
             added = {access: after[access].minus(before[access]).ids for access in after}
             removed = {}
         engine_ms = (time.perf_counter() - started) * 1000
@@ -165,17 +181,14 @@ class Maintainer:
         found = {table: change.mark for table, change in moved.items()}
         return {**marks, **{table: mark for table, mark in found.items() if mark is not None}}
 
-    def _touched(self, moved: Mapping[TableName, Moved]) -> Mapping[AccessId, FragmentSet]:
-        """The sketch with the fragments of all changed rows (pbds.md 7.8, M1)."""
+    def _touch(self, moved: Mapping[TableName, Moved]) -> Mapping[AccessId, FragmentSet]:
+        """The sketch with the fragments of all changed rows."""
+        assert self._touched is not None
         sketch = self.stored.sketches[0]
-        held = self._fragments[sketch.access]
         if sketch.table not in moved:
             return self._fragments
-        rows = moved[sketch.table].changes.table
-        column = from_arrow(rows.column(sketch.attribute), sketch.partition.type)
-        mask = np.zeros(sketch.partition.size, dtype=np.bool_)
-        mask[sketch.partition.fragments_of(column)] = True
-        return {sketch.access: held.union(FragmentSet.from_mask(mask))}
+        changes = moved[sketch.table].changes
+        return {sketch.access: self._touched.step(TableChange(changes.table, changes.weights))}
 
     def _commit(
         self,
@@ -192,33 +205,38 @@ class Maintainer:
             else replace(pin, version=change.until, schema_json=change.ending.schema_json)
             for pin in self.stored.pins
         )
-        counters = self.meta.counters
-        put: tuple[Any, ...] = ()
-        drop: tuple[tuple[str, int], ...] = ()
-        if self._session is not None:
-            checkpoint = self._session.checkpoint()
-            put, drop = checkpoint.put, checkpoint.drop
-            counters = dict(checkpoint.counters)
+        checkpoint: Checkpoint = self._state.checkpoint()
         unsure = self.meta.unsure + done.unsure
-        meta = self.meta.model_copy(update={"counters": counters, "unsure": unsure})
+        meta = self.meta.model_copy(
+            update={
+                "counters": dict(checkpoint.counters),
+                "unsure": unsure,
+                "depths": depths(self.range_rows, self.meta.depths),
+            }
+        )
         commit = MaintainCommit(
             query=self.stored.query,
             expected_generation=self.stored.generation,
             pins=pins,
             sketches=tuple(fragments.items()),
-            put_runs=put,
-            drop_runs=drop,
+            put_runs=checkpoint.put,
+            drop_runs=checkpoint.drop,
             state_meta=meta.model_dump(),
             record=_record(done, reason_code, reason),
         )
         generation = self.store.commit_maintain(commit)
-        if self._session is not None:
-            self._session.saved()
+        self._state.saved()
         self._fragments, self.meta = dict(fragments), meta
         sketches = tuple(
             replace(sketch, fragments=fragments[sketch.access]) for sketch in self.stored.sketches
         )
-        self.stored = replace(self.stored, pins=pins, sketches=sketches, generation=generation)
+        self.stored = replace(
+            self.stored,
+            pins=pins,
+            sketches=sketches,
+            state_meta=meta.model_dump(),
+            generation=generation,
+        )
         return replace(done, commit_ms=(time.perf_counter() - started) * 1000)
 
 

@@ -18,6 +18,7 @@ from impctl.data.schema import INTEGRAL, Column, Kind
 from impctl.errors import UsageError
 from impctl.expr.numbers import INTEGRAL_BITS
 from impctl.sketch.equidepth import equidepth_boundaries
+from impctl.sketch.fragments import FragmentSet
 from impctl.sketch.partition import BoundaryValue, RangePartition
 from impctl.tables.sample import sample_values
 from impctl.workload.models import BoundaryLiteral, PartitionSpec
@@ -56,6 +57,11 @@ def _specs(bench: Workbench, table: TableName) -> Sequence[PartitionSpec]:
     return [part for part in bench.workload.partitions if part.table == table]
 
 
+def _spec(bench: Workbench, table: TableName, name: ColumnName) -> PartitionSpec | None:
+    parts = (part for part in _specs(bench, table) if part.column.lower() == name.lower())
+    return next(parts, None)
+
+
 def _column(bench: Workbench, part: PartitionSpec) -> Column:
     found = bench.snapshot(part.table).schema.find(part.column)
     if found is None:
@@ -80,19 +86,33 @@ def _column(bench: Workbench, part: PartitionSpec) -> Column:
 
 def partition_of(bench: Workbench, table: TableName, name: ColumnName) -> RangePartition:
     """The partition of a table on a column, as the file says or proposed."""
-    spec = next(
-        (part for part in _specs(bench, table) if part.column.lower() == name.lower()), None
-    )
+    spec = _spec(bench, table, name)
     column = bench.snapshot(table).schema.find(name)
     assert column is not None
     if spec is not None and spec.boundaries is not None:
         values = tuple(_canonical(value, column, spec) for value in spec.boundaries)
         return RangePartition(table, column.name, column.type, values)
-    wanted = DEFAULT_FRAGMENTS if spec is None or spec.fragments is None else spec.fragments
+    wanted = wanted_ranges(bench, table, name)
     bench.reporter.step(f"choosing ranges of {table}.{column.name}")
     sample = sample_values(bench.snapshot(table), column.name, SAMPLE_ROWS, _SEED)
     boundaries = equidepth_boundaries(sample, wanted)
     return RangePartition(table, column.name, column.type, boundaries)
+
+
+def wanted_ranges(bench: Workbench, table: TableName, name: ColumnName) -> int:
+    """How many equi-depth ranges the file asks for, or the default."""
+    spec = _spec(bench, table, name)
+    return DEFAULT_FRAGMENTS if spec is None or spec.fragments is None else spec.fragments
+
+
+def values_within(
+    bench: Workbench, partition: RangePartition, fragments: FragmentSet
+) -> list[BoundaryValue]:
+    """A sample of the attribute's values in these fragments."""
+    bench.reporter.step(f"choosing ranges of {partition.table}.{partition.attribute}")
+    snapshot = bench.snapshot(partition.table)
+    within = (partition, fragments)
+    return sample_values(snapshot, partition.attribute, SAMPLE_ROWS, _SEED, within)
 
 
 def _canonical(value: BoundaryLiteral, column: Column, spec: PartitionSpec) -> BoundaryValue:

@@ -19,10 +19,12 @@ from impctl.app.prepared import PreparedQuery
 from impctl.app.restored import chooser_for, chosen_way
 from impctl.app.workbench import Workbench
 from impctl.capture.render import render_plan
+from impctl.data.vector import Ints
 from impctl.maintain.compile import Compiled
 from impctl.maintain.initial import Partials, fill, needs_specials, partials
 from impctl.maintain.readable import FRAGMENT_COLUMN
 from impctl.maintain.session import MaintainedQuery
+from impctl.maintain.touch import TouchedQuery
 from impctl.maintain.way import Way
 from impctl.plan.nodes import Scan
 from impctl.plan.safety import Verdict
@@ -89,7 +91,31 @@ def _from_partials(
         pass_ = partials(compiled, counts_specials=True)
         table = _run(bench, prepared, scan, partition, pass_)
     fill(compiled, pass_, table, partition)
-    return MaintainedQuery(compiled)
+    session = MaintainedQuery(compiled)
+    session.range_rows.fill(partition, _counted(bench, partition))
+    return session
+
+
+def touched(
+    bench: Workbench,
+    partitions: Mapping[AccessId, RangePartition],
+    found: Mapping[AccessId, FragmentSet],
+) -> TouchedQuery:
+    """What touch mode remembers of its one sketch, at the pinned version."""
+    ((access, partition),) = partitions.items()
+    query = TouchedQuery(partition, found[access])
+    query.range_rows.fill(partition, _counted(bench, partition))
+    return query
+
+
+def _counted(bench: Workbench, partition: RangePartition) -> Ints:
+    """Rows per fragment of the whole table: one column of it, read where the session runs."""
+    from impctl.spark.fragments import rows_per_fragment
+    from impctl.spark.snapshots import snapshot_frame
+
+    snapshot = bench.snapshot(partition.table)
+    frame = snapshot_frame(bench.spark(), snapshot, [partition.attribute])
+    return rows_per_fragment(frame, partition)
 
 
 def _run(

@@ -13,7 +13,7 @@ from dataclasses import replace
 from impctl.aliases import AccessId
 from impctl.app.facts import constraint_facts
 from impctl.app.prepared import PreparedQuery
-from impctl.app.state_meta import StateMeta
+from impctl.app.state_meta import StateMeta, circuit_id
 from impctl.app.workbench import Workbench
 from impctl.errors import RecaptureNeededError
 from impctl.maintain.strategy import AsRecorded, BySize, Chooser, Preference
@@ -57,6 +57,20 @@ def chosen_way(
         check_safety(core, sketched, verdict.assumptions),
         partitions,
         chooser,
+    )
+
+
+def check_circuit(bench: Workbench, prepared: PreparedQuery, way: Way, stored: StoredQuery) -> None:
+    """RecaptureNeededError where the stored state is not that of the circuit built now."""
+    meta = StateMeta.read(stored.query, stored.state_meta)
+    if way.mode.value == stored.mode and meta.circuit == circuit_id(prepared.core):
+        return
+    name = prepared.spec.name
+    raise RecaptureNeededError(
+        f"The state of query `{name}` was written for another circuit than this "
+        "version of impctl builds",
+        code="engine_changed",
+        hint=f"run `impctl capture {bench.workload.file} --query {name}`",
     )
 
 

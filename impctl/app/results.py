@@ -32,6 +32,26 @@ class SketchEntry:
 
 
 @dataclass(frozen=True, slots=True)
+class RangesEntry:
+    """How evenly the ranges of a sketch are filled, rows with NULL left out.
+
+    `imbalance` is the largest range over the mean, 0 without rows; `at_capture` what it was when
+    the ranges were chosen. `drifted` ranges have become more uneven than the run's threshold, and
+    `hint` says what to do.
+    """
+
+    table: str
+    attribute: str
+    ranges: int
+    rows: int
+    largest: int
+    imbalance: float
+    at_capture: float
+    drifted: bool
+    hint: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class CandidateEntry:
     """An attribute looked at for a sketch: safe or not, chosen or not, and why."""
 
@@ -55,7 +75,7 @@ class CheckResult:
 
 @dataclass(frozen=True, slots=True)
 class CaptureResult:
-    """A sketch found; `action` is capture or none (an up-to-date sketch was there)."""
+    """A sketch found; `action` is capture, rebalance, or none (a dry run, or nothing to do)."""
 
     query: str
     action: str
@@ -68,6 +88,8 @@ class CaptureResult:
     engine_ms: float
     considered: tuple[CandidateEntry, ...] = ()
     assumptions: tuple[str, ...] = ()
+    reason: str = ""
+    """What became of ranges and state, where ranges were to be evened out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +142,8 @@ class MaintainResult:
     commit_ms: float
     steps: tuple[MaintainStep, ...] = ()
     foreseen: bool = False
+    ranges: RangesEntry | None = None
+    """How even the sketch's ranges are now; None where that is not counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +198,7 @@ class StatusResult:
     last_action: str | None = None
     last_reason: str | None = None
     stale_reason: str | None = None
+    ranges: tuple[RangesEntry, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,10 @@ DEFAULT_BATCH_ROWS = 1
 """Changes after which an eager query is maintained: every version is a batch of its own."""
 
 
+DEFAULT_IMBALANCE = 4.0
+"""How many times as uneven as when they were chosen ranges may become before that is reported."""
+
+
 @dataclass(frozen=True, slots=True)
 class Settings:
     """One run as asked for; `dry_run` promises that nothing at all is written."""
@@ -32,6 +36,7 @@ class Settings:
     lock_timeout: float | None = None
     spark_profile: Path | None = None
     dry_run: bool = False
+    imbalance: float | None = None
 
 
 def store_of(settings: Settings, workload: Workload) -> str:
@@ -47,6 +52,11 @@ def policy_of(settings: Settings, query: QuerySpec) -> Policy:
 def lock_timeout_of(settings: Settings) -> float:
     """Seconds to wait for another writer."""
     return DEFAULT_LOCK_TIMEOUT if settings.lock_timeout is None else settings.lock_timeout
+
+
+def imbalance_of(settings: Settings) -> float:
+    """How many times as uneven as at their choice ranges may become (`app.drift`)."""
+    return DEFAULT_IMBALANCE if settings.imbalance is None else settings.imbalance
 
 
 def spark_of(workload: Workload, profile: SparkSpec | None) -> SparkSpec:

@@ -13,14 +13,15 @@ from dataclasses import dataclass, replace
 
 from impctl.aliases import AccessId, QueryName, TableName, TableVersion
 from impctl.app.capture import capture_query
+from impctl.app.drift import ranges_entry
 from impctl.app.isolated import Isolated
 from impctl.app.maintainer import Maintainer, Moved, StepDone
 from impctl.app.partners import partners_of
 from impctl.app.prepared import PreparedQuery, prepare
-from impctl.app.restored import chooser_of, chosen_way, restored_verdict
+from impctl.app.restored import check_circuit, chooser_of, chosen_way, restored_verdict
 from impctl.app.results import Failure, MaintainResult, MaintainStep
 from impctl.app.shared_changes import Need, SharedChanges, by_version
-from impctl.app.state_meta import StateMeta, circuit_id
+from impctl.app.state_meta import StateMeta
 from impctl.app.stored import check_definition, check_pins
 from impctl.app.workbench import Workbench
 from impctl.errors import PolicyRefusedError, RecaptureNeededError
@@ -90,14 +91,11 @@ class StaleRun:
         verdict, partitions = restored_verdict(self.bench, prepared, stored)
         meta = StateMeta.read(stored.query, stored.state_meta)
         way = chosen_way(prepared, verdict, partitions, chooser_of(prepared, meta))
-        if way.mode.value != stored.mode or meta.circuit != circuit_id(prepared.core):
+        try:
+            check_circuit(self.bench, prepared, way, stored)
+        except RecaptureNeededError:
             self._check_schemas(prepared, stored)
-            raise RecaptureNeededError(
-                f"The state of query `{spec.name}` was written for another circuit than this "
-                "version of impctl builds",
-                code="engine_changed",
-                hint=f"run `impctl capture {self.bench.workload.file} --query {spec.name}`",
-            )
+            raise
         if way.mode is Mode.RECAPTURE:
             raise RecaptureNeededError(
                 f"Query `{spec.name}` cannot be maintained incrementally: {way.reason}",
@@ -180,7 +178,18 @@ class StaleRun:
             done = maintainer.step(moved, read_ms=read_ms, reason_code=code, reason=reason)
             steps.append(done)
             read_ms = 0.0
-        return _results(task.stored, since, steps, code, reason)
+        results = _results(task.stored, since, steps, code, reason)
+        return self._with_ranges(maintainer.stored, results)
+
+    def _with_ranges(
+        self, stored: StoredQuery | None, results: list[MaintainResult]
+    ) -> list[MaintainResult]:
+        """The results with how even the ranges of their sketches are now."""
+        assert stored is not None
+        return [
+            replace(result, ranges=ranges_entry(self.bench, stored, result.table, result.attribute))
+            for result in results
+        ]
 
     def _pieces(
         self, task: _Task, read: Sequence[tuple[Need, Changes]]
@@ -255,7 +264,7 @@ class StaleRun:
                     commit_ms=captured.commit_ms,
                 )
             )
-        return results
+        return self._with_ranges(self.store.load(task.spec.name), results)
 
 
 def _is_eager(spec: QuerySpec) -> bool:

@@ -7,16 +7,18 @@ Out of scope: the state itself (`store.states`).
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, NonNegativeInt, ValidationError
 
+from impctl.app.drift import RangeDepth
 from impctl.errors import StateCorruptError
 from impctl.plan.fingerprint import fingerprint
 from impctl.plan.nodes import Plan
 
-ENGINE_FORMAT = 2
+ENGINE_FORMAT = 3
 """Goes up whenever the engine would read older state differently."""
 
 
@@ -30,7 +32,8 @@ class StateMeta(BaseModel):
 
     `circuit` tells which circuit the state belongs to, `marks` which commit of each table it stands
     at. `unsure` counts groups kept because a sum of doubles was too close to call: where slack may
-    come from. `distant` names the sides of joins whose rows the state does not hold.
+    come from. `distant` names the sides of joins whose rows the state does not hold. `depths` tell
+    how evenly the ranges are filled, where that is counted.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
@@ -41,12 +44,14 @@ class StateMeta(BaseModel):
     counters: dict[str, NonNegativeInt] = {}
     unsure: NonNegativeInt = 0
     distant: list[str] = []
+    depths: list[RangeDepth] = []
 
     @classmethod
     def read(cls, query: str, stored: Mapping[str, Any]) -> Self:
         """The meta of a stored query; StateCorruptError where it is not what impctl writes."""
         try:
-            return cls.model_validate(dict(stored))
+            # As JSON, which it came from: there, strict still takes an object for a record.
+            return cls.model_validate_json(json.dumps(dict(stored)))
         except ValidationError as error:
             raise StateCorruptError(
                 f"The stored state of query `{query}` has a description that impctl did not write",

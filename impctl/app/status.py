@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from impctl.aliases import QueryName
+from impctl.app.drift import ranges_entries
 from impctl.app.isolated import Isolated
 from impctl.app.results import Failure, Outcome, SketchEntry, StatusResult
 from impctl.app.stored import is_defined_alike
@@ -55,6 +56,7 @@ def _status(bench: Workbench, store: Store | None, spec: QuerySpec) -> StatusRes
         history[0].action if history else None,
         history[0].reason if history else None,
         reason,
+        ranges_entries(bench, stored),
     )
 
 

@@ -11,9 +11,9 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 
-from impctl.aliases import TableName, TableVersion
+from impctl.aliases import QueryName, TableName, TableVersion
 from impctl.app.workbench import Workbench
-from impctl.errors import RecaptureNeededError, TableRecreatedError
+from impctl.errors import RecaptureNeededError, RetryableError, TableRecreatedError
 from impctl.store.records import StoredQuery
 from impctl.store.store import Store
 from impctl.tables.commit_mark import commit_mark
@@ -95,6 +95,15 @@ def is_current(stored: StoredQuery, bench: Workbench) -> bool:
         and bench.source(pin.table).table_id == pin.table_id
         for pin in stored.pins
     ) and not _replaced(stored, bench)
+
+
+def moved_meanwhile(query: QueryName) -> RetryableError:
+    """The error for a sketch that was brought up to date and no longer is."""
+    return RetryableError(
+        f"Another process changed the sketch of query `{query}` at the same time",
+        code="sketch_moved",
+        hint="run the command again",
+    )
 
 
 def check_pins(stored: StoredQuery, bench: Workbench) -> None:

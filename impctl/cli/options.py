@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from impctl.app.envvars import LOCK_TIMEOUT, POLICY, SPARK_PROFILE, STORE
+from impctl.app.envvars import IMBALANCE, LOCK_TIMEOUT, POLICY, SPARK_PROFILE, STORE
 from impctl.app.settings import Policy, Settings
 
 WORKLOAD_HELP = "Workload file (YAML)."
@@ -74,6 +74,18 @@ SparkProfile = Annotated[
     ),
 ]
 
+Imbalance = Annotated[
+    float | None,
+    typer.Option(
+        "--imbalance",
+        metavar="FACTOR",
+        min=1,
+        envvar=IMBALANCE,
+        show_default=False,
+        help="Tell when ranges are so many times as uneven as when they were chosen. Default: 4.",
+    ),
+]
+
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done; write nothing.")]
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document, on failure too.")]
@@ -100,6 +112,7 @@ def settings_of(
     lock_timeout: float | None = None,
     spark_profile: Path | None = None,
     dry_run: bool = False,
+    imbalance: float | None = None,
 ) -> Settings:
     """The settings of a run, from its flags and variables."""
-    return Settings(workload, store, policy, lock_timeout, spark_profile, dry_run)
+    return Settings(workload, store, policy, lock_timeout, spark_profile, dry_run, imbalance)

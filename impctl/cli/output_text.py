@@ -30,6 +30,7 @@ from impctl.cli.wording import (
     duration_text,
     fragments_text,
     plain,
+    ranges_text,
     size_text,
     sketches_text,
     versions_text,
@@ -57,7 +58,9 @@ class TextOutput:
         if result.action == "none":
             self._foreseen_capture(result)
             return
-        self._say(f"{result.query}: captured {sketches_text(result.sketches)}")
+        done = "rebalanced" if result.action == "rebalance" else "captured"
+        self._say(f"{result.query}: {done} {sketches_text(result.sketches)}")
+        self._detail(result.reason)
         who, took = ("engine", result.engine_ms) if result.engine_ms else ("Spark", result.spark_ms)
         self._detail(
             f"{versions_text(result.versions)}, mode {result.mode}, "
@@ -67,7 +70,11 @@ class TextOutput:
             self._detail(f"rests on: {assumption}")
 
     def _foreseen_capture(self, result: CaptureResult) -> None:
-        """A dry run: what would be captured."""
+        """A dry run: what would be captured; or ranges that stay as they are."""
+        if result.reason:
+            self._say(f"{result.query}: not rebalanced, {sketches_text(result.sketches)}")
+            self._detail(result.reason)
+            return
         wanted = ", ".join(
             f"{entry.table}.{entry.attribute} in {count_text(entry.total, 'range')}"
             for entry in result.sketches
@@ -94,6 +101,7 @@ class TextOutput:
         versions = versions_text(result.versions, result.since)
         if result.action == "none":
             self._say(f"{result.query}: up to date at {versions}, {sketch}")
+            self._drifted(result)
             return
         if result.foreseen:
             changes = count_text(result.changes, "change")
@@ -113,6 +121,12 @@ class TextOutput:
                 f"{count_text(step.changes, 'change')}, +{len(step.added)} -{len(step.removed)} "
                 f"fragments, {duration_text(step.elapsed_ms)}"
             )
+        self._drifted(result)
+
+    def _drifted(self, result: MaintainResult) -> None:
+        """Uneven ranges and what to do; nothing while they are as even as they were."""
+        if result.ranges is not None and result.ranges.drifted:
+            self._detail(f"{ranges_text(result.ranges)}; {result.ranges.hint}")
 
     def rewrite(self, result: RewriteResult) -> None:
         """SQL alone on stdout, so that it can be piped on; the rest on stderr."""
@@ -158,6 +172,9 @@ class TextOutput:
         if result.last_action is not None:
             because = "" if not result.last_reason else f", {result.last_reason}"
             self._detail(f"last: {result.last_action}{because}")
+        for entry in result.ranges:
+            self._detail(ranges_text(entry))
+            self._detail(entry.hint or "")
 
     def explain(self, result: ExplainResult) -> None:
         """How and why, the plan with each operator's way, the attributes."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from impctl.app.results import SketchEntry
+from impctl.app.results import RangesEntry, SketchEntry
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _SHOWN_RUNS = 6
@@ -52,6 +52,16 @@ def sketch_text(sketch: SketchEntry) -> str:
 def sketches_text(sketches: Sequence[SketchEntry]) -> str:
     """All sketches of a query on one line."""
     return "; ".join(sketch_text(sketch) for sketch in sketches) or "no sketch"
+
+
+def ranges_text(entry: RangesEntry) -> str:
+    """How even the ranges are, now and when they were chosen."""
+    if not entry.rows:
+        return plain(f"ranges of {entry.table}.{entry.attribute}: no rows")
+    return plain(
+        f"ranges of {entry.table}.{entry.attribute}: the largest holds {entry.imbalance:.3g} times"
+        f" the mean, {entry.at_capture:.3g} times when they were chosen"
+    )
 
 
 def versions_text(versions: Mapping[str, int], since: Mapping[str, int] | None = None) -> str:

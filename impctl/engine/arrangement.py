@@ -107,6 +107,23 @@ class Arrangement:
             merged = merge_runs(runs[index], merged, self.key_types, self.alive, is_oldest=is_last)
         return merged
 
+    def whole(self) -> Run | None:
+        """All living rows as one run, which this does not change; None without any."""
+        if not self.runs:
+            return None
+        run = self._folded(self.runs, True)
+        alive = run.values.get(self.alive)
+        if alive is None:
+            return None
+        living = np.flatnonzero(alive != 0)
+        if len(living) == 0:
+            return None
+        if len(living) == len(run):
+            return run
+        keys = tuple(part.take(pa.array(living)) for part in run.keys)
+        values = {name: column[living] for name, column in run.values.items()}
+        return Run(run.sequence, run.codes[living], keys, values)
+
     def compact(self) -> None:
         """Bring all runs into one if that is likely to make the state much smaller."""
         self._log.compact()

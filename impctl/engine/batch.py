@@ -41,6 +41,10 @@ class Batch:
             tuple(tag.take(positions) for tag in self.tags),
         )
 
+    def negated(self) -> Batch:
+        """The same rows taken away."""
+        return Batch(self.columns, -self.weights, self.tags)
+
 
 def empty_batch(accesses: int) -> Batch:
     """No rows, with tags for so many sketched accesses."""

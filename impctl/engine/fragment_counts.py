@@ -16,7 +16,7 @@ import numpy as np
 from impctl.data.vector import Ints
 from impctl.engine.arrangement import Arrangement, slices
 from impctl.engine.runs import Run
-from impctl.engine.tags import Pairs
+from impctl.engine.tags import Pairs, SetTags
 from impctl.errors import CountBelowZeroError
 
 FRAGMENT_BITS = 24
@@ -71,6 +71,31 @@ class FragmentCounts:
             )
         self.arrangement.put(codes, (), {_COUNT: new})
         return GroupSets(before, groups, _crossings(slots, codes, old, new))
+
+    def adopt(self, other: FragmentCounts, targets: Ints) -> None:
+        """Take over counts under new fragment numbers, where nothing was counted yet.
+
+        `targets` is the new fragment of each old one; counts of those at -1 are left out.
+        """
+        run = other.arrangement.whole()
+        if run is None:
+            return
+        fragments = targets[run.codes & _FRAGMENT_MASK]
+        kept = np.flatnonzero(fragments >= 0)
+        groups = run.codes[kept] & ~_FRAGMENT_MASK
+        codes, index = np.unique(groups | fragments[kept], return_inverse=True)
+        counts = np.zeros(len(codes), dtype=np.int64)
+        np.add.at(counts, index, run.values[_COUNT][kept])
+        self.arrangement.put(codes, (), {_COUNT: counts})
+
+    def sets_of(self, groups: Ints) -> SetTags:
+        """The fragment set of each group, spelled out."""
+        low = groups << FRAGMENT_BITS
+        runs = self.arrangement.runs
+        owners, codes, _ = slices(runs, low, low + (1 << FRAGMENT_BITS), _COUNT)
+        offsets = np.zeros(len(groups) + 1, dtype=np.int64)
+        np.cumsum(np.bincount(owners, minlength=len(groups)), out=offsets[1:])
+        return SetTags(offsets, (codes & _FRAGMENT_MASK).astype(np.int32))
 
 
 def _crossings(slots: Ints, codes: Ints, old: Ints, new: Ints) -> Pairs:

@@ -188,12 +188,12 @@ def fill(compiled: Compiled, pass_: Partials, table: pa.Table, partition: RangeP
         return
     operator = compiled.circuit.operators[chain.first]
     assert isinstance(operator, AggregateOperator)
-    _start_upper(compiled, chain.first)
+    start_upper(compiled, chain.first)
     output = operator.fill(keys, values, tags)
     compiled.circuit.resume(output, chain.first + 1)
 
 
-def _start_upper(compiled: Compiled, first: int) -> None:
+def start_upper(compiled: Compiled, first: int) -> None:
     """Give every global aggregate the row it has over empty input, from the root's side down.
 
     The upper one first: its own row then is in place before rows from below arrive.
@@ -214,4 +214,4 @@ def _numbers(column: pa.ChunkedArray, kind: SqlType) -> Any:
 
 def start_empty(compiled: Compiled) -> None:
     """Bring a fresh circuit to where it stands over the empty table."""
-    _start_upper(compiled, 0)
+    start_upper(compiled, 0)

@@ -7,7 +7,7 @@ Out of scope: reading changes (`tables`), committing checkpoints (`store`), poli
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,25 +16,18 @@ import pyarrow as pa
 from impctl.aliases import AccessId, TableName
 from impctl.data.vector import Ints
 from impctl.engine.batch import Batch
-from impctl.engine.circuit import Circuit
+from impctl.engine.circuit import Circuit, Keeper
 from impctl.engine.distant_rows import RowReader
 from impctl.engine.operators.aggregate import Aggregate
 from impctl.engine.operators.join import Join
 from impctl.engine.operators.merge import SketchDelta
 from impctl.engine.operators.select import Select
+from impctl.maintain.checkpoint import Checkpoint, checkpoint_of
 from impctl.maintain.compile import Compiled
 from impctl.maintain.initial import start_empty
+from impctl.maintain.range_rows import RangeRows
 from impctl.maintain.readable import Readable
 from impctl.sketch.fragments import FragmentSet
-
-
-@dataclass(frozen=True, slots=True)
-class Checkpoint:
-    """State to write: runs to put, as (arrangement, sequence, table), and to drop; counters."""
-
-    put: tuple[tuple[str, int, pa.Table], ...]
-    drop: tuple[tuple[str, int], ...]
-    counters: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +43,14 @@ class MaintainedQuery:
 
     def __init__(self, compiled: Compiled) -> None:
         self.compiled = compiled
+        self.range_rows = RangeRows(
+            part for source in compiled.sources for part in source.scan.partitions
+        )
+        # Source, tag and slot: accesses of one partition all see the same rows, so one counts.
+        self._counted: dict[int, tuple[int, int]] = {}
+        for at, source in enumerate(compiled.sources):
+            for tag, partition in enumerate(source.scan.partitions):
+                self._counted.setdefault(self.range_rows.slot(partition), (at, tag))
 
     @property
     def circuit(self) -> Circuit:
@@ -64,6 +65,11 @@ class MaintainedQuery:
         for index, operator in enumerate(self._aggregates()):
             operator.next_group = counters[f"next_group{index}"]
         self.circuit.merge.restore()
+        self.range_rows.load(runs)
+
+    def _keepers(self) -> Iterator[Keeper]:
+        yield from self.circuit.arrangements()
+        yield from self.range_rows.arrangements()
 
     def _aggregates(self) -> list[Aggregate]:
         return [op for op in self.circuit.operators if isinstance(op, Aggregate)]
@@ -78,8 +84,18 @@ class MaintainedQuery:
             change = changes.get(source.table)
             batch = None if change is None else source.scan.read(change.rows, change.weights)
             batches.append(batch)
+        self._count_rows(batches)
         deltas = self.circuit.step(*batches)
         return dict(zip(self.compiled.accesses, deltas, strict=True))
+
+    def _count_rows(self, batches: Sequence[Batch | None]) -> None:
+        """Count the rows of every partition."""
+        for slot, (at, tag) in self._counted.items():
+            batch = batches[at]
+            if batch is not None:
+                # A scan's rows have one fragment each, so there is a pair per row.
+                pairs = batch.tags[tag].expand(batch.weights, batch.weights)
+                self.range_rows.count(slot, pairs.fragments, pairs.weights)
 
     def read_by(self, reader: RowReader) -> None:
         """From the next step on, rows that the circuit does not keep are read by this reader."""
@@ -111,8 +127,8 @@ class MaintainedQuery:
                 self.circuit.resume(batch, position + 1)
         for join in self._distant_joins():
             join.is_filling = False
-        for arrangement in self.circuit.arrangements():
-            arrangement.compact()
+        for keeper in self._keepers():
+            keeper.compact()
 
     def fragments(self) -> Mapping[AccessId, FragmentSet]:
         """The sketch of every access as it stands."""
@@ -128,19 +144,14 @@ class MaintainedQuery:
 
     def checkpoint(self) -> Checkpoint:
         """What changed since the last `saved`."""
-        put, drop = [], []
-        for arrangement in self.circuit.arrangements():
-            change = arrangement.changes()
-            put += [(arrangement.name, sequence, table) for sequence, table in change.put]
-            drop += [(arrangement.name, sequence) for sequence in change.drop]
         counters = {f"next_group{i}": op.next_group for i, op in enumerate(self._aggregates())}
-        return Checkpoint(tuple(put), tuple(drop), counters)
+        return checkpoint_of(self._keepers(), counters)
 
     def saved(self) -> None:
         """The last checkpoint is committed."""
-        for arrangement in self.circuit.arrangements():
-            arrangement.saved()
+        for keeper in self._keepers():
+            keeper.saved()
 
     def state_bytes(self) -> int:
         """Bytes of keyed state held."""
-        return sum(arrangement.bytes_held for arrangement in self.circuit.arrangements())
+        return sum(keeper.bytes_held for keeper in self._keepers())

@@ -17,10 +17,12 @@ from collections.abc import Callable, Sequence
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 
 from impctl.aliases import ColumnName
 from impctl.data.schema import Kind, SqlType
+from impctl.data.vector import Ints
 from impctl.sketch.partition import BoundaryValue, RangePartition
 
 if TYPE_CHECKING:
@@ -59,6 +61,15 @@ def with_fragment(
         found = _by_sorting(partition)(value)
     known = F.when(value.isNull(), F.lit(partition.null_fragment)).otherwise(found)
     return frame.withColumn(name, known.cast("int"))
+
+
+def rows_per_fragment(frame: DataFrame, partition: RangePartition) -> Ints:
+    """How many rows of the frame, which has the attribute, are in each fragment; shape (size,)."""
+    tagged = with_fragment(frame, partition, partition.attribute, "fragment")
+    found = tagged.groupBy("fragment").count().toArrow()
+    counts = np.zeros(partition.size, dtype=np.int64)
+    counts[found.column(0).to_numpy()] = found.column(1).to_numpy()
+    return counts
 
 
 def _quoted(name: str) -> str:

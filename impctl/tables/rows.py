@@ -42,15 +42,18 @@ def read_rows(
 
 
 def read_batches(
-    snapshot: Snapshot, columns: Sequence[ColumnName], rows_per_batch: int
+    snapshot: Snapshot,
+    columns: Sequence[ColumnName],
+    rows_per_batch: int,
+    files: Sequence[DataFile] | None = None,
 ) -> Iterator[pa.Table]:
-    """All rows of the snapshot in batches of about so many rows, which bound the memory.
+    """All rows of these files (default: all) in batches of about so many, which bound the memory.
 
     Raises as `read_rows` does.
     """
     reader = FileReader(snapshot, [snapshot.readable(name) for name in columns])
     held: list[pa.Table] = []
-    for file in snapshot.files:
+    for file in snapshot.files if files is None else files:
         for part in reader.read_groups(file):
             held.append(part)
             if sum(len(table) for table in held) >= rows_per_batch:

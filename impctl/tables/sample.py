@@ -8,11 +8,16 @@ Out of scope: boundaries (`sketch.equidepth`).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from impctl.aliases import ColumnName
 from impctl.data.vector import from_arrow
-from impctl.sketch.partition import BoundaryValue
+from impctl.sketch.fragments import FragmentSet
+from impctl.sketch.intervals import range_filter
+from impctl.sketch.partition import BoundaryValue, RangePartition
+from impctl.tables.prune import prune
 from impctl.tables.rows import FileReader
 from impctl.tables.snapshot import DataFile, Snapshot
 
@@ -21,13 +26,20 @@ _GROUPS_PER_FILE = 4
 
 
 def sample_values(
-    snapshot: Snapshot, column: ColumnName, rows: int, seed: int
+    snapshot: Snapshot,
+    column: ColumnName,
+    rows: int,
+    seed: int,
+    within: tuple[RangePartition, FragmentSet] | None = None,
 ) -> list[BoundaryValue]:
-    """About `rows` values spread over the snapshot's files; all of them when there are fewer."""
+    """About `rows` values spread over the snapshot's files; all of them when there are fewer.
+
+    `within`: only values of these fragments, from files that may hold some.
+    """
     found = snapshot.readable(column)
     reader = FileReader(snapshot, [found])
     random = np.random.default_rng(seed)
-    files = _chosen_files(snapshot, random)
+    files = _chosen_files(_files(snapshot, within), random)
     weights = _weights(files)
     values: list[BoundaryValue] = []
     for file, weight in zip(files, weights, strict=True):
@@ -37,6 +49,8 @@ def sample_values(
         live = vector.validity()
         if found.type.is_fractional:
             live = live & ~np.isnan(vector.values)
+        if within is not None:
+            live = live & np.isin(within[0].fragments_of(vector), within[1].ids)
         positions = np.flatnonzero(live)
         if len(positions) > quota:
             positions = np.sort(random.choice(positions, quota, replace=False))
@@ -45,9 +59,18 @@ def sample_values(
     return values
 
 
-def _chosen_files(snapshot: Snapshot, random: np.random.Generator) -> list[DataFile]:
+def _files(
+    snapshot: Snapshot, within: tuple[RangePartition, FragmentSet] | None
+) -> Sequence[DataFile]:
+    if within is None:
+        return snapshot.files
+    partition, fragments = within
+    return prune(snapshot, [range_filter(fragments, partition)])
+
+
+def _chosen_files(given: Sequence[DataFile], random: np.random.Generator) -> list[DataFile]:
     """At most MAX_FILES, larger ones more likely, in the log's order."""
-    files = [file for file in snapshot.files if file.rows != 0]
+    files = [file for file in given if file.rows != 0]
     if len(files) <= MAX_FILES:
         return files
     chosen = random.choice(len(files), MAX_FILES, replace=False, p=_weights(files))

@@ -14,7 +14,14 @@ import typer
 
 from impctl import errors
 from impctl.app.envvars import ENVVARS
-from impctl.app.results import CandidateEntry, MaintainStep, PlanEntry, Result, SketchEntry
+from impctl.app.results import (
+    CandidateEntry,
+    MaintainStep,
+    PlanEntry,
+    RangesEntry,
+    Result,
+    SketchEntry,
+)
 from impctl.cli.exit_codes import EXIT_CODES
 from impctl.cli.main import COMMANDS, build_app
 from impctl.cli.reference import reference_text
@@ -118,7 +125,7 @@ def test_every_code_of_the_page_exists() -> None:
 
 
 @pytest.mark.parametrize(
-    "kind", [*get_args(Result), SketchEntry, CandidateEntry, MaintainStep, PlanEntry]
+    "kind", [*get_args(Result), SketchEntry, RangesEntry, CandidateEntry, MaintainStep, PlanEntry]
 )
 def test_every_field_of_the_json_document_is_listed(kind: type) -> None:
     row = ", ".join(f"`{field.name}`" for field in fields(kind))  # type: ignore[arg-type]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from impctl.cli.job import Job, display_of, on_workbench
 from impctl.cli.options import (
@@ -24,6 +26,15 @@ if TYPE_CHECKING:
     from impctl.app.workbench import Workbench
 
 
+Rebalance = Annotated[
+    bool,
+    typer.Option(
+        "--rebalance",
+        help="Split heavy ranges of the stored sketches and merge light ones, instead.",
+    ),
+]
+
+
 def capture(
     workload: WorkloadFile,
     query: QueryNames = None,
@@ -31,6 +42,7 @@ def capture(
     policy: PolicyName = None,
     lock_timeout: LockTimeout = None,
     spark_profile: SparkProfile = None,
+    rebalance: Rebalance = False,
     dry_run: DryRun = False,
     json: AsJson = False,
     quiet: Quiet = False,
@@ -38,10 +50,16 @@ def capture(
 ) -> Job:
     """Find the sketch of each query.
 
+    With --rebalance, keep the sketches and even out the ranges they are over.
+
     Example: impctl capture workloads/running-example.yaml --query q_top
     """
 
     def use_case(bench: Workbench) -> Outcome:
+        if rebalance:
+            from impctl.app.rebalance import rebalance as even_out
+
+            return even_out(bench, tuple(query or ()))
         from impctl.app.capture import capture
 
         return capture(bench, tuple(query or ()))

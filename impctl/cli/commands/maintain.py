@@ -11,6 +11,7 @@ from impctl.cli.job import Job, display_of, on_workbench
 from impctl.cli.options import (
     AsJson,
     DryRun,
+    Imbalance,
     LockTimeout,
     PolicyName,
     QueryNames,
@@ -43,6 +44,7 @@ def maintain(
     workload: WorkloadFile,
     query: QueryNames = None,
     batch_rows: BatchRows = None,
+    imbalance: Imbalance = None,
     store: StoreFolder = None,
     policy: PolicyName = None,
     lock_timeout: LockTimeout = None,
@@ -71,5 +73,6 @@ def maintain(
         lock_timeout=lock_timeout,
         spark_profile=spark_profile,
         dry_run=dry_run,
+        imbalance=imbalance,
     )
     return on_workbench("maintain", display_of(json, quiet, verbose), settings, use_case)

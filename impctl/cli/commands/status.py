@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from impctl.cli.job import Job, display_of, on_workbench
 from impctl.cli.options import (
     AsJson,
+    Imbalance,
     PolicyName,
     QueryNames,
     Quiet,
@@ -26,6 +27,7 @@ def status(
     query: QueryNames = None,
     store: StoreFolder = None,
     policy: PolicyName = None,
+    imbalance: Imbalance = None,
     json: AsJson = False,
     quiet: Quiet = False,
     verbose: Verbose = 0,
@@ -40,5 +42,5 @@ def status(
 
         return status(bench, tuple(query or ()))
 
-    settings = settings_of(workload, store=store, policy=policy)
+    settings = settings_of(workload, store=store, policy=policy, imbalance=imbalance)
     return on_workbench("status", display_of(json, quiet, verbose), settings, use_case)

@@ -12,7 +12,7 @@ below zero is an error. Not to be confused with the merge, which counts result r
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,10 +21,10 @@ import numpy as np
 from impctl.aliases import AttributeId
 from impctl.data.keys import Grouping, distinct_values, group_rows, normalise
 from impctl.data.schema import SqlType
-from impctl.data.vector import Ints, Vector, concat
+from impctl.data.vector import Ints, Vector, concat, from_stored
 from impctl.engine.accumulators import Accumulator, Count, Values
 from impctl.engine.arrangement import Arrangement, Located
-from impctl.engine.batch import Batch, empty_batch
+from impctl.engine.batch import Batch, empty_batch, stacked_batches
 from impctl.engine.distinct_values import DistinctValues
 from impctl.engine.extremes import Extreme, OrderedCounts, ranks_of
 from impctl.engine.fragment_counts import FragmentCounts
@@ -156,6 +156,57 @@ class Aggregate:
         for accumulator in self._accumulators:
             delta.update(accumulator.partial(partials, grouping))
         return self._apply(keys, _Change(grouping, tags, rows, delta))
+
+    def adopt(
+        self,
+        other: Aggregate,
+        targets: Ints,
+        recounted: Iterable[Batch],
+        key_tags: Callable[[Sequence[Vector]], Tags] | None,
+    ) -> Batch:
+        """Fill the empty state from that of the same grouping under other ranges, one access.
+
+        Groups stay as they are, fragments go by `targets` (see `FragmentCounts.adopt`); the rows of
+        fragments at -1 come again in `recounted`, with their new tags. `key_tags` tells a keyed
+        group's fragment from its keys. Returns what `fill` would.
+        """
+        run = other._groups.whole()
+        if run is None:
+            return empty_batch(self._accesses)
+        kinds = [kind for _, kind in self.keys]
+        keys = [from_stored(part, kind) for part, kind in zip(run.keys, kinds, strict=True)]
+        self._groups.put(run.codes, keys, run.values)
+        self.next_group = other.next_group
+        state = {
+            name: run.values.get(name, np.zeros(len(run), dtype=kind))
+            for name, kind in self._state_columns().items()
+        }
+        if key_tags is not None:
+            tags = key_tags(keys)
+        else:
+            (mine,), (theirs,) = self._fragments, other._fragments
+            mine.adopt(theirs, targets)
+            for batch in recounted:
+                self._recount(batch)
+            tags = mine.sets_of(state[_GROUP])
+        columns = {name: key for (name, _), key in zip(self.keys, keys, strict=True)}
+        columns.update(self._values(state))
+        now = Batch(columns, np.ones(len(run), dtype=np.int64), (tags,))
+        return stacked_batches([self.initial().negated(), now]) if self.is_global else now
+
+    def _recount(self, batch: Batch) -> None:
+        """Count rows that the groups hold already in their fragments."""
+        keys = [normalise(batch.columns[name]) for name, _ in self.keys]
+        grouping = group_rows(keys, len(batch))
+        leaders = [key.take(grouping.first) for key in keys]
+        groups = self._groups.gather(self._groups.find(grouping.codes, leaders), _GROUP)
+        if bool((groups == 0).any()):
+            raise CountBelowZeroError(
+                "The table holds rows of a group that the stored state never held",
+                hint="the table's history and the state disagree; run `impctl capture` again",
+            )
+        for counts, tag in zip(self._fragments, batch.tags, strict=True):
+            counts.count(groups, tag.expand(grouping.index(), batch.weights))
 
     def initial(self) -> Batch:
         """The output over empty input: nothing, or the one row of a global aggregate."""

@@ -15,12 +15,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from impctl.data.vector import Bools, Ints
-from impctl.engine.arrangement import Arrangement, slices
+from impctl.engine.arrangement import Arrangement
 from impctl.engine.batch import Batch
-from impctl.engine.tags import Pairs
-from impctl.errors import CountBelowZeroError
-
-_COUNT = "count"
+from impctl.engine.dense_counts import DenseCounts
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,53 +32,39 @@ class Merge:
     """Counts per fragment for each sketched access; `sizes` are the partitions' fragments."""
 
     def __init__(self, sizes: Sequence[int]) -> None:
-        self.counts = [np.zeros(size, dtype=np.int64) for size in sizes]
         self._kept = [
-            Arrangement(f"merge.{access}", (), _COUNT) for access in range(len(self.counts))
+            DenseCounts(f"merge.{access}", size, "result rows") for access, size in enumerate(sizes)
         ]
+
+    @property
+    def counts(self) -> list[Ints]:
+        """Result rows per fragment, for each access."""
+        return [kept.counts for kept in self._kept]
 
     def step(self, batch: Batch) -> tuple[SketchDelta, ...]:
         """Count the change in and report what crossed zero."""
         slots = np.zeros(len(batch), dtype=np.int64)
-        return tuple(
-            self._count(access, tags.expand(slots, batch.weights))
-            for access, tags in enumerate(batch.tags)
-        )
+        deltas = []
+        for kept, tags in zip(self._kept, batch.tags, strict=True):
+            pairs = tags.expand(slots, batch.weights)
+            change = kept.add(pairs.fragments, pairs.weights)
+            entered, left = change.before == 0, change.after == 0
+            deltas.append(SketchDelta(change.fragments[entered], change.fragments[left]))
+        return tuple(deltas)
 
     def nothing(self) -> tuple[SketchDelta, ...]:
         """What no change at all does to the sketches."""
         none = np.zeros(0, dtype=np.int64)
-        return tuple(SketchDelta(none, none) for _ in self.counts)
-
-    def _count(self, access: int, pairs: Pairs) -> SketchDelta:
-        counts = self.counts[access]
-        fragments, places = np.unique(pairs.fragments, return_inverse=True)
-        change = np.zeros(len(fragments), dtype=np.int64)
-        np.add.at(change, places, pairs.weights)
-        moved = change != 0
-        fragments, change = fragments[moved], change[moved]
-        before = counts[fragments]
-        after = before + change
-        if bool((after < 0).any()):
-            raise CountBelowZeroError(
-                "The change removes result rows that the stored state never held",
-                hint="the table's history and the state disagree; run `impctl capture` again",
-            )
-        counts[fragments] = after
-        self._kept[access].put(fragments, (), {_COUNT: after})
-        return SketchDelta(fragments[(before == 0)], fragments[(after == 0)])
+        return tuple(SketchDelta(none, none) for _ in self._kept)
 
     def members(self, access: int) -> Bools:
         """The sketch as a mask over fragments."""
-        return self.counts[access] > 0
+        return self._kept[access].counts > 0
 
     def arrangements(self) -> tuple[Arrangement, ...]:
-        return tuple(self._kept)
+        return tuple(kept.arrangement for kept in self._kept)
 
     def restore(self) -> None:
         """Fill the dense counts from the arrangements, after these were loaded."""
-        for counts, kept in zip(self.counts, self._kept, strict=True):
-            counts[:] = 0
-            everything = np.array([0]), np.array([len(counts)])
-            _, fragments, values = slices(kept.runs, *everything, _COUNT)
-            counts[fragments] = values
+        for kept in self._kept:
+            kept.restore()

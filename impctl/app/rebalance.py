@@ -1,0 +1,296 @@
+"""Use case: even out the ranges of stored sketches, with as little of the table as that takes.
+
+Law: the sketch over the new ranges holds all that the old one did at the same versions; sketch,
+ranges, state and versions are stored in one transaction, and the sketches of earlier versions keep
+the ranges they were captured with. Three ways, and every result says which was taken: the state
+follows from the stored one (ranges merged, or split on a column that is grouped by); it follows
+once the rows of the split ranges are read; or the whole state is captured anew, because a join or a
+buffer of values does not tell what its rows come to under other ranges. Boundaries in the workload
+file are the user's and stay.
+Out of scope: whether ranges have drifted (`app.drift`), choosing boundaries (`app.evened`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+
+from impctl.aliases import AccessId, QueryName
+from impctl.app.commit_capture import commit_capture
+from impctl.app.drift import has_own_boundaries
+from impctl.app.evened import Evened, evened, split_rows
+from impctl.app.isolated import Isolated
+from impctl.app.maintain import maintain
+from impctl.app.maintainer import Maintainer
+from impctl.app.passes import filled_circuit
+from impctl.app.prepared import PreparedQuery, prepare
+from impctl.app.restored import check_circuit, chooser_of, chosen_way, restored_verdict
+from impctl.app.results import CaptureResult, Outcome
+from impctl.app.state_meta import StateMeta
+from impctl.app.status import sketch_entry
+from impctl.app.stored import check_definition, is_current, moved_meanwhile, stored_query
+from impctl.app.workbench import Workbench
+from impctl.maintain.range_rows import RangeRows
+from impctl.maintain.rederive import can_rederive, needs_rows, rederived
+from impctl.maintain.session import MaintainedQuery
+from impctl.maintain.touch import TouchedQuery
+from impctl.maintain.way import Mode, Way
+from impctl.plan.safety import Verdict
+from impctl.sketch.fragments import FragmentSet
+from impctl.sketch.partition import RangePartition
+from impctl.store.records import RunRecord, StoredQuery
+from impctl.store.store import Store
+from impctl.workload.models import QuerySpec
+
+
+def rebalance(bench: Workbench, queries: Sequence[QueryName] | None) -> Outcome:
+    """Bring the queries named (default: all) up to date, then even out their ranges."""
+    specs = bench.queries(queries)
+    results: list[CaptureResult] = []
+    outcome = maintain(bench, [spec.name for spec in specs])
+    failures = list(outcome.failures)
+    failed = {failure.query for failure in failures}
+    if bench.settings.dry_run:
+        store = bench.reading_store()
+        for spec in specs:
+            with Isolated(failures, spec):
+                results.append(_foreseen(bench, stored_query(bench, store, spec)))
+        return Outcome(tuple(results), outcome.warnings, tuple(failures))
+    with bench.writing("capture") as store:
+        for spec in specs:
+            if spec.name not in failed:
+                with Isolated(failures, spec):
+                    results.append(_Rebalanced(bench, store, spec).result())
+    return Outcome(tuple(results), outcome.warnings, tuple(failures))
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """Sketches and state under the new ranges, and how they came about."""
+
+    fragments: Mapping[AccessId, FragmentSet]
+    state: MaintainedQuery | TouchedQuery
+    how: str
+    uses_spark: bool = False
+
+
+class _Rebalanced:
+    """One query, at the pinned versions."""
+
+    def __init__(self, bench: Workbench, store: Store, spec: QuerySpec) -> None:
+        self.bench = bench
+        self.store = store
+        self.started = time.perf_counter()
+        self.stored = stored_query(bench, store, spec)
+        check_definition(bench, spec, self.stored)
+        if not is_current(self.stored, bench):
+            raise moved_meanwhile(spec.name)
+        self.prepared: PreparedQuery = prepare(bench, spec)
+        self.verdict: Verdict
+        self.verdict, self.partitions = restored_verdict(bench, self.prepared, self.stored)
+        meta = StateMeta.read(self.stored.query, self.stored.state_meta)
+        self.chooser = chooser_of(self.prepared, meta)
+        self.way = self._way(self.partitions)
+        check_circuit(bench, self.prepared, self.way, self.stored)
+
+    def result(self) -> CaptureResult:
+        """Even the ranges out where that is possible and worth it, and commit."""
+        if self.way.mode is Mode.RECAPTURE:
+            return self._left("it is recaptured after every change, and its ranges chosen anew")
+        # The circuit is not stepped, so rows that it does not keep are not asked for.
+        maintainer = Maintainer(self.store, self.way, self.stored)
+        own = [p for p in self._distinct() if has_own_boundaries(self.bench, p.table, p.attribute)]
+        moved = self._moved(maintainer.range_rows, own)
+        kept = [_own_text(partition) for partition in own]
+        if not moved:
+            others = ["no range can be split or merged to advantage"]
+            told = others if len(own) < len(self._distinct()) else []
+            return self._left("; ".join([*told, *kept]))
+        partitions = {
+            access: moved[p].renumbering.new if p in moved else p
+            for access, p in self.partitions.items()
+        }
+        way = self._way(partitions)
+        done = self._found(maintainer, moved, way, partitions)
+        if done is None:
+            return self._left("the engine could not fill its state under other ranges")
+        reason = "; ".join([*map(_moved_text, moved.values()), done.how, *kept])
+        return self._committed(way, partitions, done, reason)
+
+    def _way(self, partitions: Mapping[AccessId, RangePartition]) -> Way:
+        """How the query is maintained over these ranges, with the same sides of joins kept."""
+        return chosen_way(self.prepared, self.verdict, partitions, self.chooser)
+
+    def _moved(
+        self, counted: RangeRows, own: Sequence[RangePartition]
+    ) -> dict[RangePartition, Evened]:
+        """The partitions that get other ranges."""
+        moved = {}
+        for partition in self._distinct():
+            if partition not in own:
+                found = evened(self.bench, partition, counted.counts(partition))
+                if found is not None:
+                    moved[partition] = found
+        return moved
+
+    def _distinct(self) -> list[RangePartition]:
+        return list(dict.fromkeys(self.partitions.values()))
+
+    def _found(
+        self,
+        maintainer: Maintainer,
+        moved: Mapping[RangePartition, Evened],
+        way: Way,
+        partitions: Mapping[AccessId, RangePartition],
+    ) -> _Found | None:
+        if maintainer.session is None:
+            return self._touched(maintainer, moved)
+        assert way.compiled is not None
+        if not can_rederive(way.compiled):
+            filled = filled_circuit(self.bench, self.prepared, way, self.verdict, partitions)
+            if filled is None:
+                return None
+            how = "state captured anew: it cannot be told apart by other ranges"
+            return _Found(filled.session.fragments(), filled.session, how, filled.uses_spark)
+        (change,) = moved.values()
+        reading = _Reading(self.bench, change)
+        is_read = needs_rows(way.compiled, change.renumbering)
+        columns = way.compiled.columns_of(change.renumbering.old.table) if is_read else ()
+        rows = reading.rows(columns)
+        session = rederived(
+            maintainer.session, way.compiled, change.renumbering, rows if is_read else ()
+        )
+        session.range_rows.fill(change.renumbering.new, reading.counts(rows))
+        return _Found(session.fragments(), session, reading.how(is_read))
+
+    def _touched(self, maintainer: Maintainer, moved: Mapping[RangePartition, Evened]) -> _Found:
+        """Touch mode remembers its sketch alone: every part of a split range is in it."""
+        ((access, held),) = maintainer.fragments.items()
+        (change,) = moved.values()
+        reading = _Reading(self.bench, change)
+        fragments = change.renumbering.fragments(held)
+        query = TouchedQuery(change.renumbering.new, fragments)
+        query.range_rows.fill(change.renumbering.new, reading.counts(reading.rows(())))
+        how = "sketch derived from the stored one; every part of a split range is in it"
+        return _Found({access: fragments}, query, how)
+
+    def _committed(
+        self,
+        way: Way,
+        partitions: Mapping[AccessId, RangePartition],
+        found: _Found,
+        reason: str,
+    ) -> CaptureResult:
+        sketches = tuple(
+            replace(s, partition=partitions[s.access], fragments=found.fragments[s.access])
+            for s in self.stored.sketches
+        )
+        elapsed = (time.perf_counter() - self.started) * 1000
+        spark_ms = elapsed if found.uses_spark else 0.0
+        record = RunRecord(
+            action="rebalance",
+            reason_code="asked",
+            reason=reason,
+            started_at=time.time(),
+            elapsed_ms=elapsed,
+            read_ms=spark_ms,
+            engine_ms=elapsed - spark_ms,
+            commit_ms=0.0,
+            changes=0,
+            added=0,
+            removed=0,
+            versions=self.stored.versions,
+        )
+        commit_capture(
+            self.bench,
+            self.store,
+            self.prepared,
+            way,
+            found.state,
+            sketches,
+            self.stored.assumptions,
+            record,
+        )
+        whole = (time.perf_counter() - self.started) * 1000
+        return _result(
+            replace(self.stored, sketches=sketches), "rebalance", reason, whole, spark_ms
+        )
+
+    def _left(self, reason: str) -> CaptureResult:
+        elapsed = (time.perf_counter() - self.started) * 1000
+        return _result(self.stored, "none", reason, elapsed, 0.0)
+
+
+class _Reading:
+    """The rows of the split ranges, read at most once; counts what passes."""
+
+    def __init__(self, bench: Workbench, change: Evened) -> None:
+        self._bench = bench
+        self._change = change
+        self._counts = change.counts.copy()
+        self._rows = 0
+
+    def rows(self, columns: Sequence[str]) -> Iterator[pa.Table]:
+        """The rows with these columns."""
+        for table, fragments in split_rows(self._bench, self._change, columns):
+            self._counts += np.bincount(fragments, minlength=len(self._counts))
+            self._rows += len(table)
+            yield table
+
+    def counts(self, rows: Iterator[pa.Table]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+        """Rows per new fragment, once what is left of `rows` has passed."""
+        for _ in rows:
+            pass
+        return self._counts
+
+    def how(self, is_read: bool) -> str:
+        """What the state was derived from."""
+        if is_read:
+            return f"state derived from the stored one and {self._rows:,} rows of split ranges"
+        return "state derived from the stored one"
+
+
+def _foreseen(bench: Workbench, stored: StoredQuery) -> CaptureResult:
+    """A dry run: which sketches would be looked at."""
+    names = [
+        f"`{s.table}.{s.attribute}`"
+        for s in stored.sketches
+        if not has_own_boundaries(bench, s.table, s.attribute)
+    ]
+    what = f"would even out the ranges of {', '.join(dict.fromkeys(names))}"
+    return _result(
+        stored, "none", what if names else "its boundaries stand in the workload file", 0.0, 0.0
+    )
+
+
+def _result(
+    stored: StoredQuery, action: str, reason: str, elapsed_ms: float, spark_ms: float
+) -> CaptureResult:
+    return CaptureResult(
+        stored.query,
+        action,
+        tuple(sketch_entry(sketch) for sketch in stored.sketches),
+        stored.versions,
+        stored.mode,
+        elapsed_ms,
+        spark_ms,
+        elapsed_ms - spark_ms,
+        reason=reason,
+    )
+
+
+def _own_text(partition: RangePartition) -> str:
+    name = f"{partition.table}.{partition.attribute}"
+    return f"the `boundaries` of `{name}` stand in the workload file and were left as they are"
+
+
+def _moved_text(change: Evened) -> str:
+    old, new = change.renumbering.old, change.renumbering.new
+    return (
+        f"`{old.table}.{old.attribute}`: of {old.ranges} ranges {len(change.split)} split and "
+        f"{change.merged} merged with neighbours, {new.ranges} in all now"
+    )

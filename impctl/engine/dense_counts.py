@@ -1,0 +1,73 @@
+"""A count per fragment, dense in memory and kept as runs of what changed.
+
+Law: a count is the sum of all weights its fragment was counted with; one below zero means that the
+change takes back what was never there: an error, never a guess. Counting costs the pairs counted
+(and, for more pairs than there are fragments, the fragments); writing costs the counts changed.
+Out of scope: what is counted (result rows: `engine.operators.merge`; rows of a table: `maintain`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from impctl.data.vector import Ints
+from impctl.engine.arrangement import Arrangement, slices
+from impctl.errors import CountBelowZeroError
+
+_COUNT = "count"
+
+
+@dataclass(frozen=True, slots=True)
+class CountChange:
+    """Fragments whose count changed, ascending, and the counts before and after."""
+
+    fragments: Ints
+    before: Ints
+    after: Ints
+
+
+class DenseCounts:
+    """Counts of `size` fragments; `what` names the things counted, for an error."""
+
+    def __init__(self, name: str, size: int, what: str) -> None:
+        self.counts: Ints = np.zeros(size, dtype=np.int64)
+        self.arrangement = Arrangement(name, (), _COUNT)
+        self._what = what
+
+    def add(self, fragments: npt.NDArray[Any], weights: Ints) -> CountChange:
+        """Count signed fragments in, in any order; both of shape (n,)."""
+        places, change = self._summed(fragments, weights)
+        before = self.counts[places]
+        after = before + change
+        if bool((after < 0).any()):
+            raise CountBelowZeroError(
+                f"The change removes {self._what} that the stored state never held",
+                hint="the table's history and the state disagree; run `impctl capture` again",
+            )
+        self.counts[places] = after
+        self.arrangement.put(places, (), {_COUNT: after})
+        return CountChange(places, before, after)
+
+    def _summed(self, fragments: npt.NDArray[Any], weights: Ints) -> tuple[Ints, Ints]:
+        """Every fragment whose weights do not cancel, once, and their sum."""
+        if len(fragments) > len(self.counts):
+            change = np.zeros(len(self.counts), dtype=np.int64)
+            np.add.at(change, fragments, weights)
+            places = np.flatnonzero(change)
+            return places, change[places]
+        found, index = np.unique(fragments, return_inverse=True)
+        change = np.zeros(len(found), dtype=np.int64)
+        np.add.at(change, index, weights)
+        moved = change != 0
+        return found[moved].astype(np.int64, copy=False), change[moved]
+
+    def restore(self) -> None:
+        """Fill the counts from the arrangement, after that was loaded."""
+        self.counts[:] = 0
+        everything = np.array([0]), np.array([len(self.counts)])
+        _, fragments, values = slices(self.arrangement.runs, *everything, _COUNT)
+        self.counts[fragments] = values

@@ -1,0 +1,64 @@
+"""Rows per range of every partition that a query's sketches are over.
+
+Law: a count is exactly the number of the table's rows in the range, whatever the query makes of
+them: it is fed every row of a change, before any selection. Counting reuses the fragments that the
+scan found, so it costs the change. The counts tell when ranges no longer hold about as many rows
+as each other (drift); no sketch rests on them.
+Out of scope: what is done about drift (`app.rebalance`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from impctl.data.vector import Ints
+from impctl.engine.arrangement import Arrangement
+from impctl.engine.dense_counts import DenseCounts
+from impctl.sketch.partition import RangePartition
+
+
+class RangeRows:
+    """One count per fragment, NULL's too, for each of the partitions; equal ones are one."""
+
+    def __init__(self, partitions: Iterable[RangePartition]) -> None:
+        self.partitions = tuple(dict.fromkeys(partitions))
+        taken: Counter[str] = Counter()
+        self._kept = []
+        for part in self.partitions:
+            name = f"rows.{part.table}.{part.attribute}"
+            self._kept.append(
+                DenseCounts(f"{name}.{taken[name]}", part.size, f"rows of table `{part.table}`")
+            )
+            taken[name] += 1
+
+    def slot(self, partition: RangePartition) -> int:
+        """Where the counts of a partition are; ValueError for one that is not counted."""
+        return self.partitions.index(partition)
+
+    def count(self, slot: int, fragments: npt.NDArray[Any], weights: Ints) -> None:
+        """Count rows in; `fragments` and `weights` of shape (rows,)."""
+        self._kept[slot].add(fragments, weights)
+
+    def fill(self, partition: RangePartition, counts: Ints) -> None:
+        """Take over counts of shape (fragments,), where nothing was counted yet."""
+        self.count(self.slot(partition), np.arange(len(counts), dtype=np.int64), counts)
+
+    def counts(self, partition: RangePartition) -> Ints:
+        """Rows per fragment as they stand, shape (fragments,)."""
+        return self._kept[self.slot(partition)].counts
+
+    def load(self, runs: Mapping[str, Sequence[tuple[int, pa.Table]]]) -> None:
+        """Take up the counts of a checkpoint."""
+        for kept in self._kept:
+            kept.arrangement.load(runs.get(kept.arrangement.name, ()))
+            kept.restore()
+
+    def arrangements(self) -> tuple[Arrangement, ...]:
+        """What a checkpoint writes."""
+        return tuple(kept.arrangement for kept in self._kept)
