@@ -188,12 +188,14 @@ def _collected(plan: Plan, access: AccessId, column: Column) -> SketchPass:
     rows = trace(scan, access, column)
     assert rows is not None, "a scan has its own column"
     source = staged(rows.plan)
-    annotated = collect(_replaced(plan, scan, source), source, FRAGMENT)
+    # Above it there are the scan's own columns only: DISTINCT and set operations go by all.
+    own = Project(source, tuple(Output(a, a.ref()) for a in scan.attributes))
+    annotated = collect(_replaced(plan, scan, own), source, FRAGMENT)
     above = distinct_fragments(annotated)
     return SketchPass(Way.COLLECTED, rows.plan, rows.key.id, above=above)
 
 
-def _replaced(plan: Plan, scan: Scan, source: Scan) -> Plan:
+def _replaced(plan: Plan, scan: Scan, source: Plan) -> Plan:
     if plan is scan:
         return source
     return with_inputs(plan, tuple(_replaced(child, scan, source) for child in inputs_of(plan)))

@@ -15,11 +15,14 @@ from functools import reduce
 
 from impctl.aliases import AttributeId
 from impctl.capture.ties import with_ties
-from impctl.data.schema import INTEGER, other
+from impctl.data.schema import INTEGER, LONG, other
 from impctl.errors import QueryError
 from impctl.expr.nodes import (
     And,
+    Arithmetic,
+    ArithmeticOp,
     Call,
+    Cast,
     Compare,
     CompareOp,
     Expr,
@@ -246,12 +249,10 @@ class _Collector:
         if plan.kind is SetKind.UNION:
             united = self._union_all(plan)
             return united if plan.all else self._without_duplicates(plan.attributes, united)
-        if plan.all:
-            raise _refusal(f"{plan.kind.upper()} ALL", plan.span)
         left, right = self.visit(plan.left), self.visit(plan.right)
         if left is None and plan.kind is SetKind.EXCEPT:
             raise _refusal("rows that EXCEPT takes away", plan.span)
-        return self._members(plan, left, right)
+        return self._copies(plan) if plan.all else self._members(plan, left, right)
 
     def _union_all(self, plan: SetOperation) -> Annotated:
         """Rows of the side without annotation have none."""
@@ -275,6 +276,55 @@ class _Collector:
             attributes=(*plan.attributes, column),
         )
         return Annotated(united, column)
+
+    def _copies(self, plan: SetOperation) -> Annotated:
+        """INTERSECT ALL or EXCEPT ALL: the copies each side has are counted, what is left repeated.
+
+        Which of a side's copies are left does not show, so all of them are a row's lineage.
+        """
+        sides = (plan.left, plan.right)
+        marks = tuple(Attribute(next(self.ids), "copies", LONG) for _ in sides)
+        marked = []
+        for place, side in enumerate(sides):
+            ones = tuple(
+                Output(replace(mark, id=f"{mark.id}/{place}"), Literal(int(at == place), LONG))
+                for at, mark in enumerate(marks)
+            )
+            kept = tuple(Output(a, a.ref()) for a in attributes_of(side))
+            marked.append(Project(side, (*kept, *ones)))
+        left, right = marked
+        both = replace(
+            plan,
+            kind=SetKind.UNION,
+            all=True,
+            left=left,
+            right=right,
+            attributes=(*plan.attributes, *marks),
+        )
+        return self._repeated(plan, self._union_all(both), marks)
+
+    def _repeated(
+        self, plan: SetOperation, both: Annotated, marks: tuple[Attribute, ...]
+    ) -> Annotated:
+        """Each row of both sides once, then as often as its copies, counted by `marks`, leave."""
+        keys = tuple(Output(replace(a, id=f"{a.id}/once"), a.ref()) for a in plan.attributes)
+        sums = tuple(
+            AggregateOutput(replace(mark, id=f"{mark.id}/sum"), AggregateCall("sum", (mark.ref(),)))
+            for mark in marks
+        )
+        once = self._grouped(Aggregate(both.plan, keys, sums), both)
+        mine, theirs = (total.attribute.ref() for total in sums)
+        left: Expr = Call("least", (mine, theirs), LONG)
+        if plan.kind is SetKind.EXCEPT:
+            left = Arithmetic(ArithmeticOp.SUBTRACT, mine, theirs)
+        some = Select(once.plan, Compare(CompareOp.GREATER, left, Literal(0, LONG)), plan.span)
+        copies = Call("array_repeat", (once.fragments.ref(), Cast(left, INTEGER)), _SETS_TYPE)
+        back = tuple(
+            Output(out, key.attribute.ref()) for out, key in zip(plan.attributes, keys, strict=True)
+        )
+        column = self._column(is_set=True)
+        each = Output(column, Call("explode", (copies,), _SET_TYPE))
+        return Annotated(Project(some, (*back, each)), column)
 
     def _members(
         self, plan: SetOperation, left: Annotated | None, right: Annotated | None

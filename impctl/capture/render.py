@@ -9,7 +9,7 @@ Out of scope: expressions (`capture.render_expr`), annotations (`capture.annotat
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, assert_never
 
 from sqlglot import exp, parse_one
@@ -196,7 +196,10 @@ class Renderer:
         ]
         rows = exp.select(*below).from_(child).subquery()
         keys = [column(self.name(key.attribute.id)) for key in plan.keys]
-        calls = [self.aliased(self.call(a.call), a.attribute) for a in plan.aggregates]
+        calls = [
+            self.aliased(self.call(_over_keys(a.call, plan.keys)), a.attribute)
+            for a in plan.aggregates
+        ]
         listed = [*keys, *calls] or [exp.alias_(exp.Count(this=exp.Star()), "nothing", quoted=True)]
         grouped = exp.select(*listed).from_(rows)
         if plan.grouping_sets is not None:
@@ -245,6 +248,14 @@ def render_plan(plan: Plan, table_names: Mapping[AccessId, str]) -> Rendered:
     renderer = Renderer(table_names)
     select = renderer.select(plan)
     return Rendered(select, renderer.names)
+
+
+def _over_keys(call: AggregateCall, keys: Sequence[Output]) -> AggregateCall:
+    """GROUPING and GROUPING_ID take grouping columns, which have names of their own here."""
+    if call.function not in ("grouping", "grouping_id"):
+        return call
+    refs = {key.expr: key.attribute.ref() for key in keys}
+    return replace(call, arguments=tuple(refs.get(each, each) for each in call.arguments))
 
 
 def _frame(frame: str) -> exp.WindowSpec:

@@ -53,6 +53,8 @@ WAYS = [
     ("SELECT sum(v) FROM t HAVING sum(v) > 3", "id", Way.GROUPS),
     (f"SELECT q.s FROM ({SUMS}) q JOIN u ON q.g = u.g WHERE q.s > 3", "id", Way.GROUPS),
     ("SELECT g FROM t WHERE v > 3 UNION ALL SELECT g FROM u", "id", Way.COLLECTED),
+    ("SELECT g FROM t INTERSECT ALL SELECT g FROM u", "g", Way.COLLECTED),
+    ("SELECT g FROM t EXCEPT ALL SELECT g FROM u", "id", Way.COLLECTED),
     (f"SELECT max(s) FROM ({SUMS}) q HAVING max(s) > 3", "id", Way.COLLECTED),
     (
         "SELECT g, h, count(*) FROM t GROUP BY ROLLUP (g, h) HAVING count(*) > 2",
@@ -102,7 +104,6 @@ def test_a_verdict_of_another_plan_is_noticed():
 
 REFUSED = [
     ("SELECT id FROM t WHERE EXISTS (SELECT 1 FROM u WHERE u.k < t.id)", "u", "k", "EXISTS"),
-    ("SELECT g FROM t INTERSECT ALL SELECT g FROM u", "t", "g", "INTERSECT ALL"),
 ]
 
 

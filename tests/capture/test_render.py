@@ -64,6 +64,10 @@ QUERIES = [
     "SELECT v FROM t UNION ALL (SELECT w FROM u ORDER BY w DESC NULLS LAST, id LIMIT 2)",
     "SELECT `group name`, v, count(*) FROM t GROUP BY ROLLUP (`group name`, v)",
     "SELECT `group name`, v, sum(v) FROM t GROUP BY CUBE (`group name`, v)",
+    "SELECT `group name`, v % 2, grouping(`group name`), grouping(v % 2), count(*) FROM t "
+    "GROUP BY ROLLUP (`group name`, v % 2)",
+    "SELECT grouping_id(`group name`, v), grouping_id(), sum(v) FROM t "
+    "GROUP BY GROUPING SETS ((`group name`, v), (v), ())",
     "SELECT id, rank() OVER (PARTITION BY `group name` ORDER BY v DESC, id) AS r FROM t",
     "SELECT id, sum(v) OVER (ORDER BY id ROWS BETWEEN 2 PRECEDING AND CURRENT ROW) FROM t",
     "WITH q AS (SELECT v, count(*) AS n FROM t GROUP BY v) SELECT a.v, b.n FROM q a JOIN q b "

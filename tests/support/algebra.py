@@ -16,6 +16,11 @@ QUERIES = {
     "not_in": "SELECT g, x FROM t WHERE g NOT IN (SELECT g FROM u WHERE y > 3)",
     "except": "SELECT g FROM t EXCEPT SELECT g FROM u",
     "except_all": "SELECT g FROM t EXCEPT ALL SELECT g FROM u",
+    "except_all_grouped": "SELECT g, COUNT(*) n FROM (SELECT g, x FROM t WHERE x > 0 EXCEPT ALL "
+    "SELECT g, y FROM u) q GROUP BY g HAVING COUNT(*) > 3",
+    "intersect_all": "SELECT g, x FROM t INTERSECT ALL SELECT g, y FROM u",
+    "distinct_below": "SELECT g, COUNT(*) n FROM (SELECT DISTINCT g, y FROM u) q GROUP BY g "
+    "HAVING COUNT(*) > 1",
     "union": "SELECT g, s FROM t UNION SELECT g, 'u' FROM u",
     "extremes": "SELECT g, MAX(x) m FROM t GROUP BY g HAVING MAX(x) > 4",
     "distinct": "SELECT g, COUNT(DISTINCT s) n FROM t GROUP BY g HAVING COUNT(DISTINCT s) > 1",
