@@ -17,12 +17,6 @@ QueryName = str
 TableVersion = int
 """Version number of a Delta table, 0 and up."""
 
-Weight = int
-"""Signed multiplicity of a row in a batch: +1 an insertion, -1 a deletion."""
-
-FragmentId = int
-"""Number of a fragment in its partition; the last one holds NULL."""
-
 AttributeId = str
 """Identity of a column inside one plan, unique over the whole plan (`sales#1.price`)."""
 

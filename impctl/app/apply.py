@@ -8,7 +8,6 @@ Out of scope: what a batch may hold (`workload.updates`), how it is written (`ta
 from __future__ import annotations
 
 from collections.abc import Sequence
-from difflib import get_close_matches
 from typing import assert_never
 
 from impctl.app.results import ApplyResult, Failure, Outcome
@@ -16,6 +15,7 @@ from impctl.app.workbench import Workbench
 from impctl.errors import ImpctlError, UsageError
 from impctl.tables.updates import UpdateKind, UpdateRequest, apply_update
 from impctl.workload.models import ChangeSpec, DeleteSpec, InsertSpec, UpdateSpec
+from impctl.workload.reading import suggestion
 
 
 def apply(bench: Workbench, names: Sequence[str], *, all_updates: bool) -> Outcome:
@@ -41,11 +41,10 @@ def _wanted(bench: Workbench, names: Sequence[str], all_updates: bool) -> list[U
         )
     for name in names:
         if name not in known:
-            close = get_close_matches(name, known, n=1)
             raise UsageError(
                 f"Update `{name}` is not in {bench.workload.file}",
                 code="update_unknown",
-                hint=f"did you mean `{close[0]}`?" if close else f"it has: {', '.join(known)}",
+                hint=suggestion(name, list(known), "the file has"),
             )
     return list(known.values()) if all_updates else [known[name] for name in names]
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, date, datetime
 from decimal import Decimal, InvalidOperation, localcontext
-from difflib import get_close_matches
 
 from impctl.aliases import ColumnName, TableName
 from impctl.app.workbench import Workbench
@@ -22,6 +21,7 @@ from impctl.sketch.fragments import FragmentSet
 from impctl.sketch.partition import BoundaryValue, RangePartition
 from impctl.tables.sample import sample_values
 from impctl.workload.models import BoundaryLiteral, PartitionSpec
+from impctl.workload.reading import suggestion
 
 DEFAULT_FRAGMENTS = 1000
 """Ranges where the file asks for none: fine enough to skip, cheap to map (design.md 5)."""
@@ -66,11 +66,9 @@ def _column(bench: Workbench, part: PartitionSpec) -> Column:
     found = bench.snapshot(part.table).schema.find(part.column)
     if found is None:
         names = bench.snapshot(part.table).schema.names
-        close = get_close_matches(part.column, names, n=1)
-        listed = f"its columns: {', '.join(f'`{name}`' for name in names)}"
         raise UsageError(
             f"Table `{part.table}` has no column `{part.column}` to partition",
-            hint=f"did you mean `{close[0]}`?" if close else listed,
+            hint=suggestion(part.column, names, "its columns"),
             code="column_unknown",
             location=part.location,
         )

@@ -12,8 +12,9 @@ from impctl.aliases import QueryName
 from impctl.app.drift import ranges_entries
 from impctl.app.isolated import Isolated
 from impctl.app.results import Failure, Outcome, SketchEntry, StatusResult
-from impctl.app.stored import is_defined_alike
+from impctl.app.stored import check_pins, is_defined_alike
 from impctl.app.workbench import Workbench
+from impctl.errors import TableRecreatedError
 from impctl.store.records import StoredQuery, StoredSketch
 from impctl.store.store import Store
 from impctl.workload.models import QuerySpec
@@ -64,15 +65,15 @@ def _pending(
     bench: Workbench, spec: QuerySpec, stored: StoredQuery
 ) -> tuple[dict[str, int], str | None]:
     """Versions committed since per table, and why the sketch is stale, if it is."""
-    pending = {}
-    reason = None
-    for pin in stored.pins:
-        source = bench.source(pin.table)
-        pending[pin.table] = max(source.version - pin.version, 0)
-        if source.table_id != pin.table_id or source.version < pin.version:
-            reason = f"another table stands at the path of `{pin.table}` now"
-        elif source.version != pin.version and reason is None:
-            reason = "the table has newer versions; `maintain` brings the sketch up to date"
+    pending = {
+        pin.table: max(bench.source(pin.table).version - pin.version, 0) for pin in stored.pins
+    }
     if not is_defined_alike(bench, spec, stored):
-        reason = "the query or its partitions changed since the capture; capture it again"
-    return pending, reason
+        return pending, "the query or its partitions changed since the capture; capture it again"
+    try:
+        check_pins(stored, bench)
+    except TableRecreatedError as replaced:
+        return pending, f"{replaced.message}; capture it again"
+    if any(pending.values()):
+        return pending, "the table has newer versions; `maintain` brings the sketch up to date"
+    return pending, None

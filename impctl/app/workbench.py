@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from difflib import get_close_matches
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,6 +22,7 @@ from impctl.store.store import Store
 from impctl.tables.source import DeltaSource, advance, open_source
 from impctl.workload.load import load_spark_profile, load_workload
 from impctl.workload.models import Policy, QuerySpec, SparkSpec, Workload
+from impctl.workload.reading import suggestion
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -91,7 +91,9 @@ class Workbench:
     def writing(self, command: str) -> Iterator[Store]:
         """The store with the writer's lock held."""
         store = self.store()
-        with store.lock(lock_timeout_of(self.settings), command):
+        with store.lock(lock_timeout_of(self.settings), command) as held:
+            if held.note is not None:
+                self.reporter.step(held.note)
             yield store
 
     @property
@@ -128,12 +130,9 @@ class Workbench:
             return tuple(known.values())
         for name in names:
             if name not in known:
-                close = get_close_matches(name, known, n=1)
-                listed = ", ".join(f"`{other}`" for other in known)
-                hint = f"did you mean `{close[0]}`?" if close else f"the file has: {listed}"
                 raise UsageError(
                     f"Query `{name}` is not in {self.workload.file}",
-                    hint=hint,
+                    hint=suggestion(name, list(known), "the file has"),
                     code="query_unknown",
                 )
         return tuple(known[name] for name in dict.fromkeys(names))
