@@ -4,7 +4,7 @@ Law: both read exactly the versions they are given, natively from the file list.
 sketch and state, by the engine itself or from partial aggregates of Spark, whichever is quicker;
 the second runs in Spark, is the fastest capture there is for the sketch, the oracle of `verify`
 and the baseline of `bench`, and shares nothing with the engine but the partition.
-Out of scope: the SQL (`capture`), the state (`maintain.initial`).
+Out of scope: the SQL (`capture`), the state (`maintain.partials`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from impctl.app.workbench import Workbench
 from impctl.capture.render import render_plan
 from impctl.data.vector import Ints
 from impctl.maintain.compile import Compiled
-from impctl.maintain.initial import Partials, fill, needs_specials, partials
+from impctl.maintain.partials import Partials, fill, needs_specials, partials
 from impctl.maintain.readable import FRAGMENT_COLUMN
 from impctl.maintain.session import MaintainedQuery
 from impctl.maintain.touch import TouchedQuery

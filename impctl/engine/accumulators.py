@@ -54,9 +54,12 @@ class Count:
         name = f"count{self.slot}"
         return {name: old[name] + delta[name]}
 
-    def partial(self, table: Mapping[str, Any], grouping: Grouping) -> Values:
-        """State from partial aggregates (column `c<slot>`), grouped again."""
-        counts = table[f"c{self.slot}"]
+    def partial(self, table: Mapping[str, Any], grouping: Grouping, sign: int) -> Values:
+        """The change from partial aggregates (column `c<slot>`), grouped again.
+
+        `sign` is 1 where their rows came, -1 where they went.
+        """
+        counts = table[f"c{self.slot}"] * sign
         return {f"count{self.slot}": np.add.reduceat(counts[grouping.order], grouping.starts)}
 
     def value(self, state: Values, kind: SqlType) -> Vector:
@@ -90,11 +93,11 @@ class ExactSum:
         high, low = f"high{self.slot}", f"low{self.slot}"
         return self._columns(*wide.add(old[high], old[low], delta[high], delta[low]))
 
-    def partial(self, table: Mapping[str, Any], grouping: Grouping) -> Values:
+    def partial(self, table: Mapping[str, Any], grouping: Grouping, sign: int) -> Values:
         sums = table[f"s{self.slot}"]
-        ones = np.ones(len(sums), dtype=np.int64)
+        signs = np.full(len(sums), sign, dtype=np.int64)
         return self._columns(
-            *wide.widen(wide.grouped_sums(sums, ones, grouping.order, grouping.starts))
+            *wide.widen(wide.grouped_sums(sums, signs, grouping.order, grouping.starts))
         )
 
     def value(self, state: Values, kind: SqlType) -> Vector:
@@ -193,12 +196,12 @@ class FloatSum:
             added[f"{name}{self.slot}"] = kept if change is None else kept + change
         return added
 
-    def partial(self, table: Mapping[str, Any], grouping: Grouping) -> Values:
+    def partial(self, table: Mapping[str, Any], grouping: Grouping, sign: int) -> Values:
         """From Spark's partial sums `s`, magnitudes `m` and counts `c`, grouped again.
 
         Spark's partial sum is itself off by at most its rows times 2^-53 of its magnitude.
         """
-        sums, sizes = table[f"s{self.slot}"], table[f"m{self.slot}"]
+        sums, sizes = table[f"s{self.slot}"] * sign, table[f"m{self.slot}"]
         rows = table["rows"]
         total, rest = compensated.grouped_sums(sums[grouping.order], grouping.starts)
         lost = sizes * rows * (_ROUNDING * 1.01)
@@ -211,7 +214,7 @@ class FloatSum:
         values = {
             f"sum{self.slot}": total,
             f"rest{self.slot}": rest,
-            f"size{self.slot}": size,
+            f"size{self.slot}": size if sign > 0 else -_at_least(sizes - lost, size, grouping),
             f"drift{self.slot}": compensated.grouped_bound(lost[grouping.order], grouping.starts),
             f"touched{self.slot}": size,
         }
@@ -220,7 +223,7 @@ class FloatSum:
             values[f"{name}{self.slot}"] = (
                 np.zeros(grouping.groups, dtype=np.int64)
                 if counts is None
-                else np.add.reduceat(counts[grouping.order], grouping.starts)
+                else np.add.reduceat(counts[grouping.order] * sign, grouping.starts)
             )
         return values
 
@@ -249,6 +252,17 @@ class FloatSum:
             shown = np.where(is_nan, np.nan, np.where(plus > 0, np.inf, -np.inf))
             sums, error = np.where(special, shown, sums), np.where(special, 0.0, error)
         return sums, error
+
+
+def _at_least(sizes: Any, bound: Any, grouping: Grouping) -> Any:
+    """A lower bound on the sum of these magnitudes per group, of which `bound` is an upper one.
+
+    What is taken off a magnitude may only be what was certainly in it. Whole ones stay exact.
+    """
+    total = np.add.reduceat(np.maximum(sizes, 0.0)[grouping.order], grouping.starts)
+    is_whole = (total == bound) & (total < _EXACT_DOUBLE / 2) & (total == np.rint(total))
+    slip = bound * (len(sizes) * 2.0 * _ROUNDING)
+    return np.where(is_whole, total, np.maximum(total - slip, 0.0))
 
 
 Accumulator = Count | ExactSum | FloatSum

@@ -21,7 +21,7 @@ from impctl.engine.batch import Batch
 from impctl.engine.operators.aggregate import Aggregate
 from impctl.engine.tags import RowTags, Tags
 from impctl.maintain.compile import Chain, Compiled
-from impctl.maintain.initial import start_upper
+from impctl.maintain.partials import start_upper
 from impctl.maintain.session import MaintainedQuery
 from impctl.sketch.partition import RangePartition
 from impctl.sketch.renumbering import Renumbering

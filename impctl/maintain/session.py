@@ -24,10 +24,11 @@ from impctl.engine.operators.merge import SketchDelta
 from impctl.engine.operators.select import Select
 from impctl.maintain.checkpoint import Checkpoint, checkpoint_of
 from impctl.maintain.compile import Compiled
-from impctl.maintain.initial import start_empty
+from impctl.maintain.partials import Partials, absorb, start_empty
 from impctl.maintain.range_rows import RangeRows
 from impctl.maintain.readable import Readable
 from impctl.sketch.fragments import FragmentSet
+from impctl.sketch.partition import RangePartition
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,17 @@ class TableChange:
 
     rows: pa.Table
     weights: Ints
+
+
+@dataclass(frozen=True, slots=True)
+class Aggregated:
+    """Rows of one table, grouped by a pass of partial aggregates; and how many are in each range.
+
+    `range_rows` has shape (fragments,) and counts all rows, before any selection.
+    """
+
+    groups: pa.Table
+    range_rows: Ints
 
 
 class MaintainedQuery:
@@ -87,6 +99,19 @@ class MaintainedQuery:
         self._count_rows(batches)
         deltas = self.circuit.step(*batches)
         return dict(zip(self.compiled.accesses, deltas, strict=True))
+
+    def absorb(
+        self, pass_: Partials, came: Aggregated, went: Aggregated, partition: RangePartition
+    ) -> None:
+        """Maintain by a change that was grouped elsewhere, for a circuit that has a chain.
+
+        Rows that came go first: what went was there before, or came with them.
+        """
+        for sign, part in ((1, came), (-1, went)):
+            absorb(self.compiled, pass_, part.groups, partition, sign)
+            fragments = np.arange(len(part.range_rows), dtype=np.int64)
+            slot = self.range_rows.slot(partition)
+            self.range_rows.count(slot, fragments, part.range_rows * sign)
 
     def _count_rows(self, batches: Sequence[Batch | None]) -> None:
         """Count the rows of every partition."""

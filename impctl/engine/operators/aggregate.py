@@ -139,22 +139,26 @@ class Aggregate:
             found[extreme.name] = best
         return found
 
-    def fill(
-        self, keys: Sequence[Vector], partials: Mapping[str, Any], tags: tuple[Tags, ...]
+    def absorb(
+        self,
+        keys: Sequence[Vector],
+        partials: Mapping[str, Any],
+        tags: tuple[Tags, ...],
+        sign: int = 1,
     ) -> Batch:
-        """Fill the empty state from partial aggregates: one row per (group, fragment) or group.
+        """Count partial aggregates in: one row per (group, fragment) or group.
 
-        `partials` has `rows` and the accumulators' partial columns. Returns the output as one
-        batch of insertions (without keys, the change from the empty input's row).
+        `partials` has `rows` and the accumulators' partial columns; `sign` is -1 where their rows
+        went. Returns the change of the output.
         """
-        rows = partials[_ROWS]
+        rows = partials[_ROWS] * sign
         if len(rows) == 0:
             return self.step(empty_batch(self._accesses))
         keys = [normalise(key) for key in keys]
         grouping = group_rows(keys, len(rows))
         delta: Values = {_ROWS: np.add.reduceat(rows[grouping.order], grouping.starts)}
         for accumulator in self._accumulators:
-            delta.update(accumulator.partial(partials, grouping))
+            delta.update(accumulator.partial(partials, grouping, sign))
         return self._apply(keys, _Change(grouping, tags, rows, delta))
 
     def adopt(

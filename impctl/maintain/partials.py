@@ -1,10 +1,10 @@
-"""A fresh circuit filled from partial aggregates that Spark computes in one pass.
+"""A circuit filled, or stepped, from partial aggregates that Spark computes in one pass.
 
-Law: after `fill` the circuit is as if it had been fed every row of the table; sketch and state
-come from the same pass (design.md 5). The pass is itself a plan: the query below its first
-grouping, grouped by the keys and, unless the sketch is keyed, by the fragment. Sums of doubles are
-collected as if all values were finite; should a group turn out otherwise (`needs_specials`), the
-pass is repeated with NaN and infinities counted apart.
+Law: after `fill` the circuit is as if it had been fed every row of the table, after `absorb` as if
+stepped with the rows the pass went over; sketch and state come from the same pass. The pass is
+itself a plan: the query below its first grouping, grouped by the keys and, unless the sketch is
+keyed, by the fragment. Sums of doubles are collected as if all values were finite; should a group
+turn out otherwise (`needs_specials`), the pass is repeated with NaN and infinities counted apart.
 Out of scope: writing the plan as SQL (`capture.render`), running it (`spark`).
 """
 
@@ -167,7 +167,17 @@ def needs_specials(pass_: Partials, table: pa.Table) -> bool:
 
 
 def fill(compiled: Compiled, pass_: Partials, table: pa.Table, partition: RangePartition) -> None:
-    """Fill the circuit from the pass's result (columns by position)."""
+    """Fill the fresh circuit from the pass's result (columns by position)."""
+    first = _chain(compiled).first
+    if first is not None:
+        start_upper(compiled, first)
+    absorb(compiled, pass_, table, partition, 1)
+
+
+def absorb(
+    compiled: Compiled, pass_: Partials, table: pa.Table, partition: RangePartition, sign: int
+) -> None:
+    """Step the circuit with the pass's result over rows that came, or (`sign` -1) went."""
     chain = _chain(compiled)
     keys = [from_arrow(table.column(i), kind) for i, kind in enumerate(pass_.key_types)]
     offset = len(keys)
@@ -183,13 +193,12 @@ def fill(compiled: Compiled, pass_: Partials, table: pa.Table, partition: RangeP
     }
     tags = (RowTags(fragments),)
     if chain.first is None:
-        rows: Ints = values["rows"]
+        rows: Ints = values["rows"] * sign
         compiled.circuit.resume(Batch({}, rows, tags), len(compiled.circuit.operators))
         return
     operator = compiled.circuit.operators[chain.first]
     assert isinstance(operator, AggregateOperator)
-    start_upper(compiled, chain.first)
-    output = operator.fill(keys, values, tags)
+    output = operator.absorb(keys, values, tags, sign)
     compiled.circuit.resume(output, chain.first + 1)
 
 
