@@ -41,6 +41,11 @@ class Commits:
         """Log paths of the files whose rows a change feed may read: added, removed, change data."""
         return [body["path"] for body in self._bodies("add", "remove", "cdc")]
 
+    @property
+    def changed_bytes(self) -> int:
+        """Bytes of the files a change feed would read, where the log tells; else 0 for a file."""
+        return sum(int(body.get("size") or 0) for body in self._bodies("add", "remove", "cdc"))
+
     def _bodies(self, *names: str) -> list[dict[str, Any]]:
         return [
             body

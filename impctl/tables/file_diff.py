@@ -2,7 +2,8 @@
 
 Law: a file in both snapshots contributes only the rows whose deletion changed; a file in one of
 them contributes all its rows. The sum is snapshot(after) minus snapshot(before), as a bag.
-Cost: the rows of the differing files. Out of scope: finding rows that cancel out.
+Cost: the rows of the differing files. Out of scope: finding rows that cancel out, reading files in
+Spark.
 """
 
 from __future__ import annotations
@@ -60,6 +61,29 @@ def read_file_diff(before: Snapshot, after: Snapshot, columns: Sequence[ColumnNa
             add(reader_after.read_at(file, restored), 1)
     total = np.concatenate(weights)
     return DiffRows(pa.concat_tables(tables) if names else bare_rows(len(total)), total)
+
+
+@dataclass(frozen=True, slots=True)
+class ChangedFiles:
+    """Files whose live rows went, and files whose live rows came; both may hold the same rows."""
+
+    went: tuple[DataFile, ...]
+    came: tuple[DataFile, ...]
+
+
+def changed_files(before: Snapshot, after: Snapshot) -> ChangedFiles:
+    """The files in which two snapshots differ; one with other deletions is on both sides."""
+    old = {file.uri: file for file in before.files}
+    new = {file.uri: file for file in after.files}
+
+    def alone(files: dict[str, DataFile], others: dict[str, DataFile]) -> tuple[DataFile, ...]:
+        return tuple(
+            file
+            for uri, file in files.items()
+            if uri not in others or not np.array_equal(_deleted(file), _deleted(others[uri]))
+        )
+
+    return ChangedFiles(alone(old, new), alone(new, old))
 
 
 def _deleted(file: DataFile) -> Positions:
