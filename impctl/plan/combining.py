@@ -155,7 +155,7 @@ def combine(node: SetOperation, left: NodeState, right: NodeState) -> NodeState:
     clash = _clash_of_ties(node, left, right)
     if clash is not None:
         return clash
-    sides = (_renamed(node, node.left, left), _renamed(node, node.right, right))
+    sides = (branch(node, node.left, left), branch(node, node.right, right))
     match node.kind:
         case SetKind.UNION:
             return _union(*sides)
@@ -165,7 +165,7 @@ def combine(node: SetOperation, left: NodeState, right: NodeState) -> NodeState:
             return _intersect(node, *sides)
 
 
-def _renamed(node: SetOperation, side: Plan, state: NodeState) -> NodeState:
+def branch(node: SetOperation, side: Plan, state: NodeState) -> NodeState:
     """A branch with the outputs' identities; casts to the common type may happen on the way."""
     pairs = tuple(zip(node.attributes, attributes_of(side), strict=True))
     outputs: dict[AttributeId, AttributeId] = {}

@@ -2,8 +2,11 @@
 
 Law: equal for two texts that read as the same plan, whatever their blanks, letter case of
 keywords, aliases, column names of the result, or places; different when tables, columns, types,
-constants or operators differ. Columns are numbered in the order the plan makes them.
-Out of scope: plans that are equivalent but built differently; they may differ.
+constants or operators differ. Columns are numbered in the order the plan makes them. A template's
+hash leaves out the constants of conditions and the counts of LIMIT, and nothing else, so that it is
+equal for the instances of one parametrised query.
+Out of scope: plans that are equivalent but built differently; they may differ. Which instance may
+use the sketch of another (`plan.reuse`).
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from impctl.expr.nodes import (
     ColumnRef,
     Compare,
     Expr,
+    InList,
     Like,
     Literal,
     Mean,
@@ -44,6 +48,8 @@ from impctl.plan.nodes import (
 )
 
 _FORMAT = "plan 1"
+_TEMPLATE = "template 1"
+_SLOT = "?"
 
 
 def fingerprint(root: Plan) -> str:
@@ -51,11 +57,30 @@ def fingerprint(root: Plan) -> str:
     return hashlib.sha256(f"{_FORMAT} {_Writer().plan(root)}".encode()).hexdigest()
 
 
-class _Writer:
-    """Writes a plan as canonical text, numbering columns as they appear."""
+def template(root: Plan) -> str:
+    """SHA-256 over the plan with its conditions' constants left open, in hexadecimal."""
+    return hashlib.sha256(f"{_TEMPLATE} {_Writer(slots=True).plan(root)}".encode()).hexdigest()
 
-    def __init__(self) -> None:
+
+def is_same(left: Expr | None, right: Expr | None) -> bool:
+    """Whether two expressions over the same columns are alike, constants to the last bit."""
+    return expr_text(left) == expr_text(right)
+
+
+def expr_text(expr: Expr | None) -> str:
+    """One expression as canonical text, columns by their identities."""
+    return "none" if expr is None else _Writer().expr(expr)
+
+
+class _Writer:
+    """Writes a plan as canonical text, numbering columns as they appear.
+
+    With `slots`, constants in the conditions of Select and Join are left open.
+    """
+
+    def __init__(self, *, slots: bool = False) -> None:
         self._numbers: dict[AttributeId, int] = {}
+        self._slots = slots
 
     def plan(self, plan: Plan) -> str:
         # Inputs first, so that the columns an operator reads have their numbers.
@@ -73,13 +98,13 @@ class _Writer:
                 columns = [f"{item.name.lower()}:{item.type}" for item in plan.attributes]
                 return [plan.table.lower(), *columns]
             case Select():
-                return [self.expr(plan.predicate)]
+                return [self._condition(plan.predicate)]
             case Project():
                 written = [self.expr(output.expr) for output in plan.outputs]
                 self._new(output.attribute.id for output in plan.outputs)
                 return written
             case Join():
-                return [plan.kind.value, str(plan.null_aware), self._optional(plan.condition)]
+                return [plan.kind.value, str(plan.null_aware), self._condition(plan.condition)]
             case Aggregate():
                 return self._aggregate(plan)
             case Distinct():
@@ -94,7 +119,8 @@ class _Writer:
             case Sort():
                 return self._order(plan.order)
             case TopK():
-                return [str(plan.count), str(plan.offset), *self._order(plan.order)]
+                count = _SLOT if self._slots and plan.count is not None else str(plan.count)
+                return [count, str(plan.offset), *self._order(plan.order)]
             case Window():
                 calls = [self._window(call) for call in plan.calls]
                 self._new(call.attribute.id for call in plan.calls)
@@ -131,10 +157,18 @@ class _Writer:
     def _optional(self, expr: Expr | None) -> str:
         return "none" if expr is None else self.expr(expr)
 
-    def expr(self, expr: Expr) -> str:
-        """One expression; columns by number."""
+    def _condition(self, expr: Expr | None) -> str:
+        return "none" if expr is None else self.expr(expr, slots=self._slots)
+
+    def expr(self, expr: Expr, *, slots: bool = False) -> str:
+        """One expression; columns by number, constants open where `slots` says so."""
         own: tuple[str, ...] = ()
         match expr:
+            case Literal() if slots:
+                return _SLOT
+            case InList() if slots and all(isinstance(part, Literal) for part in expr.options):
+                # Lists of any length are one slot.
+                return _form("InList", self.expr(expr.operand, slots=True), _SLOT)
             case ColumnRef():
                 return f"${self._numbers.get(expr.id, expr.id)}"
             case Literal():
@@ -147,7 +181,8 @@ class _Writer:
                 own = (str(expr.type),)
             case Call():
                 own = (expr.name,)
-        return _form(type(expr).__name__, *own, *(self.expr(part) for part in children(expr)))
+        parts = (self.expr(part, slots=slots) for part in children(expr))
+        return _form(type(expr).__name__, *own, *parts)
 
 
 def _form(name: str, *parts: str) -> str:

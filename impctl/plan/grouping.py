@@ -100,7 +100,7 @@ def _contained_groups(
             )
         relations[key.attribute.id] = Relation.EQUAL
     for output in node.aggregates:
-        relation, cause = _relation(output.call, child.columns, wording)
+        relation, cause = relation_of(output.call, child.columns, wording)
         relations[output.attribute.id] = relation
         if cause:
             causes[output.attribute.id] = cause
@@ -108,7 +108,7 @@ def _contained_groups(
     return replace(base, status=Status.CONTAINED, columns=columns, causes=causes)
 
 
-def _relation(call: AggregateCall, columns: Columns, wording: Wording) -> tuple[Relation, str]:
+def relation_of(call: AggregateCall, columns: Columns, wording: Wording) -> tuple[Relation, str]:
     """How the aggregate over part of a group compares with it over all; and why if unknown."""
     if call.condition is not None:
         if not columns.are_equal(call.condition):

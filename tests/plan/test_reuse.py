@@ -1,0 +1,259 @@
+"""Whose sketch may serve whom: the published table, the counter-examples, texts that differ.
+
+Every refused case proves itself: the sketch of the captured query changes the asked answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import pytest
+
+from impctl.plan.facts import Fact, FactKind, FactSource
+from impctl.plan.fingerprint import fingerprint, template
+from impctl.plan.nodes import Query
+from impctl.plan.parse import parse_query
+from impctl.plan.reuse import ReuseVerdict, check_reuse
+from impctl.plan.rules import apply_rules
+from tests.plan.counterexamples import Example, Rows
+from tests.plan.trials import Boundaries, accurate_sketches, instances_of
+from tests.support.reference_plan import annotate, bag, evaluate
+
+POSITIVE = Fact("t", "v", FactKind.NONNEGATIVE, FactSource.STATISTICS)
+TABLE = {"t": ("g p v x", (("A", 1, 10, 5), ("B", 2, 3, 7)))}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A captured and an asked query over small tables, sketched on one column of `t#1`."""
+
+    name: str
+    tables: Mapping[str, tuple[str, Rows]]
+    captured: str
+    asked: str
+    column: str
+    boundaries: Boundaries
+    reason: str
+    facts: Sequence[Fact] = ()
+
+    def query(self, sql: str) -> Query:
+        example = Example(self.name, self.tables, sql, {})
+        query = parse_query(sql, example.catalog())
+        return Query(sql, apply_rules(query.root), query.nondeterministic)
+
+    def verdict(self) -> ReuseVerdict:
+        captured, asked = self.query(self.captured), self.query(self.asked)
+        return check_reuse(asked, captured, {"t#1": self.column}, self.facts)
+
+    def is_harmed(self) -> bool:
+        """Whether the captured sketch changes the asked answer."""
+        captured, asked = self.query(self.captured), self.query(self.asked)
+        tables = Example(self.name, self.tables, self.asked, {}).rows()
+        partitions = {"t#1": (self.column, self.boundaries)}
+        found = annotate(captured.root, tables)
+        sketches = accurate_sketches(found, captured.root, tables, partitions)
+        instances = instances_of(asked.root, tables, partitions, sketches)
+        return bag(evaluate(asked.root, tables, instances)) != bag(evaluate(asked.root, tables))
+
+    def __str__(self) -> str:
+        return self.name
+
+
+GROUPED = "SELECT g, count(*) AS n FROM t GROUP BY g HAVING count(*) >= {}"
+AVERAGE = "SELECT g, avg(v) AS a FROM t WHERE x < {} GROUP BY g HAVING avg(v) > 8"
+
+REFUSED = (
+    Case(
+        "CE-23 top-k over fewer rows",
+        {"t": ("id a v", ((1, 9, 100), (2, 9, 90), (3, 5, 80), (4, 5, 70)))},
+        "SELECT id FROM t WHERE a < 10 ORDER BY v DESC, id LIMIT 2",
+        "SELECT id FROM t WHERE a < 8 ORDER BY v DESC, id LIMIT 2",
+        "id",
+        (3,),
+        "other constants below LIMIT let other rows be among the first",
+    ),
+    Case(
+        "CE-24 average over fewer rows",
+        {"t": ("g x v", (("A", 1, 10), ("A", 9, 2), ("B", 1, 3), ("B", 9, 20)))},
+        AVERAGE.format(10),
+        AVERAGE.format(5),
+        "g",
+        ("B",),
+        "other constants below HAVING change the values that it compares in `avg(v) > 8`",
+    ),
+    Case(
+        "CE-25 lower threshold",
+        {"t": ("g", (("A",), ("A",), ("B",)))},
+        GROUPED.format(2),
+        GROUPED.format(1),
+        "g",
+        ("B",),
+        "HAVING does not imply what the sketch was captured for: `count(*) >= 2`, now it says"
+        " `count(*) >= 1`",
+    ),
+    Case(
+        "CE-26 the constant made the sum monotone",
+        {"t": ("g p v", (("A", 1, 10), ("A", 2, -8), ("B", 1, 5)))},
+        "SELECT g, sum(v) AS s FROM t WHERE v > 0 GROUP BY g HAVING sum(v) > 4",
+        "SELECT g, sum(v) AS s FROM t WHERE v > -100 GROUP BY g HAVING sum(v) > 4",
+        "p",
+        (2,),
+        "with these constants the sketch is not safe: HAVING compares `sum(v)`, which can be larger"
+        " or smaller over part of a group than over all of it, because nothing says that `v` is"
+        " never negative",
+    ),
+    Case(
+        "count at most, fewer rows",
+        {"t": ("g x", (("A", 1), ("A", 2), ("A", 9), ("B", 1)))},
+        "SELECT g FROM t WHERE x < 10 GROUP BY g HAVING count(*) <= 2",
+        "SELECT g FROM t WHERE x < 5 GROUP BY g HAVING count(*) <= 2",
+        "g",
+        ("B",),
+        "other constants below HAVING change the values that it compares in `count(*) <= 2`",
+    ),
+    Case(
+        "more rows than the LIMIT captured",
+        {"t": ("id v", ((1, 10), (2, 20), (3, 30)))},
+        "SELECT id FROM t ORDER BY v DESC LIMIT 1",
+        "SELECT id FROM t ORDER BY v DESC LIMIT 2",
+        "id",
+        (2, 3),
+        "LIMIT asks for 2 rows, the sketch holds 1",
+    ),
+    Case(
+        "sum of what the captured rows may make negative",
+        {"t": ("g p v", (("A", 1, 10), ("A", 2, -8), ("B", 1, 5)))},
+        "SELECT g, sum(v) AS s FROM t WHERE v > -100 GROUP BY g HAVING sum(v) > 4",
+        "SELECT g, sum(v) AS s FROM t WHERE v > 0 GROUP BY g HAVING sum(v) > 4",
+        "g",
+        ("B",),
+        "other constants below HAVING change the values that it compares in `sum(v) > 4`",
+    ),
+    Case(
+        "an arithmetic constant outside of conditions",
+        {"t": ("g v", (("A", 10), ("B", 3)))},
+        "SELECT g FROM t GROUP BY g HAVING sum(v * 2) > 10",
+        "SELECT g FROM t GROUP BY g HAVING sum(v * 5) > 10",
+        "g",
+        ("B",),
+        "outside of conditions everything must stay as it was: `v * 2`, now it says `v * 5`",
+    ),
+    Case(
+        "a right side that grows",
+        {"t": ("k", ((1,), (2,))), "u": ("k y", ((1, 1), (2, 5)))},
+        "SELECT k FROM t WHERE NOT EXISTS (SELECT 1 FROM u WHERE u.k = t.k AND u.y < 10)",
+        "SELECT k FROM t WHERE NOT EXISTS (SELECT 1 FROM u WHERE u.k = t.k AND u.y < 3)",
+        "k",
+        (2,),
+        "other constants change the side of the ANTI join that must not",
+    ),
+)
+
+
+@pytest.mark.parametrize("case", REFUSED, ids=str)
+def test_refused_with_its_reason(case: Case) -> None:
+    verdict = case.verdict()
+    assert not verdict.allowed
+    assert verdict.reason == case.reason
+
+
+@pytest.mark.parametrize("case", REFUSED, ids=str)
+def test_allowing_it_would_change_the_answer(case: Case) -> None:
+    assert case.is_harmed()
+
+
+RANGE = "SELECT g, count(*) AS n FROM t WHERE x >= {} AND x < {} GROUP BY g HAVING count(*) >= {}"
+IMPLIED = "its conditions imply those that the sketch was captured for"
+
+
+@pytest.mark.parametrize(
+    ("captured", "asked", "allowed"),
+    [
+        ((0, 100, 10), (0, 100, 15), True),
+        ((0, 100, 10), (20, 80, 10), True),
+        ((0, 100, 10), (20, 80, 9), False),
+        ((0, 100, 10), (0, 120, 10), False),
+        ((0, 100, 10), (-1, 100, 10), False),
+    ],
+)
+def test_the_published_table(
+    captured: tuple[int, ...], asked: tuple[int, ...], allowed: bool
+) -> None:
+    for column in ("g", "p"):
+        case = Case("table", TABLE, RANGE.format(*captured), RANGE.format(*asked), column, (2,), "")
+        assert case.verdict().allowed is allowed
+
+
+@pytest.mark.parametrize(
+    ("captured", "asked"),
+    [
+        ("GROUP BY g HAVING count(*) <= 10", "GROUP BY g HAVING count(*) <= 8"),
+        ("WHERE g < 'm' GROUP BY g HAVING avg(v) > 3",
+         "WHERE g < 'c' GROUP BY g HAVING avg(v) > 3"),
+        ("GROUP BY g ORDER BY count(*) DESC LIMIT 10", "GROUP BY g ORDER BY count(*) DESC LIMIT 5"),
+        ("GROUP BY g HAVING count(*) BETWEEN 10 AND 20",
+         "GROUP BY g HAVING count(*) BETWEEN 12 AND 18"),
+        ("WHERE x < 10 GROUP BY g HAVING max(v) > 5", "WHERE x < 8 GROUP BY g HAVING max(v) > 5"),
+        ("WHERE x IN (1, 2, 3) GROUP BY g HAVING sum(v) > 5",
+         "WHERE x IN (3) GROUP BY g HAVING sum(v) > 5.5"),
+        ("GROUP BY g HAVING max(v) > 5 OR count(*) > 3",
+         "GROUP BY g HAVING max(v) > 6 OR count(*) > 4"),
+    ],
+)  # fmt: skip
+def test_positive_controls(captured: str, asked: str) -> None:
+    texts = [f"SELECT g FROM t {tail}" for tail in (captured, asked)]
+    verdict = Case("control", TABLE, *texts, "g", ("B",), "", (POSITIVE,)).verdict()
+    assert verdict.allowed, verdict.reason
+    assert verdict.reason == IMPLIED
+
+
+def test_a_maximum_below_other_rows_keeps_its_whole_group() -> None:
+    """CE-15: a sketch of one witness row would lose the group; sketches hold the whole lineage."""
+    witness = Case(
+        "CE-15",
+        {"t": ("g x p a", ((1, 9, 1, 100), (1, 7, 2, 6)))},
+        "SELECT g, max(a) AS m FROM t WHERE x < 10 GROUP BY g HAVING max(a) > 5",
+        "SELECT g, max(a) AS m FROM t WHERE x < 8 GROUP BY g HAVING max(a) > 5",
+        "p",
+        (2,),
+        "",
+    )
+    assert witness.verdict().allowed
+    assert not witness.is_harmed()
+
+
+def test_a_query_with_another_text_is_the_same_query() -> None:
+    captured = "SELECT g AS h, count(*) AS n FROM t GROUP BY g HAVING count(*) > 1"
+    asked = "select u.g, COUNT( * ) m from t as u group by u.g having count(*) > 1"
+    verdict = Case("texts", TABLE, captured, asked, "p", (2,), "").verdict()
+    assert verdict.allowed
+    assert verdict.reason == "it was captured for the same query"
+    assert verdict.accesses == {"t#1": "t#1"}
+
+
+def test_accesses_are_matched_by_place() -> None:
+    captured = "WITH a AS (SELECT * FROM t) SELECT t.g FROM t JOIN a ON t.g = a.g WHERE t.x > 1"
+    asked = "SELECT b.g FROM t AS b JOIN t AS a ON b.g = a.g WHERE b.x > 2"
+    case = Case("accesses", TABLE, captured, asked, "g", ("B",), "")
+    verdict = case.verdict()
+    assert verdict.allowed, verdict.reason
+    here, there = (case.query(sql).root for sql in (captured, asked))
+    assert template(here) == template(there)
+    assert set(verdict.accesses) == {"t#1", "t#2"}
+
+
+def test_a_template_leaves_out_constants_of_conditions_and_limits_only() -> None:
+    def key(sql: str) -> str:
+        return template(Case("", TABLE, sql, sql, "g", (), "").query(sql).root)
+
+    base = key("SELECT g FROM t WHERE x IN (1, 2) GROUP BY g HAVING sum(v) > 5 LIMIT 3")
+    assert base == key("SELECT g FROM t WHERE x IN (4) GROUP BY g HAVING sum(v) > 5.5 LIMIT 9")
+    assert base != key("SELECT g FROM t WHERE x IN (1, 2) GROUP BY g HAVING sum(v) >= 5 LIMIT 3")
+    assert base != key("SELECT g FROM t WHERE p IN (1, 2) GROUP BY g HAVING sum(v) > 5 LIMIT 3")
+    assert base != key("SELECT g FROM t WHERE x IN (1, 2) GROUP BY g HAVING sum(v+1) > 5 LIMIT 3")
+    other = Case("", TABLE, "SELECT g FROM t WHERE x > 1", "SELECT g FROM t WHERE x > 2", "g", (),
+                 "")  # fmt: skip
+    plans = [other.query(sql).root for sql in (other.captured, other.asked)]
+    assert template(plans[0]) == template(plans[1])
+    assert fingerprint(plans[0]) != fingerprint(plans[1])

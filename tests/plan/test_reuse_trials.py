@@ -1,0 +1,98 @@
+"""Random templates, constants, tables and sketches: whatever may be reused must not lie.
+
+IMPCTL_FUZZ multiplies the number of trials. The mutations at the end break one rule each and must
+be found out, so that a passing run means something.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import count
+from typing import Any
+
+import pytest
+
+from impctl.plan import pairing, reuse
+from impctl.plan.direction import Relation
+from impctl.plan.nodes import TopK
+from impctl.plan.rules import apply_rules
+from impctl.plan.safety import check_safety
+from tests.plan.reuse_trials import ReuseTally, run_reuse_trial
+from tests.plan.trials import Violation
+
+TIMES = int(os.environ.get("IMPCTL_FUZZ", "1"))
+_FIRST_SEED = 9_000_000
+_ENOUGH = 12_000
+"""Trials within which a broken rule must show."""
+
+
+def test_a_reused_sketch_never_changes_the_answer() -> None:
+    tally = ReuseTally()
+    for seed in range(_FIRST_SEED, _FIRST_SEED + 2500 * TIMES):
+        run_reuse_trial(seed, tally)
+    assert tally.accepted_changed > tally.trials // 20
+    assert tally.failed < tally.trials // 100
+    assert any("LIMIT asks for" in reason for reason in tally.refusals)
+
+
+def test_a_reused_sketch_is_right_after_the_plan_rules_too() -> None:
+    tally = ReuseTally()
+    for seed in range(_FIRST_SEED, _FIRST_SEED + 1500 * TIMES):
+        run_reuse_trial(seed, tally, rewrite=apply_rules)
+    assert tally.accepted_changed > tally.trials // 25
+
+
+def _caught(monkeypatch: pytest.MonkeyPatch, target: object, name: str, broken: object) -> None:
+    monkeypatch.setattr(target, name, broken)
+    tally = ReuseTally()
+    for seed in count():
+        assert seed < _ENOUGH, f"{name} broken and not found in {tally.accepted_changed} positives"
+        try:
+            run_reuse_trial(seed, tally)
+        except Violation:
+            return
+
+
+def _loose_top(asked: TopK, captured: TopK, child: Any) -> object:
+    same = asked.count == captured.count
+    return (frozenset() if same else None), dict(child.columns.relations)
+
+
+def _equal(rule: Callable[..., Any]) -> Callable[..., Any]:
+    def broken(*arguments: Any) -> Any:
+        difference, relations = rule(*arguments)
+        return difference, dict.fromkeys(relations, Relation.EQUAL)
+
+    return broken
+
+
+def _unchanged(rule: Callable[..., Any]) -> Callable[..., Any]:
+    def broken(*arguments: Any) -> Any:
+        _, relations = rule(*arguments)
+        return frozenset(), relations
+
+    return broken
+
+
+MUTATIONS = {
+    "a top-k takes any rows": ("_top", _loose_top),
+    "an aggregate over fewer rows keeps its value": ("_aggregate", _equal(pairing._aggregate)),
+    "a grouping forgets what differs": ("_aggregate", _unchanged(pairing._aggregate)),
+    "conditions need not imply": ("find_gap", lambda *_: None),
+    "an outer or anti join may lose partners": ("_require_kept", lambda *_: None),
+}
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS)
+def test_a_broken_rule_is_found_out(mutation: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    name, broken = MUTATIONS[mutation]
+    _caught(monkeypatch, pairing, name, broken)
+
+
+def test_safety_must_be_judged_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    def always(*arguments: Any) -> object:
+        return replace(check_safety(*arguments), safe=True)
+
+    _caught(monkeypatch, reuse, "check_safety", always)
