@@ -5,6 +5,9 @@ Law: an alias here never carries behaviour. Out of scope: value types of SQL (se
 
 from __future__ import annotations
 
+from datetime import date, datetime
+from decimal import Decimal
+
 TableName = str
 """Name of a table as the workload file spells it."""
 
@@ -22,3 +25,6 @@ AttributeId = str
 
 AccessId = str
 """Identity of one occurrence of a table in a query (`sales#1`)."""
+
+ParameterValue = bool | int | float | Decimal | str | date | datetime
+"""A value for a named parameter of a query; its Python type is the type of the literal."""

@@ -50,7 +50,7 @@ def answer_table(
     from impctl.spark.run import run_sql
     from impctl.spark.snapshots import snapshot_frame
 
-    sql = prepared.spec.sql
+    sql = prepared.query.sql
     if pruned is not None:
         sql = rewrite_sql(prepared.query, pruned.filters)
     views = {

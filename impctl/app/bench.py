@@ -208,7 +208,8 @@ class _Measured:
 
     def _query_times(self) -> _QueryTimes:
         versions = self.maintainer.stored.versions
-        pruned = filters_of(self.scratch, self.prepared.scans, self.maintainer.stored)
+        stored = self.maintainer.stored
+        pruned = filters_of(self.scratch, self.prepared.scans, stored.sketches, stored.versions)
         plain = median_of(
             lambda: answer_table(self.scratch, self.prepared, versions),
             _RECAPTURES,

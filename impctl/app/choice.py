@@ -61,7 +61,7 @@ def choose(bench: Workbench, prepared: PreparedQuery) -> Chosen:
     except ImpctlError as error:
         if error.location is None:
             error.location = prepared.spec.location
-        raise
+        raise prepared.located(error) from error
     return Chosen(choice.sketched, choice.verdict, _entries(choice, prepared))
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from impctl.app.drift import depths
 from impctl.app.prepared import PreparedQuery
-from impctl.app.state_meta import StateMeta, circuit_id
+from impctl.app.state_meta import StateMeta, circuit_id, template_id
 from impctl.app.stored import commit_marks, definition
 from impctl.app.workbench import Workbench
 from impctl.maintain.session import MaintainedQuery
@@ -34,7 +34,13 @@ def commit_capture(
     marks = commit_marks(bench, versions)
     distant = [] if way.compiled is None else list(way.compiled.distant_sides)
     circuit = circuit_id(prepared.core)
-    meta = StateMeta(way=way.reason, circuit=circuit, marks=marks, distant=distant)
+    meta = StateMeta(
+        way=way.reason,
+        circuit=circuit,
+        template=template_id(prepared.core),
+        marks=marks,
+        distant=distant,
+    )
     runs: dict[str, list[tuple[int, object]]] = {}
     if state is not None:
         checkpoint = state.checkpoint()
@@ -50,7 +56,7 @@ def commit_capture(
     capture = NewCapture(
         query=prepared.spec.name,
         fingerprint=definition(bench, prepared.spec, prepared.tables),
-        sql=prepared.spec.sql,
+        sql=prepared.query.sql,
         mode=way.mode.value,
         pins=_pins(bench, prepared),
         sketches=sketches,

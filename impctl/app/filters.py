@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from impctl.aliases import AccessId, TableName
+from impctl.aliases import AccessId, TableName, TableVersion
 from impctl.app.workbench import Workbench
 from impctl.capture.literals import DIALECT, boundary
 from impctl.plan.nodes import Scan
 from impctl.sketch.intervals import Interval, RangeFilter, range_filter
 from impctl.sketch.partition import BoundaryValue
-from impctl.store.records import StoredQuery
+from impctl.store.records import StoredSketch
 from impctl.tables.prune import prune
 from impctl.tables.snapshot import DataFile
 
@@ -34,16 +34,20 @@ class Pruned:
         return sum(len(files) for files in self.files.values())
 
 
-def filters_of(bench: Workbench, scans: Sequence[Scan], stored: StoredQuery) -> Pruned:
-    """What the stored sketches say about each access, at the versions they stand for."""
+def filters_of(
+    bench: Workbench,
+    scans: Sequence[Scan],
+    sketches: Sequence[StoredSketch],
+    versions: Mapping[TableName, TableVersion],
+) -> Pruned:
+    """What the sketches say about each access, at the versions they stand for."""
     filters = {
-        sketch.access: range_filter(sketch.fragments, sketch.partition)
-        for sketch in stored.sketches
+        sketch.access: range_filter(sketch.fragments, sketch.partition) for sketch in sketches
     }
     files: dict[TableName, tuple[DataFile, ...]] = {}
     total = 0
     for table in dict.fromkeys(scan.table for scan in scans):
-        snapshot = bench.snapshot(table, stored.versions.get(table))
+        snapshot = bench.snapshot(table, versions.get(table))
         total += len(snapshot.files)
         kept: dict[str, DataFile] = {}
         for scan in scans:

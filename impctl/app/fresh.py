@@ -7,27 +7,37 @@ Out of scope: rewriting (`app.rewrite`), running (`app.query`).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+from impctl.aliases import TableName, TableVersion
 from impctl.app.maintain import maintain
 from impctl.app.prepared import PreparedQuery, prepare
 from impctl.app.restored import restored_verdict
-from impctl.app.results import MaintainResult
+from impctl.app.results import MaintainResult, ReuseEntry
 from impctl.app.stored import check_definition, is_current, moved_meanwhile, stored_query
 from impctl.app.workbench import Workbench
 from impctl.errors import UsageError
 from impctl.plan.nodes import Query
-from impctl.store.records import StoredQuery
+from impctl.store.records import Assumption, StoredSketch
 
 
 @dataclass(frozen=True, slots=True)
 class Fresh:
-    """A current sketch, its query, and what bringing it up to date took."""
+    """A query with its current sketches, and what bringing them up to date took.
+
+    `sketches` are by the query's own accesses, none where no sketch serves; `action` and `reason`
+    say how they were maintained first. `reuse` is set where they may be those of another query.
+    """
 
     prepared: PreparedQuery
-    stored: StoredQuery
-    maintained: MaintainResult
-    warnings: tuple[str, ...]
+    sketches: tuple[StoredSketch, ...]
+    versions: Mapping[TableName, TableVersion]
+    assumptions: tuple[Assumption, ...] = ()
+    action: str = "none"
+    reason: str = ""
+    warnings: tuple[str, ...] = ()
+    reuse: ReuseEntry | None = None
 
     @property
     def query(self) -> Query:
@@ -36,7 +46,7 @@ class Fresh:
 
 def fresh(bench: Workbench, query: str | None) -> Fresh:
     """The query named (or the only one of the file) with its sketch at the pinned versions."""
-    name = query if query is not None else _only(bench)
+    name = query if query is not None else only_query(bench)
     outcome = maintain(bench, [name])
     if outcome.failures:
         raise outcome.failures[0].error
@@ -49,10 +59,19 @@ def fresh(bench: Workbench, query: str | None) -> Fresh:
     restored_verdict(bench, prepared, stored)
     first = outcome.results[0]
     assert isinstance(first, MaintainResult)
-    return Fresh(prepared, stored, first, outcome.warnings)
+    return Fresh(
+        prepared,
+        stored.sketches,
+        stored.versions,
+        stored.assumptions,
+        first.action,
+        first.reason,
+        outcome.warnings,
+    )
 
 
-def _only(bench: Workbench) -> str:
+def only_query(bench: Workbench) -> str:
+    """The one query of the file; UsageError where it has several."""
     names = tuple(bench.workload.queries)
     if len(names) != 1:
         raise UsageError(

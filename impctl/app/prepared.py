@@ -1,6 +1,7 @@
 """A query read and planned: what every use case but the fastest path starts from.
 
-Law: a SQL error is reported at its place in the workload file.
+Law: a SQL error is reported at its place in the workload file. The plan has the parameters' values
+in it; `query.sql` is the text with them, which Spark runs.
 Out of scope: choosing a sketch (`app.choice`).
 """
 
@@ -13,11 +14,12 @@ from impctl.aliases import AccessId, TableName
 from impctl.app.isolated import located
 from impctl.app.workbench import Workbench
 from impctl.data.schema import Schema
-from impctl.errors import ImpctlError, Location
+from impctl.errors import ImpctlError, Location, UsageError
 from impctl.expr.nodes import Span
-from impctl.plan.nodes import Plan, Project, Query, Scan, scans_of
+from impctl.plan.nodes import Plan, Query, Scan, scans_of
+from impctl.plan.parameters import BoundSql, bind
 from impctl.plan.parse import parse_query
-from impctl.plan.rules import apply_rules
+from impctl.plan.rules import apply_rules, core_of
 from impctl.workload.models import QuerySpec
 from impctl.workload.sql_location import sql_location
 
@@ -31,6 +33,7 @@ class PreparedQuery:
     """
 
     spec: QuerySpec
+    bound: BoundSql
     query: Query
     root: Plan
     core: Plan
@@ -56,7 +59,13 @@ class PreparedQuery:
 
     def place(self, span: Span | None) -> Location | None:
         """Where a part of the SQL text stands in the workload file."""
-        return None if span is None else sql_location(self.spec, span.line, span.column)
+        if span is None:
+            return None
+        return sql_location(self.spec, *self.bound.written_at(span.line, span.column))
+
+    def located(self, error: ImpctlError) -> ImpctlError:
+        """The error with its place in the SQL text turned into one in the workload file."""
+        return _placed(error, self.spec, self.bound)
 
 
 class _Catalog(Mapping[TableName, Schema]):
@@ -79,9 +88,21 @@ class _Catalog(Mapping[TableName, Schema]):
 
 def prepare(bench: Workbench, spec: QuerySpec) -> PreparedQuery:
     """Parse and plan a query; QueryError names the place in the workload file."""
+    bound = BoundSql(spec.sql)
     try:
-        query = parse_query(spec.sql, _Catalog(bench), name=spec.name)
-        core = apply_rules(Project(query.root, ()))
-        return PreparedQuery(spec, query, apply_rules(query.root), core)
+        bound = bind(spec.sql, spec.params, name=spec.name)
+        query = parse_query(bound.sql, _Catalog(bench), name=spec.name)
+        return PreparedQuery(spec, bound, query, apply_rules(query.root), core_of(query.root))
     except ImpctlError as error:
-        raise located(error, spec) from error
+        raise _placed(error, spec, bound) from error
+
+
+def _placed(error: ImpctlError, spec: QuerySpec, bound: BoundSql) -> ImpctlError:
+    """The error at its place in the workload file."""
+    place = error.location
+    if place is not None and place.file == f"query `{spec.name}`":
+        line, column = bound.written_at(place.line, place.column)
+        error.location = Location(place.file, line, column)
+    if place is None and isinstance(error, UsageError):
+        error.location = spec.location
+    return located(error, spec)

@@ -7,33 +7,40 @@ Out of scope: proving that (`app.verify`).
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 
 from impctl.app.answers import answer
+from impctl.app.asked import asked
 from impctl.app.filters import filters_of
-from impctl.app.fresh import fresh
 from impctl.app.results import Outcome, QueryResult
 from impctl.app.workbench import Workbench
 
 
-def query(bench: Workbench, query: str | None) -> Outcome:
-    """The answer of one query, its sketch maintained first where it is stale."""
-    found = fresh(bench, query)
-    pruned = filters_of(bench, found.prepared.scans, found.stored)
+def query(
+    bench: Workbench, query: str | None, params: Sequence[str] = (), sql: str | None = None
+) -> Outcome:
+    """The answer of one query, its sketch maintained first where it is stale.
+
+    With `params` (each NAME=VALUE) or another text the sketch may be that of another query.
+    """
+    found = asked(bench, query, params, sql)
+    pruned = filters_of(bench, found.prepared.scans, found.sketches, found.versions)
     bench.spark()
     bench.reporter.step(f"running {found.prepared.spec.name}")
     started = time.perf_counter()
-    got = answer(bench, found.prepared, found.stored.versions, pruned)
+    got = answer(bench, found.prepared, found.versions, pruned)
     elapsed = (time.perf_counter() - started) * 1000
     result = QueryResult(
         found.prepared.spec.name,
         got.columns,
         got.rows,
         len(got.rows),
-        found.stored.versions,
+        found.versions,
         pruned.files_kept,
         pruned.files_total,
         elapsed,
-        found.maintained.action,
-        found.maintained.reason,
+        found.action,
+        found.reason,
+        found.reuse,
     )
     return Outcome((result,), found.warnings)

@@ -147,10 +147,35 @@ class MaintainResult:
 
 
 @dataclass(frozen=True, slots=True)
+class ReuseCandidate:
+    """A stored sketch looked at for other constants: allowed or not, chosen or not, and why.
+
+    `rows` are those of the files it leaves to read, where the tables' logs tell.
+    """
+
+    query: str
+    allowed: bool
+    chosen: bool
+    reason: str
+    sketches: tuple[SketchEntry, ...] = ()
+    rows: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ReuseEntry:
+    """Which query's sketch was used for another query, and why; `query` None is none."""
+
+    query: str | None
+    reason: str
+    candidates: tuple[ReuseCandidate, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class RewriteResult:
     """The query with its range predicates; `intervals` are those predicates, one text each.
 
-    `action` is how the sketch was maintained first.
+    `action` is how the sketch was maintained first; `reuse` is set where the query was asked with
+    constants of its own.
     """
 
     query: str
@@ -162,11 +187,12 @@ class RewriteResult:
     intervals: tuple[str, ...]
     action: str = "none"
     reason: str = ""
+    reuse: ReuseEntry | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class QueryResult:
-    """The answer; `action` is how the sketch was maintained first."""
+    """The answer; `action` and `reuse` are as for `rewrite`."""
 
     query: str
     columns: tuple[str, ...]
@@ -178,6 +204,7 @@ class QueryResult:
     elapsed_ms: float
     action: str = "none"
     reason: str = ""
+    reuse: ReuseEntry | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,29 +7,34 @@ Out of scope: running the text (`app.query`).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from impctl.app.asked import asked
 from impctl.app.filters import filters_of, interval_texts
-from impctl.app.fresh import fresh
 from impctl.app.results import Outcome, RewriteResult
 from impctl.app.status import sketch_entry
 from impctl.app.workbench import Workbench
 from impctl.capture.use import rewrite_sql
 
 
-def rewrite(bench: Workbench, query: str | None) -> Outcome:
-    """The rewritten SQL of one query."""
-    found = fresh(bench, query)
-    pruned = filters_of(bench, found.prepared.scans, found.stored)
+def rewrite(
+    bench: Workbench, query: str | None, params: Sequence[str] = (), sql: str | None = None
+) -> Outcome:
+    """The rewritten SQL of one query; `params` and `sql` as for `app.query`."""
+    found = asked(bench, query, params, sql)
+    pruned = filters_of(bench, found.prepared.scans, found.sketches, found.versions)
     sql = rewrite_sql(found.query, pruned.filters)
     texts = [text for one in pruned.filters.values() for text in interval_texts(one)]
     result = RewriteResult(
         found.prepared.spec.name,
         sql,
-        tuple(sketch_entry(sketch) for sketch in found.stored.sketches),
-        found.stored.versions,
+        tuple(sketch_entry(sketch) for sketch in found.sketches),
+        found.versions,
         pruned.files_kept,
         pruned.files_total,
         tuple(texts),
-        found.maintained.action,
-        found.maintained.reason,
+        found.action,
+        found.reason,
+        found.reuse,
     )
     return Outcome((result,), found.warnings)

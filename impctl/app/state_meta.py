@@ -13,9 +13,10 @@ from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, NonNegativeInt, ValidationError
 
+from impctl import __version__
 from impctl.app.drift import RangeDepth
 from impctl.errors import StateCorruptError
-from impctl.plan.fingerprint import fingerprint
+from impctl.plan.fingerprint import fingerprint, template
 from impctl.plan.nodes import Plan
 
 ENGINE_FORMAT = 3
@@ -27,19 +28,26 @@ def circuit_id(core: Plan) -> str:
     return f"{ENGINE_FORMAT}:{fingerprint(core)}"
 
 
+def template_id(root: Plan) -> str:
+    """Names the template of a plan, as this release of impctl reads and rewrites queries."""
+    return f"{__version__}:{template(root)}"
+
+
 class StateMeta(BaseModel):
     """`way` is why the query is maintained as it is; `counters` number an aggregate's groups.
 
-    `circuit` tells which circuit the state belongs to, `marks` which commit of each table it stands
-    at. `unsure` counts groups kept because a sum of doubles was too close to call: where slack may
-    come from. `distant` names the sides of joins whose rows the state does not hold. `depths` tell
-    how evenly the ranges are filled, where that is counted.
+    `circuit` tells which circuit the state belongs to, `template` which queries may ask for the
+    sketch with other constants (empty in older sketches), `marks` which commit of each table it
+    stands at. `unsure` counts groups kept because a sum of doubles was too close to call: where
+    slack may come from. `distant` names the sides of joins whose rows the state does not hold.
+    `depths` tell how evenly the ranges are filled, where that is counted.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     way: str
     circuit: str
+    template: str = ""
     marks: dict[str, str] = {}
     counters: dict[str, NonNegativeInt] = {}
     unsure: NonNegativeInt = 0

@@ -1,8 +1,8 @@
 """How a stored sketch stands to the workload file and its tables: the same, current, or neither.
 
 Law: told from content hashes, versions and table identities alone, without reading SQL, so that a
-run with nothing to do ends at once. `definition` changes whenever the query, the sketch asked for,
-its candidate partitions or the tables' paths change.
+run with nothing to do ends at once. `definition` changes whenever the query, its parameters,
+the sketch asked for, its candidate partitions or the tables' paths change.
 Out of scope: what to do about it (`app.maintain`).
 """
 
@@ -69,7 +69,8 @@ def definition(bench: Workbench, spec: QuerySpec, tables: Sequence[TableName]) -
         for name, value in bench.spark_spec.conf.items()
         if name.startswith("spark.sql.") and name not in _TUNING
     )
-    text = repr((spec.sql, sketch, partitions, paths, settings))
+    params = sorted((name, type(value).__name__, str(value)) for name, value in spec.params.items())
+    text = repr((spec.sql, sketch, partitions, paths, settings, *((params,) if params else ())))
     if spec.join is not JoinStrategy.AUTO:
         text += spec.join
     return hashlib.sha256(text.encode()).hexdigest()

@@ -77,7 +77,7 @@ def _verified(bench: Workbench, spec: QuerySpec, results: bool) -> list[VerifyRe
 
 def _results_equal(bench: Workbench, prepared: PreparedQuery, stored: StoredQuery) -> bool:
     bench.reporter.step(f"running {prepared.spec.name} with and without its sketch")
-    pruned = filters_of(bench, prepared.scans, stored)
+    pruned = filters_of(bench, prepared.scans, stored.sketches, stored.versions)
     with_sketch = answer(bench, prepared, stored.versions, pruned)
     without = answer(bench, prepared, stored.versions)
     return same_rows(with_sketch.rows, without.rows)

@@ -30,6 +30,25 @@ OneQuery = Annotated[
     ),
 ]
 
+Params = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--param",
+        metavar="NAME=VALUE",
+        help="Another value for a named parameter of the query; repeat for more.",
+    ),
+]
+
+SqlGiven = Annotated[
+    str | None,
+    typer.Option(
+        "--sql",
+        metavar="TEXT",
+        show_default=False,
+        help="A query over the workload's tables, instead of one of the file.",
+    ),
+]
+
 StoreFolder = Annotated[
     Path | None,
     typer.Option(

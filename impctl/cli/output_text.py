@@ -19,6 +19,7 @@ from impctl.app.results import (
     GenerateResult,
     MaintainResult,
     QueryResult,
+    ReuseEntry,
     RewriteResult,
     StatusResult,
     VerifyResult,
@@ -147,11 +148,26 @@ class TextOutput:
         self._maintained_first(result)
 
     def _maintained_first(self, result: QueryResult | RewriteResult) -> None:
-        """What became of the sketch before it was used."""
+        """Whose sketch was used and what became of it before."""
+        if result.reuse is not None:
+            self._reuse(result.reuse)
+            if result.reuse.query is None:
+                return
         if result.action == "none":
             self._note("  sketch was up to date")
         else:
             self._note(f"  sketch maintained first ({result.action}): {result.reason}")
+
+    def _reuse(self, reuse: ReuseEntry) -> None:
+        """The sketch that serves a query with constants of its own, and those that do not."""
+        if reuse.query is None:
+            self._note(f"  no sketch: {reuse.reason}")
+        for entry in reuse.candidates:
+            which = sketches_text(entry.sketches) if entry.sketches else ""
+            if entry.chosen:
+                self._note(f"  sketch of `{entry.query}` ({which}): {entry.reason}")
+            else:
+                self._note(f"  not that of `{entry.query}`: {entry.reason}")
 
     def status(self, result: StatusResult) -> None:
         """Current, stale or not captured; the sketch; what was done last."""

@@ -4,7 +4,7 @@ Law: equal for two texts that read as the same plan, whatever their blanks, lett
 keywords, aliases, column names of the result, or places; different when tables, columns, types,
 constants or operators differ. Columns are numbered in the order the plan makes them. A template's
 hash leaves out the constants of conditions and the counts of LIMIT, and nothing else, so that it is
-equal for the instances of one parametrised query.
+equal for the instances of one parametrised query, in whatever order their conditions stand.
 Out of scope: plans that are equivalent but built differently; they may differ. Which instance may
 use the sketch of another (`plan.reuse`).
 """
@@ -17,6 +17,7 @@ from typing import assert_never
 
 from impctl.aliases import AttributeId
 from impctl.expr.nodes import (
+    And,
     Arithmetic,
     Call,
     Cast,
@@ -27,6 +28,7 @@ from impctl.expr.nodes import (
     Like,
     Literal,
     Mean,
+    Or,
     children,
 )
 from impctl.plan.nodes import (
@@ -181,7 +183,10 @@ class _Writer:
                 own = (str(expr.type),)
             case Call():
                 own = (expr.name,)
-        parts = (self.expr(part, slots=slots) for part in children(expr))
+        parts = [self.expr(part, slots=slots) for part in children(expr)]
+        if slots and isinstance(expr, And | Or):
+            # Whether one implies another does not depend on the order of their parts.
+            parts.sort()
         return _form(type(expr).__name__, *own, *parts)
 
 

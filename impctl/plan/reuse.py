@@ -5,13 +5,14 @@ windows added): `allowed` means that over any one database the provenance of the
 in that of the captured one, barriers included, and that sketches of these attributes are safe for
 the asked query itself; so its answer over the sketch is its answer over the tables. Safety is
 judged anew, because constants decide it (`WHERE v > 0` makes a sum monotone). Unsure is no.
+What a query only puts out decides nothing about its provenance: the cores are compared.
 Out of scope: whether the sketch is current, which of several to take (`app.reuse`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from impctl.aliases import AccessId, ColumnName
 from impctl.expr.nodes import Span
@@ -20,6 +21,7 @@ from impctl.plan.facts import Fact
 from impctl.plan.fingerprint import fingerprint
 from impctl.plan.nodes import Query
 from impctl.plan.pairing import find_mismatch
+from impctl.plan.rules import core_of
 from impctl.plan.safety import check_safety
 
 
@@ -46,10 +48,11 @@ def check_reuse(
 
     `facts` must be true of the very versions that the sketch stands for and the query reads.
     """
-    plan = aligned(asked.root, captured.root)
+    core, model = core_of(asked.root), core_of(captured.root)
+    plan = aligned(core, model)
     if plan is None:
         return ReuseVerdict(False, "the queries differ in more than constants of conditions")
-    accesses = {there: here for here, there in accesses_between(asked.root, captured.root).items()}
+    accesses = {there: here for here, there in accesses_between(core, model).items()}
     own = {accesses[access]: column for access, column in sketched.items()}
     safety = check_safety(asked, own, facts)
     if not safety.safe:
@@ -59,11 +62,15 @@ def check_reuse(
     if not before.safe:
         reason = f"the sketch is no longer safe for the query it was captured for: {before.reason}"
         return ReuseVerdict(False, reason)
-    if fingerprint(plan) == fingerprint(captured.root):
-        return ReuseVerdict(True, "it was captured for the same query", None, accesses)
-    if not set(safety.barrier_positions) <= set(before.barrier_positions):
+    if fingerprint(plan) == fingerprint(model):
+        return ReuseVerdict(True, "it was captured for the same conditions", None, accesses)
+    here, there = (
+        check_safety(replace(query, root=root), sketches, facts).barrier_positions
+        for query, root, sketches in ((asked, core, own), (captured, model, sketched))
+    )
+    if not set(here) <= set(there):
         return ReuseVerdict(False, "the sketch lacks the rows that a LIMIT of the query looks at")
-    found = find_mismatch(plan, captured.root, facts)
+    found = find_mismatch(plan, model, facts)
     if found is not None:
         return ReuseVerdict(False, found.text(asked.sql, captured.sql), found.asked)
     reason = "its conditions imply those that the sketch was captured for"

@@ -9,7 +9,7 @@ Out of scope: reading a file (`workload.load`).
 from __future__ import annotations
 
 from impctl.workload.models import JoinStrategy, MaintainMode, Policy
-from impctl.workload.names import NAME_PATTERN, TABLE_PATTERN
+from impctl.workload.names import NAME_PATTERN, PARAMETER_PATTERN, TABLE_PATTERN
 from impctl.workload.partitions import MAX_BOUNDARIES, MAX_FRAGMENTS
 
 SCHEMA_ID = "urn:impctl:workload:1"
@@ -97,6 +97,13 @@ def _queries() -> JsonSchema:
         "A query that impctl keeps sketches for.",
         {
             "sql": _text("The query in Spark SQL."),
+            "params": {
+                "description": "Values of the named parameters (`:name`) in the SQL; a sketch is "
+                "captured for them, and `--param NAME=VALUE` asks for others of the same type.",
+                "type": "object",
+                "propertyNames": {"pattern": f"^{PARAMETER_PATTERN}$"},
+                "additionalProperties": {"type": ["string", "number", "boolean"]},
+            },
             "sketch": {
                 "description": "The column to sketch, per table; must be safe for the query.",
                 "type": "object",

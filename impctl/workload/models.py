@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import date, datetime
 from enum import StrEnum
 
-from impctl.aliases import ColumnName, QueryName, TableName
+from impctl.aliases import ColumnName, ParameterValue, QueryName, TableName
 from impctl.errors import Location
 
 CellValue = int | float | str | bool | date | datetime | None
@@ -98,7 +98,10 @@ class SqlOrigin:
 
 @dataclass(frozen=True, slots=True)
 class QuerySpec:
-    """One query; `sketch` names the attribute wanted per table and is empty when impctl chooses."""
+    """One query; `sketch` names the attribute wanted per table and is empty when impctl chooses.
+
+    `params` are the values of the named parameters in `sql`, for which sketches are captured.
+    """
 
     name: QueryName
     sql: str
@@ -108,6 +111,7 @@ class QuerySpec:
     join: JoinStrategy
     location: Location
     sql_origin: SqlOrigin = field(repr=False)
+    params: Mapping[str, ParameterValue] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """Names in the workload file: what may be one, and which tables are declared.
 
 Law: names of queries and updates serve on a command line and in file names as they are; names of
-tables are plain SQL identifiers.
+tables and parameters are plain SQL identifiers.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from impctl.workload.reading import Reading, suggestion, written_at
 NAME_PATTERN = "[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}"
 TABLE_PATTERN = "[A-Za-z_][A-Za-z0-9_]{0,127}"
 
+PARAMETER_PATTERN = "[A-Za-z_][A-Za-z0-9_]{0,127}"
+
 Declared = Collection[str] | None
 """Names of the tables of the file; None where `tables` itself is missing or broken."""
 
@@ -28,6 +30,11 @@ def is_name(name: str) -> bool:
 def is_table_name(name: str) -> bool:
     """Whether a table may be called so."""
     return re.fullmatch(TABLE_PATTERN, name) is not None
+
+
+def is_parameter_name(name: str) -> bool:
+    """Whether a named parameter may be called so."""
+    return re.fullmatch(PARAMETER_PATTERN, name) is not None
 
 
 def refuse_name(node: Node, name: str, what: str, reading: Reading) -> None:

@@ -1,17 +1,28 @@
 """The section `queries` of the workload file.
 
-Law: the SQL text is taken as it stands, with its place; only `plan` reads it.
+Law: the SQL text is taken as it stands, with its place; only `plan` reads it. A parameter's value
+has the type that YAML gives it; a number with a point and no exponent is an exact decimal, as it
+is in SQL.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from decimal import Decimal
 
 from yaml.nodes import Node, ScalarNode
 
+from impctl.aliases import ParameterValue
 from impctl.workload.models import JoinStrategy, MaintainMode, Policy, QuerySpec
-from impctl.workload.names import Declared, is_declared, is_name, refuse_name
-from impctl.workload.reading import Entry, Reading, inside
+from impctl.workload.names import (
+    Declared,
+    is_declared,
+    is_name,
+    is_parameter_name,
+    refuse_name,
+)
+from impctl.workload.reading import Cell, Entry, Reading, inside, written_at
 from impctl.workload.sql_location import origin_of
 
 
@@ -34,9 +45,11 @@ def read_queries(node: Node | None, tables: Declared, reading: Reading) -> dict[
 
 def _read_query(name: str, entry: Entry, tables: Declared, reading: Reading) -> QuerySpec | None:
     path = inside("`queries`", name)
-    fields = reading.record(entry.value, path, ("sql",), ("sketch", "policy", "maintain", "join"))
+    known = ("params", "sketch", "policy", "maintain", "join")
+    fields = reading.record(entry.value, path, ("sql",), known)
     if fields is None:
         return None
+    params = _read_params(fields.get("params"), inside(path, "params"), reading)
     sketch = _read_sketch(fields.get("sketch"), inside(path, "sketch"), tables, reading)
     policy = reading.choice(fields.get("policy"), inside(path, "policy"), list(Policy))
     maintain = reading.choice(fields.get("maintain"), inside(path, "maintain"), list(MaintainMode))
@@ -54,7 +67,37 @@ def _read_query(name: str, entry: Entry, tables: Declared, reading: Reading) -> 
         join=JoinStrategy.AUTO if join is None else JoinStrategy(join),
         location=reading.at(entry.key),
         sql_origin=origin_of(node, sql, reading.lines),
+        params=params,
     )
+
+
+def _read_params(node: Node | None, path: str, reading: Reading) -> Mapping[str, ParameterValue]:
+    params: dict[str, ParameterValue] = {}
+    for name, entry in (reading.entries(node, path) or {}).items():
+        if not is_parameter_name(name):
+            hint = "use letters, digits and `_`, and no digit first"
+            reading.report(
+                entry.key, f"{written_at(entry.key, name)} cannot name a parameter", hint
+            )
+        where = inside(path, name)
+        cell = reading.cell(entry.value, where, "a single value")
+        value = None if cell is None else _parameter_value(cell)
+        if cell is not None and value is None:
+            hint = "write a number, text, a date, a timestamp, or true or false"
+            reading.report(entry.value, f"{where} has no value to put into the SQL", hint)
+        if value is not None:
+            params[name] = value
+    return params
+
+
+def _parameter_value(cell: Cell) -> ParameterValue | None:
+    """The value of a parameter; None for NULL, NaN and infinity, which no literal stands for."""
+    if not isinstance(cell.value, float):
+        return cell.value
+    if not math.isfinite(cell.value):
+        return None
+    has_exponent = "e" in cell.written.lower()
+    return cell.value if has_exponent else Decimal(cell.written)
 
 
 def _read_sketch(

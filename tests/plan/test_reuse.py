@@ -228,7 +228,7 @@ def test_a_query_with_another_text_is_the_same_query() -> None:
     asked = "select u.g, COUNT( * ) m from t as u group by u.g having count(*) > 1"
     verdict = Case("texts", TABLE, captured, asked, "p", (2,), "").verdict()
     assert verdict.allowed
-    assert verdict.reason == "it was captured for the same query"
+    assert verdict.reason == "it was captured for the same conditions"
     assert verdict.accesses == {"t#1": "t#1"}
 
 

@@ -9,9 +9,11 @@ from impctl.cli.options import (
     AsJson,
     LockTimeout,
     OneQuery,
+    Params,
     PolicyName,
     Quiet,
     SparkProfile,
+    SqlGiven,
     StoreFolder,
     Verbose,
     WorkloadFile,
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
 def rewrite(
     workload: WorkloadFile,
     names: OneQuery = None,
+    param: Params = None,
+    sql: SqlGiven = None,
     store: StoreFolder = None,
     policy: PolicyName = None,
     lock_timeout: LockTimeout = None,
@@ -36,7 +40,8 @@ def rewrite(
 ) -> Job:
     """Print the query with its sketch as range predicates.
 
-    The sketch is maintained first where its tables have new versions.
+    The sketch is maintained first where its tables have new versions. With --param or --sql it may
+    be the sketch of another query that differs in constants; the smallest one allowed is taken.
 
     Example: impctl rewrite workloads/running-example.yaml --query q_top > q_top.sql
     """
@@ -45,7 +50,7 @@ def rewrite(
     def use_case(bench: Workbench) -> Outcome:
         from impctl.app.rewrite import rewrite
 
-        return rewrite(bench, name)
+        return rewrite(bench, name, tuple(param or ()), sql)
 
     settings = settings_of(
         workload,

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from impctl.plan.nodes import Plan
+from impctl.plan.nodes import Plan, Project
 from impctl.plan.rules.prune_columns import prune_columns
 from impctl.plan.rules.push_selections import push_selections
 from impctl.plan.rules.split_averages import split_averages
@@ -20,6 +20,11 @@ RULES: tuple[Callable[[Plan], Plan], ...] = (push_selections, prune_columns, spl
 
 _ROUNDS = 8
 """More than any plan has needed; a bound, so that two rules can never chase each other."""
+
+
+def core_of(root: Plan) -> Plan:
+    """The same rows without their columns, after the rules: all that a sketch depends on."""
+    return apply_rules(Project(root, ()))
 
 
 def apply_rules(root: Plan) -> Plan:

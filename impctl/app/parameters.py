@@ -1,0 +1,126 @@
+"""`--param NAME=VALUE`: other values for the parameters of a query.
+
+Law: a value takes the type of the one in the workload file, or the run ends with exit code 2; it
+is never guessed and never becomes anything but a value of that type.
+Out of scope: putting values into SQL (`plan.parameters`).
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import date, datetime
+from decimal import Decimal
+from difflib import get_close_matches
+
+from impctl.aliases import ParameterValue
+from impctl.errors import UsageError
+from impctl.workload.models import QuerySpec
+
+_INTEGER = re.compile(r"[-+]?[0-9]{1,19}")
+_DECIMAL = re.compile(r"[-+]?([0-9]{1,38}(\.[0-9]{0,38})?|\.[0-9]{1,38})")
+_DOUBLE = re.compile(r"[-+]?([0-9]{1,38}(\.[0-9]{0,38})?|\.[0-9]{1,38})([eE][-+]?[0-9]{1,3})?")
+_DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
+_TIMESTAMP = re.compile(
+    r"[0-9]{4}-[0-9]{2}-[0-9]{2}[ T][0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,6})?"
+    r"(Z|[-+][0-9]{2}:[0-9]{2})?"
+)
+
+
+def with_parameters(spec: QuerySpec, given: Sequence[str]) -> QuerySpec:
+    """The query with the values given as NAME=VALUE in place of its own."""
+    changed: dict[str, ParameterValue] = {}
+    for text in given:
+        name, equals, written = text.partition("=")
+        if not equals:
+            raise UsageError(
+                f"`--param {text}` has no value",
+                hint="write `--param NAME=VALUE`",
+                code="parameter_syntax",
+            )
+        if name in changed:
+            raise UsageError(
+                f"Parameter `{name}` is given twice", hint="give it once", code="parameter_syntax"
+            )
+        if name not in spec.params:
+            raise _unknown(spec, name)
+        changed[name] = _typed(spec, name, written)
+    return replace(spec, params={**spec.params, **changed})
+
+
+def _unknown(spec: QuerySpec, name: str) -> UsageError:
+    close = get_close_matches(name, spec.params, n=1)
+    listed = ", ".join(f"`{other}`" for other in spec.params)
+    hint = f"it has: {listed}" if listed else "add `params` to the query, with a value for each"
+    return UsageError(
+        f"Query `{spec.name}` has no parameter `{name}`",
+        hint=f"did you mean `{close[0]}`?" if close else hint,
+        code="parameter_unknown",
+        location=spec.location,
+    )
+
+
+def _typed(spec: QuerySpec, name: str, written: str) -> ParameterValue:
+    like = spec.params[name]
+    found = parsed(written, like)
+    if found is None:
+        raise UsageError(
+            f"Parameter `{name}` of query `{spec.name}` takes {_kind_of(like)}, not: {written}",
+            hint=f"its value in the workload file, which fixes its type, is {like}",
+            code="parameter_type",
+            location=spec.location,
+        )
+    return found
+
+
+def parsed(written: str, like: ParameterValue) -> ParameterValue | None:
+    """The text as a value of the type of `like`; None where it is none."""
+    try:
+        return _parsed(written, like)
+    except ValueError:
+        # Of the right form, but not in the calendar.
+        return None
+
+
+def _parsed(written: str, like: ParameterValue) -> ParameterValue | None:
+    match like:
+        case bool():
+            return {"true": True, "false": False}.get(written.lower())
+        case int():
+            value = int(written) if _INTEGER.fullmatch(written) else None
+            return value if value is not None and -(2**63) <= value < 2**63 else None
+        case Decimal():
+            number = Decimal(written) if _DECIMAL.fullmatch(written) else None
+            fits = number is not None and len(number.as_tuple().digits) <= 38
+            return number if fits else None
+        case float():
+            approximate = float(written) if _DOUBLE.fullmatch(written) else math.inf
+            return approximate if math.isfinite(approximate) else None
+        case str():
+            return written
+        case datetime():
+            if _TIMESTAMP.fullmatch(written) is None:
+                return None
+            return datetime.fromisoformat(written)
+        case date():
+            return date.fromisoformat(written) if _DATE.fullmatch(written) else None
+
+
+def _kind_of(like: ParameterValue) -> str:
+    match like:
+        case bool():
+            return "true or false"
+        case int():
+            return "a whole number of 64 bits"
+        case Decimal():
+            return "a decimal number of up to 38 digits"
+        case float():
+            return "a number"
+        case str():
+            return "text"
+        case datetime():
+            return "a timestamp such as 2024-01-31 12:00:00"
+        case date():
+            return "a date such as 2024-01-31"
