@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from impctl.app.results import Failure, Outcome, SketchEntry
+from impctl.app.results import Failure, Outcome, ReuseCandidate, ReuseEntry, SketchEntry
 from impctl.errors import Location, Problem, QueryError, WorkloadError
 from tests.cli.examples import EXAMPLES
 
@@ -83,6 +83,30 @@ def test_rewrite_prints_sql_alone_on_stdout(fake, impctl) -> None:
     assert ran.stderr == (
         "q_top: sales.price 2 of 4 {2, 3}, reads 2 of 3 files\n  sketch was up to date\n"
     )
+
+
+def test_reuse_says_whose_sketch_and_why_not_the_others(fake, impctl) -> None:
+    own = EXAMPLES["rewrite"]
+    refused = ReuseCandidate("q_low", False, False, "LIMIT asks for 2 rows, the sketch holds 1")
+    taken = ReuseCandidate("q_top", True, True, "it was captured for the same", own.sketches, 9)
+    reuse = ReuseEntry("q_top", "it was captured for the same", (refused, taken))
+    fake.answer = Outcome((replace(own, reuse=reuse),))
+    ran = impctl("rewrite", "w.yaml", "--param", "a=1", "--param", "b=2")
+    assert fake.calls[-1][1][1:] == (None, ("a=1", "b=2"), None)
+    assert ran.stderr.splitlines()[1:] == [
+        "  not that of `q_low`: LIMIT asks for 2 rows, the sketch holds 1",
+        "  sketch of `q_top` (sales.price 2 of 4 {2, 3}): it was captured for the same",
+        "  sketch was up to date",
+    ]
+    none = ReuseEntry(None, "no stored sketch may be used", (refused,))
+    fake.answer = Outcome((replace(own, sketches=(), reuse=none),))
+    ran = impctl("rewrite", "w.yaml", "--sql", "SELECT 1")
+    assert fake.calls[-1][1][1:] == (None, (), "SELECT 1")
+    assert ran.stderr.splitlines() == [
+        "q_top: no sketch, reads 2 of 3 files",
+        "  no sketch: no stored sketch may be used",
+        "  not that of `q_low`: LIMIT asks for 2 rows, the sketch holds 1",
+    ]
 
 
 def test_query_prints_rows_on_stdout_and_what_it_saved_on_stderr(fake, impctl) -> None:
