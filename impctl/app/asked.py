@@ -8,7 +8,6 @@ Out of scope: running, rewriting.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from impctl.app.fresh import Fresh, fresh, only_query
 from impctl.app.parameters import with_parameters
@@ -16,6 +15,7 @@ from impctl.app.reuse import reused
 from impctl.app.workbench import Workbench
 from impctl.errors import Location, UsageError
 from impctl.workload.models import (
+    JoinStrategy,
     MaintainMode,
     Policy,
     QuerySpec,
@@ -55,5 +55,13 @@ def _spec_of(sql: str) -> QuerySpec:
         offset += len(line) + 1
     start = Location(SQL_NAME, 1, 1)
     origin = SqlOrigin(start, tuple(runs), (TextPiece(0, 0, True),))
-    spec = QuerySpec(SQL_NAME, sql, {}, Policy.AUTO, MaintainMode.LAZY, start, origin)
-    return replace(spec, location=start)
+    return QuerySpec(
+        name=SQL_NAME,
+        sql=sql,
+        sketch={},
+        policy=Policy.AUTO,
+        maintain=MaintainMode.LAZY,
+        join=JoinStrategy.AUTO,
+        location=start,
+        sql_origin=origin,
+    )
