@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from datetime import UTC, date, datetime
+from decimal import Decimal
+
 import pytest
 
 from impctl.workload.models import MaintainMode, Policy
@@ -20,6 +23,29 @@ def test_all_that_a_query_says(load: Load) -> None:
     assert query.sketch == {"sales": "Total Price"}
     assert (query.policy, query.maintain) == (Policy.STRICT, MaintainMode.EAGER)
     assert (query.location.line, query.location.column) == (4, 3)
+
+
+def test_parameters_have_the_types_that_yaml_gives_them(load: Load) -> None:
+    text = HEAD + (
+        "  q: {sql: a, params: {i: -5, m: 0.50, d: 1.0e+2, s: '5', n: no, y: 2024-01-31, "
+        "t: 2024-01-31T12:00:00Z, b: true, v: '${V:-x}', w: '${W}'}}\n"
+    )
+    params = load(text, {"W": "1"}).queries["q"].params
+    assert params == {
+        "i": -5,
+        "m": Decimal("0.50"),
+        "d": 100.0,
+        "s": "5",
+        "n": "no",
+        "y": date(2024, 1, 31),
+        "t": datetime(2024, 1, 31, 12, tzinfo=UTC),
+        "b": True,
+        "v": "x",
+        "w": "1",
+    }
+    kinds = [type(value) for value in params.values()]
+    assert kinds == [int, Decimal, float, str, str, date, datetime, bool, str, str]
+    assert load(HEAD + "  q: {sql: a}\n").queries["q"].params == {}
 
 
 def test_sql_is_taken_as_it_stands(load: Load) -> None:
@@ -41,6 +67,20 @@ def test_a_choice_from_a_variable(load: Load, problems: Problems) -> None:
         ("q: {sql: }", ["4:11 `queries.q.sql` must be text, not nothing | write the text"]),
         ("q: {sql: [a]}", ["4:12 `queries.q.sql` must be text, not a list | write a single value"]),
         ("q: SELECT 1", ["4:6 `queries.q` must be a mapping, not text | write `key: value` pairs"]),
+        (
+            "q: {sql: a, params: {a-b: 1}}",
+            [
+                "4:24 `a-b` cannot name a parameter "
+                "| use letters, digits and `_`, and no digit first"
+            ],
+        ),
+        (
+            "q: {sql: a, params: {x: null}}",
+            [
+                "4:27 `queries.q.params.x` has no value to put into the SQL "
+                "| write a number, text, a date, a timestamp, or true or false"
+            ],
+        ),
         (
             "q: {sql: a, policy: incremetal}",
             [
