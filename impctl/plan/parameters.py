@@ -199,7 +199,7 @@ def _unknown(
     parameter: _Parameter, values: Mapping[str, ParameterValue], query: QueryName
 ) -> UsageError:
     close = get_close_matches(parameter.name, list(values), n=1)
-    hint = f"add `{parameter.name}: VALUE` under `params` of the query"
+    hint = f"add `{parameter.name}: VALUE` under `params` of the query, or write the value itself"
     return UsageError(
         f"Parameter `:{parameter.name}` of query `{query}` has no value",
         hint=f"did you mean `:{close[0]}`?" if close else hint,
