@@ -148,10 +148,7 @@ class MaintainResult:
 
 @dataclass(frozen=True, slots=True)
 class ReuseCandidate:
-    """A stored sketch looked at for other constants: allowed or not, chosen or not, and why.
-
-    `rows` are those of the files it leaves to read, where the tables' logs tell.
-    """
+    """A stored sketch looked at, and why (not) used; `rows` of the files it leaves to read."""
 
     query: str
     allowed: bool
@@ -174,8 +171,7 @@ class ReuseEntry:
 class RewriteResult:
     """The query with its range predicates; `intervals` are those predicates, one text each.
 
-    `action` is how the sketch was maintained first; `reuse` is set where the query was asked with
-    constants of its own.
+    `action`: how the sketch was maintained first; `reuse` is set for constants of its own.
     """
 
     query: str
