@@ -194,7 +194,7 @@ class _Measured:
                 code="bench_disturbed",
                 hint="run `impctl bench` again",
             )
-        moved = {table: Moved(changes, until, self.ending, mark)}
+        moved = {table: Moved(changes, until, self.ending, mark, lambda: self.ending)}
         done = self.maintainer.step(moved, read_ms=read_ms, reason_code="bench", reason="bench")
         return _Run(read_ms, done)
 

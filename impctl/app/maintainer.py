@@ -9,13 +9,14 @@ Out of scope: reading changes (`app.shared_changes`).
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from impctl.aliases import AccessId, TableName, TableVersion
 from impctl.app.drift import depths
 from impctl.app.facts import columns_assumed, recheck
 from impctl.app.partners import PartnersAt
+from impctl.app.refilling import refill_text, rows_with
 from impctl.app.shared_changes import Need
 from impctl.app.state_meta import StateMeta
 from impctl.maintain.checkpoint import Checkpoint
@@ -32,12 +33,17 @@ from impctl.tables.snapshot import Snapshot
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """A table's change up to `until`, where it ends, and the mark of that commit."""
+    """A table's change up to `until`, where it ends, and the mark of that commit.
+
+    `ending` is the newest version of the run, which a batch of versions may stop before; `reached`
+    takes the snapshot of `until` itself, if it is asked for.
+    """
 
     changes: Changes
     until: TableVersion
     ending: Snapshot
     mark: str | None
+    reached: Callable[[], Snapshot]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +59,8 @@ class StepDone:
     engine_ms: float
     commit_ms: float
     unsure: int
+    refilled: tuple[int, int] = (0, 0)
+    """Groups whose bounded buffer was filled again, and the rows read for that."""
 
 
 class Maintainer:
@@ -135,41 +143,53 @@ class Maintainer:
             for change in moved.values():
                 changes = change.changes
                 recheck(self.stored.assumptions, change.ending, changes.table, changes.weights)
-        before = self._fragments
-        unsure = 0
-        if self._session is not None:
-            unsure_before = self._session.unsure_rows()
-            if self._partners is not None:
-                self._session.read_by(self._partners(self._leading_to(moved)))
-            deltas = self._session.step(
-                {
-                    table: TableChange(change.changes.table, change.changes.weights)
-                    for table, change in moved.items()
-                    if change.changes.rows
-                }
-            )
-            after = self._session.fragments()
-            unsure = self._session.unsure_rows() - unsure_before
-            added = {access: tuple(delta.added.tolist()) for access, delta in deltas.items()}
-            removed = {access: tuple(delta.removed.tolist()) for access, delta in deltas.items()}
-        else:
-            after = self._touch(moved)
-            added = {access: after[access].minus(before[access]).ids for access in after}
-            removed = {}
-        engine_ms = (time.perf_counter() - started) * 1000
         done = StepDone(
             str(self.way.mode),
             self._leading_to(moved),
-            added,
-            removed,
+            {},
+            {},
             sum(change.changes.rows for change in moved.values()),
             read_ms,
-            engine_ms,
             0.0,
-            unsure,
+            0.0,
+            0,
         )
+        if self._session is not None:
+            done, after = self._computed(self._session, moved, done)
+        else:
+            after = self._touch(moved)
+            new = {
+                access: kept.minus(self._fragments[access]).ids for access, kept in after.items()
+            }
+            done = replace(done, added=new)
+        done = replace(done, engine_ms=(time.perf_counter() - started) * 1000)
         self.meta = self.meta.model_copy(update={"marks": self._marks(moved)})
         return self._commit(done, after, moved, reason_code, reason)
+
+    def _computed(
+        self, session: MaintainedQuery, moved: Mapping[TableName, Moved], done: StepDone
+    ) -> tuple[StepDone, Mapping[AccessId, FragmentSet]]:
+        """The step through the circuit, and the sketches after it."""
+        if self._partners is not None:
+            session.read_by(self._partners(self._leading_to(moved)))
+        unsure, (groups, rows) = session.unsure_rows(), session.refilled()
+        deltas = session.step(
+            {
+                table: TableChange(change.changes.table, change.changes.weights)
+                for table, change in moved.items()
+                if change.changes.rows
+            },
+            lambda table, columns, keys: rows_with(moved[table].reached(), columns, keys),
+        )
+        groups_after, rows_after = session.refilled()
+        done = replace(
+            done,
+            added={access: tuple(delta.added.tolist()) for access, delta in deltas.items()},
+            removed={access: tuple(delta.removed.tolist()) for access, delta in deltas.items()},
+            unsure=session.unsure_rows() - unsure,
+            refilled=(groups_after - groups, rows_after - rows),
+        )
+        return done, session.fragments()
 
     def _leading_to(self, moved: Mapping[TableName, Moved]) -> Mapping[TableName, TableVersion]:
         """The versions of all tables after the step."""
@@ -242,6 +262,8 @@ class Maintainer:
 
 def _record(done: StepDone, reason_code: str, reason: str) -> RunRecord:
     """The step as history keeps it; its own commit is not timed yet when it is written."""
+    refilled = refill_text(*done.refilled)
+    reason = f"{reason}; {refilled}" if refilled else reason
     return RunRecord(
         action=done.action,
         reason_code=reason_code,

@@ -57,6 +57,7 @@ def chosen_way(
         check_safety(core, sketched, verdict.assumptions),
         partitions,
         chooser,
+        buffer=prepared.spec.buffer,
     )
 
 

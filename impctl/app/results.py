@@ -122,7 +122,8 @@ class MaintainResult:
 
     `since` are the versions the run started from, `versions` those it reached; `steps` has an
     entry per version passed where the query is maintained eagerly. `foreseen` marks a dry run: the
-    action is what would be taken, the new sketch was not computed.
+    action is what would be taken, the new sketch was not computed. `refilled_groups` counts groups
+    whose bounded buffer was filled again, from `refilled_rows` rows of the table.
     """
 
     query: str
@@ -144,6 +145,8 @@ class MaintainResult:
     foreseen: bool = False
     ranges: RangesEntry | None = None
     """How even the sketch's ranges are now; None where that is not counted."""
+    refilled_groups: int = 0
+    refilled_rows: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from impctl.app.isolated import Isolated
 from impctl.app.maintainer import Maintainer, Moved, StepDone
 from impctl.app.partners import partners_of
 from impctl.app.prepared import PreparedQuery, prepare
+from impctl.app.refilling import refill_text
 from impctl.app.restored import check_circuit, chooser_of, chosen_way, restored_verdict
 from impctl.app.results import Failure, MaintainResult, MaintainStep
 from impctl.app.shared_changes import Need, SharedChanges, by_version
@@ -205,7 +206,8 @@ class StaleRun:
 
     def _moved(self, need: Need, changes: Changes, until: TableVersion) -> Moved:
         mark = commit_mark(self.bench.source(need.table), until)
-        return Moved(changes, until, self.bench.snapshot(need.table), mark)
+        ending = self.bench.snapshot(need.table)
+        return Moved(changes, until, ending, mark, lambda: self.bench.snapshot(need.table, until))
 
     def _warn_of_file_diff(self, table: TableName) -> None:
         warning = (
@@ -287,7 +289,15 @@ def _results(
     unsure = sum(step.unsure for step in steps)
     if unsure:
         reason = f"{reason}; {unsure} groups kept because a sum of doubles is too close to call"
+    refilled = refill_text(*_refilled(steps))
+    reason = f"{reason}; {refilled}" if refilled else reason
     return [_result(stored.query, sketch, since, steps, code, reason) for sketch in stored.sketches]
+
+
+def _refilled(steps: Sequence[StepDone]) -> tuple[int, int]:
+    """Groups refilled over all steps, and the rows read for that."""
+    groups, rows = zip(*(step.refilled for step in steps), strict=True)
+    return sum(groups), sum(rows)
 
 
 def _result(
@@ -299,6 +309,7 @@ def _result(
     reason: str,
 ) -> MaintainResult:
     added, removed = _net(steps, sketch.access)
+    refilled_groups, refilled_rows = _refilled(steps)
     shown = tuple(
         MaintainStep(
             step.action,
@@ -327,6 +338,8 @@ def _result(
         engine_ms=sum(step.engine_ms for step in steps),
         commit_ms=sum(step.commit_ms for step in steps),
         steps=shown if len(shown) > 1 else (),
+        refilled_groups=refilled_groups,
+        refilled_rows=refilled_rows,
     )
 
 

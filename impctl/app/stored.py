@@ -73,6 +73,8 @@ def definition(bench: Workbench, spec: QuerySpec, tables: Sequence[TableName]) -
     text = repr((spec.sql, sketch, partitions, paths, settings, *((params,) if params else ())))
     if spec.join is not JoinStrategy.AUTO:
         text += spec.join
+    if spec.buffer is not None:
+        text += f" buffer {spec.buffer}"
     return hashlib.sha256(text.encode()).hexdigest()
 
 

@@ -18,6 +18,7 @@ from enum import StrEnum
 
 from impctl.aliases import AccessId, AttributeId
 from impctl.capture.collect import collect, distinct_fragments
+from impctl.capture.ties import with_ties
 from impctl.capture.trace import Traced, follow, reads, trace
 from impctl.data.schema import INTEGER, Column
 from impctl.errors import UnsafeSketchError
@@ -96,12 +97,10 @@ def sketch_query(query: Query, verdict: Verdict, access: AccessId, column: Colum
             f"A sketch on `{column.name}` is not safe for the query: {verdict.reason}",
             hint="sketch another attribute",
         )
-    passes = tuple(
-        _pass_for(_without_top(plan), access, column)
-        for plan in _whole_results(query.root, verdict)
-        if reads(plan, access)
-    )
-    return SketchQuery(access, passes)
+    whole = _without_top(_whole_result(query.root, verdict, access))
+    if isinstance(whole, TopK):
+        whole = with_ties(whole)
+    return SketchQuery(access, (_pass_for(whole, access, column),))
 
 
 def staged(rows: Plan) -> Scan:
@@ -118,15 +117,20 @@ def staged_name(place: int) -> str:
     return f"r{place}"
 
 
-def _whole_results(root: Plan, verdict: Verdict) -> Iterator[Plan]:
-    """The query, and the barriers in it, whose rows all count whether they survive or not."""
-    yield root
-    nodes = tuple(nodes_of(root))
+def _whole_result(root: Plan, verdict: Verdict, access: AccessId) -> Plan:
+    """The lowest node whose rows' lineage in the access is all in the sketch.
+
+    That is the barrier next above the access, whose rows count whether they survive or not, and
+    include what nodes above it keep; without one it is the query.
+    """
+    found, nodes = root, tuple(nodes_of(root))
     for position in verdict.barrier_positions:
         node = nodes[position]
         if not isinstance(node, TopK):
             raise ValueError("the verdict is of another plan than the query's")
-        yield node
+        if reads(node, access):
+            found = node
+    return found
 
 
 def _without_top(plan: Plan) -> Plan:

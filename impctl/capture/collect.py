@@ -1,9 +1,8 @@
 """Any plan with one annotation column more: the fragments each row stems from.
 
-Law (pbds.md 2.5): rows and all other columns stay as they are, with their multiplicity, except
-that a top-k keeps its ties. The annotation is one fragment id up to the first grouping and an
-array of ids from there on; NULL is no fragment. A construct whose lineage is not known is refused
-by name.
+Law (pbds.md 2.5): rows and all other columns stay as they are, with their multiplicity. The
+annotation is one fragment id up to the first grouping and an array of ids from there on; NULL is
+no fragment. A construct whose lineage is not known is refused by name.
 Out of scope: cheaper ways, where there are any (`capture.annotate`).
 """
 
@@ -14,7 +13,6 @@ from dataclasses import dataclass, replace
 from functools import reduce
 
 from impctl.aliases import AttributeId
-from impctl.capture.ties import with_ties
 from impctl.data.schema import INTEGER, LONG, other
 from impctl.errors import QueryError
 from impctl.expr.nodes import (
@@ -128,7 +126,7 @@ class _Collector:
             case Sort():
                 return child
             case TopK():
-                return Annotated(with_ties(plan, child.plan), child.fragments)
+                return Annotated(replace(plan, child=child.plan), child.fragments)
             case Project():
                 column = self._column(child.is_set)
                 outputs = (*plan.outputs, Output(column, child.fragments.ref()))

@@ -148,6 +148,12 @@ class Renderer:
         return exp.select(*read).from_(view)
 
     def _top_k(self, plan: TopK) -> exp.Select:
+        if plan.rank is not None:
+            ranked = self.source(Window(plan.child, (plan.rank,)))
+            rows = exp.select(*self.columns(attributes_of(plan))).from_(ranked)
+            rank = column(self.name(plan.rank.attribute.id))
+            last = exp.Literal.number(0 if plan.count is None else plan.count)
+            return rows.where(exp.LTE(this=rank, expression=last))
         child = self.source(plan.child)
         rows = exp.select(*self.columns(attributes_of(plan))).from_(child)
         if plan.order:

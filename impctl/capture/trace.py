@@ -1,7 +1,7 @@
 """Columns followed from where they arise up to a plan's result.
 
-Law: `trace` and `follow` change no rows and no other column; a top-k keeps its ties. Where a row
-of the result no longer stems from one value of the column, the answer is None, never a guess.
+Law: `trace` and `follow` change no rows and no other column. Where a row of the result no longer
+stems from one value of the column, the answer is None, never a guess.
 Out of scope: what to do then (`capture.annotate`, `capture.collect`).
 """
 
@@ -10,7 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from impctl.aliases import AccessId, AttributeId
-from impctl.capture.ties import with_ties
 from impctl.data.schema import Column
 from impctl.expr.nodes import ColumnRef, Compare, CompareOp, Expr, conjuncts
 from impctl.plan.nodes import (
@@ -73,7 +72,7 @@ def trace(plan: Plan, access: AccessId, column: Column) -> Traced | None:
             return trace(plan.child, access, column)
         case TopK():
             child = trace(plan.child, access, column)
-            return None if child is None else Traced(with_ties(plan, child.plan), child.keys)
+            return None if child is None else Traced(replace(plan, child=child.plan), child.keys)
         case Project():
             child = trace(plan.child, access, column)
             return None if child is None else _trace_project(plan, child)
@@ -219,7 +218,7 @@ def _follow(
             return _follow(plan.child, origin, ids, is_counted=False)
         case TopK():
             child = _follow(plan.child, origin, ids, is_counted=True)
-            return None if child is None else (with_ties(plan, child[0]), child[1])
+            return None if child is None else (replace(plan, child=child[0]), child[1])
         case Project():
             child = _follow(plan.child, origin, ids, is_counted=is_counted)
             return None if child is None else _follow_project(plan, child)

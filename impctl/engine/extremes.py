@@ -63,11 +63,15 @@ def values_of(ranks: Ints, kind: SqlType, *, reverse: bool) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Extreme:
-    """MIN, or with `reverse` MAX, of an argument; state is the best rank, 0 without any value."""
+    """MIN, or with `reverse` MAX, of an argument; state is the best rank, 0 without any value.
+
+    With `size`, no more than the best so many values are kept for sure, and the edge of what is.
+    """
 
     argument: AttributeId
     slot: int
     reverse: bool
+    size: int | None = None
 
     @property
     def name(self) -> str:
@@ -76,7 +80,13 @@ class Extreme:
     @property
     def columns(self) -> dict[str, Any]:
         """State columns and their NumPy types."""
-        return {self.name: np.int64}
+        edge = {} if self.size is None else {self.edge: np.int64}
+        return {self.name: np.int64, **edge}
+
+    @property
+    def edge(self) -> str:
+        """The state column of the buffer's edge."""
+        return f"edge_{self.name}"
 
     def value(self, state: dict[str, Any], kind: SqlType) -> Vector:
         """The extreme's value; whoever reads it knows where there is none."""
@@ -127,10 +137,7 @@ class OrderedCounts:
             starts = _starts(owners, ranks)
             totals = np.add.reduceat(counts, starts) if len(starts) else counts
             if bool(((totals < 0) & (ranks[starts] <= limits[owners[starts]])).any()):
-                raise CountBelowZeroError(
-                    "The change removes values that the stored state never held",
-                    hint="the table's history and the state disagree; run `impctl capture` again",
-                )
+                raise _never_held()
             alive = starts[totals > 0]
             first = alive[np.unique(owners[alive], return_index=True)[1]] if len(alive) else alive
             sure = is_whole[owners[first]] | (ranks[first] <= limits[owners[first]])
@@ -142,21 +149,13 @@ class OrderedCounts:
             window *= 2
         return found
 
-    def reach(self, wanted: int) -> int:
-        """The least rank up to which group 0 has `wanted` values; the end of all if fewer."""
-        window = max(_WINDOW, 2 * wanted)
-        while True:
-            _, ranks, counts, limits, is_whole = self._first(np.zeros(1, np.int64), window)
-            order = np.argsort(ranks, kind="stable")
-            ranks, totals = ranks[order], np.cumsum(counts[order])
-            # Between two counts of one rank the running sum means nothing.
-            ends = np.flatnonzero(np.append(ranks[1:] != ranks[:-1], True)[: len(ranks)])
-            enough = ends[totals[ends] >= wanted]
-            if len(enough) and (is_whole[0] or ranks[enough[0]] <= limits[0]):
-                return int(ranks[enough[0]])
-            if is_whole[0]:
-                return int(np.iinfo(np.int64).max)
-            window *= 2
+    def all_of(self, groups: Ints) -> tuple[Ints, Ints, Ints]:
+        """Every value of these groups as (index into `groups`, rank, count), in this order."""
+        owners, ranks, counts, _, _ = self._first(groups, int(np.iinfo(np.int64).max) // 2)
+        owners, ranks, counts = summed_pairs(owners, ranks, counts)
+        if bool((counts < 0).any()):
+            raise _never_held()
+        return owners, ranks, counts
 
     def _first(self, groups: Ints, window: int) -> tuple[Ints, Ints, Ints, Ints, Any]:
         """The first values of each group in every run.
@@ -203,6 +202,13 @@ class OrderedCounts:
         self._log.saved()
 
 
+def _never_held() -> CountBelowZeroError:
+    return CountBelowZeroError(
+        "The change removes values that the stored state never held",
+        hint="the table's history and the state disagree; run `impctl capture` again",
+    )
+
+
 def _to_arrow(run: _Counts) -> pa.Table:
     return pa.table({_GROUP: run.groups, _RANK: run.ranks, _COUNT: run.counts})
 
@@ -216,13 +222,17 @@ def _starts(groups: Ints, ranks: Ints) -> Ints:
 
 
 def _summed(sequence: int, groups: Ints, ranks: Ints, weights: Ints) -> _Counts:
-    """A run of these pairs, each once; those that cancel are left out."""
+    return _Counts(sequence, *summed_pairs(groups, ranks, weights))
+
+
+def summed_pairs(groups: Ints, ranks: Ints, weights: Ints) -> tuple[Ints, Ints, Ints]:
+    """These pairs in order, each once with its sum; those that cancel are left out."""
     order = np.lexsort((ranks, groups))
     groups, ranks, weights = groups[order], ranks[order], weights[order]
     starts = _starts(groups, ranks)
     counts = np.add.reduceat(weights, starts) if len(starts) else weights
     kept = starts[counts != 0]
-    return _Counts(sequence, groups[kept], ranks[kept], counts[counts != 0])
+    return groups[kept], ranks[kept], counts[counts != 0]
 
 
 def _merged(runs: Sequence[_Counts]) -> _Counts:

@@ -19,7 +19,7 @@ from impctl.aliases import AttributeId
 from impctl.data.keys import group_rows, key_codes, normalise, same_keys
 from impctl.data.ragged import slice_positions
 from impctl.data.schema import LONG, Kind, SqlType
-from impctl.data.vector import Ints, Vector, from_stored
+from impctl.data.vector import INT64_MAX, Bools, Ints, Vector, from_stored
 from impctl.engine.batch import Batch, empty_batch, stacked_batches
 from impctl.engine.run_log import RunChange, RunLog
 from impctl.engine.tags import RowTags, SetTags, Tags
@@ -40,6 +40,19 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
+class Leading:
+    """First rows per key, each once with its sum, sorted by key and then by the order.
+
+    For the i-th key they are all there are of ranks below `limits[i]`, and all at all if
+    `is_whole[i]`; of the rank `limits[i]` some may be missing.
+    """
+
+    found: Found
+    limits: Ints
+    is_whole: Bools
+
+
+@dataclass(frozen=True, slots=True)
 class _Rows:
     """One run: a batch sorted by the codes of its keys."""
 
@@ -52,7 +65,10 @@ class _Rows:
 
 
 class RowIndex:
-    """Rows of `columns` by the key columns `keys`, with tags for so many accesses."""
+    """Rows of `columns` by the key columns `keys`, with tags for so many accesses.
+
+    With `order`, one of the columns and of type LONG, rows of one key are kept in its order.
+    """
 
     def __init__(
         self,
@@ -60,11 +76,14 @@ class RowIndex:
         columns: Sequence[tuple[AttributeId, SqlType]],
         keys: Sequence[AttributeId],
         accesses: int,
+        *,
+        order: AttributeId | None = None,
     ) -> None:
         self.name = name
         self.columns = tuple(columns)
         self.keys = tuple(keys)
         self._accesses = accesses
+        self._order = order
         self._log: RunLog[_Rows] = RunLog(
             lambda runs, _: self._merged(runs), lambda run: _to_arrow(run, self.columns)
         )
@@ -86,7 +105,7 @@ class RowIndex:
         """Count the batch in."""
         if len(batch) == 0:
             return
-        order = np.argsort(codes, kind="stable")
+        order = self._sorted(codes, batch)
         columns = {name: batch.columns[name].take(order) for name, _ in self.columns}
         tags = tuple(_kept(tag.take(order)) for tag in batch.tags)
         held = Batch(columns, batch.weights[order], tags)
@@ -112,31 +131,62 @@ class RowIndex:
             return Found(np.zeros(0, np.int64), empty_batch(self._accesses))
         return Found(np.concatenate(owners), stacked_batches(parts))
 
-    def between(self, low: int, high: int) -> Batch:
-        """The rows with codes from `low` to `high`, both included, each once with its sum."""
-        parts = []
+    def leading(self, codes: Ints, keys: Sequence[Vector], window: int) -> Leading:
+        """The rows of each key up to where the first `window` of every run tell what there is."""
+        limits = np.full(len(codes), INT64_MAX)
+        is_whole = np.ones(len(codes), dtype=np.bool_)
+        ends = []
         for run in self._log.runs:
-            first = int(run.codes.searchsorted(low))
-            last = int(run.codes.searchsorted(high, side="right"))
-            if first < last:
-                places = np.arange(first, last)
-                parts.append(_Rows(run.sequence, run.codes[places], run.batch.take(places)))
-        return self._merged(parts).batch if parts else empty_batch(self._accesses)
+            low = run.codes.searchsorted(codes)
+            high = run.codes.searchsorted(codes, side="right")
+            cut = np.minimum(high, low + window)
+            is_cut = cut < high
+            limits[is_cut] = np.minimum(limits[is_cut], self._ranks(run.batch)[cut[is_cut] - 1])
+            is_whole &= ~is_cut
+            ends.append((run, low, cut))
+        parts = []
+        for run, low, cut in ends:
+            _check_size(int((cut - low).sum()))
+            positions, owner = slice_positions(low, cut)
+            # What lies beyond the limit is of no use: some of it may be missing.
+            useful = self._ranks(run.batch)[positions] <= limits[owner]
+            positions, owner = positions[useful], owner[useful]
+            held = [run.batch.columns[key].take(positions) for key in self.keys]
+            same = same_keys(held, [key.take(owner) for key in keys])
+            if same is not None and not bool(same.all()):
+                positions, owner = positions[same], owner[same]
+            if len(positions):
+                parts.append(_Rows(run.sequence, owner, run.batch.take(positions)))
+        if not parts:
+            nothing = Found(np.zeros(0, np.int64), empty_batch(self._accesses))
+            return Leading(nothing, limits, is_whole)
+        merged = self._merged(parts)
+        return Leading(Found(merged.codes, merged.batch), limits, is_whole)
+
+    def _ranks(self, batch: Batch) -> Ints:
+        assert self._order is not None
+        ranks: Ints = batch.columns[self._order].values
+        return ranks
+
+    def _sorted(self, codes: Ints, batch: Batch) -> Ints:
+        """The order in which a run keeps rows."""
+        if self._order is None:
+            return np.argsort(codes, kind="stable")
+        return np.lexsort((self._ranks(batch), codes))
 
     def _merged(self, runs: Sequence[_Rows]) -> _Rows:
         """One run for all of these, rows that cancel left out."""
         codes = np.concatenate([run.codes for run in runs])
         batch = stacked_batches([run.batch for run in runs])
         tags = [_comparable(tag) for tag in batch.tags]
-        columns = [_identity(batch.columns[name]) for name, _ in self.columns]
+        columns = [identity_of(batch.columns[name]) for name, _ in self.columns]
         grouping = group_rows([Vector(LONG, codes), *columns, *tags], len(batch))
         weights = np.add.reduceat(batch.weights[grouping.order], grouping.starts)
         kept = grouping.first[weights != 0]
-        weights = weights[weights != 0]
-        order = np.argsort(codes[kept], kind="stable")
-        kept = kept[order]
         rows = batch.take(kept)
-        return _Rows(runs[-1].sequence, codes[kept], Batch(rows.columns, weights[order], rows.tags))
+        rows = Batch(rows.columns, weights[weights != 0], rows.tags)
+        order = self._sorted(codes[kept], rows)
+        return _Rows(runs[-1].sequence, codes[kept[order]], rows.take(order))
 
     def compact(self) -> None:
         """Bring all runs into one if that is likely to make the state much smaller."""
@@ -170,7 +220,7 @@ def _kept(tag: Tags) -> Tags:
     return tag if isinstance(tag, RowTags) else tag.sets()
 
 
-def _identity(column: Vector) -> Vector:
+def identity_of(column: Vector) -> Vector:
     """A column in which values are equal only when the same: 0.0 does not cancel -0.0."""
     if not column.type.is_fractional:
         return column
@@ -181,10 +231,10 @@ def _comparable(tag: Tags) -> Vector:
     """A column in which equal tags, and only these, are equal."""
     if isinstance(tag, RowTags):
         return Vector(SqlType(Kind.INTEGER), tag.fragments.astype(np.int64))
-    return Vector(_BINARY, _packed(tag.sets()))
+    return Vector(_BINARY, packed(tag.sets()))
 
 
-def _packed(tag: SetTags) -> pa.Array:
+def packed(tag: SetTags) -> pa.Array:
     """Each set as the bytes of its fragments."""
     start, end = int(tag.offsets[0]), int(tag.offsets[-1])
     data = np.ascontiguousarray(tag.fragments[start:end], dtype=np.int32)
@@ -209,8 +259,8 @@ def _to_arrow(run: _Rows, columns: Sequence[tuple[AttributeId, SqlType]]) -> pa.
     for at, (name, _) in enumerate(columns):
         arrays[f"column{at}"] = run.batch.columns[name].to_arrow()
     for at, tag in enumerate(run.batch.tags):
-        packed = pa.array(tag.fragments) if isinstance(tag, RowTags) else _packed(tag.sets())
-        arrays[f"tag{at}"] = packed
+        held = pa.array(tag.fragments) if isinstance(tag, RowTags) else packed(tag.sets())
+        arrays[f"tag{at}"] = held
     return pa.table(arrays)
 
 

@@ -2,7 +2,7 @@
 
 Law: each node becomes operators whose output is the node's bag of rows, with the tags of the
 provenance rules (pbds.md 2.1). What is no operator of its own is put together from others:
-DISTINCT is a grouping without functions; the joins beside the inner one are in `maintain.joins`.
+DISTINCT is a grouping without functions; joins, set operations and top-k have files of their own.
 `must_be_sure` travels down: below a grouping, a row kept because its condition was too close to
 call could make a sketch too small.
 Out of scope: calls of aggregates (`maintain.calls`).
@@ -16,9 +16,10 @@ from typing import NoReturn
 from impctl.aliases import AccessId, AttributeId
 from impctl.data.schema import Kind
 from impctl.engine.circuit import Operator
-from impctl.engine.operators import aggregate, project, scan, select, top
+from impctl.engine.extremes import Extreme
+from impctl.engine.operators import aggregate, project, scan, select
+from impctl.engine.operators.top import Top
 from impctl.engine.operators.union import Branch, Union
-from impctl.engine.order_codes import OrderKey
 from impctl.expr.nodes import ColumnRef, Expr, Literal, columns_of
 from impctl.expr.types import type_of
 from impctl.maintain.calls import Calls, read_calls
@@ -33,6 +34,7 @@ from impctl.maintain.flows import (
     typed,
 )
 from impctl.maintain.readable import Readable
+from impctl.maintain.refills import Refilled, prefix_of
 from impctl.maintain.strategy import AsRecorded, Chooser, SideChoice
 from impctl.plan.nodes import (
     Aggregate,
@@ -63,11 +65,16 @@ class Builder:
         keyed: Collection[int] = (),
         last_top: TopK | None = None,
         chooser: Chooser | None = None,
+        *,
+        barriers: Collection[int] | None = None,
+        buffer: int | None = None,
     ) -> None:
         """`keyed` are identities (`id`) of the Aggregates whose groups have one fragment.
 
-        `last_top` is the LIMIT above which there are only columns, if there is one. `chooser`
-        decides which sides of joins are kept (default: all).
+        `last_top` is the LIMIT above which there are only columns, if there is one; `barriers` are
+        identities of others whose rows all count (default: all others). `chooser` decides which
+        sides of joins are kept (default: all); `buffer` bounds what MIN, MAX and top-k keep per
+        group, where they can be refilled.
         """
         self.sketched = sketched
         self.chooser: Chooser = AsRecorded() if chooser is None else chooser
@@ -79,13 +86,62 @@ class Builder:
         self.first_aggregate: int | None = None
         self._keyed = frozenset(keyed)
         self._last_top = id(last_top)
+        self._barriers = None if barriers is None else frozenset(barriers)
+        self.barriers: list[Flow] = []
+        self.buffer = buffer
+        self.refills: list[Refilled] = []
+        self.keeps_all = False
         self._named: dict[str, int] = {}
 
     def root(self, plan: Plan) -> Flow:
-        """The whole plan; its tags in the order of the plan's accesses."""
+        """The whole plan and its barriers; tags in the order of the plan's accesses.
+
+        Above a barrier rows carry none of its accesses' fragments, so each access counts once.
+        """
         flow = self.build(plan, must_be_sure=False)
         wanted = tuple(s.access for s in scans_of(plan) if s.access in self.sketched)
-        return flow if flow.accesses == wanted else self.union([flow], flow.columns, wanted)
+        if not self.barriers:
+            return flow if flow.accesses == wanted else self.union([flow], flow.columns, wanted)
+        counted = [flow, *self.barriers] if flow.accesses else self.barriers
+        return self.union(counted, (), wanted)
+
+    def buffered(self, flow: Flow) -> int | None:
+        """How much an operator over this flow keeps per group; None is everything."""
+        return self.buffer if prefix_of(self, flow) is not None else None
+
+    def refill(
+        self, operator: aggregate.Aggregate | Top, flow: Flow, keys: Sequence[AttributeId]
+    ) -> None:
+        """Note that the operator, over this flow, can run out of rows."""
+        prefix = prefix_of(self, flow)
+        assert prefix is not None, "only what can be refilled is bounded"
+        self.refills.append(Refilled(operator, prefix, tuple(keys)))
+
+    def is_barrier(self, node: TopK) -> bool:
+        """Whether all first rows belong to the sketch, used above or not."""
+        return self._barriers is None or id(node) in self._barriers
+
+    def drop_unread(self) -> None:
+        """Forget operators and sources that the last operator does not depend on.
+
+        Above the last barrier of every access, nothing can change a sketch.
+        """
+        read = {len(self.operators) - 1}
+        for at in reversed(range(len(self.operators))):
+            if at in read:
+                read.update(self.inputs[at])
+        kept = [at for at in range(len(self.operators)) if at in read]
+        sources = [at for at in range(len(self.sources)) if -1 - at in read]
+        moved = {old: new for new, old in enumerate(kept)}
+        moved |= {-1 - old: -1 - new for new, old in enumerate(sources)}
+        self.operators = [self.operators[at] for at in kept]
+        self.inputs = [tuple(moved[wire] for wire in self.inputs[at]) for at in kept]
+        self.sources = [self.sources[at] for at in sources]
+        self.distant = {moved[at]: rows for at, rows in self.distant.items() if at in moved}
+        names = {keeper.name for op in self.operators for keeper in op.arrangements()}
+        self.sides = [choice for choice in self.sides if choice.side in names]
+        kept_ids = {id(operator) for operator in self.operators}
+        self.refills = [found for found in self.refills if id(found.operator) in kept_ids]
 
     def put(self, operator: Operator, *inputs: Flow) -> int:
         """Append an operator; its position."""
@@ -174,7 +230,10 @@ class Builder:
 
     def _aggregate(self, node: Aggregate) -> Flow:
         below = self.build(node.child, must_be_sure=True)
-        calls = read_calls(node)
+        buffer = self.buffered(below)
+        calls = read_calls(node, buffer)
+        extremes = any(isinstance(column.accumulator, Extreme) for column in calls.columns)
+        self.keeps_all |= extremes and buffer is None
         keys = [(key.attribute.id, key.expr) for key in node.keys]
         for _, expr in (*keys, *calls.arguments):
             check(expr, below, node.span)
@@ -222,30 +281,16 @@ class Builder:
             distinct=calls.distinct,
         )
         at = self.put(operator, prepared)
+        if operator.is_bounded:
+            self.refill(operator, prepared, [name for name, _ in operator.keys])
         if self.first_aggregate is None:
             self.first_aggregate = at
         return at
 
     def _top(self, node: TopK) -> Flow:
-        """The first rows of the whole query; which of the ties LIMIT keeps matters nowhere else."""
-        if id(node) != self._last_top or not node.order or node.count is None:
-            _refuse(node)
-        below = self.build(node.child, must_be_sure=True)
-        refuse_approximate(below, "ordering by or keeping", node.span)
-        name = self.name("top")
-        computed = [(f"{name}/{at}", key.expr) for at, key in enumerate(node.order)]
-        for _, expr in computed:
-            check(expr, below, node.span)
-        types = [(key, known_type(type_of(expr), node.span)) for key, expr in computed]
-        columns = (*below.columns, *types)
-        outputs = (*below.refs(), *computed)
-        keyed = Flow(self.put(project.Project(outputs), below), columns, below.accesses)
-        order = [
-            OrderKey(key, term.descending, term.nulls_first)
-            for (key, _), term in zip(computed, node.order, strict=True)
-        ]
-        operator = top.Top(name, columns, order, node.offset + node.count, len(below.accesses))
-        return Flow(self.put(operator, keyed), below.columns, below.accesses)
+        from impctl.maintain.first_rows import build_top
+
+        return build_top(self, node, is_last=id(node) == self._last_top)
 
     def distinct(self, flow: Flow, columns: tuple[Column, ...], node: Plan) -> Flow:
         """Each row once, with the fragments of all its copies."""
@@ -286,8 +331,6 @@ def _projected(
     return Project(plan, tuple(named))
 
 
-def _refuse(node: TopK | Window) -> NoReturn:
+def _refuse(node: Window) -> NoReturn:
     """BlockedError naming an operator the engine does not have."""
-    limit = "LIMIT below other operators or without ORDER BY"
-    name = limit if isinstance(node, TopK) else "a window function"
-    raise BlockedError(f"{name} is not maintained by the engine yet", node.span)
+    raise BlockedError("a window function is not maintained by the engine yet", node.span)

@@ -32,8 +32,11 @@ class Calls:
     """Arguments of which every value counts once."""
 
 
-def read_calls(node: Aggregate) -> Calls:
-    """The calls of the grouping; BlockedError for one the engine does not keep."""
+def read_calls(node: Aggregate, buffer: int | None = None) -> Calls:
+    """The calls of the grouping; BlockedError for one the engine does not keep.
+
+    Extremes keep the best `buffer` values, or all.
+    """
     slots: dict[tuple[Expr, bool], int] = {}
     columns: list[AggregateColumn] = []
     inexact: set[AttributeId] = set()
@@ -55,7 +58,7 @@ def read_calls(node: Aggregate) -> Calls:
             if known_type(type_of(argument), None).is_fractional:
                 inexact.add(output.attribute.id)
         else:
-            part = _extreme(argument, name, slot, call, span)
+            part = _extreme(argument, name, slot, call, span, buffer)
         columns.append(_column(output.attribute, part, guard, node.span))
     arguments = tuple((_slot_name(node, slot), expr) for (expr, _), slot in slots.items())
     once = {
@@ -111,12 +114,17 @@ def _sum(
 
 
 def _extreme(
-    argument: Expr, name: AttributeId, slot: int, call: AggregateCall, span: Span | None
+    argument: Expr,
+    name: AttributeId,
+    slot: int,
+    call: AggregateCall,
+    span: Span | None,
+    buffer: int | None,
 ) -> Extreme:
     kind = known_type(type_of(argument), span)
     if not has_rank(kind):
         raise BlockedError(f"{call.function.upper()} over `{kind}` is not maintained", span)
-    return Extreme(name, slot, reverse=call.function == "max")
+    return Extreme(name, slot, reverse=call.function == "max", size=buffer)
 
 
 def _is_integral(argument: Expr) -> bool:

@@ -8,7 +8,7 @@ Out of scope: whether the sketch is safe (`plan.safety`), touch mode (`maintain.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from impctl.aliases import AccessId, AttributeId, ColumnName, TableName
@@ -18,6 +18,7 @@ from impctl.engine.operators.merge import Merge
 from impctl.maintain.build import Builder
 from impctl.maintain.flows import BlockedError, Source
 from impctl.maintain.readable import Readable
+from impctl.maintain.refills import Refilled
 from impctl.maintain.strategy import Chooser, SideChoice, Strategy
 from impctl.plan.nodes import (
     Aggregate,
@@ -67,6 +68,9 @@ class Compiled:
     """None where only stepping with whole tables can fill the circuit."""
     sides: tuple[SideChoice, ...] = ()
     distant: Mapping[int, tuple[Readable, ...]] = field(default_factory=dict)
+    refills: tuple[Refilled, ...] = ()
+    note: str = ""
+    """What the bound on buffers means for the query; empty without one."""
 
     @property
     def tables(self) -> tuple[TableName, ...]:
@@ -94,26 +98,55 @@ def compile_plan(
     sketched: Mapping[AccessId, RangePartition],
     key_columns: KeyColumns,
     chooser: Chooser | None = None,
+    *,
+    barriers: Collection[int] | None = None,
+    buffer: int | None = None,
 ) -> Compiled:
     """The circuit for a plan.
 
     `key_columns` tells for the i-th node of `nodes_of(root)` which grouping column equals each
-    access's partition attribute (`plan.safety`); `chooser` which sides of joins are kept (default:
-    all). Raises BlockedError.
+    access's partition attribute, `barriers` at which positions there are barriers (default: at
+    every top-k that is not the last step); both are the verdict's (`plan.safety`). `chooser`
+    decides which sides of joins are kept (default: all), `buffer` how many rows or values MIN, MAX
+    and top-k keep per group, where the table can refill them. Raises BlockedError.
     """
     chain = _chain(root)
     keyed = frozenset() if chain is None else _keyed(root, chain, sketched, key_columns)
-    builder = Builder(sketched, keyed, _last_top(root), chooser)
+    nodes = tuple(nodes_of(root))
+    chosen = None if barriers is None else [id(nodes[position]) for position in barriers]
+    builder = Builder(sketched, keyed, _last_top(root), chooser, barriers=chosen, buffer=buffer)
     flow = builder.root(root)
     if not flow.accesses:
         raise BlockedError("the query has no sketch to maintain", root.span)
     sizes = [sketched[access].size for access in flow.accesses]
+    if builder.barriers:
+        builder.drop_unread()
     circuit = Circuit(builder.operators, Merge(sizes), builder.inputs)
     found = None
     if chain is not None and not _needs_rows(builder):
         found = _described(root, chain, builder, keyed, key_columns)
-    sources, sides = tuple(builder.sources), tuple(builder.sides)
-    return Compiled(sources, flow.accesses, circuit, found, sides, dict(builder.distant))
+    return Compiled(
+        tuple(builder.sources),
+        flow.accesses,
+        circuit,
+        found,
+        tuple(builder.sides),
+        dict(builder.distant),
+        tuple(builder.refills),
+        _note(builder),
+    )
+
+
+def _note(builder: Builder) -> str:
+    """What a bound means for this query."""
+    if builder.buffer is None or not (builder.refills or builder.keeps_all):
+        return ""
+    parts = []
+    if builder.refills:
+        parts.append(f"MIN, MAX and top-k over one table's rows keep the best {builder.buffer}")
+    if builder.keeps_all:
+        parts.append("those over joins or groups keep everything, because no table can refill them")
+    return "; ".join(parts)
 
 
 def _last_top(root: Plan) -> TopK | None:

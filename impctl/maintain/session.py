@@ -27,6 +27,7 @@ from impctl.maintain.compile import Compiled
 from impctl.maintain.partials import Partials, absorb, start_empty
 from impctl.maintain.range_rows import RangeRows
 from impctl.maintain.readable import Readable
+from impctl.maintain.refills import TableRows
 from impctl.sketch.fragments import FragmentSet
 from impctl.sketch.partition import RangePartition
 
@@ -86,11 +87,17 @@ class MaintainedQuery:
     def _aggregates(self) -> list[Aggregate]:
         return [op for op in self.circuit.operators if isinstance(op, Aggregate)]
 
-    def step(self, changes: Mapping[TableName, TableChange]) -> Mapping[AccessId, SketchDelta]:
+    def step(
+        self, changes: Mapping[TableName, TableChange], table_rows: TableRows | None = None
+    ) -> Mapping[AccessId, SketchDelta]:
         """Maintain: the changes of tables in, the change of each sketch out.
 
         All accesses of a table see its change; a table that is not named did not change.
+        `table_rows` reads the tables after the change, where a bounded buffer is used up.
         """
+        if table_rows is not None:
+            for refilled in self.compiled.refills:
+                refilled.read_from(table_rows)
         batches = []
         for source in self.compiled.sources:
             change = changes.get(source.table)
@@ -166,6 +173,11 @@ class MaintainedQuery:
     def unsure_rows(self) -> int:
         """How often a row was kept because its HAVING was too close to call."""
         return sum(op.unsure_rows for op in self.circuit.operators if isinstance(op, Select))
+
+    def refilled(self) -> tuple[int, int]:
+        """Groups whose buffer was filled again so far, and the rows read for that."""
+        refills = self.compiled.refills
+        return sum(found.groups for found in refills), sum(found.rows for found in refills)
 
     def checkpoint(self) -> Checkpoint:
         """What changed since the last `saved`."""

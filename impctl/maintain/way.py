@@ -47,18 +47,30 @@ def choose_way(
     verdict: Verdict,
     partitions: Mapping[AccessId, RangePartition],
     chooser: Chooser | None = None,
+    *,
+    buffer: int | None = None,
 ) -> Way:
     """How the sketches of `partitions` (by access) are maintained for a safe plan.
 
     `core` is the plan without its output columns and `verdict` its verdict; `whole` is the verdict
-    on the whole plan, which touch mode goes by. `chooser` decides which sides of joins are kept.
+    on the whole plan, which touch mode goes by. `chooser` decides which sides of joins are kept,
+    `buffer` bounds what MIN, MAX and top-k keep.
     """
     try:
-        compiled = compile_plan(core, partitions, verdict.key_columns, chooser)
+        compiled = compile_plan(
+            core,
+            partitions,
+            verdict.key_columns,
+            chooser,
+            barriers=verdict.barrier_positions,
+            buffer=buffer,
+        )
     except BlockedError as blocked:
         # Touch also needs that no other table changes, so there must not be one (M1).
         return _without_circuit(blocked, whole, is_alone=len(scans_of(core)) == 1)
-    return Way(Mode.EXACT, "every operator is maintained incrementally", None, compiled)
+    reason = "every operator is maintained incrementally"
+    reason = f"{reason}; {compiled.note}" if compiled.note else reason
+    return Way(Mode.EXACT, reason, None, compiled)
 
 
 def _without_circuit(blocked: BlockedError, verdict: Verdict, *, is_alone: bool) -> Way:

@@ -86,7 +86,9 @@ def _made(node: Plan) -> Iterable[Attribute]:
             return attributes_of(node)
         case Window():
             return (call.attribute for call in node.calls)
-        case Select() | Join() | Distinct() | Sort() | TopK():
+        case TopK():
+            return () if node.rank is None else (node.rank.attribute,)
+        case Select() | Join() | Distinct() | Sort():
             return ()
         case _:
             assert_never(node)
@@ -131,8 +133,11 @@ class _Renaming:
                 )
             case SetOperation():
                 return replace(node, attributes=tuple(self._attribute(a) for a in node.attributes))
-            case Sort() | TopK():
+            case Sort():
                 return replace(node, order=self._order(node.order))
+            case TopK():
+                rank = None if node.rank is None else self._labelled(self._window(node.rank))
+                return replace(node, order=self._order(node.order), rank=rank)
             case Window():
                 calls_ = (self._window(call) for call in node.calls)
                 return replace(node, calls=tuple(self._labelled(call) for call in calls_))

@@ -132,6 +132,8 @@ def _aggregate(plan: Aggregate, names: Names) -> str:
 
 
 def _top_k(plan: TopK, names: Names) -> str:
+    if plan.rank is not None:
+        return f"{_window(plan.rank, names)} at most {plan.count}"
     rows = "all" if plan.count is None else str(plan.count)
     by = f" by {order_text(plan.order, names)}" if plan.order else ""
     return f"{rows}{by}" + (f", skipping {plan.offset}" if plan.offset else "")

@@ -122,7 +122,10 @@ class _Writer:
                 return self._order(plan.order)
             case TopK():
                 count = _SLOT if self._slots and plan.count is not None else str(plan.count)
-                return [count, str(plan.offset), *self._order(plan.order)]
+                rank = [] if plan.rank is None else [self._window(plan.rank)]
+                order = self._order(plan.order)
+                self._new([] if plan.rank is None else [plan.rank.attribute.id])
+                return [count, str(plan.offset), *rank, *order]
             case Window():
                 calls = [self._window(call) for call in plan.calls]
                 self._new(call.attribute.id for call in plan.calls)

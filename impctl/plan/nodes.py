@@ -180,14 +180,22 @@ class Sort:
 class TopK:
     """ORDER BY ... LIMIT count OFFSET offset; an empty order is LIMIT alone.
 
-    `count` None is OFFSET alone.
+    `count` None is OFFSET alone. With `rank` (row_number, rank or dense_rank), the rows of each
+    window partition whose rank is at most `count`, and the rank as one more column; `order` is the
+    call's and `offset` 0.
     """
 
     child: Plan
     order: tuple[SortKey, ...]
     count: int | None
     offset: int = 0
+    rank: WindowCall | None = None
     span: Span | None = field(default=None, compare=False)
+
+    @property
+    def partition_by(self) -> tuple[Expr, ...]:
+        """What rows of one window partition have in common; empty for ORDER BY ... LIMIT."""
+        return () if self.rank is None else self.rank.partition_by
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,7 +251,10 @@ def attributes_of(plan: Plan) -> tuple[Attribute, ...]:
             return _join_attributes(plan)
         case Window():
             return (*attributes_of(plan.child), *(call.attribute for call in plan.calls))
-        case Select() | Distinct() | Sort() | TopK():
+        case TopK():
+            rank = () if plan.rank is None else (plan.rank.attribute,)
+            return (*attributes_of(plan.child), *rank)
+        case Select() | Distinct() | Sort():
             return attributes_of(plan.child)
 
 

@@ -9,7 +9,8 @@ Out of scope: gathering that lineage (`capture`, `maintain`).
 
 from __future__ import annotations
 
-from dataclasses import replace
+import math
+from dataclasses import dataclass, replace
 
 from impctl.aliases import AttributeId
 from impctl.data.schema import Kind
@@ -32,18 +33,33 @@ _TIE_FREE = frozenset({"rank", "dense_rank", "percent_rank", "cume_dist"})
 
 
 def first_rows(node: TopK, child: NodeState, wording: Wording) -> NodeState:
-    """The state of ORDER BY ... LIMIT over its child's state."""
+    """The state of ORDER BY ... LIMIT, or of the first ranks per partition, over its child's."""
     ties = child.ties if child.ties is not None else _ties(node, child)
+    found = replace(child, columns=_with_rank(child.columns, node.rank), ties=ties)
     if child.status is Status.EXACT:
-        return replace(child, ties=ties)
+        return found
     if not node.order:
         return refused("LIMIT without ORDER BY has no fixed answer", node.span)
-    if node.offset or node.count is None:
-        return refused("OFFSET skips rows that the sketch would have to keep as well", node.span)
+    if node.count is None:
+        return refused("OFFSET alone keeps rows from the end, which a sketch may lack", node.span)
+    if node.rank is not None:
+        if child.status is Status.KEYED and _is_partitioned(node.rank, child):
+            return found
+        loose = next((e for e in node.partition_by if not child.columns.are_equal(e)), None)
+        if loose is not None:
+            text = f"`{node.rank.function}` is partitioned by `{wording.text(loose)}`, which"
+            return refused(f"{text} can differ over part of a group", loose.span or node.span)
     objection = order_objection(node.order, child, wording)
     if objection is not None:
         return replace(objection, refusal=_placed(objection.refusal, node.span))
-    return replace(child, status=Status.EXACT, keys={}, columns=_equal(child), ties=ties)
+    return replace(found, status=Status.EXACT, keys={}, columns=_equal(found))
+
+
+def _with_rank(columns: Columns, rank: WindowCall | None) -> Columns:
+    if rank is None:
+        return columns
+    added = equal_columns((rank.attribute,), {rank.attribute.id: NOTHING})
+    return Columns({**columns.relations, **added.relations}, {**columns.signs, **added.signs})
 
 
 def _placed(refusal: Refusal | None, span: Span | None) -> Refusal | None:
@@ -56,10 +72,15 @@ def _equal(state: NodeState) -> Columns:
 
 
 def _ties(node: TopK, child: NodeState) -> Refusal | None:
-    columns = frozenset(key.expr.id for key in node.order if isinstance(key.expr, ColumnRef))
+    if node.rank is not None and node.rank.function in _TIE_FREE:
+        return None
+    terms = (*node.partition_by, *(key.expr for key in node.order))
+    columns = frozenset(expr.id for expr in terms if isinstance(expr, ColumnRef))
     every = frozenset(child.columns.relations)
     if any(columns >= found for found in (*child.identifiers, every)):
         return None
+    if node.rank is not None:
+        return Refusal(f"`{node.rank.function}` orders tied rows either way", node.rank.span)
     return Refusal("ORDER BY leaves rows tied at the LIMIT, and either may be taken", node.span)
 
 
@@ -141,7 +162,8 @@ def first_rows_per_partition(
     if len(below.calls) != 1 or child.status is Status.EXACT:
         return None
     call = below.calls[0]
-    if not _is_rank_limit(predicate, call.attribute.id):
+    bound = rank_bound(predicate, call.attribute.id)
+    if bound is None or not bound.is_all:
         return None
     plain = call.function == "row_number" and child.is_equal
     if not call.order or not (plain or call.function in _RANKS):
@@ -159,16 +181,33 @@ def first_rows_per_partition(
     )
 
 
-def _is_rank_limit(predicate: Expr, rank: AttributeId) -> bool:
-    """`rank <= k`, `rank < k`, `rank = 1`, either way round."""
+@dataclass(frozen=True, slots=True)
+class RankBound:
+    """What a predicate lets through: no rank beyond `count`, and `is_all` every one up to it."""
+
+    count: int
+    is_all: bool
+
+
+def rank_bound(predicate: Expr, rank: AttributeId) -> RankBound | None:
+    """`rank <= k`, `rank < k`, `rank = k`, either way round; None for anything else."""
     if not isinstance(predicate, Compare):
-        return False
+        return None
     left, right, op = predicate.left, predicate.right, predicate.op
     if isinstance(right, ColumnRef) and op in _MIRRORED:
         left, right, op = right, left, _MIRRORED[op]
     if not isinstance(left, ColumnRef) or left.id != rank:
-        return False
+        return None
     number = number_of(right)
     if number is None:
-        return False
-    return op in (CompareOp.LESS, CompareOp.LESS_EQUAL) or (op is CompareOp.EQUAL and number == 1)
+        return None
+    match op:
+        case CompareOp.LESS_EQUAL:
+            return RankBound(max(math.floor(number), 0), True)
+        case CompareOp.LESS:
+            return RankBound(max(math.ceil(number) - 1, 0), True)
+        case CompareOp.EQUAL:
+            count = max(int(number), 0) if number == int(number) else 0
+            return RankBound(count, count <= 1)
+        case _:
+            return None

@@ -195,7 +195,7 @@ def _is_root_keyed(root: Plan, found: Analysis, sketched: Mapping[AccessId, Colu
 
 
 def _barriers(found: Analysis) -> tuple[int, ...]:
-    """Top-k nodes over sketched inputs that are not the query's last step."""
+    """Top-k nodes that make sketched inputs exact, and are not the query's last step."""
     last = 0
     while isinstance(found.nodes[last], Project | Sort):
         last += 1
@@ -204,6 +204,7 @@ def _barriers(found: Analysis) -> tuple[int, ...]:
         for position, node in enumerate(found.nodes)
         if isinstance(node, TopK)
         and position != last
+        and found.states[position].status is Status.EXACT
         and found.states[position + 1].status is not Status.EXACT
     )
 

@@ -201,7 +201,9 @@ def _expressions(node: Plan) -> tuple[Expr, ...]:
             conditions = (call.condition for call in calls if call.condition is not None)
             arguments = (argument for call in calls for argument in call.arguments)
             return (*(key.expr for key in node.keys), *arguments, *conditions)
-        case TopK() | Sort():
+        case TopK():
+            return (*node.partition_by, *(key.expr for key in node.order))
+        case Sort():
             return tuple(key.expr for key in node.order)
         case Window():
             return tuple(

@@ -47,7 +47,7 @@ def read_batches(
     rows_per_batch: int,
     files: Sequence[DataFile] | None = None,
 ) -> Iterator[pa.Table]:
-    """All rows of these files (default: all) in batches of about so many, which bound the memory.
+    """The rows of these files (default: all) in batches of about so many, which bound the memory.
 
     Raises as `read_rows` does.
     """

@@ -11,6 +11,7 @@ from __future__ import annotations
 from impctl.workload.models import JoinStrategy, MaintainMode, Policy
 from impctl.workload.names import NAME_PATTERN, PARAMETER_PATTERN, TABLE_PATTERN
 from impctl.workload.partitions import MAX_BOUNDARIES, MAX_FRAGMENTS
+from impctl.workload.queries import MAX_BUFFER
 
 SCHEMA_ID = "urn:impctl:workload:1"
 
@@ -121,6 +122,11 @@ def _queries() -> JsonSchema:
                 {"enum": [str(strategy) for strategy in JoinStrategy]},
                 "Where joins find the partners of changed rows: in an index of their own, or by "
                 "asking Spark.",
+            ),
+            "buffer": _or_variable(
+                {"type": "integer", "minimum": 1, "maximum": MAX_BUFFER},
+                "Values or rows that MIN, MAX and top-k keep per group; more are read again from "
+                "the table when deletions use these up. Default: all.",
             ),
         },
         required=["sql"],

@@ -101,6 +101,7 @@ class QuerySpec:
     """One query; `sketch` names the attribute wanted per table and is empty when impctl chooses.
 
     `params` are the values of the named parameters in `sql`, for which sketches are captured.
+    `buffer` is how many values or rows MIN, MAX and top-k keep per group; None is all of them.
     """
 
     name: QueryName
@@ -112,6 +113,7 @@ class QuerySpec:
     location: Location
     sql_origin: SqlOrigin = field(repr=False)
     params: Mapping[str, ParameterValue] = field(default_factory=dict)
+    buffer: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

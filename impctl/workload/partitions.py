@@ -46,7 +46,12 @@ def _read_partition(
     if fields is None:
         return None
     boundaries = _read_boundaries(fields.get("boundaries"), inside(path, "boundaries"), reading)
-    fragments = _read_fragments(fields.get("fragments"), inside(path, "fragments"), reading)
+    fragments = reading.whole_number(
+        fields.get("fragments"),
+        inside(path, "fragments"),
+        MAX_FRAGMENTS,
+        "16 to 1000 serve most tables",
+    )
     if len(fields) != 1:
         reading.report(
             entry.key,
@@ -56,24 +61,6 @@ def _read_partition(
     if boundaries is None and fragments is None:
         return None
     return PartitionSpec(table, column, boundaries, fragments, reading.at(entry.key))
-
-
-def _read_fragments(node: Node | None, where: str, reading: Reading) -> int | None:
-    cell = reading.cell(node, where, "a whole number")
-    if node is None or cell is None:
-        return None
-    if not isinstance(cell.value, int) or isinstance(cell.value, bool):
-        message = f"{where} must be a whole number, not {kind_of(cell.value)}"
-        reading.report(node, message, "write a number without quotes, for example 16")
-        return None
-    if not 1 <= cell.value <= MAX_FRAGMENTS:
-        reading.report(
-            node,
-            f"{where} must be from 1 to {MAX_FRAGMENTS}",
-            "16 to 1000 serve most tables",
-        )
-        return None
-    return cell.value
 
 
 def _read_boundaries(

@@ -25,6 +25,9 @@ from impctl.workload.names import (
 from impctl.workload.reading import Cell, Entry, Reading, inside, written_at
 from impctl.workload.sql_location import origin_of
 
+MAX_BUFFER = 1_000_000
+"""More than that is as good as keeping everything."""
+
 
 def read_queries(node: Node | None, tables: Declared, reading: Reading) -> dict[str, QuerySpec]:
     """The queries that could be read, in file order."""
@@ -45,7 +48,7 @@ def read_queries(node: Node | None, tables: Declared, reading: Reading) -> dict[
 
 def _read_query(name: str, entry: Entry, tables: Declared, reading: Reading) -> QuerySpec | None:
     path = inside("`queries`", name)
-    known = ("params", "sketch", "policy", "maintain", "join")
+    known = ("params", "sketch", "policy", "maintain", "join", "buffer")
     fields = reading.record(entry.value, path, ("sql",), known)
     if fields is None:
         return None
@@ -54,6 +57,9 @@ def _read_query(name: str, entry: Entry, tables: Declared, reading: Reading) -> 
     policy = reading.choice(fields.get("policy"), inside(path, "policy"), list(Policy))
     maintain = reading.choice(fields.get("maintain"), inside(path, "maintain"), list(MaintainMode))
     join = reading.choice(fields.get("join"), inside(path, "join"), list(JoinStrategy))
+    buffer = reading.whole_number(
+        fields.get("buffer"), inside(path, "buffer"), MAX_BUFFER, "100 to 10000 serve most queries"
+    )
     node = fields.get("sql")
     sql = reading.resolved_text(node, inside(path, "sql"))
     if sql is None or not isinstance(node, ScalarNode):
@@ -68,6 +74,7 @@ def _read_query(name: str, entry: Entry, tables: Declared, reading: Reading) -> 
         location=reading.at(entry.key),
         sql_origin=origin_of(node, sql, reading.lines),
         params=params,
+        buffer=buffer,
     )
 
 

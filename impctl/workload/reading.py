@@ -194,6 +194,20 @@ class Reading:
             return None
         return resolved
 
+    def whole_number(self, node: Node | None, path: str, most: int, usual: str) -> int | None:
+        """A whole number from 1 to `most`; `usual` says what is common."""
+        cell = self.cell(node, path, "a whole number")
+        if node is None or cell is None:
+            return None
+        if not isinstance(cell.value, int) or isinstance(cell.value, bool):
+            message = f"{path} must be a whole number, not {kind_of(cell.value)}"
+            self.report(node, message, "write a number without quotes, for example 16")
+            return None
+        if not 1 <= cell.value <= most:
+            self.report(node, f"{path} must be from 1 to {most}", usual)
+            return None
+        return cell.value
+
     def choice(self, node: Node | None, path: str, options: Sequence[str]) -> str | None:
         """One of a few words."""
         listed = ", ".join(f"`{option}`" for option in options)

@@ -20,7 +20,7 @@ from impctl.plan.nodes import scans_of
 from impctl.plan.parse import parse_query
 from impctl.plan.rules import apply_rules
 from impctl.sketch.partition import RangePartition
-from tests.support.algebra import QUERIES, rows
+from tests.support.algebra import FIRST_ROWS, QUERIES, rows
 
 CATALOG = {
     "t": Schema((Column("g", INTEGER), Column("x", LONG), Column("s", STRING), Column("d", DATE))),
@@ -30,11 +30,12 @@ PARTITIONS = {
     "t": RangePartition("t", "x", LONG, (0, 2)),
     "u": RangePartition("u", "y", LONG, (1,)),
 }
-every_query = pytest.mark.parametrize("name", QUERIES)
+SQL = {**QUERIES, **FIRST_ROWS}
+every_query = pytest.mark.parametrize("name", SQL)
 
 
 def compiled(name: str) -> Compiled:
-    root = apply_rules(parse_query(QUERIES[name], CATALOG).root)
+    root = apply_rules(parse_query(SQL[name], CATALOG).root)
     sketched = {scan.access: PARTITIONS[scan.table] for scan in scans_of(root)}
     return compile_plan(root, sketched, {})
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from random import Random
 
@@ -18,21 +18,32 @@ import pyarrow as pa
 import pytest
 
 from impctl.data.schema import Kind, SqlType
+from impctl.data.vector import Vector
 from impctl.engine.operators.union import Union
 from impctl.errors import EvaluationError, NotExactError
-from impctl.maintain.compile import compile_plan
+from impctl.maintain.compile import Compiled, compile_plan
 from impctl.maintain.flows import BlockedError
 from impctl.maintain.session import MaintainedQuery, TableChange
-from impctl.maintain.strategy import AsRecorded, SideChoice, SideFacts, Strategy
-from impctl.plan.nodes import Plan, Query, scans_of
+from impctl.maintain.strategy import AsRecorded, Chooser, SideChoice, SideFacts, Strategy
+from impctl.plan.nodes import (
+    Join,
+    Plan,
+    Project,
+    Query,
+    SetOperation,
+    Sort,
+    TopK,
+    nodes_of,
+    scans_of,
+)
 from impctl.plan.rules import apply_rules
-from impctl.plan.safety import check_safety
+from impctl.plan.safety import Verdict, check_safety
 from impctl.sketch.partition import RangePartition
 from tests.plan.random_plans import CATALOG
 from tests.plan.trials import Trial, accurate_sketches, make_trial
 from tests.support.reference_expr import ReferenceFailure, ReferenceLimit, Value
 from tests.support.reference_partners import ReferencePartners
-from tests.support.reference_plan import annotate
+from tests.support.reference_plan import Tables, annotate
 
 CASES = 1500 * int(os.environ.get("IMPCTL_FUZZ", "1"))
 BATCHES = 4
@@ -96,18 +107,62 @@ def change_of(rng: Random, rows: Rows, spare: Rows) -> tuple[Rows, list[int]]:
     return changed, weights
 
 
-def kinds_of(plan: Plan) -> str:
-    from impctl.plan.nodes import Join, SetOperation, nodes_of
+def changes_of(
+    rng: Random, names: Sequence[str], tables: dict[str, Rows], spare: Mapping[str, Rows]
+) -> dict[str, TableChange]:
+    """A batch of some of the tables, which are brought up to date."""
+    found = {}
+    for name in names:
+        if rng.random() < 0.7:
+            rows, weights = change_of(rng, tables[name], spare[name])
+            found[name] = TableChange(table_of(name, rows), np.array(weights, dtype=np.int64))
+    return found
 
+
+def kinds_of(plan: Plan) -> str:
     names = []
     for node in nodes_of(plan):
         if isinstance(node, Join):
             names.append(node.kind.value + (" null-aware" if node.null_aware else ""))
         elif isinstance(node, SetOperation):
             names.append(node.kind.value + (" all" if node.all else ""))
+        elif isinstance(node, TopK) and node.rank is not None:
+            names.append(node.rank.function)
         else:
             names.append(type(node).__name__)
     return " ".join(names)
+
+
+@dataclass(frozen=True)
+class Judged:
+    """The plan whose lineage is the sketch, and which of its top-k rows all belong to it."""
+
+    oracle: Plan
+    barriers: tuple[int, ...]
+    counted: frozenset[int]
+
+    @classmethod
+    def of(cls, trial: Trial, root: Plan, verdict: Verdict) -> Judged | None:
+        """None where ties, or what is not safe, leave several sketches right."""
+        nodes = tuple(nodes_of(root))
+        last = next(at for at, node in enumerate(nodes) if not isinstance(node, Project | Sort))
+        tops = {at for at, node in enumerate(nodes) if isinstance(node, TopK)}
+        if not tops:
+            return cls(trial.root, (), frozenset())
+        counted = tops & {last, *verdict.barrier_positions}
+        inner = tops - {last}
+        if inner and not verdict.safe:
+            return None
+        if tops - counted and verdict.ties is not None:
+            return None
+        return cls(root, verdict.barrier_positions, frozenset(counted))
+
+    def sketches(self, trial: Trial, tables: Tables) -> dict[str, set[int]]:
+        """The fragments of the result, and of the first rows of each top-k that counts whole."""
+        found = annotate(self.oracle, tables)
+        counted = {at: rows for at, rows in found.first_rows.items() if at in self.counted}
+        found = replace(found, first_rows=counted)
+        return accurate_sketches(found, trial.root, tables, trial.partitions)
 
 
 @dataclass(frozen=True)
@@ -133,16 +188,28 @@ def one_case(seed: int, seen: Counter[str]) -> None:
     partitions = partitions_of(trial)
     root = apply_rules(trial.root)
     verdict = check_safety(Query("", root), trial.sketched, trial.facts)
+    judged = Judged.of(trial, root, verdict)
+    if judged is None:
+        seen["no fixed answer"] += 1
+        return
+
+    buffer = Random(seed + 5).choice((None, 1, 2, 3))
+
+    def table_rows(name: str, columns: Sequence[str], keys: Mapping[str, Vector]) -> list[pa.Table]:
+        return [table_of(name, tables[name]).select(columns)]
+
+    def compiled_by(chooser: Chooser) -> Compiled:
+        keys, barriers = verdict.key_columns, judged.barriers
+        return compile_plan(root, partitions, keys, chooser, barriers=barriers, buffer=buffer)
+
     try:
-        compiled = compile_plan(root, partitions, verdict.key_columns, SomeDistant(Random(seed)))
+        compiled = compiled_by(SomeDistant(Random(seed)))
     except BlockedError as error:
         seen[f"blocked: {error.message}"] += 1
         return
     rng = Random(seed)
     spare: dict[str, Rows] = {name: list(rows) for name, rows in trial.tables.items()}
-    tables = {
-        name: [row for row in rows if rng.random() < 0.7] for name, rows in trial.tables.items()
-    }
+    tables = {name: [row for row in spare[name] if rng.random() < 0.7] for name in spare}
     session = MaintainedQuery(compiled)
     stored: dict[tuple[str, int], pa.Table] = {}
     try:
@@ -152,32 +219,32 @@ def one_case(seed: int, seen: Counter[str]) -> None:
             ((name, table_of(name, tables[name])) for name in compiled.tables), partners.pairs
         )
         for _ in range(BATCHES):
-            found = annotate(trial.root, tables)
-            wanted = accurate_sketches(found, trial.root, tables, trial.partitions)
-            held = {access: set(kept.ids) for access, kept in session.fragments().items()}
-            unsure = session.unsure_rows() > 0
-            for access in held:
-                assert held[access] >= wanted[access], (seed, access, held, wanted, trial.root)
-                assert unsure or held[access] == wanted[access], (seed, held, wanted, trial.root)
-            seen["unsure" if unsure else "exact"] += 1
+            wanted = judged.sketches(trial, tables)
+            seen[compared(session, wanted, (seed, trial.root))] += 1
             seen[f"with {len(compiled.distant_sides)} distant sides"] += 1
-            for kind in set(kinds_of(trial.root).split(" ")):
+            for kind in set(kinds_of(root).split(" ")):
                 seen[f"with {kind}"] += 1
-            changes = {}
-            for name in compiled.tables:
-                if rng.random() < 0.7:
-                    rows, weights = change_of(rng, tables[name], spare[name])
-                    changes[name] = TableChange(
-                        table_of(name, rows), np.array(weights, dtype=np.int64)
-                    )
-            session.step(changes)
+            seen["with barrier"] += len(judged.barriers) > 0
+            session.step(changes_of(rng, compiled.tables, tables, spare), table_rows)
+            seen["refilled"] += session.refilled()[0]
             if rng.random() < 0.3 and not session.unsure_rows():
-                same = AsRecorded(compiled.distant_sides)
-                again = compile_plan(root, partitions, verdict.key_columns, same)
+                again = compiled_by(AsRecorded(compiled.distant_sides))
                 session = restored(session, stored, MaintainedQuery(again))
                 session.read_by(partners)
     except (ReferenceFailure, ReferenceLimit, EvaluationError, NotExactError) as error:
         seen[f"failed: {type(error).__name__}"] += 1
+
+
+def compared(
+    session: MaintainedQuery, wanted: Mapping[str, set[int]], what: tuple[int, Plan]
+) -> str:
+    """How the sketches stand to those wanted, which they cover."""
+    held = {access: set(kept.ids) for access, kept in session.fragments().items()}
+    unsure = session.unsure_rows() > 0
+    for access in held:
+        assert held[access] >= wanted[access], (access, held, wanted, what)
+        assert unsure or held[access] == wanted[access], (held, wanted, what)
+    return "unsure" if unsure else "exact"
 
 
 def restored(
@@ -207,7 +274,9 @@ def test_sketches_of_random_plans() -> None:
     seen: Counter[str] = Counter()
     several_cases(seen)
     assert seen["exact"] > 500
-    for kind in ("inner", "semi", "anti", "left", "right", "full", "union", "intersect", "TopK"):
+    assert seen["refilled"] > 0
+    kinds = ("inner", "semi", "anti", "left", "right", "full", "union", "intersect", "TopK")
+    for kind in (*kinds, "row_number", "rank", "dense_rank", "barrier"):
         assert seen[f"with {kind}"] > 10, seen
 
 

@@ -53,6 +53,8 @@ _INEQUALITIES = (
     CompareOp.GREATER_EQUAL,
 )
 
+_COMBINING = (JoinKind.INNER,) * 4 + (JoinKind.SEMI,) * 2 + (JoinKind.ANTI, JoinKind.LEFT)
+
 
 class FocusedMaker(PlanMaker):
     """Groups first, then something that looks at the groups."""
@@ -71,7 +73,7 @@ class FocusedMaker(PlanMaker):
                     if rng.random() < 0.6
                     else self._judged(self._grouped(self._base()))
                 )
-                kind = rng.choice((JoinKind.INNER, JoinKind.INNER, JoinKind.SEMI))
+                kind = rng.choice(_COMBINING)
                 left, right = (plan, other) if rng.random() < 0.7 else (other, plan)
                 condition = self._condition(attributes_of(left), attributes_of(right))
                 plan = Join(kind, left, right, condition)
@@ -222,4 +224,6 @@ class FocusedMaker(PlanMaker):
         order = [SortKey(by.ref(), rng.random() < 0.5, rng.random() < 0.5)]
         if rng.random() < 0.6:
             order += [SortKey(a.ref(), False, True) for a in attributes_of(plan)[:1]]
-        return TopK(plan, tuple(order), rng.choice((1, 1, 2)))
+        if rng.random() < 0.25:
+            return self._rank_filter(plan)
+        return TopK(plan, tuple(order), rng.choice((1, 1, 2)), int(rng.random() < 0.15))

@@ -7,11 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from decimal import Decimal
-from random import Random
 
 from impctl.data.schema import (
-    BOOLEAN,
     DOUBLE,
     INTEGER,
     LONG,
@@ -23,22 +20,11 @@ from impctl.data.schema import (
 )
 from impctl.expr.nodes import (
     And,
-    Arithmetic,
-    ArithmeticOp,
-    Call,
-    Case,
     Cast,
-    Coalesce,
     Compare,
     CompareOp,
     Expr,
-    InList,
-    IsNull,
-    Like,
     Literal,
-    Negate,
-    Not,
-    Or,
 )
 from impctl.expr.types import type_of
 from impctl.plan.nodes import (
@@ -64,6 +50,7 @@ from impctl.plan.nodes import (
     attributes_of,
 )
 from tests.plan.call_types import call_type, summed_type
+from tests.plan.random_exprs import ORDERED, ExprMaker
 
 MONEY = decimal(6, 1)
 CATALOG = {
@@ -78,22 +65,12 @@ CATALOG = {
     ),
     "u": Schema((Column("h", INTEGER), Column("q", INTEGER), Column("w", MONEY))),
 }
-_ORDERED = (
-    CompareOp.LESS,
-    CompareOp.LESS_EQUAL,
-    CompareOp.GREATER,
-    CompareOp.GREATER_EQUAL,
-    CompareOp.GREATER,
-    CompareOp.GREATER_EQUAL,
-)
-_EQUALITIES = (CompareOp.EQUAL, CompareOp.NOT_EQUAL, CompareOp.NULL_SAFE_EQUAL)
 
 
 @dataclass
-class PlanMaker:
+class PlanMaker(ExprMaker):
     """Makes one plan after another from one source of randomness."""
 
-    rng: Random
     accesses: dict[str, int] = field(default_factory=dict)
     made: int = 0
 
@@ -122,6 +99,7 @@ class PlanMaker:
             (2, self._set_operation),
             (4, self._top),
             (1, self._window),
+            (2, lambda at: self._rank_filter(self._node(at - 1))),
         )
         weights = [weight for weight, _ in makers]
         maker = self.rng.choices([make for _, make in makers], weights)[0]
@@ -220,7 +198,7 @@ class PlanMaker:
         pairs = [(a, b) for a in left for b in right if a.type == b.type and a.type is not None]
         if pairs and self.rng.random() < 0.8:
             a, b = self.rng.choice(pairs)
-            op = self.rng.choice((CompareOp.EQUAL,) * 5 + (*_ORDERED, CompareOp.NULL_SAFE_EQUAL))
+            op = self.rng.choice((CompareOp.EQUAL,) * 5 + (*ORDERED, CompareOp.NULL_SAFE_EQUAL))
             equal = Compare(op, a.ref(), b.ref())
             if self.rng.random() < 0.25:
                 return And((equal, self.predicate((*left, *right))))
@@ -267,7 +245,7 @@ class PlanMaker:
             order += [SortKey(a.ref(), False, self.rng.random() < 0.5) for a in attributes]
         if self.rng.random() < 0.03:
             order = []
-        offset = 1 if self.rng.random() < 0.05 else 0
+        offset = 1 if self.rng.random() < 0.15 else 0
         return TopK(child, tuple(order), self.rng.choice((1, 1, 2, 3)), offset)
 
     def _sort_key(self, attributes: Sequence[Attribute]) -> SortKey:
@@ -281,119 +259,31 @@ class PlanMaker:
     def _window(self, depth: int) -> Plan:
         return self._windowed(self._node(depth - 1))
 
-    def _windowed(self, child: Plan) -> Window:
+    def _windowed(
+        self,
+        child: Plan,
+        functions: Sequence[str] = ("row_number", "rank", "dense_rank", "sum", "count"),
+    ) -> Window:
         attributes = attributes_of(child)
-        name = self.rng.choice(("row_number", "rank", "dense_rank", "sum", "count"))
+        name = self.rng.choice(functions)
         arguments = (self.number(attributes, 0),) if name in ("sum", "count") else ()
         result = {"sum": summed_type(arguments), "count": LONG}.get(name, INTEGER)
         partition = tuple(
             self.rng.choice(attributes).ref() for _ in range(self.rng.choice((0, 1, 1)))
         )
         order = tuple(self._sort_key(attributes) for _ in range(self.rng.choice((1, 1, 2))))
+        if self.rng.random() < 0.4:
+            order += tuple(SortKey(a.ref(), False, self.rng.random() < 0.5) for a in attributes)
         call = WindowCall(self._fresh(result), name, arguments, partition, order)
         return Window(child, (call,))
 
     def _rank_filter(self, child: Plan) -> Plan:
-        below = self._windowed(child)
+        """The first ranks per partition, now and then with a condition besides."""
+        rng = self.rng
+        below = self._windowed(child, ("row_number", "rank", "dense_rank"))
         rank = below.calls[0].attribute
-        op = self.rng.choice((CompareOp.LESS_EQUAL, CompareOp.LESS, CompareOp.EQUAL))
-        number = Literal(self.rng.choice((1, 2)), INTEGER)
-        return Select(below, Compare(op, rank.ref(), number))
-
-    def number(self, attributes: Sequence[Attribute], depth: int) -> Expr:
-        """A numeric expression of a known type."""
-        numeric = [a for a in attributes if a.type is not None and a.type.is_numeric]
-        for _ in range(6):
-            expr = self._number(numeric, attributes, depth)
-            found = type_of(expr)
-            if found is not None and found.is_numeric:
-                return expr
-        return Literal(1, INTEGER)
-
-    def _number(
-        self, numeric: Sequence[Attribute], attributes: Sequence[Attribute], depth: int
-    ) -> Expr:
-        rng = self.rng
-        if depth <= 0:
-            return rng.choice(numeric).ref() if numeric else self._literal()
-        inner = self._number(numeric, attributes, depth - 1)
-        match rng.randrange(10):
-            case 0:
-                return Negate(inner)
-            case 1 | 2:
-                return Arithmetic(
-                    rng.choice((ArithmeticOp.ADD, ArithmeticOp.SUBTRACT)),
-                    inner,
-                    self._number(numeric, attributes, depth - 1),
-                )
-            case 3:
-                return Arithmetic(ArithmeticOp.MULTIPLY, inner, self._literal())
-            case 4:
-                other = self._number(numeric, attributes, depth - 1)
-                return Arithmetic(ArithmeticOp.MULTIPLY, inner, other)
-            case 5:
-                divisor = Literal(rng.choice((-2, 2, 3)), INTEGER)
-                return Arithmetic(ArithmeticOp.DIVIDE, inner, divisor)
-            case 6:
-                found = type_of(inner)
-                to_long = found is not None and found.is_integral and rng.random() < 0.5
-                return Cast(inner, LONG if to_long else DOUBLE)
-            case 7:
-                return Coalesce((inner, self._literal()))
-            case 8:
-                return Call("abs", (inner,), type_of(inner))
-            case _:
-                branch = (self.predicate(attributes, 1), inner)
-                default: Expr = Literal(None, type_of(inner) or INTEGER)
-                return Case((branch,), self._literal() if rng.random() < 0.6 else default)
-
-    def _literal(self) -> Literal:
-        rng = self.rng
-        if rng.random() < 0.15:
-            return Literal(rng.choice((-1.5, 0.0, 0.5, float("nan"))), DOUBLE)
-        if rng.random() < 0.1:
-            return Literal(Decimal(rng.choice(("-1.5", "0.0", "2.5"))), decimal(2, 1))
-        return Literal(rng.choice((-2, -1, 0, 0, 1, 1, 2, 3, 4)), INTEGER)
-
-    def predicate(self, attributes: Sequence[Attribute], depth: int = 2) -> Expr:
-        """A condition, mostly a comparison of a late column with a literal."""
-        rng = self.rng
-        choice = rng.random()
-        if depth > 0 and choice < 0.14:
-            return And(
-                (self.predicate(attributes, depth - 1), self.predicate(attributes, depth - 1))
-            )
-        if depth > 0 and choice < 0.22:
-            return Or(
-                (self.predicate(attributes, depth - 1), self.predicate(attributes, depth - 1))
-            )
-        if depth > 0 and choice < 0.3:
-            return Not(self.predicate(attributes, depth - 1))
-        return self._atom(attributes)
-
-    def _atom(self, attributes: Sequence[Attribute]) -> Expr:
-        rng = self.rng
-        column = rng.choice(attributes[-3:] if rng.random() < 0.7 else attributes)
-        choice = rng.random()
-        if choice < 0.06:
-            return IsNull(column.ref())
-        if column.type == BOOLEAN:
-            return column.ref()
-        if column.type == STRING:
-            return self._text_atom(column)
-        if choice < 0.12:
-            options = tuple(Literal(rng.randint(-1, 3), INTEGER) for _ in range(2))
-            return InList(column.ref(), options)
-        op = rng.choice(_ORDERED if rng.random() < 0.85 else _EQUALITIES)
-        left = column.ref() if rng.random() < 0.75 else self.number(attributes, 1)
-        right = self._literal() if rng.random() < 0.85 else self.number(attributes, 0)
-        found = type_of(left)
-        if found is None or not found.is_numeric:
-            return Not(IsNull(left))
-        return Compare(op, left, right) if rng.random() < 0.8 else Compare(op, right, left)
-
-    def _text_atom(self, column: Attribute) -> Expr:
-        if self.rng.random() < 0.3:
-            return Like(column.ref(), self.rng.choice(("a%", "_", "%b")))
-        op = self.rng.choice(_ORDERED)
-        return Compare(op, column.ref(), Literal(self.rng.choice(("a", "b")), STRING))
+        op = rng.choice((CompareOp.LESS_EQUAL, CompareOp.LESS, CompareOp.EQUAL))
+        within = Compare(op, rank.ref(), Literal(rng.choice((1, 2, 3)), INTEGER))
+        if rng.random() < 0.2:
+            return Select(below, And((self.predicate(attributes_of(child)), within)))
+        return Select(below, within)

@@ -251,8 +251,8 @@ def test_grouping_what_a_choice_among_ties_left_is_refused() -> None:
 REFUSED = [
     ("SELECT g FROM t LIMIT 3", "LIMIT without ORDER BY has no fixed answer"),
     (
-        "SELECT g FROM t ORDER BY g LIMIT 3 OFFSET 2",
-        "OFFSET skips rows that the sketch would have to keep as well",
+        "SELECT g FROM t ORDER BY g OFFSET 2",
+        "OFFSET alone keeps rows from the end, which a sketch may lack",
     ),
     ("SELECT g, v FROM t WHERE v > rand()", "`rand` gives another answer on every run"),
     ("SELECT g, first(v) FROM t GROUP BY g", "`first` gives another answer on every run"),

@@ -31,6 +31,31 @@ QUERIES = {
     "dated": "SELECT year(d) y, COUNT(*) n FROM t GROUP BY year(d) HAVING COUNT(*) > 3",
 }
 
+FIRST_ROWS = {
+    "top_joined": "SELECT q.x, u.y FROM (SELECT g, x FROM t ORDER BY x DESC NULLS LAST, g"
+    " LIMIT 4) q JOIN u ON q.g = u.g",
+    "top_counted": "SELECT g, COUNT(*) n FROM (SELECT g, x FROM t ORDER BY x DESC LIMIT 6) q"
+    " GROUP BY g HAVING COUNT(*) > 1",
+    "top_filtered": "SELECT g FROM (SELECT g, SUM(x) s FROM t GROUP BY g"
+    " ORDER BY s NULLS LAST, g DESC LIMIT 3 OFFSET 1) q WHERE s > 0",
+    "top_skipping": "SELECT g, x FROM t ORDER BY x NULLS LAST, g DESC LIMIT 4 OFFSET 2",
+    "top_united": "(SELECT g FROM t ORDER BY g DESC LIMIT 2) UNION ALL (SELECT g FROM u)",
+    "top_in": "SELECT g, x FROM t WHERE g IN (SELECT g FROM u ORDER BY y DESC, g LIMIT 2)",
+    "top_twice": "SELECT g FROM (SELECT g, x FROM t ORDER BY x DESC, g LIMIT 6) q"
+    " ORDER BY g DESC LIMIT 2",
+    "numbered": "SELECT g, x FROM (SELECT g, x, row_number() OVER (PARTITION BY g"
+    " ORDER BY x DESC NULLS LAST) n FROM t) q WHERE n <= 2",
+    "numbered_joined": "SELECT q.n, u.y FROM (SELECT g, x, row_number() OVER (PARTITION BY g"
+    " ORDER BY x) n FROM t) q JOIN u ON q.g = u.g AND q.n = u.y WHERE n < 4",
+    "ranked_second": "SELECT s, x FROM (SELECT s, x, rank() OVER (PARTITION BY s"
+    " ORDER BY x DESC) r FROM t) q WHERE r = 2",
+    "ranked_densely": "SELECT s, r, COUNT(*) n FROM (SELECT s, dense_rank() OVER (PARTITION BY s"
+    " ORDER BY d) r FROM t) q WHERE r < 3 GROUP BY s, r HAVING COUNT(*) > 2",
+    "ranked_groups": "SELECT s, g FROM (SELECT s, g, COUNT(*) n, rank() OVER (PARTITION BY s"
+    " ORDER BY COUNT(*) DESC, g) r FROM t GROUP BY s, g) q WHERE r <= 1 AND n > 1",
+}
+"""First rows below other operators, per partition, with OFFSET: one query for every shape."""
+
 
 def rows(rng: random.Random, count: int, *, is_left: bool) -> pa.Table:
     def some(values: list[Any]) -> list[Any]:
@@ -43,7 +68,7 @@ def rows(rng: random.Random, count: int, *, is_left: bool) -> pa.Table:
         {
             "g": groups,
             "x": pa.array(some([None, -1, 0, 1, 2, 3, 5]), pa.int64()),
-            "s": pa.array(some([None, "a", "b", ""])),
+            "s": pa.array(some([None, "a", "b", ""]), pa.string()),
             "d": pa.array(some([None, 0, 364, 365, 19000]), pa.int32()).cast(pa.date32()),
         }
     )

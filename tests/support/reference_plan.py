@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from impctl.aliases import AccessId, AttributeId, ColumnName, TableName
 from impctl.plan.nodes import (
     Aggregate,
     AggregateCall,
+    Attribute,
     Distinct,
     Join,
     JoinKind,
@@ -180,13 +181,29 @@ class _Run:
         return rows
 
     def _top(self, node: TopK, position: int) -> list[Tuple]:
-        rows = self._ordered(self.rows_of(node.child, position + 1), node.order)
+        rows = self.rows_of(node.child, position + 1)
+        if node.rank is not None:
+            return self._first_ranks(node, node.rank, rows, position)
+        rows = self._ordered(rows, node.order)
         end = len(rows) if node.count is None else node.offset + node.count
         last = _standing(node.order, rows[end - 1]) if 0 < end <= len(rows) else None
         first = [row for i, row in enumerate(rows) if i < end or _standing(node.order, row) == last]
         kept = first if end > 0 else []
         self.first_rows[position] = _NOTHING.union(*(row.lineage for row in kept))
         return rows[node.offset : end]
+
+    def _first_ranks(
+        self, node: TopK, rank: WindowCall, rows: list[Tuple], position: int
+    ) -> list[Tuple]:
+        tied = replace(rank.attribute, id=f"{rank.attribute.id}/tied")
+        function = "dense_rank" if rank.function == "dense_rank" else "rank"
+        calls = (rank, replace(rank, attribute=tied, function=function))
+        ranked = self._window(Window(node.child, calls), rows)
+        first = [row for row in ranked if _is_within(row, tied, node)]
+        self.first_rows[position] = _lineage(first)
+        names = [attribute.id for attribute in attributes_of(node)]
+        kept = [row for row in ranked if _is_within(row, rank.attribute, node)]
+        return [Tuple({name: row.values[name] for name in names}, row.lineage) for row in kept]
 
     def _window(self, node: Window, rows: list[Tuple]) -> list[Tuple]:
         rows = [Tuple(row.values, row.lineage) for row in rows]  # one object per copy of a row
@@ -202,6 +219,11 @@ class _Run:
                 for row, value in zip(ordered, _window_values(call, ordered), strict=True):
                     results[place[id(row)]][call.attribute.id] = value
         return [Tuple(v, row.lineage) for v, row in zip(results, rows, strict=True)]
+
+
+def _is_within(row: Tuple, rank: Attribute, node: TopK) -> bool:
+    assert node.count is not None
+    return int(row.values[rank.id]) <= node.count  # type: ignore[arg-type]  # a rank
 
 
 def _standing(order: Sequence[SortKey], row: Tuple) -> tuple[object, ...]:

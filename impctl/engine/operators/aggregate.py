@@ -19,15 +19,17 @@ from typing import Any
 import numpy as np
 
 from impctl.aliases import AttributeId
-from impctl.data.keys import Grouping, distinct_values, group_rows, normalise
+from impctl.data.keys import Grouping, group_rows, normalise
 from impctl.data.schema import SqlType
 from impctl.data.vector import Ints, Vector, concat, from_stored
 from impctl.engine.accumulators import Accumulator, Count, Values
 from impctl.engine.arrangement import Arrangement, Located
 from impctl.engine.batch import Batch, empty_batch, stacked_batches
 from impctl.engine.distinct_values import DistinctValues
-from impctl.engine.extremes import Extreme, OrderedCounts, ranks_of
+from impctl.engine.extremes import Extreme, OrderedCounts
 from impctl.engine.fragment_counts import FragmentCounts
+from impctl.engine.group_extremes import Extremes, Touched
+from impctl.engine.refill import Refill
 from impctl.engine.tags import GroupTags, Tags, no_fragments
 from impctl.errors import CountBelowZeroError, NotExactError
 
@@ -71,16 +73,12 @@ class Aggregate:
         self._accesses = accesses
         parts = _distinct_parts(self.columns)
         self._accumulators = tuple(part for part in parts if not isinstance(part, Extreme))
-        self._extremes = {
-            part: OrderedCounts(f"{name}.{part.name}")
-            for part in parts
-            if isinstance(part, Extreme)
-        }
+        self._extremes = Extremes(name, [part for part in parts if isinstance(part, Extreme)])
         self._distinct = {
             argument: DistinctValues(f"{name}.distinct{at}", kind)
             for at, (argument, kind) in enumerate((distinct or {}).items())
         }
-        self._has_numbers = not is_keyed or bool(self._extremes or self._distinct)
+        self._has_numbers = not is_keyed or bool(self._extremes.parts or self._distinct)
         self._groups = Arrangement(f"{name}.groups", [kind for _, kind in keys], _ROWS)
         self._fragments = (
             ()
@@ -95,16 +93,25 @@ class Aggregate:
         return self._accumulators
 
     @property
+    def is_bounded(self) -> bool:
+        """Whether not all values of some argument are kept."""
+        return any(part.size is not None for part in self._extremes.parts)
+
+    def refill_from(self, refill: Refill) -> None:
+        """Where the rows of a group come from whose buffer of best values is used up."""
+        self._extremes.refill = refill
+
+    @property
     def needs_rows(self) -> bool:
         """Whether only rows fill the state: no partial aggregate tells each value's count."""
-        return bool(self._extremes or self._distinct)
+        return bool(self._extremes.parts or self._distinct)
 
     def step(self, batch: Batch) -> Batch:
         """Minus the old rows, plus the new rows of the changed groups."""
         if len(batch) == 0:
             return empty_batch(self._accesses)
         keys = [normalise(batch.columns[name]) for name, _ in self.keys]
-        parts = (*self._accumulators, *self._extremes)
+        parts = (*self._accumulators, *self._extremes.parts)
         _refuse_unsure([*keys, *(batch.columns[part.argument] for part in parts)])
         grouping = group_rows(keys, len(batch))
         change = _Change(grouping, batch.tags, batch.weights, batch)
@@ -122,22 +129,6 @@ class Aggregate:
             weights = once.get(argument, batch.weights)
             delta.update(accumulator.delta(batch.columns[argument], weights, grouping))
         return delta
-
-    def _best(self, batch: Batch, grouping: Grouping, groups: Ints, old: Values) -> Values:
-        """The extremes of the changed groups; those whose argument did not change keep theirs."""
-        found: Values = {}
-        index = grouping.index()
-        for extreme, counts in self._extremes.items():
-            vector = batch.columns[extreme.argument]
-            rows = np.flatnonzero(vector.validity())
-            ranks = ranks_of(vector.take(rows), reverse=extreme.reverse)
-            owners, weights = index[rows], batch.weights[rows]
-            counts.add(groups[owners], ranks, weights)
-            touched = distinct_values(owners)
-            best = old[extreme.name].copy()
-            best[touched] = counts.best(groups[touched])
-            found[extreme.name] = best
-        return found
 
     def absorb(
         self,
@@ -232,8 +223,9 @@ class Aggregate:
             new.update(accumulator.add(old, delta))
         self._check(new)
         if isinstance(rows, Batch):
-            new.update(self._best(rows, grouping, groups, old))
-        _clear_empty(new, (*self._accumulators, *self._extremes))
+            asked = Touched(groups, grouping.index(), leaders, tuple(n for n, _ in self.keys))
+            new.update(self._extremes.change(rows, asked, old, new))
+        _clear_empty(new, (*self._accumulators, *self._extremes.parts))
         if self._has_numbers:
             new[_GROUP] = groups
         group_tags = self._retag(change.tags, grouping, change.weights, new)
@@ -244,7 +236,7 @@ class Aggregate:
         names: dict[str, Any] = {_ROWS: np.int64}
         if self._has_numbers:
             names[_GROUP] = np.int64
-        for part in (*self._accumulators, *self._extremes):
+        for part in (*self._accumulators, *self._extremes.parts):
             names.update(part.columns)
         return names
 
@@ -320,7 +312,7 @@ class Aggregate:
         return (
             self._groups,
             *(counts.arrangement for counts in self._fragments),
-            *self._extremes.values(),
+            *self._extremes.arrangements(),
             *(values.arrangement for values in self._distinct.values()),
         )
 

@@ -1,79 +1,267 @@
-"""The first rows of an order, ties at the border included.
+"""The first rows of an order, of all rows or of each group of them.
 
-Identity: the change is minus the old first rows plus the new ones, and nothing while every changed
-row lies beyond the border. State: all rows by the code of their first sort key, and how often each
-code occurs, so the border is found without looking at rows. Cost: the changed rows, the first
-`size` rows and those that share the border's code. A batch and its negative cancel.
-Not to be confused with LIMIT, which drops ties at the border as it likes: the sketch keeps them.
+Identity: the change is, for every group whose first rows changed, minus the old ones plus the new
+ones, and nothing for a group of which every changed row lies beyond the border. State: all rows by
+group, in the order of a code of their first sort key. Cost: the changed rows, and of the groups
+they are in the first `size` rows and those that share the border's code. NULL is a group. A batch
+and its negative cancel; a row that is deleted but was never there is an error.
+Not to be confused with LIMIT where `cut` is RANK: the sketch needs the ties that LIMIT drops as it
+likes. Where `cut` is ROW, ties are taken by their contents, so that state decides nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import reduce
 
 import numpy as np
 
 from impctl.aliases import AttributeId
-from impctl.data.schema import SqlType
-from impctl.data.vector import INT64_MIN
+from impctl.data.keys import group_rows, normalise
+from impctl.data.schema import INTEGER, LONG, Kind, SqlType
+from impctl.data.vector import INT64_MAX, Bools, Ints, Vector
+from impctl.engine.arrangement import Arrangement
 from impctl.engine.batch import Batch, empty_batch, stacked_batches
-from impctl.engine.extremes import OrderedCounts
+from impctl.engine.best_rows import BestRows, Groups, Size
 from impctl.engine.order_codes import OrderKey, codes_of, exact_ranks
-from impctl.engine.row_index import RowIndex
+from impctl.engine.refill import Refill
+from impctl.engine.row_index import RowIndex, identity_of, packed
+from impctl.errors import CountBelowZeroError
+
+_SPARE = 8
+"""Rows read beyond the wanted ones at once: for ties and deleted rows."""
+_BINARY = SqlType(Kind.BINARY)
+
+
+class Cut(StrEnum):
+    """What `size` counts, and with it what becomes of ties at the border."""
+
+    ROW = "row_number"
+    """Rows, each copy of one: exactly `size` of them."""
+    RANK = "rank"
+    """Rows, and all that tie with the last one too."""
+    DENSE = "dense_rank"
+    """Different standings, with all rows that have one of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """How many first rows: `size` as `cut` counts, without the first `offset` (ROW only)."""
+
+    size: int
+    cut: Cut
+    offset: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _First:
+    """First rows with their group, and the code beyond which rows change nothing, per group."""
+
+    owners: Ints
+    rows: Batch
+    borders: Ints
 
 
 class Top:
-    """The first `size` rows by `order`, counted with their copies, and what ties with the last."""
+    """The first rows per group of `partition` columns by `order`, as many as `limit` says."""
 
     def __init__(
         self,
         name: str,
         columns: Sequence[tuple[AttributeId, SqlType]],
         order: Sequence[OrderKey],
-        size: int,
+        limit: Limit,
         accesses: int,
+        *,
+        partition: Sequence[AttributeId] = (),
+        rank: AttributeId | None = None,
+        buffer: int | None = None,
     ) -> None:
+        """`rank` is the column to add with each row's rank, as `limit.cut` counts.
+
+        With `buffer` no more than the best so many rows per group are kept for sure.
+        """
         self.order = tuple(order)
-        self.size = size
+        self.limit = limit
+        self._partition = tuple(partition)
+        self._rank = rank
         self._accesses = accesses
+        self._code = f"{name}/code"
         self._columns = tuple(name for name, _ in columns)
-        self._rows = RowIndex(f"{name}.rows", columns, (), accesses)
-        self._counts = OrderedCounts(f"{name}.codes")
+        self._rows = RowIndex(
+            f"{name}.rows", (*columns, (self._code, LONG)), partition, accesses, order=self._code
+        )
+
+        kinds = dict(columns)
+        size = Size(max(buffer or 0, limit.size), limit.size, limit.cut is Cut.DENSE)
+        types = [kinds[key] for key in partition]
+        self._buffer = (
+            None
+            if buffer is None
+            else BestRows(name, self._rows, self._code, types, size, self._codes)
+        )
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether not all rows are kept."""
+        return self._buffer is not None
+
+    def refill_from(self, refill: Refill) -> None:
+        """Where the rows of a group come from whose buffer is used up."""
+        if self._buffer is not None:
+            self._buffer.refill = refill
+
+    def _codes(self, batch: Batch) -> Ints:
+        key = self.order[0]
+        return codes_of(batch.columns[key.column], key)
 
     def step(self, batch: Batch) -> Batch:
         """What the change does to the first rows."""
-        if len(batch) == 0 or self.size == 0:
+        if len(batch) == 0 or self.limit.size == 0:
             return empty_batch(self._accesses)
-        key = self.order[0]
-        codes = codes_of(batch.columns[key.column], key)
-        border = self._counts.reach(self.size)
-        is_beyond = bool((codes > border).all())
-        old = empty_batch(self._accesses) if is_beyond else self._first(border)
+        codes = self._codes(batch)
+        keys = [normalise(batch.columns[name]) for name in self._partition]
+        grouping = group_rows(keys, len(batch))
+        groups = Groups(grouping.codes, [key.take(grouping.first) for key in keys])
+        owners = grouping.index()
+        old = self._first(groups)
+        least = np.full(grouping.groups, INT64_MAX)
+        np.minimum.at(least, owners, codes)
+        touched = least <= old.borders
         columns = {name: batch.columns[name] for name in self._columns}
-        self._rows.add(Batch(columns, batch.weights, batch.tags), codes)
-        self._counts.add(np.zeros(len(codes), np.int64), codes, batch.weights)
-        if is_beyond:
+        columns[self._code] = Vector(LONG, codes)
+        self._add(Batch(columns, batch.weights, batch.tags), groups, owners, codes)
+        if not bool(touched.any()):
             return empty_batch(self._accesses)
-        new = self._first(self._counts.reach(self.size))
-        gone = Batch(old.columns, -old.weights, old.tags)
-        parts = [part for part in (gone, new) if len(part)]
+        new = self._first(groups.take(np.flatnonzero(touched)))
+        gone = old.rows.keep(touched[old.owners]) if len(old.rows) else old.rows
+        parts = [Batch(gone.columns, -gone.weights, gone.tags), new.rows]
+        parts = [part for part in parts if len(part)]
         return stacked_batches(parts) if parts else empty_batch(self._accesses)
 
-    def _first(self, border: int) -> Batch:
-        """The first rows, of which none has a code beyond the border's."""
-        rows = self._rows.between(INT64_MIN, border)
-        if len(rows) == 0:
-            return empty_batch(self._accesses)
-        ranks = [exact_ranks(rows.columns[key.column], key) for key in self.order]
-        order = np.lexsort(ranks[::-1])
-        before = np.cumsum(rows.weights[order]) - rows.weights[order]
-        last = int(np.flatnonzero(before < self.size)[-1])
-        kept = order[: last + 1]
-        rest = order[last + 1 :]
-        ties = np.ones(len(rest), dtype=np.bool_)
-        for rank in ranks:
-            ties &= rank[rest] == rank[order[last]]
-        return rows.take(np.concatenate([kept, rest[ties]]))
+    def _add(self, batch: Batch, groups: Groups, owners: Ints, codes: Ints) -> None:
+        if self._buffer is None:
+            self._rows.add(batch, groups.codes[owners])
+            return
+        kept = np.flatnonzero(self._buffer.admitted(groups, owners, codes, batch.weights))
+        if len(kept):
+            self._rows.add(batch.take(kept), groups.codes[owners[kept]])
+        self._buffer.settle(groups)
 
-    def arrangements(self) -> tuple[RowIndex | OrderedCounts, ...]:
-        return (self._rows, self._counts)
+    def _first(self, groups: Groups) -> _First:
+        """The first rows of these groups, by reading on until there are enough."""
+        owners, parts = [], []
+        open_ = np.arange(len(groups.codes), dtype=np.int64)
+        window = self.limit.size + _SPARE
+        # Each round reads twice as far, so there are about log2(rows of a group) of them.
+        while len(open_):
+            asked = groups.take(open_)
+            leading = self._rows.leading(asked.codes, asked.keys, window)
+            found, rows = leading.found.owners, leading.found.rows
+            is_done = leading.is_whole.copy()
+            if len(rows):
+                codes = rows.columns[self._code].values
+                is_sure = leading.is_whole[found] | (codes < leading.limits[found])
+                is_done |= self._counted(found, codes, rows.weights, is_sure, len(open_))
+                kept = np.flatnonzero(is_sure & is_done[found])
+                owners.append(open_[found[kept]])
+                parts.append(rows.take(kept))
+            open_ = open_[~is_done]
+            window *= 2
+        parts_of = [part for part in parts if len(part)]
+        if not parts_of:
+            nothing = np.zeros(0, np.int64)
+            borders = np.full(len(groups.codes), INT64_MAX)
+            return _First(nothing, empty_batch(self._accesses), borders)
+        return self._cut(np.concatenate(owners), stacked_batches(parts_of), len(groups.codes))
+
+    def _counted(
+        self, owners: Ints, codes: Ints, weights: Ints, is_sure: Bools, groups: int
+    ) -> Bools:
+        """Whether the rows that are surely all there are fill their groups' limit."""
+        if bool((weights[is_sure] < 0).any()):
+            raise CountBelowZeroError(
+                "The change removes rows that the stored state never held",
+                hint="the table's history and the state disagree; run `impctl capture` again",
+            )
+        counts = np.zeros(groups, dtype=np.int64)
+        owners, codes = owners[is_sure], codes[is_sure]
+        if self.limit.cut is not Cut.DENSE:
+            np.add.at(counts, owners, weights[is_sure])
+        elif len(owners):
+            np.add.at(counts, owners[_changes([owners, codes])], 1)
+        return counts >= self.limit.size
+
+    def _cut(self, owners: Ints, rows: Batch, groups: int) -> _First:
+        """Exactly the first rows among these, which are enough, with their rank."""
+        ranks = [exact_ranks(rows.columns[key.column], key) for key in self.order]
+        last = self._contents(rows) if self.limit.cut is Cut.ROW else []
+        order = np.lexsort((*last, *ranks[::-1], owners))
+        owners, rows = owners[order], rows.take(order)
+        starts = _changes([owners])
+        standings = _changes([owners, *(rank[order] for rank in ranks)])
+        before: Ints = np.cumsum(rows.weights) - rows.weights
+        before -= before[_start_of(starts)]
+        codes = rows.columns[self._code].values
+        numbers: Ints
+        weights: Ints
+        match self.limit.cut:
+            case Cut.DENSE:
+                number: Ints = np.cumsum(standings)
+                numbers = number - number[_start_of(starts)] + 1
+                weights = np.where(numbers <= self.limit.size, rows.weights, 0)
+            case Cut.RANK:
+                numbers = before[_start_of(standings)] + 1
+                weights = np.where(numbers <= self.limit.size, rows.weights, 0)
+            case Cut.ROW:
+                low = np.maximum(before, self.limit.offset)
+                high = np.minimum(before + rows.weights, self.limit.size)
+                numbers, weights = low + 1, np.maximum(high - low, 0)
+        reached = before + rows.weights if self.limit.cut is not Cut.DENSE else numbers
+        borders = np.full(groups, INT64_MAX)
+        is_full = reached >= self.limit.size
+        np.minimum.at(borders, owners[is_full], codes[is_full])
+        kept = np.flatnonzero(weights)
+        owners, weights, numbers = owners[kept], weights[kept], numbers[kept]
+        owners, first = self._numbered(owners, rows.take(kept), weights, numbers)
+        return _First(owners, first, borders)
+
+    def _numbered(
+        self, owners: Ints, rows: Batch, weights: Ints, numbers: Ints
+    ) -> tuple[Ints, Batch]:
+        """The rows with these weights, and their rank where it is asked for."""
+        if self._rank is None:
+            return owners, Batch(rows.columns, weights, rows.tags)
+        if self.limit.cut is Cut.ROW:
+            # Copies of a row have a number each; there are `size` rows per group at most.
+            copies = np.repeat(np.arange(len(rows)), weights)
+            first = np.repeat(np.cumsum(weights) - weights, weights)
+            numbers = numbers[copies] + np.arange(len(copies)) - first
+            owners, rows, weights = owners[copies], rows.take(copies), np.ones_like(copies)
+        columns = {**rows.columns, self._rank: Vector(INTEGER, numbers)}
+        return owners, Batch(columns, weights, rows.tags)
+
+    def _contents(self, rows: Batch) -> list[Ints]:
+        """Ranks by everything a row is, in whatever order, as long as it is always the same."""
+        columns = [identity_of(rows.columns[name]) for name in self._columns]
+        columns += [Vector(_BINARY, packed(tag.sets())) for tag in rows.tags]
+        return [exact_ranks(column, OrderKey("", False, False)) for column in columns]
+
+    def arrangements(self) -> tuple[RowIndex | Arrangement, ...]:
+        if self._buffer is None:
+            return (self._rows,)
+        return (self._rows, self._buffer.edges)
+
+
+def _changes(columns: Sequence[Ints]) -> Bools:
+    """Whether each row differs from the one before it; the first one does."""
+    found = [column[1:] != column[:-1] for column in columns]
+    return np.concatenate([[True], reduce(np.logical_or, found)])
+
+
+def _start_of(is_start: Bools) -> Ints:
+    """The position of the last start up to each row."""
+    starts: Ints = np.flatnonzero(is_start)[np.cumsum(is_start) - 1]
+    return starts

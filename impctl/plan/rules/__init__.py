@@ -3,7 +3,8 @@
 Law: a rule is total, keeps the bag of rows a plan yields on every database, and never changes the
 root's attributes (identities, names, order). Unsure means unchanged. The order is the review:
 selections go down first, so that the columns only they read are known when columns are dropped;
-averages are split last, because splitting adds columns.
+what is left of a filter on ranks then shows as a top-k; averages are split last, because splitting
+adds columns.
 Out of scope: reading SQL (`plan.parse`), judging plans (`plan.safety`).
 """
 
@@ -14,9 +15,15 @@ from collections.abc import Callable
 from impctl.plan.nodes import Plan, Project
 from impctl.plan.rules.prune_columns import prune_columns
 from impctl.plan.rules.push_selections import push_selections
+from impctl.plan.rules.rank_limits import rank_limits
 from impctl.plan.rules.split_averages import split_averages
 
-RULES: tuple[Callable[[Plan], Plan], ...] = (push_selections, prune_columns, split_averages)
+RULES: tuple[Callable[[Plan], Plan], ...] = (
+    push_selections,
+    rank_limits,
+    prune_columns,
+    split_averages,
+)
 
 _ROUNDS = 8
 """More than any plan has needed; a bound, so that two rules can never chase each other."""

@@ -69,8 +69,12 @@ def _prune(plan: Plan, needed: Needed) -> Plan:
         case SetOperation():
             left, right = plan.left, plan.right
             return replace(plan, left=_prune(left, _all(left)), right=_prune(right, _all(right)))
-        case Sort() | TopK():
+        case Sort():
             return replace(plan, child=_prune(plan.child, needed | _read_order(plan.order)))
+        case TopK():
+            ranked = () if plan.rank is None else (plan.rank.attribute.id,)
+            below = needed.difference(ranked) | _read(plan.partition_by)
+            return replace(plan, child=_prune(plan.child, below | _read_order(plan.order)))
         case Window():
             return _window(plan, needed)
         case _:

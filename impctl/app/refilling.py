@@ -1,0 +1,37 @@
+"""Rows of a table read again for a bounded buffer, from as few files as their statistics allow.
+
+Law: every row whose columns have one of the values asked for is among the batches; the snapshot is
+that of the version the step maintains to. Rows pass in batches, so memory is a batch's and what the
+operator keeps of it. No JVM is started.
+Out of scope: when a buffer is used up (`engine.refill`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import pyarrow as pa
+
+from impctl.aliases import ColumnName
+from impctl.data.vector import Vector
+from impctl.tables.prune import prune_to_values
+from impctl.tables.rows import read_batches
+from impctl.tables.snapshot import Snapshot
+
+_BATCH_ROWS = 1_000_000
+
+
+def rows_with(
+    snapshot: Snapshot, columns: Sequence[ColumnName], keys: Mapping[ColumnName, Vector]
+) -> Iterator[pa.Table]:
+    """The rows of the files that may hold these values; without keys, all rows."""
+    files = prune_to_values(snapshot, keys)
+    yield from read_batches(snapshot, columns, _BATCH_ROWS, files)
+
+
+def refill_text(groups: int, rows: int) -> str:
+    """What refilling came to, as history and results say it; empty if there was none."""
+    if groups == 0:
+        return ""
+    noun = "group" if groups == 1 else "groups"
+    return f"refilled the buffers of {groups:,} {noun} from {rows:,} rows of the table"

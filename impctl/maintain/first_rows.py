@@ -1,0 +1,110 @@
+"""Top-k: the first rows of an order or of each group, and the barrier below other operators.
+
+Law (pbds.md 4.3.6): where a top-k is not the query's last step, the fragments of all its rows, ties
+at the border included, belong to the sketch whether the rows are used above or not. So they are
+counted at the root on a branch of their own, and above the barrier rows carry none of these
+fragments any more: whatever is left of a row there, its fragments are counted already. The last
+step needs no barrier: its rows, ties included, are what is counted.
+Out of scope: when the first rows over sketches are those over the tables (`plan.ordering`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from impctl.engine.operators.project import Project
+from impctl.engine.operators.top import Cut, Limit, Top
+from impctl.engine.order_codes import OrderKey
+from impctl.expr.nodes import Expr
+from impctl.expr.types import type_of
+from impctl.maintain.flows import (
+    BlockedError,
+    Column,
+    Flow,
+    check,
+    known_type,
+    refuse_approximate,
+)
+from impctl.plan.nodes import TopK
+
+if TYPE_CHECKING:
+    from impctl.maintain.build import Builder
+
+
+def build_top(builder: Builder, node: TopK, *, is_last: bool) -> Flow:
+    """The operators of a top-k; `is_last` if nothing above it decides which rows there are."""
+    if not node.order or node.count is None:
+        raise BlockedError("LIMIT without ORDER BY has no fixed answer", node.span)
+    below = builder.build(node.child, must_be_sure=True)
+    refuse_approximate(below, "ordering by or keeping", node.span)
+    top = _Parts(builder, node, builder.name("top"), below.columns)
+    sorted_ = top.with_keys(below)
+    buffer = builder.buffered(sorted_)
+    builder.keeps_all |= buffer is None
+    if is_last:
+        return top.first(sorted_, top.name, top.tied, buffer)
+    if not below.accesses or not builder.is_barrier(node):
+        return top.first(sorted_, top.name, top.exact, buffer)
+    first = top.first(sorted_, top.name, top.tied, buffer)
+    builder.barriers.append(first)
+    if top.tied == top.exact:
+        return builder.union([first], first.columns, ())
+    kept = builder.union([top.with_keys(first)], sorted_.columns, ())
+    return top.first(kept, f"{top.name}/cut", top.exact)
+
+
+class _Parts:
+    """One top-k: its columns, and its limit with the ties at the border and without."""
+
+    def __init__(self, builder: Builder, node: TopK, name: str, columns: Sequence[Column]) -> None:
+        assert node.count is not None
+        self.builder = builder
+        self.node = node
+        self.name = name
+        self._columns = tuple(columns)
+        size = node.offset + node.count
+        cut = Cut.ROW if node.rank is None else Cut(node.rank.function)
+        self.exact = Limit(size, cut, node.offset)
+        self.tied = Limit(size, Cut.RANK) if cut is Cut.ROW else self.exact
+
+    def with_keys(self, flow: Flow) -> Flow:
+        """The node's input columns, and what it sorts and partitions by."""
+        computed = [*self._computed("order", [key.expr for key in self.node.order])]
+        computed += self._computed("part", self.node.partition_by)
+        for _, expr in computed:
+            check(expr, flow, self.node.span)
+        types = tuple((key, known_type(type_of(expr), self.node.span)) for key, expr in computed)
+        columns = (*self._columns, *types)
+        own = {name for name, _ in self._columns}
+        passed = [(name, ref) for name, ref in flow.refs() if name in own]
+        at = self.builder.put(Project((*passed, *computed)), flow)
+        return Flow(at, columns, flow.accesses)
+
+    def _computed(self, what: str, exprs: Sequence[Expr]) -> list[tuple[str, Expr]]:
+        return [(f"{self.name}/{what}{at}", expr) for at, expr in enumerate(exprs)]
+
+    def first(self, flow: Flow, name: str, limit: Limit, buffer: int | None = None) -> Flow:
+        """The first rows of a flow that has the keys."""
+        order = [
+            OrderKey(f"{self.name}/order{at}", key.descending, key.nulls_first)
+            for at, key in enumerate(self.node.order)
+        ]
+        partition = [f"{self.name}/part{at}" for at in range(len(self.node.partition_by))]
+        rank = None if self.node.rank is None else self.node.rank.attribute
+        operator = Top(
+            name,
+            flow.columns,
+            order,
+            limit,
+            len(flow.accesses),
+            partition=partition,
+            rank=None if rank is None else rank.id,
+            buffer=buffer,
+        )
+        if operator.is_bounded:
+            self.builder.refill(operator, flow, partition)
+        columns = self._columns
+        if rank is not None:
+            columns = (*columns, (rank.id, known_type(rank.type, self.node.span)))
+        return Flow(self.builder.put(operator, flow), columns, flow.accesses)

@@ -1,0 +1,148 @@
+"""Bounded buffers on real Delta tables: refilled by a pruned read, without a JVM, and told."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from impctl.data.schema import DOUBLE, LONG, STRING, SqlType
+from impctl.data.vector import from_arrow
+from impctl.tables.create import create_table
+from impctl.tables.prune import prune_to_values
+from impctl.tables.source import open_source
+from tests.support.run_cli import Cli
+
+LEAST = "SELECT g, MIN(x) m FROM t GROUP BY g HAVING MIN(x) < 100"
+TOP = "SELECT q.g FROM (SELECT g, x FROM t ORDER BY x LIMIT 3) q WHERE q.g > 0"
+JOINED = "SELECT a.g, MIN(b.x) m FROM t a JOIN t b ON a.g = b.g GROUP BY a.g HAVING MIN(b.x) < 9"
+
+
+def part(group: int, *values: int) -> pa.Table:
+    return pa.table({"g": pa.array([group] * len(values), pa.int64()), "x": pa.array(values)})
+
+
+@pytest.fixture
+def cli(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Cli:
+    """Three files of one group each; every query with a buffer of one and with everything."""
+    path = str(tmp_path / "t")
+    create_table(path, part(1, 1, 3, 5, 7, 9, 11))
+    write_deltalake(path, part(2, 2, 4, 6, 8, 10, 12), mode="append")
+    write_deltalake(path, part(3, 20, 21, 22, 23), mode="append")
+    lines = ["version: 1", "tables: {t: {path: t}}", "queries:"]
+    for name, sql in (("least", LEAST), ("top", TOP), ("joined", JOINED)):
+        common = f'sql: "{sql}", sketch: {{t: g}}, policy: incremental'
+        lines.append(f"  {name}: {{{common}, buffer: 1}}")
+        lines.append(f"  {name}_all: {{{common}}}")
+        lines.append(f"  {name}_eager: {{{common}, buffer: 1, maintain: eager}}")
+    lines += ["partitions: {t: {g: {boundaries: [2, 3]}}}", "store: .impctl"]
+    file = tmp_path / "w.yaml"
+    file.write_text("\n".join(lines) + "\n")
+    cli = Cli(capsys, file)
+    assert {r["mode"] for r in cli.good("capture").results} == {"exact"}
+    return cli
+
+
+def sketches(cli: Cli) -> dict[str, object]:
+    found = {r["query"]: r["sketches"] for r in cli.good("status").results}
+    return {name: [s["fragments"] for s in entries] for name, entries in found.items()}
+
+
+def test_a_used_up_group_is_read_again_and_no_other(cli: Cli, tmp_path: Path) -> None:
+    DeltaTable(str(tmp_path / "t")).delete("x IN (1, 3, 5)")
+    found = {r["query"]: r for r in cli.good("maintain").results}
+    assert found["least"]["action"] == "exact"
+    # Only the file of group 1 can hold its rows: three are left of six.
+    assert (found["least"]["refilled_groups"], found["least"]["refilled_rows"]) == (1, 3)
+    assert "refilled the buffers of 1 group from 3 rows" in found["least"]["reason"]
+    assert (found["joined"]["refilled_groups"], found["least_all"]["refilled_groups"]) == (0, 0)
+    status = {r["query"]: r for r in cli.good("status").results}
+    assert "refilled the buffers of 1 group" in status["least"]["last_reason"]
+
+
+def test_bounded_eager_and_unbounded_agree_after_every_batch(cli: Cli, tmp_path: Path) -> None:
+    path = str(tmp_path / "t")
+    refilled = 0
+    for turn, rows in enumerate([part(1, 2), part(3, 0, 1), part(2, 50), part(4, 1), part(1, 30)]):
+        # Two versions per run: an eager query has to refill at the first one, not at the end.
+        DeltaTable(path).delete(f"x < {3 * turn + 3}")
+        write_deltalake(path, rows, mode="append")
+        results = cli.good("maintain").results
+        refilled += sum(r["refilled_groups"] for r in results)
+        held = sketches(cli)
+        for name in ("least", "top", "joined"):
+            assert held[name] == held[f"{name}_all"] == held[f"{name}_eager"], (turn, held)
+    assert refilled > 5
+
+
+def test_a_refill_that_fails_leaves_everything_as_it_was(cli: Cli, tmp_path: Path) -> None:
+    table = DeltaTable(str(tmp_path / "t"))
+    table.delete("x IN (1, 3, 5)")
+    names = {Path(uri) for uri in DeltaTable(str(tmp_path / "t")).file_uris()}
+    before = sketches(cli)
+    for name in names:
+        shutil.move(name, tmp_path / name.name)
+    failed = cli("maintain", "--query", "least")
+    assert failed.code != 0
+    assert sketches(cli) == before
+    for name in names:
+        shutil.move(tmp_path / name.name, name)
+    (result,) = cli.good("maintain", "--query", "least").results
+    assert result["refilled_groups"] == 1
+    cli.good("maintain")
+    held = sketches(cli)
+    assert held["least"] == held["least_all"]
+
+
+def test_explain_says_what_a_bound_means(cli: Cli) -> None:
+    reasons = {r["query"]: r["reason"] for r in cli.good("explain").results}
+    assert "keep the best 1" in reasons["least"]
+    assert "keep everything, because no table can refill them" in reasons["joined"]
+    assert reasons["least_all"] == "every operator is maintained incrementally"
+
+
+def test_another_bound_is_another_state(cli: Cli) -> None:
+    file = cli.workload
+    file.write_text(file.read_text().replace("buffer: 1,", "buffer: 2,").replace("1}", "2}"))
+    (failure,) = [cli("maintain", "--query", "least_eager")]
+    assert failure.error["code"] == "definition_changed"
+
+
+NAN = float("nan")
+PRUNED: list[tuple[SqlType, list[list[object]], list[object], list[int]]] = [
+    (LONG, [[1, 5], [6, 9], [None, 4]], [5, 7], [0, 1]),
+    (LONG, [[1, 5], [6, 9], [None, 4]], [None], [2]),
+    (LONG, [[1, 5], [6, 9], [None, None]], [3], [0]),
+    (STRING, [["a", "b"], ["c", "d"], ["é", "z"]], ["é", "bb"], [2]),
+    (DOUBLE, [[1.0, 2.0], [NAN, 0.0], [5.0, 6.0]], [0.0, 2.0], [0, 1]),
+    (DOUBLE, [[1.0, 2.0], [NAN, 0.0]], [NAN], [1]),
+    (DOUBLE, [[-0.0, -0.0], [3.0, 4.0]], [0.0], [0]),
+]
+
+
+@pytest.mark.parametrize(("kind", "files", "asked", "kept"), PRUNED)
+def test_files_that_cannot_hold_a_value_are_not_read(
+    tmp_path: Path,
+    kind: SqlType,
+    files: list[list[object]],
+    asked: list[object],
+    kept: list[int],
+) -> None:
+    arrow = {LONG: pa.int64(), STRING: pa.string(), DOUBLE: pa.float64()}[kind]
+    for values in files:
+        write_deltalake(str(tmp_path), pa.table({"v": pa.array(values, arrow)}), mode="append")
+    snapshot = open_source("t", str(tmp_path)).snapshot()
+    found = prune_to_values(snapshot, {"v": from_arrow(pa.array(asked, arrow), kind)})
+    by_time = sorted(snapshot.files, key=lambda file: Path(file.uri).stat().st_mtime_ns)
+    assert {by_time[at].uri for at in kept} <= {file.uri for file in found}
+    # Statistics of a file with NaN say nothing, so such a file may be read in vain.
+    assert len(found) <= len(kept) + (kind == DOUBLE)
+
+
+def test_no_keys_ask_for_everything(tmp_path: Path) -> None:
+    write_deltalake(str(tmp_path), pa.table({"v": [1, 2]}))
+    snapshot = open_source("t", str(tmp_path)).snapshot()
+    assert len(prune_to_values(snapshot, {})) == 1

@@ -1,0 +1,204 @@
+"""Bounded buffers mean the same as keeping everything, however often the best rows are deleted."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from impctl.data.vector import Vector
+from impctl.engine.best_values import BestValues
+from impctl.errors import CountBelowZeroError, RecaptureNeededError
+from impctl.maintain.compile import Compiled, compile_plan
+from impctl.maintain.session import MaintainedQuery, TableChange
+from impctl.plan.nodes import scans_of
+from impctl.plan.parse import parse_query
+from impctl.plan.rules import apply_rules
+from tests.maintain.test_laws import CATALOG, PARTITIONS, held
+from tests.support.algebra import FIRST_ROWS, QUERIES, rows
+
+SQL = {
+    "least": "SELECT g, MIN(x) m FROM t WHERE s <> 'b' GROUP BY g HAVING MIN(x) < 3",
+    "both_ends": "SELECT s, MAX(x) - MIN(x) w FROM t GROUP BY s HAVING MAX(x) - MIN(x) > 3",
+    "of_all": "SELECT MAX(x + 1) m, MIN(d) e, COUNT(*) n FROM t",
+    "computed_key": "SELECT g % 2 k, MAX(x) m FROM t GROUP BY g % 2 HAVING MAX(x) > 2",
+    "sets": "SELECT g, s, MAX(x) m FROM t GROUP BY GROUPING SETS ((g), (s)) HAVING MAX(x) > 2",
+    "joined": "SELECT q.g, u.y FROM (SELECT g, MAX(x) m FROM t GROUP BY g) q"
+    " JOIN u ON q.g = u.g AND q.m = u.y",
+    "rows": "SELECT g, x FROM t ORDER BY x DESC NULLS LAST, g LIMIT 3",
+    **{name: QUERIES[name] for name in ("extremes", "top", "per_group", "per_own", "single")},
+    **FIRST_ROWS,
+}
+OVER_GROUPS = ("top_filtered", "ranked_groups")
+"""These order groups, so no table can refill them."""
+FEW_VALUES = ("top_united", "ranked_densely")
+"""These order by what has few values, all of which are kept."""
+
+
+def compiled(name: str, buffer: int | None) -> Compiled:
+    root = apply_rules(parse_query(SQL[name], CATALOG).root)
+    sketched = {scan.access: PARTITIONS[scan.table] for scan in scans_of(root)}
+    return compile_plan(root, sketched, {}, buffer=buffer)
+
+
+@dataclass
+class Tables:
+    """Tables in memory, as a refill reads them; `asked` are the keys it was asked for."""
+
+    found: dict[str, pa.Table]
+    asked: list[Mapping[str, Vector]] = field(default_factory=list)
+
+    def read(
+        self, table: str, columns: Sequence[str], keys: Mapping[str, Vector]
+    ) -> Iterable[pa.Table]:
+        self.asked.append(keys)
+        whole = self.found[table].select(columns)
+        return [whole.slice(0, len(whole) // 2), whole.slice(len(whole) // 2)]
+
+
+def some_rows(rng: random.Random, count: int, *, is_left: bool) -> pa.Table:
+    """Rows with many values of x in few groups, so that the best are few among many."""
+    found = rows(rng, count, is_left=is_left)
+    if not is_left:
+        return found
+    values = [rng.choice((None, *range(-20, 20))) for _ in range(count)]
+    groups = [rng.choice((None, 0, 1, 2)) for _ in range(count)]
+    found = found.set_column(0, "g", pa.array(groups, pa.int32()))
+    return found.set_column(1, "x", pa.array(values, pa.int64()))
+
+
+def change(rng: random.Random, table: pa.Table, *, is_left: bool) -> tuple[pa.Table, TableChange]:
+    """The table after a batch that mostly deletes the best rows, and the batch."""
+    order = table.take(pa.array(rng.sample(range(len(table)), len(table)), pa.int64()))
+    keys = [("x", "descending" if rng.random() < 0.5 else "ascending")] if is_left else []
+    order = order.sort_by(keys) if keys and rng.random() < 0.8 else order
+    cut = rng.choice((0, 1, 2, len(table) // 3, len(table) if rng.random() < 0.1 else 1))
+    gone, kept = order.slice(0, cut), order.slice(cut)
+    new = some_rows(rng, rng.choice((0, 0, 1, 3)), is_left=is_left)
+    weights = np.repeat(np.array([-1, 1], dtype=np.int64), [len(gone), len(new)])
+    return pa.concat_tables([kept, new]), TableChange(pa.concat_tables([gone, new]), weights)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+@pytest.mark.parametrize("name", SQL)
+def test_bounded_and_unbounded_agree(name: str, size: int) -> None:
+    refilled = 0
+    for seed in range(4):
+        rng = random.Random(seed)
+        tables = Tables(
+            {"t": some_rows(rng, 80, is_left=True), "u": some_rows(rng, 12, is_left=False)}
+        )
+        whole, bounded = (MaintainedQuery(compiled(name, bound)) for bound in (None, size))
+        for session in (whole, bounded):
+            session.load(tables.found.items())
+        assert held(bounded) == held(whole)
+        for _ in range(8):
+            changes = {}
+            for table in tables.found:
+                after, changes[table] = change(rng, tables.found[table], is_left=table == "t")
+                tables.found[table] = after
+            whole.step(changes)
+            bounded.step(changes, tables.read)
+            assert held(bounded) == held(whole), (name, seed)
+            assert bounded.fragments() == whole.fragments()
+            if rng.random() < 0.3:
+                bounded, refilled = taken_up(bounded, name, size, refilled)
+        refilled += bounded.refilled()[0]
+    if name in OVER_GROUPS:
+        assert compiled(name, size).refills == ()
+    elif size == 1 and name not in FEW_VALUES:
+        assert refilled > 0
+
+
+def taken_up(
+    session: MaintainedQuery, name: str, size: int, refilled: int
+) -> tuple[MaintainedQuery, int]:
+    """A session that goes on from the whole state of another one."""
+    fresh = MaintainedQuery(compiled(name, size))
+    tables = {keeper.name: stored(keeper) for keeper in session._keepers()}
+    fresh.restore(tables, session.checkpoint().counters)
+    return fresh, refilled + session.refilled()[0]
+
+
+def stored(keeper: object) -> list[tuple[int, pa.Table]]:
+    """All runs of a piece of state, as a store that had seen none would get them."""
+    log = keeper._log  # type: ignore[attr-defined]  # the runs themselves, saved or not
+    return [(run.sequence, log._to_arrow(run)) for run in log.runs]
+
+
+def test_state_stays_small() -> None:
+    rng = random.Random(3)
+    count = 5000
+    table = pa.table(
+        {
+            "g": pa.array([rng.randrange(4) for _ in range(count)], pa.int32()),
+            "x": pa.array([rng.randrange(100_000) for _ in range(count)], pa.int64()),
+            "s": pa.array(["a"] * count),
+            "d": pa.nulls(count, pa.date32()),
+        }
+    )
+    for name in ("least", "rows"):
+        whole, bounded = (MaintainedQuery(compiled(name, bound)) for bound in (None, 10))
+        for session in (whole, bounded):
+            session.load([("t", table.slice(at, 500)) for at in range(0, count, 500)])
+        assert held(bounded) == held(whole)
+        assert bounded.state_bytes() < whole.state_bytes() / 10
+
+
+def test_only_the_group_that_ran_out_is_asked_for() -> None:
+    table = pa.table(
+        {
+            "g": pa.array([1, 1, 1, 2, 2, 2], pa.int32()),
+            "x": pa.array([1, 2, 3, 4, 5, 6], pa.int64()),
+            "s": pa.array(["a"] * 6),
+            "d": pa.nulls(6, pa.date32()),
+        }
+    )
+    session = MaintainedQuery(compiled("least", 1))
+    session.load([("t", table)])
+    tables = Tables({"t": table.slice(2)})
+    session.step({"t": TableChange(table.slice(0, 2), np.array([-1, -1]))}, tables.read)
+    assert [keys["g"].values.tolist() for keys in tables.asked] == [[1]]
+    assert session.refilled() == (1, 4)
+
+
+def test_a_table_that_holds_other_rows_is_noticed() -> None:
+    table = rows(random.Random(1), 40, is_left=True).sort_by("x")
+    session = MaintainedQuery(compiled("least", 1))
+    session.load([("t", table)])
+    gone = table.slice(0, 28)
+    with pytest.raises(CountBelowZeroError, match="refilled with other rows"):
+        session.step(
+            {"t": TableChange(gone, np.full(len(gone), -1))}, Tables({"t": table.slice(40)}).read
+        )
+
+
+def test_without_a_table_to_read_a_recapture_is_asked_for() -> None:
+    table = rows(random.Random(1), 40, is_left=True).sort_by("x")
+    session = MaintainedQuery(compiled("least", 1))
+    session.load([("t", table)])
+    gone = table.slice(0, 30)
+    with pytest.raises(RecaptureNeededError, match="bounded buffer"):
+        session.step({"t": TableChange(gone, np.full(len(gone), -1))})
+
+
+def test_what_a_bound_means_is_said() -> None:
+    assert compiled("least", None).note == ""
+    assert compiled("least", 5).note.endswith("keep the best 5")
+    assert "keep everything" in compiled("top", 5).note
+
+
+def test_a_buffer_that_forgets_its_edge_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The comparison above can fail: a value beyond the edge counted as the best one is found."""
+    whole = BestValues.change
+
+    def wrong(self: BestValues, groups, edges, owners, ranks, weights):  # type: ignore[no-untyped-def]
+        return whole(self, groups, np.full_like(edges, 2**62), owners, ranks, weights)
+
+    monkeypatch.setattr(BestValues, "change", wrong)
+    with pytest.raises((AssertionError, CountBelowZeroError)):
+        test_bounded_and_unbounded_agree("least", 1)
