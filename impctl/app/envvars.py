@@ -17,6 +17,7 @@ IMBALANCE = "IMPCTL_IMBALANCE"
 CRIMES = "IMPCTL_CRIMES"
 DATA = "IMPCTL_DATA"
 FIXTURES = "IMPCTL_FIXTURES"
+LARGE_CHANGE = "IMPCTL_LARGE_CHANGE"
 FUZZ = "IMPCTL_FUZZ"
 SPARK_MEMORY = "IMPCTL_SPARK_MEMORY"
 
@@ -38,6 +39,7 @@ ENVVARS = (
     EnvVar(SPARK_PROFILE, "YAML file with Spark settings", "--spark-profile", "0.1.0"),
     EnvVar(BATCH_ROWS, "Changes that make up one eager batch", "--batch-rows", "0.1.0"),
     EnvVar(IMBALANCE, "How uneven ranges may become before that is told", "--imbalance", "0.1.0"),
+    EnvVar(LARGE_CHANGE, "Megabytes of a change that Spark groups", "--large-change", "0.1.0"),
     EnvVar(CRIMES, "Parquet file with the crimes data, for demo and tests", "--source", "0.1.0"),
     EnvVar(DATA, "Folder of the tables in `workloads/*.yaml`", None, "0.1.0"),
     EnvVar(FIXTURES, "Folder of Delta tables by other writers, for tests", None, "0.1.0"),

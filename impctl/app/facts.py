@@ -137,8 +137,13 @@ def recheck(
         else:
             bad = valid & np.isnan(vector.values)
         if bool(np.any(bad)):
-            raise AssumptionBrokenError(
-                f"A change breaks what made the sketch safe: {assumption_text(assumption)}",
-                hint="run `impctl capture`; it chooses an attribute that is still safe, or says "
-                "why none is",
-            )
+            raise broken_assumption(assumption)
+
+
+def broken_assumption(assumption: Assumption) -> AssumptionBrokenError:
+    """The error for a change that breaks it."""
+    return AssumptionBrokenError(
+        f"A change breaks what made the sketch safe: {assumption_text(assumption)}",
+        hint="run `impctl capture`; it chooses an attribute that is still safe, or says "
+        "why none is",
+    )

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from impctl.aliases import AccessId, TableName, TableVersion
 from impctl.app.drift import depths
 from impctl.app.facts import columns_assumed, recheck
+from impctl.app.large_changes import GroupedChange
 from impctl.app.partners import PartnersAt
 from impctl.app.refilling import refill_text, rows_with
 from impctl.app.shared_changes import Need
@@ -36,7 +37,8 @@ class Moved:
     """A table's change up to `until`, where it ends, and the mark of that commit.
 
     `ending` is the newest version of the run, which a batch of versions may stop before; `reached`
-    takes the snapshot of `until` itself, if it is asked for.
+    takes the snapshot of `until` itself, if it is asked for. With `grouped` the change is there,
+    and `changes` has no rows.
     """
 
     changes: Changes
@@ -44,6 +46,12 @@ class Moved:
     ending: Snapshot
     mark: str | None
     reached: Callable[[], Snapshot]
+    grouped: GroupedChange | None = None
+
+    @property
+    def rows(self) -> int:
+        """Changed rows."""
+        return self.changes.rows if self.grouped is None else self.grouped.rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,13 +156,16 @@ class Maintainer:
             self._leading_to(moved),
             {},
             {},
-            sum(change.changes.rows for change in moved.values()),
+            sum(change.rows for change in moved.values()),
             read_ms,
             0.0,
             0.0,
             0,
         )
-        if self._session is not None:
+        grouped = [change.grouped for change in moved.values() if change.grouped is not None]
+        if self._session is not None and grouped:
+            done, after = self._absorbed(self._session, grouped[0], done)
+        elif self._session is not None:
             done, after = self._computed(self._session, moved, done)
         else:
             after = self._touch(moved)
@@ -190,6 +201,21 @@ class Maintainer:
             refilled=(groups_after - groups, rows_after - rows),
         )
         return done, session.fragments()
+
+    def _absorbed(
+        self, session: MaintainedQuery, grouped: GroupedChange, done: StepDone
+    ) -> tuple[StepDone, Mapping[AccessId, FragmentSet]]:
+        """The step with a change that Spark has grouped, and the sketches after it."""
+        unsure, before = session.unsure_rows(), self._fragments
+        session.absorb(grouped.pass_, grouped.came, grouped.went, grouped.partition)
+        after = session.fragments()
+        done = replace(
+            done,
+            added={access: after[access].minus(before[access]).ids for access in after},
+            removed={access: before[access].minus(after[access]).ids for access in after},
+            unsure=session.unsure_rows() - unsure,
+        )
+        return done, after
 
     def _leading_to(self, moved: Mapping[TableName, Moved]) -> Mapping[TableName, TableVersion]:
         """The versions of all tables after the step."""

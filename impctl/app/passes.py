@@ -9,7 +9,7 @@ Out of scope: the SQL (`capture`), the state (`maintain.partials`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -30,6 +30,7 @@ from impctl.plan.nodes import Scan
 from impctl.plan.safety import Verdict
 from impctl.sketch.fragments import FragmentSet
 from impctl.sketch.partition import RangePartition
+from impctl.tables.snapshot import DataFile, Snapshot
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -68,7 +69,7 @@ def filled_circuit(
         # Part of the table already went through that circuit.
         chooser = chooser_for(bench, prepared)
         compiled = _compiled(chosen_way(prepared, verdict, partitions, chooser))
-    return Filled(_from_partials(bench, prepared, compiled, partitions), uses_spark=True)
+    return Filled(_from_partials(bench, compiled, partitions), uses_spark=True)
 
 
 def _compiled(way: Way) -> Compiled:
@@ -78,18 +79,18 @@ def _compiled(way: Way) -> Compiled:
 
 def _from_partials(
     bench: Workbench,
-    prepared: PreparedQuery,
     compiled: Compiled,
     partitions: Mapping[AccessId, RangePartition],
 ) -> MaintainedQuery:
     assert compiled.chain is not None
     scan = compiled.chain.scan
     partition = partitions[scan.access]
+    snapshot = bench.snapshot(scan.table)
     pass_ = partials(compiled)
-    table = _run(bench, prepared, scan, partition, pass_)
+    table = run_pass(bench, scan, partition, pass_, snapshot)
     if needs_specials(pass_, table):
         pass_ = partials(compiled, counts_specials=True)
-        table = _run(bench, prepared, scan, partition, pass_)
+        table = run_pass(bench, scan, partition, pass_, snapshot)
     fill(compiled, pass_, table, partition)
     session = MaintainedQuery(compiled)
     session.range_rows.fill(partition, _counted(bench, partition))
@@ -118,27 +119,29 @@ def _counted(bench: Workbench, partition: RangePartition) -> Ints:
     return rows_per_fragment(frame, partition)
 
 
-def _run(
+def run_pass(
     bench: Workbench,
-    prepared: PreparedQuery,
     scan: Scan,
     partition: RangePartition,
     pass_: Partials,
+    snapshot: Snapshot,
+    files: Sequence[DataFile] | None = None,
 ) -> pa.Table:
+    """The pass over the scan's table at a snapshot, or over some of its files."""
     from impctl.spark.run import run_sql
 
     columns = [a.name for a in scan.attributes]
     partitioned = partition if pass_.has_fragment else None
-    frame = _frame(bench, scan.table, bench.source(scan.table).version, columns, partitioned)
+    frame = _frame(bench, snapshot, files, columns, partitioned)
     rendered = render_plan(pass_.plan, {scan.access: _VIEW})
-    versions = {scan.table: bench.source(scan.table).version}
+    versions = {scan.table: snapshot.version}
     return run_sql(bench.spark(), rendered.sql, {_VIEW: frame}, versions=versions)
 
 
 def _frame(
     bench: Workbench,
-    table: TableName,
-    version: TableVersion,
+    snapshot: Snapshot,
+    files: Sequence[DataFile] | None,
     columns: list[ColumnName],
     partition: RangePartition | None,
 ) -> DataFrame:
@@ -147,7 +150,7 @@ def _frame(
 
     if partition is not None and partition.attribute not in columns:
         columns = [*columns, partition.attribute]
-    frame = snapshot_frame(bench.spark(), bench.snapshot(table, version), columns)
+    frame = snapshot_frame(bench.spark(), snapshot, columns, files)
     if partition is None:
         return frame
     return with_fragment(frame, partition, partition.attribute, FRAGMENT_COLUMN)

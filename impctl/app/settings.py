@@ -26,6 +26,11 @@ DEFAULT_IMBALANCE = 4.0
 """How many times as uneven as when they were chosen ranges may become before that is reported."""
 
 
+DEFAULT_LARGE_CHANGE = 512
+"""Megabytes of changed files from which on Spark groups a change before the engine sees it: some
+ten million rows, which the engine takes about as long over as Spark takes to start and to read."""
+
+
 @dataclass(frozen=True, slots=True)
 class Settings:
     """One run as asked for; `dry_run` promises that nothing at all is written."""
@@ -37,6 +42,7 @@ class Settings:
     spark_profile: Path | None = None
     dry_run: bool = False
     imbalance: float | None = None
+    large_change: int | None = None
 
 
 def store_of(settings: Settings, workload: Workload) -> str:
@@ -57,6 +63,11 @@ def lock_timeout_of(settings: Settings) -> float:
 def imbalance_of(settings: Settings) -> float:
     """How many times as uneven as at their choice ranges may become (`app.drift`)."""
     return DEFAULT_IMBALANCE if settings.imbalance is None else settings.imbalance
+
+
+def large_change_of(settings: Settings) -> int:
+    """Megabytes of changed files from which on Spark groups a change first."""
+    return DEFAULT_LARGE_CHANGE if settings.large_change is None else settings.large_change
 
 
 def spark_of(workload: Workload, profile: SparkSpec | None) -> SparkSpec:

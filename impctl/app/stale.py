@@ -15,6 +15,7 @@ from impctl.aliases import AccessId, QueryName, TableName, TableVersion
 from impctl.app.capture import capture_query
 from impctl.app.drift import ranges_entry
 from impctl.app.isolated import Isolated
+from impctl.app.large_changes import grouped_change, is_large
 from impctl.app.maintainer import Maintainer, Moved, StepDone
 from impctl.app.partners import partners_of
 from impctl.app.prepared import PreparedQuery, prepare
@@ -29,7 +30,7 @@ from impctl.errors import PolicyRefusedError, RecaptureNeededError
 from impctl.maintain.way import Mode
 from impctl.store.records import StoredQuery, StoredSketch
 from impctl.store.store import Store
-from impctl.tables.changes import Changes, check_same_columns
+from impctl.tables.changes import Changes, check_same_columns, no_changes
 from impctl.tables.commit_mark import commit_mark
 from impctl.workload.models import MaintainMode, Policy, QuerySpec
 
@@ -162,7 +163,10 @@ class StaleRun:
         assert maintainer is not None
         since = dict(maintainer.versions)
         code, reason = _reason_of(maintainer)
-        read = [(need, *self.shared.read(need)) for need in self._needs(task, maintainer)]
+        needs = self._needs(task, maintainer)
+        if is_large(self.bench, maintainer.way.compiled, needs):
+            return self._advance_grouped(task, maintainer, needs[0])
+        read = [(need, *self.shared.read(need)) for need in needs]
         read_ms = sum(elapsed for _, _, elapsed in read)
         if self.bench.settings.dry_run:
             versions = {**since, **{need.table: need.until for need, _, _ in read}}
@@ -181,6 +185,36 @@ class StaleRun:
             read_ms = 0.0
         results = _results(task.stored, since, steps, code, reason)
         return self._with_ranges(maintainer.stored, results)
+
+    def _advance_grouped(
+        self, task: _Task, maintainer: Maintainer, need: Need
+    ) -> list[MaintainResult]:
+        """In one step, with a change that Spark groups first."""
+        since = dict(maintainer.versions)
+        code, reason = "grouped_by_spark", "a large change, grouped by Spark first"
+        if self.bench.settings.dry_run:
+            versions = {**since, need.table: need.until}
+            done = StepDone(str(maintainer.way.mode), versions, {}, {}, 0, 0.0, 0.0, 0.0, 0)
+            found = _results(task.stored, since, [done], code, reason)
+            return [replace(result, foreseen=True) for result in found]
+        assert maintainer.way.compiled is not None
+        started = time.perf_counter()
+        grouped = grouped_change(
+            self.bench,
+            maintainer.way.compiled,
+            {sketch.access: sketch.partition for sketch in task.stored.sketches},
+            need,
+            task.stored.assumptions,
+        )
+        read_ms = (time.perf_counter() - started) * 1000
+        nothing = no_changes(self.bench.snapshot(need.table, need.until), need.columns)
+        moved = replace(self._moved(need, nothing, need.until), grouped=grouped)
+        done = maintainer.step(
+            {need.table: moved}, read_ms=read_ms, reason_code=code, reason=reason
+        )
+        return self._with_ranges(
+            maintainer.stored, _results(task.stored, since, [done], code, reason)
+        )
 
     def _with_ranges(
         self, stored: StoredQuery | None, results: list[MaintainResult]

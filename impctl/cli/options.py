@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from impctl.app.envvars import IMBALANCE, LOCK_TIMEOUT, POLICY, SPARK_PROFILE, STORE
+from impctl.app.envvars import IMBALANCE, LARGE_CHANGE, LOCK_TIMEOUT, POLICY, SPARK_PROFILE, STORE
 from impctl.app.settings import Policy, Settings
 
 WORKLOAD_HELP = "Workload file (YAML)."
@@ -105,6 +105,18 @@ Imbalance = Annotated[
     ),
 ]
 
+LargeChange = Annotated[
+    int | None,
+    typer.Option(
+        "--large-change",
+        metavar="MB",
+        min=0,
+        envvar=LARGE_CHANGE,
+        show_default=False,
+        help="Megabytes of changed files from which on Spark groups a change first. Default: 512.",
+    ),
+]
+
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done; write nothing.")]
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document, on failure too.")]
@@ -132,6 +144,9 @@ def settings_of(
     spark_profile: Path | None = None,
     dry_run: bool = False,
     imbalance: float | None = None,
+    large_change: int | None = None,
 ) -> Settings:
     """The settings of a run, from its flags and variables."""
-    return Settings(workload, store, policy, lock_timeout, spark_profile, dry_run, imbalance)
+    return Settings(
+        workload, store, policy, lock_timeout, spark_profile, dry_run, imbalance, large_change
+    )

@@ -75,7 +75,7 @@ def read_changes(
     after = _moved(known, until) if known is not None and is_same else source.snapshot(until)
     wanted = tuple(after.readable(name).name for name in columns)
     if since == until:
-        return _nothing(after, wanted)
+        return no_changes(after, wanted)
     before = None
     if commits is None or commits.may_change_metadata:
         before = source.snapshot(since) if known is None else known
@@ -132,7 +132,8 @@ def _recreated(source: DeltaSource) -> TableRecreatedError:
     )
 
 
-def _nothing(after: Snapshot, columns: tuple[ColumnName, ...]) -> Changes:
+def no_changes(after: Snapshot, columns: Sequence[ColumnName]) -> Changes:
+    """No row, in these columns."""
     fields = [(name, arrow_type(after.column(name).type)) for name in columns]
     return Changes(pa.schema(fields).empty_table(), np.zeros(0, dtype=np.int64), "none")
 

@@ -43,8 +43,14 @@ class Commits:
 
     @property
     def changed_bytes(self) -> int:
-        """Bytes of the files a change feed would read, where the log tells; else 0 for a file."""
-        return sum(int(body.get("size") or 0) for body in self._bodies("add", "remove", "cdc"))
+        """Bytes of the files a change feed would read; a file whose size is not told counts 0."""
+        total = 0
+        for actions in self.by_commit():
+            has_change_data = any(name == "cdc" for name, _ in actions)
+            for name, body in actions:
+                is_read = name == "cdc" if has_change_data else name in ("add", "remove")
+                total += int(body.get("size") or 0) if is_read else 0
+        return total
 
     def _bodies(self, *names: str) -> list[dict[str, Any]]:
         return [

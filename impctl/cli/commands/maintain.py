@@ -12,6 +12,7 @@ from impctl.cli.options import (
     AsJson,
     DryRun,
     Imbalance,
+    LargeChange,
     LockTimeout,
     PolicyName,
     QueryNames,
@@ -45,6 +46,7 @@ def maintain(
     query: QueryNames = None,
     batch_rows: BatchRows = None,
     imbalance: Imbalance = None,
+    large_change: LargeChange = None,
     store: StoreFolder = None,
     policy: PolicyName = None,
     lock_timeout: LockTimeout = None,
@@ -74,5 +76,6 @@ def maintain(
         spark_profile=spark_profile,
         dry_run=dry_run,
         imbalance=imbalance,
+        large_change=large_change,
     )
     return on_workbench("maintain", display_of(json, quiet, verbose), settings, use_case)

@@ -1,0 +1,151 @@
+"""A large change of one table, selected and grouped by Spark before it reaches the engine.
+
+Law: sketch and state are those that the changed rows would have led to one by one. Spark reads the
+files in which the two versions differ; rows that are in files of both cancel out in the state. So
+neither the change nor its rows need fit this process: only one row per group and fragment does.
+Only a plan over one table whose first grouping partial aggregates can feed goes this way.
+Out of scope: small changes (`app.shared_changes`), filling a fresh circuit (`app.passes`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from impctl.aliases import AccessId
+from impctl.app.facts import broken_assumption
+from impctl.app.passes import run_pass
+from impctl.app.settings import large_change_of
+from impctl.app.shared_changes import Need
+from impctl.app.workbench import Workbench
+from impctl.data.vector import Ints
+from impctl.maintain.compile import Compiled
+from impctl.maintain.partials import Partials, needs_specials, partials
+from impctl.maintain.session import Aggregated
+from impctl.plan.facts import FactKind
+from impctl.sketch.partition import RangePartition
+from impctl.store.records import Assumption
+from impctl.tables.changes import check_same_columns
+from impctl.tables.commits import read_commits
+from impctl.tables.file_diff import changed_files
+from impctl.tables.snapshot import DataFile, Snapshot
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import Column, DataFrame
+
+_MEGABYTE = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class GroupedChange:
+    """What came and what went between two versions, grouped by the same pass."""
+
+    pass_: Partials
+    came: Aggregated
+    went: Aggregated
+    partition: RangePartition
+
+    @property
+    def rows(self) -> int:
+        """Rows of the files that differ."""
+        return int(self.came.range_rows.sum() + self.went.range_rows.sum())
+
+
+def is_large(bench: Workbench, compiled: Compiled | None, needs: Sequence[Need]) -> bool:
+    """Whether Spark is to group the change first: enough bytes changed, and the plan allows it."""
+    if compiled is None or compiled.chain is None or len(needs) != 1:
+        return False
+    (need,) = needs
+    commits = read_commits(bench.source(need.table), need.since, need.until)
+    limit = large_change_of(bench.settings) * _MEGABYTE
+    return commits is not None and commits.changed_bytes > limit
+
+
+def grouped_change(
+    bench: Workbench,
+    compiled: Compiled,
+    partitions: Mapping[AccessId, RangePartition],
+    need: Need,
+    assumptions: Sequence[Assumption],
+) -> GroupedChange:
+    """The change, read and grouped by Spark.
+
+    Raises AssumptionBrokenError for an inserted row that breaks what made the sketch safe,
+    SchemaChangedError and HistoryGoneError as reading the change itself would.
+    """
+    assert compiled.chain is not None
+    partition = partitions[compiled.chain.scan.access]
+    before = bench.snapshot(need.table, need.since)
+    after = bench.snapshot(need.table, need.until)
+    check_same_columns(before, after, need.columns)
+    files = changed_files(before, after)
+    bench.reporter.step(f"grouping the change of {need.table} in Spark")
+    sides = ((after, files.came), (before, files.went))
+    _recheck(bench, after, files.came, assumptions)
+    pass_ = partials(compiled)
+    tables = [_run(bench, compiled, partition, pass_, *side) for side in sides]
+    if any(needs_specials(pass_, table) for table in tables):
+        pass_ = partials(compiled, counts_specials=True)
+        tables = [_run(bench, compiled, partition, pass_, *side) for side in sides]
+    came, went = (
+        Aggregated(table, _range_rows(bench, partition, *side))
+        for table, side in zip(tables, sides, strict=True)
+    )
+    return GroupedChange(pass_, came, went, partition)
+
+
+def _run(
+    bench: Workbench,
+    compiled: Compiled,
+    partition: RangePartition,
+    pass_: Partials,
+    snapshot: Snapshot,
+    files: Sequence[DataFile],
+) -> pa.Table:
+    assert compiled.chain is not None
+    return run_pass(bench, compiled.chain.scan, partition, pass_, snapshot, files)
+
+
+def _range_rows(
+    bench: Workbench, partition: RangePartition, snapshot: Snapshot, files: Sequence[DataFile]
+) -> Ints:
+    from impctl.spark.fragments import rows_per_fragment
+    from impctl.spark.snapshots import snapshot_frame
+
+    frame = snapshot_frame(bench.spark(), snapshot, [partition.attribute], files)
+    return rows_per_fragment(frame, partition)
+
+
+def _recheck(
+    bench: Workbench,
+    snapshot: Snapshot,
+    files: Sequence[DataFile],
+    assumptions: Sequence[Assumption],
+) -> None:
+    """AssumptionBrokenError where a row of the files breaks an assumption about its table."""
+    from impctl.spark.snapshots import snapshot_frame
+
+    for assumption in assumptions:
+        if assumption.table != snapshot.table:
+            continue
+        frame = snapshot_frame(bench.spark(), snapshot, [assumption.column], files)
+        if not frame.where(_breaks(frame, assumption)).isEmpty():
+            raise broken_assumption(assumption)
+
+
+def _breaks(frame: DataFrame, assumption: Assumption) -> Column:
+    """True for a row that breaks the assumption; as `app.facts.recheck` has it."""
+    from pyspark.sql import functions as F
+
+    value = frame[frame.columns[0]]
+    match FactKind(assumption.kind):
+        case FactKind.NOT_NULL:
+            return value.isNull()
+        case FactKind.NONNEGATIVE:
+            return value < 0
+        case FactKind.NONPOSITIVE:
+            return ~(value <= 0)
+        case _:
+            return F.isnan(value)
