@@ -357,8 +357,7 @@ def _combine(asked: SetOperation, captured: SetOperation, left: _Pair, right: _P
 def _top(asked: TopK, captured: TopK, child: _Pair) -> _Judged:
     _require_alike_order(asked.order, captured.order)
     _require_alike(asked.partition_by, captured.partition_by)
-    functions = [None if top.rank is None else top.rank.function for top in (asked, captured)]
-    if functions[0] != functions[1]:
+    if len({None if top.rank is None else top.rank.function for top in (asked, captured)}) > 1:
         raise _Mismatched("the queries differ in more than constants of conditions")
     if asked.offset != captured.offset:
         raise _Mismatched("OFFSET must stay as it was")
@@ -368,10 +367,7 @@ def _top(asked: TopK, captured: TopK, child: _Pair) -> _Judged:
         many = "all rows" if asked.count is None else f"{asked.count} rows"
         raise _Mismatched(f"LIMIT asks for {many}, the sketch holds {captured.count}", asked.span)
     same = asked.count == captured.count
-    relations = dict(child.columns.relations)
-    if captured.rank is not None:
-        relations[captured.rank.attribute.id] = Relation.EQUAL
-    return (_EQUAL_RESULTS if same else None), relations
+    return (_EQUAL_RESULTS if same else None), _all_equal(captured)
 
 
 def _require_alike_order(asked: Sequence[SortKey], captured: Sequence[SortKey]) -> None:
