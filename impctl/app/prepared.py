@@ -91,7 +91,8 @@ def prepare(bench: Workbench, spec: QuerySpec) -> PreparedQuery:
     bound = BoundSql(spec.sql)
     try:
         bound = bind(spec.sql, spec.params, name=spec.name)
-        query = parse_query(bound.sql, _Catalog(bench), name=spec.name)
+        zone = bench.spark_spec.conf.get("spark.sql.session.timeZone", "UTC")
+        query = parse_query(bound.sql, _Catalog(bench), name=spec.name, zone=zone)
         return PreparedQuery(spec, bound, query, apply_rules(query.root), core_of(query.root))
     except ImpctlError as error:
         raise _placed(error, spec, bound) from error

@@ -180,6 +180,18 @@ def _unscaled(array: pa.Array, kind: SqlType) -> Any:
     )
 
 
+def all_null(kind: SqlType, length: int) -> Vector:
+    """So many rows of NULL."""
+    nothing = np.zeros(length, dtype=np.bool_)
+    if kind.kind in _TEXTUAL:
+        arrow = pa.large_string() if kind.kind is Kind.STRING else pa.large_binary()
+        return Vector(kind, pa.nulls(length, arrow), nothing)
+    if kind.is_fractional:
+        return Vector(kind, np.zeros(length), nothing)
+    dtype = np.bool_ if kind.kind is Kind.BOOLEAN else np.int64
+    return Vector(kind, np.zeros(length, dtype=dtype), nothing)
+
+
 def concat(vectors: list[Vector]) -> Vector:
     """One vector after the other; all of one type, at least one."""
     first = vectors[0]

@@ -6,7 +6,8 @@ decimals, are exact. Sums of doubles carry how far Spark's order-dependent sum m
 n rows of total magnitude M are off by at most n * 2^-53 * M, plus our own compensated error.
 NaN and infinities are counted apart, so that deleting them restores the finite sum.
 State columns are named `<kind><argument>`; an absent column is all zero.
-Out of scope: AVG (split into SUM and COUNT by the plan), DISTINCT, MIN and MAX.
+Out of scope: AVG (split into SUM and COUNT by the plan), variances (`engine.spread`), DISTINCT,
+MIN and MAX.
 """
 
 from __future__ import annotations
@@ -270,7 +271,7 @@ Accumulator = Count | ExactSum | FloatSum
 
 def sum_of(
     argument: AttributeId, slot: int, kind: SqlType, result: SqlType, *, integral: bool
-) -> Accumulator:
+) -> ExactSum | FloatSum:
     """The accumulator for SUM over an argument of this type."""
     if kind.is_fractional:
         return FloatSum(argument, slot, integral)

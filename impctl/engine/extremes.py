@@ -5,7 +5,8 @@ Law: per group every value is counted, so deleting the extreme one brings back t
 greatest double, -0.0 equals 0.0; a maximum is the minimum of reversed ranks. Counting costs the
 values changed; looking a changed group up costs the first few of its values, more where many of
 these were deleted.
-Out of scope: strings and decimals beyond 18 digits, which have no rank of 64 bits.
+Out of scope: strings and decimals beyond 18 digits, which have no rank of 64 bits
+(`engine.ordered_values`).
 """
 
 from __future__ import annotations

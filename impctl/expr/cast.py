@@ -8,11 +8,11 @@ Out of scope: implicit coercion of operands (`expr.types`).
 from __future__ import annotations
 
 import numpy as np
-import pyarrow as pa
 
-from impctl.data.schema import BOOLEAN, DOUBLE, FRACTIONAL, INTEGRAL, Kind, SqlType
-from impctl.data.vector import Vector
+from impctl.data.schema import DOUBLE, FRACTIONAL, INTEGRAL, TEMPORAL, Kind, SqlType
+from impctl.data.vector import Vector, all_null
 from impctl.errors import EvaluationError
+from impctl.expr.cast_text import has_text_form, is_read_from_text, read, written
 from impctl.expr.numbers import (
     INTEGRAL_BITS,
     fit_decimals,
@@ -21,6 +21,9 @@ from impctl.expr.numbers import (
     to_double,
 )
 
+MICROS_PER_DAY = 86_400_000_000
+_MOST_DAYS = 106_751_990
+"""Days whose microseconds 64 bits hold."""
 _EXACT_SOURCES = INTEGRAL | {Kind.DECIMAL}
 
 
@@ -28,13 +31,21 @@ def supports(source: SqlType, target: SqlType) -> bool:
     """Whether `cast` computes this cast exactly as Spark does."""
     if source == target or source.kind is Kind.NULL:
         return target.kind is not Kind.OTHER
+    if target.kind is Kind.STRING:
+        return has_text_form(source)
+    if source.kind is Kind.STRING:
+        return is_read_from_text(target)
+    if target.kind is Kind.FLOAT:
+        return source.kind in INTEGRAL or source.kind is Kind.DOUBLE
+    if target.kind is Kind.BOOLEAN:
+        return source.kind in _EXACT_SOURCES
     if source.kind in _EXACT_SOURCES:
         return target.kind in _EXACT_SOURCES or target.kind is Kind.DOUBLE
     if source.kind in FRACTIONAL:
         return target.kind is Kind.DOUBLE or target.kind in INTEGRAL
     if source.kind is Kind.BOOLEAN:
         return target.kind in INTEGRAL or target.kind is Kind.DOUBLE
-    return False
+    return source.kind in TEMPORAL and target.kind in TEMPORAL
 
 
 def cast(vector: Vector, target: SqlType) -> Vector:
@@ -43,7 +54,19 @@ def cast(vector: Vector, target: SqlType) -> Vector:
     if source == target:
         return vector
     if source.kind is Kind.NULL:
-        return _all_null(len(vector), target)
+        return all_null(target, len(vector))
+    if target.kind is Kind.STRING:
+        return written(vector)
+    if source.kind is Kind.STRING:
+        return read(vector, target)
+    if source.kind in TEMPORAL:
+        return _moved(vector, target)
+    if target.kind is Kind.BOOLEAN:
+        return Vector(target, np.asarray(vector.values != 0, dtype=np.bool_), vector.valid)
+    if target.kind is Kind.FLOAT:
+        with np.errstate(over="ignore"):
+            single = vector.values.astype(np.float32).astype(np.float64)
+        return Vector(target, single, vector.valid)
     if target.kind is Kind.DOUBLE:
         if source.kind is Kind.BOOLEAN:
             return Vector(DOUBLE, vector.values.astype(np.float64), vector.valid)
@@ -58,6 +81,22 @@ def cast(vector: Vector, target: SqlType) -> Vector:
         rescaled = rescale(values, source.scale, target.scale)
         return Vector(target, fit_decimals(rescaled, target), vector.valid)
     return _whole(vector, target)
+
+
+def _moved(vector: Vector, target: SqlType) -> Vector:
+    """Between dates and timestamps; TIMESTAMP in the session's time zone, which is UTC."""
+    values = vector.values if vector.valid is None else np.where(vector.valid, vector.values, 0)
+    if target.kind is Kind.DATE:
+        return Vector(target, values // MICROS_PER_DAY, vector.valid)
+    if vector.type.kind is not Kind.DATE:
+        return Vector(target, values, vector.valid)
+    if len(values) and max(abs(int(values.max())), abs(int(values.min()))) > _MOST_DAYS:
+        raise EvaluationError(
+            "A date does not fit a timestamp in a cast of the query",
+            code="cast_overflow",
+            hint="filter such rows out before the cast; Spark fails on this row too",
+        )
+    return Vector(target, values * MICROS_PER_DAY, vector.valid)
 
 
 def _whole(vector: Vector, target: SqlType) -> Vector:
@@ -84,16 +123,3 @@ def _truncated(vector: Vector, target: SqlType) -> Vector:
             hint="filter such rows out before the cast; Spark fails on this row too",
         )
     return Vector(target, whole.astype(np.int64), vector.valid)
-
-
-def _all_null(length: int, target: SqlType) -> Vector:
-
-    nothing = np.zeros(length, dtype=np.bool_)
-    if target.kind in (Kind.STRING, Kind.BINARY):
-        kind = pa.large_string() if target.kind is Kind.STRING else pa.large_binary()
-        return Vector(target, pa.nulls(length, kind), nothing)
-    if target.is_fractional:
-        return Vector(target, np.zeros(length), nothing)
-    if target == BOOLEAN:
-        return Vector(target, np.zeros(length, dtype=np.bool_), nothing)
-    return Vector(target, np.zeros(length, dtype=np.int64), nothing)

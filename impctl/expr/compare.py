@@ -7,6 +7,7 @@ Out of scope: connectives (`expr.truth`).
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from impctl.expr.nodes import CompareOp
 from impctl.expr.numbers import both_valid, rescale, to_double
 from impctl.expr.truth import Truth, certain
 
+_WILDCARDS = {"%": ".*", "_": "."}
 _ARROW_NAMES = {
     CompareOp.EQUAL: "equal",
     CompareOp.NOT_EQUAL: "not_equal",
@@ -114,8 +116,35 @@ def _too_close(left: Vector, right: Vector) -> Bools:
         return np.asarray((error > 0) & ~(gap > error), dtype=np.bool_)
 
 
-def like(vector: Vector, pattern: str) -> Truth:
-    """`LIKE` with Spark's default escape."""
-    found = pc.match_like(pa.array(vector.values), pattern)
+def like(vector: Vector, pattern: str, escape: str) -> Truth:
+    """`LIKE pattern ESCAPE escape`; there is no objection to the pattern."""
+    wanted = "".join(_as_regex(pattern, escape))
+    found = pc.match_substring_regex(pa.array(vector.values), f"(?s)^(?:{wanted})\\z")
     values = pc.fill_null(found, False).to_numpy(zero_copy_only=False)
     return certain(np.asarray(values, dtype=np.bool_), vector.valid)
+
+
+def like_objection(pattern: str, escape: str) -> str | None:
+    """Why Spark may refuse the pattern; None where it does not."""
+    if len(escape) != 1:
+        return "LIKE with such an escape is left to Spark"
+    place = 0
+    while place < len(pattern):
+        if pattern[place] == escape:
+            place += 1
+            if place == len(pattern) or pattern[place] not in ("%", "_", escape):
+                return "LIKE with an escape before another character is left to Spark"
+        place += 1
+    return None
+
+
+def _as_regex(pattern: str, escape: str) -> Iterator[str]:
+    """The pattern, character by character, for a regular expression."""
+    is_escaped = False
+    for sign in pattern:
+        if sign == escape and not is_escaped:
+            is_escaped = True
+            continue
+        is_wild = sign in _WILDCARDS and not is_escaped
+        yield _WILDCARDS[sign] if is_wild else f"\\x{{{ord(sign):x}}}"
+        is_escaped = False

@@ -112,7 +112,7 @@ def truth(expr: Expr, columns: Columns, length: int) -> Truth:
         case InList():
             return _in_list(expr, columns, length)
         case Like():
-            return like(evaluate(expr.operand, columns, length), expr.pattern)
+            return like(evaluate(expr.operand, columns, length), expr.pattern, expr.escape)
         case _:
             return of_vector(cast(evaluate(expr, columns, length), BOOLEAN))
 

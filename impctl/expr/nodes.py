@@ -152,10 +152,14 @@ class Coalesce:
 
 @dataclass(frozen=True, slots=True)
 class Cast:
-    """CAST under ANSI rules: a value that does not fit is an error, not NULL."""
+    """CAST under ANSI rules: a value that does not fit is an error, not NULL.
+
+    `zone` is the session's time zone.
+    """
 
     operand: Expr
     type: SqlType
+    zone: str = "UTC"
     span: Span | None = _span()
 
 
@@ -173,12 +177,13 @@ class Mean:
 class Call:
     """Any other deterministic scalar function, kept by name so that Spark can be asked.
 
-    `type` is None where impctl does not know the result type.
+    `type` is None where impctl does not know the result type; `zone` is the session's time zone.
     """
 
     name: str
     arguments: tuple[Expr, ...]
     type: SqlType | None = None
+    zone: str = "UTC"
     span: Span | None = _span()
 
 

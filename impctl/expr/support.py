@@ -16,7 +16,8 @@ from functools import reduce
 from impctl.aliases import AttributeId
 from impctl.data.schema import BOOLEAN, Kind, SqlType
 from impctl.expr.cast import supports as supports_cast
-from impctl.expr.functions import is_computed
+from impctl.expr.compare import like_objection
+from impctl.expr.functions import UTC_NAMES, call_objection
 from impctl.expr.nodes import (
     And,
     Arithmetic,
@@ -79,17 +80,25 @@ def _reason(expr: Expr) -> str | None:
         case InList():
             return _in_list_reason(expr)
         case Like():
-            plain = "\\" not in expr.pattern and expr.escape == "\\"
-            return None if plain else "LIKE with escapes is left to Spark"
+            return like_objection(expr.pattern, expr.escape)
         case Case() | Coalesce():
             return _branches_reason(expr, found)
         case Cast():
-            source = type_of(expr.operand)
-            if source is not None and supports_cast(source, expr.type):
-                return None
-            return f"CAST from `{source}` to `{expr.type}` is left to Spark"
+            return _cast_reason(expr)
         case Call():
-            return None if is_computed(expr) else f"function `{expr.name}` is left to Spark"
+            return call_objection(expr)
+
+
+def _cast_reason(expr: Cast) -> str | None:
+    source = type_of(expr.operand)
+    if source is None or not supports_cast(source, expr.type):
+        return f"CAST from `{source}` to `{expr.type}` is left to Spark"
+    has_zone = Kind.TIMESTAMP in (source.kind, expr.type.kind) and source != expr.type
+    if has_zone and source.kind is not Kind.NULL and expr.zone not in UTC_NAMES:
+        return (
+            f"CAST from `{source}` to `{expr.type}` in the time zone {expr.zone} is left to Spark"
+        )
+    return None
 
 
 def _arithmetic_reason(expr: Arithmetic | Negate, found: SqlType) -> str | None:

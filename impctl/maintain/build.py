@@ -20,6 +20,7 @@ from impctl.engine.extremes import Extreme
 from impctl.engine.operators import aggregate, project, scan, select
 from impctl.engine.operators.top import Top
 from impctl.engine.operators.union import Branch, Union
+from impctl.engine.ordered_values import First
 from impctl.expr.nodes import ColumnRef, Expr, Literal, columns_of
 from impctl.expr.types import type_of
 from impctl.maintain.calls import Calls, read_calls
@@ -171,7 +172,7 @@ class Builder:
             case Sort():
                 return self.build(plan.child, must_be_sure=must_be_sure)
             case Aggregate():
-                return self._aggregate(plan)
+                return self._aggregate(plan, must_be_sure=must_be_sure)
             case Distinct():
                 below = self.build(plan.child, must_be_sure=True)
                 return self.distinct(below, typed(attributes_of(plan), plan.span), plan)
@@ -228,12 +229,17 @@ class Builder:
         plan = None if flow.plan is None else _projected(flow.plan, outputs, columns)
         return Flow(at, columns, flow.accesses, frozenset(inexact), plan)
 
-    def _aggregate(self, node: Aggregate) -> Flow:
+    def _aggregate(self, node: Aggregate, *, must_be_sure: bool) -> Flow:
         below = self.build(node.child, must_be_sure=True)
         buffer = self.buffered(below)
         calls = read_calls(node, buffer)
-        extremes = any(isinstance(column.accumulator, Extreme) for column in calls.columns)
-        self.keeps_all |= extremes and buffer is None
+        if calls.choice is not None and must_be_sure:
+            name = calls.choice.function.upper()
+            reason = f"{name} below another grouping or a LIMIT, where rows may tie"
+            raise BlockedError(reason, calls.choice.span or node.span)
+        parts = [column.accumulator for column in calls.columns]
+        self.keeps_all |= any(isinstance(part, First) for part in parts)
+        self.keeps_all |= buffer is None and any(isinstance(part, Extreme) for part in parts)
         keys = [(key.attribute.id, key.expr) for key in node.keys]
         for _, expr in (*keys, *calls.arguments):
             check(expr, below, node.span)
@@ -279,6 +285,7 @@ class Builder:
             is_keyed=id(node) in self._keyed,
             is_distinct=is_distinct,
             distinct=calls.distinct,
+            first_types=calls.first_types,
         )
         at = self.put(operator, prepared)
         if operator.is_bounded:

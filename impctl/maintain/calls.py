@@ -11,14 +11,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from impctl.aliases import AttributeId
-from impctl.data.schema import DOUBLE, INTEGER, Kind, SqlType
+from impctl.data.schema import DOUBLE, INTEGER, Kind, SqlType, decimal
+from impctl.engine import spread
 from impctl.engine.accumulators import Accumulator, Count, sum_of
 from impctl.engine.extremes import Extreme, has_rank
-from impctl.engine.operators.aggregate import AggregateColumn
-from impctl.expr.nodes import And, Case, Cast, Expr, Literal, Span
+from impctl.engine.operators.aggregate import AggregateColumn, Part
+from impctl.engine.ordered_values import First
+from impctl.engine.spread import Spread
+from impctl.expr.nodes import And, Arithmetic, ArithmeticOp, Case, Cast, Expr, Literal, Span
 from impctl.expr.types import sum_type, type_of
 from impctl.maintain.flows import BlockedError, known_type
-from impctl.plan.nodes import Aggregate, AggregateCall, Attribute
+from impctl.plan.nodes import Aggregate, AggregateCall
+
+_DIGITS = {Kind.BYTE: 3, Kind.SHORT: 5, Kind.INTEGER: 10}
+_EXACT_DIGITS = 15
+"""Decimals whose squares add up exactly within 38 digits, over some 10^8 rows at least."""
+_BY = {"min_by": False, "max_by": True}
+_TAKEN = ("count", "sum", "min", "max", *_BY, *spread.FUNCTIONS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +39,10 @@ class Calls:
     inexact: frozenset[AttributeId]
     distinct: Mapping[AttributeId, SqlType]
     """Arguments of which every value counts once."""
+    first_types: Mapping[AttributeId, SqlType]
+    """Types of the arguments of every `First`."""
+    choice: AggregateCall | None
+    """A call that may have several values where rows tie."""
 
 
 def read_calls(node: Aggregate, buffer: int | None = None) -> Calls:
@@ -37,47 +50,89 @@ def read_calls(node: Aggregate, buffer: int | None = None) -> Calls:
 
     Extremes keep the best `buffer` values, or all.
     """
-    slots: dict[tuple[Expr, bool], int] = {}
+    slots = _Slots(f"{node.aggregates[0].attribute.id}/argument" if node.aggregates else "")
     columns: list[AggregateColumn] = []
     inexact: set[AttributeId] = set()
+    choice = None
     for output in node.aggregates:
         call = _plain(output.call)
         span = call.span or node.span
-        if not call.arguments:
-            columns.append(_column(output.attribute, None, None, node.span))
-            continue
-        argument = call.arguments[0]
-        slot = slots.setdefault((argument, call.distinct), len(slots))
-        name = _slot_name(node, slot)
-        guard = Count(name, slot)
-        if call.function == "count":
-            columns.append(_column(output.attribute, guard, None, node.span))
-            continue
-        if call.function == "sum":
-            part: Accumulator | Extreme = _sum(argument, name, slot, call, span)
-            if known_type(type_of(argument), None).is_fractional:
-                inexact.add(output.attribute.id)
-        else:
-            part = _extreme(argument, name, slot, call, span, buffer)
-        columns.append(_column(output.attribute, part, guard, node.span))
-    arguments = tuple((_slot_name(node, slot), expr) for (expr, _), slot in slots.items())
-    once = {
-        _slot_name(node, slot): known_type(type_of(expr), node.span)
-        for (expr, is_distinct), slot in slots.items()
-        if is_distinct
+        kind = known_type(output.attribute.type, span)
+        part, guard = _part(call, slots, span, buffer)
+        columns.append(AggregateColumn(output.attribute.id, kind, part, guard))
+        if isinstance(part, Spread) or (call.function == "sum" and kind.is_fractional):
+            inexact.add(output.attribute.id)
+        if isinstance(part, First) and not part.is_own_key:
+            choice = choice or output.call
+    first_types = {
+        name: slots.types[name]
+        for column in columns
+        if isinstance(column.accumulator, First)
+        for name in (column.accumulator.key, column.accumulator.value)
     }
-    return Calls(arguments, tuple(columns), frozenset(inexact), once)
+    return Calls(
+        slots.arguments,
+        tuple(columns),
+        frozenset(inexact),
+        slots.distinct,
+        first_types,
+        choice,
+    )
 
 
-def _slot_name(node: Aggregate, slot: int) -> AttributeId:
-    first = node.aggregates[0].attribute.id
-    return f"{first}/argument{slot}"
+class _Slots:
+    """The arguments of one grouping; equal ones share a slot."""
+
+    def __init__(self, prefix: AttributeId) -> None:
+        self._prefix = prefix
+        self._found: dict[tuple[Expr, bool], int] = {}
+        self.types: dict[AttributeId, SqlType] = {}
+
+    def take(self, argument: Expr, span: Span | None, *, once: bool = False) -> Count:
+        """The count of an argument, which has its name and slot; `once` for DISTINCT."""
+        slot = self._found.setdefault((argument, once), len(self._found))
+        name = f"{self._prefix}{slot}"
+        self.types[name] = known_type(type_of(argument), span)
+        return Count(name, slot)
+
+    @property
+    def arguments(self) -> tuple[tuple[AttributeId, Expr], ...]:
+        return tuple((f"{self._prefix}{slot}", expr) for (expr, _), slot in self._found.items())
+
+    @property
+    def distinct(self) -> dict[AttributeId, SqlType]:
+        names = (f"{self._prefix}{slot}" for (_, once), slot in self._found.items() if once)
+        return {name: self.types[name] for name in names}
+
+
+def _part(
+    call: AggregateCall, slots: _Slots, span: Span | None, buffer: int | None
+) -> tuple[Part | None, Count | None]:
+    """What gives a plain call its value, and what must count something for it not to be NULL."""
+    if not call.arguments:
+        return None, None
+    argument = call.arguments[0]
+    if call.function in _BY:
+        key, value = slots.take(call.arguments[1], span), slots.take(argument, span)
+        reverse = _BY[call.function]
+        return First(key.argument, value.argument, key.slot, value.slot, reverse), key
+    if call.function in spread.FUNCTIONS:
+        return _spread(call, slots, span), None
+    guard = slots.take(argument, span, once=call.distinct)
+    if call.function == "count":
+        return guard, None
+    if call.function == "sum":
+        return _sum(argument, guard, call, span), guard
+    reverse = call.function == "max"
+    if has_rank(slots.types[guard.argument]):
+        return Extreme(guard.argument, guard.slot, reverse=reverse, size=buffer), guard
+    return First(guard.argument, guard.argument, guard.slot, guard.slot, reverse), guard
 
 
 def _plain(call: AggregateCall) -> AggregateCall:
-    """The call as COUNT, SUM, MIN or MAX of one argument, or COUNT(*); BlockedError for others.
+    """The call as one of `_TAKEN`, or COUNT(*); BlockedError for others.
 
-    DISTINCT makes no difference to an extreme. FILTER (WHERE c) is the argument only where c.
+    DISTINCT makes no difference to an extreme. FILTER (WHERE c) is the arguments only where c.
     """
     function, arguments, condition = call.function, call.arguments, call.condition
     if function == "count_if" and len(arguments) == 1 and not call.distinct:
@@ -85,14 +140,17 @@ def _plain(call: AggregateCall) -> AggregateCall:
         arguments = ()
     if function in ("bool_and", "bool_or"):
         function = "min" if function == "bool_and" else "max"
-    if function not in ("count", "sum", "min", "max"):
+    if function not in _TAKEN:
         raise BlockedError(f"{function.upper()} is not maintained by the engine", call.span)
-    if len(arguments) > 1:
+    if len(arguments) > 1 + (function in _BY):
         raise BlockedError(f"{function.upper()} of several columns", call.span)
+    if function in spread.FUNCTIONS and call.distinct:
+        raise BlockedError(f"{function.upper()} of distinct values is left to Spark", call.span)
     if condition is not None:
-        argument = arguments[0] if arguments else Literal(1, INTEGER)
-        kind = known_type(type_of(argument), call.span)
-        arguments = (Case(((condition, argument),), Literal(None, kind)),)
+        arguments = tuple(
+            Case(((condition, argument),), Literal(None, known_type(type_of(argument), call.span)))
+            for argument in arguments or (Literal(1, INTEGER),)
+        )
     is_distinct = call.distinct and function in ("count", "sum")
     return AggregateCall(function, arguments, distinct=is_distinct, span=call.span)
 
@@ -101,30 +159,38 @@ def _both(one: Expr | None, other: Expr) -> Expr:
     return other if one is None else And((one, other))
 
 
-def _sum(
-    argument: Expr, name: AttributeId, slot: int, call: AggregateCall, span: Span | None
-) -> Accumulator:
+def _sum(argument: Expr, guard: Count, call: AggregateCall, span: Span | None) -> Accumulator:
     kind = known_type(type_of(argument), span)
     result = sum_type(kind)
     if result is None:
         raise BlockedError(f"SUM over `{kind}` is left to Spark", span)
     if call.distinct and kind.is_fractional:
         raise BlockedError("SUM(DISTINCT) over doubles is left to Spark", span)
-    return sum_of(name, slot, kind, result, integral=_is_integral(argument))
+    integral = _is_integral(argument)
+    return sum_of(guard.argument, guard.slot, kind, result, integral=integral)
 
 
-def _extreme(
-    argument: Expr,
-    name: AttributeId,
-    slot: int,
-    call: AggregateCall,
-    span: Span | None,
-    buffer: int | None,
-) -> Extreme:
+def _spread(call: AggregateCall, slots: _Slots, span: Span | None) -> Spread:
+    """Sums of the argument and of its squares: exact where 38 digits hold them, else as doubles."""
+    argument = call.arguments[0]
     kind = known_type(type_of(argument), span)
-    if not has_rank(kind):
-        raise BlockedError(f"{call.function.upper()} over `{kind}` is not maintained", span)
-    return Extreme(name, slot, reverse=call.function == "max", size=buffer)
+    if not kind.is_numeric:
+        raise BlockedError(f"{call.function.upper()} over `{kind}` is left to Spark", span)
+    factor = argument
+    if kind.kind in _DIGITS:
+        factor = Cast(argument, decimal(_DIGITS[kind.kind], 0))
+    elif kind != DOUBLE and not (kind.kind is Kind.DECIMAL and kind.precision <= _EXACT_DIGITS):
+        argument = factor = Cast(argument, DOUBLE)
+    count = slots.take(argument, span)
+    squares = slots.take(Arithmetic(ArithmeticOp.MULTIPLY, factor, factor), span)
+    sums = []
+    for part in (count, squares):
+        own = slots.types[part.argument]
+        result = sum_type(own)
+        assert result is not None, "numbers have a sum"
+        sums.append(sum_of(part.argument, part.slot, own, result, integral=False))
+    total, squared = sums
+    return Spread(call.function, count, total, squared, kind.scale)
 
 
 def _is_integral(argument: Expr) -> bool:
@@ -133,12 +199,3 @@ def _is_integral(argument: Expr) -> bool:
         return False
     inner = type_of(argument.operand)
     return inner is not None and (inner.is_integral or inner.kind is Kind.BOOLEAN)
-
-
-def _column(
-    attribute: Attribute,
-    accumulator: Accumulator | Extreme | None,
-    guard: Count | None,
-    span: Span | None,
-) -> AggregateColumn:
-    return AggregateColumn(attribute.id, known_type(attribute.type, span), accumulator, guard)

@@ -80,6 +80,9 @@ ORDER_DEPENDENT = frozenset(
 )
 """Aggregates whose answer depends on the order of the rows, which Spark does not fix."""
 
+TIE_DEPENDENT = frozenset({"max_by", "min_by"})
+"""Those of them whose answer is fixed unless rows tie: LIMIT leaves no less open."""
+
 _VOLATILE_NAMES = """
     curdate current_catalog current_database current_date current_path current_schema
     current_time current_timestamp current_timezone current_user input_file_block_length

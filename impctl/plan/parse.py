@@ -23,13 +23,16 @@ from impctl.plan.reading import Reading
 _WRAPPER_PARTS = frozenset({"this", "order", "limit", "offset", "with"})
 
 
-def parse_query(sql: str, catalog: Catalog, *, name: QueryName = "query") -> Query:
+def parse_query(
+    sql: str, catalog: Catalog, *, name: QueryName = "query", zone: str = "UTC"
+) -> Query:
     """The plan of one SELECT statement (or set operation) over the catalog's tables.
 
+    `zone` is the time zone of the session that runs it.
     Raises QueryError, with line and column in the text, for anything that is not read.
     """
     text, tree = read_text(sql, name)
-    reading = Reading(text, catalog)
+    reading = Reading(text, catalog, zone)
     try:
         root = _read_query(tree, Environment(reading, _read_query))
     except RecursionError:

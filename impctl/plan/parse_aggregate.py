@@ -27,7 +27,7 @@ from impctl.expr.nodes import (
 )
 from impctl.expr.types import average_type, sum_type
 from impctl.plan import parse_literal
-from impctl.plan.functions import AGGREGATE_SYNONYMS, AGGREGATES, ORDER_DEPENDENT
+from impctl.plan.functions import AGGREGATE_SYNONYMS, AGGREGATES, ORDER_DEPENDENT, TIE_DEPENDENT
 from impctl.plan.nodes import AggregateCall
 from impctl.plan.parse_call import arguments_of, function_name
 from impctl.plan.parse_expr import ExprReader
@@ -94,7 +94,7 @@ def _read_aggregate(reader: ExprReader, node: exp.Expression) -> AggregateCall |
             raise reader.text.unsupported(f"IGNORE NULLS with `{name}`", node)
         arguments = (*arguments, parse_literal.constant(True, None))
     span = reader.text.span_of(node)
-    if function in ORDER_DEPENDENT:
+    if function in ORDER_DEPENDENT - TIE_DEPENDENT:
         reader.reading.note_volatile(function, span)
     return AggregateCall(
         function,

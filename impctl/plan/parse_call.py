@@ -39,6 +39,7 @@ from impctl.expr.nodes import (
     Not,
     Span,
 )
+from impctl.expr.number_functions import number_type
 from impctl.expr.types import type_of
 from impctl.plan import parse_literal
 from impctl.plan.functions import (
@@ -85,18 +86,27 @@ _RESULT_TYPES = (
     (
         INTEGER,
         "ascii char_length character_length datediff date_diff day dayofmonth dayofweek dayofyear "
-        "hour instr length locate minute month quarter second weekday weekofyear year",
+        "bit_length hour instr len length locate minute month octet_length position quarter second "
+        "weekday weekofyear year",
     ),
     (DATE, "add_months date_add date_sub last_day make_date next_day to_date trunc"),
     (TIMESTAMP, "date_trunc to_timestamp"),
     (
         DOUBLE,
         "acos asin atan atan2 cbrt cos degrees exp ln log log10 log1p log2 months_between pow "
-        "power radians sin sqrt tan tanh",
+        "power radians sign signum sin sqrt tan tanh",
     ),
     (BOOLEAN, "contains endswith isnan regexp_like startswith"),
 )
 """Functions whose result type is the same for all arguments that Spark takes."""
+_FIELDS = {
+    "days": "day", "dow": "dayofweek", "doy": "dayofyear", "week": "weekofyear", "hours": "hour",
+    "minutes": "minute", "months": "month", "years": "year",
+}  # fmt: skip
+_FIELD_FUNCTIONS = frozenset(
+    {"year", "quarter", "month", "weekofyear", "day", "dayofweek", "dayofyear", "hour", "minute"}
+)
+"""Fields of EXTRACT that are functions of their own."""
 _SAME_TYPE = frozenset({"abs", "negative", "nullifzero", "positive"})
 
 
@@ -114,7 +124,8 @@ def read_call(reader: ExprReader, node: exp.Expression, span: Span | None) -> Ex
             return _trim(reader, node, span)
         case exp.Extract():
             name = node.this.name.lower()
-            if name in ("year", "quarter", "month", "day"):
+            name = _FIELDS.get(name, name)
+            if name in _FIELD_FUNCTIONS:
                 return _call(reader, name, [node.expression], span)
             field = parse_literal.constant(name, span)
             return Call("date_part", (field, reader.read(node.expression)), span=span)
@@ -160,7 +171,7 @@ def _cast(reader: ExprReader, node: exp.Cast, span: Span | None) -> Expr:
         raise text.unsupported(
             "TRY_CAST", node, hint="use CAST, which fails where TRY_CAST gives NULL"
         )
-    return Cast(reader.read(node.this), target, span=span)
+    return Cast(reader.read(node.this), target, reader.reading.zone, span=span)
 
 
 def _cast_type(text: SqlText, node: exp.Cast) -> SqlType:
@@ -197,12 +208,12 @@ def _function(reader: ExprReader, node: exp.Anonymous, span: Span | None) -> Exp
             what = type(argument).__name__.lower()
             raise reader.text.unsupported(f"`{name}` with a {what} argument", node)
     parts = reader.read_all(node.expressions)
-    rewritten = _rewritten(name, parts, span)
+    rewritten = _rewritten(name, parts, reader.reading.zone, span)
     if rewritten is not None:
         return rewritten
     if name in VOLATILE and not (name == "unix_timestamp" and parts):
         reader.reading.note_volatile(name, span)
-    return Call(name, parts, _result_type(name, parts), span=span)
+    return Call(name, parts, _result_type(name, parts), reader.reading.zone, span=span)
 
 
 def _refuse_kinds(reader: ExprReader, node: exp.Anonymous, name: str) -> None:
@@ -232,7 +243,7 @@ def _call(
     reader: ExprReader, name: str, arguments: list[exp.Expression], span: Span | None
 ) -> Call:
     parts = reader.read_all(arguments)
-    return Call(name, parts, _result_type(name, parts), span=span)
+    return Call(name, parts, _result_type(name, parts), reader.reading.zone, span=span)
 
 
 def _result_type(name: str, parts: tuple[Expr, ...]) -> SqlType | None:
@@ -245,10 +256,10 @@ def _result_type(name: str, parts: tuple[Expr, ...]) -> SqlType | None:
     if name in ("concat", "substring", "substr", "left", "right", "reverse"):
         first = parts if name == "concat" else parts[:1]
         return STRING if first and all(type_of(part) == STRING for part in first) else None
-    return None
+    return number_type(name, parts)
 
 
-def _rewritten(name: str, parts: tuple[Expr, ...], span: Span | None) -> Expr | None:
+def _rewritten(name: str, parts: tuple[Expr, ...], zone: str, span: Span | None) -> Expr | None:
     """A function that has a node of its own; None where it has not."""
     null = parse_literal.constant(None, span)
     match name, parts:
@@ -277,5 +288,5 @@ def _rewritten(name: str, parts: tuple[Expr, ...], span: Span | None) -> Expr | 
         case (("lcase" | "ucase"), (operand,)):
             return Call("lower" if name == "lcase" else "upper", parts, STRING, span=span)
     if name in _CAST_FUNCTIONS and len(parts) == 1:
-        return Cast(parts[0], from_delta(_CAST_FUNCTIONS[name]), span=span)
+        return Cast(parts[0], from_delta(_CAST_FUNCTIONS[name]), zone, span=span)
     return None

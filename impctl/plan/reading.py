@@ -25,6 +25,8 @@ class Reading:
 
     text: SqlText
     catalog: Catalog
+    zone: str = "UTC"
+    """The session's time zone."""
     volatile: list[tuple[str, Span | None]] = field(default_factory=list)
     _accesses: Counter[TableName] = field(default_factory=Counter)
     _nodes: int = 0

@@ -138,7 +138,9 @@ class _Renderer:
                 parts = ", ".join(self._as(part, wanted) for part in expr.operands)
                 return f"coalesce({parts})"
             case Cast():
-                return self.cast(self._text(expr.operand), _known(expr.operand), expr.type)
+                source = _known(expr.operand)
+                _require_numbers(source, expr.type)
+                return self.cast(self._text(expr.operand), source, expr.type)
             case Call():
                 raise UntranslatableError(f"function `{expr.name}` is not available in updates")
             case Mean():
@@ -164,6 +166,8 @@ class _Renderer:
                 )
                 return f"({' OR '.join(pairs)})"
             case Like():
+                if "\\" in expr.pattern or expr.escape != "\\":
+                    raise UntranslatableError("LIKE with escapes is not available in updates")
                 return f"({self._text(expr.operand)} LIKE {_string(expr.pattern)})"
             case _:
                 assert_never(expr)
@@ -269,6 +273,13 @@ def _require_nonzero(expr: Arithmetic) -> None:
         raise UntranslatableError(
             "only a division by a number other than 0 is available in updates"
         )
+
+
+def _require_numbers(source: SqlType, target: SqlType) -> None:
+    """Casts to and from text, dates and conditions are not tried against DataFusion."""
+    is_plain = source.is_numeric or source.kind in (Kind.BOOLEAN, Kind.NULL)
+    if source != target and not (is_plain and (target.is_numeric or source.kind is Kind.NULL)):
+        raise UntranslatableError(f"a cast from `{source}` to `{target}` is not available")
 
 
 def _require_integral(expr: Arithmetic) -> None:

@@ -79,7 +79,7 @@ def test_what_a_captured_sum_may_be_off_by_is_kept() -> None:
     grouping = group_rows([Vector(LONG, one)], 1)
     partials = {"s0": np.array([huge + 5]), "m0": np.array([huge + 5]), "rows": one * 2}
     empty = {name: np.zeros(1, dtype=kind) for name, kind in total.columns.items()}
-    state = {**total.add(empty, total.partial(partials, grouping)), "rows": one * 2}
+    state = {**total.add(empty, total.partial(partials, grouping, 1)), "rows": one * 2}
     gone = total.delta(Vector(DOUBLE, np.array([huge])), -one, grouping)
     left = total.value({**total.add(state, gone), "rows": one}, DOUBLE)
     assert left.error is not None

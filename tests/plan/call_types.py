@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from impctl.data.schema import BOOLEAN, LONG, SqlType
+from collections.abc import Sequence
+from random import Random
+
+from impctl.data.schema import BOOLEAN, DOUBLE, LONG, SqlType
 from impctl.expr.nodes import Expr
 from impctl.expr.types import average_type, sum_type, type_of
-from impctl.plan.nodes import AggregateCall
+from impctl.plan.nodes import AggregateCall, Attribute
 
 
 def call_type(call: AggregateCall) -> SqlType | None:
@@ -19,6 +22,8 @@ def call_type(call: AggregateCall) -> SqlType | None:
         case "avg":
             found = type_of(call.arguments[0])
             return None if found is None else average_type(found)
+        case "variance" | "var_pop" | "stddev" | "stddev_pop":
+            return DOUBLE
         case _:
             return type_of(call.arguments[0])
 
@@ -26,3 +31,17 @@ def call_type(call: AggregateCall) -> SqlType | None:
 def summed_type(arguments: tuple[Expr, ...]) -> SqlType | None:
     found = type_of(arguments[0]) if arguments else None
     return None if found is None else sum_type(found)
+
+
+def other_call(
+    rng: Random, attributes: Sequence[Attribute], condition: Expr | None = None
+) -> AggregateCall:
+    """A call whose value is not fixed to the last digit, or not at all where rows tie."""
+    name = rng.choice(("variance", "stddev_pop", "min_by", "max_by"))
+    one, other = rng.choice(attributes).ref(), rng.choice(attributes).ref()
+    if name.endswith("_by"):
+        return AggregateCall(name, (one, other), False, condition)
+    numbers = [a for a in attributes if a.type is not None and a.type.is_numeric]
+    if not numbers:
+        return AggregateCall("count", (), False, condition)
+    return AggregateCall(name, (rng.choice(numbers).ref(),), False, condition)

@@ -43,7 +43,7 @@ from impctl.plan.nodes import (
     TopK,
     attributes_of,
 )
-from tests.plan.call_types import call_type
+from tests.plan.call_types import call_type, other_call
 from tests.plan.random_plans import PlanMaker
 
 _INEQUALITIES = (
@@ -150,6 +150,8 @@ class FocusedMaker(PlanMaker):
         column = self._numeric(attributes)
         if column is None or rng.random() < 0.15:
             return AggregateCall("count")
+        if rng.random() < 0.08:
+            return other_call(rng, attributes)
         argument: Expr = column.ref()
         if rng.random() < 0.25:
             argument = self.number(attributes, 1)

@@ -49,7 +49,7 @@ from impctl.plan.nodes import (
     WindowCall,
     attributes_of,
 )
-from tests.plan.call_types import call_type, summed_type
+from tests.plan.call_types import call_type, other_call, summed_type
 from tests.plan.random_exprs import ORDERED, ExprMaker
 
 MONEY = decimal(6, 1)
@@ -65,6 +65,7 @@ CATALOG = {
     ),
     "u": Schema((Column("h", INTEGER), Column("q", INTEGER), Column("w", MONEY))),
 }
+_CALLS = (*("count", "sum") * 3, *("min", "max", "max", "avg", "bool_or", "bool_and", "count_if"))
 
 
 @dataclass
@@ -165,17 +166,15 @@ class PlanMaker(ExprMaker):
     def _call(self, attributes: Sequence[Attribute]) -> AggregateCall:
         rng = self.rng
         condition = self.predicate(attributes) if rng.random() < 0.12 else None
-        name = rng.choice(
-            ("count", "count", "count", "sum", "sum", "sum", "min", "max", "max", "avg",
-             "bool_or", "bool_and", "count_if")
-        )  # fmt: skip
+        name = rng.choice(_CALLS)
+        if name == "max" and rng.random() < 0.2:
+            return other_call(rng, attributes, condition)
         if name == "count" and rng.random() < 0.5:
             return AggregateCall("count", (), False, condition)
         if name in ("bool_or", "bool_and", "count_if"):
             return AggregateCall(name, (self.predicate(attributes, 1),), False, condition)
-        if name in ("count", "min", "max"):
-            argument: Expr = rng.choice(attributes).ref()
-        else:
+        argument: Expr = rng.choice(attributes).ref()
+        if name not in ("count", "min", "max"):
             argument = self.number(attributes, rng.choice((0, 0, 0, 1, 2)))
         distinct = rng.random() < 0.15 and name in ("count", "sum")
         return AggregateCall(name, (argument,), distinct, condition)

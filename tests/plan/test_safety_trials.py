@@ -26,7 +26,7 @@ from tests.plan.trials import Tally, Violation, check_touch, run_trial
 
 TIMES = int(os.environ.get("IMPCTL_FUZZ", "1"))
 _FIRST_SEED = 7_000_000
-_ENOUGH = 12_000
+_ENOUGH = 60_000
 """Trials within which a broken rule must show."""
 
 

@@ -145,6 +145,7 @@ def _call(rng: random.Random) -> str:
             "AVG(d)",
             "SUM(CASE WHEN x > 0 THEN x ELSE 0 END)",
             "SUM(COALESCE(m, 1))",
+            f"{rng.choice(['STDDEV', 'STDDEV_POP', 'VARIANCE', 'VAR_POP'])}({rng.choice('xmd')})",
         ]
     )
 

@@ -37,9 +37,21 @@ def aggregate_value(call: AggregateCall, rows: Sequence[Row]) -> Value:
         known = list({tuple(map(identity, values)): values for values in known}.values())
     if call.function == "count":
         return len(known) if call.arguments else len(rows)
+    if call.function in ("min_by", "max_by"):
+        return _beside_extreme(call.function, arguments)
     if len(call.arguments) != 1:
         raise ReferenceLimit(f"aggregate {call.function} of {len(call.arguments)} arguments")
     return _of_values(call.function, [values[0] for values in known], type_of(call.arguments[0]))
+
+
+def _beside_extreme(function: str, pairs: Sequence[tuple[Value, Value]]) -> Value:
+    """The value beside the extreme key; of several, one that the rows' order does not decide."""
+    known = [(value, sort_key(key)) for value, key in pairs if key is not None]
+    if not known:
+        return None
+    keys = [key for _, key in known]
+    best = min(keys) if function == "min_by" else max(keys)  # type: ignore[type-var]  # one type
+    return min((value for value, key in known if key == best), key=lambda v: repr(identity(v)))
 
 
 def _of_values(function: str, values: list[Value], found: SqlType | None) -> Value:
@@ -57,8 +69,24 @@ def _of_values(function: str, values: list[Value], found: SqlType | None) -> Val
             return min(values, key=sort_key, default=None)
         case "max" | "bool_or" | "any" | "some":
             return max(values, key=sort_key, default=None)
+        case "variance" | "var_pop" | "stddev" | "stddev_pop":
+            return _spread(function, values)
         case _:
             raise ReferenceLimit(f"aggregate {function}")
+
+
+def _spread(function: str, values: list[Value]) -> Value:
+    """Exact for the values as doubles, then rounded."""
+    numbers = [float(value) for value in values]  # type: ignore[arg-type]  # known numbers
+    divisor = len(numbers) - (function in ("variance", "stddev"))
+    if divisor <= 0:
+        return None
+    if not all(math.isfinite(number) for number in numbers):
+        return math.nan
+    exact = [Fraction(number) for number in numbers]
+    mean = sum(exact, Fraction()) / len(exact)
+    spread = float(sum(((number - mean) ** 2 for number in exact), Fraction()) / divisor)
+    return math.sqrt(spread) if function.startswith("stddev") else spread
 
 
 def _average(values: list[Value], found: SqlType) -> Value:

@@ -31,8 +31,9 @@ def test_every_workload_loads_without_any_variable(path: Path) -> None:
         assert set(query.sketch.items()) <= candidates
 
 
-def test_the_four_workloads_are_there() -> None:
-    assert [path.stem for path in WORKLOADS] == ["crimes", "running-example", "synthetic", "tpch"]
+def test_the_workloads_are_there() -> None:
+    names = ["crimes", "joins", "running-example", "synthetic", "tpch"]
+    assert [path.stem for path in WORKLOADS] == names
 
 
 def test_the_running_example_is_the_documented_one() -> None:

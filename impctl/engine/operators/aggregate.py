@@ -1,4 +1,4 @@
-"""Grouping with counts, sums, extremes, and any of these over distinct values.
+"""Grouping with counts, sums, spreads, extremes, and counts and sums over distinct values.
 
 Identity: for every group whose input changed, the output's change is minus its old row plus its new
 row; all other groups stay. State, per group: row count, and per argument what its accumulator
@@ -6,7 +6,8 @@ keeps; per (group, value): how often it occurs, for extremes and DISTINCT; per (
 row count, unless the input is keyed (then all rows of a group carry the same fragment, which the
 batch itself tells). Cost: the batch's rows and changed groups, and
 the fragments of groups that enter or leave the result; never the state. NULL is a key. A group
-whose row count reaches zero is gone; without keys there is one group that always exists. A count
+whose row count reaches zero is gone; without keys there is one group that always exists. Where
+MIN_BY has a choice, there is a row for every value Spark may take. A count
 below zero is an error. Not to be confused with the merge, which counts result rows.
 """
 
@@ -27,14 +28,20 @@ from impctl.engine.arrangement import Arrangement, Located
 from impctl.engine.batch import Batch, empty_batch, stacked_batches
 from impctl.engine.distinct_values import DistinctValues
 from impctl.engine.extremes import Extreme, OrderedCounts
+from impctl.engine.firsts import Firsts, Picked
 from impctl.engine.fragment_counts import FragmentCounts
 from impctl.engine.group_extremes import Extremes, Touched
+from impctl.engine.ordered_values import First
 from impctl.engine.refill import Refill
+from impctl.engine.row_index import RowIndex
+from impctl.engine.spread import Spread
 from impctl.engine.tags import GroupTags, Tags, no_fragments
 from impctl.errors import CountBelowZeroError, NotExactError
 
 _ROWS = "rows"
 _GROUP = "group"
+Part = Accumulator | Extreme | Spread | First
+"""What gives an output its value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +50,7 @@ class AggregateColumn:
 
     id: AttributeId
     type: SqlType
-    accumulator: Accumulator | Extreme | None
+    accumulator: Part | None
     """None is COUNT(*)."""
     guard: Count | None
 
@@ -61,10 +68,12 @@ class Aggregate:
         is_keyed: bool,
         is_distinct: bool = False,
         distinct: Mapping[AttributeId, SqlType] | None = None,
+        first_types: Mapping[AttributeId, SqlType] | None = None,
     ) -> None:
         """`is_distinct`: without keys there is a row only where there is input.
 
-        `distinct` are the arguments of which every value counts once, with their types.
+        `distinct` are the arguments of which every value counts once, with their types;
+        `first_types` the types of the arguments of every `First`.
         """
         self.keys = tuple(keys)
         self.columns = tuple(columns)
@@ -74,11 +83,12 @@ class Aggregate:
         parts = _distinct_parts(self.columns)
         self._accumulators = tuple(part for part in parts if not isinstance(part, Extreme))
         self._extremes = Extremes(name, [part for part in parts if isinstance(part, Extreme)])
+        self._firsts = Firsts(name, self.columns, first_types or {})
         self._distinct = {
             argument: DistinctValues(f"{name}.distinct{at}", kind)
             for at, (argument, kind) in enumerate((distinct or {}).items())
         }
-        self._has_numbers = not is_keyed or bool(self._extremes.parts or self._distinct)
+        self._has_numbers = not is_keyed or self.needs_rows
         self._groups = Arrangement(f"{name}.groups", [kind for _, kind in keys], _ROWS)
         self._fragments = (
             ()
@@ -104,15 +114,16 @@ class Aggregate:
     @property
     def needs_rows(self) -> bool:
         """Whether only rows fill the state: no partial aggregate tells each value's count."""
-        return bool(self._extremes.parts or self._distinct)
+        return bool(self._extremes.parts or self._distinct or self._firsts)
 
     def step(self, batch: Batch) -> Batch:
         """Minus the old rows, plus the new rows of the changed groups."""
         if len(batch) == 0:
             return empty_batch(self._accesses)
         keys = [normalise(batch.columns[name]) for name, _ in self.keys]
-        parts = (*self._accumulators, *self._extremes.parts)
-        _refuse_unsure([*keys, *(batch.columns[part.argument] for part in parts)])
+        arguments = [part.argument for part in (*self._accumulators, *self._extremes.parts)]
+        arguments += self._firsts.arguments
+        _refuse_unsure([*keys, *(batch.columns[argument] for argument in arguments)])
         grouping = group_rows(keys, len(batch))
         change = _Change(grouping, batch.tags, batch.weights, batch)
         return self._apply(keys, change)
@@ -209,7 +220,8 @@ class Aggregate:
             return empty_batch(self._accesses)
         empty = {name: np.zeros(1, dtype=kind) for name, kind in self._state_columns().items()}
         tags = tuple(no_fragments(1) for _ in range(self._accesses))
-        return Batch(self._values(empty), np.ones(1, np.int64), tags)
+        batch = Batch(self._values(empty), np.ones(1, np.int64), tags)
+        return self._firsts.spread_out(batch, self._firsts.nothing())
 
     def _apply(self, keys: list[Vector], change: _Change) -> Batch:
         grouping, rows = change.grouping, change.rows
@@ -222,15 +234,17 @@ class Aggregate:
         for accumulator in self._accumulators:
             new.update(accumulator.add(old, delta))
         self._check(new)
+        picked = self._firsts.nothing()
         if isinstance(rows, Batch):
             asked = Touched(groups, grouping.index(), leaders, tuple(n for n, _ in self.keys))
             new.update(self._extremes.change(rows, asked, old, new))
+            picked = self._firsts.step(rows, groups, grouping, old, new)
         _clear_empty(new, (*self._accumulators, *self._extremes.parts))
         if self._has_numbers:
             new[_GROUP] = groups
         group_tags = self._retag(change.tags, grouping, change.weights, new)
         self._groups.put(grouping.codes, leaders, new)
-        return self._emit(leaders, old, new, group_tags, grouping.codes)
+        return self._emit(leaders, old, new, group_tags, picked)
 
     def _state_columns(self) -> dict[str, Any]:
         names: dict[str, Any] = {_ROWS: np.int64}
@@ -283,7 +297,7 @@ class Aggregate:
         old: Values,
         new: Values,
         tags: tuple[Tags, ...],
-        codes: Ints,
+        picked: Picked,
     ) -> Batch:
         """Old rows with weight -1 and new rows with +1, where the group exists."""
         both = {name: np.concatenate([old[name], new[name]]) for name in self._state_columns()}
@@ -291,9 +305,11 @@ class Aggregate:
             name: concat([key, key]) for (name, _), key in zip(self.keys, leaders, strict=True)
         }
         columns.update(self._values(both))
-        weights = np.repeat(np.array([-1, 1], dtype=np.int64), len(codes))
-        batch = Batch(columns, weights, tags)
-        return batch if self.is_global else batch.keep(both[_ROWS] > 0)
+        weights = np.repeat(np.array([-1, 1], dtype=np.int64), len(old[_ROWS]))
+        exists = np.ones(len(weights), np.bool_) if self.is_global else both[_ROWS] > 0
+        if self._firsts:
+            return self._firsts.spread_out(Batch(columns, weights, tags), picked, exists)
+        return Batch(columns, weights, tags).keep(exists)
 
     def _values(self, state: Values) -> dict[AttributeId, Vector]:
         values: dict[AttributeId, Vector] = {}
@@ -301,19 +317,24 @@ class Aggregate:
             if column.accumulator is None:
                 values[column.id] = Vector(column.type, state[_ROWS])
                 continue
+            if isinstance(column.accumulator, First):
+                continue
             found = column.accumulator.value(state, column.type)
-            valid = None if column.guard is None else state[f"count{column.guard.slot}"] > 0
+            valid = found.valid
+            if column.guard is not None:
+                valid = state[f"count{column.guard.slot}"] > 0
             if valid is not None and bool(valid.all()):
                 valid = None
             values[column.id] = Vector(column.type, found.values, valid, found.error)
         return values
 
-    def arrangements(self) -> tuple[Arrangement | OrderedCounts, ...]:
+    def arrangements(self) -> tuple[Arrangement | OrderedCounts | RowIndex, ...]:
         return (
             self._groups,
             *(counts.arrangement for counts in self._fragments),
             *self._extremes.arrangements(),
             *(values.arrangement for values in self._distinct.values()),
+            *self._firsts.arrangements,
         )
 
 
@@ -339,9 +360,11 @@ def _refuse_unsure(columns: Sequence[Vector]) -> None:
 def _distinct_parts(columns: Sequence[AggregateColumn]) -> tuple[Accumulator | Extreme, ...]:
     found: dict[Accumulator | Extreme, None] = {}
     for column in columns:
-        for part in (column.guard, column.accumulator):
-            if part is not None:
-                found.setdefault(part)
+        part = column.accumulator
+        parts = part.parts if isinstance(part, Spread) else (column.guard, part)
+        for one in parts:
+            if one is not None and not isinstance(one, First | Spread):
+                found.setdefault(one)
     return tuple(found)
 
 

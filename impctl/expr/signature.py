@@ -1,0 +1,87 @@
+"""What a listed function takes and how it is computed, and pieces that all lists share.
+
+Law: `takes` looks at expressions, never at rows; what it takes, `compute` gives as Spark does, or
+refuses a row by its error. A NULL argument gives NULL unless the function says otherwise.
+Out of scope: the functions (`expr.functions` lists them).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from impctl.data.schema import Kind, SqlType
+from impctl.data.vector import Bools, Vector
+from impctl.expr.nodes import Expr, Literal
+from impctl.expr.types import type_of
+
+Takes = Callable[[Sequence[Expr]], bool]
+Compute = Callable[[Sequence[Vector], SqlType], Vector]
+
+TEXT = frozenset({Kind.STRING})
+DAY = frozenset({Kind.DATE})
+MOMENT = frozenset({Kind.TIMESTAMP, Kind.TIMESTAMP_NTZ})
+WHOLE = frozenset({Kind.BYTE, Kind.SHORT, Kind.INTEGER})
+EXACT = WHOLE | {Kind.LONG, Kind.DECIMAL}
+NUMBER = EXACT | {Kind.FLOAT, Kind.DOUBLE}
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """`takes` tells whether these argument expressions are computed here; `compute` does it."""
+
+    takes: Takes
+    compute: Compute
+
+
+def kinds(*wanted: frozenset[Kind]) -> Takes:
+    """Exactly so many arguments, each of one of these kinds."""
+
+    def takes(arguments: Sequence[Expr]) -> bool:
+        found = [type_of(argument) for argument in arguments]
+        return len(found) == len(wanted) and all(
+            kind is not None and kind.kind in allowed
+            for kind, allowed in zip(found, wanted, strict=True)
+        )
+
+    return takes
+
+
+def constants_after(first: frozenset[Kind], *rest: type) -> Takes:
+    """One argument of these kinds, then constants of these Python types, not NULL."""
+
+    def takes(arguments: Sequence[Expr]) -> bool:
+        if len(arguments) != 1 + len(rest) or not kinds(first)(arguments[:1]):
+            return False
+        return all(
+            isinstance(constant_of(argument), wanted)
+            for argument, wanted in zip(arguments[1:], rest, strict=True)
+        )
+
+    return takes
+
+
+def either(*options: Takes) -> Takes:
+    """What any of these takes."""
+    return lambda arguments: any(takes(arguments) for takes in options)
+
+
+def constant_of(expr: Expr) -> object:
+    """A constant's value; None for NULL and for all else."""
+    if not isinstance(expr, Literal) or isinstance(expr.value, bool):
+        return None
+    return expr.value
+
+
+def value_of(vector: Vector) -> str | int:
+    """The value of a constant over at least one row."""
+    found = vector.values[0]
+    return str(found.as_py()) if vector.is_textual else int(found)
+
+
+def all_valid(arguments: Sequence[Vector]) -> Bools | None:
+    """Rows where no argument is NULL; None when that is all of them."""
+    masks = [argument.valid for argument in arguments if argument.valid is not None]
+    return np.logical_and.reduce(masks) if masks else None
