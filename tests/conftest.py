@@ -6,6 +6,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from hypothesis import settings
+
+# How long an example takes says more about the machine than about the code.
+settings.register_profile("impctl", deadline=None)
+settings.load_profile("impctl")
 
 
 @pytest.fixture(scope="session")

@@ -6,6 +6,7 @@ Out of scope: what the rows are (`bench.synthetic`, `bench.examples`, `bench.dai
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -16,6 +17,7 @@ from impctl.app.results import GenerateResult, Outcome
 from impctl.app.settings import Example, GenerateRequest
 from impctl.bench.daily import split_last_days
 from impctl.bench.examples import running_example_table
+from impctl.bench.refresh import refreshes
 from impctl.bench.synthetic import SYNTHETIC_SCHEMA, synthetic_batches
 from impctl.errors import UsageError
 from impctl.tables.create import create_table
@@ -68,7 +70,30 @@ def _tpch(request: GenerateRequest, reporter: Reporter) -> Outcome:
             reader = pa.RecordBatchReader.from_batches(parquet.schema_arrow, parquet.iter_batches())
             create_table(str(path), reader, file_bytes=_TPCH_FILE)
         results.append(GenerateResult(name, str(path), rows, 0))
+    reporter.step("writing refreshes")
+    _refreshes(request.folder / "refresh", files, request.seed)
     return Outcome(tuple(results))
+
+
+def _refreshes(folder: Path, files: Mapping[str, Path], seed: int) -> None:
+    """New orders and their line items, as files for `apply`."""
+    folder.mkdir(parents=True, exist_ok=True)
+
+    def lineitem_of(keys: Sequence[int]) -> pa.Table:
+        return _read(files["lineitem"], filters=[("l_orderkey", "in", list(keys))])
+
+    for refresh in refreshes(_read(files["orders"]), lineitem_of, seed=seed):
+        pq.write_table(refresh.orders, folder / f"orders-{refresh.size}.parquet")
+        pq.write_table(refresh.lineitem, folder / f"lineitem-{refresh.size}.parquet")
+
+
+def _read(file: Path, filters: list[tuple[str, str, list[int]]] | None = None) -> pa.Table:
+    """The rows, with texts as plain strings: Arrow cannot filter views of strings."""
+    schema = pa.schema(
+        pa.field(field.name, pa.string() if pa.types.is_string_view(field.type) else field.type)
+        for field in pq.read_schema(file)
+    )
+    return pq.read_table(file, schema=schema, filters=filters)
 
 
 def _tpch_files(folder: Path) -> dict[str, Path]:
