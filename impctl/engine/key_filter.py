@@ -32,7 +32,7 @@ _FOLDED_SHARE = 8
 """Keys added since that come to this part of the filter's own go into its words."""
 _MOST_RUNS = 16
 """Runs of keys that a look-up may have to search."""
-_WORD, _CODE, _COUNT = "word", "code", "count"
+_WORD, _CODE, _COUNT = "word", "code", b"count"
 _SPREAD = np.array(
     [
         0x9E3779B97F4A7C15,
@@ -139,7 +139,7 @@ class KeyFilter:
         for sequence, table in sorted(tables, key=lambda found: found[0]):
             if _WORD in table.column_names:
                 self._words = _flat(table, _WORD).view(np.uint64)
-                self._counted = int(table.column(_COUNT)[0].as_py())
+                self._counted = int((table.schema.metadata or {})[_COUNT])
                 self._base = sequence
             else:
                 self._added.append((sequence, _flat(table, _CODE)))
@@ -150,8 +150,8 @@ class KeyFilter:
         """What changed since the last `saved`, for the checkpoint to write."""
         put = [(at, pa.table({_CODE: codes})) for at, codes in self._added if at in self._fresh]
         if self._base in self._fresh:
-            count = pa.repeat(pa.scalar(self._counted, pa.int64()), len(self._words))
-            put.append((self._base, pa.table({_WORD: self._words, _COUNT: count})))
+            metadata = {_COUNT: str(self._counted).encode()}
+            put.append((self._base, pa.table({_WORD: self._words}, metadata=metadata)))
         return RunChange(tuple(put), tuple(sorted(self._saved - self._present)))
 
     def saved(self) -> None:
