@@ -33,7 +33,7 @@ from impctl.store.store import Store
 from impctl.workload.models import QuerySpec
 
 _USEFUL_SHARE = 0.75
-"""Beyond this share of the ranges a sketch is not worth using (pbds.md 6)."""
+"""Beyond this share of the ranges a sketch is not worth using."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,8 @@
 """Facts about columns that make a sketch safe, and their re-check on every change.
 
 Law: a fact from statistics is true of the pinned snapshot and stored as an assumption; because
-deletions cannot break it, looking at the inserted rows of every change keeps it true for ever
-(pbds.md 4.3.5, CE-27). A violation stops maintaining, it never widens silently.
+deletions cannot break it, looking at the inserted rows of every change keeps it true for ever. A
+violation stops maintaining, it never widens silently.
 Out of scope: what facts imply (`plan.safety`).
 """
 

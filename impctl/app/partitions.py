@@ -24,7 +24,7 @@ from impctl.workload.models import BoundaryLiteral, PartitionSpec
 from impctl.workload.reading import suggestion
 
 DEFAULT_FRAGMENTS = 1000
-"""Ranges where the file asks for none: fine enough to skip, cheap to map (design.md 5)."""
+"""Ranges where the file asks for none: fine enough to skip, cheap to map."""
 
 SAMPLE_ROWS = 100_000
 _SEED = 20_220_117

@@ -1,8 +1,8 @@
 """Any plan with one annotation column more: the fragments each row stems from.
 
-Law (pbds.md 2.5): rows and all other columns stay as they are, with their multiplicity. The
-annotation is one fragment id up to the first grouping and an array of ids from there on; NULL is
-no fragment. A construct whose lineage is not known is refused by name.
+Law: rows and all other columns stay as they are, with their multiplicity. The annotation is one
+fragment id up to the first grouping and an array of ids from there on; NULL is no fragment. A
+construct whose lineage is not known is refused by name.
 Out of scope: cheaper ways, where there are any (`capture.annotate`).
 """
 

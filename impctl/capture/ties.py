@@ -1,8 +1,7 @@
 """Top-k with all its ties, as capture needs it.
 
 Law: the rows are those that some run of `ORDER BY ... LIMIT`, or of a filter on `row_number`, may
-give, the rows before an OFFSET too (pbds.md 7.3). Without an order that tells rows apart, that is
-every row.
+give, the rows before an OFFSET too. Without an order that tells rows apart, that is every row.
 Out of scope: which top-k nodes are barriers (`plan.safety`).
 """
 

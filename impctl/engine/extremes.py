@@ -1,10 +1,9 @@
 """Least and greatest values per group.
 
-Law: per group every value is counted, so deleting the extreme one brings back the next (design.md
-6). Values are kept as ranks, 64-bit integers in the order of Spark's MIN and MAX: NaN is the
-greatest double, -0.0 equals 0.0; a maximum is the minimum of reversed ranks. Counting costs the
-values changed; looking a changed group up costs the first few of its values, more where many of
-these were deleted.
+Law: per group every value is counted, so deleting the extreme one brings back the next. Values are
+kept as ranks, 64-bit integers in the order of Spark's MIN and MAX: NaN is the greatest double, -0.0
+equals 0.0; a maximum is the minimum of reversed ranks. Counting costs the values changed; looking a
+changed group up costs the first few of its values, more where many of these were deleted.
 Out of scope: strings and decimals beyond 18 digits, which have no rank of 64 bits
 (`engine.ordered_values`).
 """

@@ -26,7 +26,7 @@ from impctl.data.vector import Bools, Ints
 FragmentIds = npt.NDArray[np.int32]
 
 _FRAGMENT_BITS = 24
-"""As many as a fragment number has at most (design.md 5)."""
+"""As many as a fragment number has at most."""
 
 
 @dataclass(frozen=True, slots=True)

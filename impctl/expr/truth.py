@@ -2,7 +2,7 @@
 
 Law: for each row the flags name every outcome Spark might reach; exactly one is set where the
 answer is certain. Connectives are Kleene's, lifted to sets of outcomes, so that an unsure HAVING
-stays unsure and the caller can keep the row (MAYBE keeps the group in the sketch, design.md 6).
+stays unsure and the caller can keep the row (MAYBE keeps the group in the sketch).
 Out of scope: comparing values (`expr.compare`).
 """
 

@@ -1,10 +1,10 @@
 """Operators for plan nodes, from the leaves up.
 
 Law: each node becomes operators whose output is the node's bag of rows, with the tags of the
-provenance rules (pbds.md 2.1). What is no operator of its own is put together from others:
-DISTINCT is a grouping without functions; joins, set operations and top-k have files of their own.
-`must_be_sure` travels down: below a grouping, a row kept because its condition was too close to
-call could make a sketch too small.
+provenance rules (Niu et al., PVLDB 2021). What is no operator of its own is put together from
+others: DISTINCT is a grouping without functions; joins, set operations and top-k have files of
+their own. `must_be_sure` travels down: below a grouping, a row kept because its condition was too
+close to call could make a sketch too small.
 Out of scope: calls of aggregates (`maintain.calls`).
 """
 

@@ -1,10 +1,10 @@
 """Top-k: the first rows of an order or of each group, and the barrier below other operators.
 
-Law (pbds.md 4.3.6): where a top-k is not the query's last step, the fragments of all its rows, ties
-at the border included, belong to the sketch whether the rows are used above or not. So they are
-counted at the root on a branch of their own, and above the barrier rows carry none of these
-fragments any more: whatever is left of a row there, its fragments are counted already. The last
-step needs no barrier: its rows, ties included, are what is counted.
+Law: where a top-k is not the query's last step, the fragments of all its rows, ties at the border
+included, belong to the sketch whether the rows are used above or not. So they are counted at the
+root on a branch of their own, and above the barrier rows carry none of these fragments any more:
+whatever is left of a row there, its fragments are counted already. The last step needs no barrier:
+its rows, ties included, are what is counted.
 Out of scope: when the first rows over sketches are those over the tables (`plan.ordering`).
 """
 

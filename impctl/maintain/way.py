@@ -1,9 +1,9 @@
 """Which way a query's sketch can be maintained, and why.
 
-Law: the best of exact, touch and recapture that is sound for the plan (design.md 6); the reason
-names the operator or function that stands in the way of a better one, with its place in the SQL.
-Touch needs a plan keyed on its one sketched access (pbds.md 7.8, M1): then a change can only
-concern the fragments of the changed rows themselves.
+Law: the best of exact, touch and recapture that is sound for the plan; the reason names the
+operator or function that stands in the way of a better one, with its place in the SQL. Touch needs
+a plan keyed on its one sketched access: then a change can only concern the fragments of the changed
+rows themselves.
 Out of scope: what a policy makes of it (`app.maintain`).
 """
 
@@ -66,7 +66,7 @@ def choose_way(
             buffer=buffer,
         )
     except BlockedError as blocked:
-        # Touch also needs that no other table changes, so there must not be one (M1).
+        # Touch also needs that no other table changes, so there must not be one.
         return _without_circuit(blocked, whole, is_alone=len(scans_of(core)) == 1)
     reason = "every operator is maintained incrementally"
     reason = f"{reason}; {compiled.note}" if compiled.note else reason

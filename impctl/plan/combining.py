@@ -1,9 +1,9 @@
 """Joins and set operations: what two inputs' states give.
 
-Law (pbds.md 4.3.4): pairs of contained rows are contained if the condition is preserved; whatever
-a row's absence would let through (outer joins, anti joins, EXCEPT) must be EXACT. A side whose
-rows depend on a choice among ties is not combined with a sketched one: capture and use may
-choose differently. The branches of a union have sketches of their own, so a union is never KEYED.
+Law: pairs of contained rows are contained if the condition is preserved; whatever a row's absence
+would let through (outer joins, anti joins, EXCEPT) must be EXACT. A side whose rows depend on a
+choice among ties is not combined with a sketched one: capture and use may choose differently. The
+branches of a union have sketches of their own, so a union is never KEYED.
 Out of scope: DISTINCT forms of set operations end in `plan.transfer`.
 """
 

@@ -1,9 +1,9 @@
 """How a value over the sketch compares with the value of the same row over the table.
 
 Law: `AT_MOST` means the value over the sketch is NULL, or both are known and it is at most the one
-over the table in Spark's order (NaN greatest); `AT_LEAST` is its mirror (pbds.md 4.3.1, 4.3.2).
-With doubles a step is taken only where NaN cannot turn the order round: -NaN is NaN, 0 * infinity
-and infinity - infinity are NaN.
+over the table in Spark's order (NaN greatest); `AT_LEAST` is its mirror. With doubles a step is
+taken only where NaN cannot turn the order round: -NaN is NaN, 0 * infinity and infinity - infinity
+are NaN.
 Out of scope: predicates (`plan.preserved`), aggregates (`plan.grouping`).
 """
 

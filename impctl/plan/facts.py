@@ -3,7 +3,7 @@
 Law: a fact holds for every row of the table, hence also for every instance of it; all facts derived
 here hold over the table and over the sketch alike. `nonnegative` reads "NULL, NaN or at least 0"
 (NaN is the greatest value and does no harm there), `nonpositive` reads "NULL or at most 0" and so
-excludes NaN (pbds.md 4.3.5).
+excludes NaN.
 Out of scope: where facts come from (constraints, statistics), facts of expressions (`plan.signs`).
 """
 

@@ -1,9 +1,9 @@
 """Aggregates: whole groups where the partition attribute is grouped on, else one relation each.
 
-Law: groups over a contained input are contained if every grouping expression is EQUAL; an
-aggregate is then AT_MOST or AT_LEAST only as the table of pbds.md 4.3.4 allows. Sums need a known
-sign, because what a sketch leaves out may have either. Sums of doubles are compared as if exact:
-Spark's own result depends on the order of rows with or without a sketch (pbds.md 7.2).
+Law: groups over a contained input are contained if every grouping expression is EQUAL; an aggregate
+is then AT_MOST or AT_LEAST only as `relation_of` allows. Sums need a known sign, because what a
+sketch leaves out may have either. Sums of doubles are compared as if exact: Spark's own result
+depends on the order of rows with or without a sketch.
 Out of scope: DISTINCT (`plan.transfer`).
 """
 

@@ -1,9 +1,9 @@
 """Top-k and windows: when the first rows over the sketches are the first rows over the tables.
 
-Law: a row that is not among the first k (ties included) over the tables must not overtake them
-over the sketches; so each ORDER BY term is EQUAL, or can only move towards the end, NULLs
-included. Then the lineage of all first rows, ties included, makes the node EXACT (the barrier of
-pbds.md 4.3.6). Ties that no ORDER BY term breaks are a choice, recorded in `ties`.
+Law: a row that is not among the first k (ties included) over the tables must not overtake them over
+the sketches; so each ORDER BY term is EQUAL, or can only move towards the end, NULLs included. Then
+the lineage of all first rows, ties included, makes the node EXACT (a barrier). Ties that no ORDER
+BY term breaks are a choice, recorded in `ties`.
 Out of scope: gathering that lineage (`capture`, `maintain`).
 """
 

@@ -1,7 +1,7 @@
 """Conditions that a row cannot pass over the sketch without passing over the table.
 
 Law: if `find_objection` finds none, then "true over the sketch" implies "true over the table" for
-every pair of rows related as the columns say (pbds.md 4.3.3).
+every pair of rows related as the columns say.
 Out of scope: rows that pass over the table only; containment allows those.
 """
 

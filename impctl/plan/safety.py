@@ -1,9 +1,9 @@
 """Whether sketches of chosen attributes are safe for a query, and why not.
 
-Law (pbds.md 4.3): `safe` means that for every range partition on these attributes and all sketches
-that cover the query's provenance, the query over the sketched tables gives the answer it gives
-over the tables. The test is sound, not complete: unsure is unsafe. Where a top-k is not the last
-step, the provenance includes its first rows, ties at the last place too (`barrier_positions`).
+Law: `safe` means that for every range partition on these attributes and all sketches that cover the
+query's provenance, the query over the sketched tables gives the answer it gives over the tables.
+The test is sound, not complete: unsure is unsafe. Where a top-k is not the last step, the
+provenance includes its first rows, ties at the last place too (`barrier_positions`).
 Out of scope: which attribute to take (`plan.choose`), capturing (`capture`, `maintain`).
 """
 
@@ -50,7 +50,7 @@ class Verdict:
     `keyed`: per access, the root's output columns that equal its partition attribute.
     `key_columns`: for an Aggregate at that position of `nodes_of(root)`, per access the grouping
     output that equals its partition attribute: all rows of a group lie in one fragment.
-    `root_keyed`: touch maintenance is allowed (pbds.md 7.8, M1).
+    `root_keyed`: touch maintenance is allowed.
     `assumptions`: the facts from statistics that the verdict rests on; they must be checked again
     for every later version. `barrier_positions`: nodes whose rows' lineage belongs to the sketch
     even if the rows are dropped above. `ties`: why several answers are right, if so.

@@ -1,6 +1,6 @@
 """What is known of a plan node's rows over the sketches, compared with its rows over the tables.
 
-Law (pbds.md 4.3.1), for every choice of sketches that covers the provenance:
+Law, for every choice of sketches that covers the provenance:
 EXACT: the rows are the same. KEYED: for each sketched access below, the columns `keys[access]` all
 equal its partition attribute, and the rows over the sketches are exactly the rows over the tables
 whose key lies in the sketch. CONTAINED: each row over the sketches has its own row over the

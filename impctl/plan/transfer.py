@@ -1,7 +1,8 @@
 """The state of every node of a plan, from its inputs up.
 
-Law: each rule is the one of pbds.md 4.3.4 and 8; a node with an UNSAFE input is UNSAFE. Rules ask
-nothing of the plan's shape, so a plan is judged alike before and after `plan.rules`.
+Law: a rule claims of its node only what `plan.status` says the state means; a node with an UNSAFE
+input is UNSAFE. Rules ask nothing of the plan's shape, so a plan is judged alike before and after
+`plan.rules`.
 Out of scope: choosing what to sketch (`plan.choose`), minimising facts (`plan.safety`).
 """
 

@@ -1,7 +1,7 @@
 """Equi-depth boundaries from a sample of values.
 
 Law: boundaries are strictly increasing values of the attribute's type; how well balanced they are
-depends on the sample, soundness never does (pbds.md 6).
+depends on the sample, soundness never does.
 Out of scope: taking the sample (`tables`).
 """
 

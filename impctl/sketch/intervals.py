@@ -1,8 +1,8 @@
 """A set of fragments as few intervals on the bare attribute.
 
 Law: the intervals contain every value of every fragment in the set; closing a gap only adds
-(superset lemma, pbds.md 1). At most `limit` intervals, because Spark's generated filter falls off
-a cliff between 48 and 64 of them (pbds.md 3.3).
+(superset lemma of Niu et al., PVLDB 2021). At most `limit` intervals, because Spark's generated
+filter falls off a cliff between 48 and 64 of them.
 Out of scope: SQL (`capture.use`), file statistics (`tables.prune`).
 """
 

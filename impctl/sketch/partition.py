@@ -1,9 +1,9 @@
 """Range partitions of one attribute over its whole domain.
 
 Law: every value has exactly one fragment. With boundaries b1 < ... < bm, fragment 0 is open below,
-fragment i holds b_i <= v < b_(i+1), fragment m is open above and holds NaN; NULL has fragment
-m + 1 of its own (pbds.md 1 and 3.4). -0.0 equals 0.0. Strings compare by code point, which is
-Spark's UTF8 binary order. Engine, capture and use filter all rest on this one definition.
+fragment i holds b_i <= v < b_(i+1), fragment m is open above and holds NaN; NULL has fragment m + 1
+of its own. -0.0 equals 0.0. Strings compare by code point, which is Spark's UTF8 binary order.
+Engine, capture and use filter all rest on this one definition.
 Out of scope: choosing boundaries (`sketch.equidepth`), SQL text (`capture`).
 """
 

@@ -92,7 +92,7 @@ def test_the_rewritten_sql_is_alone_on_stdout(cli: Cli, capsys: pytest.CaptureFi
 
 
 def test_a_broken_assumption_is_recaptured_or_refused_by_policy(cli: Cli, tmp_path: Path) -> None:
-    """A negative price makes the sketch on price unsafe (pbds.md, CE-27)."""
+    """A negative price makes the sketch on price unsafe."""
     from deltalake import write_deltalake
 
     cli.good("capture", "--query", "q_top")

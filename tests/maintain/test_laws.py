@@ -1,4 +1,4 @@
-"""The laws of design.md for every operator, over circuits of whole queries.
+"""The laws of every operator, over circuits of whole queries.
 
 Batches mean the same as their sum, in any order of the tables; a batch and its negative leave
 nothing; what took up a checkpoint goes on as if never stopped; everything deleted is the empty

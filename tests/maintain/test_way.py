@@ -126,7 +126,7 @@ def test_the_same_obstacle_with_another_attribute() -> None:
 
 
 def test_touch_is_for_one_table_only() -> None:
-    """Rows of the other table may bring old rows into the answer (pbds.md 7.8)."""
+    """Rows of the other table may bring old rows into the answer."""
     keyed = (
         "SELECT s.brand FROM sales s JOIN stock t ON s.brand = t.brand"
         " GROUP BY s.brand HAVING MEDIAN(s.price) > 1"

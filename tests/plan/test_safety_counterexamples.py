@@ -226,7 +226,7 @@ def test_a_sketch_captured_with_other_constants_does_not_cover(case: tuple) -> N
 
 
 def test_a_fact_from_statistics_is_named_because_later_rows_may_break_it() -> None:
-    # CE-27: v >= 0 held at capture; then (A, 1, 5) and (A, 2, -9) came.
+    # v >= 0 held at capture; then (A, 1, 5) and (A, 2, -9) came.
     before = (("B", 1, 12), ("A", 1, 10), ("A", 2, 0))
     after = (*before, ("A", 1, 5), ("A", 2, -9))
     sql = "SELECT g, sum(v) FROM t GROUP BY g HAVING sum(v) > 11"
