@@ -35,8 +35,8 @@ from impctl.app.workbench import Workbench
 from impctl.bench.clock import median_of, spread
 from impctl.bench.machine import describe_machine
 from impctl.errors import RecaptureNeededError, UnsupportedError, UsageError
-from impctl.maintain.way import Mode
 from impctl.sketch.fragments import FragmentSet
+from impctl.sketch.mode import Mode
 from impctl.sketch.sketch import Comparison, compare
 from impctl.store.store import Store
 from impctl.tables.changes import read_changes

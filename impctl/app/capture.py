@@ -25,8 +25,9 @@ from impctl.app.status import sketch_entry
 from impctl.app.workbench import Workbench
 from impctl.maintain.session import MaintainedQuery
 from impctl.maintain.touch import TouchedQuery
-from impctl.maintain.way import Mode, Way
+from impctl.maintain.way import Way
 from impctl.sketch.fragments import FragmentSet
+from impctl.sketch.mode import Mode
 from impctl.sketch.partition import RangePartition
 from impctl.store.records import Assumption, RunRecord, StoredSketch
 from impctl.store.store import Store

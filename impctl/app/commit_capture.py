@@ -57,7 +57,7 @@ def commit_capture(
         query=prepared.spec.name,
         fingerprint=definition(bench, prepared.spec, prepared.tables),
         sql=prepared.query.sql,
-        mode=way.mode.value,
+        mode=way.mode,
         pins=_pins(bench, prepared),
         sketches=sketches,
         assumptions=assumptions,

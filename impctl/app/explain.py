@@ -19,9 +19,10 @@ from impctl.app.workbench import Workbench
 from impctl.errors import UnsafeSketchError
 from impctl.expr.nodes import Span, walk
 from impctl.maintain.strategy import SideChoice
-from impctl.maintain.way import Mode, Way
+from impctl.maintain.way import Way
 from impctl.plan.explain import PlanLine, describe
 from impctl.plan.nodes import Aggregate, Plan, Project, Select, nodes_of
+from impctl.sketch.mode import Mode
 from impctl.workload.models import QuerySpec
 
 

@@ -24,8 +24,9 @@ from impctl.maintain.checkpoint import Checkpoint
 from impctl.maintain.range_rows import RangeRows
 from impctl.maintain.session import MaintainedQuery, TableChange
 from impctl.maintain.touch import TouchedQuery
-from impctl.maintain.way import Mode, Way
+from impctl.maintain.way import Way
 from impctl.sketch.fragments import FragmentSet
+from impctl.sketch.mode import Mode
 from impctl.store.records import MaintainCommit, RunRecord, StoredQuery
 from impctl.store.store import Store
 from impctl.tables.changes import Changes

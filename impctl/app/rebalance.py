@@ -38,9 +38,10 @@ from impctl.maintain.range_rows import RangeRows
 from impctl.maintain.rederive import can_rederive, needs_rows, rederived
 from impctl.maintain.session import MaintainedQuery
 from impctl.maintain.touch import TouchedQuery
-from impctl.maintain.way import Mode, Way
+from impctl.maintain.way import Way
 from impctl.plan.safety import Verdict
 from impctl.sketch.fragments import FragmentSet
+from impctl.sketch.mode import Mode
 from impctl.sketch.partition import RangePartition
 from impctl.store.records import RunRecord, StoredQuery
 from impctl.store.store import Store
@@ -275,7 +276,7 @@ def _result(
         action,
         tuple(sketch_entry(sketch) for sketch in stored.sketches),
         stored.versions,
-        stored.mode,
+        stored.mode.value,
         elapsed_ms,
         spark_ms,
         elapsed_ms - spark_ms,

@@ -16,7 +16,7 @@ from impctl.app.prepared import PreparedQuery
 from impctl.app.state_meta import StateMeta, circuit_id
 from impctl.app.workbench import Workbench
 from impctl.errors import RecaptureNeededError
-from impctl.maintain.strategy import AsRecorded, BySize, Chooser, Preference
+from impctl.maintain.strategy import AsRecorded, BySize, Chooser, Strategy
 from impctl.maintain.way import Way, choose_way
 from impctl.plan.facts import Fact, FactKind, FactSource
 from impctl.plan.safety import Verdict, check_safety
@@ -24,13 +24,18 @@ from impctl.sketch.partition import RangePartition
 from impctl.store.records import StoredQuery
 from impctl.workload.models import JoinStrategy
 
+_ASKED = {
+    JoinStrategy.AUTO: None,
+    JoinStrategy.INDEX: Strategy.INDEX,
+    JoinStrategy.SPARK: Strategy.SPARK,
+    JoinStrategy.SPARK_UNFILTERED: Strategy.SPARK,
+}
+
 
 def chooser_for(bench: Workbench, prepared: PreparedQuery) -> Chooser:
     """Which sides of joins a capture keeps: as the workload asks, else by the tables' sizes."""
-    join = prepared.spec.join
-    preference = Preference.SPARK if join is JoinStrategy.SPARK_UNFILTERED else Preference(join)
     rows = {scan.table: bench.snapshot(scan.table).rows for scan in prepared.scans}
-    return BySize(preference, rows.__getitem__, has_filter=_has_filter(prepared))
+    return BySize(_ASKED[prepared.spec.join], rows.__getitem__, has_filter=_has_filter(prepared))
 
 
 def chooser_of(prepared: PreparedQuery, meta: StateMeta) -> Chooser:
@@ -64,7 +69,7 @@ def chosen_way(
 def check_circuit(bench: Workbench, prepared: PreparedQuery, way: Way, stored: StoredQuery) -> None:
     """RecaptureNeededError where the stored state is not that of the circuit built now."""
     meta = StateMeta.read(stored.query, stored.state_meta)
-    if way.mode.value == stored.mode and meta.circuit == circuit_id(prepared.core):
+    if way.mode is stored.mode and meta.circuit == circuit_id(prepared.core):
         return
     name = prepared.spec.name
     raise RecaptureNeededError(

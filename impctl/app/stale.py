@@ -27,7 +27,7 @@ from impctl.app.state_meta import StateMeta
 from impctl.app.stored import check_definition, check_pins
 from impctl.app.workbench import Workbench
 from impctl.errors import PolicyRefusedError, RecaptureNeededError
-from impctl.maintain.way import Mode
+from impctl.sketch.mode import Mode
 from impctl.store.records import StoredQuery, StoredSketch
 from impctl.store.store import Store
 from impctl.tables.changes import Changes, check_same_columns, no_changes

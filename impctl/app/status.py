@@ -51,7 +51,7 @@ def _status(bench: Workbench, store: Store | None, spec: QuerySpec) -> StatusRes
         stored.versions,
         pending,
         reason is not None,
-        stored.mode,
+        stored.mode.value,
         policy,
         sum(run.bytes for run in store.run_refs(spec.name)),
         history[0].action if history else None,

@@ -20,7 +20,7 @@ from impctl.data.schema import Kind
 from impctl.maintain.flows import Column
 
 LARGEST_INDEX = 4 << 30
-"""Bytes of one side above which `auto` does not keep it: what a small machine maps with ease."""
+"""Bytes of one side that is kept unasked: what a small machine maps with ease."""
 
 _CODE_AND_WEIGHT = 16
 _FRAGMENT = 4
@@ -36,14 +36,6 @@ _WIDTH = 8
 class Strategy(StrEnum):
     """How partners of changed rows are found on one side of a join."""
 
-    INDEX = "index"
-    SPARK = "spark"
-
-
-class Preference(StrEnum):
-    """What the workload asks for; `auto` decides by the size of each side."""
-
-    AUTO = "auto"
     INDEX = "index"
     SPARK = "spark"
 
@@ -102,9 +94,9 @@ class AsRecorded:
 
 @dataclass(frozen=True, slots=True)
 class BySize:
-    """By the workload's preference; under `auto` a side is kept while it is small enough."""
+    """As the workload asks; where it leaves that open, a side is kept while it is small enough."""
 
-    preference: Preference
+    asked: Strategy | None
     rows_of: Callable[[TableName], int | None]
     has_filter: bool = True
     largest: int = LARGEST_INDEX
@@ -123,11 +115,8 @@ class BySize:
     def _decided(self, facts: SideFacts, size: int | None) -> tuple[Strategy, str]:
         if not facts.is_readable:
             return Strategy.INDEX, "its rows are computed, so only the engine has them"
-        match self.preference:
-            case Preference.INDEX:
-                return Strategy.INDEX, "asked for"
-            case Preference.SPARK:
-                return Strategy.SPARK, "asked for"
+        if self.asked is not None:
+            return self.asked, "asked for"
         if size is not None and size > self.largest:
             return Strategy.SPARK, "too large to keep"
         return Strategy.INDEX, "small enough to keep"

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 
 from impctl.aliases import AccessId
 from impctl.expr.nodes import Span
@@ -20,15 +19,8 @@ from impctl.maintain.flows import BlockedError
 from impctl.maintain.strategy import Chooser
 from impctl.plan.nodes import Plan, scans_of
 from impctl.plan.safety import Verdict
+from impctl.sketch.mode import Mode
 from impctl.sketch.partition import RangePartition
-
-
-class Mode(StrEnum):
-    """Ways to maintain, best first."""
-
-    EXACT = "exact"
-    TOUCH = "touch"
-    RECAPTURE = "recapture"
 
 
 @dataclass(frozen=True, slots=True)

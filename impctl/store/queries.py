@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from impctl.aliases import QueryName
+from impctl.sketch.mode import Mode
 from impctl.store.faults import damaged
 from impctl.store.records import Assumption, NewCapture, StoredQuery, TablePin
 from impctl.store.seals import digest_of, opened, sealed
@@ -30,7 +31,7 @@ class QueryRow:
     name: QueryName
     fingerprint: str
     sql: str
-    mode: Any
+    mode: str
     captured: int
     captured_at: float
 
@@ -72,7 +73,7 @@ def save_query(
     if query_id is None:
         found = connection.execute("SELECT coalesce(max(id), 0) + 1 FROM query").fetchone()
         query_id = int(found[0])
-    row = (query_id, capture.query, capture.fingerprint, capture.sql, str(capture.mode))
+    row = (query_id, capture.query, capture.fingerprint, capture.sql, capture.mode.value)
     connection.execute(
         "INSERT OR REPLACE INTO query VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
         sealed(*row, generation, float(at)),
@@ -154,7 +155,7 @@ def load_query(connection: sqlite3.Connection, path: Path, name: QueryName) -> S
         query=query.name,
         fingerprint=query.fingerprint,
         sql=query.sql,
-        mode=query.mode,
+        mode=Mode(query.mode),
         pins=load_pins(connection, path, query.id, progress.pins),
         sketches=load_sketches(connection, path, query.id, progress.generation),
         assumptions=tuple(Assumption(*fact) for fact in json.loads(progress.assumptions)),

@@ -9,16 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import pyarrow as pa
 
 from impctl.aliases import AccessId, ColumnName, QueryName, TableName, TableVersion
 from impctl.sketch.fragments import FragmentSet
+from impctl.sketch.mode import Mode
 from impctl.sketch.partition import RangePartition
-
-Mode = Literal["exact", "touch", "recapture"]
-"""How the query's sketches are maintained (glossary)."""
 
 Run = tuple[str, int, pa.Table]
 """A run of operator state: arrangement, sequence, rows."""

@@ -22,7 +22,7 @@ from impctl.engine.operators.join import Join
 from impctl.errors import CountBelowZeroError
 from impctl.maintain.compile import Compiled, compile_plan
 from impctl.maintain.session import MaintainedQuery, TableChange
-from impctl.maintain.strategy import AsRecorded, BySize, Preference, SideFacts, Strategy
+from impctl.maintain.strategy import AsRecorded, BySize, SideFacts, Strategy
 from impctl.plan.nodes import scans_of
 from impctl.plan.parse import parse_query
 from impctl.plan.rules import apply_rules
@@ -199,14 +199,14 @@ def test_a_filter_finds_every_key_ever_added(parts: int) -> None:
 def test_auto_keeps_what_is_small_and_reads_what_is_large() -> None:
     facts = SideFacts("join0.left", ("t", "u"), 100, is_readable=True)
     sizes = {"t": 10, "u": 2_000}
-    by_size = BySize(Preference.AUTO, sizes.__getitem__, largest=100_000)
+    by_size = BySize(None, sizes.__getitem__, largest=100_000)
     assert by_size.choose(facts).strategy is Strategy.SPARK
     assert by_size.choose(facts).bytes == 200_000
     small = replace(by_size, largest=1_000_000)
     assert small.choose(facts).strategy is Strategy.INDEX
     computed = replace(facts, is_readable=False)
     assert by_size.choose(computed).strategy is Strategy.INDEX
-    asked = replace(by_size, preference=Preference.INDEX)
+    asked = replace(by_size, asked=Strategy.INDEX)
     assert asked.choose(facts).strategy is Strategy.INDEX
-    unknown = BySize(Preference.AUTO, {"t": None, "u": 5}.__getitem__)
+    unknown = BySize(None, {"t": None, "u": 5}.__getitem__)
     assert unknown.choose(facts).strategy is Strategy.INDEX

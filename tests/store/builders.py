@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from impctl.data.schema import LONG
 from impctl.sketch.fragments import FragmentSet
+from impctl.sketch.mode import Mode
 from impctl.sketch.partition import RangePartition
 from impctl.store.disk import OutputFile, RealDisk
 from impctl.store.records import (
@@ -70,7 +71,7 @@ def capture(query: str = "q", version: int = 0, ids: tuple[int, ...] = (2, 3)) -
         query=query,
         fingerprint="f-1",
         sql="SELECT 1",
-        mode="exact",
+        mode=Mode.EXACT,
         pins=(pin(version),),
         sketches=(StoredSketch(ACCESS, "sales", "price", PARTITION, fragments(*ids)),),
         assumptions=(Assumption("sales", "price", "nonnegative", "statistics"),),
