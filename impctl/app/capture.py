@@ -15,12 +15,13 @@ from dataclasses import dataclass
 from impctl.aliases import AccessId, QueryName
 from impctl.app.choice import Chosen, choose
 from impctl.app.commit_capture import commit_capture
+from impctl.app.explanations import CandidateEntry
 from impctl.app.facts import assumption_of, assumption_text
 from impctl.app.isolated import Isolated
 from impctl.app.passes import filled_circuit, recaptured, touched
 from impctl.app.prepared import PreparedQuery, prepare
 from impctl.app.restored import chooser_for, chosen_way
-from impctl.app.results import CandidateEntry, CaptureResult, Failure, Outcome, SketchEntry
+from impctl.app.results import CaptureResult, Failure, Outcome, SketchEntry
 from impctl.app.status import sketch_entry
 from impctl.app.workbench import Workbench
 from impctl.maintain.session import MaintainedQuery

@@ -12,10 +12,11 @@ from collections.abc import Sequence
 
 from impctl.aliases import QueryName
 from impctl.app.choice import choose, judge_candidates
+from impctl.app.explanations import CheckResult
 from impctl.app.isolated import Isolated
 from impctl.app.prepared import prepare
 from impctl.app.restored import chooser_for, chosen_way
-from impctl.app.results import CheckResult, Failure, Outcome
+from impctl.app.results import Failure, Outcome
 from impctl.app.workbench import Workbench
 from impctl.errors import UnsafeSketchError
 from impctl.workload.json_schema import workload_json_schema

@@ -12,10 +12,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from impctl.aliases import AccessId, ColumnName, TableName
+from impctl.app.explanations import CandidateEntry
 from impctl.app.facts import facts_of
 from impctl.app.partitions import candidates, is_partitionable, partition_of
 from impctl.app.prepared import PreparedQuery
-from impctl.app.results import CandidateEntry
 from impctl.app.workbench import Workbench
 from impctl.errors import ImpctlError, UsageError
 from impctl.expr.nodes import columns_of

@@ -11,10 +11,11 @@ from collections.abc import Iterator, Sequence
 
 from impctl.aliases import QueryName
 from impctl.app.choice import choose, judge_candidates
+from impctl.app.explanations import ExplainResult, JoinSideEntry, PlanEntry
 from impctl.app.isolated import Isolated
 from impctl.app.prepared import PreparedQuery, prepare
 from impctl.app.restored import chooser_for, chosen_way
-from impctl.app.results import ExplainResult, Failure, JoinSideEntry, Outcome, PlanEntry
+from impctl.app.results import Failure, Outcome
 from impctl.app.workbench import Workbench
 from impctl.errors import UnsafeSketchError
 from impctl.expr.nodes import Span, walk

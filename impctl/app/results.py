@@ -3,7 +3,8 @@
 Law: a record holds plain values only, so that text and JSON say the same; durations are
 milliseconds, fragments are numbers from 0 to `total` - 1, and `total` itself is the fragment of
 NULL. Field names are the keys of the JSON document and change only with `SCHEMA_VERSION`.
-Out of scope: how it looks (`cli.output_text`, `cli.output_json`).
+Out of scope: what `check` and `explain` say (`app.explanations`), how it looks (`cli.output_text`,
+`cli.output_json`).
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from dataclasses import dataclass, field
 from datetime import date, datetime
 from decimal import Decimal
 
-from impctl.errors import ImpctlError, Location, UnsoundSketchError
+from impctl.app.explanations import CandidateEntry, CheckResult, ExplainResult
+from impctl.errors import ImpctlError, UnsoundSketchError
 
 SCHEMA_VERSION = 1
 
@@ -49,28 +51,6 @@ class RangesEntry:
     at_capture: float
     drifted: bool
     hint: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class CandidateEntry:
-    """An attribute looked at for a sketch: safe or not, chosen or not, and why."""
-
-    table: str
-    attribute: str
-    safe: bool
-    chosen: bool
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class CheckResult:
-    """Whether a query can have a sketch; `mode` is how it would be maintained."""
-
-    query: str
-    supported: bool
-    mode: str | None
-    reason: str
-    candidates: tuple[CandidateEntry, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,46 +205,6 @@ class StatusResult:
     last_reason: str | None = None
     stale_reason: str | None = None
     ranges: tuple[RangesEntry, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class PlanEntry:
-    """A line of the plan tree; `how` an operator is maintained and `place` where it stands."""
-
-    depth: int
-    operator: str
-    detail: str
-    how: str = ""
-    why: str = ""
-    place: Location | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class JoinSideEntry:
-    """How one side of a join finds partners: `index` keeps its rows, `spark` has them read.
-
-    `rows` and `bytes` are the most that the index can come to, None where nobody knows.
-    """
-
-    side: str
-    tables: tuple[str, ...]
-    strategy: str
-    reason: str
-    rows: int | None
-    bytes: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class ExplainResult:
-    """Whether a query is sketchable and maintainable, and what stands in the way."""
-
-    query: str
-    mode: str
-    reason: str
-    policy: str
-    plan: tuple[PlanEntry, ...]
-    attributes: tuple[CandidateEntry, ...]
-    joins: tuple[JoinSideEntry, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

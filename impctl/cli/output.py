@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from typing import Protocol, assert_never
 
+from impctl.app.explanations import CheckResult, ExplainResult
 from impctl.app.results import (
     ApplyResult,
     BenchResult,
     CaptureResult,
-    CheckResult,
-    ExplainResult,
     Failure,
     GenerateResult,
     MaintainResult,

@@ -8,13 +8,11 @@ from __future__ import annotations
 
 from typing import TextIO
 
+from impctl.app.explanations import CandidateEntry, CheckResult, ExplainResult
 from impctl.app.results import (
     ApplyResult,
     BenchResult,
-    CandidateEntry,
     CaptureResult,
-    CheckResult,
-    ExplainResult,
     Failure,
     GenerateResult,
     MaintainResult,

@@ -5,17 +5,14 @@ from __future__ import annotations
 from datetime import date
 from decimal import Decimal
 
+from impctl.app.explanations import CandidateEntry, CheckResult, ExplainResult, PlanEntry
 from impctl.app.results import (
     ApplyResult,
     BenchResult,
-    CandidateEntry,
     CaptureResult,
-    CheckResult,
-    ExplainResult,
     GenerateResult,
     MaintainResult,
     MaintainStep,
-    PlanEntry,
     QueryResult,
     Result,
     RewriteResult,

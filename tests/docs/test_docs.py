@@ -14,14 +14,8 @@ import typer
 
 from impctl import errors
 from impctl.app.envvars import ENVVARS
-from impctl.app.results import (
-    CandidateEntry,
-    MaintainStep,
-    PlanEntry,
-    RangesEntry,
-    Result,
-    SketchEntry,
-)
+from impctl.app.explanations import CandidateEntry, PlanEntry
+from impctl.app.results import MaintainStep, RangesEntry, Result, SketchEntry
 from impctl.cli.exit_codes import EXIT_CODES
 from impctl.cli.main import COMMANDS, build_app
 from impctl.cli.reference import reference_text
