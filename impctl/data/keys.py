@@ -195,11 +195,3 @@ def _split_collisions(columns: Sequence[Vector], codes: Ints) -> Grouping:
     order = np.lexsort((ranks, codes))
     ordered = ranks[order]
     return _grouped(codes, order, ordered[1:] != ordered[:-1])
-
-
-def distinct_values(values: Ints) -> Ints:
-    """Each value once, ascending. Measured: `np.unique` takes ten to forty times as long."""
-    ordered = np.sort(values)
-    is_first = np.ones(len(ordered), dtype=np.bool_)
-    np.not_equal(ordered[1:], ordered[:-1], out=is_first[1:])
-    return ordered[is_first]

@@ -72,6 +72,10 @@ class Vector:
         """`valid`, spelled out."""
         return np.ones(len(self), dtype=np.bool_) if self.valid is None else self.valid
 
+    def filled(self) -> Any:
+        """The values, 0 for NULL; not for text."""
+        return self.values if self.valid is None else np.where(self.valid, self.values, 0)
+
     def to_arrow(self) -> pa.Array:
         """An Arrow array that `from_arrow` turns back into an equal vector (errors are dropped)."""
         mask = None if self.valid is None else ~self.valid

@@ -17,16 +17,17 @@ import numpy as np
 
 from impctl.aliases import AttributeId
 from impctl.data.schema import LONG, SqlType
+from impctl.data.sorted_rows import starts_in
 from impctl.data.vector import Bools, Ints, Vector
 from impctl.engine.arrangement import Arrangement
 from impctl.engine.batch import Batch
 from impctl.engine.refill import (
     COMPLETE,
     Refill,
-    differs,
     edge_after,
     no_refill,
     owners_of,
+    refill_differs,
     stored_edges,
 )
 from impctl.engine.row_index import RowIndex
@@ -126,7 +127,7 @@ class BestRows:
         known = codes <= edges[owners]
         np.add.at(again, owners[known], rows.weights[known])
         if bool((again != held).any()):
-            raise differs()
+            raise refill_differs()
         order = np.lexsort((codes, owners))
         owners, codes, rows = owners[order], codes[order], rows.take(order)
         complete = np.full(len(groups.codes), COMPLETE)
@@ -142,17 +143,11 @@ class BestRows:
     def _take_away(self, groups: Groups, owners: Ints, rows: Batch, mask: Bools) -> None:
         gone = np.flatnonzero(mask)
         if len(gone):
-            part = rows.take(gone)
-            self._rows.add(
-                Batch(part.columns, -part.weights, part.tags), groups.codes[owners[gone]]
-            )
+            self._rows.add(rows.take(gone).negated(), groups.codes[owners[gone]])
 
     def _counts(self, owners: Ints, codes: Ints, weights: Ints) -> Ints:
         """What each of these sorted rows counts."""
-        if not self.size.by_code or not len(owners):
-            return weights
-        same = (owners[1:] == owners[:-1]) & (codes[1:] == codes[:-1])
-        return np.concatenate([[1], 1 - same.astype(np.int64)])
+        return starts_in(owners, codes).astype(np.int64) if self.size.by_code else weights
 
     def _edges_of(self, groups: Groups) -> Ints:
         located = self.edges.find(groups.codes, groups.keys)

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from impctl.data.vector import Ints
 from impctl.engine.arrangement import Arrangement, slices
-from impctl.errors import CountBelowZeroError
+from impctl.engine.disagreement import never_held
 
 _COUNT = "count"
 
@@ -44,10 +44,7 @@ class DenseCounts:
         before = self.counts[places]
         after = before + change
         if bool((after < 0).any()):
-            raise CountBelowZeroError(
-                f"The change removes {self._what} that the stored state never held",
-                hint="the table's history and the state disagree; run `impctl capture` again",
-            )
+            raise never_held(self._what)
         self.counts[places] = after
         self.arrangement.put(places, (), {_COUNT: after})
         return CountChange(places, before, after)

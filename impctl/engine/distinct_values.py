@@ -13,7 +13,7 @@ from impctl.data.keys import group_rows, normalise
 from impctl.data.schema import LONG, SqlType
 from impctl.data.vector import Ints, Vector
 from impctl.engine.arrangement import Arrangement
-from impctl.errors import CountBelowZeroError
+from impctl.engine.disagreement import never_held
 
 _COUNT = "count"
 
@@ -41,10 +41,7 @@ class DistinctValues:
         old = self.arrangement.gather(located, _COUNT)
         new = old + change
         if bool((new < 0).any()):
-            raise CountBelowZeroError(
-                "The change removes values that the stored state never held",
-                hint="the table's history and the state disagree; run `impctl capture` again",
-            )
+            raise never_held("values")
         moved = np.flatnonzero(change)
         self.arrangement.put(
             grouping.codes[moved], [key.take(moved) for key in leaders], {_COUNT: new[moved]}

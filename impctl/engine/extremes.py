@@ -20,9 +20,10 @@ import pyarrow as pa
 from impctl.aliases import AttributeId
 from impctl.data.ragged import slice_positions
 from impctl.data.schema import Kind, SqlType
+from impctl.data.sorted_rows import starts_in
 from impctl.data.vector import Ints, Vector
+from impctl.engine.disagreement import never_held
 from impctl.engine.run_log import RunChange, RunLog
-from impctl.errors import CountBelowZeroError
 
 _WINDOW = 8
 """Values per group and run that a look-up starts with."""
@@ -134,10 +135,10 @@ class OrderedCounts:
             owners, ranks, counts, limits, is_whole = self._first(groups[open_], window)
             order = np.lexsort((ranks, owners))
             owners, ranks, counts = owners[order], ranks[order], counts[order]
-            starts = _starts(owners, ranks)
+            starts = np.flatnonzero(starts_in(owners, ranks))
             totals = np.add.reduceat(counts, starts) if len(starts) else counts
             if bool(((totals < 0) & (ranks[starts] <= limits[owners[starts]])).any()):
-                raise _never_held()
+                raise never_held("values")
             alive = starts[totals > 0]
             first = alive[np.unique(owners[alive], return_index=True)[1]] if len(alive) else alive
             sure = is_whole[owners[first]] | (ranks[first] <= limits[owners[first]])
@@ -154,7 +155,7 @@ class OrderedCounts:
         owners, ranks, counts, _, _ = self._first(groups, int(np.iinfo(np.int64).max) // 2)
         owners, ranks, counts = summed_pairs(owners, ranks, counts)
         if bool((counts < 0).any()):
-            raise _never_held()
+            raise never_held("values")
         return owners, ranks, counts
 
     def _first(self, groups: Ints, window: int) -> tuple[Ints, Ints, Ints, Ints, Any]:
@@ -202,23 +203,8 @@ class OrderedCounts:
         self._log.saved()
 
 
-def _never_held() -> CountBelowZeroError:
-    return CountBelowZeroError(
-        "The change removes values that the stored state never held",
-        hint="the table's history and the state disagree; run `impctl capture` again",
-    )
-
-
 def _to_arrow(run: _Counts) -> pa.Table:
     return pa.table({_GROUP: run.groups, _RANK: run.ranks, _COUNT: run.counts})
-
-
-def _starts(groups: Ints, ranks: Ints) -> Ints:
-    """Where a new pair begins in sorted pairs."""
-    if not len(groups):
-        return np.zeros(0, dtype=np.int64)
-    borders = (groups[1:] != groups[:-1]) | (ranks[1:] != ranks[:-1])
-    return np.concatenate([np.zeros(1, dtype=np.int64), np.flatnonzero(borders) + 1])
 
 
 def _summed(sequence: int, groups: Ints, ranks: Ints, weights: Ints) -> _Counts:
@@ -229,7 +215,7 @@ def summed_pairs(groups: Ints, ranks: Ints, weights: Ints) -> tuple[Ints, Ints, 
     """These pairs in order, each once with its sum; those that cancel are left out."""
     order = np.lexsort((ranks, groups))
     groups, ranks, weights = groups[order], ranks[order], weights[order]
-    starts = _starts(groups, ranks)
+    starts = np.flatnonzero(starts_in(groups, ranks))
     counts = np.add.reduceat(weights, starts) if len(starts) else weights
     kept = starts[counts != 0]
     return groups[kept], ranks[kept], counts[counts != 0]

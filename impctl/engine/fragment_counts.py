@@ -15,9 +15,9 @@ import numpy as np
 
 from impctl.data.vector import Ints
 from impctl.engine.arrangement import Arrangement, slices
+from impctl.engine.disagreement import disagreement
 from impctl.engine.runs import Run
 from impctl.engine.tags import Pairs, SetTags
-from impctl.errors import CountBelowZeroError
 
 FRAGMENT_BITS = 24
 _FRAGMENT_MASK = (1 << FRAGMENT_BITS) - 1
@@ -65,9 +65,8 @@ class FragmentCounts:
         old = self.arrangement.gather(self.arrangement.find(codes, ()), _COUNT)
         new = old + change
         if bool((new < 0).any()):
-            raise CountBelowZeroError(
-                "The change removes rows from a fragment that the stored state never held there",
-                hint="the table's history and the state disagree; run `impctl capture` again",
+            raise disagreement(
+                "The change removes rows from a fragment that the stored state never held there"
             )
         self.arrangement.put(codes, (), {_COUNT: new})
         return GroupSets(before, groups, _crossings(slots, codes, old, new))

@@ -19,7 +19,7 @@ from impctl.engine.accumulators import Values
 from impctl.engine.batch import Batch
 from impctl.engine.best_values import BestValues
 from impctl.engine.extremes import Extreme, OrderedCounts, ranks_of
-from impctl.engine.refill import Refill, differs, no_refill, owners_of, stored_edges
+from impctl.engine.refill import Refill, no_refill, owners_of, refill_differs, stored_edges
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ class Extremes:
             counts = np.zeros(len(at), dtype=np.int64)
             np.add.at(counts, owners, weights)
             if bool((counts != new[f"count{extreme.slot}"][at]).any()):
-                raise differs()
+                raise refill_differs()
             groups = asked.groups[at]
             values.clear(groups)
             state = values.refill(groups, owners, ranks, weights)

@@ -20,10 +20,11 @@ from impctl.data.keys import group_rows, key_codes
 from impctl.data.schema import LONG, SqlType
 from impctl.data.vector import Ints, Vector
 from impctl.engine.batch import Batch
+from impctl.engine.disagreement import never_held
 from impctl.engine.extremes import OrderedCounts
 from impctl.engine.order_codes import OrderKey, codes_of, exact_ranks
 from impctl.engine.row_index import RowIndex
-from impctl.errors import CountBelowZeroError, NotExactError
+from impctl.errors import NotExactError
 
 _GROUP, _CODE, _KEY, _VALUE = "group", "code", "key", "value"
 _MOST_TIES = 64
@@ -94,10 +95,7 @@ class OrderedValues:
         grouping = group_rows(parts, len(owners))
         weights = np.add.reduceat(found.rows.weights[grouping.order], grouping.starts)
         if bool((weights < 0).any()):
-            raise CountBelowZeroError(
-                "The change removes values that the stored state never held",
-                hint="the table's history and the state disagree; run `impctl capture` again",
-            )
+            raise never_held("values")
         alive = grouping.first[weights > 0]
         alive = alive[np.argsort(owners[alive], kind="stable")]
         alive = self._least(owners, values, alive)

@@ -14,8 +14,10 @@ from typing import Protocol
 import numpy as np
 
 from impctl.data.keys import group_rows, normalise
+from impctl.data.sorted_rows import start_of, starts_in
 from impctl.data.vector import INT64_MAX, Ints, Vector, concat
 from impctl.engine.batch import Batch
+from impctl.engine.disagreement import disagreement
 from impctl.errors import CountBelowZeroError, RecaptureNeededError
 
 
@@ -58,12 +60,9 @@ def owners_of(
     return owners[kept], rows.take(kept)
 
 
-def differs() -> CountBelowZeroError:
+def refill_differs() -> CountBelowZeroError:
     """The error for a table that does not hold what the state counted."""
-    return CountBelowZeroError(
-        "A buffer was refilled with other rows than the stored state had counted",
-        hint="the table's history and the state disagree; run `impctl capture` again",
-    )
+    return disagreement("A buffer was refilled with other rows than the stored state had counted")
 
 
 COMPLETE = INT64_MAX
@@ -84,9 +83,8 @@ def edge_after(
     """
     if not len(owners):
         return edges
-    starts = np.concatenate([[True], owners[1:] != owners[:-1]])
     sums = np.cumsum(counts)
-    before = (sums - counts)[np.flatnonzero(starts)[np.cumsum(starts) - 1]]
+    before = (sums - counts)[start_of(starts_in(owners))]
     reached = sums - before
     totals = np.zeros(len(edges), dtype=np.int64)
     np.maximum.at(totals, owners, reached)

@@ -77,7 +77,7 @@ def cast(vector: Vector, target: SqlType) -> Vector:
     if source.is_fractional:
         return _truncated(vector, target)
     if target.kind is Kind.DECIMAL:
-        values = vector.values if vector.valid is None else np.where(vector.valid, vector.values, 0)
+        values = vector.filled()
         rescaled = rescale(values, source.scale, target.scale)
         return Vector(target, fit_decimals(rescaled, target), vector.valid)
     return _whole(vector, target)
@@ -85,7 +85,7 @@ def cast(vector: Vector, target: SqlType) -> Vector:
 
 def _moved(vector: Vector, target: SqlType) -> Vector:
     """Between dates and timestamps; TIMESTAMP in the session's time zone, which is UTC."""
-    values = vector.values if vector.valid is None else np.where(vector.valid, vector.values, 0)
+    values = vector.filled()
     if target.kind is Kind.DATE:
         return Vector(target, values // MICROS_PER_DAY, vector.valid)
     if vector.type.kind is not Kind.DATE:
@@ -101,7 +101,7 @@ def _moved(vector: Vector, target: SqlType) -> Vector:
 
 def _whole(vector: Vector, target: SqlType) -> Vector:
     """Integers and decimals to an integral type, digits after the point cut off."""
-    values = vector.values if vector.valid is None else np.where(vector.valid, vector.values, 0)
+    values = vector.filled()
     if vector.type.scale:
         unit = 10**vector.type.scale
         wide = values.astype(object)
@@ -111,7 +111,7 @@ def _whole(vector: Vector, target: SqlType) -> Vector:
 
 def _truncated(vector: Vector, target: SqlType) -> Vector:
     """Doubles to an integral type, towards zero; NaN and what is out of range raise."""
-    values = vector.values if vector.valid is None else np.where(vector.valid, vector.values, 0.0)
+    values = vector.filled()
     bound = 2.0 ** (INTEGRAL_BITS[target.kind] - 1)
     whole = np.trunc(values)
     with np.errstate(invalid="ignore"):

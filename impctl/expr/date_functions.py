@@ -51,15 +51,9 @@ _TIMES = {
 """Units by their microseconds."""
 
 
-def _filled(vector: Vector) -> Ints:
-    """The values, 0 for NULL."""
-    found: Ints = vector.values
-    return found if vector.valid is None else np.where(vector.valid, found, 0)
-
-
 def _day_numbers(vector: Vector) -> Ints:
     """Days of dates or timestamps; 0 for NULL."""
-    values = _filled(vector)
+    values: Ints = vector.filled()
     return values // MICROS_PER_DAY if vector.type.kind in MOMENT else values
 
 
@@ -82,7 +76,7 @@ def _of_day(function: Callable[[Ints], Ints]) -> Function:
 
 def _of_time(unit: int, count: int) -> Function:
     def compute_field(arguments: Sequence[Vector], result: SqlType) -> Vector:
-        values = _filled(arguments[0]) // unit % count
+        values = arguments[0].filled() // unit % count
         return Vector(result, values, arguments[0].valid)
 
     return Function(kinds(MOMENT), compute_field)
@@ -132,7 +126,7 @@ def _moved_date(sign: int) -> Function:
 def _add_months(arguments: Sequence[Vector], result: SqlType) -> Vector:
     """The same day of another month, or its last one where it is shorter."""
     valid = all_valid(arguments)
-    days, moved = _filled(arguments[0]), _filled(arguments[1])
+    days, moved = arguments[0].filled(), arguments[1].filled()
     months = _month_numbers(days) + moved
     last = _first_days(months + 1) - _first_days(months)
     found = _first_days(months) + np.minimum(_day_of_month(days), last) - 1
@@ -167,7 +161,7 @@ def _truncated_days(days: Ints, unit: str) -> Ints:
 
 
 def _trunc(arguments: Sequence[Vector], result: SqlType) -> Vector:
-    days = _filled(arguments[0])
+    days = arguments[0].filled()
     if len(days):
         days = _truncated_days(days, str(value_of(arguments[1])).lower())
         _fit_days(days, arguments[0].valid)
@@ -175,7 +169,7 @@ def _trunc(arguments: Sequence[Vector], result: SqlType) -> Vector:
 
 
 def _date_trunc(arguments: Sequence[Vector], result: SqlType) -> Vector:
-    values, valid = _filled(arguments[1]), arguments[1].valid
+    values, valid = arguments[1].filled(), arguments[1].valid
     if not len(values):
         return Vector(result, values)
     unit = str(value_of(arguments[0])).lower()

@@ -76,16 +76,11 @@ def _rounded_type(first: SqlType, rest: Sequence[Expr]) -> SqlType | None:
     return decimal(min(whole + scale, MAX_PRECISION), scale)
 
 
-def _known(vector: Vector) -> Any:
-    """The values, 0 for NULL."""
-    return vector.values if vector.valid is None else np.where(vector.valid, vector.values, 0)
-
-
 def _abs(arguments: Sequence[Vector], result: SqlType) -> Vector:
     (argument,) = arguments
     if not argument.type.is_integral:
         return Vector(argument.type, np.abs(argument.values), argument.valid, argument.error)
-    kept = _known(argument)
+    kept = argument.filled()
     if len(kept) and int(kept.min()) < -INT64_MAX:
         kept = kept.astype(object)
     return Vector(argument.type, fit_integers(np.abs(kept), argument.type), argument.valid)
@@ -96,7 +91,7 @@ def _whole(direction: int) -> Function:
 
     def compute_whole(arguments: Sequence[Vector], result: SqlType) -> Vector:
         (argument,) = arguments
-        values = _known(argument)
+        values = argument.filled()
         if argument.type.is_fractional:
             whole = np.floor(values) if direction < 0 else np.ceil(values)
             return cast(Vector(DOUBLE, whole, argument.valid), result)
@@ -113,7 +108,7 @@ def _whole(direction: int) -> Function:
 def _rounding(*, to_even: bool) -> Function:
     def compute_round(arguments: Sequence[Vector], result: SqlType) -> Vector:
         (argument, *given) = arguments
-        values = _known(argument)
+        values = argument.filled()
         digits = int(value_of(given[0])) if given and len(values) else 0
         scale = argument.type.scale
         dropped = scale - min(digits, scale)
@@ -142,7 +137,7 @@ def _sign(arguments: Sequence[Vector], result: SqlType) -> Vector:
         # The sign of -0.0 is -0.0, as in Java.
         values = np.where(argument.values == 0, argument.values, np.sign(argument.values))
         return Vector(result, values, argument.valid)
-    signs = np.sign(_known(argument).astype(object)).astype(np.float64)
+    signs = np.sign(argument.filled().astype(object)).astype(np.float64)
     return Vector(result, signs, argument.valid)
 
 

@@ -203,3 +203,9 @@ def test_error_bounds_follow_their_rows() -> None:
     assert joined.error is not None
     assert joined.error.tolist() == [0.5, 0.0]
     assert concat([sure, sure]).error is None
+
+
+def test_filled_has_zero_for_null_alone() -> None:
+    vector = Vector(DOUBLE, np.array([1.5, np.nan]), np.array([True, False]))
+    assert vector.filled().tolist() == [1.5, 0.0]
+    assert Vector(DOUBLE, np.array([2.5])).filled().tolist() == [2.5]

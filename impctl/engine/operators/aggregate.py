@@ -26,6 +26,7 @@ from impctl.data.vector import Ints, Vector, concat, from_stored
 from impctl.engine.accumulators import Accumulator, Count, Values
 from impctl.engine.arrangement import Arrangement, Located
 from impctl.engine.batch import Batch, empty_batch, stacked_batches
+from impctl.engine.disagreement import disagreement, never_held
 from impctl.engine.distinct_values import DistinctValues
 from impctl.engine.extremes import Extreme, OrderedCounts
 from impctl.engine.firsts import Firsts, Picked
@@ -36,7 +37,7 @@ from impctl.engine.refill import Refill
 from impctl.engine.row_index import RowIndex
 from impctl.engine.spread import Spread
 from impctl.engine.tags import GroupTags, Tags, no_fragments
-from impctl.errors import CountBelowZeroError, NotExactError
+from impctl.errors import NotExactError
 
 _ROWS = "rows"
 _GROUP = "group"
@@ -207,10 +208,7 @@ class Aggregate:
         leaders = [key.take(grouping.first) for key in keys]
         groups = self._groups.gather(self._groups.find(grouping.codes, leaders), _GROUP)
         if bool((groups == 0).any()):
-            raise CountBelowZeroError(
-                "The table holds rows of a group that the stored state never held",
-                hint="the table's history and the state disagree; run `impctl capture` again",
-            )
+            raise disagreement("The table holds rows of a group that the stored state never held")
         for counts, tag in zip(self._fragments, batch.tags, strict=True):
             counts.count(groups, tag.expand(grouping.index(), batch.weights))
 
@@ -264,10 +262,7 @@ class Aggregate:
         counts = [state[_ROWS]]
         counts += [state[f"count{a.slot}"] for a in self._accumulators if isinstance(a, Count)]
         if any(bool((count < 0).any()) for count in counts):
-            raise CountBelowZeroError(
-                "The change removes rows that the stored state never held",
-                hint="the table's history and the state disagree; run `impctl capture` again",
-            )
+            raise never_held("rows")
 
     def _numbered(self, groups: Ints) -> Ints:
         """Group numbers, with fresh ones for groups that have none."""

@@ -105,7 +105,7 @@ class Join:
         index = RowIndex("both", side.columns, side.keys, side.accesses)
         index.add(right.rows, right.codes)
         pairs = self._joined(left, 0, index)
-        return [Batch(pairs.columns, -pairs.weights, pairs.tags)] if len(pairs) else []
+        return [pairs.negated()] if len(pairs) else []
 
     def _keyed(self, batch: Batch, at: int) -> _Keyed:
         """The rows that can have a partner at all, reduced to what is kept."""

@@ -14,21 +14,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import reduce
 
 import numpy as np
 
 from impctl.aliases import AttributeId
 from impctl.data.keys import group_rows, normalise
 from impctl.data.schema import INTEGER, LONG, Kind, SqlType
+from impctl.data.sorted_rows import start_of, starts_in
 from impctl.data.vector import INT64_MAX, Bools, Ints, Vector
 from impctl.engine.arrangement import Arrangement
 from impctl.engine.batch import Batch, empty_batch, stacked_batches
 from impctl.engine.best_rows import BestRows, Groups, Size
+from impctl.engine.disagreement import never_held
 from impctl.engine.order_codes import OrderKey, codes_of, exact_ranks
 from impctl.engine.refill import Refill
 from impctl.engine.row_index import RowIndex, identity_of, packed
-from impctl.errors import CountBelowZeroError
 
 _SPARE = 8
 """Rows read beyond the wanted ones at once: for ties and deleted rows."""
@@ -137,7 +137,7 @@ class Top:
             return empty_batch(self._accesses)
         new = self._first(groups.take(np.flatnonzero(touched)))
         gone = old.rows.keep(touched[old.owners]) if len(old.rows) else old.rows
-        parts = [Batch(gone.columns, -gone.weights, gone.tags), new.rows]
+        parts = [gone.negated(), new.rows]
         parts = [part for part in parts if len(part)]
         return stacked_batches(parts) if parts else empty_batch(self._accesses)
 
@@ -182,16 +182,13 @@ class Top:
     ) -> Bools:
         """Whether the rows that are surely all there are fill their groups' limit."""
         if bool((weights[is_sure] < 0).any()):
-            raise CountBelowZeroError(
-                "The change removes rows that the stored state never held",
-                hint="the table's history and the state disagree; run `impctl capture` again",
-            )
+            raise never_held("rows")
         counts = np.zeros(groups, dtype=np.int64)
         owners, codes = owners[is_sure], codes[is_sure]
         if self.limit.cut is not Cut.DENSE:
             np.add.at(counts, owners, weights[is_sure])
         elif len(owners):
-            np.add.at(counts, owners[_changes([owners, codes])], 1)
+            np.add.at(counts, owners[starts_in(owners, codes)], 1)
         return counts >= self.limit.size
 
     def _cut(self, owners: Ints, rows: Batch, groups: int) -> _First:
@@ -200,20 +197,20 @@ class Top:
         last = self._contents(rows) if self.limit.cut is Cut.ROW else []
         order = np.lexsort((*last, *ranks[::-1], owners))
         owners, rows = owners[order], rows.take(order)
-        starts = _changes([owners])
-        standings = _changes([owners, *(rank[order] for rank in ranks)])
+        starts = starts_in(owners)
+        standings = starts_in(owners, *(rank[order] for rank in ranks))
         before: Ints = np.cumsum(rows.weights) - rows.weights
-        before -= before[_start_of(starts)]
+        before -= before[start_of(starts)]
         codes = rows.columns[self._code].values
         numbers: Ints
         weights: Ints
         match self.limit.cut:
             case Cut.DENSE:
                 number: Ints = np.cumsum(standings)
-                numbers = number - number[_start_of(starts)] + 1
+                numbers = number - number[start_of(starts)] + 1
                 weights = np.where(numbers <= self.limit.size, rows.weights, 0)
             case Cut.RANK:
-                numbers = before[_start_of(standings)] + 1
+                numbers = before[start_of(standings)] + 1
                 weights = np.where(numbers <= self.limit.size, rows.weights, 0)
             case Cut.ROW:
                 low = np.maximum(before, self.limit.offset)
@@ -253,15 +250,3 @@ class Top:
         if self._buffer is None:
             return (self._rows,)
         return (self._rows, self._buffer.edges)
-
-
-def _changes(columns: Sequence[Ints]) -> Bools:
-    """Whether each row differs from the one before it; the first one does."""
-    found = [column[1:] != column[:-1] for column in columns]
-    return np.concatenate([[True], reduce(np.logical_or, found)])
-
-
-def _start_of(is_start: Bools) -> Ints:
-    """The position of the last start up to each row."""
-    starts: Ints = np.flatnonzero(is_start)[np.cumsum(is_start) - 1]
-    return starts

@@ -1,0 +1,31 @@
+"""Where equal neighbours begin in sorted rows."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from impctl.data.sorted_rows import distinct_values, start_of, starts_in
+from impctl.data.vector import Ints
+
+
+def ints(*values: int) -> Ints:
+    return np.array(values, dtype=np.int64)
+
+
+def test_a_row_starts_where_any_column_changes() -> None:
+    starts = starts_in(ints(1, 1, 1, 2, 2), ints(5, 5, 6, 6, 6))
+    assert starts.tolist() == [True, False, True, True, False]
+    assert start_of(starts).tolist() == [0, 0, 2, 3, 3]
+
+
+@pytest.mark.parametrize("values", [(), (7,)])
+def test_no_row_and_one_row(values: tuple[int, ...]) -> None:
+    starts = starts_in(ints(*values), ints(*values))
+    assert starts.tolist() == [True] * len(values)
+    assert start_of(starts).tolist() == [0] * len(values)
+
+
+def test_each_value_once_in_order() -> None:
+    assert distinct_values(ints(3, -1, 3, 2, -1)).tolist() == [-1, 2, 3]
+    assert distinct_values(ints()).tolist() == []
