@@ -20,7 +20,7 @@ from impctl.app.facts import assumption_of, assumption_text
 from impctl.app.isolated import Isolated
 from impctl.app.passes import filled_circuit, recaptured, touched
 from impctl.app.prepared import PreparedQuery, prepare
-from impctl.app.restored import chooser_for, chosen_way
+from impctl.app.restored import capture_way
 from impctl.app.results import CaptureResult, Failure, Outcome, SketchEntry
 from impctl.app.status import sketch_entry
 from impctl.app.workbench import Workbench
@@ -95,7 +95,7 @@ def capture_query(
     started = time.perf_counter()
     chosen = choose(bench, prepared)
     partitions = chosen.partitions(bench, prepared)
-    way = chosen_way(prepared, chosen.verdict, partitions, chooser_for(bench, prepared))
+    way = capture_way(bench, prepared, chosen.verdict, partitions)
     bench.reporter.step(f"capturing {prepared.spec.name}")
     pass_started = time.perf_counter()
     found_ = _found(bench, prepared, chosen, partitions, way)
@@ -186,7 +186,7 @@ def _foreseen(bench: Workbench, spec: QuerySpec) -> CaptureResult:
     prepared = prepare(bench, spec)
     chosen = choose(bench, prepared)
     partitions = chosen.partitions(bench, prepared)
-    way = chosen_way(prepared, chosen.verdict, partitions, chooser_for(bench, prepared))
+    way = capture_way(bench, prepared, chosen.verdict, partitions)
     tables = prepared.table_of
     return CaptureResult(
         spec.name,

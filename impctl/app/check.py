@@ -15,7 +15,7 @@ from impctl.app.choice import choose, judge_candidates
 from impctl.app.explanations import CheckResult
 from impctl.app.isolated import Isolated
 from impctl.app.prepared import prepare
-from impctl.app.restored import chooser_for, chosen_way
+from impctl.app.restored import capture_way
 from impctl.app.results import Failure, Outcome
 from impctl.app.workbench import Workbench
 from impctl.errors import UnsafeSketchError
@@ -47,10 +47,5 @@ def _checked(bench: Workbench, spec: QuerySpec) -> CheckResult:
             raise
         judged = judge_candidates(bench, prepared)
         return CheckResult(spec.name, False, None, unsafe.message, judged)
-    way = chosen_way(
-        prepared,
-        chosen.verdict,
-        chosen.partitions(bench, prepared),
-        chooser_for(bench, prepared),
-    )
+    way = capture_way(bench, prepared, chosen.verdict, chosen.partitions(bench, prepared))
     return CheckResult(spec.name, True, way.mode.value, way.reason, chosen.candidates)

@@ -14,7 +14,7 @@ from impctl.app.choice import choose, judge_candidates
 from impctl.app.explanations import ExplainResult, JoinSideEntry, PlanEntry
 from impctl.app.isolated import Isolated
 from impctl.app.prepared import PreparedQuery, prepare
-from impctl.app.restored import chooser_for, chosen_way
+from impctl.app.restored import capture_way
 from impctl.app.results import Failure, Outcome
 from impctl.app.workbench import Workbench
 from impctl.errors import UnsafeSketchError
@@ -47,12 +47,7 @@ def _explained(bench: Workbench, spec: QuerySpec) -> ExplainResult:
         plan = tuple(_lines(tree, prepared, None))
         judged = judge_candidates(bench, prepared)
         return ExplainResult(spec.name, "none", unsafe.message, policy, plan, judged)
-    way = chosen_way(
-        prepared,
-        chosen.verdict,
-        chosen.partitions(bench, prepared),
-        chooser_for(bench, prepared),
-    )
+    way = capture_way(bench, prepared, chosen.verdict, chosen.partitions(bench, prepared))
     plan = tuple(_lines(tree, prepared, way))
     sides = () if way.compiled is None else tuple(map(_side, way.compiled.sides))
     candidates = chosen.candidates

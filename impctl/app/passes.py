@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from impctl.aliases import AccessId, ColumnName, TableName, TableVersion
 from impctl.app.loading import is_loaded_here, loaded
 from impctl.app.prepared import PreparedQuery
-from impctl.app.restored import chooser_for, chosen_way
+from impctl.app.restored import capture_way
 from impctl.app.workbench import Workbench
 from impctl.capture.render import render_plan
 from impctl.data.vector import Ints
@@ -67,8 +67,7 @@ def filled_circuit(
         if compiled.chain is None:
             return None
         # Part of the table already went through that circuit.
-        chooser = chooser_for(bench, prepared)
-        compiled = _compiled(chosen_way(prepared, verdict, partitions, chooser))
+        compiled = _compiled(capture_way(bench, prepared, verdict, partitions))
     return Filled(_from_partials(bench, compiled, partitions), uses_spark=True)
 
 

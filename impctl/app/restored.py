@@ -1,7 +1,8 @@
-"""The safety verdict of a stored sketch, judged again for the plan it is maintained with.
+"""How a query is maintained, at capture and ever after: verdict, sides of joins, circuit.
 
 Law: a stored sketch is only used or maintained while its query is safe with the assumptions stored
-beside it; nothing but these assumptions and the table's own constraints is believed.
+beside it; nothing but these assumptions and the table's own constraints is believed. What a capture
+chose for the sides of joins holds until the next one.
 Out of scope: whether the assumptions still hold of the data (`app.facts`).
 """
 
@@ -64,6 +65,16 @@ def chosen_way(
         chooser,
         buffer=prepared.spec.buffer,
     )
+
+
+def capture_way(
+    bench: Workbench,
+    prepared: PreparedQuery,
+    verdict: Verdict,
+    partitions: Mapping[AccessId, RangePartition],
+) -> Way:
+    """How the query's sketches are maintained if they are captured at the pinned versions."""
+    return chosen_way(prepared, verdict, partitions, chooser_for(bench, prepared))
 
 
 def check_circuit(bench: Workbench, prepared: PreparedQuery, way: Way, stored: StoredQuery) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -18,14 +18,12 @@ from impctl.aliases import AttributeId
 from impctl.data.keys import Grouping
 from impctl.data.schema import SqlType
 from impctl.data.vector import Bools, Ints, Vector, all_null, concat
+from impctl.engine.aggregate_column import AggregateColumn
 from impctl.engine.batch import Batch
 from impctl.engine.extremes import OrderedCounts
 from impctl.engine.ordered_values import First, OrderedValues
 from impctl.engine.row_index import RowIndex
 from impctl.errors import NotExactError
-
-if TYPE_CHECKING:
-    from impctl.engine.operators.aggregate import AggregateColumn
 
 _MOST_ROWS = 1_000_000
 """Rows that the values of all changed groups may combine to."""

@@ -14,8 +14,8 @@ from impctl.aliases import AttributeId
 from impctl.data.schema import DOUBLE, INTEGER, Kind, SqlType, decimal
 from impctl.engine import spread
 from impctl.engine.accumulators import Accumulator, Count, sum_of
+from impctl.engine.aggregate_column import AggregateColumn, Part
 from impctl.engine.extremes import Extreme, has_rank
-from impctl.engine.operators.aggregate import AggregateColumn, Part
 from impctl.engine.ordered_values import First
 from impctl.engine.spread import Spread
 from impctl.expr.nodes import And, Arithmetic, ArithmeticOp, Case, Cast, Expr, Literal, Span

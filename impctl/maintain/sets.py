@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 from impctl.data.schema import LONG
 from impctl.engine.accumulators import ExactSum
-from impctl.engine.operators.aggregate import Aggregate, AggregateColumn
+from impctl.engine.aggregate_column import AggregateColumn
+from impctl.engine.operators.aggregate import Aggregate
 from impctl.engine.operators.join import Join as JoinOperator
 from impctl.engine.operators.join import Side
 from impctl.engine.operators.repeat import Repeat

@@ -14,8 +14,9 @@ import pyarrow as pa
 
 from impctl.data.schema import DOUBLE, LONG, STRING
 from impctl.engine.accumulators import Count, ExactSum, FloatSum
+from impctl.engine.aggregate_column import AggregateColumn
 from impctl.engine.circuit import Circuit
-from impctl.engine.operators.aggregate import Aggregate, AggregateColumn
+from impctl.engine.operators.aggregate import Aggregate
 from impctl.engine.operators.merge import Merge
 from impctl.engine.operators.project import Project
 from impctl.engine.operators.scan import Scan

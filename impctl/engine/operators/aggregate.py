@@ -4,11 +4,11 @@ Identity: for every group whose input changed, the output's change is minus its 
 row; all other groups stay. State, per group: row count, and per argument what its accumulator
 keeps; per (group, value): how often it occurs, for extremes and DISTINCT; per (group, fragment):
 row count, unless the input is keyed (then all rows of a group carry the same fragment, which the
-batch itself tells). Cost: the batch's rows and changed groups, and
-the fragments of groups that enter or leave the result; never the state. NULL is a key. A group
-whose row count reaches zero is gone; without keys there is one group that always exists. Where
-MIN_BY has a choice, there is a row for every value Spark may take. A count
-below zero is an error. Not to be confused with the merge, which counts result rows.
+batch itself tells). Cost: the batch's rows and changed groups, and the fragments of groups that
+enter or leave the result; never the state. NULL is a key. A group whose row count reaches zero is
+gone; without keys there is one group that always exists. Where MIN_BY has a choice, there is a row
+for every value Spark may take. A count below zero is an error. Not to be confused with the merge,
+which counts result rows.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from impctl.data.keys import Grouping, group_rows, normalise
 from impctl.data.schema import SqlType
 from impctl.data.vector import Ints, Vector, concat, from_stored
 from impctl.engine.accumulators import Accumulator, Count, Values
+from impctl.engine.aggregate_column import AggregateColumn
 from impctl.engine.arrangement import Arrangement, Located
 from impctl.engine.batch import Batch, empty_batch, stacked_batches
 from impctl.engine.disagreement import disagreement, never_held
@@ -41,19 +42,6 @@ from impctl.errors import NotExactError
 
 _ROWS = "rows"
 _GROUP = "group"
-Part = Accumulator | Extreme | Spread | First
-"""What gives an output its value."""
-
-
-@dataclass(frozen=True, slots=True)
-class AggregateColumn:
-    """An output: the accumulator that gives its value, NULL where `guard` counts nothing."""
-
-    id: AttributeId
-    type: SqlType
-    accumulator: Part | None
-    """None is COUNT(*)."""
-    guard: Count | None
 
 
 class Aggregate:
@@ -175,7 +163,8 @@ class Aggregate:
 
         Groups stay as they are, fragments go by `targets` (see `FragmentCounts.adopt`); the rows of
         fragments at -1 come again in `recounted`, with their new tags. `key_tags` tells a keyed
-        group's fragment from its keys. Returns what `fill` would.
+        group's fragment from its keys. Returns the output as one batch of insertions (without keys,
+        the change from the empty input's row).
         """
         run = other._groups.whole()
         if run is None:

@@ -1,0 +1,30 @@
+"""An output of a grouping: what gives it its value.
+
+Law: a column is a function of the group's state alone.
+Out of scope: keeping that state (`engine.operators.aggregate`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from impctl.aliases import AttributeId
+from impctl.data.schema import SqlType
+from impctl.engine.accumulators import Accumulator, Count
+from impctl.engine.extremes import Extreme
+from impctl.engine.ordered_values import First
+from impctl.engine.spread import Spread
+
+Part = Accumulator | Extreme | Spread | First
+"""What gives an output its value."""
+
+
+@dataclass(frozen=True, slots=True)
+class AggregateColumn:
+    """An output: the part that gives its value, NULL where `guard` counts nothing."""
+
+    id: AttributeId
+    type: SqlType
+    accumulator: Part | None
+    """None is COUNT(*)."""
+    guard: Count | None
