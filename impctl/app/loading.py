@@ -24,9 +24,6 @@ from impctl.maintain.session import MaintainedQuery
 from impctl.sketch.partition import RangePartition
 from impctl.tables.rows import read_batches
 
-_BATCH_ROWS = 1_000_000
-"""Measured: half a million to a million rows stay in the caches and are quickest."""
-
 _LARGEST_LOAD = 32_000_000
 """Rows that take the engine about as long as Spark needs to start and to pass over them."""
 
@@ -69,7 +66,7 @@ def _batches(bench: Workbench, compiled: Compiled) -> Iterator[tuple[TableName, 
     snapshots = [bench.snapshot(table) for table in compiled.tables]
     for snapshot in sorted(snapshots, key=lambda found: found.rows or 0):
         columns = compiled.columns_of(snapshot.table)
-        for rows in read_batches(snapshot, columns, _BATCH_ROWS):
+        for rows in read_batches(snapshot, columns):
             yield snapshot.table, rows
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from impctl.aliases import AccessId, TableName, TableVersion
 from impctl.app.drift import depths
@@ -61,13 +61,13 @@ class StepDone:
 
     action: str
     versions: Mapping[TableName, TableVersion]
-    added: Mapping[AccessId, tuple[int, ...]]
-    removed: Mapping[AccessId, tuple[int, ...]]
-    changes: int
-    read_ms: float
-    engine_ms: float
-    commit_ms: float
-    unsure: int
+    added: Mapping[AccessId, tuple[int, ...]] = field(default_factory=dict)
+    removed: Mapping[AccessId, tuple[int, ...]] = field(default_factory=dict)
+    changes: int = 0
+    read_ms: float = 0.0
+    engine_ms: float = 0.0
+    commit_ms: float = 0.0
+    unsure: int = 0
     refilled: tuple[int, int] = (0, 0)
     """Groups whose bounded buffer was filled again, and the rows read for that."""
 
@@ -155,13 +155,8 @@ class Maintainer:
         done = StepDone(
             str(self.way.mode),
             self._leading_to(moved),
-            {},
-            {},
-            sum(change.rows for change in moved.values()),
-            read_ms,
-            0.0,
-            0.0,
-            0,
+            changes=sum(change.rows for change in moved.values()),
+            read_ms=read_ms,
         )
         grouped = [change.grouped for change in moved.values() if change.grouped is not None]
         if self._session is not None and grouped:

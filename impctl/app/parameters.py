@@ -13,11 +13,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import date, datetime
 from decimal import Decimal
-from difflib import get_close_matches
 
 from impctl.aliases import ParameterValue
 from impctl.errors import UsageError
 from impctl.workload.models import QuerySpec
+from impctl.workload.reading import suggestion
 
 _INTEGER = re.compile(r"[-+]?[0-9]{1,19}")
 _DECIMAL = re.compile(r"[-+]?([0-9]{1,38}(\.[0-9]{0,38})?|\.[0-9]{1,38})")
@@ -51,12 +51,10 @@ def with_parameters(spec: QuerySpec, given: Sequence[str]) -> QuerySpec:
 
 
 def _unknown(spec: QuerySpec, name: str) -> UsageError:
-    close = get_close_matches(name, spec.params, n=1)
-    listed = ", ".join(f"`{other}`" for other in spec.params)
-    hint = f"it has: {listed}" if listed else "add `params` to the query, with a value for each"
+    hint = suggestion(name, list(spec.params), "it has")
     return UsageError(
         f"Query `{spec.name}` has no parameter `{name}`",
-        hint=f"did you mean `{close[0]}`?" if close else hint,
+        hint=hint or "add `params` to the query, with a value for each",
         code="parameter_unknown",
         location=spec.location,
     )

@@ -7,7 +7,7 @@ follows from the stored one (ranges merged, or split on a column that is grouped
 once the rows of the split ranges are read; or the whole state is captured anew, because a join or a
 buffer of values does not tell what its rows come to under other ranges. Boundaries in the workload
 file are the user's and stay.
-Out of scope: whether ranges have drifted (`app.drift`), choosing boundaries (`app.evened`).
+Out of scope: whether ranges have drifted (`app.drift`), choosing boundaries (`app.new_ranges`).
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ import pyarrow as pa
 from impctl.aliases import AccessId, QueryName
 from impctl.app.commit_capture import commit_capture
 from impctl.app.drift import has_own_boundaries
-from impctl.app.evened import Evened, evened, split_rows
 from impctl.app.isolated import Isolated
 from impctl.app.maintain import maintain
 from impctl.app.maintainer import Maintainer
+from impctl.app.new_ranges import NewRanges, new_ranges, split_rows
 from impctl.app.passes import filled_circuit
 from impctl.app.prepared import PreparedQuery, prepare
 from impctl.app.restored import check_circuit, chooser_of, chosen_way, restored_verdict
@@ -34,6 +34,7 @@ from impctl.app.state_meta import StateMeta
 from impctl.app.status import sketch_entry
 from impctl.app.stored import check_definition, is_current, moved_meanwhile, stored_query
 from impctl.app.workbench import Workbench
+from impctl.data.vector import Ints
 from impctl.maintain.range_rows import RangeRows
 from impctl.maintain.rederive import can_rederive, needs_rows, rederived
 from impctl.maintain.session import MaintainedQuery
@@ -128,12 +129,12 @@ class _Rebalanced:
 
     def _moved(
         self, counted: RangeRows, own: Sequence[RangePartition]
-    ) -> dict[RangePartition, Evened]:
+    ) -> dict[RangePartition, NewRanges]:
         """The partitions that get other ranges."""
         moved = {}
         for partition in self._distinct():
             if partition not in own:
-                found = evened(self.bench, partition, counted.counts(partition))
+                found = new_ranges(self.bench, partition, counted.counts(partition))
                 if found is not None:
                     moved[partition] = found
         return moved
@@ -144,7 +145,7 @@ class _Rebalanced:
     def _found(
         self,
         maintainer: Maintainer,
-        moved: Mapping[RangePartition, Evened],
+        moved: Mapping[RangePartition, NewRanges],
         way: Way,
         partitions: Mapping[AccessId, RangePartition],
     ) -> _Found | None:
@@ -168,7 +169,7 @@ class _Rebalanced:
         session.range_rows.fill(change.renumbering.new, reading.counts(rows))
         return _Found(session.fragments(), session, reading.how(is_read))
 
-    def _touched(self, maintainer: Maintainer, moved: Mapping[RangePartition, Evened]) -> _Found:
+    def _touched(self, maintainer: Maintainer, moved: Mapping[RangePartition, NewRanges]) -> _Found:
         """Touch mode remembers its sketch alone: every part of a split range is in it."""
         ((access, held),) = maintainer.fragments.items()
         (change,) = moved.values()
@@ -229,7 +230,7 @@ class _Rebalanced:
 class _Reading:
     """The rows of the split ranges, read at most once; counts what passes."""
 
-    def __init__(self, bench: Workbench, change: Evened) -> None:
+    def __init__(self, bench: Workbench, change: NewRanges) -> None:
         self._bench = bench
         self._change = change
         self._counts = change.counts.copy()
@@ -242,7 +243,7 @@ class _Reading:
             self._rows += len(table)
             yield table
 
-    def counts(self, rows: Iterator[pa.Table]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    def counts(self, rows: Iterator[pa.Table]) -> Ints:
         """Rows per new fragment, once what is left of `rows` has passed."""
         for _ in rows:
             pass
@@ -289,7 +290,7 @@ def _own_text(partition: RangePartition) -> str:
     return f"the `boundaries` of `{name}` stand in the workload file and were left as they are"
 
 
-def _moved_text(change: Evened) -> str:
+def _moved_text(change: NewRanges) -> str:
     old, new = change.renumbering.old, change.renumbering.new
     return (
         f"`{old.table}.{old.attribute}`: of {old.ranges} ranges {len(change.split)} split and "

@@ -18,15 +18,13 @@ from impctl.tables.prune import prune_to_values
 from impctl.tables.rows import read_batches
 from impctl.tables.snapshot import Snapshot
 
-_BATCH_ROWS = 1_000_000
-
 
 def rows_with(
     snapshot: Snapshot, columns: Sequence[ColumnName], keys: Mapping[ColumnName, Vector]
 ) -> Iterator[pa.Table]:
     """The rows of the files that may hold these values; without keys, all rows."""
     files = prune_to_values(snapshot, keys)
-    yield from read_batches(snapshot, columns, _BATCH_ROWS, files)
+    yield from read_batches(snapshot, columns, files)
 
 
 def refill_text(groups: int, rows: int) -> str:

@@ -171,10 +171,8 @@ class StaleRun:
         if self.bench.settings.dry_run:
             versions = {**since, **{need.table: need.until for need, _, _ in read}}
             rows = sum(changes.rows for _, changes, _ in read)
-            mode = str(maintainer.way.mode)
-            done = StepDone(mode, versions, {}, {}, rows, read_ms, 0.0, 0.0, 0)
-            found = _results(task.stored, since, [done], code, reason)
-            return [replace(result, foreseen=True) for result in found]
+            step = StepDone(str(maintainer.way.mode), versions, changes=rows, read_ms=read_ms)
+            return _foreseen(task.stored, since, step, code, reason)
         for need, changes, _ in read:
             if changes.method == "file_diff":
                 self._warn_of_file_diff(need.table)
@@ -193,10 +191,8 @@ class StaleRun:
         since = dict(maintainer.versions)
         code, reason = "grouped_by_spark", "a large change, grouped by Spark first"
         if self.bench.settings.dry_run:
-            versions = {**since, need.table: need.until}
-            done = StepDone(str(maintainer.way.mode), versions, {}, {}, 0, 0.0, 0.0, 0.0, 0)
-            found = _results(task.stored, since, [done], code, reason)
-            return [replace(result, foreseen=True) for result in found]
+            step = StepDone(str(maintainer.way.mode), {**since, need.table: need.until})
+            return _foreseen(task.stored, since, step, code, reason)
         assert maintainer.way.compiled is not None
         started = time.perf_counter()
         grouped = grouped_change(
@@ -257,9 +253,8 @@ class StaleRun:
         reason = "policy `full` always recaptures" if trouble is None else trouble.message
         versions = {pin.table: self.bench.source(pin.table).version for pin in task.stored.pins}
         if self.bench.settings.dry_run:
-            done = StepDone("recapture", versions, {}, {}, 0, 0.0, 0.0, 0.0, 0)
-            found = _results(task.stored, task.stored.versions, [done], code, reason)
-            return [replace(result, foreseen=True) for result in found]
+            step = StepDone("recapture", versions)
+            return _foreseen(task.stored, task.stored.versions, step, code, reason)
         self.bench.reporter.step(f"recapturing {task.spec.name}: {reason}")
         if trouble is not None and trouble.code != "not_incremental":
             self.warnings.append(f"query `{task.spec.name}` was recaptured: {reason}")
@@ -310,6 +305,18 @@ def _is_eager(spec: QuerySpec) -> bool:
 def _reason_of(maintainer: Maintainer) -> tuple[str, str]:
     code = "incremental" if maintainer.way.mode is Mode.EXACT else "touch_keyed"
     return code, maintainer.way.reason
+
+
+def _foreseen(
+    stored: StoredQuery,
+    since: Mapping[TableName, TableVersion],
+    step: StepDone,
+    code: str,
+    reason: str,
+) -> list[MaintainResult]:
+    """The results of a step that a dry run does not take."""
+    found = _results(stored, since, [step], code, reason)
+    return [replace(result, foreseen=True) for result in found]
 
 
 def _results(

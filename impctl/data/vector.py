@@ -114,11 +114,9 @@ def from_arrow(array: pa.Array | pa.ChunkedArray, kind: SqlType) -> Vector:
     if kind.kind in _TEXTUAL:
         return Vector(kind, _textual(array, kind), valid)
     if kind.kind is Kind.NULL or pa.types.is_null(array.type):
-        dtype = np.float64 if kind.is_fractional else np.int64
-        values = np.zeros(len(array), dtype=np.bool_ if kind.kind is Kind.BOOLEAN else dtype)
-        return Vector(kind, values, np.zeros(len(array), dtype=np.bool_))
+        return all_null(kind, len(array))
     if kind.kind in _INT_LIKE:
-        return Vector(kind, _integers(array, kind), valid)
+        return Vector(kind, _integers(array), valid)
     if kind.kind is Kind.BOOLEAN:
         filled = array if valid is None else array.fill_null(False)
         return Vector(kind, filled.to_numpy(zero_copy_only=False), valid)
@@ -147,7 +145,7 @@ def _numpy(array: pa.Array, valid: Bools | None, wanted: pa.DataType) -> Any:
     return array.to_numpy(zero_copy_only=False)
 
 
-def _integers(array: pa.Array, kind: SqlType) -> Ints:
+def _integers(array: pa.Array) -> Ints:
     """Integers, days or microseconds as int64, whatever unit the reader chose."""
     if pa.types.is_timestamp(array.type):
         if array.type.unit != "us":

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from impctl.aliases import AttributeId
 from impctl.data.schema import BOOLEAN, DOUBLE, Kind, SqlType
-from impctl.data.vector import INT64_MAX, INT64_MIN, Bools, Vector
+from impctl.data.vector import INT64_MAX, INT64_MIN, Bools, Vector, all_null
 from impctl.errors import EvaluationError
 from impctl.expr.cast import cast
 from impctl.expr.compare import compare, like
@@ -232,7 +232,7 @@ def _case(expr: Case, columns: Columns, length: int) -> Vector:
         pieces.append(_piece(value, columns, chosen, wanted))
         open_rows[chosen] = False
     pieces.append(_piece(expr.default, columns, np.flatnonzero(open_rows), wanted))
-    return _assembled(pieces, length, wanted)
+    return _assembled(pieces, wanted)
 
 
 def _coalesce(expr: Coalesce, columns: Columns, length: int) -> Vector:
@@ -244,12 +244,8 @@ def _coalesce(expr: Coalesce, columns: Columns, length: int) -> Vector:
         valid = value.validity()
         pieces.append((positions[valid], value.keep(valid)))
         open_rows = positions[~valid]
-    pieces.append((open_rows, cast(_nulls(len(open_rows)), wanted)))
-    return _assembled(pieces, length, wanted)
-
-
-def _nulls(length: int) -> Vector:
-    return Vector(SqlType(Kind.NULL), np.zeros(length, dtype=np.int64))
+    pieces.append((open_rows, all_null(wanted, len(open_rows))))
+    return _assembled(pieces, wanted)
 
 
 def _known_type(expr: Expr) -> SqlType:
@@ -264,7 +260,7 @@ def _piece(value: Expr, columns: Columns, positions: Any, wanted: SqlType) -> tu
     return positions, cast(found, wanted)
 
 
-def _assembled(pieces: list[tuple[Any, Vector]], length: int, wanted: SqlType) -> Vector:
+def _assembled(pieces: list[tuple[Any, Vector]], wanted: SqlType) -> Vector:
     """One column from pieces that together hold every row once."""
     order = np.argsort(np.concatenate([positions for positions, _ in pieces]), kind="stable")
     valid = np.concatenate([piece.validity() for _, piece in pieces])[order]

@@ -70,7 +70,7 @@ def _reason(expr: Expr) -> str | None:
         case Literal() | ColumnRef() | Mean() | IsNull():
             return None
         case Arithmetic() | Negate():
-            return _arithmetic_reason(expr, found)
+            return _arithmetic_reason(found)
         case Compare():
             return _comparable(type_of(expr.left), type_of(expr.right))
         case And() | Or():
@@ -101,7 +101,7 @@ def _cast_reason(expr: Cast) -> str | None:
     return None
 
 
-def _arithmetic_reason(expr: Arithmetic | Negate, found: SqlType) -> str | None:
+def _arithmetic_reason(found: SqlType) -> str | None:
     if found.kind is Kind.FLOAT:
         return "single-precision arithmetic is left to Spark"
     return None if found.is_numeric else f"arithmetic on `{found}` is left to Spark"

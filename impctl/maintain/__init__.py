@@ -1,5 +1,6 @@
 """Plan + engine: a query's incremental session.
 
-`compile` is the one bridge from plan nodes to operators, `initial` fills a fresh circuit from
-partial aggregates, `session` steps it and hands out checkpoints. No files, no Spark session.
+`compile` is the one bridge from plan nodes to operators, `partials` fills or steps a circuit from
+partial aggregates, `session` steps it with rows and hands out checkpoints, `strategy` says which
+sides of joins it keeps. No files, no Spark session: rows that are not kept come through a reader.
 """

@@ -87,7 +87,7 @@ class Builder:
         self.first_aggregate: int | None = None
         self._keyed = frozenset(keyed)
         self._last_top = id(last_top)
-        self._barriers = None if barriers is None else frozenset(barriers)
+        self._barrier_ids = None if barriers is None else frozenset(barriers)
         self.barriers: list[Flow] = []
         self.buffer = buffer
         self.refills: list[Refilled] = []
@@ -120,7 +120,7 @@ class Builder:
 
     def is_barrier(self, node: TopK) -> bool:
         """Whether all first rows belong to the sketch, used above or not."""
-        return self._barriers is None or id(node) in self._barriers
+        return self._barrier_ids is None or id(node) in self._barrier_ids
 
     def drop_unread(self) -> None:
         """Forget operators and sources that the last operator does not depend on.

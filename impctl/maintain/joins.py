@@ -217,8 +217,8 @@ class _Parts:
         plan = _joined_plan(left_flow, left_side, right_flow, right_side, keys)
         builder = self.builder
         is_readable = plan is not None and bool(keys)
-        left_side = self._chosen(left_flow, left_side, f"{name}.left", is_readable)
-        right_side = self._chosen(right_flow, right_side, f"{name}.right", is_readable)
+        left_side = self._chosen(left_flow, left_side, f"{name}.left", is_readable=is_readable)
+        right_side = self._chosen(right_flow, right_side, f"{name}.right", is_readable=is_readable)
         operator = JoinOperator(name, left_side, right_side, [key.null_safe for key in keys])
         at = builder.put(operator, left_flow, right_flow)
         found = Flow(at, columns, (*left.accesses, *right.accesses), plan=plan)
@@ -229,7 +229,7 @@ class _Parts:
             builder.distant[at] = (out, *rows)
         return found
 
-    def _chosen(self, flow: Flow, side: Side, name: str, is_readable: bool) -> Side:
+    def _chosen(self, flow: Flow, side: Side, name: str, *, is_readable: bool) -> Side:
         """The side, kept or not."""
         tables = () if flow.plan is None else tuple(s.table for s in scans_of(flow.plan))
         size = row_bytes(side.columns, side.accesses)

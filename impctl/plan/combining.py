@@ -24,7 +24,7 @@ from impctl.plan.wording import Wording, objection_text
 
 def join(node: Join, left: NodeState, right: NodeState, wording: Wording) -> NodeState:
     """The state of a join of any kind."""
-    clash = _clash_of_ties(node, left, right)
+    clash = _clash_of_ties(left, right)
     if clash is not None:
         return clash
     match node.kind:
@@ -42,7 +42,7 @@ def join(node: Join, left: NodeState, right: NodeState, wording: Wording) -> Nod
             return _full(node, left, right)
 
 
-def _clash_of_ties(node: Plan, left: NodeState, right: NodeState) -> NodeState | None:
+def _clash_of_ties(left: NodeState, right: NodeState) -> NodeState | None:
     for chosen, other in ((left, right), (right, left)):
         if chosen.ties is not None and other.sketched:
             return refused(
@@ -152,7 +152,7 @@ def _full(node: Join, left: NodeState, right: NodeState) -> NodeState:
 
 def combine(node: SetOperation, left: NodeState, right: NodeState) -> NodeState:
     """The state of UNION, EXCEPT or INTERSECT, before duplicates are removed."""
-    clash = _clash_of_ties(node, left, right)
+    clash = _clash_of_ties(left, right)
     if clash is not None:
         return clash
     sides = (branch(node, node.left, left), branch(node, node.right, right))

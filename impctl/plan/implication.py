@@ -137,7 +137,7 @@ def _follows(
         if relation not in (_RISING if upward else _FALLING):
             return False
         strict = wanted_op in _STRICT
-        return all(_bounds(op, point, upward, strict, wanted[0]) for point in given)
+        return all(_bounds(op, point, wanted[0], upward=upward, strict=strict) for point in given)
     if relation is not Relation.EQUAL:
         return False
     if wanted_op is CompareOp.EQUAL:
@@ -147,7 +147,7 @@ def _follows(
     return all(_excludes(op, given, other) for other in wanted)
 
 
-def _bounds(op: CompareOp, point: Point, upward: bool, strict: bool, limit: Point) -> bool:
+def _bounds(op: CompareOp, point: Point, limit: Point, *, upward: bool, strict: bool) -> bool:
     """Whether `x op point` puts x above the limit (below it, if not `upward`)."""
     if op is not CompareOp.EQUAL and op not in (_UPWARD if upward else _DOWNWARD):
         return False
@@ -162,4 +162,4 @@ def _excludes(op: CompareOp, given: tuple[Point, ...], other: Point) -> bool:
         return any(point.surely_equals(other) for point in given)
     if op is CompareOp.EQUAL:
         return all(point.surely_differs(other) for point in given)
-    return all(_bounds(op, point, op in _UPWARD, True, other) for point in given)
+    return all(_bounds(op, point, other, upward=op in _UPWARD, strict=True) for point in given)

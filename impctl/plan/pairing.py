@@ -147,7 +147,7 @@ def _judged(asked: Plan, captured: Plan, inputs: list[_Pair], is_loose: bool) ->
         case Aggregate(), Aggregate():
             return _aggregate(asked, captured, inputs[0])
         case Distinct(), Distinct():
-            _require_equal(captured, inputs[0], "DISTINCT")
+            _require_equal(inputs[0], "DISTINCT")
             return inputs[0].difference, _all_equal(captured)
         case SetOperation(), SetOperation():
             return _combine(asked, captured, *inputs)
@@ -231,7 +231,7 @@ def _require_alike(asked: Sequence[Expr | None], captured: Sequence[Expr | None]
             )
 
 
-def _require_equal(node: Plan, child: _Pair, name: str) -> None:
+def _require_equal(child: _Pair, name: str) -> None:
     if any(relation is not Relation.EQUAL for relation in child.columns.relations.values()):
         raise _Mismatched(f"other constants change the values that {name} compares")
 

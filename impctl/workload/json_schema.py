@@ -9,7 +9,7 @@ Out of scope: reading a file (`workload.load`).
 from __future__ import annotations
 
 from impctl.workload.models import JoinStrategy, MaintainMode, Policy
-from impctl.workload.names import NAME_PATTERN, PARAMETER_PATTERN, TABLE_PATTERN
+from impctl.workload.names import IDENTIFIER_PATTERN, NAME_PATTERN
 from impctl.workload.partitions import MAX_BOUNDARIES, MAX_FRAGMENTS
 from impctl.workload.queries import MAX_BUFFER
 
@@ -62,7 +62,7 @@ def _tables() -> JsonSchema:
         "description": "Delta tables under the names that the SQL uses.",
         "type": "object",
         "minProperties": 1,
-        "propertyNames": {"pattern": f"^{TABLE_PATTERN}$"},
+        "propertyNames": {"pattern": f"^{IDENTIFIER_PATTERN}$"},
         "additionalProperties": table,
     }
 
@@ -102,7 +102,7 @@ def _queries() -> JsonSchema:
                 "description": "Values of the named parameters (`:name`) in the SQL; a sketch is "
                 "captured for them, and `--param NAME=VALUE` asks for others of the same type.",
                 "type": "object",
-                "propertyNames": {"pattern": f"^{PARAMETER_PATTERN}$"},
+                "propertyNames": {"pattern": f"^{IDENTIFIER_PATTERN}$"},
                 "additionalProperties": {"type": ["string", "number", "boolean"]},
             },
             "sketch": {

@@ -14,7 +14,7 @@ from yaml.nodes import Node
 
 from impctl.errors import Location, UsageError, WorkloadError
 from impctl.workload.models import SparkSpec, TableSpec, Workload
-from impctl.workload.names import Declared, is_table_name
+from impctl.workload.names import Declared, is_identifier
 from impctl.workload.partitions import read_partitions
 from impctl.workload.paths import read_path, resolve_path
 from impctl.workload.positions import Lines, YamlFault, compose
@@ -156,7 +156,7 @@ def _read_tables(
     found: dict[str, TableSpec] = {}
     seen: dict[str, str] = {}
     for name, entry in entries.items():
-        if not is_table_name(name):
+        if not is_identifier(name):
             reading.report(
                 entry.key,
                 f"{shown(name)} cannot name a table",

@@ -14,9 +14,8 @@ from yaml.nodes import Node
 from impctl.workload.reading import Reading, suggestion, written_at
 
 NAME_PATTERN = "[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}"
-TABLE_PATTERN = "[A-Za-z_][A-Za-z0-9_]{0,127}"
-
-PARAMETER_PATTERN = "[A-Za-z_][A-Za-z0-9_]{0,127}"
+IDENTIFIER_PATTERN = "[A-Za-z_][A-Za-z0-9_]{0,127}"
+"""What may name a table or a parameter."""
 
 Declared = Collection[str] | None
 """Names of the tables of the file; None where `tables` itself is missing or broken."""
@@ -27,14 +26,9 @@ def is_name(name: str) -> bool:
     return re.fullmatch(NAME_PATTERN, name) is not None
 
 
-def is_table_name(name: str) -> bool:
+def is_identifier(name: str) -> bool:
     """Whether a table may be called so."""
-    return re.fullmatch(TABLE_PATTERN, name) is not None
-
-
-def is_parameter_name(name: str) -> bool:
-    """Whether a named parameter may be called so."""
-    return re.fullmatch(PARAMETER_PATTERN, name) is not None
+    return re.fullmatch(IDENTIFIER_PATTERN, name) is not None
 
 
 def refuse_name(node: Node, name: str, what: str, reading: Reading) -> None:

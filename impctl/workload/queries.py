@@ -18,8 +18,8 @@ from impctl.workload.models import JoinStrategy, MaintainMode, Policy, QuerySpec
 from impctl.workload.names import (
     Declared,
     is_declared,
+    is_identifier,
     is_name,
-    is_parameter_name,
     refuse_name,
 )
 from impctl.workload.reading import Cell, Entry, Reading, inside, written_at
@@ -81,7 +81,7 @@ def _read_query(name: str, entry: Entry, tables: Declared, reading: Reading) -> 
 def _read_params(node: Node | None, path: str, reading: Reading) -> Mapping[str, ParameterValue]:
     params: dict[str, ParameterValue] = {}
     for name, entry in (reading.entries(node, path) or {}).items():
-        if not is_parameter_name(name):
+        if not is_identifier(name):
             hint = "use letters, digits and `_`, and no digit first"
             reading.report(
                 entry.key, f"{written_at(entry.key, name)} cannot name a parameter", hint

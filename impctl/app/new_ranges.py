@@ -25,11 +25,9 @@ from impctl.sketch.renumbering import Renumbering
 from impctl.tables.prune import prune
 from impctl.tables.rows import read_batches
 
-_BATCH_ROWS = 1_000_000
-
 
 @dataclass(frozen=True, slots=True)
-class Evened:
+class NewRanges:
     """Where fragments go, and the counts as far as the old ones tell: without split ranges."""
 
     renumbering: Renumbering
@@ -48,7 +46,7 @@ class Evened:
         return int(sizes[sizes > 1].sum())
 
 
-def evened(bench: Workbench, partition: RangePartition, counts: Ints) -> Evened | None:
+def new_ranges(bench: Workbench, partition: RangePartition, counts: Ints) -> NewRanges | None:
     """Better ranges; None where these are even, or their heavy ranges hold a single value."""
     wanted = wanted_ranges(bench, partition.table, partition.attribute)
     rows = counts[:-1]
@@ -61,20 +59,20 @@ def evened(bench: Workbench, partition: RangePartition, counts: Ints) -> Evened 
     if new == partition:
         return None
     renumbering = Renumbering(partition, new)
-    return Evened(renumbering, renumbering.carried(counts))
+    return NewRanges(renumbering, renumbering.carried(counts))
 
 
 def split_rows(
-    bench: Workbench, evened: Evened, columns: Sequence[ColumnName]
+    bench: Workbench, change: NewRanges, columns: Sequence[ColumnName]
 ) -> Iterator[tuple[pa.Table, Fragments]]:
     """The rows of the split ranges, each with its new fragment; at least `columns`."""
-    if not len(evened.split):
+    if not len(change.split):
         return
-    old, new = evened.renumbering.old, evened.renumbering.new
+    old, new = change.renumbering.old, change.renumbering.new
     snapshot = bench.snapshot(old.table)
     names = tuple(dict.fromkeys((*columns, old.attribute)))
-    files = prune(snapshot, [range_filter(evened.split, old)])
-    for rows in read_batches(snapshot, names, _BATCH_ROWS, files):
+    files = prune(snapshot, [range_filter(change.split, old)])
+    for rows in read_batches(snapshot, names, files):
         values = from_arrow(rows.column(old.attribute), old.type)
-        kept = np.flatnonzero(evened.renumbering.targets[old.fragments_of(values)] < 0)
+        kept = np.flatnonzero(change.renumbering.targets[old.fragments_of(values)] < 0)
         yield rows.take(pa.array(kept)), new.fragments_of(values.take(kept))
