@@ -14,8 +14,15 @@ import typer
 
 from impctl import errors
 from impctl.app.envvars import ENVVARS
-from impctl.app.explanations import CandidateEntry, PlanEntry
-from impctl.app.results import MaintainStep, RangesEntry, Result, SketchEntry
+from impctl.app.explanations import CandidateEntry, JoinSideEntry, PlanEntry
+from impctl.app.results import (
+    MaintainStep,
+    RangesEntry,
+    Result,
+    ReuseCandidate,
+    ReuseEntry,
+    SketchEntry,
+)
 from impctl.cli.exit_codes import EXIT_CODES
 from impctl.cli.main import COMMANDS, build_app
 from impctl.cli.reference import reference_text
@@ -118,9 +125,19 @@ def test_every_code_of_the_page_exists() -> None:
     assert [name for name in documented if f'"{name}"' not in code] == []
 
 
-@pytest.mark.parametrize(
-    "kind", [*get_args(Result), SketchEntry, RangesEntry, CandidateEntry, MaintainStep, PlanEntry]
+ENTRIES = (
+    SketchEntry,
+    RangesEntry,
+    CandidateEntry,
+    MaintainStep,
+    PlanEntry,
+    JoinSideEntry,
+    ReuseEntry,
+    ReuseCandidate,
 )
+
+
+@pytest.mark.parametrize("kind", [*get_args(Result), *ENTRIES])
 def test_every_field_of_the_json_document_is_listed(kind: type) -> None:
     row = ", ".join(f"`{field.name}`" for field in fields(kind))  # type: ignore[arg-type]
     assert f"| {row} |\n" in read("json.md")
