@@ -44,6 +44,19 @@ class CompareOp(StrEnum):
     GREATER_EQUAL = ">="
     NULL_SAFE_EQUAL = "<=>"
 
+    @property
+    def mirrored(self) -> CompareOp:
+        """What holds of the operands the other way round."""
+        return _MIRRORED.get(self, self)
+
+
+_MIRRORED = {
+    CompareOp.LESS: CompareOp.GREATER,
+    CompareOp.LESS_EQUAL: CompareOp.GREATER_EQUAL,
+    CompareOp.GREATER: CompareOp.LESS,
+    CompareOp.GREATER_EQUAL: CompareOp.LESS_EQUAL,
+}
+
 
 LiteralValue = bool | int | float | str | Decimal | bytes | None
 """DATE literals hold days, timestamps microseconds since 1970-01-01 (UTC for TIMESTAMP)."""

@@ -20,6 +20,7 @@ from impctl.expr.nodes import (
     Cast,
     Coalesce,
     ColumnRef,
+    CompareOp,
     Expr,
     Negate,
     columns_of,
@@ -51,6 +52,19 @@ class Relation(StrEnum):
         if self is other or other is Relation.EQUAL:
             return self
         return other if self is Relation.EQUAL else Relation.UNKNOWN
+
+
+RISING = (Relation.EQUAL, Relation.AT_MOST)
+"""Relations under which a lower bound on the one value holds of the other."""
+
+FALLING = (Relation.EQUAL, Relation.AT_LEAST)
+"""Relations under which an upper bound on the one value holds of the other."""
+
+UPWARD = (CompareOp.GREATER, CompareOp.GREATER_EQUAL)
+"""Comparisons that a greater left side can only make true."""
+
+DOWNWARD = (CompareOp.LESS, CompareOp.LESS_EQUAL)
+"""Comparisons that a lesser left side can only make true."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,26 +14,24 @@ from dataclasses import dataclass, field
 
 from impctl.expr.nodes import And, Compare, CompareOp, Expr, InList, IsNull, Not, Or
 from impctl.plan.constants import Point, is_constant, points_of
-from impctl.plan.direction import Columns, Relation, direction
+from impctl.plan.direction import (
+    DOWNWARD,
+    FALLING,
+    RISING,
+    UPWARD,
+    Columns,
+    Relation,
+    direction,
+)
 from impctl.plan.fingerprint import is_same
 from impctl.plan.normal_form import normalised
 from impctl.plan.preserved import find_objection
 
-_MIRRORED = {
-    CompareOp.LESS: CompareOp.GREATER,
-    CompareOp.LESS_EQUAL: CompareOp.GREATER_EQUAL,
-    CompareOp.GREATER: CompareOp.LESS,
-    CompareOp.GREATER_EQUAL: CompareOp.LESS_EQUAL,
-}
-_UPWARD = (CompareOp.GREATER, CompareOp.GREATER_EQUAL)
-_DOWNWARD = (CompareOp.LESS, CompareOp.LESS_EQUAL)
 _STRICT = (CompareOp.GREATER, CompareOp.LESS)
-_RISING = (Relation.EQUAL, Relation.AT_MOST)
-_FALLING = (Relation.EQUAL, Relation.AT_LEAST)
 
 
 @dataclass(frozen=True, slots=True)
-class Limit:
+class Restriction:
     """`operand op constant`; EQUAL means one of the constants, NOT_EQUAL none of them."""
 
     operand: Expr
@@ -85,7 +83,7 @@ class _Search:
     def _of_atoms(self, premise: Expr, conclusion: Expr) -> bool:
         if is_same(premise, conclusion):
             return find_objection(conclusion, self.columns) is None
-        asked = limit_of(premise)
+        asked = restriction_of(premise)
         if asked is None:
             return False
         if isinstance(conclusion, Not) and isinstance(conclusion.operand, IsNull):
@@ -93,7 +91,7 @@ class _Search:
             operand = conclusion.operand.operand
             known = direction(asked.operand, self.columns) is not Relation.UNKNOWN
             return known and is_same(asked.operand, operand)
-        wanted = limit_of(conclusion)
+        wanted = restriction_of(conclusion)
         if wanted is None or not is_same(asked.operand, wanted.operand):
             return False
         points = points_of(wanted.operand, (*asked.constants, *wanted.constants))
@@ -104,23 +102,23 @@ class _Search:
         return _follows(asked.op, points[:count], wanted.op, points[count:], relation)
 
 
-def limit_of(atom: Expr) -> Limit | None:
+def restriction_of(atom: Expr) -> Restriction | None:
     """The atom as a comparison of one expression with constants; None for anything else."""
     match atom:
         case InList(operand=operand, options=options) if all(map(is_constant, options)):
-            return Limit(operand, CompareOp.EQUAL, options)
+            return Restriction(operand, CompareOp.EQUAL, options)
         case Not(operand=InList(operand=operand, options=options)) if all(
             map(is_constant, options)
         ):
-            return Limit(operand, CompareOp.NOT_EQUAL, options)
+            return Restriction(operand, CompareOp.NOT_EQUAL, options)
         case Compare(op=op, left=left, right=right):
             if is_constant(left):
-                left, right, op = right, left, _MIRRORED.get(op, op)
+                left, right, op = right, left, op.mirrored
             if not is_constant(right):
                 return None
             # With a constant that is not NULL, `<=>` is true exactly where `=` is.
             op = CompareOp.EQUAL if op is CompareOp.NULL_SAFE_EQUAL else op
-            return Limit(left, op, (right,))
+            return Restriction(left, op, (right,))
     return None
 
 
@@ -132,9 +130,9 @@ def _follows(
     relation: Relation,
 ) -> bool:
     """Whether `x op given` makes `y wanted_op wanted` true, for x related to y."""
-    if wanted_op in _UPWARD or wanted_op in _DOWNWARD:
-        upward = wanted_op in _UPWARD
-        if relation not in (_RISING if upward else _FALLING):
+    if wanted_op in UPWARD or wanted_op in DOWNWARD:
+        upward = wanted_op in UPWARD
+        if relation not in (RISING if upward else FALLING):
             return False
         strict = wanted_op in _STRICT
         return all(_bounds(op, point, wanted[0], upward=upward, strict=strict) for point in given)
@@ -149,7 +147,7 @@ def _follows(
 
 def _bounds(op: CompareOp, point: Point, limit: Point, *, upward: bool, strict: bool) -> bool:
     """Whether `x op point` puts x above the limit (below it, if not `upward`)."""
-    if op is not CompareOp.EQUAL and op not in (_UPWARD if upward else _DOWNWARD):
+    if op is not CompareOp.EQUAL and op not in (UPWARD if upward else DOWNWARD):
         return False
     if strict and op not in _STRICT:
         return point.surely_above(limit) if upward else limit.surely_above(point)
@@ -162,4 +160,4 @@ def _excludes(op: CompareOp, given: tuple[Point, ...], other: Point) -> bool:
         return any(point.surely_equals(other) for point in given)
     if op is CompareOp.EQUAL:
         return all(point.surely_differs(other) for point in given)
-    return all(_bounds(op, point, other, upward=op in _UPWARD, strict=True) for point in given)
+    return all(_bounds(op, point, other, upward=op in UPWARD, strict=True) for point in given)

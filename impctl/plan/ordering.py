@@ -24,11 +24,6 @@ from impctl.plan.status import NodeState, Refusal, Status, equal_columns, refuse
 from impctl.plan.wording import Wording, difference
 
 _RANKS = frozenset({"rank", "dense_rank"})
-_MIRRORED = {
-    CompareOp.GREATER: CompareOp.LESS,
-    CompareOp.GREATER_EQUAL: CompareOp.LESS_EQUAL,
-    CompareOp.EQUAL: CompareOp.EQUAL,
-}
 _TIE_FREE = frozenset({"rank", "dense_rank", "percent_rank", "cume_dist"})
 
 
@@ -194,8 +189,8 @@ def rank_bound(predicate: Expr, rank: AttributeId) -> RankBound | None:
     if not isinstance(predicate, Compare):
         return None
     left, right, op = predicate.left, predicate.right, predicate.op
-    if isinstance(right, ColumnRef) and op in _MIRRORED:
-        left, right, op = right, left, _MIRRORED[op]
+    if isinstance(right, ColumnRef):
+        left, right, op = right, left, op.mirrored
     if not isinstance(left, ColumnRef) or left.id != rank:
         return None
     number = number_of(right)

@@ -10,15 +10,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from impctl.data.schema import Kind
-from impctl.expr.nodes import And, Compare, CompareOp, Expr, InList, IsNull, Like, Not, Or
+from impctl.expr.nodes import And, Compare, Expr, InList, IsNull, Like, Not, Or
 from impctl.expr.types import type_of
-from impctl.plan.direction import Columns, Relation, direction
+from impctl.plan.direction import (
+    DOWNWARD,
+    FALLING,
+    RISING,
+    UPWARD,
+    Columns,
+    Relation,
+    direction,
+)
 from impctl.plan.normal_form import normalised
-
-_UPPER = (CompareOp.GREATER, CompareOp.GREATER_EQUAL)
-_LOWER = (CompareOp.LESS, CompareOp.LESS_EQUAL)
-_RISING = (Relation.EQUAL, Relation.AT_MOST)
-_FALLING = (Relation.EQUAL, Relation.AT_LEAST)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +57,9 @@ def _objection(predicate: Expr, columns: Columns) -> Objection | None:
         case Not(operand=IsNull() | InList() | Like() as atom):
             return Objection(atom, atom.operand, direction(atom.operand, columns))
         case Not(operand=operand):
-            return _of_truth(predicate, operand, columns, _FALLING)
+            return _of_truth(predicate, operand, columns, FALLING)
         case _:
-            return _of_truth(predicate, predicate, columns, _RISING)
+            return _of_truth(predicate, predicate, columns, RISING)
 
 
 def _of_truth(
@@ -68,12 +71,12 @@ def _of_truth(
 
 
 def _of_comparison(atom: Compare, columns: Columns) -> Objection | None:
-    sides = ((atom.left, atom.op in _UPPER), (atom.right, atom.op in _LOWER))
-    ordered = atom.op in _UPPER or atom.op in _LOWER
+    sides = ((atom.left, atom.op in UPWARD), (atom.right, atom.op in DOWNWARD))
+    ordered = atom.op in UPWARD or atom.op in DOWNWARD
     comparable = _share_an_order(atom)
     for operand, grows in sides:
         relation = direction(operand, columns)
-        allowed = _RISING if grows else _FALLING
+        allowed = RISING if grows else FALLING
         if relation is Relation.EQUAL or (ordered and comparable and relation in allowed):
             continue
         return Objection(atom, operand, relation)

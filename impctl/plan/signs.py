@@ -41,13 +41,6 @@ from impctl.expr.types import type_of
 from impctl.plan.facts import NOTHING, KnownSigns, Signs, may_be_nan
 from impctl.plan.normal_form import normalised
 
-_MIRRORED = {
-    CompareOp.LESS: CompareOp.GREATER,
-    CompareOp.LESS_EQUAL: CompareOp.GREATER_EQUAL,
-    CompareOp.GREATER: CompareOp.LESS,
-    CompareOp.GREATER_EQUAL: CompareOp.LESS_EQUAL,
-}
-
 _NONNEGATIVE_CALLS = frozenset(
     {
         "abs",
@@ -270,7 +263,7 @@ def _key(expr: Expr) -> AttributeId | Expr:
 
 def _of_comparison(condition: Compare, known: KnownSigns) -> dict[AttributeId | Expr, Signs]:
     found: dict[AttributeId | Expr, Signs] = {}
-    mirrored = _MIRRORED.get(condition.op, condition.op)
+    mirrored = condition.op.mirrored
     sides = (
         (condition.left, condition.op, condition.right),
         (condition.right, mirrored, condition.left),
