@@ -119,7 +119,7 @@ def recheck(
     rows: pa.Table,
     weights: Ints,
 ) -> None:
-    """Look at the inserted rows of a change; AssumptionBrokenError names fact, column and value."""
+    """Look at the inserted rows of a change; AssumptionBrokenError names fact and column."""
     inserted = weights > 0
     for assumption in assumptions:
         if assumption.table != snapshot.table:

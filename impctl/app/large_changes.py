@@ -15,14 +15,13 @@ from typing import TYPE_CHECKING
 
 from impctl.aliases import AccessId
 from impctl.app.facts import broken_assumption
-from impctl.app.passes import run_pass
+from impctl.app.passes import range_rows, run_pass
 from impctl.app.settings import large_change_of
 from impctl.app.shared_changes import Need
 from impctl.app.workbench import Workbench
-from impctl.data.vector import Ints
 from impctl.maintain.compile import Compiled
 from impctl.maintain.partials import Partials, needs_specials, partials
-from impctl.maintain.session import Aggregated
+from impctl.maintain.session import GroupedRows
 from impctl.plan.facts import FactKind
 from impctl.sketch.partition import RangePartition
 from impctl.store.records import Assumption
@@ -43,8 +42,8 @@ class GroupedChange:
     """What came and what went between two versions, grouped by the same pass."""
 
     pass_: Partials
-    came: Aggregated
-    went: Aggregated
+    came: GroupedRows
+    went: GroupedRows
     partition: RangePartition
 
     @property
@@ -90,7 +89,7 @@ def grouped_change(
         pass_ = partials(compiled, counts_specials=True)
         tables = [_run(bench, compiled, partition, pass_, *side) for side in sides]
     came, went = (
-        Aggregated(table, _range_rows(bench, partition, *side))
+        GroupedRows(table, range_rows(bench, partition, *side))
         for table, side in zip(tables, sides, strict=True)
     )
     return GroupedChange(pass_, came, went, partition)
@@ -106,16 +105,6 @@ def _run(
 ) -> pa.Table:
     assert compiled.chain is not None
     return run_pass(bench, compiled.chain.scan, partition, pass_, snapshot, files)
-
-
-def _range_rows(
-    bench: Workbench, partition: RangePartition, snapshot: Snapshot, files: Sequence[DataFile]
-) -> Ints:
-    from impctl.spark.fragments import rows_per_fragment
-    from impctl.spark.snapshots import snapshot_frame
-
-    frame = snapshot_frame(bench.spark(), snapshot, [partition.attribute], files)
-    return rows_per_fragment(frame, partition)
 
 
 def _recheck(
@@ -147,5 +136,5 @@ def _breaks(frame: DataFrame, assumption: Assumption) -> Column:
             return value < 0
         case FactKind.NONPOSITIVE:
             return ~(value <= 0)
-        case _:
+        case FactKind.NAN_FREE:
             return F.isnan(value)

@@ -92,7 +92,7 @@ def _from_partials(
         table = run_pass(bench, scan, partition, pass_, snapshot)
     fill(compiled, pass_, table, partition)
     session = MaintainedQuery(compiled)
-    session.range_rows.fill(partition, _counted(bench, partition))
+    session.range_rows.fill(partition, range_rows(bench, partition, snapshot))
     return session
 
 
@@ -104,17 +104,22 @@ def touched(
     """What touch mode remembers of its one sketch, at the pinned version."""
     ((access, partition),) = partitions.items()
     query = TouchedQuery(partition, found[access])
-    query.range_rows.fill(partition, _counted(bench, partition))
+    snapshot = bench.snapshot(partition.table)
+    query.range_rows.fill(partition, range_rows(bench, partition, snapshot))
     return query
 
 
-def _counted(bench: Workbench, partition: RangePartition) -> Ints:
-    """Rows per fragment of the whole table: one column of it, read where the session runs."""
+def range_rows(
+    bench: Workbench,
+    partition: RangePartition,
+    snapshot: Snapshot,
+    files: Sequence[DataFile] | None = None,
+) -> Ints:
+    """Rows per fragment of a snapshot or some of its files: one column, read by Spark."""
     from impctl.spark.fragments import rows_per_fragment
     from impctl.spark.snapshots import snapshot_frame
 
-    snapshot = bench.snapshot(partition.table)
-    frame = snapshot_frame(bench.spark(), snapshot, [partition.attribute])
+    frame = snapshot_frame(bench.spark(), snapshot, [partition.attribute], files)
     return rows_per_fragment(frame, partition)
 
 

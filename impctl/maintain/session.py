@@ -41,7 +41,7 @@ class TableChange:
 
 
 @dataclass(frozen=True, slots=True)
-class Aggregated:
+class GroupedRows:
     """Rows of one table, grouped by a pass of partial aggregates; and how many are in each range.
 
     `range_rows` has shape (fragments,) and counts all rows, before any selection.
@@ -108,7 +108,7 @@ class MaintainedQuery:
         return dict(zip(self.compiled.accesses, deltas, strict=True))
 
     def absorb(
-        self, pass_: Partials, came: Aggregated, went: Aggregated, partition: RangePartition
+        self, pass_: Partials, came: GroupedRows, went: GroupedRows, partition: RangePartition
     ) -> None:
         """Maintain by a change that was grouped elsewhere, for a circuit that has a chain.
 

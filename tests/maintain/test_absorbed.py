@@ -22,7 +22,7 @@ from impctl.maintain.compile import compile_plan
 from impctl.maintain.flows import BlockedError
 from impctl.maintain.partials import Partials, needs_specials, partials
 from impctl.maintain.readable import FRAGMENT_COLUMN
-from impctl.maintain.session import Aggregated, MaintainedQuery, TableChange
+from impctl.maintain.session import GroupedRows, MaintainedQuery, TableChange
 from impctl.plan.nodes import scans_of
 from impctl.plan.parse import parse_query
 from impctl.plan.rules import apply_rules
@@ -73,7 +73,7 @@ def absorbed(
     parts = []
     for rows, table in zip((came, went), tables, strict=True):
         counts = np.bincount(fragments_of(rows, partition), minlength=partition.size)
-        parts.append(Aggregated(table, counts.astype(np.int64)))
+        parts.append(GroupedRows(table, counts.astype(np.int64)))
     session.absorb(pass_, *parts, partition)
 
 
