@@ -118,7 +118,7 @@ class Maintainer:
 
     @property
     def _state(self) -> MaintainedQuery | TouchedQuery:
-        state = self._session or self._touched
+        state = self._touched if self._session is None else self._session
         assert state is not None
         return state
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import random
-from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -18,25 +17,17 @@ import pytest
 from impctl.data.vector import from_arrow
 from impctl.engine.operators.aggregate import Aggregate
 from impctl.errors import CountBelowZeroError
-from impctl.maintain.compile import compile_plan
-from impctl.maintain.flows import BlockedError
 from impctl.maintain.partials import Partials, needs_specials, partials
 from impctl.maintain.readable import FRAGMENT_COLUMN
 from impctl.maintain.session import GroupedRows, MaintainedQuery, TableChange
-from impctl.plan.nodes import scans_of
-from impctl.plan.parse import parse_query
-from impctl.plan.rules import apply_rules
-from impctl.plan.safety import check_safety
 from impctl.sketch.partition import RangePartition
 from impctl.tables.arrow_types import arrow_type
 from tests.maintain.test_against_reference import judge
+from tests.support.random_circuits import random_circuit
 from tests.support.random_queries import (
-    PARTITIONS,
-    SCHEMA,
     Row,
     random_change,
     random_row,
-    random_sql,
     table_of,
 )
 from tests.support.reference_expr import ReferenceLimit
@@ -78,19 +69,12 @@ def absorbed(
 
 
 def one_case(rng: random.Random, seen: dict[str, int], label: str) -> None:
-    sql = random_sql(rng)
-    partition = rng.choice(PARTITIONS)
-    original = parse_query(sql, {"t": SCHEMA})
-    query = replace(original, root=apply_rules(original.root))
-    access = scans_of(query.root)[0].access
-    verdict = check_safety(query, {access: partition.attribute}, [])
-    try:
-        compiled = compile_plan(query.root, {access: partition}, verdict.key_columns)
-    except BlockedError:
+    case = random_circuit(rng)
+    if case is None or case.compiled.chain is None:
         return
-    if compiled.chain is None:
-        return
-    session = MaintainedQuery(compiled)
+    label = f"{label}: {case.query.sql}"
+    partition = case.partition
+    session = MaintainedQuery(case.compiled)
     rows = [random_row(rng) for _ in range(rng.randint(0, 9))]
     try:
         session.load([("t", table_of(rows))])
@@ -104,7 +88,7 @@ def one_case(rng: random.Random, seen: dict[str, int], label: str) -> None:
             else:
                 signs = np.array(weights, dtype=np.int64)
                 session.step({"t": TableChange(table_of(change), signs)})
-            judge(session, original, rows, partition, verdict.safe, seen, f"{label}: {sql}")
+            judge(session, case.query, rows, partition, case.verdict.safe, seen, label)
             counts = np.bincount(fragments_of(rows, partition), minlength=partition.size)
             assert session.range_rows.counts(partition).tolist() == counts.tolist()
     except ReferenceLimit:

@@ -9,30 +9,22 @@ from __future__ import annotations
 
 import os
 import random
-from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from impctl.data.vector import from_arrow
 from impctl.engine.operators.merge import Merge
-from impctl.maintain.compile import compile_plan
-from impctl.maintain.flows import BlockedError
 from impctl.maintain.session import MaintainedQuery, TableChange
 from impctl.plan.nodes import Query, scans_of
-from impctl.plan.parse import parse_query
-from impctl.plan.rules import apply_rules
-from impctl.plan.safety import check_safety
 from impctl.sketch.fragments import FragmentSet
 from impctl.sketch.partition import RangePartition
 from impctl.sketch.sketch import compare
+from tests.support.random_circuits import random_circuit
 from tests.support.random_queries import (
-    PARTITIONS,
-    SCHEMA,
     Row,
     random_change,
     random_row,
-    random_sql,
     table_of,
 )
 from tests.support.reference_expr import ReferenceLimit
@@ -79,28 +71,21 @@ def several_cases(cases: int, seen: dict[str, int]) -> None:
 
 
 def one_case(rng: random.Random, seen: dict[str, int], label: str) -> None:
-    sql = random_sql(rng)
-    label = f"{label}: {sql}"
-    partition = rng.choice(PARTITIONS)
-    original = parse_query(sql, {"t": SCHEMA})
-    query = replace(original, root=apply_rules(original.root))
-    access = scans_of(query.root)[0].access
-    verdict = check_safety(query, {access: partition.attribute}, [])
-    try:
-        compiled = compile_plan(query.root, {access: partition}, verdict.key_columns)
-    except BlockedError:
+    case = random_circuit(rng)
+    if case is None:
         return
-    session = MaintainedQuery(compiled)
+    label = f"{label}: {case.query.sql}"
+    session = MaintainedQuery(case.compiled)
     rows = [random_row(rng) for _ in range(rng.randint(0, 9))]
     cut = rng.randint(0, len(rows))
-    seen["keyed"] += bool(verdict.key_columns)
+    seen["keyed"] += bool(case.verdict.key_columns)
     try:
         session.load(("t", table_of(part)) for part in (rows[:cut], rows[cut:]))
-        judge(session, original, rows, partition, verdict.safe, seen, label)
+        judge(session, case.query, rows, case.partition, case.verdict.safe, seen, label)
         for _ in range(4):
             change, weights = random_change(rng, rows)
             session.step({"t": TableChange(table_of(change), np.array(weights, dtype=np.int64))})
-            judge(session, original, rows, partition, verdict.safe, seen, label)
+            judge(session, case.query, rows, case.partition, case.verdict.safe, seen, label)
     except ReferenceLimit:
         return
 

@@ -170,12 +170,12 @@ class Top:
                 parts.append(rows.take(kept))
             open_ = open_[~is_done]
             window *= 2
-        parts_of = [part for part in parts if len(part)]
-        if not parts_of:
+        parts = [part for part in parts if len(part)]
+        if not parts:
             nothing = np.zeros(0, np.int64)
             borders = np.full(len(groups.codes), INT64_MAX)
             return _First(nothing, empty_batch(self._accesses), borders)
-        return self._cut(np.concatenate(owners), stacked_batches(parts_of), len(groups.codes))
+        return self._cut(np.concatenate(owners), stacked_batches(parts), len(groups.codes))
 
     def _counted(
         self, owners: Ints, codes: Ints, weights: Ints, is_sure: Bools, groups: int

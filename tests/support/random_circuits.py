@@ -1,0 +1,39 @@
+"""A random query over a random partition, with the circuit that maintains its sketch."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, replace
+
+from impctl.maintain.compile import Compiled, compile_plan
+from impctl.maintain.flows import BlockedError
+from impctl.plan.nodes import Query, scans_of
+from impctl.plan.parse import parse_query
+from impctl.plan.rules import apply_rules
+from impctl.plan.safety import Verdict, check_safety
+from impctl.sketch.partition import RangePartition
+from tests.support.random_queries import PARTITIONS, SCHEMA, random_sql
+
+
+@dataclass(frozen=True)
+class RandomCircuit:
+    """`query` is as it was read, `compiled` made from it after the rules."""
+
+    query: Query
+    partition: RangePartition
+    verdict: Verdict
+    compiled: Compiled
+
+
+def random_circuit(rng: random.Random) -> RandomCircuit | None:
+    """None for a query that the engine does not maintain."""
+    sql, partition = random_sql(rng), rng.choice(PARTITIONS)
+    original = parse_query(sql, {"t": SCHEMA})
+    query = replace(original, root=apply_rules(original.root))
+    access = scans_of(query.root)[0].access
+    verdict = check_safety(query, {access: partition.attribute}, [])
+    try:
+        compiled = compile_plan(query.root, {access: partition}, verdict.key_columns)
+    except BlockedError:
+        return None
+    return RandomCircuit(original, partition, verdict, compiled)
