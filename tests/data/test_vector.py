@@ -115,6 +115,12 @@ def check(array: Any, sort: Sort, expected: list[Any]) -> None:
     assert values_of(from_stored(stored[1:], sort.type)) == expected[1:]
 
 
+def test_filled_has_zero_for_null_alone() -> None:
+    vector = Vector(DOUBLE, np.array([1.5, np.nan]), np.array([True, False]))
+    assert vector.filled().tolist() == [1.5, 0.0]
+    assert Vector(DOUBLE, np.array([2.5])).filled().tolist() == [2.5]
+
+
 @pytest.mark.parametrize("sort", SORTS, ids=lambda sort: f"{sort.type} as {sort.arrow}")
 def test_round_trip(sort: Sort) -> None:
     array = array_of(sort)
@@ -203,9 +209,3 @@ def test_error_bounds_follow_their_rows() -> None:
     assert joined.error is not None
     assert joined.error.tolist() == [0.5, 0.0]
     assert concat([sure, sure]).error is None
-
-
-def test_filled_has_zero_for_null_alone() -> None:
-    vector = Vector(DOUBLE, np.array([1.5, np.nan]), np.array([True, False]))
-    assert vector.filled().tolist() == [1.5, 0.0]
-    assert Vector(DOUBLE, np.array([2.5])).filled().tolist() == [2.5]
