@@ -18,6 +18,7 @@ from impctl.data.schema import Kind
 from impctl.engine.circuit import Operator
 from impctl.engine.extremes import Extreme
 from impctl.engine.operators import aggregate, project, scan, select
+from impctl.engine.operators.join import Join as JoinOperator
 from impctl.engine.operators.top import Top
 from impctl.engine.operators.union import Branch, Union
 from impctl.engine.ordered_values import First
@@ -140,6 +141,9 @@ class Builder:
         self.sources = [self.sources[at] for at in sources]
         self.distant = {moved[at]: rows for at, rows in self.distant.items() if at in moved}
         names = {keeper.name for op in self.operators for keeper in op.arrangements()}
+        # The rows of a distant side are no state, and its filter has a name of its own.
+        joins = [op for op in self.operators if isinstance(op, JoinOperator)]
+        names |= {side.name for op in joins for side in op.distant}
         self.sides = [choice for choice in self.sides if choice.side in names]
         kept_ids = {id(operator) for operator in self.operators}
         self.refills = [found for found in self.refills if id(found.operator) in kept_ids]
