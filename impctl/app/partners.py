@@ -124,7 +124,7 @@ def _typed(key: Vector) -> pa.Array:
     """The keys as Spark takes them; the loop over wide numbers is bounded by the keys asked for."""
     kind, mask = key.type, None if key.valid is None else ~key.valid
     if key.is_textual:
-        return key.values
+        return key.to_arrow()
     if kind.kind is Kind.DECIMAL:
         return pa.array(_decimals(key, kind), arrow_type(kind))
     if kind.kind is Kind.DATE:

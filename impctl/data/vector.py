@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from impctl.data.schema import Kind, SqlType
 from impctl.errors import TableError
@@ -80,7 +81,7 @@ class Vector:
         """An Arrow array that `from_arrow` turns back into an equal vector (errors are dropped)."""
         mask = None if self.valid is None else ~self.valid
         if self.is_textual:
-            return self.values
+            return self.values if mask is None else _with_nulls(self.values, mask)
         if self.type.kind is Kind.DECIMAL and self.type.precision > _NARROW_DIGITS:
             return _wide_to_arrow(self)
         return pa.array(self.values, mask=mask)
@@ -92,6 +93,14 @@ def from_stored(array: pa.Array, kind: SqlType) -> Vector:
         unscaled = from_arrow(array, SqlType(Kind.DECIMAL, 38, 0))
         return Vector(kind, unscaled.values, unscaled.valid)
     return from_arrow(array, kind)
+
+
+def _with_nulls(texts: pa.Array, is_null: Bools) -> pa.Array:
+    """The texts with NULL where it is said, whatever stands there."""
+    if texts.null_count == np.count_nonzero(is_null):
+        # Nothing but `valid` makes a text NULL, so these are the same ones.
+        return texts
+    return pc.if_else(pa.array(is_null), pa.scalar(None, texts.type), texts)
 
 
 def _wide_to_arrow(vector: Vector) -> pa.Array:

@@ -209,3 +209,16 @@ def test_error_bounds_follow_their_rows() -> None:
     assert joined.error is not None
     assert joined.error.tolist() == [0.5, 0.0]
     assert concat([sure, sure]).error is None
+
+
+@pytest.mark.parametrize(("kind", "filler"), [(STRING, "held"), (BINARY, b"held")])
+def test_a_text_that_is_null_is_stored_as_null_whatever_its_slot_holds(
+    kind: SqlType, filler: object
+) -> None:
+    """Such a column comes from a MAX of text in a batch where only some groups have a value."""
+    arrow = pa.large_string() if kind == STRING else pa.large_binary()
+    vector = Vector(kind, pa.array([filler, filler, None], arrow), np.array([True, False, False]))
+    stored = vector.to_arrow()
+    assert stored.to_pylist() == [filler, None, None]
+    assert stored.type == arrow
+    assert from_stored(stored, kind).validity().tolist() == [True, False, False]
