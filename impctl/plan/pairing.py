@@ -14,11 +14,12 @@ from dataclasses import dataclass
 from typing import assert_never
 
 from impctl.aliases import AttributeId
-from impctl.expr.nodes import ColumnRef, Expr, Span, columns_of, conjuncts
+from impctl.expr.nodes import ColumnRef, Expr, Span
+from impctl.plan.changed_columns import Difference, changed_columns
 from impctl.plan.combining import branch
 from impctl.plan.direction import Columns, Relation, direction
 from impctl.plan.facts import Fact, KnownSigns
-from impctl.plan.fingerprint import expr_text, is_same
+from impctl.plan.fingerprint import is_same
 from impctl.plan.functions import ORDER_DEPENDENT
 from impctl.plan.grouping import relation_of
 from impctl.plan.implication import find_gap
@@ -48,9 +49,6 @@ from impctl.plan.transfer import analyse
 from impctl.plan.wording import Wording, condition_name
 
 _WORDLESS = Wording("", {})
-
-Difference = frozenset[AttributeId] | None
-"""Columns that alone tell apart what only the captured plan has; None where more differs."""
 
 _EQUAL_RESULTS: frozenset[AttributeId] = frozenset()
 
@@ -166,9 +164,8 @@ def _all_equal(node: Plan) -> dict[AttributeId, Relation]:
 
 def _select(asked: Select, captured: Select, child: _Pair) -> _Judged:
     _require_implied(asked.predicate, captured.predicate, child.columns, condition_name(captured))
-    changed = _changed_columns(asked.predicate, captured.predicate)
-    difference = None if child.difference is None else child.difference | changed
-    return difference, dict(child.columns.relations)
+    changed = changed_columns(asked.predicate, captured.predicate)
+    return _union(child.difference, changed), dict(child.columns.relations)
 
 
 def _require_implied(asked: Expr, captured: Expr, columns: Columns, name: str) -> None:
@@ -184,17 +181,6 @@ def _require_implied(asked: Expr, captured: Expr, columns: Columns, name: str) -
     raise _Mismatched(
         f"{name} does not imply what the sketch was captured for:", asked.span, gap.span
     )
-
-
-def _changed_columns(asked: Expr | None, captured: Expr | None) -> frozenset[AttributeId]:
-    """Columns of the parts of two conjunctions that only one of them has."""
-    left, right = (
-        {expr_text(part): part for part in (() if expr is None else conjuncts(expr))}
-        for expr in (asked, captured)
-    )
-    parts = [part for text, part in (*left.items(), *right.items())
-             if text not in left or text not in right]  # fmt: skip
-    return frozenset[AttributeId]().union(*(columns_of(part) for part in parts))
 
 
 def _project(asked: Project, captured: Project, child: _Pair) -> _Judged:
@@ -250,7 +236,7 @@ def _join(asked: Join, captured: Join, left: _Pair, right: _Pair) -> _Judged:
             elif captured.condition is not None:
                 raise _Mismatched("the queries differ in more than constants of conditions")
             if captured.kind is JoinKind.INNER:
-                changed = _changed_columns(asked.condition, captured.condition)
+                changed = changed_columns(asked.condition, captured.condition)
                 return _union(left.difference, right.difference, changed), relations
             plain = unchanged and right.difference == _EQUAL_RESULTS
             return (left.difference if plain else None), dict(left.columns.relations)

@@ -257,3 +257,17 @@ def test_a_template_leaves_out_constants_of_conditions_and_limits_only() -> None
     plans = [other.query(sql).root for sql in (other.captured, other.asked)]
     assert template(plans[0]) == template(plans[1])
     assert fingerprint(plans[0]) != fingerprint(plans[1])
+
+
+def test_a_condition_that_sees_the_sign_of_zero_cuts_a_group_in_two() -> None:
+    """Group 0.0 has both zeros of the captured query and one of the asked: it is another group."""
+    condition = "CAST(g AS STRING) IN ({})"
+    text = f"SELECT g FROM t WHERE {condition} GROUP BY g HAVING count(*) < 2"
+    captured, asked = (text.format(zeros) for zeros in ("'0.0', '-0.0'", "'0.0'"))
+    tables = {"t": ("g v", ((0.0, 1), (-0.0, 2), (1.0, 3)))}
+    verdict = Case("zeros", tables, captured, asked, "g", (0.5,), "").verdict()
+    assert not verdict.allowed
+    assert "change the values that it compares" in verdict.reason
+    plain = text.replace(condition, "g IN ({})")
+    captured, asked = (plain.format(values) for values in ("0.0D, 1.0D", "0.0D"))
+    assert Case("plain", tables, captured, asked, "g", (0.5,), "").verdict().allowed
