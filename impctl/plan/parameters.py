@@ -179,7 +179,10 @@ def _parameters(sql: str, tokens: Sequence[Token]) -> Iterator[_Parameter]:
                     word.end(),
                     sql.count("\n", 0, token.start) + 1,
                     token.start - line_start + 1,
-                    before is not None and sql[before.start : before.end + 1].lower() in _BEFORE,
+                    before is not None
+                    and sql[before.start : before.end + 1].lower() in _BEFORE
+                    # `:low.5` with 7 for `low` is not 7.5.
+                    and not sql.startswith(".", word.end()),
                 )
         before = token
 

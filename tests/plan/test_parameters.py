@@ -126,6 +126,7 @@ def test_a_text_without_parameters_stays_as_it_is() -> None:
         ("SELECT i FROM t ORDER BY :a", {"a": 1}, "parameter_misplaced", 26),
         ("SELECT i FROM t WHERE y > INTERVAL :a DAYS", {"a": 1}, "parameter_misplaced", 36),
         ("SELECT i FROM t WHERE i > 2 :a", {"a": 1}, "parameter_misplaced", 29),
+        ("SELECT i FROM t WHERE i > :a.5", {"a": 1}, "parameter_misplaced", 27),
     ],
 )
 def test_what_cannot_be_bound_is_told_with_its_place(
