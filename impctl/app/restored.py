@@ -21,6 +21,7 @@ from impctl.maintain.strategy import AsRecorded, BySize, Chooser, Strategy
 from impctl.maintain.way import Way, choose_way
 from impctl.plan.facts import Fact, FactKind, FactSource
 from impctl.plan.safety import Verdict, check_safety
+from impctl.sketch.mode import Mode
 from impctl.sketch.partition import RangePartition
 from impctl.store.records import StoredQuery
 from impctl.workload.models import JoinStrategy
@@ -83,6 +84,12 @@ def check_circuit(bench: Workbench, prepared: PreparedQuery, way: Way, stored: S
     if way.mode is stored.mode and meta.circuit == circuit_id(prepared.core):
         return
     name = prepared.spec.name
+    if stored.mode is Mode.RECAPTURE:
+        raise RecaptureNeededError(
+            f"Query `{name}` has no state to go on from: {meta.way}",
+            code="not_incremental",
+            hint="use policy `auto` to let `maintain` recapture it",
+        )
     raise RecaptureNeededError(
         f"The state of query `{name}` was written for another circuit than this "
         "version of impctl builds",

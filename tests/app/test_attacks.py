@@ -158,3 +158,20 @@ def test_touch_is_for_a_table_alone(
     for verified in cli.good("verify", "--results").results:
         assert verified["covers"]
         assert verified["results_equal"] is True
+
+
+def test_a_state_that_could_not_be_filled_is_not_blamed_on_the_version(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], spark: Any
+) -> None:
+    """More values tie than the engine keeps apart, so every change means a recapture."""
+    rows = {"g": ["A"] * 65, "k": [1] * 65, "v": list(range(65))}
+    create_table(str(tmp_path / "t"), pa.table(rows))
+    sql = "SELECT g, MAX_BY(v, k) m FROM t GROUP BY g HAVING MAX_BY(v, k) >= 0"
+    cli = opened(tmp_path, capsys, sql)
+    assert cli.good("capture").results[0]["mode"] == "recapture"
+    write_deltalake(str(tmp_path / "t"), pa.table({"g": ["B"], "k": [1], "v": [1]}), mode="append")
+    ran = cli("maintain", "--policy", "incremental")
+    assert (ran.code, ran.error["code"]) == (7, "not_incremental")
+    assert "could not fill its state" in ran.error["message"]
+    (done,) = cli.good("maintain").results
+    assert (done["action"], done["reason_code"]) == ("recapture", "not_incremental")
