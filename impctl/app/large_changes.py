@@ -17,7 +17,7 @@ from impctl.aliases import AccessId
 from impctl.app.facts import broken_assumption
 from impctl.app.passes import range_rows, run_pass
 from impctl.app.settings import large_change_of
-from impctl.app.shared_changes import Need
+from impctl.app.shared_changes import Need, SharedChanges
 from impctl.app.workbench import Workbench
 from impctl.maintain.compile import Compiled
 from impctl.maintain.partials import Partials, needs_specials, partials
@@ -26,7 +26,6 @@ from impctl.plan.facts import FactKind
 from impctl.sketch.partition import RangePartition
 from impctl.store.records import Assumption
 from impctl.tables.changes import check_same_columns
-from impctl.tables.commits import read_commits
 from impctl.tables.file_diff import changed_files
 from impctl.tables.snapshot import DataFile, Snapshot
 
@@ -52,13 +51,12 @@ class GroupedChange:
         return int(self.came.range_rows.sum() + self.went.range_rows.sum())
 
 
-def is_large(bench: Workbench, compiled: Compiled | None, needs: Sequence[Need]) -> bool:
+def is_large(shared: SharedChanges, compiled: Compiled | None, needs: Sequence[Need]) -> bool:
     """Whether Spark is to group the change first: enough bytes changed, and the plan allows it."""
     if compiled is None or compiled.chain is None or len(needs) != 1:
         return False
-    (need,) = needs
-    commits = read_commits(bench.source(need.table), need.since, need.until)
-    limit = large_change_of(bench.settings) * _MEGABYTE
+    commits = shared.commits(needs[0])
+    limit = large_change_of(shared.bench.settings) * _MEGABYTE
     return commits is not None and commits.changed_bytes > limit
 
 

@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from impctl.aliases import AccessId, TableName, TableVersion
+from impctl.app.frames import tagged_frame
 from impctl.app.workbench import Workbench
 from impctl.capture.render import render_plan
 from impctl.data.schema import INTEGER, Kind, SqlType
@@ -96,18 +97,9 @@ class Partners:
         return Batch(columns, np.ones(table.num_rows, dtype=np.int64), tags)
 
     def _frame(self, scan: Scan) -> DataFrame:
-        from impctl.spark.fragments import with_fragment
-        from impctl.spark.snapshots import snapshot_frame
-
         snapshot = self.bench.snapshot(scan.table, self.versions.get(scan.table))
         columns = [a.name for a in scan.attributes if a.name != FRAGMENT_COLUMN]
-        partition = self.partitions.get(scan.access)
-        if partition is None:
-            return snapshot_frame(self.bench.spark(), snapshot, columns)
-        if partition.attribute not in columns:
-            columns.append(partition.attribute)
-        frame = snapshot_frame(self.bench.spark(), snapshot, columns)
-        return with_fragment(frame, partition, partition.attribute, FRAGMENT_COLUMN)
+        return tagged_frame(self.bench, snapshot, columns, self.partitions.get(scan.access))
 
 
 def partners_of(

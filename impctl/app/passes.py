@@ -13,7 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from impctl.aliases import AccessId, ColumnName, TableName, TableVersion
+from impctl.aliases import AccessId, TableName, TableVersion
+from impctl.app.frames import tagged_frame
 from impctl.app.loading import is_loaded_here, loaded
 from impctl.app.prepared import PreparedQuery
 from impctl.app.restored import capture_way
@@ -22,7 +23,6 @@ from impctl.capture.render import render_plan
 from impctl.data.vector import Ints
 from impctl.maintain.compile import Compiled
 from impctl.maintain.partials import Partials, fill, needs_specials, partials
-from impctl.maintain.readable import FRAGMENT_COLUMN
 from impctl.maintain.session import MaintainedQuery
 from impctl.maintain.touch import TouchedQuery
 from impctl.maintain.way import Way
@@ -34,7 +34,6 @@ from impctl.tables.snapshot import DataFile, Snapshot
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import DataFrame
 
 _VIEW = "impctl_pass"
 
@@ -136,28 +135,10 @@ def run_pass(
 
     columns = [a.name for a in scan.attributes]
     partitioned = partition if pass_.has_fragment else None
-    frame = _frame(bench, snapshot, files, columns, partitioned)
+    frame = tagged_frame(bench, snapshot, columns, partitioned, files)
     rendered = render_plan(pass_.plan, {scan.access: _VIEW})
     versions = {scan.table: snapshot.version}
     return run_sql(bench.spark(), rendered.sql, {_VIEW: frame}, versions=versions)
-
-
-def _frame(
-    bench: Workbench,
-    snapshot: Snapshot,
-    files: Sequence[DataFile] | None,
-    columns: list[ColumnName],
-    partition: RangePartition | None,
-) -> DataFrame:
-    from impctl.spark.fragments import with_fragment
-    from impctl.spark.snapshots import snapshot_frame
-
-    if partition is not None and partition.attribute not in columns:
-        columns = [*columns, partition.attribute]
-    frame = snapshot_frame(bench.spark(), snapshot, columns, files)
-    if partition is None:
-        return frame
-    return with_fragment(frame, partition, partition.attribute, FRAGMENT_COLUMN)
 
 
 def recaptured(

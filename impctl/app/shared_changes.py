@@ -16,6 +16,7 @@ import numpy as np
 from impctl.aliases import ColumnName, TableName, TableVersion
 from impctl.app.workbench import Workbench
 from impctl.tables.changes import Changes, read_changes
+from impctl.tables.commits import Commits, read_commits
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,9 @@ class SharedChanges:
     _columns: dict[tuple[TableName, int, int], dict[ColumnName, None]] = field(default_factory=dict)
     _versioned: set[tuple[TableName, int, int]] = field(default_factory=set)
     _read: dict[tuple[TableName, int, int], tuple[Changes, float]] = field(default_factory=dict)
+    _commits: dict[tuple[TableName, int, int], tuple[Commits | None, float]] = field(
+        default_factory=dict
+    )
 
     def announce(self, needs: Iterable[Need]) -> None:
         """Say what will be read, so that one read serves all."""
@@ -47,6 +51,15 @@ class SharedChanges:
             if need.per_version:
                 self._versioned.add(key)
 
+    def commits(self, need: Need) -> Commits | None:
+        """The log's entries that the change consists of; None where one cannot be read."""
+        key = (need.table, need.since, need.until)
+        if key not in self._commits:
+            started = time.perf_counter()
+            found = read_commits(self.bench.source(need.table), need.since, need.until)
+            self._commits[key] = (found, (time.perf_counter() - started) * 1000)
+        return self._commits[key][0]
+
     def read(self, need: Need) -> tuple[Changes, float]:
         """The change and the milliseconds its reading took (0 when it was read before)."""
         key = (need.table, need.since, need.until)
@@ -54,6 +67,7 @@ class SharedChanges:
             return self._read[key][0], 0.0
         self.announce([need])
         self.bench.reporter.step(f"reading changes of {need.table}")
+        commits = self.commits(need)
         started = time.perf_counter()
         changes = read_changes(
             self.bench.source(need.table),
@@ -62,8 +76,9 @@ class SharedChanges:
             tuple(self._columns[key]),
             table_id=need.table_id,
             with_versions=key in self._versioned,
+            commits=commits,
         )
-        elapsed = (time.perf_counter() - started) * 1000
+        elapsed = (time.perf_counter() - started) * 1000 + self._commits[key][1]
         self._read[key] = (changes, elapsed)
         return changes, elapsed
 

@@ -164,7 +164,7 @@ class StaleRun:
         since = dict(maintainer.versions)
         code, reason = _reason_of(maintainer)
         needs = self._needs(task, maintainer)
-        if is_large(self.bench, maintainer.way.compiled, needs):
+        if is_large(self.shared, maintainer.way.compiled, needs):
             return self._advance_grouped(task, maintainer, needs[0])
         read = [(need, *self.shared.read(need)) for need in needs]
         read_ms = sum(elapsed for _, _, elapsed in read)

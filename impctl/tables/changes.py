@@ -59,16 +59,19 @@ def read_changes(
     table_id: str | None = None,
     with_versions: bool = False,
     known: Snapshot | None = None,
+    commits: Commits | None = None,
 ) -> Changes:
     """The change from version `since` to version `until`, exactly `columns` in this order.
 
     `known` is the snapshot of `since` if it is at hand: a process that goes on from change to
-    change then reads no snapshot at all, as long as no commit touches the metadata. `table_id` is
-    the identity the table had when `since` was read. Raises TableRecreatedError,
-    SchemaChangedError, HistoryGoneError or TableError rather than answer wrongly.
+    change then reads no snapshot at all, as long as no commit touches the metadata. `commits` are
+    those of the range (`read_commits`) if they are at hand. `table_id` is the identity the table
+    had when `since` was read. Raises TableRecreatedError, SchemaChangedError, HistoryGoneError or
+    TableError rather than answer wrongly.
     """
     _check_identity(source, since, until, table_id)
-    commits = None if since == until else read_commits(source, since, until)
+    if commits is None and since != until:
+        commits = read_commits(source, since, until)
     if known is not None and not (known.version == since and known.table_id == source.table_id):
         known = None
     is_same = known is not None and commits is not None and not commits.may_change_metadata

@@ -98,10 +98,15 @@ def need(*columns: str, since: int = 1, per_version: bool = False) -> Need:
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
     found: list[tuple[Any, ...]] = []
 
+    def commits(source: Any, since: int, until: int) -> str:
+        return f"commits of {source} {since} to {until}"
+
     def read(source: Any, since: int, until: int, columns: Any, **more: Any) -> Changes:
         found.append((source, since, until, columns, more["table_id"], more["with_versions"]))
+        assert more["commits"] == commits(source, since, until)
         return change(None, 1)
 
+    monkeypatch.setattr(shared_changes, "read_commits", commits)
     monkeypatch.setattr(shared_changes, "read_changes", read)
     return found
 
@@ -126,3 +131,17 @@ def test_one_read_serves_all(reads: list[tuple[Any, ...]]) -> None:
 def test_what_was_not_announced_is_read_all_the_same(reads: list[tuple[Any, ...]]) -> None:
     shared().read(need("a", per_version=True))
     assert reads == [("source of t", 1, 5, ("a",), "id", True)]
+
+
+def test_the_log_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    found: list[tuple[int, int]] = []
+    monkeypatch.setattr(
+        shared_changes, "read_commits", lambda source, since, until: found.append((since, until))
+    )
+    monkeypatch.setattr(shared_changes, "read_changes", lambda *a, **more: change(None, 1))
+    changes = shared()
+    assert changes.commits(need("a")) is None
+    assert changes.commits(need("b")) is None
+    changes.read(need("a"))
+    changes.commits(need("a", since=2))
+    assert found == [(1, 5), (2, 5)]
