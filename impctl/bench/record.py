@@ -1,0 +1,96 @@
+"""What one run of a suite measured: cells with labels and metrics, the figures that show them.
+
+Law: a record is complete in itself: machine, versions, commit, seed, scale and noise stand beside
+the numbers, and reading what was written gives the same record. A metric's name ends in its unit
+(`_ms`, `_bytes`, `_rows`, `_share`, `_ratio`); only `_ratio` is better when larger.
+Out of scope: measuring (`app.suites`), comparing, drawing, judging (`bench`'s other files).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+RECORD_FORMAT = 1
+
+Label = str | int | float
+"""What tells a cell from its neighbours: `groups: 50`, `changes: 1000`, `strategy: eager`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """A median with the least and greatest of its `runs` measurements; one run has no spread."""
+
+    median: float
+    low: float
+    high: float
+    runs: int
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One point of one figure.
+
+    `covers` says that the sketch was compared with recapture before anything was timed, None where
+    a cell has no sketch to check; `slack` counts fragments held without need. `equal` says that
+    results with and without sketch were compared. `note` is what a reader must know of this cell.
+    """
+
+    figure: str
+    labels: Mapping[str, Label]
+    metrics: Mapping[str, Metric]
+    covers: bool | None = None
+    slack: int | None = None
+    equal: bool | None = None
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """How cells become lines: `x` is a label, `y` are metrics, a line per metric and `series`.
+
+    `log` names the axes ("x", "y") on a logarithmic scale. A label that is text makes bars.
+    """
+
+    x: str
+    y: tuple[str, ...]
+    series: tuple[str, ...] = ()
+    log: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A figure of a report; `claim` is what the papers print, `source` where (empty: nothing)."""
+
+    name: str
+    title: str
+    about: str
+    chart: Chart
+    claim: str = ""
+    source: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One run: `started` is an ISO 8601 time in UTC, `noise` a share of the median.
+
+    `failures` names what could not be measured, one sentence each: nothing is left out in silence.
+    """
+
+    suite: str
+    title: str
+    scale: float
+    repeat: int
+    seed: int
+    started: str
+    elapsed_s: float
+    noise: float
+    machine: Mapping[str, str]
+    figures: tuple[Figure, ...]
+    cells: tuple[Cell, ...]
+    failures: tuple[str, ...] = ()
+    format: int = field(default=RECORD_FORMAT)
+
+    def cells_of(self, figure: str) -> tuple[Cell, ...]:
+        """The cells of one figure, in the order they were measured."""
+        return tuple(cell for cell in self.cells if cell.figure == figure)

@@ -1,0 +1,85 @@
+"""What a suite file says, as frozen values: data to generate, a workload over it, figures.
+
+Law: a value here is complete and checked as far as the file alone allows, as in `models`; sizes are
+those of the file at scale 1, applied by whoever generates. Out of scope: what a measure does with
+its options (`app.suites`), how a figure is drawn (`bench`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from impctl.aliases import QueryName
+from impctl.errors import Location
+from impctl.workload.models import Workload
+
+OptionValue = int | float | str | bool | tuple[int | float | str, ...]
+"""A single value or a list of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class DataSpec:
+    """A table to generate below the suite's data folder.
+
+    `rows` is at scale 1 and shrinks with the scale, not below `least`; `options` are those of the
+    example (groups, sorted, seed, ...). `source` is the file or folder an example is made from.
+    """
+
+    name: str
+    example: str
+    rows: int | None
+    least: int
+    options: Mapping[str, OptionValue]
+    source: str | None
+    location: Location
+
+
+@dataclass(frozen=True, slots=True)
+class CaseSpec:
+    """One line or group of bars of a figure: a query and the labels its cells carry."""
+
+    query: QueryName
+    labels: Mapping[str, str | int | float]
+    location: Location
+
+
+@dataclass(frozen=True, slots=True)
+class ChartSpec:
+    """`x` is a label, `y` are metrics, `series` labels, `log` axes on a logarithmic scale."""
+
+    x: str
+    y: tuple[str, ...]
+    series: tuple[str, ...]
+    log: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FigureSpec:
+    """What to measure (`measure` names it, `options` shape it) on which cases, and how to draw it."""
+
+    name: str
+    title: str
+    about: str
+    claim: str
+    source: str
+    measure: str
+    options: Mapping[str, OptionValue]
+    cases: tuple[CaseSpec, ...]
+    chart: ChartSpec
+    location: Location
+
+
+@dataclass(frozen=True, slots=True)
+class Suite:
+    """A whole suite file; `scale` and `repeat` are what holds where no flag says otherwise."""
+
+    name: str
+    title: str
+    file: str
+    seed: int
+    scale: float
+    repeat: int
+    data: Mapping[str, DataSpec]
+    workload: Workload
+    figures: tuple[FigureSpec, ...]
