@@ -56,7 +56,7 @@ class ChartSpec:
 
 @dataclass(frozen=True, slots=True)
 class FigureSpec:
-    """What to measure (`measure` names it, `options` shape it) on which cases, and how to draw it."""
+    """What to measure (`measure`, shaped by `options`), on which cases, and how to draw it."""
 
     name: str
     title: str
