@@ -8,7 +8,8 @@ Out of scope: measuring (`app.suites`), comparing, drawing, judging (`bench`'s o
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import statistics
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 RECORD_FORMAT = 1
@@ -25,6 +26,11 @@ class Metric:
     low: float
     high: float
     runs: int
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Metric:
+        """The metric of some measurements, at least one."""
+        return cls(statistics.median(values), min(values), max(values), len(values))
 
 
 @dataclass(frozen=True, slots=True)

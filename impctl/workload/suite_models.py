@@ -8,7 +8,7 @@ its options (`app.suites`), how a figure is drawn (`bench`).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from impctl.aliases import QueryName
 from impctl.errors import Location
@@ -68,6 +68,8 @@ class FigureSpec:
     cases: tuple[CaseSpec, ...]
     chart: ChartSpec
     location: Location
+    places: Mapping[str, Location] = field(default_factory=dict)
+    """Where each option stands."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,17 @@
+"""The measures that a figure of a suite may name.
+
+Law: a measure is a function from a ground to cells that keeps the law of `app.suites.ground`; its
+name in a suite file is its key here, and `docs/suites.md` describes it.
+Out of scope: what each does (one file each beside this one).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+from impctl.app.suites.ground import Ground
+from impctl.bench.record import Cell
+
+Measure = Callable[[Ground], Iterator[Cell]]
+
+MEASURES: Mapping[str, Measure] = {}
