@@ -8,16 +8,22 @@ Out of scope: reading a file (`workload.load`).
 
 from __future__ import annotations
 
+from impctl.workload.load import REQUIRED
 from impctl.workload.models import JoinStrategy, MaintainMode, Policy
 from impctl.workload.names import IDENTIFIER_PATTERN, NAME_PATTERN
 from impctl.workload.partitions import MAX_BOUNDARIES, MAX_FRAGMENTS
 from impctl.workload.queries import MAX_BUFFER
+from impctl.workload.schema_parts import (
+    JsonSchema,
+    columns_of,
+    object_of,
+    or_variable,
+    settings_of,
+    text_of,
+)
 
 SCHEMA_ID = "urn:impctl:workload:1"
 
-JsonSchema = dict[str, object]
-
-_VARIABLE: JsonSchema = {"type": "string", "pattern": r"\$\{"}
 _CELL_TYPES = ["string", "number", "boolean", "null"]
 
 
@@ -27,34 +33,41 @@ def workload_json_schema() -> JsonSchema:
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "$id": SCHEMA_ID,
         "title": "impctl workload",
-        **_object(
+        **object_of(
             "Tables, queries and update batches that impctl works on. Any value may hold "
             "`${VAR}` or `${VAR:-default}`; `$$` stands for `$`.",
             {
-                "version": _or_variable({"const": 1}, "Version of this file format: 1."),
-                "name": _text("Name of the workload; without it, the name of the file."),
-                "tables": _tables(),
-                "partitions": _partitions(),
-                "queries": _queries(),
-                "updates": {
-                    "description": "Batches that `impctl apply` commits as new table versions.",
-                    "type": "array",
-                    "items": _update(),
-                },
-                "store": _text("Folder for sketches and state; default: `.impctl` beside this."),
-                "spark": _spark(),
+                "version": or_variable({"const": 1}, "Version of this file format: 1."),
+                **workload_sections(),
             },
-            required=["version", "tables", "queries"],
+            required=["version", *REQUIRED],
         ),
     }
 
 
+def workload_sections() -> dict[str, JsonSchema]:
+    """The sections of a workload, as its file and a suite's `workload` hold them."""
+    return {
+        "name": text_of("Name of the workload; without it, the name of the file."),
+        "tables": _tables(),
+        "partitions": _partitions(),
+        "queries": _queries(),
+        "updates": {
+            "description": "Batches that `impctl apply` commits as new table versions.",
+            "type": "array",
+            "items": _update(),
+        },
+        "store": text_of("Folder for sketches and state; default: `.impctl` beside this."),
+        "spark": _spark(),
+    }
+
+
 def _tables() -> JsonSchema:
-    table = _object(
+    table = object_of(
         "A Delta table.",
         {
-            "path": _text("Folder of the table, relative to this file, or a URI."),
-            "storage_options": _settings("Options handed to the object store as they are."),
+            "path": text_of("Folder of the table, relative to this file, or a URI."),
+            "storage_options": settings_of("Options handed to the object store as they are."),
         },
         required=["path"],
     )
@@ -75,12 +88,12 @@ def _partitions() -> JsonSchema:
         "maxItems": MAX_BOUNDARIES,
         "items": {"type": ["number", "string"]},
     }
-    fragments = _or_variable(
+    fragments = or_variable(
         {"type": "integer", "minimum": 1, "maximum": MAX_FRAGMENTS},
         "Number of ranges with about equally many rows each.",
     )
     partition = {
-        **_object(
+        **object_of(
             "A range partition of the column.",
             {"boundaries": boundaries, "fragments": fragments},
         ),
@@ -89,15 +102,15 @@ def _partitions() -> JsonSchema:
     return {
         "description": "Candidate partitions by table and column; impctl proposes the others.",
         "type": "object",
-        "additionalProperties": _columns("Columns of the table.", partition),
+        "additionalProperties": columns_of("Columns of the table.", partition),
     }
 
 
 def _queries() -> JsonSchema:
-    query = _object(
+    query = object_of(
         "A query that impctl keeps sketches for.",
         {
-            "sql": _text("The query in Spark SQL."),
+            "sql": text_of("The query in Spark SQL."),
             "params": {
                 "description": "Values of the named parameters (`:name`) in the SQL; a sketch is "
                 "captured for them, and `--param NAME=VALUE` asks for others of the same type.",
@@ -108,22 +121,22 @@ def _queries() -> JsonSchema:
             "sketch": {
                 "description": "The column to sketch, per table; must be safe for the query.",
                 "type": "object",
-                "additionalProperties": _text("A column of the table."),
+                "additionalProperties": text_of("A column of the table."),
             },
-            "policy": _or_variable(
+            "policy": or_variable(
                 {"enum": [str(policy) for policy in Policy]},
                 "What `maintain` may do when the sketch cannot be maintained exactly.",
             ),
-            "maintain": _or_variable(
+            "maintain": or_variable(
                 {"enum": [str(mode) for mode in MaintainMode]},
                 "With every batch (eager), or when the sketch is needed (lazy).",
             ),
-            "join": _or_variable(
+            "join": or_variable(
                 {"enum": [str(strategy) for strategy in JoinStrategy]},
                 "Where joins find the partners of changed rows: in an index of their own, or by "
                 "asking Spark.",
             ),
-            "buffer": _or_variable(
+            "buffer": or_variable(
                 {"type": "integer", "minimum": 1, "maximum": MAX_BUFFER},
                 "Values or rows that MIN, MAX and top-k keep per group; more are read again from "
                 "the table when deletions use these up. Default: all.",
@@ -145,87 +158,49 @@ def _update() -> JsonSchema:
         "description": "Rows to insert, each a mapping of columns to values.",
         "type": "array",
         "minItems": 1,
-        "items": _columns("A row.", {"type": _CELL_TYPES}),
+        "items": columns_of("A row.", {"type": _CELL_TYPES}),
     }
     insert = {
-        **_object(
+        **object_of(
             "Insert rows.",
             {
-                "table": _text("A declared table."),
+                "table": text_of("A declared table."),
                 "rows": rows,
-                "file": _text("File with the rows, relative to this file."),
+                "file": text_of("File with the rows, relative to this file."),
             },
             required=["table"],
         ),
         "oneOf": [{"required": ["rows"]}, {"required": ["file"]}],
     }
-    condition = _text("SQL condition for the rows concerned.")
-    delete = _object(
+    condition = text_of("SQL condition for the rows concerned.")
+    delete = object_of(
         "Delete rows.",
-        {"table": _text("A declared table."), "where": condition},
+        {"table": text_of("A declared table."), "where": condition},
         required=["table", "where"],
     )
     expression: JsonSchema = {"type": ["string", "number", "boolean"], "pattern": r"\S"}
-    update = _object(
+    update = object_of(
         "Change rows; without `where`, all of them.",
         {
-            "table": _text("A declared table."),
-            "set": _columns("Columns to set, each to an SQL expression.", expression),
+            "table": text_of("A declared table."),
+            "set": columns_of("Columns to set, each to an SQL expression.", expression),
             "where": condition,
         },
         required=["table", "set"],
     )
-    name = _or_variable({"type": "string", "pattern": f"^{NAME_PATTERN}$"}, "Name of the batch.")
+    name = or_variable({"type": "string", "pattern": f"^{NAME_PATTERN}$"}, "Name of the batch.")
     actions = {"insert": insert, "delete": delete, "update": update}
     return {
-        **_object("One batch.", {"name": name, **actions}, required=["name"]),
+        **object_of("One batch.", {"name": name, **actions}, required=["name"]),
         "oneOf": [{"required": [action]} for action in actions],
     }
 
 
 def _spark() -> JsonSchema:
-    return _object(
+    return object_of(
         "Settings of the Spark session.",
         {
-            "master": _text("Master of the cluster, for example `local[*]`."),
-            "conf": _settings("Spark settings by their full names."),
+            "master": text_of("Master of the cluster, for example `local[*]`."),
+            "conf": settings_of("Spark settings by their full names."),
         },
     )
-
-
-def _object(
-    description: str, properties: dict[str, JsonSchema], required: list[str] | None = None
-) -> JsonSchema:
-    schema: JsonSchema = {
-        "description": description,
-        "type": "object",
-        "properties": properties,
-        "additionalProperties": False,
-    }
-    return schema if required is None else {**schema, "required": required}
-
-
-def _columns(description: str, value: JsonSchema) -> JsonSchema:
-    return {
-        "description": description,
-        "type": "object",
-        "minProperties": 1,
-        "propertyNames": {"pattern": r"\S"},
-        "additionalProperties": value,
-    }
-
-
-def _settings(description: str) -> JsonSchema:
-    return {
-        "description": description,
-        "type": "object",
-        "additionalProperties": {"type": ["string", "number", "boolean"]},
-    }
-
-
-def _text(description: str) -> JsonSchema:
-    return {"description": description, "type": "string", "pattern": r"\S"}
-
-
-def _or_variable(schema: JsonSchema, description: str) -> JsonSchema:
-    return {"description": description, "anyOf": [schema, _VARIABLE]}

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from yaml.nodes import Node
+from yaml.nodes import MappingNode, Node, ScalarNode
 
 from impctl.errors import Location, UsageError, WorkloadError
 from impctl.workload.models import SparkSpec, TableSpec, Workload
@@ -27,26 +27,30 @@ MAX_BYTES = 1 << 20
 
 DEFAULT_STORE = ".impctl"
 
+REQUIRED = ("tables", "queries")
+OPTIONAL = ("name", "partitions", "updates", "store", "spark")
+"""The sections of a workload, beside the version of the file."""
+
 
 def load_workload(path: Path, env: Mapping[str, str]) -> Workload:
     """The workload in the file `path`, variables resolved from `env`."""
-    reading, root = _open_document(path, env)
+    reading, root = open_document(path, env)
     workload = None if root is None else _read_root(path, root, reading)
     if workload is None or reading.problems:
-        raise _all_problems(path, reading)
+        raise all_problems(path, reading)
     return workload
 
 
 def load_spark_profile(path: Path, env: Mapping[str, str]) -> SparkSpec:
     """Spark settings from a file of their own that holds what would stand under `spark:`."""
-    reading, root = _open_document(path, env)
+    reading, root = open_document(path, env)
     spark = None if root is None else _read_spark(root, "`spark`", reading)
     if spark is None or reading.problems:
-        raise _all_problems(path, reading)
+        raise all_problems(path, reading)
     return spark
 
 
-def _open_document(path: Path, env: Mapping[str, str]) -> tuple[Reading, Node | None]:
+def open_document(path: Path, env: Mapping[str, str]) -> tuple[Reading, Node | None]:
     """The root node of a YAML file; None, with the problem noted, where there is none."""
     text = _read_text(path)
     reading = Reading(Lines(str(path), text), env)
@@ -94,23 +98,39 @@ def _read_text(path: Path) -> str:
         ) from None
 
 
-def _all_problems(path: Path, reading: Reading) -> WorkloadError:
+def all_problems(path: Path, reading: Reading) -> WorkloadError:
+    """The error that lists what a pass over the file has noted."""
     problems = reading.problems
     count = "a problem" if len(problems) == 1 else f"{len(problems)} problems"
     return WorkloadError(f"File `{path}` has {count}", problems)
 
 
-def _read_root(path: Path, root: Node, reading: Reading) -> Workload | None:
-    base = path.parent.resolve()
-    fields = reading.record(
-        root,
-        "the workload file",
-        ("version", "tables", "queries"),
-        ("name", "partitions", "updates", "store", "spark"),
+def is_suite(root: Node | None) -> bool:
+    """Whether a file holds a suite, told by its figures."""
+    return isinstance(root, MappingNode) and any(
+        isinstance(key, ScalarNode) and key.value == "figures" for key, _ in root.value
     )
+
+
+def _read_root(path: Path, root: Node, reading: Reading) -> Workload | None:
+    if is_suite(root):
+        reading.report(
+            root,
+            "The file is a suite, not a workload",
+            "measure it with `impctl bench`; other commands take a workload file",
+        )
+        return None
+    fields = reading.record(root, "the workload file", ("version", *REQUIRED), OPTIONAL)
     if fields is None:
         return None
-    _check_version(fields.get("version"), reading)
+    check_version(fields.get("version"), reading)
+    return read_workload(fields, path, path.parent.resolve(), reading)
+
+
+def read_workload(
+    fields: Mapping[str, Node], path: Path, base: Path, reading: Reading
+) -> Workload | None:
+    """The workload in the sections `REQUIRED` and `OPTIONAL`, its paths relative to `base`."""
     declared, tables = _read_tables(fields.get("tables"), base, reading)
     partitions = read_partitions(fields.get("partitions"), declared, reading)
     queries = read_queries(fields.get("queries"), declared, reading)
@@ -136,7 +156,8 @@ def _read_root(path: Path, root: Node, reading: Reading) -> Workload | None:
     )
 
 
-def _check_version(node: Node | None, reading: Reading) -> None:
+def check_version(node: Node | None, reading: Reading) -> None:
+    """Note a problem where the version of the file format is not the one known."""
     cell = reading.cell(node, "`version`", "the number 1")
     if node is None or cell is None:
         return

@@ -1,0 +1,174 @@
+"""The section `figures` of a suite file: what to measure, on which cases, and how to draw it.
+
+Law: cases name declared queries and no two cases of a figure have the same labels, so that every
+cell of a record can be told from the others. Out of scope: the options of a measure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from yaml.nodes import Node
+
+from impctl.workload.names import is_name, refuse_name
+from impctl.workload.reading import Entry, Reading, inside, suggestion, written_at
+from impctl.workload.scalars import kind_of
+from impctl.workload.suite_data import read_options
+from impctl.workload.suite_models import CaseSpec, ChartSpec, FigureSpec
+
+AXES = ("x", "y")
+
+Names = Sequence[str] | None
+"""Names of the queries; None where they could not be read."""
+
+Labels = dict[str, str | int | float]
+
+_REQUIRED = ("title", "measure", "chart")
+_OPTIONAL = ("about", "claim", "source", "with", "cases")
+
+
+def read_figures(
+    node: Node | None, queries: Names, measures: Sequence[str], reading: Reading
+) -> tuple[FigureSpec, ...]:
+    """The figures that could be read, in file order."""
+    entries = reading.entries(node, "`figures`")
+    if node is None or entries is None:
+        return ()
+    if not entries:
+        reading.report(node, "`figures` is empty", "write at least one figure")
+    found: list[FigureSpec] = []
+    for name, entry in entries.items():
+        if not is_name(name):
+            refuse_name(entry.key, name, "a figure", reading)
+        spec = _read_figure(name, entry, queries, measures, reading)
+        if spec is not None:
+            found.append(spec)
+    return tuple(found)
+
+
+def _read_figure(
+    name: str, entry: Entry, queries: Names, measures: Sequence[str], reading: Reading
+) -> FigureSpec | None:
+    path = inside("`figures`", name)
+    fields = reading.record(entry.value, path, _REQUIRED, _OPTIONAL)
+    if fields is None:
+        return None
+    texts = {
+        key: reading.text(fields.get(key), inside(path, key))
+        for key in ("title", "about", "claim", "source")
+    }
+    measure = reading.choice(fields.get("measure"), inside(path, "measure"), measures)
+    where = inside(path, "with")
+    options = reading.entries(fields.get("with"), where) or {}
+    values = read_options(options, where, reading)
+    cases = _read_cases(fields.get("cases"), inside(path, "cases"), queries, entry, reading)
+    chart = _read_chart(fields.get("chart"), inside(path, "chart"), reading)
+    title = texts["title"]
+    if title is None or measure is None or chart is None:
+        return None
+    return FigureSpec(
+        name=name,
+        title=title,
+        about=texts["about"] or "",
+        claim=texts["claim"] or "",
+        source=texts["source"] or "",
+        measure=measure,
+        options=values,
+        cases=cases,
+        chart=chart,
+        location=reading.at(entry.key),
+        places={key: reading.at(option.key) for key, option in options.items()},
+    )
+
+
+def _read_cases(
+    node: Node | None, path: str, queries: Names, figure: Entry, reading: Reading
+) -> tuple[CaseSpec, ...]:
+    """The cases; without any, every query is one under its own name."""
+    if node is None:
+        place = reading.at(figure.key)
+        return tuple(CaseSpec(name, {"query": name}, place) for name in queries or ())
+    nodes = reading.elements(node, path)
+    if nodes is not None and not nodes:
+        reading.report(node, f"{path} is empty", "write at least one case, or leave the key out")
+    found: list[CaseSpec] = []
+    seen: dict[frozenset[tuple[str, str | int | float]], int] = {}
+    for element in nodes or ():
+        case = _read_case(element, path, queries, reading)
+        if case is None:
+            continue
+        labels = frozenset(case.labels.items())
+        if labels in seen:
+            reading.report(
+                element,
+                f"Two cases in {path} have the same labels",
+                f"add a label that tells them apart; the first is on line {seen[labels]}",
+            )
+        seen.setdefault(labels, case.location.line)
+        found.append(case)
+    return tuple(found)
+
+
+def _read_case(node: Node, path: str, queries: Names, reading: Reading) -> CaseSpec | None:
+    """A query with labels; `query` itself is a label only where there is no other."""
+    entries = reading.entries(node, f"a case of {path}")
+    if entries is None:
+        return None
+    if "query" not in entries:
+        message = f"Key `query` is missing in a case of {path}"
+        reading.report(node, message, "name a query of the suite's workload")
+        return None
+    query_node = entries["query"].value
+    query = reading.text(query_node, inside(path, "query"))
+    labels: Labels = {}
+    for name, entry in entries.items():
+        value = None if name == "query" else _read_label(entry.value, inside(path, name), reading)
+        if value is not None:
+            labels[name] = value
+    if query is None:
+        return None
+    if queries is not None and query not in queries:
+        reading.report(
+            query_node,
+            f"Query {written_at(query_node, query)} in {path} is not in the suite's workload",
+            suggestion(query, list(queries), "its queries"),
+        )
+    return CaseSpec(query, labels or {"query": query}, reading.at(node))
+
+
+def _read_label(node: Node, path: str, reading: Reading) -> str | int | float | None:
+    cell = reading.cell(node, path, "a number or text")
+    if cell is None:
+        return None
+    if isinstance(cell.value, bool) or not isinstance(cell.value, int | float | str):
+        message = f"{path} must be a number or text, not {kind_of(cell.value)}"
+        reading.report(node, message, "put quotes round it to make it text")
+        return None
+    return cell.value
+
+
+def _read_chart(node: Node | None, path: str, reading: Reading) -> ChartSpec | None:
+    fields = reading.record(node, path, ("x", "y"), ("series", "log"))
+    if fields is None:
+        return None
+    x = reading.text(fields.get("x"), inside(path, "x"))
+    y = _words(fields.get("y"), inside(path, "y"), reading)
+    series = _words(fields.get("series"), inside(path, "series"), reading)
+    log = _words(fields.get("log"), inside(path, "log"), reading, AXES)
+    if x is None or not y:
+        return None
+    return ChartSpec(x, y, series, log)
+
+
+def _words(
+    node: Node | None, path: str, reading: Reading, known: Sequence[str] | None = None
+) -> tuple[str, ...]:
+    """A list of words, out of `known` where given."""
+    nodes = reading.elements(node, path)
+    if node is not None and nodes is not None and not nodes:
+        reading.report(node, f"{path} is empty", "name at least one, or leave the key out")
+    if known is None:
+        words = [reading.text(element, path) for element in nodes or ()]
+    else:
+        words = [reading.choice(element, path, known) for element in nodes or ()]
+    return tuple(word for word in words if word is not None)
