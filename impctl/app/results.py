@@ -15,6 +15,8 @@ from datetime import date, datetime
 from decimal import Decimal
 
 from impctl.app.explanations import CandidateEntry, CheckResult, ExplainResult
+from impctl.bench.compare import RecordComparison as RecordComparison
+from impctl.bench.record import Record as Record
 from impctl.errors import ImpctlError, UnsoundSketchError
 
 SCHEMA_VERSION = 1
@@ -259,6 +261,26 @@ class GenerateResult:
     version: int
 
 
+@dataclass(frozen=True, slots=True)
+class WrittenResult:
+    """A file written beside the result: `kind` is record or report."""
+
+    kind: str
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class SuiteResult:
+    """A suite file that is right: what it would generate and measure; `file` is where it is."""
+
+    suite: str
+    title: str
+    file: str
+    data: tuple[str, ...]
+    figures: tuple[str, ...]
+    cases: int
+
+
 Result = (
     CheckResult
     | CaptureResult
@@ -271,6 +293,10 @@ Result = (
     | VerifyResult
     | BenchResult
     | GenerateResult
+    | Record
+    | RecordComparison
+    | WrittenResult
+    | SuiteResult
 )
 
 

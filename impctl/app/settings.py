@@ -103,3 +103,22 @@ class GenerateRequest:
     sort_rows: bool = False
     seed: int = 1
     source: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SuiteRequest:
+    """A suite to run, by name or path; None leaves a choice to the suite.
+
+    `folder` holds the generated data; `source` is what examples are made from that are not drawn
+    at random; `out` and `report` are files to write the record and its page to.
+    """
+
+    suite: str
+    only: tuple[str, ...] = ()
+    scale: float | None = None
+    repeat: int | None = None
+    folder: Path | None = None
+    source: Path | None = None
+    out: Path | None = None
+    report: Path | None = None
+    spark_profile: Path | None = None

@@ -17,10 +17,14 @@ from impctl.app.results import (
     GenerateResult,
     MaintainResult,
     QueryResult,
+    Record,
+    RecordComparison,
     Result,
     RewriteResult,
     StatusResult,
+    SuiteResult,
     VerifyResult,
+    WrittenResult,
 )
 
 
@@ -38,6 +42,10 @@ class Output(Protocol):
     def verify(self, result: VerifyResult) -> None: ...
     def bench(self, result: BenchResult) -> None: ...
     def generate(self, result: GenerateResult) -> None: ...
+    def record(self, result: Record) -> None: ...
+    def comparison(self, result: RecordComparison) -> None: ...
+    def written(self, result: WrittenResult) -> None: ...
+    def suite(self, result: SuiteResult) -> None: ...
 
     def document(self, text: str) -> None:
         """A text that is a whole document of its own, shown as it is."""
@@ -73,5 +81,23 @@ def show(output: Output, result: Result) -> None:
             output.bench(result)
         case GenerateResult():
             output.generate(result)
+        case Record() | RecordComparison() | WrittenResult() | SuiteResult():
+            _show_of_suite(output, result)
+        case _:
+            assert_never(result)
+
+
+def _show_of_suite(
+    output: Output, result: Record | RecordComparison | WrittenResult | SuiteResult
+) -> None:
+    match result:
+        case Record():
+            output.record(result)
+        case RecordComparison():
+            output.comparison(result)
+        case WrittenResult():
+            output.written(result)
+        case SuiteResult():
+            output.suite(result)
         case _:
             assert_never(result)

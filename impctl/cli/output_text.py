@@ -17,12 +17,17 @@ from impctl.app.results import (
     GenerateResult,
     MaintainResult,
     QueryResult,
+    Record,
+    RecordComparison,
     ReuseEntry,
     RewriteResult,
     StatusResult,
+    SuiteResult,
     VerifyResult,
+    WrittenResult,
 )
 from impctl.cli.output_errors import failure_lines
+from impctl.cli.output_suite import comparison_lines, record_lines
 from impctl.cli.output_table import table_lines
 from impctl.cli.wording import (
     count_text,
@@ -244,6 +249,26 @@ class TextOutput:
         """Where the table is."""
         rows = count_text(result.rows, "row")
         self._say(f"{result.table}: {rows}, version {result.version}, {result.path}")
+
+    def record(self, result: Record) -> None:
+        """A table per figure."""
+        for line in record_lines(result):
+            self._say(line)
+
+    def comparison(self, result: RecordComparison) -> None:
+        """What differs beyond the noise."""
+        for line in comparison_lines(result):
+            self._say(line)
+
+    def written(self, result: WrittenResult) -> None:
+        """Where the file is."""
+        self._note(f"{result.kind}: {result.path}")
+
+    def suite(self, result: SuiteResult) -> None:
+        """What the suite measures."""
+        figures = f"{count_text(len(result.figures), 'figure')}, {count_text(result.cases, 'case')}"
+        self._say(f"{result.suite}: {result.title} ({figures})")
+        self._detail(", ".join(result.figures))
 
     def document(self, text: str) -> None:
         """The text, as it is."""

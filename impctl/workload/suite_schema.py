@@ -13,7 +13,7 @@ from impctl.workload.names import NAME_PATTERN
 from impctl.workload.schema_parts import JsonSchema, object_of, or_variable, text_of
 from impctl.workload.suite_data import MAX_ROWS
 from impctl.workload.suite_figures import AXES
-from impctl.workload.suites import MAX_REPEAT, Vocabulary
+from impctl.workload.suites import MAX_REPEAT, MAX_SCALE, Vocabulary
 
 SUITE_SCHEMA_ID = "urn:impctl:suite:1"
 
@@ -33,7 +33,7 @@ def suite_json_schema(words: Vocabulary) -> JsonSchema:
                 "title": text_of("What a report of the suite is called."),
                 "seed": _count("Seed of data and changes; default: 1.", 2**31 - 1),
                 "scale": or_variable(
-                    {"type": "number", "exclusiveMinimum": 0, "maximum": 1000},
+                    {"type": "number", "exclusiveMinimum": 0, "maximum": MAX_SCALE},
                     "Share of the full size that is measured where no flag says otherwise.",
                 ),
                 "repeat": _count("Runs of every measurement; default: 5.", MAX_REPEAT),

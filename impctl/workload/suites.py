@@ -31,6 +31,7 @@ from impctl.workload.suite_figures import read_figures
 from impctl.workload.suite_models import Suite
 
 MAX_REPEAT = 1000
+MAX_SCALE = 1000
 
 _SECTIONS = ("version", "workload", "figures")
 _CHOICES = ("name", "title", "seed", "scale", "repeat", "data")
@@ -111,7 +112,8 @@ def _read_scale(node: Node | None, reading: Reading) -> float | None:
         message = f"`scale` must be a number, not {kind_of(cell.value)}"
         reading.report(node, message, "write a number without quotes, for example 0.05")
         return None
-    if not 0 < cell.value <= 1000:
-        reading.report(node, "`scale` must be above 0 and at most 1000", "1 is the full size")
+    if not 0 < cell.value <= MAX_SCALE:
+        message = f"`scale` must be above 0 and at most {MAX_SCALE}"
+        reading.report(node, message, "1 is the full size")
         return None
     return float(cell.value)

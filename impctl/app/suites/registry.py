@@ -9,9 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 
+from impctl.app.suites.capture_cost import measure_capture
 from impctl.app.suites.ground import Ground
+from impctl.app.suites.maintain_cost import measure_maintain
+from impctl.app.suites.query_cost import measure_query
 from impctl.bench.record import Cell
 
 Measure = Callable[[Ground], Iterator[Cell]]
 
-MEASURES: Mapping[str, Measure] = {}
+MEASURES: Mapping[str, Measure] = {
+    "capture": measure_capture,
+    "maintain": measure_maintain,
+    "query": measure_query,
+}

@@ -1,17 +1,19 @@
-"""`impctl bench`: measure maintaining against recapture, or write tables to measure on."""
+"""`impctl bench`: measure suites or workloads, compare records, or write tables to measure on."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from impctl.app.envvars import CRIMES
-from impctl.app.settings import Example, GenerateRequest
-from impctl.cli.job import Job, display_of, on_workbench
+from impctl.app.settings import Example, GenerateRequest, Settings, SuiteRequest
+from impctl.cli.job import Display, Job, display_of, on_workbench
 from impctl.cli.options import (
-    WORKLOAD_HELP,
     AsJson,
     QueryNames,
     Quiet,
@@ -30,10 +32,69 @@ if TYPE_CHECKING:
 DeltaRows = Annotated[
     list[int] | None,
     typer.Option(
-        "--delta-rows", metavar="N", min=1, help="Size of a change; repeat for more. Default: 1000."
+        "--delta-rows",
+        metavar="N",
+        min=1,
+        help="Size of a change on a workload; repeat for more. Default: 1000.",
     ),
 ]
-Repeat = Annotated[int, typer.Option("--repeat", metavar="N", min=1, help="Runs per size.")]
+Repeat = Annotated[
+    int | None,
+    typer.Option(
+        "--repeat",
+        metavar="N",
+        min=1,
+        show_default=False,
+        help="Runs per size. Default: 5, or as the suite says.",
+    ),
+]
+Only = Annotated[
+    list[str] | None,
+    typer.Option("--only", metavar="FIGURE", help="Only this figure of a suite; repeat for more."),
+]
+Scale = Annotated[
+    float | None,
+    typer.Option(
+        "--scale",
+        metavar="SHARE",
+        show_default=False,
+        help="Share of the suite's full size. Default: as the suite says.",
+    ),
+]
+Data = Annotated[
+    Path | None,
+    typer.Option(
+        "--data",
+        metavar="FOLDER",
+        show_default=False,
+        help="Where the suite's tables are generated. Default: .impctl/suites/SUITE.",
+    ),
+]
+Out = Annotated[
+    Path | None,
+    typer.Option(
+        "--out", metavar="FILE", show_default=False, help="Write the suite's record here (JSON)."
+    ),
+]
+Report = Annotated[
+    Path | None,
+    typer.Option(
+        "--report",
+        metavar="FILE",
+        show_default=False,
+        help="Write a page with the suite's figures here (HTML).",
+    ),
+]
+Compare = Annotated[
+    tuple[Path, Path] | None,
+    typer.Option(
+        "--compare",
+        metavar="OLD NEW",
+        show_default=False,
+        help="Compare two records instead of measuring.",
+    ),
+]
+ListSuites = Annotated[bool, typer.Option("--list", help="List the suites that come with impctl.")]
 Generate = Annotated[
     Path | None,
     typer.Option(
@@ -43,7 +104,14 @@ Generate = Annotated[
         help="Write a table below this folder instead of measuring.",
     ),
 ]
-ExampleName = Annotated[Example, typer.Option("--example", help="With --generate: which table.")]
+ExampleName = Annotated[
+    Example | None,
+    typer.Option(
+        "--example",
+        show_default=False,
+        help="With --generate: which table. Default: synthetic.",
+    ),
+]
 TableName = Annotated[
     str | None,
     typer.Option(
@@ -63,7 +131,15 @@ Groups = Annotated[
     ),
 ]
 Sorted = Annotated[bool, typer.Option("--sorted", help="With --generate: rows sorted by `a`.")]
-Seed = Annotated[int, typer.Option("--seed", metavar="N", help="With --generate: random seed.")]
+Seed = Annotated[
+    int | None,
+    typer.Option(
+        "--seed",
+        metavar="N",
+        show_default=False,
+        help="With --generate: random seed. Default: 1.",
+    ),
+]
 Source = Annotated[
     Path | None,
     typer.Option(
@@ -71,25 +147,79 @@ Source = Annotated[
         metavar="FILE",
         envvar=CRIMES,
         show_default=False,
-        help="With --generate: Parquet file (`--example crimes`) or folder (`tpch`) to read.",
+        help="Parquet file (crimes) or folder (tpch) that a table is made from.",
     ),
 ]
 
+Word = Annotated[
+    Path | None,
+    typer.Argument(
+        metavar="SUITE|WORKLOAD",
+        help="Name or file of a suite, a workload file (YAML), or with --report a record (JSON).",
+        show_default=False,
+    ),
+]
+
+_BELONGS: Mapping[str, tuple[str, ...]] = {
+    "--query": ("a workload",),
+    "--delta-rows": ("a workload",),
+    "--repeat": ("a workload", "a suite"),
+    "--only": ("a suite",),
+    "--scale": ("a suite",),
+    "--data": ("a suite",),
+    "--out": ("a suite",),
+    "--report": ("a suite", "a record"),
+    "--example": ("`--generate`",),
+    "--table": ("`--generate`",),
+    "--rows": ("`--generate`",),
+    "--groups": ("`--generate`",),
+    "--sorted": ("`--generate`",),
+    "--seed": ("`--generate`",),
+}
+"""What each option goes with; those that a variable may set are not here, and never refused."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What was given: the word, the options by name, and requests made of them."""
+
+    word: Path | None
+    options: Mapping[str, object]
+    suite: SuiteRequest
+    table: GenerateRequest | None
+    queries: tuple[str, ...]
+    delta_rows: tuple[int, ...]
+    settings: Settings
+
+    def only_with(self, what: str) -> None:
+        """Refuse options that do not go with `what`."""
+        for option, value in self.options.items():
+            if value not in (None, False) and what not in _BELONGS[option]:
+                raise UsageError(
+                    f"Option `{option}` does not go with {what}",
+                    hint=f"leave it out; it goes with {' and '.join(_BELONGS[option])}",
+                )
+
 
 def bench(
-    workload: Annotated[
-        Path | None, typer.Argument(metavar="WORKLOAD", help=WORKLOAD_HELP, show_default=False)
-    ] = None,
+    workload: Word = None,
     query: QueryNames = None,
     delta_rows: DeltaRows = None,
-    repeat: Repeat = 5,
+    repeat: Repeat = None,
+    only: Only = None,
+    scale: Scale = None,
+    data: Data = None,
+    out: Out = None,
+    report: Report = None,
+    compare: Compare = None,
+    list_suites: ListSuites = False,
     generate: Generate = None,
-    example: ExampleName = Example.SYNTHETIC,
+    example: ExampleName = None,
     table: TableName = None,
     rows: Rows = None,
     groups: Groups = None,
     sort_rows: Sorted = False,
-    seed: Seed = 1,
+    seed: Seed = None,
     source: Source = None,
     store: StoreFolder = None,
     spark_profile: SparkProfile = None,
@@ -97,31 +227,99 @@ def bench(
     quiet: Quiet = False,
     verbose: Verbose = 0,
 ) -> Job:
-    """Measure maintaining against recapture (starts Spark).
+    """Measure a suite, or maintaining against recapture on a workload (starts Spark).
 
-    Changes go to copies of the tables, never to yours. With --generate, write a table instead.
+    Changes go to copies of the tables, never to yours. With --generate, write a table instead; with
+    --compare, tell what changed between two records of a suite.
 
-    Example: impctl bench workloads/synthetic.yaml --delta-rows 10 --delta-rows 1000
+    Example: impctl bench micro --only groups --out groups.json
     """
-    display = display_of(json, quiet, verbose)
-    if generate is not None and workload is None:
-        request = GenerateRequest(generate, example, table, rows, groups, sort_rows, seed, source)
-        return Job("bench", display, lambda reporter: _generate(request, reporter))
-    if generate is not None or workload is None:
+    names = tuple(only or ())
+    word = "" if workload is None else str(workload)
+    suite = SuiteRequest(word, names, scale, repeat, data, source, out, report, spark_profile)
+    kind, first = example or Example.SYNTHETIC, 1 if seed is None else seed
+    request = None
+    if generate is not None:
+        request = GenerateRequest(generate, kind, table, rows, groups, sort_rows, first, source)
+    for_measuring = (query, delta_rows, repeat, only, scale, data, out, report)
+    for_generating = (example, table, rows, groups, sort_rows, seed)
+    options = dict(zip(_BELONGS, for_measuring + for_generating, strict=True))
+    settings = settings_of(Path(word), store=store, spark_profile=spark_profile)
+    sizes = tuple(delta_rows or (1000,))
+    asked = _Asked(workload, options, suite, request, tuple(query or ()), sizes, settings)
+    return Job("bench", display_of(json, quiet, verbose), _work(asked, compare, list_suites))
+
+
+def _work(
+    asked: _Asked, records: tuple[Path, Path] | None, list_suites: bool
+) -> Callable[[Reporter], Outcome]:
+    """The one thing that is asked for."""
+    wishes = [asked.word, asked.table, records, list_suites or None]
+    if sum(wish is not None for wish in wishes) != 1:
         raise UsageError(
-            "Command `bench` needs either a workload file or `--generate`",
-            hint="give the path of a workload file, or `--generate FOLDER`, not both",
+            "Command `bench` needs either a suite, a workload file, `--generate`, `--compare` or "
+            "`--list`",
+            hint="give one of them; `impctl bench --list` shows the suites",
         )
+    if records is not None:
+        asked.only_with("`--compare`")
+        return partial(_compare, *records)
+    if list_suites:
+        asked.only_with("`--list`")
+        return _list
+    if asked.table is not None:
+        asked.only_with("`--generate`")
+        return partial(_generate, asked.table)
+    return partial(_measure, asked)
+
+
+def _measure(asked: _Asked, reporter: Reporter) -> Outcome:
+    """A suite, the page of a record, or a workload: as the word turns out to be."""
+    from impctl.app.suites.shipped import can_only_name_a_suite, suite_file
+
+    word = asked.suite.suite
+    if word.endswith(".json"):
+        return _report(asked, Path(word), reporter)
+    if suite_file(word) is not None or can_only_name_a_suite(word):
+        from impctl.app.suites.run import run_suite
+
+        asked.only_with("a suite")
+        return run_suite(asked.suite, reporter)
+    asked.only_with("a workload")
+    repeat = 5 if asked.suite.repeat is None else asked.suite.repeat
 
     def use_case(bench: Workbench) -> Outcome:
         from impctl.app.bench import bench as measure
 
-        return measure(
-            bench, tuple(query or ()), delta_rows=tuple(delta_rows or (1000,)), repeat=repeat
-        )
+        return measure(bench, asked.queries, delta_rows=asked.delta_rows, repeat=repeat)
 
-    settings = settings_of(workload, store=store, spark_profile=spark_profile)
-    return on_workbench("bench", display, settings, use_case)
+    found = on_workbench("bench", Display(), asked.settings, use_case).work(reporter)
+    assert not isinstance(found, str)
+    return found
+
+
+def _report(asked: _Asked, record: Path, reporter: Reporter) -> Outcome:
+    from impctl.app.suites.keep import report_file
+
+    asked.only_with("a record")
+    if asked.suite.report is None:
+        raise UsageError(
+            f"File `{record}` is a record, which is not measured again",
+            hint="give `--report FILE` for its page, or `--compare OLD NEW`",
+        )
+    return report_file(record, asked.suite.report, reporter)
+
+
+def _compare(old: Path, new: Path, reporter: Reporter) -> Outcome:
+    from impctl.app.suites.keep import compare_files
+
+    return compare_files(old, new, reporter)
+
+
+def _list(reporter: Reporter) -> Outcome:
+    from impctl.app.suites.plan import list_suites
+
+    return list_suites(reporter)
 
 
 def _generate(request: GenerateRequest, reporter: Reporter) -> Outcome:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from impctl.cli.job import Job, display_of, on_workbench
+from impctl.cli.job import Display, Job, display_of, on_workbench
 from impctl.cli.options import WORKLOAD_HELP, AsJson, QueryNames, Quiet, Verbose, settings_of
 from impctl.errors import UsageError
 
@@ -24,30 +25,60 @@ def check(
     schema: Annotated[
         bool, typer.Option("--schema", help="Print the JSON Schema of workload files, and stop.")
     ] = False,
+    suite_schema: Annotated[
+        bool, typer.Option("--suite-schema", help="Print the JSON Schema of suite files, and stop.")
+    ] = False,
     query: QueryNames = None,
     json: AsJson = False,
     quiet: Quiet = False,
     verbose: Verbose = 0,
 ) -> Job:
-    """Check the workload file and its queries.
+    """Check the workload file and its queries, or a suite file.
 
     Example: impctl check workloads/running-example.yaml
     """
     display = display_of(json, quiet, verbose)
-    if schema:
-        return Job("check", display, _schema)
+    if schema and suite_schema:
+        raise UsageError(
+            "`--schema` and `--suite-schema` exclude each other", hint="give one of them"
+        )
+    if schema or suite_schema:
+        return Job("check", display, _schema if schema else _suite_schema)
     if workload is None:
         raise UsageError("Command `check` needs a workload file", hint="give its path")
+    return Job("check", display, partial(_check, workload, tuple(query or ())))
+
+
+def _check(workload: Path, queries: tuple[str, ...], reporter: Reporter) -> Outcome:
+    """A suite or a workload, as the file turns out to be."""
+    from impctl.app.suites.shipped import suite_file
+
+    if suite_file(str(workload)) is not None:
+        from impctl.app.suites.plan import check_suite
+
+        if queries:
+            raise UsageError(
+                "Option `--query` does not go with a suite", hint="a suite is checked as a whole"
+            )
+        return check_suite(str(workload), reporter)
 
     def use_case(bench: Workbench) -> Outcome:
         from impctl.app.check import check
 
-        return check(bench, tuple(query or ()))
+        return check(bench, queries)
 
-    return on_workbench("check", display, settings_of(workload), use_case)
+    found = on_workbench("check", Display(), settings_of(workload), use_case).work(reporter)
+    assert not isinstance(found, str)
+    return found
 
 
 def _schema(reporter: Reporter) -> str:
     from impctl.app.check import schema_text
 
     return schema_text()
+
+
+def _suite_schema(reporter: Reporter) -> str:
+    from impctl.app.suites.plan import suite_schema_text
+
+    return suite_schema_text()

@@ -1,0 +1,117 @@
+"""Measure `maintain`: what a change costs, maintained incrementally and by recapture.
+
+Options: `changes` (rows) and `shares` (of the table changed), sizes of a change; `kind` (insert,
+delete, both): which changes count; several are cells of their own, labelled `kind`.
+Law: for every size the maintained sketch is compared with recapture before anything is timed; the
+baseline is the plain recapture of the sketch in a warm session, timed once per case on the table
+without the change, which favours it where changes are large. A deletion takes back what was
+inserted before. Out of scope: how a change is made and timed (`app.measured`).
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from impctl.app.measured import MaintainRun, MeasuredQuery
+from impctl.app.prepared import prepare
+from impctl.app.scratch import scratch_copy
+from impctl.app.suites.ground import Ground
+from impctl.bench.clock import milliseconds
+from impctl.bench.record import Cell, Label, Metric
+from impctl.sketch.sketch import Comparison
+
+KINDS = ("insert", "delete", "both")
+
+_CHANGES = (10, 50, 100, 500, 1000)
+"""Sizes that the papers call realistic."""
+
+_RECAPTURES = 3
+"""Recaptures timed at most: one takes as long as hundreds of maintains."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Options:
+    changes: tuple[int, ...]
+    shares: tuple[float, ...]
+    kinds: tuple[str, ...]
+
+
+def measure_maintain(ground: Ground) -> Iterator[Cell]:
+    """Cells for every size and kind of change."""
+    ground.only("changes", "shares", "kind")
+    shares = ground.numbers("shares")
+    changes = ground.whole_numbers("changes", () if shares else _CHANGES)
+    return _cells(ground, _Options(changes, shares, ground.choices("kind", KINDS, ("both",))))
+
+
+def _cells(ground: Ground, options: _Options) -> Iterator[Cell]:
+    tables = prepare(ground.bench, ground.query).tables
+    with scratch_copy(ground.bench, tables) as scratch:
+        ground.step(f"capturing {ground.query.name}")
+        measured = MeasuredQuery(scratch, ground.query)
+        total = scratch.snapshot(measured.table).rows or 0
+        sizes = {size: size / total if total else 0.0 for size in options.changes}
+        sizes |= {max(1, round(share * total)): share for share in options.shares}
+        recaptures: list[float] = []
+        with scratch.writing("bench"):
+            for size, share in sizes.items():
+                ground.step(f"{ground.query.name} with {size} changes")
+                rows = measured.rows_like_the_table(size, ground.seed)
+                relations = _checked(measured, rows)
+                recaptures = recaptures or _recaptures(measured, ground.repeat)
+                runs = _runs(measured, rows, ground.repeat)
+                for kind in options.kinds:
+                    labels: dict[str, Label] = {"changes": size, "share": float(f"{share:.3g}")}
+                    if len(options.kinds) > 1:
+                        labels["kind"] = kind
+                    chosen = [run for way, run in runs if kind in (way, "both")]
+                    yield _cell(ground, labels, chosen, recaptures, relations)
+
+
+def _checked(measured: MeasuredQuery, rows: pa.Table) -> Sequence[Comparison]:
+    """The sketches after the change against recapture; the change is taken back."""
+    measured.maintain(rows, forth=True)
+    relations = measured.checked()
+    measured.maintain(rows, forth=False)
+    return relations
+
+
+def _recaptures(measured: MeasuredQuery, repeat: int) -> list[float]:
+    return [milliseconds(measured.recapture) for _ in range(min(repeat, _RECAPTURES))]
+
+
+def _runs(measured: MeasuredQuery, rows: pa.Table, repeat: int) -> list[tuple[str, MaintainRun]]:
+    """The change and its taking back in turn, each maintained, with their kinds."""
+    found = []
+    for _ in range(repeat):
+        found.append(("insert", measured.maintain(rows, forth=True)))
+        found.append(("delete", measured.maintain(rows, forth=False)))
+    return found
+
+
+def _cell(
+    ground: Ground,
+    labels: dict[str, Label],
+    runs: Sequence[MaintainRun],
+    recaptures: Sequence[float],
+    relations: Sequence[Comparison],
+) -> Cell:
+    recapture = statistics.median(recaptures)
+    metrics = {
+        "maintain_ms": Metric.of([run.total_ms for run in runs]),
+        "read_ms": Metric.of([run.read_ms for run in runs]),
+        "engine_ms": Metric.of([run.done.engine_ms for run in runs]),
+        "commit_ms": Metric.of([run.done.commit_ms for run in runs]),
+        "recapture_ms": Metric.of(recaptures),
+        "recapture_ratio": Metric.of([recapture / run.total_ms for run in runs]),
+    }
+    return ground.cell(
+        metrics,
+        labels,
+        covers=all(relation.covers for relation in relations),
+        slack=sum(relation.slack for relation in relations),
+    )

@@ -1,0 +1,75 @@
+"""Measure `query`: the query as it is and through its sketch, and what the sketch leaves to read.
+
+No options. `gain_ratio` is the time without over the time with the sketch; `files_share` and
+`rows_share` are the files that are read and the rows in them, `fragments_share` the fragments that
+the sketches hold, each of all there are.
+Law: both results are compared before anything is timed, and both ways are timed in turn in one
+warm session. Out of scope: what choosing files costs outside Spark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from impctl.app.answers import answer_of
+from impctl.app.measured import MeasuredQuery
+from impctl.app.prepared import prepare
+from impctl.app.scratch import scratch_copy
+from impctl.app.suites.ground import Ground
+from impctl.app.verify import same_rows
+from impctl.bench.clock import milliseconds
+from impctl.bench.record import Cell, Metric
+
+_WARM_UP = 2
+"""Turns that are not counted, after the comparison: Spark compiles the query in the first ones."""
+
+
+def measure_query(ground: Ground) -> Iterator[Cell]:
+    """One cell."""
+    ground.only()
+    return _cells(ground)
+
+
+def _cells(ground: Ground) -> Iterator[Cell]:
+    tables = prepare(ground.bench, ground.query).tables
+    with scratch_copy(ground.bench, tables) as scratch:
+        ground.step(f"running {ground.query.name} with and without its sketch")
+        measured = MeasuredQuery(scratch, ground.query)
+        pruned = measured.pruned()
+        with_sketch = answer_of(measured.answer(pruned))
+        without = answer_of(measured.answer())
+        plain: list[float] = []
+        sketched: list[float] = []
+        for _ in range(_WARM_UP + ground.repeat):
+            plain.append(milliseconds(measured.answer))
+            sketched.append(milliseconds(lambda: measured.answer(pruned)))
+        plain, sketched = plain[_WARM_UP:], sketched[_WARM_UP:]
+        gains = [before / after for before, after in zip(plain, sketched, strict=True)]
+        metrics = {
+            "plain_ms": Metric.of(plain),
+            "sketch_ms": Metric.of(sketched),
+            "gain_ratio": Metric.of(gains),
+            "files_share": _exact(pruned.files_kept / max(pruned.files_total, 1)),
+            "rows_share": _exact(_rows_share(measured)),
+            "fragments_share": _exact(_fragments_share(measured)),
+        }
+        yield ground.cell(metrics, equal=same_rows(with_sketch.rows, without.rows))
+
+
+def _exact(value: float) -> Metric:
+    return Metric(value, value, value, 1)
+
+
+def _rows_share(measured: MeasuredQuery) -> float:
+    """Rows in the files that are left, of all rows of the tables."""
+    files = measured.pruned().files
+    total = sum(measured.scratch.snapshot(table).rows or 0 for table in files)
+    kept = sum(file.rows or 0 for chosen in files.values() for file in chosen)
+    return kept / total if total else 0.0
+
+
+def _fragments_share(measured: MeasuredQuery) -> float:
+    """Fragments held, of all ranges of the sketched attributes."""
+    sketches = measured.maintainer.stored.sketches
+    total = sum(sketch.partition.size for sketch in sketches)
+    return sum(len(sketch.fragments) for sketch in sketches) / total if total else 0.0

@@ -1,0 +1,123 @@
+"""Use case: measure the figures of a suite, one after another, into one record.
+
+Law: a case that fails is named in `failures` and among the run's failures, its cells so far are
+kept and the others go on; a sketch found too small, or a result that differs, fails the run. The
+yardstick is timed before every figure and at the end.
+Out of scope: what a case measures (`app.suites.registry`), files (`app.suites.keep`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from impctl.app.isolated import located
+from impctl.app.reporter import Reporter
+from impctl.app.results import Failure, Outcome
+from impctl.app.settings import SuiteRequest
+from impctl.app.suites.data import make_data
+from impctl.app.suites.keep import write_kept
+from impctl.app.suites.plan import PlannedFigure, PlannedSuite, planned_suite
+from impctl.bench.machine import describe_machine
+from impctl.bench.record import Cell, Chart, Figure, Label, Record
+from impctl.bench.yardstick import noise_of, yardstick
+from impctl.errors import ImpctlError, UnsoundSketchError
+from impctl.workload.suite_models import CaseSpec, FigureSpec
+
+_UNQUIET = 0.25
+"""Noise from which on a run is told to be of little use."""
+
+
+def run_suite(request: SuiteRequest, reporter: Reporter) -> Outcome:
+    """The record, the files asked for, and what failed."""
+    planned = planned_suite(request, reporter)
+    with closing(planned.bench):
+        make_data(planned.data, planned.folder, reporter)
+        run = _Run(planned, reporter)
+        record = run.record()
+    warnings = []
+    if record.noise > _UNQUIET:
+        warnings.append(
+            f"the machine was not quiet: equal work took up to {record.noise:.0%} longer"
+        )
+    return Outcome((record, *write_kept(request, record)), tuple(warnings), tuple(run.failures))
+
+
+@dataclass(slots=True)
+class _Run:
+    """One run: what was measured so far, and what failed."""
+
+    planned: PlannedSuite
+    reporter: Reporter
+    failures: list[Failure] = field(default_factory=list)
+    cells: list[Cell] = field(default_factory=list)
+
+    def record(self) -> Record:
+        """Measure everything."""
+        planned = self.planned
+        started = datetime.now(UTC).isoformat(timespec="seconds")
+        clock = time.perf_counter()
+        medians: list[float] = []
+        planned.folder.mkdir(parents=True, exist_ok=True)
+        for number, figure in enumerate(planned.figures):
+            self.reporter.step(f"figure {figure.spec.name}", number, len(planned.figures))
+            medians.append(yardstick(planned.folder))
+            self._measure(figure)
+        medians.append(yardstick(planned.folder))
+        return Record(
+            suite=planned.suite.name,
+            title=planned.suite.title,
+            scale=planned.scale,
+            repeat=planned.repeat,
+            seed=planned.suite.seed,
+            started=started,
+            elapsed_s=round(time.perf_counter() - clock, 1),
+            noise=noise_of(medians),
+            machine=describe_machine(),
+            figures=tuple(_figure(figure.spec) for figure in planned.figures),
+            cells=tuple(self.cells),
+            failures=tuple(failure.error.message for failure in self.failures),
+        )
+
+    def _measure(self, figure: PlannedFigure) -> None:
+        for case, cells in figure.cases:
+            spec = self.planned.suite.workload.queries[case.query]
+            try:
+                for cell in cells:
+                    self.cells.append(cell)
+                    self._judge(cell, case)
+            except ImpctlError as error:
+                self._failed(figure.spec.name, case, located(error, spec))
+
+    def _judge(self, cell: Cell, case: CaseSpec) -> None:
+        """A cell whose check failed is a failure of the run."""
+        hint = "please report this, with the suite and its seed"
+        if cell.covers is False:
+            text = f"The maintained sketch of query `{case.query}` is too small"
+            self._failed(cell.figure, case, UnsoundSketchError(text, hint=hint), cell.labels)
+        if cell.equal is False:
+            text = f"Query `{case.query}` has another result with its sketch than without"
+            self._failed(cell.figure, case, UnsoundSketchError(text, hint=hint), cell.labels)
+
+    def _failed(
+        self,
+        figure: str,
+        case: CaseSpec,
+        error: ImpctlError,
+        labels: Mapping[str, Label] | None = None,
+    ) -> None:
+        place = _labels_text(case.labels if labels is None else labels)
+        error.message = f"Figure `{figure}`, {place}: {error.message}"
+        self.failures.append(Failure(case.query, error))
+
+
+def _labels_text(labels: Mapping[str, Label]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in labels.items())
+
+
+def _figure(spec: FigureSpec) -> Figure:
+    chart = Chart(spec.chart.x, spec.chart.y, spec.chart.series, spec.chart.log)
+    return Figure(spec.name, spec.title, spec.about, chart, spec.claim, spec.source)

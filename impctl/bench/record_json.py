@@ -1,0 +1,135 @@
+"""A record as JSON text and back.
+
+Law: reading what was written gives the same record. A file that is no record, or one of a newer
+format, is refused with one sentence; an older format is read. The envelope that `impctl bench
+--json` prints is read too.
+Out of scope: files (`app.suites.keep`).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from impctl.bench.record import RECORD_FORMAT, Cell, Chart, Figure, Label, Metric, Record
+from impctl.errors import UsageError
+
+_NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+
+
+def record_to_json(record: Record) -> str:
+    """The record as one JSON document, readable by people."""
+    return json.dumps(_plain(asdict(record)), indent=1, allow_nan=False) + "\n"
+
+
+def record_from_json(text: str, name: str) -> Record:
+    """The record in `text`; UsageError, which calls it `name`, where there is none."""
+    try:
+        found = _unwrapped(json.loads(text))
+    except ValueError:
+        raise _foreign(name, "it is not JSON") from None
+    if not isinstance(found, dict) or "suite" not in found or "cells" not in found:
+        raise _foreign(name, "it has no suite and cells")
+    version = found.get("format")
+    if not isinstance(version, int) or version > RECORD_FORMAT:
+        raise UsageError(
+            f"Record `{name}` has a format this impctl does not know: {version}",
+            code="record_newer",
+            hint=f"it reads format {RECORD_FORMAT}; use the impctl that wrote it",
+        )
+    try:
+        return _record(found)
+    except (KeyError, TypeError, ValueError, AttributeError):
+        raise _foreign(name, "parts of it are missing or of another kind") from None
+
+
+def _foreign(name: str, why: str) -> UsageError:
+    return UsageError(
+        f"File `{name}` is not a record of `impctl bench`: {why}",
+        code="record_foreign",
+        hint="give a file that `impctl bench SUITE --out FILE` wrote",
+    )
+
+
+def _unwrapped(document: Any) -> Any:
+    """The record inside the envelope of `--json`; any other document as it is."""
+    if isinstance(document, dict) and isinstance(document.get("results"), list):
+        records = [r for r in document["results"] if isinstance(r, dict) and "cells" in r]
+        return records[0] if len(records) == 1 else document
+    return document
+
+
+def _plain(value: Any) -> Any:
+    """Numbers that JSON lacks as text."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if isinstance(value, Mapping):
+        return {key: _plain(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(inner) for inner in value]
+    return value
+
+
+def _record(found: Mapping[str, Any]) -> Record:
+    return Record(
+        suite=str(found["suite"]),
+        title=str(found["title"]),
+        scale=_number(found["scale"]),
+        repeat=int(found["repeat"]),
+        seed=int(found["seed"]),
+        started=str(found["started"]),
+        elapsed_s=_number(found["elapsed_s"]),
+        noise=_number(found["noise"]),
+        machine={str(key): str(fact) for key, fact in found["machine"].items()},
+        figures=tuple(_figure(entry) for entry in found["figures"]),
+        cells=tuple(_cell(entry) for entry in found["cells"]),
+        failures=tuple(str(failure) for failure in found["failures"]),
+        format=int(found["format"]),
+    )
+
+
+def _figure(found: Mapping[str, Any]) -> Figure:
+    chart = found["chart"]
+    lists = {key: tuple(str(word) for word in chart[key]) for key in ("y", "series", "log")}
+    texts = {key: str(found[key]) for key in ("name", "title", "about", "claim", "source")}
+    return Figure(chart=Chart(x=str(chart["x"]), **lists), **texts)
+
+
+def _cell(found: Mapping[str, Any]) -> Cell:
+    return Cell(
+        figure=str(found["figure"]),
+        labels={str(name): _label(label) for name, label in found["labels"].items()},
+        metrics={str(name): _metric(metric) for name, metric in found["metrics"].items()},
+        covers=_checked(found["covers"]),
+        slack=None if found["slack"] is None else int(found["slack"]),
+        equal=_checked(found["equal"]),
+        note=str(found["note"]),
+    )
+
+
+def _metric(found: Mapping[str, Any]) -> Metric:
+    median, low, high = (_number(found[key]) for key in ("median", "low", "high"))
+    return Metric(median, low, high, int(found["runs"]))
+
+
+def _label(value: Any) -> Label:
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise TypeError
+    return value
+
+
+def _checked(value: Any) -> bool | None:
+    if value is not None and not isinstance(value, bool):
+        raise TypeError
+    return value
+
+
+def _number(value: Any) -> float:
+    if isinstance(value, str):
+        return _NOT_FINITE[value]
+    if isinstance(value, bool):
+        raise TypeError
+    return float(value)
