@@ -20,7 +20,7 @@ SIZES = ("changes", "share")
 
 @dataclass(frozen=True, slots=True)
 class BreakEven:
-    """Break-even of one series, in the label `size`.
+    """Break-even of one series, in the label `size`: the share of the table, else changed rows.
 
     Exactly one is set: `at`, where the costs cross; `beyond`, the largest size measured, where
     maintaining is the cheaper one everywhere; `before`, the smallest, where it is not even there.
@@ -45,7 +45,7 @@ def break_evens(
             for cell in record.cells_of(figure.name)
             if {cost, other} <= cell.metrics.keys() and "changes" in cell.labels
         ]
-        size = figure.chart.x if figure.chart.x in SIZES else "share"
+        size = "share" if all("share" in cell.labels for cell in cells) else "changes"
         series: dict[tuple[tuple[str, Label], ...], list[Cell]] = {}
         for cell in cells:
             key = tuple(item for item in cell.labels.items() if item[0] not in SIZES)
@@ -53,7 +53,7 @@ def break_evens(
         found += [
             _break_even(figure.name, dict(key), size, members, cost, other)
             for key, members in series.items()
-            if len(members) > 1 and all(size in member.labels for member in members)
+            if len(members) > 1
         ]
     return tuple(found)
 

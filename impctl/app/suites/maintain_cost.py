@@ -3,8 +3,8 @@
 Options: `changes` (rows) and `shares` (of the table changed), sizes of a change; `kind` (insert,
 delete, both): which changes count; several are cells of their own, labelled `kind`.
 Law: for every size the maintained sketch is compared with recapture before anything is timed; the
-baseline is the plain recapture of the sketch in a warm session, timed once per case on the table
-without the change, which favours it where changes are large. A deletion takes back what was
+baseline is the fastest way to recapture the sketch, in a warm session, timed once per case on the
+table without the change, which favours it where changes are large. A deletion takes back what was
 inserted before. Out of scope: how a change is made and timed (`app.measured`).
 """
 
@@ -22,6 +22,7 @@ from impctl.app.scratch import scratch_copy
 from impctl.app.suites.ground import Ground
 from impctl.bench.clock import milliseconds
 from impctl.bench.record import Cell, Label, Metric
+from impctl.errors import ImpctlError
 from impctl.sketch.sketch import Comparison
 
 KINDS = ("insert", "delete", "both")
@@ -40,6 +41,16 @@ class _Options:
     kinds: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class _Size:
+    """A change of so many rows, checked and maintained: each run with its kind."""
+
+    rows: int
+    share: float
+    relations: Sequence[Comparison]
+    runs: Sequence[tuple[str, MaintainRun]]
+
+
 def measure_maintain(ground: Ground) -> Iterator[Cell]:
     """Cells for every size and kind of change."""
     ground.only("changes", "shares", "kind")
@@ -53,23 +64,42 @@ def _cells(ground: Ground, options: _Options) -> Iterator[Cell]:
     with scratch_copy(ground.bench, tables) as scratch:
         ground.step(f"capturing {ground.query.name}")
         measured = MeasuredQuery(scratch, ground.query)
-        total = scratch.snapshot(measured.table).rows or 0
-        sizes = {size: size / total if total else 0.0 for size in options.changes}
-        sizes |= {max(1, round(share * total)): share for share in options.shares}
-        recaptures: list[float] = []
+        sizes = _sizes(measured, options)
+        found: list[_Size] = []
+        failure: ImpctlError | None = None
         with scratch.writing("bench"):
-            for size, share in sizes.items():
-                ground.step(f"{ground.query.name} with {size} changes")
-                rows = measured.rows_like_the_table(size, ground.seed)
-                relations = _checked(measured, rows)
-                recaptures = recaptures or _recaptures(measured, ground.repeat)
-                runs = _runs(measured, rows, ground.repeat)
-                for kind in options.kinds:
-                    labels: dict[str, Label] = {"changes": size, "share": float(f"{share:.3g}")}
-                    if len(options.kinds) > 1:
-                        labels["kind"] = kind
-                    chosen = [run for way, run in runs if kind in (way, "both")]
-                    yield _cell(ground, labels, chosen, recaptures, relations)
+            try:
+                for size, share in sizes.items():
+                    found.append(_size(ground, measured, size, share))
+            except ImpctlError as error:
+                failure = error
+            # Last, when the checks have warmed up the session: a cold baseline would flatter us.
+            recaptures = _recaptures(ground, measured) if found else []
+        for entry in found:
+            for kind in options.kinds:
+                yield _cell(ground, entry, kind, recaptures, labelled=len(options.kinds) > 1)
+        if failure is not None:
+            raise failure
+
+
+def _sizes(measured: MeasuredQuery, options: _Options) -> dict[int, float]:
+    """Rows of every change, and their share of the table; small ones first."""
+    total = measured.scratch.snapshot(measured.table).rows or 0
+    sizes = {size: size / total if total else 0.0 for size in options.changes}
+    sizes |= {max(1, round(share * total)): share for share in options.shares}
+    return dict(sorted(sizes.items()))
+
+
+def _size(ground: Ground, measured: MeasuredQuery, size: int, share: float) -> _Size:
+    """One size: checked, then maintained forth and back in turn."""
+    ground.step(f"{ground.query.name} with {size} changes")
+    rows = measured.rows_like_the_table(size, ground.seed)
+    relations = _checked(measured, rows)
+    runs = []
+    for _ in range(ground.repeat):
+        runs.append(("insert", measured.maintain(rows, forth=True)))
+        runs.append(("delete", measured.maintain(rows, forth=False)))
+    return _Size(size, share, relations, runs)
 
 
 def _checked(measured: MeasuredQuery, rows: pa.Table) -> Sequence[Comparison]:
@@ -80,26 +110,18 @@ def _checked(measured: MeasuredQuery, rows: pa.Table) -> Sequence[Comparison]:
     return relations
 
 
-def _recaptures(measured: MeasuredQuery, repeat: int) -> list[float]:
-    return [milliseconds(measured.recapture) for _ in range(min(repeat, _RECAPTURES))]
-
-
-def _runs(measured: MeasuredQuery, rows: pa.Table, repeat: int) -> list[tuple[str, MaintainRun]]:
-    """The change and its taking back in turn, each maintained, with their kinds."""
-    found = []
-    for _ in range(repeat):
-        found.append(("insert", measured.maintain(rows, forth=True)))
-        found.append(("delete", measured.maintain(rows, forth=False)))
-    return found
+def _recaptures(ground: Ground, measured: MeasuredQuery) -> list[float]:
+    ground.step(f"recapturing {ground.query.name}")
+    return [milliseconds(measured.recapture) for _ in range(min(ground.repeat, _RECAPTURES))]
 
 
 def _cell(
-    ground: Ground,
-    labels: dict[str, Label],
-    runs: Sequence[MaintainRun],
-    recaptures: Sequence[float],
-    relations: Sequence[Comparison],
+    ground: Ground, entry: _Size, kind: str, recaptures: Sequence[float], *, labelled: bool
 ) -> Cell:
+    labels: dict[str, Label] = {"changes": entry.rows, "share": float(f"{entry.share:.3g}")}
+    if labelled:
+        labels["kind"] = kind
+    runs = [run for way, run in entry.runs if kind in (way, "both")]
     recapture = statistics.median(recaptures)
     metrics = {
         "maintain_ms": Metric.of([run.total_ms for run in runs]),
@@ -112,6 +134,6 @@ def _cell(
     return ground.cell(
         metrics,
         labels,
-        covers=all(relation.covers for relation in relations),
-        slack=sum(relation.slack for relation in relations),
+        covers=all(relation.covers for relation in entry.relations),
+        slack=sum(relation.slack for relation in entry.relations),
     )
