@@ -85,12 +85,16 @@ def _figure_lines(summary: FigureSummary) -> list[str]:
     figure = summary.figure
     lines = [f"{figure.name}: {figure.title}"]
     lines += [f"  {line}" for line in _table(summary)]
-    lines += [f"  {_break_even_text(found)}" for found in summary.break_evens]
+    for found in summary.break_evens:
+        lines += _wrapped(_break_even_text(found))
     if figure.claim:
         source = f" ({figure.source})" if figure.source else ""
-        claim = f"papers: {' '.join(figure.claim.split())}{source}"
-        lines += textwrap.wrap(claim, _WIDTH, initial_indent="  ", subsequent_indent="    ")
+        lines += _wrapped(f"papers: {' '.join(figure.claim.split())}{source}")
     return lines
+
+
+def _wrapped(text: str) -> list[str]:
+    return textwrap.wrap(text, _WIDTH, initial_indent="  ", subsequent_indent="    ")
 
 
 def _table(summary: FigureSummary) -> list[str]:

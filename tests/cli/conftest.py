@@ -68,6 +68,9 @@ USE_CASES = {
     "verify": ("verify",),
     "bench": ("bench",),
     "generate": ("generate",),
+    "suites.run": ("run_suite",),
+    "suites.keep": ("compare_files", "report_file"),
+    "suites.plan": ("check_suite", "list_suites", "suite_schema_text"),
 }
 
 

@@ -14,17 +14,67 @@ from impctl.app.results import (
     MaintainResult,
     MaintainStep,
     QueryResult,
+    Record,
+    RecordComparison,
     Result,
     RewriteResult,
     SketchEntry,
     StatusResult,
+    SuiteResult,
     VerifyResult,
+    WrittenResult,
 )
+from impctl.bench.compare import CellPlace, MetricChange, Verdict
+from impctl.bench.record import Cell, Chart, Figure, Metric
 from impctl.errors import Location
 
 PRICE = SketchEntry("sales", "price", (2, 3), 4)
 BRAND_UNSAFE = CandidateEntry("sales", "brand", True, False, "grouped by it, but not asked for")
 PRICE_CHOSEN = CandidateEntry("sales", "price", True, True, "a group only grows (price > 0)")
+
+
+def _cell(changes: int, maintain: float, groups: int) -> Cell:
+    metrics = {"maintain_ms": maintain, "recapture_ms": 812.0, "recapture_ratio": 812.0 / maintain}
+    labels = {"groups": groups, "changes": changes, "share": changes / 1e6}
+    found = {name: Metric.of([value]) for name, value in metrics.items()}
+    return Cell("groups", labels, found, covers=True, slack=0)
+
+
+RECORD = Record(
+    suite="micro",
+    title="Micro-benchmarks",
+    scale=0.05,
+    repeat=3,
+    seed=1,
+    started="2026-01-01T00:00:00+00:00",
+    elapsed_s=75.0,
+    noise=0.04,
+    machine={"cpu": "x"},
+    figures=(
+        Figure(
+            "groups",
+            "Number of groups",
+            "about",
+            Chart("changes", ("maintain_ms", "recapture_ms"), ("groups",), ("x", "y")),
+            "Up to 1,000 changed rows maintaining wins by two to three orders of magnitude.",
+            "section 8.3.1",
+        ),
+        Figure("skipping", "What a sketch saves", "", Chart("layout", ("plain_ms", "rows_share"))),
+    ),
+    cells=(
+        *(_cell(1000, 2.1, 50), _cell(100000, 1624.0, 50)),
+        *(_cell(1000, 2.5, 500000), _cell(100000, 81.2, 500000)),
+        *(
+            Cell(
+                "skipping",
+                {"layout": layout},
+                {"plain_ms": Metric.of([1500.0]), "rows_share": Metric.of([share])},
+                equal=True,
+            )
+            for layout, share in (("sorted", 0.0625), ("not sorted", 1.0))
+        ),
+    ),
+)
 
 EXAMPLES: dict[str, Result] = {
     "check": CheckResult("q_top", True, "exact", "every operator is maintained", (PRICE_CHOSEN,)),
@@ -109,4 +159,18 @@ EXAMPLES: dict[str, Result] = {
         "q_top", 1000, 2.1, 0.9, 0.5, 0.7, 812.0, 386.7, True, 0, 5, 0.08, 300.0, 40.0
     ),
     "generate": GenerateResult("sales", "demo/sales", 7, 0),
+    "record": RECORD,
+    "comparison": RecordComparison(
+        "micro",
+        0.21,
+        (
+            MetricChange("groups", {"groups": 50}, "maintain_ms", 2.1, 4.2, 2.0, Verdict.SLOWER),
+            MetricChange("groups", {"groups": 50}, "recapture_ms", 8.0, 8.1, 1.01, Verdict.SAME),
+        ),
+        (CellPlace("groups", {"groups": 9}),),
+        (),
+        ("cpu: x, then y",),
+    ),
+    "written": WrittenResult("record", "r.json"),
+    "suite": SuiteResult("micro", "Micro-benchmarks", "m.yaml", ("t",), ("groups",), 3),
 }

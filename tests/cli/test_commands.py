@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from impctl.app.results import Outcome
-from impctl.app.settings import Example, GenerateRequest, Policy, Settings
+from impctl.app.settings import Example, GenerateRequest, Policy, Settings, SuiteRequest
 
 BENCH = "the workbench"
 APPLY_NEEDS = "Command `apply` needs the names of updates, or `--all`"
-BENCH_NEEDS = "Command `bench` needs either a workload file or `--generate`"
+BENCH_NEEDS = "Command `bench` needs either a suite, a workload file, `--generate`, `--compare`"
 
 
 @pytest.mark.parametrize(
@@ -46,6 +46,35 @@ def test_the_use_case_called(fake, impctl, words: list[str], called: tuple[Any, 
     assert fake.calls == [called]
     assert fake.settings[0].workload == Path("w.yaml")
     assert fake.closed == 1
+
+
+def test_a_suite_and_all_its_options(fake, impctl) -> None:
+    impctl(
+        "bench", "micro", "--only", "groups", "--only", "ranges", "--scale", "0.5", "--repeat", "2",
+        "--data", "d", "--source", "s", "--out", "r.json", "--report", "r.html",
+    )  # fmt: skip
+    ((name, (request, _), _),) = fake.calls
+    assert name == "run_suite"
+    assert request == SuiteRequest(
+        "micro", ("groups", "ranges"), 0.5, 2, Path("d"), Path("s"), Path("r.json"), Path("r.html")
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "name", "first"),
+    [
+        (["bench", "--list"], "list_suites", None),
+        (["bench", "--compare", "a.json", "b.json"], "compare_files", Path("a.json")),
+        (["bench", "r.json", "--report", "r.html"], "report_file", Path("r.json")),
+        (["check", "micro"], "check_suite", "micro"),
+        (["check", "--suite-schema"], "suite_schema_text", None),
+    ],
+)
+def test_other_ways_of_suites(fake, impctl, words: list[str], name: str, first: Any) -> None:
+    assert impctl(*words).code == 0
+    ((called, arguments, _),) = fake.calls
+    assert called == name
+    assert first is None or arguments[0] == first
 
 
 def test_generate_opens_no_workload(fake, impctl) -> None:
@@ -123,6 +152,20 @@ def test_an_empty_variable_is_unset(fake, impctl, monkeypatch) -> None:
         (["check"], "Command `check` needs a workload file"),
         (["bench"], BENCH_NEEDS),
         (["bench", "w.yaml", "--generate", "d"], BENCH_NEEDS),
+        (["bench", "micro", "--compare", "a.json", "b.json"], BENCH_NEEDS),
+        (["bench", "micro", "--delta-rows", "9"], "Option `--delta-rows` does not go with a suite"),
+        (["bench", "micro", "--rows", "9"], "Option `--rows` does not go with a suite"),
+        (["bench", "w.yaml", "--only", "a"], "Option `--only` does not go with a workload"),
+        (["bench", "w.yaml", "--out", "a"], "Option `--out` does not go with a workload"),
+        (["bench", "--list", "--scale", "1"], "Option `--scale` does not go with `--list`"),
+        (["bench", "--generate", "d", "--repeat", "1"],
+         "Option `--repeat` does not go with `--generate`"),
+        (["bench", "--compare", "a", "b", "--only", "f"],
+         "Option `--only` does not go with `--compare`"),
+        (["bench", "r.json"], "File `r.json` is a record, which is not measured again"),
+        (["check", "micro", "--query", "q"], "Option `--query` does not go with a suite"),
+        (["check", "--schema", "--suite-schema"],
+         "`--schema` and `--suite-schema` exclude each other"),
         (["status", "w.yaml", "-q", "-v"], "`--quiet` and `--verbose` exclude each other"),
         (["capture"], "Missing argument `WORKLOAD`"),
         (["nope"], "No such command `nope`"),

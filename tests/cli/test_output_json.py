@@ -38,6 +38,10 @@ def test_every_result_in_the_envelope(fake, impctl, name: str) -> None:
     words = {
         "apply": ["apply", "w.yaml", "s8"],
         "generate": ["bench", "--generate", "demo"],
+        "record": ["bench", "micro"],
+        "comparison": ["bench", "--compare", "a.json", "b.json"],
+        "written": ["bench", "r.json", "--report", "r.html"],
+        "suite": ["check", "micro"],
     }.get(name, [name, "w.yaml"])
     ran = impctl(*words, "--json")
     document = strict(ran.stdout)

@@ -227,10 +227,11 @@ def bench(
     quiet: Quiet = False,
     verbose: Verbose = 0,
 ) -> Job:
-    """Measure a suite, or maintaining against recapture on a workload (starts Spark).
+    """Measure a suite of figures, or one workload (starts Spark).
 
-    Changes go to copies of the tables, never to yours. With --generate, write a table instead; with
-    --compare, tell what changed between two records of a suite.
+    A workload is measured maintaining against recapture; changes go to copies of its tables, never
+    to yours. With --generate, write a table instead; with --compare, tell what changed between two
+    records of a suite.
 
     Example: impctl bench micro --only groups --out groups.json
     """

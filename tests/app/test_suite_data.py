@@ -1,0 +1,122 @@
+"""Tables of a suite: written once, again for another request, never over files of others."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+
+from impctl.app.reporter import SilentReporter
+from impctl.app.suites.data import make_data, requests_of
+from impctl.errors import Location, UsageError, WorkloadError
+from impctl.workload.suite_models import DataSpec
+
+PLACE = Location("s.yaml", 3, 5)
+
+
+def spec(example: str = "synthetic", **options: Any) -> DataSpec:
+    rows, least = options.pop("rows", None), options.pop("least", 1)
+    return DataSpec("t", example, rows, least, options, options.pop("source", None), PLACE)
+
+
+def make(folder: Path, data: DataSpec, scale: float = 1.0, seed: int = 1) -> DeltaTable:
+    requests = requests_of([data], scale=scale, seed=seed, source=None)
+    make_data(requests, folder, SilentReporter())
+    return DeltaTable(folder / "t")
+
+
+def rows_of(table: DeltaTable) -> int:
+    return int(table.to_pyarrow_table().num_rows)
+
+
+def test_a_table_is_written_once_and_again_for_another_request(tmp_path: Path) -> None:
+    data = spec(rows=1000, groups=5)
+    first = make(tmp_path, data).metadata().id
+    assert rows_of(make(tmp_path, data)) == 1000
+    assert make(tmp_path, data).metadata().id == first
+    assert make(tmp_path, data, seed=2).metadata().id != first
+    assert rows_of(make(tmp_path, data, scale=0.1)) == 100
+
+
+def test_an_interrupted_table_is_written_again(tmp_path: Path) -> None:
+    data = spec(rows=10, groups=5)
+    first = make(tmp_path, data).metadata().id
+    (tmp_path / ".t.request.json").write_text("unfinished")
+    assert make(tmp_path, data).metadata().id != first
+
+
+def test_rows_shrink_with_the_scale_but_not_below_the_least(tmp_path: Path) -> None:
+    (request,) = requests_of([spec(rows=1000, least=300)], scale=0.1, seed=1, source=None)
+    assert request.rows == 300
+    (request,) = requests_of([spec(rows=1000, per_group=20)], scale=0.5, seed=1, source=None)
+    assert (request.rows, request.groups) == (500, 25)
+
+
+def test_a_seed_of_its_own_and_sorted_rows(tmp_path: Path) -> None:
+    (request,) = requests_of([spec(seed=7, sorted=True)], scale=1, seed=1, source=None)
+    assert (request.seed, request.sort_rows) == (7, True)
+    (request,) = requests_of([spec()], scale=1, seed=4, source=None)
+    assert (request.seed, request.sort_rows) == (4, False)
+
+
+def test_what_impctl_did_not_write_stays(tmp_path: Path) -> None:
+    own = tmp_path / "t" / "notes.txt"
+    own.parent.mkdir()
+    own.write_text("mine")
+    with pytest.raises(UsageError) as caught:
+        make(tmp_path, spec(rows=10))
+    assert caught.value.code == "data_not_ours"
+    assert own.read_text() == "mine"
+
+
+def test_the_marker_is_the_request(tmp_path: Path) -> None:
+    make(tmp_path, spec(rows=10, groups=2))
+    facts = json.loads((tmp_path / ".t.request.json").read_text())
+    assert (facts["example"], facts["rows"], facts["groups"]) == ("synthetic", 10, 2)
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (spec(group=5), "Option `group` is unknown to example `synthetic`"),
+        (spec(groups=0), "Option `groups` of `t` must be above 0"),
+        (spec(groups="x"), "Option `groups` of `t` must be a number"),
+        (spec(groups=True), "Option `groups` of `t` must be a number"),
+        (spec(groups=(1, 2)), "Option `groups` of `t` must be a number"),
+        (spec(sorted=1), "Option `sorted` of `t` must be true or false"),
+        (spec(groups=2, per_group=2), "`t` has both `groups` and `per_group`"),
+        (spec("crimes", groups=2), "Option `groups` is unknown to example `crimes`"),
+        (spec("tpch", scale_factor="x"), "Option `scale_factor` of `t` must be a number"),
+    ],
+)
+def test_wrong_options_are_told_before_anything_is_written(data: DataSpec, message: str) -> None:
+    with pytest.raises(WorkloadError) as caught:
+        requests_of([data, data], scale=1, seed=1, source=None)
+    assert [problem.message for problem in caught.value.problems] == [message, message]
+    assert all(problem.location == PLACE and problem.hint for problem in caught.value.problems)
+
+
+@pytest.mark.parametrize("example", ["crimes", "tpch"])
+def test_a_missing_source_is_told_with_what_to_do(
+    example: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("impctl.app.suites.data._generator", lambda: None)
+    with pytest.raises(UsageError) as caught:
+        requests_of([spec(example)], scale=1, seed=1, source=Path("nowhere"))
+    assert caught.value.code == "source_missing"
+    assert "--source" in (caught.value.hint or "")
+    assert caught.value.location == PLACE
+
+
+def test_a_crimes_file_is_no_tpch_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One variable names the source of either, so the wrong kind counts as none."""
+    monkeypatch.setattr("impctl.app.suites.data._generator", lambda: "tpchgen-cli")
+    file = tmp_path / "crimes.parquet"
+    file.write_text("")
+    (request,) = requests_of([spec("tpch", scale_factor=2)], scale=0.5, seed=1, source=file)
+    assert (request.source, request.scale_factor) == (None, 1.0)
+    with pytest.raises(UsageError):
+        requests_of([spec("crimes")], scale=1, seed=1, source=tmp_path)

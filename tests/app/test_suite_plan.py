@@ -1,0 +1,108 @@
+"""Suites before they run: which file a word means, and that wrong options end it at once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from impctl.app.reporter import SilentReporter
+from impctl.app.settings import SuiteRequest
+from impctl.app.suites.plan import check_suite, list_suites, planned_suite
+from impctl.app.suites.shipped import can_only_name_a_suite, shipped_suites, suite_file
+from impctl.errors import ImpctlError, UsageError, WorkloadError
+
+SUITE = """\
+version: 1
+data:
+  t: {example: synthetic, rows: 1000, groups: 5}
+  u: {example: crimes}
+workload:
+  tables: {t: {path: t}, u: {path: u}}
+  queries: {q: {sql: SELECT a FROM t}, r: {sql: SELECT a FROM u}}
+figures:
+  one: {title: One, measure: maintain, with: {kind: both}, cases: [{query: q}], chart: &c {x: changes, y: [maintain_ms]}}
+  two: {title: Two, measure: query, cases: [{query: r}], chart: *c}
+"""  # noqa: E501
+
+
+def write(folder: Path, text: str = SUITE) -> str:
+    path = folder / "own.yaml"
+    path.write_text(text)
+    return str(path)
+
+
+def test_shipped_suites_are_found_by_name_and_are_right() -> None:
+    assert {"crimes", "micro", "tpch"} <= shipped_suites().keys()
+    assert suite_file("micro") == shipped_suites()["micro"]
+    assert len(list_suites(SilentReporter()).results) == len(shipped_suites())
+
+
+def test_a_file_is_a_suite_by_its_figures(tmp_path: Path) -> None:
+    path = write(tmp_path)
+    assert suite_file(path) == Path(path)
+    (tmp_path / "w.yaml").write_text("version: 1\n")
+    assert suite_file(str(tmp_path / "w.yaml")) is None
+    assert can_only_name_a_suite("nothing")
+    assert not can_only_name_a_suite("w.yaml")
+    assert not can_only_name_a_suite("a/b")
+
+
+def test_an_unknown_name_tells_the_known_ones() -> None:
+    with pytest.raises(UsageError) as caught:
+        check_suite("micra", SilentReporter())
+    assert (caught.value.code, caught.value.hint) == ("suite_unknown", "did you mean `micro`?")
+
+
+def test_only_the_data_that_the_figures_read_is_needed(tmp_path: Path) -> None:
+    request = SuiteRequest(write(tmp_path), only=("one",), scale=0.1, repeat=2, folder=tmp_path)
+    planned = planned_suite(request, SilentReporter())
+    assert [(data.name, data.rows) for data in planned.data] == [("t", 100)]
+    assert (planned.scale, planned.repeat) == (0.1, 2)
+    assert [figure.spec.name for figure in planned.figures] == ["one"]
+    with pytest.raises(UsageError) as caught:
+        planned_suite(SuiteRequest(write(tmp_path), folder=tmp_path), SilentReporter())
+    assert caught.value.code == "source_missing"
+
+
+@pytest.mark.parametrize(
+    ("request_", "code"),
+    [
+        ({"only": ("on",)}, "figure_unknown"),
+        ({"scale": 0.0}, "usage"),
+        ({"scale": -1.0}, "usage"),
+        ({"scale": float("nan")}, "usage"),
+    ],
+)
+def test_wrong_requests(tmp_path: Path, request_: dict[str, object], code: str) -> None:
+    with pytest.raises(ImpctlError) as caught:
+        planned_suite(SuiteRequest(write(tmp_path), **request_), SilentReporter())  # type: ignore[arg-type]
+    assert caught.value.code == code
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("kind: both", "kind: none", "must be one of `insert`, `delete`, `both`"),
+        ("kind: both", "kinds: both", "Option `kinds` is unknown to measure `maintain`"),
+        ("kind: both", "changes: 0", "must be whole numbers of at least 1"),
+        ("kind: both", "changes: [1, 2.5]", "must be whole numbers of at least 1"),
+        ("kind: both", "changes: true", "must be whole numbers of at least 1"),
+        ("kind: both", "shares: [-0.1]", "must be numbers of at least 0"),
+        ("kind: both", "shares: x", "must be numbers of at least 0"),
+    ],
+)
+def test_wrong_options_have_their_place_and_are_all_told(
+    tmp_path: Path, old: str, new: str, message: str
+) -> None:
+    text = SUITE.replace(old, new).replace("query, cases", "query, with: {x: 1}, cases")
+    with pytest.raises(WorkloadError) as caught:
+        check_suite(write(tmp_path, text), SilentReporter())
+    first, second = caught.value.problems
+    assert message in first.message
+    assert first.location is not None
+    assert (first.location.line, first.location.column) == (9, 47)
+    assert "Option `x` is unknown to measure `query`" in second.message
+    assert first.hint
+    assert second.hint

@@ -1,0 +1,66 @@
+"""Break-even: between neighbours, beyond what was measured, and never further."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from impctl.bench.break_even import break_evens
+from impctl.bench.record import Cell, Label, Metric
+
+from .records import record_of
+
+
+def cell(size: float, cost: float, other: float = 100.0, **labels: Label) -> Cell:
+    metrics = {"maintain_ms": Metric.of([cost]), "recapture_ms": Metric.of([other])}
+    return Cell("f", {**labels, "changes": int(size * 1000), "share": size}, metrics)
+
+
+def test_it_lies_where_the_costs_cross_on_logarithmic_axes() -> None:
+    (found,) = break_evens(record_of(cell(0.01, 10), cell(0.1, 1000)))
+    assert found.size == "share"
+    assert found.at == pytest.approx(math.sqrt(0.01 * 0.1))
+    assert (found.beyond, found.before) == (None, None)
+
+
+def test_an_exact_tie_is_the_crossing() -> None:
+    (found,) = break_evens(record_of(cell(0.01, 10), cell(0.05, 100), cell(0.1, 200)))
+    assert found.at == pytest.approx(0.05)
+
+
+def test_beyond_the_largest_and_below_the_smallest() -> None:
+    (cheap,) = break_evens(record_of(cell(0.1, 99), cell(0.01, 1)))
+    assert (cheap.at, cheap.beyond, cheap.before) == (None, 0.1, None)
+    (dear,) = break_evens(record_of(cell(0.1, 500), cell(0.01, 101)))
+    assert (dear.at, dear.beyond, dear.before) == (None, None, 0.01)
+
+
+def test_the_first_crossing_counts() -> None:
+    cells = [cell(0.01, 50), cell(0.02, 200), cell(0.04, 50), cell(0.08, 200)]
+    (found,) = break_evens(record_of(*cells))
+    assert found.at is not None
+    assert 0.01 < found.at < 0.02
+
+
+def test_every_series_has_its_own() -> None:
+    cells = [cell(s, c * s, groups=g) for g, c in ((5, 2000), (9, 500)) for s in (0.01, 0.1)]
+    few, many = break_evens(record_of(*cells))
+    assert few.labels == {"groups": 5}
+    assert few.at == pytest.approx(0.05)
+    assert many.beyond == 0.1
+
+
+def test_without_shares_rows_count() -> None:
+    cells = [
+        Cell("f", {"changes": rows}, cell(1, cost).metrics) for rows, cost in ((10, 1), (1000, 1e4))
+    ]
+    (found,) = break_evens(record_of(*cells))
+    assert found.size == "changes"
+    assert found.at == pytest.approx(100)
+
+
+def test_a_single_size_or_no_size_has_none() -> None:
+    assert break_evens(record_of(cell(0.1, 5))) == ()
+    assert break_evens(record_of(Cell("f", {"a": 1}, cell(1, 1).metrics))) == ()
+    assert break_evens(record_of(Cell("f", {"changes": 1}, {"plain_ms": Metric.of([1.0])}))) == ()

@@ -1,0 +1,89 @@
+"""Two records: a difference is told beyond noise and spread only, and nothing is left out."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from impctl.bench.compare import Verdict, compare_records
+from impctl.bench.record import Cell, Metric
+from impctl.errors import UsageError
+
+from .records import record_of
+
+
+def cell(name: str, metric: Metric, changes: int = 10) -> Cell:
+    return Cell("f", {"changes": changes}, {name: metric})
+
+
+def verdict(
+    old: tuple[float, ...], new: tuple[float, ...], name: str = "maintain_ms", noise: float = 0.0
+) -> Verdict:
+    before = record_of(cell(name, Metric.of(old)), noise=noise)
+    after = record_of(cell(name, Metric.of(new)), noise=noise)
+    (change,) = compare_records(before, after).changes
+    return change.verdict
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "noise", "expected"),
+    [
+        ((10, 11, 12), (10, 11, 12), 0.0, "same"),
+        ((10, 11, 12), (20, 22, 24), 0.0, "slower"),
+        ((20, 22, 24), (10, 11, 12), 0.0, "faster"),
+        # The runs overlap.
+        ((10, 11, 21), (20, 22, 24), 0.0, "same"),
+        ((20, 22, 24), (10, 11, 21), 0.0, "same"),
+        # Apart, but not by more than the noise of both records: 1.5 * 1.5 is more than 2.
+        ((10, 11, 12), (20, 22, 24), 0.5, "same"),
+        ((20, 22, 24), (10, 11, 12), 0.5, "same"),
+        ((10, 11, 12), (20, 22, 24), 0.4, "slower"),
+        ((0,), (0,), 0.0, "same"),
+        ((0,), (1,), 0.0, "slower"),
+    ],
+)
+def test_verdicts(
+    old: tuple[float, ...], new: tuple[float, ...], noise: float, expected: str
+) -> None:
+    assert verdict(old, new, noise=noise) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "grown", "shrunk"),
+    [
+        ("maintain_ms", "slower", "faster"),
+        ("recapture_ratio", "faster", "slower"),
+        ("state_bytes", "more", "less"),
+        ("rows_share", "more", "less"),
+    ],
+)
+def test_the_unit_says_which_way_is_better(name: str, grown: str, shrunk: str) -> None:
+    assert verdict((1.0,), (3.0,), name) == grown
+    assert verdict((3.0,), (1.0,), name) == shrunk
+
+
+def test_a_record_is_the_same_as_itself() -> None:
+    record = record_of(cell("maintain_ms", Metric.of([1.0, 2.0, 9.0])), noise=0.1)
+    found = compare_records(record, record)
+    assert [change.verdict for change in found.changes] == [Verdict.SAME]
+    assert (found.only_old, found.only_new, found.differences) == ((), (), ())
+    assert found.noise == pytest.approx(0.21)
+
+
+def test_cells_without_a_partner_and_other_machines_are_told() -> None:
+    one = Metric.of([1.0])
+    old = record_of(cell("a_ms", one, 1), cell("a_ms", one, 2), cpu="x")
+    new = record_of(cell("a_ms", one, 2), cell("b_ms", one, 3), cpu="y", commit="c")
+    found = compare_records(old, new)
+    assert [place.labels for place in found.only_old] == [{"changes": 1}]
+    assert [place.labels for place in found.only_new] == [{"changes": 3}]
+    assert found.differences == ("cpu: x, then y", "commit: unknown, then c")
+
+
+@pytest.mark.parametrize("change", [{"suite": "t"}, {"scale": 1.0}, {"seed": 2}])
+def test_records_of_different_runs_are_refused(change: dict[str, object]) -> None:
+    record = record_of()
+    with pytest.raises(UsageError) as caught:
+        compare_records(record, replace(record, **change))  # type: ignore[arg-type]
+    assert caught.value.code == "records_differ"
