@@ -9,7 +9,7 @@ import pytest
 from impctl.bench.break_even import break_evens
 from impctl.bench.record import Cell, Label, Metric
 
-from .records import record_of
+from .one_figure import record_of
 
 
 def cell(size: float, cost: float, other: float = 100.0, **labels: Label) -> Cell:

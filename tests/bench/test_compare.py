@@ -10,7 +10,7 @@ from impctl.bench.compare import Verdict, compare_records
 from impctl.bench.record import Cell, Metric
 from impctl.errors import UsageError
 
-from .records import record_of
+from .one_figure import record_of
 
 
 def cell(name: str, metric: Metric, changes: int = 10) -> Cell:

@@ -14,7 +14,7 @@ from impctl.bench.record import RECORD_FORMAT, Cell, Metric
 from impctl.bench.record_json import record_from_json, record_to_json
 from impctl.errors import UsageError
 
-from .records import record_of
+from .one_figure import record_of
 
 NUMBERS = st.floats(allow_nan=False)
 METRICS = st.builds(Metric, NUMBERS, NUMBERS, NUMBERS, st.integers(1, 9))
