@@ -53,25 +53,26 @@ def _read_figure(
     fields = reading.record(entry.value, path, _REQUIRED, _OPTIONAL)
     if fields is None:
         return None
-    texts = {
+    read = {
         key: reading.text(fields.get(key), inside(path, key))
         for key in ("title", "about", "claim", "source")
     }
+    texts = {key: text.strip() for key, text in read.items() if text is not None}
     measure = reading.choice(fields.get("measure"), inside(path, "measure"), measures)
     where = inside(path, "with")
     options = reading.entries(fields.get("with"), where) or {}
     values = read_options(options, where, reading)
     cases = _read_cases(fields.get("cases"), inside(path, "cases"), queries, entry, reading)
     chart = _read_chart(fields.get("chart"), inside(path, "chart"), reading)
-    title = texts["title"]
+    title = texts.get("title")
     if title is None or measure is None or chart is None:
         return None
     return FigureSpec(
         name=name,
         title=title,
-        about=texts["about"] or "",
-        claim=texts["claim"] or "",
-        source=texts["source"] or "",
+        about=texts.get("about", ""),
+        claim=texts.get("claim", ""),
+        source=texts.get("source", ""),
         measure=measure,
         options=values,
         cases=cases,

@@ -1,0 +1,106 @@
+"""Running figures: failures stay with their case, failed checks fail the run, files are kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from impctl.app.reporter import SilentReporter
+from impctl.app.results import Outcome, Record, gravest
+from impctl.app.settings import SuiteRequest
+from impctl.app.suites import plan
+from impctl.app.suites.ground import Ground
+from impctl.app.suites.run import run_suite
+from impctl.bench.record import Cell, Metric
+from impctl.errors import TableError
+
+SUITE = """\
+version: 1
+workload:
+  tables: {t: {path: t}}
+  queries: {good: {sql: SELECT 1 FROM t}, bad: {sql: SELECT 2 FROM t}}
+figures:
+  first: {title: First, measure: maintain, chart: &c {x: at, y: [a_ms]}}
+  second: {title: Second, measure: query, cases: [{query: good}], chart: *c}
+"""
+
+ONE = {"a_ms": Metric.of([1.0])}
+
+
+def measured(ground: Ground) -> Iterator[Cell]:
+    """Two cells of `good`; of `bad` one, then an error."""
+    yield ground.cell(ONE, {"at": 1}, covers=True)
+    if ground.query.name == "bad":
+        raise TableError("The table is gone", hint="bring it back")
+    yield ground.cell(ONE, {"at": ground.repeat})
+
+
+def unsound(ground: Ground) -> Iterator[Cell]:
+    yield ground.cell(ONE, {"at": 1}, covers=False)
+    yield ground.cell(ONE, {"at": 2}, equal=False)
+
+
+def broken(ground: Ground) -> Iterator[Cell]:
+    yield ground.cell(ONE)
+    raise KeyError("a bug")
+
+
+@pytest.fixture
+def suite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The file, whose measures are those above; no table is opened."""
+    measures = {"maintain": measured, "query": unsound, "capture": broken}
+    monkeypatch.setattr(plan, "MEASURES", measures)
+    path = tmp_path / "s.yaml"
+    path.write_text(SUITE)
+    return path
+
+
+def run(suite: Path, *only: str, out: Path | None = None) -> tuple[Record, Outcome]:
+    request = SuiteRequest(str(suite), only, 1.0, 7, suite.parent / "data", out=out)
+    outcome = run_suite(request, SilentReporter())
+    record = outcome.results[0]
+    assert isinstance(record, Record)
+    return record, outcome
+
+
+def test_a_failure_costs_the_rest_of_its_case_only(suite: Path) -> None:
+    record, outcome = run(suite, "first")
+    assert [(cell.labels["query"], cell.labels["at"]) for cell in record.cells] == [
+        ("good", 1),
+        ("good", 7),
+        ("bad", 1),
+    ]
+    assert record.failures == ("Figure `first`, query bad: The table is gone",)
+    (failure,) = outcome.failures
+    assert (failure.query, failure.error.exit_code) == ("bad", 3)
+    assert failure.error.hint == "bring it back"
+    assert [figure.name for figure in record.figures] == ["first"]
+
+
+def test_a_failed_check_is_the_gravest_failure(suite: Path) -> None:
+    record, outcome = run(suite)
+    decisive = gravest(outcome)
+    assert decisive is not None
+    assert decisive.error.exit_code == 5
+    assert record.failures[1:] == (
+        "Figure `second`, query good, at 1: The maintained sketch of query `good` is too small",
+        "Figure `second`, query good, at 2: Query `good` has another result with its sketch than "
+        "without",
+    )
+    assert len(record.cells_of("second")) == 2
+
+
+def test_a_bug_is_not_hidden_among_the_failures(suite: Path) -> None:
+    suite.write_text(SUITE.replace("measure: query", "measure: capture"))
+    with pytest.raises(KeyError):
+        run(suite, "second")
+
+
+def test_the_record_is_written_whole(suite: Path, tmp_path: Path) -> None:
+    out = tmp_path / "new" / "record.json"
+    _, outcome = run(suite, "first", out=out)
+    assert out.is_file()
+    assert [path.name for path in out.parent.iterdir()] == ["record.json"]
+    assert outcome.results[1].path == str(out)  # type: ignore[union-attr]
