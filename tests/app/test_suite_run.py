@@ -14,6 +14,7 @@ from impctl.app.suites import plan
 from impctl.app.suites.ground import Ground
 from impctl.app.suites.run import run_suite
 from impctl.bench.record import Cell, Metric
+from impctl.bench.record_json import record_from_json
 from impctl.errors import TableError
 
 SUITE = """\
@@ -96,6 +97,16 @@ def test_a_bug_is_not_hidden_among_the_failures(suite: Path) -> None:
     suite.write_text(SUITE.replace("measure: query", "measure: capture"))
     with pytest.raises(KeyError):
         run(suite, "second")
+
+
+def test_an_interrupt_keeps_the_figures_that_are_done(suite: Path, tmp_path: Path) -> None:
+    suite.write_text(SUITE.replace("measure: query", "measure: capture"))
+    out = tmp_path / "record.json"
+    with pytest.raises(KeyError):
+        run(suite, out=out)
+    kept = record_from_json(out.read_text(), "record.json")
+    assert [figure.name for figure in kept.figures] == ["first"]
+    assert len(kept.cells) == 3
 
 
 def test_the_record_is_written_whole(suite: Path, tmp_path: Path) -> None:

@@ -2,14 +2,15 @@
 
 Law: a case that fails is named in `failures` and among the run's failures, its cells so far are
 kept and the others go on; a sketch found too small, or a result that differs, fails the run. The
-yardstick is timed before every figure and at the end.
+yardstick is timed before every figure and at the end. Files asked for hold every figure that is
+done, so an interrupt keeps those.
 Out of scope: what a case measures (`app.suites.registry`), files (`app.suites.keep`).
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -37,13 +38,15 @@ def run_suite(request: SuiteRequest, reporter: Reporter) -> Outcome:
     with closing(planned.bench):
         make_data(planned.data, planned.folder, reporter)
         run = _Run(planned, reporter)
-        record = run.record()
+        for record in run.records():
+            # After every figure: an interrupt costs the figure at hand, not hours.
+            written = write_kept(request, record)
     warnings = []
     if record.noise > _UNQUIET:
         warnings.append(
             f"the machine was not quiet: equal work took up to {record.noise:.0%} longer"
         )
-    return Outcome((record, *write_kept(request, record)), tuple(warnings), tuple(run.failures))
+    return Outcome((record, *written), tuple(warnings), tuple(run.failures))
 
 
 @dataclass(slots=True)
@@ -54,30 +57,34 @@ class _Run:
     reporter: Reporter
     failures: list[Failure] = field(default_factory=list)
     cells: list[Cell] = field(default_factory=list)
+    medians: list[float] = field(default_factory=list)
+    started: datetime = field(default_factory=lambda: datetime.now(UTC))
 
-    def record(self) -> Record:
-        """Measure everything."""
+    def records(self) -> Iterator[Record]:
+        """Measure figure by figure; after each the record so far, the last one whole."""
         planned = self.planned
-        started = datetime.now(UTC).isoformat(timespec="seconds")
-        clock = time.perf_counter()
-        medians: list[float] = []
         planned.folder.mkdir(parents=True, exist_ok=True)
-        for number, figure in enumerate(planned.figures):
-            self.reporter.step(f"figure {figure.spec.name}", number, len(planned.figures))
-            medians.append(yardstick(planned.folder))
+        clock = time.perf_counter()
+        self.medians.append(yardstick(planned.folder))
+        for number, figure in enumerate(planned.figures, start=1):
+            self.reporter.step(f"figure {figure.spec.name}", number - 1, len(planned.figures))
             self._measure(figure)
-        medians.append(yardstick(planned.folder))
+            self.medians.append(yardstick(planned.folder))
+            yield self._record(number, round(time.perf_counter() - clock, 1))
+
+    def _record(self, figures: int, elapsed_s: float) -> Record:
+        planned = self.planned
         return Record(
             suite=planned.suite.name,
             title=planned.suite.title,
             scale=planned.scale,
             repeat=planned.repeat,
             seed=planned.suite.seed,
-            started=started,
-            elapsed_s=round(time.perf_counter() - clock, 1),
-            noise=noise_of(medians),
+            started=self.started.isoformat(timespec="seconds"),
+            elapsed_s=elapsed_s,
+            noise=noise_of(self.medians),
             machine=describe_machine(),
-            figures=tuple(_figure(figure.spec) for figure in planned.figures),
+            figures=tuple(_figure(figure.spec) for figure in planned.figures[:figures]),
             cells=tuple(self.cells),
             failures=tuple(failure.error.message for failure in self.failures),
         )
