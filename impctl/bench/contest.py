@@ -1,0 +1,157 @@
+"""Two ways to the same result: which was quicker, and by how much.
+
+Law: a ratio compares two medians of one figure, so of one run on one machine; it is a win or a
+loss only beyond the record's noise band. Out of scope: words for it (`summary`).
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from impctl.bench.break_even import SIZES
+from impctl.bench.quantity import named
+from impctl.bench.record import Cell, Figure, Label, Metric, Record
+
+MAINTAIN = "maintain_ms"
+RECAPTURE = "recapture_ms"
+WITHOUT = "plain_ms"
+WITH = "sketch_ms"
+TOTAL = "total_ms"
+STATE = "state_bytes"
+STRATEGY = "strategy"
+"""The label that names the way a whole workload was run."""
+
+MAINTAINED, RECAPTURED, UNUSED = "incremental", "recapture", "none"
+"""What that label says: sketches maintained, recaptured, or none at all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Contest:
+    """`ratio` is how many times as quick `ours` was as `other`; `noise` a share as in the record.
+
+    `case` are the labels but the one on x, `place` is that one.
+    """
+
+    figure: Figure
+    cell: Cell
+    case: str
+    place: str
+    ratio: float
+    noise: float
+
+    @property
+    def is_won(self) -> bool:
+        """Quicker, beyond the noise."""
+        return self.ratio > 1 + self.noise
+
+    @property
+    def is_lost(self) -> bool:
+        """Slower, beyond the noise."""
+        return self.ratio < 1 / (1 + self.noise)
+
+    @property
+    def name(self) -> str:
+        """The cell's labels in words."""
+        return ", ".join(text for text in (self.case, self.place) if text)
+
+    @property
+    def full_name(self) -> str:
+        """With the figure it is in."""
+        return f"{self.figure.title}: {self.name}" if self.name else self.figure.title
+
+
+def contests(record: Record, ours: str, other: str) -> tuple[Contest, ...]:
+    """Every cell that has both metrics, in the record's order."""
+    return tuple(
+        _contest(record, figure, cell, ratio)
+        for figure in record.figures
+        for cell in record.cells_of(figure.name)
+        if (ratio := _ratio(cell.metrics.get(ours), cell.metrics.get(other))) is not None
+    )
+
+
+def workload_contests(record: Record, other: str) -> tuple[Contest, ...]:
+    """Whole workloads: cells with maintained sketches against those that differ in strategy."""
+    found = []
+    for figure in record.figures:
+        cells = record.cells_of(figure.name)
+        theirs = {_without_strategy(c): c for c in cells if c.labels.get(STRATEGY) == other}
+        for cell in cells:
+            partner = theirs.get(_without_strategy(cell))
+            if cell.labels.get(STRATEGY) != MAINTAINED or partner is None:
+                continue
+            ratio = _ratio(cell.metrics.get(TOTAL), partner.metrics.get(TOTAL))
+            if ratio is not None:
+                found.append(_contest(record, figure, cell, ratio))
+    return tuple(found)
+
+
+def middle(found: Sequence[Contest]) -> float:
+    """The median ratio."""
+    return statistics.median(contest.ratio for contest in found)
+
+
+def ends(found: Sequence[Contest]) -> tuple[Contest, Contest]:
+    """The least and the greatest ratio."""
+
+    def ratio(contest: Contest) -> float:
+        return contest.ratio
+
+    return min(found, key=ratio), max(found, key=ratio)
+
+
+def by_case(found: Sequence[Contest]) -> dict[tuple[str, str], list[Contest]]:
+    """Contests of one figure and case together, in their order."""
+    groups: dict[tuple[str, str], list[Contest]] = {}
+    for contest in found:
+        groups.setdefault((contest.figure.name, contest.case), []).append(contest)
+    return groups
+
+
+def cell_name(record: Record, cell: Cell) -> str:
+    """A cell by its figure's title and its labels."""
+    figure = next((one for one in record.figures if one.name == cell.figure), None)
+    if figure is None:
+        return cell.figure
+    return ": ".join(text for text in (figure.title, labels_name(figure, cell)) if text)
+
+
+def labels_name(figure: Figure, cell: Cell) -> str:
+    """All labels of a cell in words."""
+    named = (case_name(figure, cell), place_name(figure, cell))
+    return ", ".join(text for text in named if text)
+
+
+def case_name(figure: Figure, cell: Cell) -> str:
+    """All labels of a cell but the one on x, in words; a change has its size once."""
+    size = [name for name in SIZES if name in cell.labels]
+    hidden = {STRATEGY, figure.chart.x, *(size if figure.chart.x in SIZES else size[1:])}
+    return ", ".join(named(name, cell.labels[name]) for name in cell.labels if name not in hidden)
+
+
+def place_name(figure: Figure, cell: Cell) -> str:
+    """The label on x, in words."""
+    name = figure.chart.x
+    return named(name, cell.labels[name]) if name in cell.labels else ""
+
+
+def _contest(record: Record, figure: Figure, cell: Cell, ratio: float) -> Contest:
+    noise = record.noise if math.isfinite(record.noise) and record.noise > 0 else 0.0
+    case, place = case_name(figure, cell), place_name(figure, cell)
+    return Contest(figure, cell, case, place, ratio, noise)
+
+
+def _without_strategy(cell: Cell) -> tuple[tuple[str, Label], ...]:
+    return tuple(item for item in cell.labels.items() if item[0] != STRATEGY)
+
+
+def _ratio(ours: Metric | None, other: Metric | None) -> float | None:
+    if ours is None or other is None:
+        return None
+    mine, theirs = ours.median, other.median
+    if not (math.isfinite(mine) and math.isfinite(theirs)) or mine <= 0 or theirs <= 0:
+        return None
+    return theirs / mine

@@ -1,0 +1,117 @@
+"""Where a sketch does not pay: what lost, what is larger than needed, what has to be kept.
+
+Law: every loss beyond the noise is told or counted; a winner is never mentioned here.
+Out of scope: what won (`summary`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from impctl.bench.contest import (
+    MAINTAIN,
+    RECAPTURE,
+    RECAPTURED,
+    STATE,
+    UNUSED,
+    WITH,
+    WITHOUT,
+    Contest,
+    by_case,
+    cell_name,
+    contests,
+    workload_contests,
+)
+from impctl.bench.quantity import is_number, number, readable, times, unit_of
+from impctl.bench.record import Record
+
+_LISTED = 6
+"""Cases named of one kind at most: the tables hold all of them."""
+
+
+def losses(record: Record) -> tuple[str, ...]:
+    """One sentence for each case where a sketch lost, then slack and state."""
+    return (
+        *_lost(contests(record, MAINTAIN, RECAPTURE), "Recapture was quicker than maintaining"),
+        *_lost(contests(record, WITH, WITHOUT), "The query was slower with its sketch"),
+        *_lost(workload_contests(record, UNUSED), "The workload was quicker without a sketch"),
+        *_lost(
+            workload_contests(record, RECAPTURED),
+            "The workload was quicker with recaptured sketches",
+        ),
+        *_slack(record),
+        *_state(record),
+    )
+
+
+def _lost(found: Sequence[Contest], says: str) -> list[str]:
+    """One point for each case with a loss: where, and how bad at its worst."""
+    points = []
+    for group in by_case(found).values():
+        lost = [contest for contest in group if contest.is_lost]
+        if not lost:
+            continue
+        worst = min(lost, key=lambda contest: contest.ratio)
+        case = f"{worst.figure.title}, {worst.case}" if worst.case else worst.figure.title
+        points.append(
+            f"{says} in {case}: {_where(group, lost)} ({times(worst.ratio)} as quick"
+            f"{f' at {worst.place}' if len(lost) > 1 else ''})."
+        )
+    if len(points) > _LISTED:
+        rest = len(points) - _LISTED
+        points = [*points[:_LISTED], f"{says} in {rest} more cases; the tables have them."]
+    return points
+
+
+def _where(group: Sequence[Contest], lost: Sequence[Contest]) -> str:
+    """`from 100,000 changes on` where every larger x is lost too, else the places themselves."""
+    name = lost[0].figure.chart.x
+    if len(lost) == len(group):
+        return "everywhere" if len(group) > 1 else lost[0].place or "there"
+    values = [(_x(contest, name), contest) for contest in group]
+    if all(value is not None for value, _ in values):
+        in_order = [contest for _, contest in sorted(values, key=lambda pair: pair[0] or 0.0)]
+        ending = in_order[-len(lost) :]
+        if all(contest.is_lost for contest in ending) and len(lost) > 1:
+            return f"from {ending[0].place} on"
+    places = [contest.place for contest in lost]
+    return " and ".join(places) if len(places) < 3 else ", ".join(places[:_LISTED])
+
+
+def _x(contest: Contest, name: str) -> float | None:
+    value = contest.cell.labels.get(name)
+    return float(value) if is_number(value) else None
+
+
+def _slack(record: Record) -> list[str]:
+    held = [(cell.slack, cell) for cell in record.cells if cell.slack]
+    if not held:
+        return []
+    slack, cell = max(held, key=lambda pair: pair[0])
+    return [
+        f"Sketches larger than needed: {_cells(len(held))} with slack, the most {number(slack)} "
+        f"{'fragment' if slack == 1 else 'fragments'} ({cell_name(record, cell)}). A sketch "
+        "with slack is right, but skips less."
+    ]
+
+
+def _state(record: Record) -> list[str]:
+    held = [
+        (cell.metrics[STATE].median, cell)
+        for cell in record.cells
+        if STATE in cell.metrics and math.isfinite(cell.metrics[STATE].median)
+    ]
+    if not held:
+        return []
+    size, cell = max(held, key=lambda pair: pair[0])
+    if size <= 0:
+        return []
+    return [
+        f"State has to be kept: at most {readable(size, unit_of(STATE))} "
+        f"({cell_name(record, cell)}). Where that is too much, recapture keeps none."
+    ]
+
+
+def _cells(count: int) -> str:
+    return "1 cell" if count == 1 else f"{number(count)} cells"

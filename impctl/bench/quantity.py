@@ -1,0 +1,159 @@
+"""Numbers with their units, as a reader wants them: `0.9 ms`, `1.3 s`, `4.2 MB`, `3.5 %`, `180×`.
+
+Law: the unit is the ending of a metric's or label's name, as `bench.record` has it; three digits
+carry meaning, the rest is noise. Out of scope: what a metric means, HTML.
+"""
+
+from __future__ import annotations
+
+import math
+from enum import StrEnum
+from typing import TypeGuard
+
+from impctl.bench.record import Label, Metric
+
+
+class Unit(StrEnum):
+    """What a number counts; `NONE` is a bare number."""
+
+    MS = "ms"
+    BYTES = "bytes"
+    ROWS = "rows"
+    SHARE = "share"
+    RATIO = "ratio"
+    NONE = ""
+
+
+_DIMENSIONS = {
+    Unit.MS: "Time",
+    Unit.BYTES: "Size",
+    Unit.ROWS: "Rows",
+    Unit.SHARE: "Share",
+    Unit.RATIO: "Ratio",
+    Unit.NONE: "Value",
+}
+_WORDS = {"plain_ms": "without sketch", "sketch_ms": "with sketch", "share": "share of the table"}
+"""Names that say too little on their own."""
+
+_TIMES = ((1e3 * 60 * 60, "h"), (1e3 * 60, "min"), (1e3, "s"), (1.0, "ms"))
+_SIZES = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
+
+
+def unit_of(name: str) -> Unit:
+    """The unit a name ends in: `maintain_ms` is in milliseconds."""
+    ending = name.rpartition("_")[2]
+    return next((unit for unit in Unit if unit and unit.value == ending), Unit.NONE)
+
+
+def dimension_of(unit: Unit) -> str:
+    """What an axis of this unit is called."""
+    return _DIMENSIONS[unit]
+
+
+def plain_name(name: str) -> str:
+    """A metric's or label's name in words, without its unit: `maintain_ms` is `maintain`."""
+    if name in _WORDS:
+        return _WORDS[name]
+    unit = unit_of(name)
+    # "rows share" says more than "rows" beside a percent sign.
+    keep = unit in (Unit.NONE, Unit.SHARE)
+    stem = name if keep else name.removesuffix(unit.value).rstrip("_")
+    return (stem or name).replace("_", " ")
+
+
+def named(name: str, value: Label) -> str:
+    """A label with its value as people say it: `50 groups`, `1 change`, `layout clustered`."""
+    text = label_text(name, value)
+    words = plain_name(name)
+    if name.startswith("query"):
+        return text
+    if name == "share" and is_number(value):
+        return f"{text} of the table"
+    # What is counted follows its number.
+    if is_number(value) and words.endswith("s") and unit_of(name) in (Unit.NONE, Unit.ROWS):
+        return f"{text} {words.removesuffix('s') if value == 1 else words}"
+    return f"{words} {text}"
+
+
+def readable(value: float, unit: Unit) -> str:
+    """The value with its unit; a dash for what is no number."""
+    if not math.isfinite(value):
+        return "–"
+    match unit:
+        case Unit.MS:
+            return _scaled(value, _TIMES)
+        case Unit.BYTES:
+            return _scaled(value, _SIZES)
+        case Unit.ROWS:
+            return f"{number(value)} rows"
+        case Unit.SHARE:
+            return f"{number(value * 100)} %"
+        case Unit.RATIO:
+            return times(value)
+        case Unit.NONE:
+            return number(value)
+
+
+def times(value: float) -> str:
+    """A ratio: `180×`, `2.1×`; two digits where more would promise too much."""
+    if not math.isfinite(value):
+        return "–"
+    return f"{value:,.0f}×" if value >= 9.95 else f"{value:.2g}×"
+
+
+def number(value: float) -> str:
+    """Three digits of a fraction, every digit of a whole number, thousands apart."""
+    if not math.isfinite(value):
+        return "–"
+    if value == int(value):
+        return f"{int(value):,}"
+    size = math.floor(math.log10(abs(value)))
+    places = min(max(2 - size, 0), 12)
+    text = f"{value:,.{places}f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def spread_text(metric: Metric, unit: Unit) -> str:
+    """Least to greatest of the runs, the unit once where it is the same; empty for a single run."""
+    if metric.runs < 2 or not (math.isfinite(metric.low) and math.isfinite(metric.high)):
+        return ""
+    low, high = readable(metric.low, unit), readable(metric.high, unit)
+    if low == high:
+        return ""
+    bare, _, ending = low.rpartition(" ")
+    return f"{bare if bare and high.endswith(f' {ending}') else low}–{high}"
+
+
+def label_text(name: str, value: Label) -> str:
+    """A label's value: numbers readable, text as it is."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, str):
+        return value
+    unit = unit_of(name)
+    # A count of rows as a label has its unit in its name already.
+    return number(value) if unit in (Unit.ROWS, Unit.NONE) else readable(value, unit)
+
+
+def is_number(value: Label | None) -> TypeGuard[int | float]:
+    """Has its place on an axis: yes and no, text and what is not finite have none."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _scaled(value: float, steps: tuple[tuple[float, str], ...]) -> str:
+    for size, unit in steps:
+        # 999.6 of a unit would print as 1,000 of it.
+        if abs(value) >= size * 0.9995:
+            return f"{_three(value / size)} {unit}"
+    return f"{_three(value)} {steps[-1][1]}"
+
+
+def _three(value: float) -> str:
+    """At most three digits, not more than three places."""
+    if abs(value) >= 99.95:
+        return f"{value:,.0f}"
+    places = 1 if abs(value) >= 9.995 else 2
+    if abs(value) < 0.1:
+        places = 3
+    text = f"{value:.{places}f}"
+    return text.rstrip("0").rstrip(".") if float(text) else "0"

@@ -1,0 +1,116 @@
+"""A record as one HTML page that needs nothing else: no network, no second file.
+
+Law: the page is made from the record alone and is the same for the same record; without scripts it
+still has the summary and every number; all text of the record is escaped, and the page's own policy
+lets nothing load and no script run but those written here.
+Out of scope: measuring, judging two records (`compare`), what is said (`summary`).
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Sequence
+from html import escape
+from importlib.resources import files
+from string import Template
+from typing import Any
+
+from impctl.bench.quantity import Unit, readable
+from impctl.bench.record import Record
+from impctl.bench.report_chart import Drawing
+from impctl.bench.report_figure import anchor, figure_section, measured_here
+from impctl.bench.report_summary import facts, summary_section
+from impctl.bench.summary import summarize
+
+LIBRARY = "chart.js-4.6.1.umd.min.js"
+"""The chart library beside the page's own script, in `assets`; its licence lies beside it."""
+
+
+def render_report(record: Record) -> str:
+    """The whole page."""
+    sections, drawings = [], []
+    for index, figure in enumerate(record.figures):
+        html, drawing = figure_section(record, figure, index)
+        sections.append(html)
+        drawings.append(drawing)
+    data = embedded_json([_drawn(drawing) for drawing in drawings])
+    style, theme = _asset("report.css"), _asset("theme.js")
+    library, script = _asset(LIBRARY), _asset("report.js")
+    return Template(_asset("report.html")).substitute(
+        policy=_policy((style,), (theme, library, script)),
+        title=escape(record.title or record.suite),
+        suite=escape(record.suite),
+        facts=facts(record),
+        summary=summary_section(summarize(record)),
+        contents=_contents(record),
+        figures="\n".join(sections),
+        method=_method(record),
+        style=style,
+        theme=theme,
+        data=data,
+        library=library,
+        script=script,
+    )
+
+
+def embedded_json(value: Any) -> str:
+    """JSON that may stand in a script element: nothing in it closes one, no number is missing."""
+    text = json.dumps(value, allow_nan=False, ensure_ascii=True, separators=(",", ":"))
+    for character in "<>&":
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return text
+
+
+def _drawn(drawing: Drawing | None) -> dict[str, Any] | None:
+    return None if drawing is None else drawing.as_json()
+
+
+def _asset(name: str) -> str:
+    """A file of the page; a script that could end its own element is refused."""
+    text = files("impctl.bench").joinpath("assets", name).read_text(encoding="utf-8").strip()
+    if name.endswith(".js") and "</script" in text.lower():
+        raise ValueError(f"Asset {name} would end its own script element")
+    return text
+
+
+def _policy(styles: Sequence[str], scripts: Sequence[str]) -> str:
+    """Nothing loads; only the given texts run, each named by its hash."""
+    named = {
+        "style-src": " ".join(_hash(text) for text in styles),
+        "script-src": " ".join(_hash(text) for text in scripts),
+    }
+    rules = "; ".join(f"{name} {hashes}" for name, hashes in named.items())
+    return f"default-src 'none'; img-src data:; base-uri 'none'; form-action 'none'; {rules}"
+
+
+def _hash(text: str) -> str:
+    digest = hashlib.sha256(text.encode()).digest()
+    return f"'sha256-{base64.b64encode(digest).decode()}'"
+
+
+def _contents(record: Record) -> str:
+    if not record.figures:
+        return ""
+    rows = []
+    for index, figure in enumerate(record.figures):
+        told = measured_here(record, figure)
+        first = f" <small>{escape(told[0])}</small>" if told else ""
+        rows.append(f'<li><a href="#{anchor(index)}">{escape(figure.title)}</a>{first}</li>')
+    return (
+        '<nav aria-labelledby="contents-title"><h2 id="contents-title">Figures</h2>'
+        f"<ol>{''.join(rows)}</ol></nav>"
+    )
+
+
+def _method(record: Record) -> str:
+    noise = readable(record.noise, Unit.SHARE)
+    return (
+        f"<p>Every number is the median of its runs ({record.repeat} asked for); the small print "
+        "beside it is the least and the greatest of them, and so are the whiskers in a chart. A "
+        "number measured once has no such range.</p>"
+        f"<p>A fixed piece of work was timed before every figure. Its medians lie within ± {noise} "
+        "of each other over this run: differences smaller than that are noise, and no win or loss "
+        "is counted there.</p>"
+    )

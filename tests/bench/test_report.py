@@ -1,0 +1,252 @@
+from __future__ import annotations
+
+import json
+import math
+import re
+from html.parser import HTMLParser
+
+import pytest
+
+from impctl.bench.record import Cell, Chart, Figure, Metric, Record
+from impctl.bench.report import embedded_json, render_report
+from tests.bench.records import papers_record, small_cell, small_record
+
+HOSTILE = "</script><img src=x onerror=\"alert('1')\">&\u2028"
+VOID = {"meta", "link", "img", "br", "hr", "input"}
+
+
+class Page(HTMLParser):
+    """The elements of a page, the text outside scripts and styles, and what was left open."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.open: list[str] = []
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.texts: list[str] = []
+        self.feed(html)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open, f"</{tag}> without its start"
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if not {"script", "style"} & set(self.open):
+            self.texts.append(data)
+
+    @property
+    def text(self) -> str:
+        return " ".join(" ".join(self.texts).split())
+
+    def all(self, tag: str) -> list[dict[str, str | None]]:
+        return [attributes for name, attributes in self.elements if name == tag]
+
+
+def drawn(html: str) -> list[dict[str, object]]:
+    match = re.search(r'<script type="application/json" id="drawings">(.*?)</script>', html, re.S)
+    assert match is not None
+    found = json.loads(match[1], parse_constant=lambda name: pytest.fail(f"{name} in the JSON"))
+    assert isinstance(found, list)
+    return found
+
+
+@pytest.fixture(scope="module")
+def record() -> Record:
+    return papers_record()
+
+
+@pytest.fixture(scope="module")
+def html(record: Record) -> str:
+    return render_report(record)
+
+
+@pytest.fixture(scope="module")
+def page(html: str) -> Page:
+    return Page(html)
+
+
+def test_every_element_is_closed(page: Page) -> None:
+    assert not page.open
+
+
+def test_ids_are_there_once_and_links_lead_somewhere(page: Page) -> None:
+    ids = [attributes["id"] for _, attributes in page.elements if "id" in attributes]
+    assert len(ids) == len(set(ids))
+    links = [attributes["href"] or "" for attributes in page.all("a")]
+    assert {link[1:] for link in links} <= set(ids)
+
+
+def test_nothing_is_loaded(page: Page) -> None:
+    for tag, attributes in page.elements:
+        for name in ("src", "href", "action", "data", "srcset", "poster"):
+            value = attributes.get(name) or ""
+            assert value.startswith(("#", "data:")) or not value, f"<{tag} {name}={value!r}>"
+        assert not any(name.startswith("on") for name in attributes)
+        assert "style" not in attributes
+    assert not page.all("iframe")
+    assert "default-src 'none'" in str(page.all("meta"))
+
+
+def test_no_style_and_no_script_of_ours_names_an_address(html: str) -> None:
+    for text in re.findall(r"<style>(.*?)</style>", html, re.S):
+        assert "http" not in text
+        assert "url(" not in text
+        assert "@import" not in text
+    library = re.findall(r"<script>(.*?)</script>", html, re.S)
+    assert len(library) == 3
+    assert not any("fetch(" in text or "XMLHttpRequest" in text for text in library)
+
+
+def test_a_record_gives_the_same_page_again(record: Record, html: str) -> None:
+    assert render_report(record) == html
+
+
+def test_the_run_is_described_on_top(page: Page) -> None:
+    for fact in ("2026-03-14 09:26 UTC", "AMD EPYC", "2 cores", "24 GB memory", "06649a5"):
+        assert fact in page.text
+    for fact in ("microbenchmarks", "pyspark 4.1.0", "0.5 of the suite", "10 runs", "± 6 %"):
+        assert fact in page.text
+
+
+def test_every_cell_is_a_row_and_every_claim_is_there(record: Record, page: Page) -> None:
+    bodies = sum(tag == "tr" for tag, _ in page.elements) - sum(
+        tag == "thead" for tag, _ in page.elements
+    )
+    cases = {cell.labels.get("groups") for cell in record.cells_of("groups")}
+    assert bodies >= len(record.cells) + len(cases)
+    for figure in record.figures:
+        for text in (figure.title, figure.about, figure.claim, figure.source):
+            assert " ".join(text.split()) in page.text
+
+
+def test_every_chart_says_in_words_what_it_shows(page: Page) -> None:
+    canvases = page.all("canvas")
+    assert len(canvases) >= 11
+    for canvas in canvases:
+        assert canvas["role"] == "img"
+        assert "table below" in (canvas["aria-label"] or "")
+
+
+def test_headings_go_down_one_step_at_a_time(page: Page) -> None:
+    levels = [int(tag[1]) for tag, _ in page.elements if re.fullmatch(r"h\d", tag)]
+    assert levels[0] == 1
+    assert levels.count(1) == 1
+    assert all(after - before <= 1 for before, after in zip(levels, levels[1:], strict=False))
+
+
+def test_summary_tells_wins_losses_and_failures(page: Page) -> None:
+    assert "Maintaining was quicker than recapture in" in page.text
+    assert "When not to use a sketch" in page.text
+    assert "Recapture was quicker than maintaining in Large changes" in page.text
+    assert "the join's state would exceed `max_state_bytes`" in page.text
+    assert "of the table" in page.text
+
+
+def test_hostile_text_stays_text() -> None:
+    figure = Figure(
+        HOSTILE, HOSTILE, HOSTILE, Chart("x", ("y_ms", HOSTILE), (HOSTILE,)), HOSTILE, HOSTILE
+    )
+    metric = Metric(1.0, 0.5, 2.0, 3)
+    cells = [
+        Cell(HOSTILE, {"x": at, HOSTILE: HOSTILE}, {"y_ms": metric, HOSTILE: metric}, note=HOSTILE)
+        for at in (1, 2)
+    ]
+    cells.append(Cell(HOSTILE, {"x": HOSTILE}, {"y_ms": metric}, covers=False, equal=False))
+    hostile = render_report(
+        small_record(
+            *cells,
+            figures=(figure,),
+            title=HOSTILE,
+            suite=HOSTILE,
+            started=HOSTILE,
+            machine={HOSTILE: HOSTILE, "cpu": HOSTILE},
+            failures=(HOSTILE,),
+        )
+    )
+    page = Page(hostile)
+    assert not page.open
+    assert not page.all("img")
+    assert len(page.all("script")) == 4
+    assert "onerror" in page.text
+    assert "</script>" in str(drawn(hostile)[0]["groups"])
+
+
+def test_numbers_that_are_none_are_dashes_and_not_drawn() -> None:
+    odd = [math.nan, math.inf, -math.inf, 0.0, -1.0]
+    cells = [
+        Cell("f", {"changes": at + 1}, {"maintain_ms": Metric(value, value, value, 2)})
+        for at, value in enumerate(odd)
+    ]
+    cells.append(small_cell({"changes": 9}, {"maintain_ms": 4.0, "recapture_ms": 0.0}))
+    for log in ((), ("x", "y")):
+        html = render_report(
+            small_record(
+                *cells,
+                chart=Chart("changes", ("maintain_ms", "recapture_ms"), (), log),
+                noise=math.nan,
+                elapsed_s=math.inf,
+            )
+        )
+        assert drawn(html)
+        assert "have no place on these axes" in html
+        assert ">nan" not in html
+
+
+@pytest.mark.parametrize(
+    "cells",
+    [
+        (),
+        (small_cell({}, {}),),
+        (small_cell({"changes": 10}, {}),),
+        (small_cell({"other": 1}, {"maintain_ms": 1.0}),),
+        (small_cell({"changes": 10}, {"maintain_ms": 1.0}),),
+        (small_cell({"changes": 10}, {"maintain_ms": 2.0, "recapture_ms": 400.0}),),
+        (small_cell({"changes": math.nan}, {"maintain_ms": 1.0, "recapture_ms": 2.0}),),
+        (
+            small_cell({"changes": 10}, {"maintain_ms": 1.0}),
+            small_cell({"changes": "lazy"}, {"maintain_ms": 2.0}),
+        ),
+        (small_cell({"changes": 10}, {"maintain_ms": 1.0}, figure="of no figure"),),
+    ],
+)
+def test_sparse_records_have_a_page(cells: tuple[Cell, ...]) -> None:
+    page = Page(render_report(small_record(*cells)))
+    assert not page.open
+    assert "A small record" in page.text
+
+
+def test_a_record_without_figures_has_a_page() -> None:
+    assert "A small record" in Page(render_report(small_record(figures=()))).text
+
+
+def test_figures_with_one_name_have_links_of_their_own() -> None:
+    chart = Chart("changes", ("maintain_ms",))
+    twice = (Figure("a b", "One", "", chart), Figure("a/b", "Two", "", chart))
+    test_ids_are_there_once_and_links_lead_somewhere(
+        Page(render_report(small_record(figures=twice)))
+    )
+
+
+def test_wrong_answers_come_first() -> None:
+    wrong = small_cell({"changes": 10}, {"maintain_ms": 1.0}, covers=False)
+    page = Page(render_report(small_record(wrong)))
+    assert "Wrong answers" in page.text
+    assert "The sketch did not cover recapture: A figure: 10 changes." in page.text
+
+
+def test_a_single_run_has_no_range() -> None:
+    html = render_report(small_record(small_cell({"changes": 10}, {"maintain_ms": 1.0})))
+    assert "<b>1 ms</b></td>" in html
+
+
+def test_embedded_json_closes_no_element_and_reads_back() -> None:
+    text = embedded_json({"a": "</script><!--&\u2028"})
+    assert not set("<>&\u2028") & set(text)
+    assert json.loads(text) == {"a": "</script><!--&\u2028"}
+    with pytest.raises(ValueError, match="Out of range"):
+        embedded_json(math.nan)
