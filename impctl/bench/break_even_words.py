@@ -24,7 +24,8 @@ def break_even_words(record: Record) -> dict[tuple[str, str], str]:
         cell = next(
             one for one in record.cells_of(even.figure) if even.labels.items() <= one.labels.items()
         )
-        found[figure.name, case_name(figure, cell)] = _break_even_text(even, cell)
+        text = _break_even_text(even, cell, figure.chart.x)
+        found[figure.name, case_name(figure, cell)] = text
     return found
 
 
@@ -35,22 +36,28 @@ def _has_costs(cell: Cell) -> bool:
     return all(is_number(amount) and amount > 0 for amount in (*costs, *sizes))
 
 
-def _break_even_text(even: BreakEven, cell: Cell) -> str:
-    for sign, amount in (("", even.at), ("above ", even.beyond), ("below ", even.before)):
+def _break_even_text(even: BreakEven, cell: Cell, axis: str) -> str:
+    """A crossing in every way to say it; a side of what was measured as the axis says it."""
+    if even.at is not None:
+        return ", ".join(_size_texts(even.size, even.at, cell).values())
+    for sign, amount in (("above", even.beyond), ("below", even.before)):
         if amount is not None:
-            return f"{sign}{_size_text(even.size, amount, cell)}"
+            return f"{sign} {_size_texts(even.size, amount, cell)[axis]}"
     return ""
 
 
-def _size_text(size: str, amount: float, cell: Cell) -> str:
-    """`3.2 %, 160,000 changes`: both ways to say it where a cell tells both."""
+def _size_texts(size: str, amount: float, cell: Cell) -> dict[str, str]:
+    """`3.2 %` and `160,000 changes`, by label: both where the cell tells how they go together."""
+    amounts = {size: amount}
     changes, share = (cell.labels.get(name) for name in SIZES)
-    rows, part = (amount, None) if size == "changes" else (None, amount)
     if is_number(changes) and is_number(share):
-        rows = amount if size == "changes" else amount * changes / share
-        part = amount if size == "share" else amount * share / changes
-    texts = [
-        "" if part is None else readable(float(f"{part:.2g}"), Unit.SHARE),
-        "" if rows is None else f"{number(float(f'{rows:.2g}'))} changes",
-    ]
-    return ", ".join(text for text in texts if text)
+        rows, part = ("changes", amount * changes / share), ("share", amount * share / changes)
+        amounts.update([part] if size == "changes" else [rows])
+    return {name: _size_text(name, amounts[name]) for name in reversed(SIZES) if name in amounts}
+
+
+def _size_text(name: str, amount: float) -> str:
+    amount = float(f"{amount:.2g}")
+    if name == "share":
+        return readable(amount, Unit.SHARE)
+    return f"{number(amount)} changes"

@@ -46,29 +46,32 @@ def losses(record: Record) -> tuple[str, ...]:
 
 
 def _lost(found: Sequence[Contest], says: str) -> list[str]:
-    """One point for each case with a loss: where, and how bad at its worst."""
-    points = []
-    for group in by_case(found).values():
+    """One sentence for each figure with a loss: its cases, and how bad each is at its worst."""
+    figures: dict[str, list[str]] = {}
+    for (name, case), group in by_case(found).items():
         lost = [contest for contest in group if contest.is_lost]
-        if not lost:
-            continue
-        worst = min(lost, key=lambda contest: contest.ratio)
-        case = f"{worst.figure.title}, {worst.case}" if worst.case else worst.figure.title
-        points.append(
-            f"{says} in {case}: {_where(group, lost)} ({times(worst.ratio)} as quick"
-            f"{f' at {worst.place}' if len(lost) > 1 else ''})."
-        )
-    if len(points) > _LISTED:
-        rest = len(points) - _LISTED
-        points = [*points[:_LISTED], f"{says} in {rest} more cases; the tables have them."]
-    return points
+        if lost:
+            worst = min(lost, key=lambda contest: contest.ratio)
+            at = f" at {worst.place}" if len(lost) > 1 else ""
+            told = f"{_where(group, lost)} ({times(worst.ratio)} as quick{at})"
+            figures.setdefault(name, []).append(f"{case} {told}" if case else told)
+    titles = {contest.figure.name: contest.figure.title for contest in found}
+    return [f"{says} in “{titles[name]}”: {_listed(cases)}." for name, cases in figures.items()]
+
+
+def _listed(cases: Sequence[str]) -> str:
+    rest = len(cases) - _LISTED
+    more = [f"and {rest} more in its table"] if rest > 0 else []
+    return "; ".join([*cases[:_LISTED], *more])
 
 
 def _where(group: Sequence[Contest], lost: Sequence[Contest]) -> str:
     """`from 100,000 changes on` where every larger x is lost too, else the places themselves."""
     name = lost[0].figure.chart.x
     if len(lost) == len(group):
-        return "everywhere" if len(group) > 1 else lost[0].place or "there"
+        return (
+            "everywhere" if len(group) > 1 else f"at {lost[0].place}" if lost[0].place else "there"
+        )
     values = [(_x(contest, name), contest) for contest in group]
     if all(value is not None for value, _ in values):
         in_order = [contest for _, contest in sorted(values, key=lambda pair: pair[0] or 0.0)]
@@ -76,7 +79,7 @@ def _where(group: Sequence[Contest], lost: Sequence[Contest]) -> str:
         if all(contest.is_lost for contest in ending) and len(lost) > 1:
             return f"from {ending[0].place} on"
     places = [contest.place for contest in lost]
-    return " and ".join(places) if len(places) < 3 else ", ".join(places[:_LISTED])
+    return f"at {' and '.join(places) if len(places) < 3 else ', '.join(places[:_LISTED])}"
 
 
 def _x(contest: Contest, name: str) -> float | None:

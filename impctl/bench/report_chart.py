@@ -101,9 +101,10 @@ def draw(chart: Chart, cells: Sequence[Cell]) -> Drawing:
     keys = _ordered(_distinct(_key(cell, chart.series) for cell in cells))
     metrics = tuple(name for name in chart.y if any(name in cell.metrics for cell in cells))
     facets = facet_labels(chart, cells)
+    units = _by_unit(metrics)
     shown = [
-        _Facet(title, unit, names, held)
-        for unit, names in _by_unit(metrics).items()
+        _Facet(_panel_title(title, names, units), unit, names, held)
+        for unit, names in units.items()
         for title, held in _by_facet(facets, cells).items()
     ]
     drawn = [_lines(facet, chart, metrics, keys, places) for facet in shown]
@@ -212,6 +213,12 @@ def _point(metric: Metric, x: Place | None, facet: _Facet, chart: Chart) -> Poin
     value = readable(metric.median, facet.unit)
     text = f"{value} ({spread} in {metric.runs} runs)" if spread else value
     return Point(x, metric.median, low, high, value, text)
+
+
+def _panel_title(facet: str, names: Sequence[str], units: Mapping[Unit, Sequence[str]]) -> str:
+    """What the panel holds of the figure: metrics where others have their own panels, and cells."""
+    metrics = ", ".join(map(plain_name, names)) if len(units) > 1 else ""
+    return ": ".join(text for text in (metrics, facet) if text)
 
 
 def _y_axis(facet: _Facet, chart: Chart, points: Sequence[Point]) -> Axis:

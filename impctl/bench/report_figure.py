@@ -99,19 +99,28 @@ def _range(own: Record, figure: Figure) -> tuple[str, ...]:
 def _charts(figure: Figure, drawing: Drawing | None, index: int) -> str:
     if drawing is None:
         return '<div class="charts"><p class="empty">Nothing was measured here.</p></div>'
-    boxes = []
-    for at, panel in enumerate(drawing.panels):
-        title = f'<p class="panel">{escape(panel.title)}</p>' if panel.title else ""
-        words = _in_words(figure, drawing, at)
-        boxes.append(
-            f'<div class="chart">{title}<div class="canvas">'
-            f'<canvas role="img" tabindex="0" data-figure="{index}" data-panel="{at}" '
-            f'aria-label="{escape(words)}"></canvas></div></div>'
-        )
-    few = " one" if len(boxes) == 1 else ""
+    rows = []
+    for unit in dict.fromkeys(panel.y.unit for panel in drawing.panels):
+        boxes = [
+            _chart(figure, drawing, index, at)
+            for at, panel in enumerate(drawing.panels)
+            if panel.y.unit == unit
+        ]
+        few = " one" if len(boxes) == 1 else ""
+        rows.append(f'<div class="panels{few}">{"".join(boxes)}</div>')
     return (
-        f'<div class="charts"><div class="legend" data-legend="{index}"></div>'
-        f'<div class="panels{few}">{"".join(boxes)}</div></div>'
+        f'<div class="charts"><div class="legend" data-legend="{index}"></div>{"".join(rows)}</div>'
+    )
+
+
+def _chart(figure: Figure, drawing: Drawing, index: int, at: int) -> str:
+    panel = drawing.panels[at]
+    title = f'<p class="panel">{escape(panel.title)}</p>' if panel.title else ""
+    words = _in_words(figure, drawing, at)
+    return (
+        f'<div class="chart">{title}<div class="canvas">'
+        f'<canvas role="img" tabindex="0" data-figure="{index}" data-panel="{at}" '
+        f'aria-label="{escape(words)}"></canvas></div></div>'
     )
 
 

@@ -68,12 +68,13 @@ def summarize(record: Record) -> Summary:
     maintained = contests(record, MAINTAIN, RECAPTURE)
     used = contests(record, WITH, WITHOUT)
     sections = [
-        _maintaining(record, maintained),
+        _maintaining(maintained),
         _using(used),
         _workloads(record),
         _when_not(record),
         _checks(record),
         _failures(record),
+        _cases(record, maintained),
     ]
     return Summary(
         _alarms(record),
@@ -125,7 +126,7 @@ def _headlines(
     return found
 
 
-def _maintaining(record: Record, found: Sequence[Contest]) -> Section | None:
+def _maintaining(found: Sequence[Contest]) -> Section | None:
     if not found:
         return None
     least, most = ends(found)
@@ -136,10 +137,22 @@ def _maintaining(record: Record, found: Sequence[Contest]) -> Section | None:
         f"{times(most.ratio)} ({most.full_name}), the least {times(least.ratio)} "
         f"({least.full_name})."
     )
+    return Section("Maintaining against recapture", (text,))
+
+
+def _cases(record: Record, found: Sequence[Contest]) -> Section | None:
+    """Every case with its break-even: the size of a change at which recapture takes over."""
+    if not found:
+        return None
     even = break_even_words(record)
     rows = tuple(_case_row(group, even.get(key, "")) for key, group in by_case(found).items())
     heads = ("Figure", "Case", "Median", "Least", "at", "Greatest", "at", "Break-even")
-    return Section("Maintaining against recapture", (text,), (), heads, (2, 3, 5), rows)
+    text = (
+        "Speed-up of maintaining over recapture. Break-even is the size of a change, in the share "
+        "of its table or in rows, from which on recapture is the quicker one; “above” means that "
+        "it lies beyond the largest change measured."
+    )
+    return Section("Case by case", (text,), (), heads, (2, 3, 5), rows)
 
 
 def _case_row(group: Sequence[Contest], even: str) -> tuple[str, ...]:

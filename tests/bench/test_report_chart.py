@@ -46,10 +46,10 @@ def test_units_and_labels_on_no_axis_have_panels_of_their_own() -> None:
     ]
     drawing = draw(Chart("x", ("a_ms", "b_bytes")), cells)
     assert [(panel.title, panel.y.unit) for panel in drawing.panels] == [
-        ("kind one", "ms"),
-        ("kind two", "ms"),
-        ("kind one", "bytes"),
-        ("kind two", "bytes"),
+        ("a: kind one", "ms"),
+        ("a: kind two", "ms"),
+        ("b: kind one", "bytes"),
+        ("b: kind two", "bytes"),
     ]
     assert {(panel.y.low, panel.y.high) for panel in drawing.panels} == {(1, 2), (10, 20)}
 

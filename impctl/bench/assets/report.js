@@ -12,12 +12,12 @@
   // Each at least 3:1 on the page behind it. Words get distinct hues, amounts a ramp.
   const THEMES = {
     light: {
-      words: ["#0072b2", "#c8500a", "#00805f", "#9b3f97", "#7a6a00", "#3d4650", "#b3365f"],
+      words: ["#0072b2", "#c8500a", "#00805f", "#9b3f97", "#7a6a00", "#78828d", "#b3365f"],
       amounts: ["#d2700c", "#c9415c", "#973486", "#5d3698", "#2a2b73"],
       text: "#1c2128", muted: "#59616b", grid: "#e3e6ea", line: "#9aa2ab", page: "#ffffff",
     },
     dark: {
-      words: ["#5ab6ec", "#f5a04a", "#36c79e", "#e08fcb", "#ddd05a", "#c3cad3", "#f58aa5"],
+      words: ["#5ab6ec", "#f5a04a", "#36c79e", "#e08fcb", "#ddd05a", "#98a2ae", "#f58aa5"],
       amounts: ["#8d7bea", "#ba72dd", "#e474b3", "#f69080", "#fcc663"],
       text: "#e8ebef", muted: "#a5aeb9", grid: "#2b323b", line: "#6d7783", page: "#14181d",
     },
@@ -46,15 +46,22 @@
     return palette[place % palette.length];
   }
 
+  /** Does any chart of the figure hold more than one metric, so that these must be told apart? */
+  function several(drawing) {
+    return drawing.panels.some((panel) =>
+      new Set(panel.lines.map((line) => line.metric)).size > 1);
+  }
+
   function look(drawing, group, metric) {
     const many = drawing.groups.length > 1;
     const place = many ? group : metric;
+    const told = several(drawing);
     return {
       colour: colourAt(many ? drawing.groups : drawing.metrics, place, many && drawing.ordered),
       shape: SHAPES[place % SHAPES.length],
-      dash: DASHES[metric % DASHES.length],
+      dash: told ? DASHES[metric % DASHES.length] : [],
       // The second metric of a group is an outline, the third half filled.
-      fill: many ? ["ff", "00", "66", "33"][metric % 4] : "ff",
+      fill: many && told ? ["ff", "00", "66", "33"][metric % 4] : "ff",
     };
   }
 
@@ -62,7 +69,7 @@
     const group = drawing.groups[line.group];
     const metric = drawing.metrics[line.metric];
     if (!group) return metric;
-    return drawing.metrics.length > 1 ? metric + ", " + group : group;
+    return several(drawing) ? metric + ", " + group : group;
   }
 
   // ---- numbers on axes ---------------------------------------------------------------------
@@ -205,6 +212,8 @@
     pen.save();
     pen.strokeStyle = colour;
     pen.lineWidth = 1.25;
+    // Below its line in weight: the median is what is compared.
+    pen.globalAlpha = 0.6;
     pen.beginPath();
     const line = (a, b, c, d) => { pen.moveTo(a, b); pen.lineTo(c, d); };
     if (across) {
@@ -307,7 +316,7 @@
     const parts = [];
     const many = drawing.groups.length > 1;
     if (many) parts.push(part(box, drawing.group_title, drawing.groups, "group", drawing));
-    if (drawing.metrics.length > 1) {
+    if (several(drawing)) {
       parts.push(part(box, "", drawing.metrics, "metric", drawing));
     }
     return parts.flat();
