@@ -1,4 +1,4 @@
-"""Break-even in words: `3.2 %, 160,000 changes`, or on which side of the measured sizes it lies.
+"""Break-even in words: `3.2 % (160,000 changes)`, or on which side of the measured sizes it lies.
 
 Law: two digits, since it is read off between two measurements; a case is looked at only where both
 costs and the sizes of changes are amounts above zero. Out of scope: finding it (`break_even`).
@@ -39,7 +39,8 @@ def _has_costs(cell: Cell) -> bool:
 def _break_even_text(even: BreakEven, cell: Cell, axis: str) -> str:
     """A crossing in every way to say it; a side of what was measured as the axis says it."""
     if even.at is not None:
-        return ", ".join(_size_texts(even.size, even.at, cell).values())
+        first, *others = _size_texts(even.size, even.at, cell).values()
+        return f"{first} ({others[0]})" if others else first
     for sign, amount in (("above", even.beyond), ("below", even.before)):
         if amount is not None:
             return f"{sign} {_size_texts(even.size, amount, cell)[axis]}"

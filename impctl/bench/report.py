@@ -110,7 +110,7 @@ def _method(record: Record) -> str:
         f"<p>Every number is the median of its runs ({record.repeat} asked for); the small print "
         "beside it is the least and the greatest of them, and so are the whiskers in a chart. A "
         "number measured once has no such range.</p>"
-        f"<p>A fixed piece of work was timed before every figure. Its medians lie within ± {noise} "
-        "of each other over this run: differences smaller than that are noise, and no win or loss "
+        f"<p>A fixed piece of work was timed before every figure. Its medians differ by up to "
+        f"{noise} over this run: differences smaller than that are noise, and no win or loss "
         "is counted there.</p>"
     )

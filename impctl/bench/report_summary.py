@@ -43,7 +43,6 @@ def summary_section(summary: Summary) -> str:
 def facts(record: Record) -> str:
     """When, where and how it ran, as a list of names and values."""
     pairs = {
-        "Suite": record.suite,
         "Started": _when(record.started),
         "Took": readable(record.elapsed_s * 1000, Unit.MS),
         "Scale": f"{times(record.scale)} the suite's rows",

@@ -119,7 +119,7 @@ def _headlines(
         found.append(
             Headline(
                 f"{number(right)} of {number(len(held))}",
-                "sketches covered what recapture found, checked before timing",
+                "sketches covered what recapture found",
                 _slack_words(held),
             )
         )
@@ -244,7 +244,7 @@ def _checks(record: Record) -> Section | None:
             f"{number(same)} of {number(len(compared))} results with a sketch equalled those "
             "without."
         )
-    return Section("Checked before timing", (" ".join(texts),))
+    return Section("Checked answers", (" ".join(texts),))
 
 
 def _failures(record: Record) -> Section | None:

@@ -9,7 +9,7 @@ import pytest
 
 from impctl.bench.record import Cell, Chart, Figure, Metric, Record
 from impctl.bench.report import embedded_json, render_report
-from tests.bench.records import papers_record, small_cell, small_record
+from tests.bench.paper_records import papers_record, small_cell, small_record
 
 HOSTILE = "</script><img src=x onerror=\"alert('1')\">&\u2028"
 INLINE = {"code", "b", "i", "span", "small", "a"}

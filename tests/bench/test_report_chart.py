@@ -4,7 +4,7 @@ import math
 
 from impctl.bench.record import Chart, Metric
 from impctl.bench.report_chart import draw
-from tests.bench.records import papers_record, small_cell
+from tests.bench.paper_records import papers_record, small_cell
 
 
 def test_a_line_per_group_and_metric_sorted_along_x() -> None:

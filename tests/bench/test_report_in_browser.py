@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import shutil
 from collections.abc import Iterator
@@ -12,7 +13,7 @@ import pytest
 
 from impctl.bench.record import Cell, Chart, Figure, Metric
 from impctl.bench.report import render_report
-from tests.bench.records import papers_record, small_cell, small_record
+from tests.bench.paper_records import papers_record, small_cell, small_record
 
 pytestmark = pytest.mark.slow
 
@@ -169,6 +170,18 @@ def test_a_legend_hides_and_shows_by_key(shown: Shown, html: str) -> None:
     assert shown.picture() != before
     shown.press(".keys button", "\n")
     assert shown.picture() == before
+
+
+def test_the_pointer_brings_a_tooltip(shown: Shown, html: str) -> None:
+    shown.show(html)
+    before = shown.picture()
+    canvas = shown.driver.find_element("css selector", "canvas[data-figure]")
+    shown.run("document.documentElement.style.scrollBehavior = 'auto'")
+    shown.run("arguments[0].scrollIntoView({block: 'center'})", canvas)
+    actions = importlib.import_module("selenium.webdriver.common.action_chains")
+    actions.ActionChains(shown.driver).move_to_element(canvas).perform()
+    waiting = importlib.import_module("selenium.webdriver.support.wait")
+    assert waiting.WebDriverWait(shown.driver, 5).until(lambda _: shown.picture() != before)
 
 
 def test_arrow_keys_say_what_a_chart_shows(shown: Shown, html: str) -> None:
