@@ -21,9 +21,10 @@ from impctl.bench.contest import (
     by_case,
     cell_name,
     contests,
+    ends,
     workload_contests,
 )
-from impctl.bench.quantity import is_number, number, readable, times, unit_of
+from impctl.bench.quantity import Unit, is_number, number, readable, times, unit_of
 from impctl.bench.record import Record
 
 _LISTED = 6
@@ -40,9 +41,27 @@ def losses(record: Record) -> tuple[str, ...]:
             workload_contests(record, RECAPTURED),
             "The workload was quicker with recaptured sketches",
         ),
+        *_undecided(record),
         *_slack(record),
         *_state(record),
     )
+
+
+def _undecided(record: Record) -> list[str]:
+    """Slower, but not beyond the noise: neither a loss nor a win, and not to be passed over."""
+    pairs = ((MAINTAIN, RECAPTURE), (WITH, WITHOUT))
+    found = [contest for pair in pairs for contest in contests(record, *pair)]
+    for way in (UNUSED, RECAPTURED):
+        found += workload_contests(record, way)
+    slower = [contest for contest in found if contest.ratio < 1 and not contest.is_lost]
+    if not slower:
+        return []
+    worst, _ = ends(slower)
+    noise = readable(worst.noise, Unit.SHARE)
+    return [
+        f"Not decided: {_cells(len(slower))} slower with a sketch, but within the noise of this "
+        f"run (± {noise}), the slowest {times(worst.ratio)} as quick ({worst.full_name})."
+    ]
 
 
 def _lost(found: Sequence[Contest], says: str) -> list[str]:

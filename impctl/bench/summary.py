@@ -6,6 +6,7 @@ answer that was not right comes before any number. Out of scope: HTML, drawing.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -31,6 +32,10 @@ from impctl.bench.record import Cell, Record
 
 _LISTED = 6
 """Cases named in one sentence at most: the tables hold all of them."""
+
+
+_UNSTEADY = 0.5
+"""Noise from which on a reader is warned."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +73,7 @@ def summarize(record: Record) -> Summary:
     maintained = contests(record, MAINTAIN, RECAPTURE)
     used = contests(record, WITH, WITHOUT)
     sections = [
+        _unsteady(record),
         _maintaining(maintained),
         _using(used),
         _workloads(record),
@@ -81,6 +87,18 @@ def summarize(record: Record) -> Summary:
         tuple(_headlines(record, maintained, used)),
         tuple(section for section in sections if section is not None),
     )
+
+
+def _unsteady(record: Record) -> Section | None:
+    """A warning before any number, where the noise could make most of them."""
+    if not math.isfinite(record.noise) or record.noise < _UNSTEADY:
+        return None
+    text = (
+        f"A fixed piece of work took up to {times(1 + record.noise)} its time during this run. "
+        "Speed-ups smaller than that are not counted as won or lost; measure again on a machine "
+        "that does nothing else."
+    )
+    return Section("The machine was not steady", (text,))
 
 
 def range_text(found: Sequence[Contest]) -> str:
@@ -222,7 +240,7 @@ def _when_not(record: Record) -> Section | None:
     if not record.cells:
         return None
     points = losses(record)
-    calm = "Nothing measured here speaks against a sketch: no loss, no slack, no state."
+    calm = "Nothing measured here speaks against a sketch: no loss and no slack."
     return Section("When not to use a sketch", () if points else (calm,), points)
 
 

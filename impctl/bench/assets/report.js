@@ -42,8 +42,10 @@
     if (ordered && names.length > 1 && names.length <= palette.length) {
       return palette[Math.round((place * (palette.length - 1)) / (names.length - 1))];
     }
-    if (!ordered && names.every((name) => name in KNOWN)) return palette[KNOWN[names[place]]];
-    return palette[place % palette.length];
+    if (ordered || !names.some((name) => name in KNOWN)) return palette[place % palette.length];
+    if (names[place] in KNOWN) return palette[KNOWN[names[place]]];
+    const free = [2, 3, 4, 6];
+    return palette[free[names.filter((name) => !(name in KNOWN)).indexOf(names[place]) % 4]];
   }
 
   /** Does any chart of the figure hold more than one metric, so that these must be told apart? */
