@@ -1,58 +1,39 @@
 """A query on a scratch copy, captured, to be changed and maintained under a stopwatch.
 
-Law: every part of maintaining counts: opening the table, its change feed, the engine and the
-durable commit; writing the change itself does not. Changes are insertions of rows like the
-table's own, and their deletion by going back, so that the table does not grow.
+Law: every part of maintaining counts (`app.follower`); writing the change itself does not. Changes
+are insertions of rows like the table's own, and their deletion by going back, so that the table
+does not grow.
 Out of scope: what is repeated and compared (`app.bench`, `app.suites`).
 """
 
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 
 from impctl.aliases import AccessId, TableName
 from impctl.app.answers import answer_table
-from impctl.app.capture import capture_query
+from impctl.app.drawn_rows import drawn_rows
 from impctl.app.filters import Pruned, filters_of
-from impctl.app.maintainer import Maintainer, Moved, StepDone
-from impctl.app.partners import partners_of
-from impctl.app.passes import filled_circuit, recaptured
-from impctl.app.prepared import PreparedQuery, prepare
-from impctl.app.restored import chooser_for, chooser_of, chosen_way, restored_verdict
-from impctl.app.state_meta import StateMeta
+from impctl.app.follower import Followed, captured
+from impctl.app.maintainer import Maintainer
+from impctl.app.passes import filled_circuit
+from impctl.app.prepared import PreparedQuery
+from impctl.app.restored import chooser_for, chosen_way
 from impctl.app.workbench import Workbench
-from impctl.errors import RecaptureNeededError, UnsupportedError, UsageError
+from impctl.errors import RecaptureNeededError
+from impctl.plan.safety import Verdict
 from impctl.sketch.fragments import FragmentSet
-from impctl.sketch.mode import Mode
-from impctl.sketch.sketch import Comparison, compare
-from impctl.store.store import Store
-from impctl.tables.changes import read_changes
-from impctl.tables.commit_mark import commit_mark
+from impctl.sketch.partition import RangePartition
+from impctl.sketch.sketch import Comparison
 from impctl.tables.rewind import append_rows, checkpoint, rewind
-from impctl.tables.rows import read_rows
-from impctl.tables.snapshot import Snapshot
 from impctl.workload.models import QuerySpec
 
 _CHECKPOINT_EVERY = 10
 """Commits between two checkpoints of the log, as Spark's Delta writes them."""
-
-
-@dataclass(frozen=True, slots=True)
-class MaintainRun:
-    """One maintain: its parts in milliseconds."""
-
-    read_ms: float
-    done: StepDone
-
-    @property
-    def total_ms(self) -> float:
-        return self.read_ms + self.done.engine_ms + self.done.commit_ms
 
 
 class MeasuredQuery:
@@ -60,62 +41,45 @@ class MeasuredQuery:
 
     def __init__(self, scratch: Workbench, spec: QuerySpec) -> None:
         self.scratch = scratch
-        self.prepared: PreparedQuery = prepare(scratch, spec)
-        store = scratch.store()
-        capture_query(scratch, store, self.prepared, code="asked", reason="bench")
-        self.maintainer = self._maintainer(store)
+        self.follower = captured(scratch, spec)
         # The changes go to the largest table: the others are looked up.
         self.table: TableName = max(
             self.maintainer.tables, key=lambda table: scratch.snapshot(table).rows or 0
         )
-        self._ending: Snapshot = scratch.snapshot(self.table)
 
-    def _maintainer(self, store: Store) -> Maintainer:
-        name = self.prepared.spec.name
-        stored = store.load(name)
-        assert stored is not None
-        self.verdict, self.partitions = restored_verdict(self.scratch, self.prepared, stored)
-        chooser = chooser_of(self.prepared, StateMeta.read(name, stored.state_meta))
-        way = chosen_way(self.prepared, self.verdict, self.partitions, chooser)
-        if way.mode is Mode.RECAPTURE:
-            raise UnsupportedError(
-                f"Query `{name}` can only be recaptured, so there is nothing to compare: "
-                f"{way.reason}",
-                code="not_incremental",
-                hint="`impctl explain` says what stands in the way",
-                location=self.prepared.place(way.span),
-            )
-        return Maintainer(store, way, stored, partners_of(self.scratch, way, self.partitions))
+    @property
+    def prepared(self) -> PreparedQuery:
+        return self.follower.prepared
+
+    @property
+    def maintainer(self) -> Maintainer:
+        return self.follower.maintainer
+
+    @property
+    def verdict(self) -> Verdict:
+        return self.follower.verdict
+
+    @property
+    def partitions(self) -> Mapping[AccessId, RangePartition]:
+        return self.follower.partitions
 
     @property
     def has_state(self) -> bool:
         """Whether a capture fills operator state too."""
         return self.maintainer.session is not None
 
-    def maintain(self, rows: pa.Table, *, forth: bool) -> MaintainRun:
+    def maintain(self, rows: pa.Table, *, forth: bool) -> Followed:
         """Commit the change, then maintain: read, engine and commit."""
-        table = self.table
         self._commit(rows, forth=forth)
-        started = time.perf_counter()
-        source = self.scratch.advance(table)
-        until = source.version
-        need = self.maintainer.need(table, until, per_version=False)
-        changes = read_changes(
-            source, need.since, until, need.columns, table_id=need.table_id, known=self._ending
-        )
-        assert changes.ending is not None
-        self._ending = changes.ending
-        mark = commit_mark(source, until)
-        read_ms = (time.perf_counter() - started) * 1000
-        if changes.rows != len(rows):
+        step = self.follower.follow()
+        changes = 0 if step is None else step.done.changes
+        if step is None or changes != len(rows):
             raise RecaptureNeededError(
-                f"The clone of `{table}` shows {changes.rows} changes instead of {len(rows)}",
+                f"The clone of `{self.table}` shows {changes} changes instead of {len(rows)}",
                 code="bench_disturbed",
                 hint="run `impctl bench` again",
             )
-        moved = {table: Moved(changes, until, self._ending, mark, lambda: self._ending)}
-        done = self.maintainer.step(moved, read_ms=read_ms, reason_code="bench", reason="bench")
-        return MaintainRun(read_ms, done)
+        return step
 
     def _commit(self, rows: pa.Table, *, forth: bool) -> None:
         source = self.scratch.source(self.table)
@@ -130,12 +94,11 @@ class MeasuredQuery:
 
     def checked(self) -> Sequence[Comparison]:
         """Every maintained sketch against recapture."""
-        accurate = self.recapture()
-        return [compare(held, accurate[a]) for a, held in self.maintainer.fragments.items()]
+        return self.follower.compared()
 
     def recapture(self) -> Mapping[AccessId, FragmentSet]:
         """The accurate sketches at the table's version, by Spark; nothing is stored."""
-        return recaptured(self.scratch, self.prepared, self.verdict, self.partitions)
+        return self.follower.recapture()
 
     def capture(self) -> None:
         """Sketch and state in one pass, without storing them."""
@@ -155,21 +118,6 @@ class MeasuredQuery:
 
     def rows_like_the_table(self, size: int, seed: int) -> pa.Table:
         """So many rows drawn from all over the table, file by file."""
-        snapshot = self.scratch.snapshot(self.table)
-        if not snapshot.rows:
-            raise UsageError(
-                f"Table `{snapshot.table}` is empty, so there are no rows to make changes from",
-                code="bench_empty_table",
-                hint="bench a table with rows; `impctl bench --generate` writes some",
-            )
-        random = np.random.default_rng(seed + size)
-        names = snapshot.schema.names
-        files = [file for file in snapshot.files if file.rows]
-        weights = np.array([float(file.rows or 0) for file in files])
-        shares = random.multinomial(size, weights / weights.sum())
-        parts = []
-        for file, share in zip(files, shares.tolist(), strict=True):
-            if share:
-                held = read_rows(snapshot, names, [file])
-                parts.append(held.take(pa.array(random.integers(0, len(held), share))))
-        return pa.concat_tables(parts)
+        return drawn_rows(
+            self.scratch.snapshot(self.table), size, np.random.default_rng(seed + size)
+        )

@@ -21,12 +21,16 @@ from impctl.workload.suite_models import CaseSpec, FigureSpec, OptionValue
 
 @dataclass(frozen=True, slots=True)
 class Ground:
-    """One case of one figure; `figure.cases` holds that case alone."""
+    """One case of one figure; `figure.cases` holds that case alone.
+
+    `scale` is that of the run: tables have it already, sizes among the options through `scaled`.
+    """
 
     bench: Workbench
     figure: FigureSpec
     repeat: int
     seed: int
+    scale: float = 1.0
 
     @property
     def case(self) -> CaseSpec:
@@ -105,6 +109,18 @@ class Ground:
         if len(found) != 1:
             raise self._refused(name, "one whole number")
         return found[0]
+
+    def scaled(self, name: str, default: int, *, least: int) -> int:
+        """One whole number that, like a table's rows, is at scale 1; not below `least`."""
+        return max(round(self.whole_number(name, default) * self.scale), least)
+
+    def texts(self, name: str, default: Sequence[str] = ()) -> tuple[str, ...]:
+        """Words that only the measure knows, one or a list; numbers as they are written."""
+        return tuple(str(value) for value in self._values(name, default))
+
+    def refuse(self, name: str, wanted: str) -> WorkloadError:
+        """The error for an option that must be something else, such as "a ratio like `1U5Q`"."""
+        return self._refused(name, wanted)
 
     def choices(
         self, name: str, known: Sequence[str], default: Sequence[str] = ()

@@ -16,9 +16,11 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from impctl.app.measured import MaintainRun, MeasuredQuery
+from impctl.app.follower import Followed
+from impctl.app.measured import MeasuredQuery
 from impctl.app.prepared import prepare
 from impctl.app.scratch import scratch_copy
+from impctl.app.suites.duckdb_times import Beside, recapture_beside
 from impctl.app.suites.ground import Ground
 from impctl.bench.clock import milliseconds
 from impctl.bench.record import Cell, Label, Metric
@@ -48,7 +50,7 @@ class _Size:
     rows: int
     share: float
     relations: Sequence[Comparison]
-    runs: Sequence[tuple[str, MaintainRun]]
+    runs: Sequence[tuple[str, Followed]]
 
 
 def measure_maintain(ground: Ground) -> Iterator[Cell]:
@@ -75,9 +77,10 @@ def _cells(ground: Ground, options: _Options) -> Iterator[Cell]:
                 failure = error
             # Last, when the checks have warmed up the session: a cold baseline would flatter us.
             recaptures = _recaptures(ground, measured) if found else []
+            beside = _beside(ground, measured) if found else Beside()
         for entry in found:
             for kind in options.kinds:
-                yield _cell(ground, entry, kind, recaptures, labelled=len(options.kinds) > 1)
+                yield _cell(ground, entry, kind, recaptures, beside, len(options.kinds) > 1)
         if failure is not None:
             raise failure
 
@@ -115,8 +118,18 @@ def _recaptures(ground: Ground, measured: MeasuredQuery) -> list[float]:
     return [milliseconds(measured.recapture) for _ in range(min(ground.repeat, _RECAPTURES))]
 
 
+def _beside(ground: Ground, measured: MeasuredQuery) -> Beside:
+    """The same recapture in DuckDB, where that is installed."""
+    return recapture_beside(measured, measured.recapture(), min(ground.repeat, _RECAPTURES))
+
+
 def _cell(
-    ground: Ground, entry: _Size, kind: str, recaptures: Sequence[float], *, labelled: bool
+    ground: Ground,
+    entry: _Size,
+    kind: str,
+    recaptures: Sequence[float],
+    beside: Beside,
+    labelled: bool,
 ) -> Cell:
     labels: dict[str, Label] = {"changes": entry.rows, "share": float(f"{entry.share:.3g}")}
     if labelled:
@@ -130,10 +143,12 @@ def _cell(
         "commit_ms": Metric.of([run.done.commit_ms for run in runs]),
         "recapture_ms": Metric.of(recaptures),
         "recapture_ratio": Metric.of([recapture / run.total_ms for run in runs]),
+        **beside.metrics,
     }
     return ground.cell(
         metrics,
         labels,
         covers=all(relation.covers for relation in entry.relations),
         slack=sum(relation.slack for relation in entry.relations),
+        note=beside.note,
     )

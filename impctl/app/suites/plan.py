@@ -72,7 +72,7 @@ def planned_suite(request: SuiteRequest, reporter: Reporter) -> PlannedSuite:
     repeat = suite.repeat if request.repeat is None else request.repeat
     settings = Settings(path, spark_profile=request.spark_profile)
     bench = Workbench(settings, suite.workload, reporter)
-    planned = _planned(bench, figures, repeat, suite.seed)
+    planned = _planned(bench, figures, repeat, suite.seed, scale)
     data = requests_of(
         _needed(suite, figures, folder), scale=scale, seed=suite.seed, source=request.source
     )
@@ -95,7 +95,7 @@ def list_suites(reporter: Reporter) -> Outcome:
 def _described(path: Path, reporter: Reporter) -> SuiteResult:
     suite = load_suite(path, os.environ, DEFAULT_FOLDER, VOCABULARY)
     bench = Workbench(Settings(path), suite.workload, reporter)
-    _planned(bench, suite.figures, suite.repeat, suite.seed)
+    _planned(bench, suite.figures, suite.repeat, suite.seed, suite.scale)
     names = tuple(figure.name for figure in suite.figures)
     cases = sum(len(figure.cases) for figure in suite.figures)
     return SuiteResult(suite.name, suite.title, suite.file, tuple(suite.data), names, cases)
@@ -119,7 +119,7 @@ def _chosen(suite: Suite, names: Sequence[str]) -> tuple[FigureSpec, ...]:
 
 
 def _planned(
-    bench: Workbench, figures: Sequence[FigureSpec], repeat: int, seed: int
+    bench: Workbench, figures: Sequence[FigureSpec], repeat: int, seed: int, scale: float
 ) -> tuple[PlannedFigure, ...]:
     """The measures called for every case, which reads their options."""
     problems: list[Problem] = []
@@ -127,7 +127,7 @@ def _planned(
     for figure in figures:
         cases: list[tuple[CaseSpec, Iterator[Cell]]] = []
         for case in figure.cases:
-            ground = Ground(bench, replace(figure, cases=(case,)), repeat, seed)
+            ground = Ground(bench, replace(figure, cases=(case,)), repeat, seed, scale)
             try:
                 cases.append((case, MEASURES[figure.measure](ground)))
             except WorkloadError as error:

@@ -15,6 +15,7 @@ from impctl.app.answers import answer_of
 from impctl.app.measured import MeasuredQuery
 from impctl.app.prepared import prepare
 from impctl.app.scratch import scratch_copy
+from impctl.app.suites.duckdb_times import answer_beside
 from impctl.app.suites.ground import Ground
 from impctl.app.verify import same_rows
 from impctl.bench.clock import milliseconds
@@ -37,7 +38,8 @@ def _cells(ground: Ground) -> Iterator[Cell]:
         measured = MeasuredQuery(scratch, ground.query)
         pruned = measured.pruned()
         with_sketch = answer_of(measured.answer(pruned))
-        without = answer_of(measured.answer())
+        whole = measured.answer()
+        without = answer_of(whole)
         plain: list[float] = []
         sketched: list[float] = []
         for _ in range(_WARM_UP + ground.repeat):
@@ -45,7 +47,9 @@ def _cells(ground: Ground) -> Iterator[Cell]:
             sketched.append(milliseconds(lambda: measured.answer(pruned)))
         plain, sketched = plain[_WARM_UP:], sketched[_WARM_UP:]
         gains = [before / after for before, after in zip(plain, sketched, strict=True)]
+        beside = answer_beside(measured, whole, ground.repeat)
         metrics = {
+            **beside.metrics,
             "plain_ms": Metric.of(plain),
             "sketch_ms": Metric.of(sketched),
             "gain_ratio": Metric.of(gains),
@@ -53,7 +57,9 @@ def _cells(ground: Ground) -> Iterator[Cell]:
             "rows_share": _exact(_rows_share(measured)),
             "fragments_share": _exact(_fragments_share(measured)),
         }
-        yield ground.cell(metrics, equal=same_rows(with_sketch.rows, without.rows))
+        yield ground.cell(
+            metrics, equal=same_rows(with_sketch.rows, without.rows), note=beside.note
+        )
 
 
 def _exact(value: float) -> Metric:

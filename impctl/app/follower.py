@@ -1,0 +1,143 @@
+"""One query on a scratch copy whose sketch follows its tables, in one process.
+
+Law: a step is what `maintain` does for one query and counts all of it: finding the newest versions,
+reading their changes, the engine, the durable commit. State stays in memory between steps.
+Out of scope: changing the tables, choosing when to follow (`app.measured`, `app.suites`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from impctl.aliases import AccessId, TableName
+from impctl.app.capture import capture_query
+from impctl.app.maintainer import Maintainer, Moved, StepDone
+from impctl.app.partners import partners_of
+from impctl.app.passes import recaptured
+from impctl.app.prepared import PreparedQuery, prepare
+from impctl.app.restored import chooser_of, chosen_way, restored_verdict
+from impctl.app.state_meta import StateMeta
+from impctl.app.workbench import Workbench
+from impctl.errors import UnsupportedError
+from impctl.sketch.fragments import FragmentSet
+from impctl.sketch.mode import Mode
+from impctl.sketch.sketch import Comparison, compare
+from impctl.store.records import StoredQuery
+from impctl.tables.changes import read_changes
+from impctl.tables.commit_mark import commit_mark
+from impctl.tables.snapshot import Snapshot
+from impctl.workload.models import QuerySpec
+
+
+@dataclass(frozen=True, slots=True)
+class Followed:
+    """One step: its parts in milliseconds, and what it did."""
+
+    read_ms: float
+    done: StepDone
+
+    @property
+    def total_ms(self) -> float:
+        """Reading, engine and commit."""
+        return self.read_ms + self.done.engine_ms + self.done.commit_ms
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """The sketches of a query against recapture."""
+
+    covers: bool
+    slack: int
+
+
+class Follower:
+    """A stored query taken up; `captured` makes one."""
+
+    def __init__(self, scratch: Workbench, spec: QuerySpec) -> None:
+        self.scratch = scratch
+        self.prepared: PreparedQuery = prepare(scratch, spec)
+        stored = scratch.store().load(spec.name)
+        assert stored is not None, "a follower takes up what was captured"
+        self.verdict, self.partitions = restored_verdict(scratch, self.prepared, stored)
+        self.maintainer = self._taken_up(stored)
+        self._endings: dict[TableName, Snapshot] = {
+            table: scratch.snapshot(table, version)
+            for table, version in self.maintainer.versions.items()
+        }
+
+    def _taken_up(self, stored: StoredQuery) -> Maintainer:
+        meta = StateMeta.read(stored.query, stored.state_meta)
+        chooser = chooser_of(self.prepared, meta)
+        way = chosen_way(self.prepared, self.verdict, self.partitions, chooser)
+        if way.mode is Mode.RECAPTURE:
+            raise UnsupportedError(
+                f"Query `{stored.query}` can only be recaptured, so there is nothing to compare: "
+                f"{way.reason}",
+                code="not_incremental",
+                hint="`impctl explain` says what stands in the way",
+                location=self.prepared.place(way.span),
+            )
+        partners = partners_of(self.scratch, way, self.partitions)
+        return Maintainer(self.scratch.store(), way, stored, partners)
+
+    def follow(self) -> Followed | None:
+        """Bring the sketch to the newest versions; None where it stands at them."""
+        started = time.perf_counter()
+        moved = {}
+        for table in self.maintainer.tables:
+            source = self.scratch.advance(table)
+            if source.version != self.maintainer.versions[table]:
+                moved[table] = self._moved(table)
+        if not moved:
+            return None
+        read_ms = (time.perf_counter() - started) * 1000
+        done = self.maintainer.step(moved, read_ms=read_ms, reason_code="bench", reason="bench")
+        return Followed(read_ms, done)
+
+    def _moved(self, table: TableName) -> Moved:
+        source = self.scratch.source(table)
+        until = source.version
+        need = self.maintainer.need(table, until, per_version=False)
+        known = self._endings[table]
+        changes = read_changes(
+            source, need.since, until, need.columns, table_id=need.table_id, known=known
+        )
+        assert changes.ending is not None
+        self._endings[table] = changes.ending
+        return Moved(
+            changes,
+            until,
+            changes.ending,
+            commit_mark(source, until),
+            lambda: self.scratch.snapshot(table, until),
+        )
+
+    def compared(self) -> Sequence[Comparison]:
+        """Every sketch against recapture at the versions it stands at."""
+        accurate = self.recapture()
+        return [compare(held, accurate[a]) for a, held in self.maintainer.fragments.items()]
+
+    def checked(self) -> Checked:
+        """All of that in one."""
+        relations = self.compared()
+        return Checked(all(r.covers for r in relations), sum(r.slack for r in relations))
+
+    def recapture(self) -> Mapping[AccessId, FragmentSet]:
+        """The accurate sketches, by the fastest pass of Spark."""
+        versions = self.maintainer.versions
+        return recaptured(self.scratch, self.prepared, self.verdict, self.partitions, versions)
+
+    @property
+    def state_bytes(self) -> int:
+        """Bytes of operator state in memory; 0 where there is none."""
+        session = self.maintainer.session
+        return 0 if session is None else session.state_bytes()
+
+
+def captured(scratch: Workbench, spec: QuerySpec) -> Follower:
+    """The query captured at the pinned versions of its tables, and taken up."""
+    prepared = prepare(scratch, spec)
+    capture_query(scratch, scratch.store(), prepared, code="asked", reason="bench")
+    return Follower(scratch, spec)

@@ -1,0 +1,57 @@
+"""SQL over Parquet files in DuckDB, where that is installed: one more yardstick beside Spark.
+
+Law: a connection keeps nothing on disk and reads exactly the files it was given. DuckDB is optional
+(`pip install "impctl[bench]"`); without it there is no connection, and nobody has to care.
+Out of scope: which SQL, and whether its answer is right (`app.suites.duckdb_recapture`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib.util import find_spec
+from typing import Any, Self
+
+import pyarrow as pa
+
+
+class ParquetSql:
+    """A connection that is used again and again, so that it is warm."""
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+
+    @staticmethod
+    def is_installed() -> bool:
+        """Whether there can be a connection."""
+        return find_spec("duckdb") is not None
+
+    @classmethod
+    def open(cls) -> Self | None:
+        """A connection in memory; None where DuckDB is not installed."""
+        if not cls.is_installed():
+            return None
+        import duckdb
+
+        return cls(duckdb.connect(":memory:"))
+
+    def view(self, name: str, files: Sequence[str]) -> None:
+        """From now on `name` stands for the rows of these files."""
+        self._connection.read_parquet(list(files)).create_view(name, replace=True)
+
+    def run(self, sql: str) -> pa.Table:
+        """The answer of a SELECT; SqlFailed where DuckDB does not run it."""
+        import duckdb
+
+        try:
+            found: pa.Table = self._connection.sql(sql).to_arrow_table()
+        except duckdb.Error as error:
+            raise SqlFailed(str(error).splitlines()[0]) from error
+        return found
+
+    def close(self) -> None:
+        """Give everything back."""
+        self._connection.close()
+
+
+class SqlFailed(Exception):  # noqa: N818  # a finding of a measurement, never an error of impctl
+    """DuckDB does not take the text; the message is the first line of its own."""
