@@ -1,0 +1,54 @@
+"""Measure `engine`: what maintaining costs beside a fixed piece of work on the same machine.
+
+Options: `changes`, sizes of a change. `yardstick_ratio` is the time of that work over the time of
+one maintenance, both timed in turn, so that it says more of the code than of the machine.
+Law: the sketch is compared with recapture before anything is timed.
+Out of scope: the work (`bench.yardstick`), against recapture (`app.suites.maintain_cost`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from impctl.app.measured import MeasuredQuery
+from impctl.app.prepared import prepare
+from impctl.app.scratch import scratch_copy
+from impctl.app.suites.ground import Ground
+from impctl.bench.record import Cell, Metric
+from impctl.bench.yardstick import yardstick
+
+
+def measure_engine(ground: Ground) -> Iterator[Cell]:
+    """A cell per size of change."""
+    ground.only("changes")
+    return _cells(ground, ground.whole_numbers("changes", (1000,)))
+
+
+def _cells(ground: Ground, sizes: tuple[int, ...]) -> Iterator[Cell]:
+    tables = prepare(ground.bench, ground.query).tables
+    with scratch_copy(ground.bench, tables) as scratch:
+        measured = MeasuredQuery(scratch, ground.query)
+        folder = scratch.store_path.parent
+        with scratch.writing("bench"):
+            for size in sizes:
+                ground.step(f"{ground.query.name} with {size} changes beside the yardstick")
+                rows = measured.rows_like_the_table(size, ground.seed)
+                measured.maintain(rows, forth=True)
+                relations = measured.checked()
+                measured.maintain(rows, forth=False)
+                times: list[float] = []
+                work: list[float] = []
+                for turn in range(2 * ground.repeat):
+                    work.append(yardstick(folder))
+                    times.append(measured.maintain(rows, forth=turn % 2 == 0).total_ms)
+                ratios = [mine / theirs for mine, theirs in zip(work, times, strict=True)]
+                yield ground.cell(
+                    {
+                        "maintain_ms": Metric.of(times),
+                        "yardstick_ms": Metric.of(work),
+                        "yardstick_ratio": Metric.of(ratios),
+                    },
+                    {"changes": size},
+                    covers=all(relation.covers for relation in relations),
+                    slack=sum(relation.slack for relation in relations),
+                )

@@ -1,0 +1,180 @@
+"""Measure `mixed`: queries and updates in turn, without sketches, with recaptured, with maintained.
+
+Every strategy runs one and the same seeded sequence on a scratch copy of its own and begins without
+a sketch. Updates of `changes` rows are insertions and, as often, earlier insertions taken back;
+queries ask with one of `constants` (texts such as `low=10 high=20`; default: the query as it is).
+
+Law: commits, capture, maintenance and reading all count. Every answer is compared with that
+without sketch, and the maintained sketches with recapture, outside the timed part.
+Out of scope: the strategies (`mixed_strategies`), sequences (`operations`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from impctl.app.answers import answer_of
+from impctl.app.follower import Checked
+from impctl.app.parameters import with_parameters
+from impctl.app.prepared import prepare
+from impctl.app.scratch import scratch_copy
+from impctl.app.suites.ground import Ground
+from impctl.app.suites.mixed_strategies import (
+    Incremental,
+    MixedStrategy,
+    Recapture,
+    Spent,
+    WithoutSketch,
+    held_specs,
+)
+from impctl.app.suites.operations import Operation, Ratio, sequence
+from impctl.app.suites.single import single
+from impctl.app.suites.update_stream import Pool, UpdateStream, pool_of
+from impctl.app.verify import same_rows
+from impctl.app.workbench import Workbench
+from impctl.bench.record import Cell, Label
+from impctl.workload.models import QuerySpec
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+STRATEGIES: Mapping[str, type[MixedStrategy]] = {
+    "none": WithoutSketch,
+    "recapture": Recapture,
+    "incremental": Incremental,
+}
+"""By the label a cell carries; the first one gives the answers the others are compared with."""
+
+_WARM_UP = 3
+"""Queries of every strategy that are not counted: Spark compiles them in the first ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Options:
+    operations: int
+    ratios: tuple[Ratio, ...]
+    changes: tuple[int, ...]
+    constants: tuple[str, ...]
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """One strategy through one sequence."""
+
+    spent: Spent
+    update_ms: float
+    answers: tuple[pa.Table, ...]
+    sketches: int
+    checked: Checked | None
+
+    @property
+    def total_ms(self) -> float:
+        spent = self.spent
+        return self.update_ms + spent.query_ms + spent.maintain_ms + spent.capture_ms
+
+
+def measure_mixed(ground: Ground) -> Iterator[Cell]:
+    """A cell per ratio, size of change and strategy."""
+    ground.only("operations", "least", "ratios", "changes", "constants", "key")
+    ratios = []
+    for text in ground.texts("ratios", ("1U1Q", "1U5Q", "5U1Q")):
+        ratio = Ratio.read(text)
+        if ratio is None:
+            raise ground.refuse("ratios", "ratios of updates to queries such as `1U5Q`")
+        ratios.append(ratio)
+    options = _Options(
+        ground.scaled("operations", 1000, least=ground.whole_number("least", 24)),
+        tuple(ratios),
+        ground.whole_numbers("changes", (1, 20, 200, 2000)),
+        ground.texts("constants"),
+        ground.texts("key", ("id",))[0],
+    )
+    return _cells(ground, options)
+
+
+def _cells(ground: Ground, options: _Options) -> Iterator[Cell]:
+    bench = _with_variants(ground.bench, ground.query, options.constants)
+    specs = tuple(bench.workload.queries.values())
+    scans = prepare(bench, specs[0]).scans
+    tables = tuple(dict.fromkeys(scan.table for scan in scans))
+    changed = max(tables, key=lambda table: bench.snapshot(table).rows or 0)
+    pool = pool_of(bench, changed, options.key, ground.seed)
+    warm = [Operation(None), *[Operation(0)] * _WARM_UP]
+    for kind in STRATEGIES.values():
+        _run(bench, specs, tables, pool, kind, warm, options.changes[0], ground.seed)
+    for ratio in options.ratios:
+        operations = sequence(ratio, options.operations, len(specs), ground.seed)
+        for size in options.changes:
+            expected: tuple[pa.Table, ...] | None = None
+            for name, kind in STRATEGIES.items():
+                ground.step(f"{ratio} with {size} changes, {name}")
+                run = _run(bench, specs, tables, pool, kind, operations, size, ground.seed)
+                expected = run.answers if expected is None else expected
+                labels: dict[str, Label] = {"ratio": str(ratio), "changes": size, "strategy": name}
+                yield _cell(ground, labels, run, expected, len(operations))
+
+
+def _with_variants(bench: Workbench, spec: QuerySpec, constants: Sequence[str]) -> Workbench:
+    """The suite's workbench with the query once per choice of constants, and no other query."""
+    variants = [with_parameters(spec, text.split()) for text in constants] or [spec]
+    workload = replace(bench.workload, queries=held_specs(spec, variants))
+    return Workbench(bench.settings, workload, bench.reporter)
+
+
+def _run(
+    bench: Workbench,
+    specs: Sequence[QuerySpec],
+    tables: tuple[str, ...],
+    pool: Pool,
+    kind: type[MixedStrategy],
+    operations: Sequence[Operation],
+    size: int,
+    seed: int,
+) -> _Run:
+    with scratch_copy(bench, tables) as scratch:
+        strategy = kind(scratch, tables)
+        updates = UpdateStream(scratch, pool, seed)
+        update_ms = 0.0
+        answers = []
+        for operation in operations:
+            if operation.constants is None:
+                update_ms += updates.commit(size)
+            else:
+                answers.append(strategy.answer(specs[operation.constants]))
+        spent = replace(strategy.spent)
+        return _Run(spent, update_ms, tuple(answers), strategy.sketches, strategy.checked())
+
+
+def _cell(
+    ground: Ground,
+    labels: Mapping[str, Label],
+    run: _Run,
+    expected: Sequence[pa.Table],
+    operations: int,
+) -> Cell:
+    spent = run.spent
+    metrics = {
+        "total_ms": run.total_ms,
+        "update_ms": run.update_ms,
+        "query_ms": spent.query_ms,
+        "maintain_ms": spent.maintain_ms,
+        "capture_ms": spent.capture_ms,
+        "operation_ms": run.total_ms / operations,
+    }
+    equal = all(
+        same_rows(answer_of(mine).rows, answer_of(theirs).rows)
+        for mine, theirs in zip(run.answers, expected, strict=True)
+    )
+    checked = run.checked
+    return ground.cell(
+        single(metrics),
+        labels,
+        covers=None if checked is None else checked.covers,
+        slack=None if checked is None else checked.slack,
+        equal=equal if run.answers is not expected else None,
+        note=f"{operations} operations, {len(run.answers)} of them queries;"
+        f" {run.sketches} captured a sketch",
+    )

@@ -1,0 +1,98 @@
+"""Measure `strategies`: many small updates maintained eagerly in batches, or lazily at the end.
+
+Options: `updates` (scaled, not below `least`) of `changes` rows each; `batches`, rows after which
+an eager sketch is maintained. The lazy cell maintains once, when all updates are in, as a query
+that comes then would do.
+
+Law: every cell sees the same seeded commits on a scratch copy of its own and begins with a current
+sketch; only maintenance is timed, all of it; the sketch is checked against recapture at the end.
+Out of scope: commits (`update_stream`), one maintenance (`follower`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from impctl.app.follower import Followed, captured
+from impctl.app.prepared import prepare
+from impctl.app.scratch import scratch_copy
+from impctl.app.suites.ground import Ground
+from impctl.app.suites.single import single
+from impctl.app.suites.update_stream import Pool, UpdateStream, pool_of
+from impctl.bench.record import Cell, Metric
+
+LAZY = "lazy"
+"""The label `batch` of the cell that maintains once."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Options:
+    updates: int
+    changes: int
+    batches: tuple[int, ...]
+    key: str
+
+
+def measure_strategies(ground: Ground) -> Iterator[Cell]:
+    """A cell per size of batch, and one for lazy."""
+    ground.only("updates", "least", "changes", "batches", "key")
+    options = _Options(
+        ground.scaled("updates", 1000, least=ground.whole_number("least", 100)),
+        ground.whole_number("changes", 1),
+        ground.whole_numbers("batches", (1, 10, 20, 50, 100, 200, 500, 1000)),
+        ground.texts("key", ("id",))[0],
+    )
+    return _cells(ground, options)
+
+
+def _cells(ground: Ground, options: _Options) -> Iterator[Cell]:
+    bench = ground.bench
+    tables = prepare(bench, ground.query).tables
+    changed = max(tables, key=lambda table: bench.snapshot(table).rows or 0)
+    pool = pool_of(bench, changed, options.key, ground.seed)
+    # What is done for the first time in a process costs more than ever after.
+    _cell(ground, options, tables, pool, 1, updates=3)
+    for batch in (*options.batches, None):
+        ground.step(f"{options.updates} updates, " + (f"batches of {batch}" if batch else LAZY))
+        yield _cell(ground, options, tables, pool, batch, updates=options.updates)
+
+
+def _cell(
+    ground: Ground,
+    options: _Options,
+    tables: tuple[str, ...],
+    pool: Pool,
+    batch: int | None,
+    *,
+    updates: int,
+) -> Cell:
+    """All updates with one size of batch; None is lazy."""
+    with scratch_copy(ground.bench, tables) as scratch, scratch.writing("bench"):
+        follower = captured(scratch, ground.query)
+        stream = UpdateStream(scratch, pool, ground.seed)
+        steps: list[Followed | None] = []
+        waiting = 0
+        for _ in range(updates):
+            stream.commit(options.changes)
+            waiting += options.changes
+            if batch is not None and waiting >= batch:
+                steps.append(follower.follow())
+                waiting = 0
+        if waiting:
+            steps.append(follower.follow())
+        checked = follower.checked()
+    done = [step for step in steps if step is not None]
+    total = sum(step.total_ms for step in done)
+    metrics = {
+        **single({"maintain_ms": total, "per_update_ms": total / updates}),
+        "step_ms": Metric.of([step.total_ms for step in done]),
+        "read_ms": Metric.of([step.read_ms for step in done]),
+        "engine_ms": Metric.of([step.done.engine_ms for step in done]),
+        "commit_ms": Metric.of([step.done.commit_ms for step in done]),
+    }
+    label = LAZY if batch is None else str(batch)
+    note = f"{updates} updates of {options.changes} rows in {len(done)} steps"
+    return ground.cell(
+        metrics, {"batch": label}, covers=checked.covers, slack=checked.slack, note=note
+    )

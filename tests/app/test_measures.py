@@ -1,0 +1,242 @@
+"""The measures beyond the cost of one change, each on small tables, options first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from impctl.app.capture import capture_query
+from impctl.app.generate import generate
+from impctl.app.prepared import prepare
+from impctl.app.reporter import SilentReporter
+from impctl.app.restored import restored_verdict
+from impctl.app.scratch import scratch_copy
+from impctl.app.settings import Example, GenerateRequest, Settings
+from impctl.app.suites.duckdb_recapture import duckdb_plain, duckdb_recapture
+from impctl.app.suites.fresh_process import workload_document
+from impctl.app.suites.ground import Ground
+from impctl.app.suites.registry import MEASURES
+from impctl.app.suites.update_stream import UpdateStream, pool_of
+from impctl.app.workbench import Workbench, open_workbench
+from impctl.bench.record import Cell
+from impctl.errors import UsageError, WorkloadError
+from impctl.workload.suite_models import CaseSpec, ChartSpec, FigureSpec, OptionValue
+
+WORKLOAD = """\
+version: 1
+tables:
+  t: {path: t}
+  s: {path: s}
+partitions:
+  t: {a: {fragments: 20}, b: {fragments: 20}}
+queries:
+  window:
+    sql: SELECT a, AVG(c) AS ac FROM t GROUP BY a HAVING AVG(c) > :low AND AVG(c) < :high
+    params: {low: 10, high: 20}
+    sketch: {t: a}
+  join:
+    sql: SELECT t.a, AVG(s.b) AS sb FROM t JOIN s ON t.a = s.a GROUP BY t.a HAVING AVG(t.c) < 20
+    sketch: {t: a}
+  top: {sql: "SELECT id, a FROM t ORDER BY a LIMIT 10", sketch: {t: a}}
+  groups: {sql: "SELECT a, MAX(c) AS m FROM t GROUP BY a HAVING MAX(c) > 90", sketch: {t: b}}
+  rows: {sql: "SELECT id FROM t WHERE b < 5 AND c > 1", sketch: {t: b}}
+store: .impctl
+spark: {master: "local[2]", conf: {spark.sql.shuffle.partitions: 4}}
+"""
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workbench]:
+    folder = tmp_path_factory.mktemp("suite")
+    for table, rows in (("t", 5000), ("s", 500)):
+        request = GenerateRequest(folder, Example.SYNTHETIC, table, rows, 100)
+        generate(request, SilentReporter())
+    (folder / "w.yaml").write_text(WORKLOAD)
+    with open_workbench(Settings(folder / "w.yaml")) as bench:
+        yield bench
+
+
+def ground(bench: Workbench, measure: str, query: str, **options: OptionValue) -> Ground:
+    place = bench.workload.queries[query].location
+    case = CaseSpec(query, {}, place)
+    chart = ChartSpec("x", ("y",), (), ())
+    figure = FigureSpec("f", "F", "", "", "", measure, options, (case,), chart, place, places={})
+    return Ground(bench, figure, 1, 1, scale=0.01)
+
+
+def cells(bench: Workbench, measure: str, query: str, **options: OptionValue) -> list[Cell]:
+    return list(MEASURES[measure](ground(bench, measure, query, **options)))
+
+
+def values(cell: Cell) -> Mapping[str, float]:
+    return {name: metric.median for name, metric in cell.metrics.items()}
+
+
+@pytest.mark.parametrize(
+    ("measure", "options"),
+    [
+        ("mixed", {"ratios": "1Q1U"}),
+        ("mixed", {"rations": "1U1Q"}),
+        ("deletions", {"patterns": "upwards"}),
+        ("deletions", {"buffers": ("20", "none")}),
+        ("strategies", {"batches": 0}),
+        ("memory", {"process": "no"}),
+    ],
+)
+def test_a_wrong_option_is_refused_before_anything_runs(
+    bench: Workbench, measure: str, options: dict[str, Any]
+) -> None:
+    with pytest.raises(WorkloadError):
+        MEASURES[measure](ground(bench, measure, "window", **options))
+
+
+def test_sizes_among_the_options_follow_the_scale(bench: Workbench) -> None:
+    found = ground(bench, "mixed", "window", operations=1000)
+    assert found.scaled("operations", 10, least=1) == 10
+    assert found.scaled("operations", 10, least=24) == 24
+
+
+def test_equal_seeds_give_equal_tables(bench: Workbench) -> None:
+    pool = pool_of(bench, "t", "id", 1)
+    assert pool.first_key == 5000
+    found = []
+    for seed in (1, 1, 2):
+        with scratch_copy(bench, ("t",)) as scratch:
+            stream = UpdateStream(scratch, pool, seed)
+            for _ in range(12):
+                stream.commit(7)
+            snapshot = scratch.repin("t").snapshot()
+            found.append(((snapshot.rows or 0) - 5000, snapshot.version))
+    assert found[0] == found[1] != found[2]
+    assert all(rows % 7 == 0 and version == 12 for rows, version in found)
+
+
+def test_a_key_must_hold_whole_numbers(bench: Workbench) -> None:
+    with pytest.raises(UsageError, match="no column `b` of whole numbers"):
+        pool_of(bench, "t", "b", 1)
+
+
+def test_the_workload_of_a_fresh_process_is_that_of_the_scratch_copy(
+    bench: Workbench, tmp_path: Path
+) -> None:
+    import json
+
+    spec = replace(bench.workload.queries["window"], buffer=7)
+    file = tmp_path / "w.yaml"
+    file.write_text(json.dumps(workload_document(bench.workload, spec, tmp_path / "store")))
+    with open_workbench(Settings(file)) as found:
+        read = found.workload.queries["window"]
+        assert (read.sql, read.params, read.sketch, read.buffer) == (
+            spec.sql,
+            spec.params,
+            spec.sketch,
+            7,
+        )
+        assert found.store_path == tmp_path / "store"
+        assert [(p.table, p.column, p.fragments) for p in found.workload.partitions] == [
+            (p.table, p.column, p.fragments) for p in bench.workload.partitions
+        ]
+
+
+@pytest.mark.parametrize("query", ["window", "join", "groups", "rows"])
+def test_duckdb_finds_the_same_sketch(bench: Workbench, query: str) -> None:
+    pytest.importorskip("duckdb")
+    spec = bench.workload.queries[query]
+    with scratch_copy(bench, ("t", "s")) as scratch:
+        prepared = prepare(scratch, spec)
+        capture_query(scratch, scratch.store(), prepared, code="asked", reason="test")
+        stored = scratch.store().load(query)
+        assert stored is not None
+        verdict, partitions = restored_verdict(scratch, prepared, stored)
+        held = {sketch.access: sketch.fragments for sketch in stored.sketches}
+        assert any(len(fragments) for fragments in held.values())
+        offered = duckdb_recapture(scratch, prepared, verdict, partitions, held)
+        assert offered.run is not None, offered.reason
+        assert offered.run() == held
+        less = {access: fragments.minus(fragments) for access, fragments in held.items()}
+        refused = duckdb_recapture(scratch, prepared, verdict, partitions, less)
+        assert "another sketch" in refused.reason
+        assert duckdb_plain(scratch, prepared).run is not None
+
+
+@pytest.mark.spark
+def test_mixed_strategies_agree(bench: Workbench, spark: Any) -> None:
+    found = cells(
+        bench,
+        "mixed",
+        "window",
+        operations=12,
+        least=12,
+        ratios="1U1Q",
+        changes=20,
+        constants=("low=10 high=20", "low=12 high=18", "low=50 high=60"),
+    )
+    assert [cell.labels["strategy"] for cell in found] == ["none", "recapture", "incremental"]
+    none, recapture, incremental = found
+    assert (none.equal, recapture.equal, incremental.equal) == (None, True, True)
+    assert (none.covers, incremental.covers) == (None, True)
+    assert values(none)["maintain_ms"] == values(none)["capture_ms"] == 0
+    assert values(recapture)["capture_ms"] > 0 < values(incremental)["maintain_ms"]
+    for cell in found:
+        parts = values(cell)
+        total = sum(parts[name] for name in ("update_ms", "query_ms", "maintain_ms", "capture_ms"))
+        assert parts["total_ms"] == pytest.approx(total)
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("query", ["window", "join"])
+def test_eager_and_lazy_reach_the_same_sketch(bench: Workbench, spark: Any, query: str) -> None:
+    found = cells(bench, "strategies", query, updates=10, least=10, batches=(1, 4))
+    assert [cell.labels["batch"] for cell in found] == ["1", "4", "lazy"]
+    assert all(cell.covers and cell.slack == 0 for cell in found)
+    assert [cell.note.split(" in ")[1] for cell in found] == ["10 steps", "3 steps", "1 steps"]
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("query", ["top", "groups"])
+def test_bounded_buffers_are_refilled(bench: Workbench, spark: Any, query: str) -> None:
+    found = cells(
+        bench,
+        "deletions",
+        query,
+        patterns=("minimal", "2:1"),
+        buffers=(20, "all"),
+        updates=6,
+        least=6,
+        points=2,
+    )
+    assert [(c.labels["pattern"], c.labels["buffer"], c.labels["updates"]) for c in found] == [
+        (pattern, buffer, updates)
+        for pattern in ("minimal", "2:1")
+        for buffer in ("20", "all")
+        for updates in (3, 6)
+    ]
+    assert all(cell.covers and cell.slack == 0 for cell in found)
+    bounded, whole = values(found[1]), values(found[3])
+    assert bounded["state_bytes"] < whole["state_bytes"]
+    assert whole["refill_count"] == 0
+    assert query != "top" or bounded["refill_count"] > 0
+
+
+@pytest.mark.spark
+def test_memory_of_a_fresh_process(bench: Workbench, spark: Any) -> None:
+    (found,) = cells(bench, "memory", "join", changes=10, ranges=5)
+    assert found.covers
+    assert found.labels == {"changes": 10, "ranges": 5}
+    held = values(found)
+    assert 10e6 < held["process_bytes"] < 1e9
+    assert held["join_bytes"] > 0 < held["aggregate_bytes"]
+    assert held["state_bytes"] >= held["join_bytes"] + held["aggregate_bytes"]
+    # A hundred ranges of `s`, which impctl chose, beside five of `t`.
+    assert held["sketch_bytes"] == 14
+
+
+@pytest.mark.spark
+def test_more_ranges_take_more_memory(bench: Workbench, spark: Any) -> None:
+    few, many = cells(bench, "memory", "window", changes=5, ranges=(5, 50), process=False)
+    assert values(few)["ranges_bytes"] < values(many)["ranges_bytes"]
+    assert "process_bytes" not in values(few)

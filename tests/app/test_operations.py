@@ -1,0 +1,63 @@
+"""Sequences of updates and queries, and of deletions: seeded, with the counts asked for."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from impctl.app.suites.deletion_patterns import deletions_of, pattern_of
+from impctl.app.suites.operations import Operation, Ratio, sequence
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [("1U1Q", Ratio(1, 1)), ("5U1Q", Ratio(5, 1)), ("1u5q", None), ("0U1Q", None), ("5", None)],
+)
+def test_a_ratio_is_read(text: str, found: Ratio | None) -> None:
+    assert Ratio.read(text) == found
+    assert found is None or str(found) == text
+
+
+def test_a_sequence_repeats_its_block() -> None:
+    found = sequence(Ratio(2, 3), 12, 4, seed=1)
+    assert [each.is_query for each in found] == [False, False, True, True, True] * 3
+    asked = [each.constants for each in found if each.constants is not None]
+    assert set(asked) <= set(range(4))
+    assert found == sequence(Ratio(2, 3), 12, 4, seed=1)
+    assert found != sequence(Ratio(2, 3), 12, 4, seed=2)
+
+
+def test_one_choice_of_constants_is_always_asked() -> None:
+    assert sequence(Ratio(1, 1), 2, 1, seed=1) == (Operation(None), Operation(0))
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("minimal", (True,)),
+        ("random", (False,)),
+        ("2:1", (False, False, True)),
+        ("4:1", (False, False, False, False, True)),
+        ("0:1", None),
+        ("least", None),
+    ],
+)
+def test_a_pattern_is_read(text: str, found: tuple[bool, ...] | None) -> None:
+    assert pattern_of(text) == found
+
+
+def test_minimal_deletions_take_the_least_rows_first() -> None:
+    keys = np.array([7, 3, 9, 1, 5])
+    taken = [part.tolist() for part in deletions_of((True,), keys, 2, seed=1)]
+    assert taken == [[7, 3], [9, 1], [5]]
+
+
+def test_mixed_deletions_take_every_row_once() -> None:
+    keys = np.arange(100)
+    parts = [part.tolist() for part in deletions_of((False, True), keys, 8, seed=3)]
+    assert sorted(key for part in parts for key in part) == keys.tolist()
+    assert [len(part) for part in parts] == [8] * 12 + [4]
+    left = sorted(set(range(100)) - set(parts[0]))
+    assert parts[1] == left[:8]
+    assert parts == [part.tolist() for part in deletions_of((False, True), keys, 8, seed=3)]
+    assert parts != [part.tolist() for part in deletions_of((False, True), keys, 8, seed=4)]
