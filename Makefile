@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.impctl-ready
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo bench test test-spark test-all lint type docs docs-check check clean
+.PHONY: help install demo bench bench-smoke test test-spark test-all lint type docs docs-check check clean
 
 help: ## Show the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -28,6 +28,9 @@ demo: $(READY) ## Run the examples through the command line, data in $(DEMO)
 
 bench: $(READY) ## Measure maintaining against recapture on a generated table (some minutes)
 	PATH="$(abspath $(BIN)):$$PATH" workloads/bench.sh $(DEMO)
+
+bench-smoke: $(READY) ## Hold a few ratios against their baseline (under three minutes)
+	$(BIN)/python -m pytest -m "slow and spark" tests/app/test_bench_smoke.py
 
 test: $(READY) ## Fast tests, without Spark (under two minutes)
 	$(BIN)/python -m pytest

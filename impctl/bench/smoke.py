@@ -1,0 +1,89 @@
+"""A run held against a committed baseline of ratios: is anything far slower than it used to be?
+
+Law: only ratios of one run count (`..._ratio`, the larger the better), never times, so the baseline
+holds on any machine. A ratio is bad where it lies below the baseline's by more than the run's noise
+and `factor` together; the factor is generous, because a smoke test must never cry wolf. A cell that
+the run lacks is bad, too.
+Out of scope: exact comparison of two runs (`bench.compare`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+from impctl.bench.record import Cell, Label, Record
+
+FACTOR = 3.0
+"""How many times worse a ratio may become before it counts as broken."""
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What a ratio usually is."""
+
+    figure: str
+    labels: Mapping[str, Label]
+    metric: str
+    ratio: float
+
+
+def ratios_of(records: Sequence[Record]) -> tuple[Expected, ...]:
+    """The ratios of these runs of one suite, at least one; the median of each, rounded."""
+    found: list[Expected] = []
+    for cell in records[0].cells:
+        for metric in cell.metrics:
+            if metric.endswith("_ratio"):
+                values = [held for held in (_ratio(r, cell, metric) for r in records) if held]
+                ratio = float(f"{median(values):.2g}")
+                found.append(Expected(cell.figure, cell.labels, metric, ratio))
+    return tuple(found)
+
+
+def falls(record: Record, baseline: Sequence[Expected], factor: float = FACTOR) -> tuple[str, ...]:
+    """A sentence for every ratio that fell below what noise and `factor` explain."""
+    found: list[str] = []
+    for expected in baseline:
+        labels = ", ".join(f"{name} {value}" for name, value in expected.labels.items())
+        what = f"{expected.metric} of figure `{expected.figure}` ({labels})"
+        cell = Cell(expected.figure, expected.labels, {})
+        ratio = _ratio(record, cell, expected.metric)
+        least = expected.ratio / (factor * (1 + record.noise))
+        if ratio is None:
+            found.append(f"{what} was not measured")
+        elif ratio < least:
+            found.append(f"{what} is {ratio:.3g}, below {least:.3g}; usual is {expected.ratio:g}")
+    return tuple(found)
+
+
+def read_baseline(path: Path) -> tuple[Expected, ...]:
+    """What `write_baseline` wrote."""
+    entries = json.loads(path.read_text(encoding="utf-8"))
+    return tuple(Expected(**entry) for entry in entries)
+
+
+def write_baseline(path: Path, baseline: Sequence[Expected]) -> None:
+    """One entry per line, so that a change of one shows as one."""
+    lines = [
+        json.dumps(
+            {
+                "figure": each.figure,
+                "labels": dict(each.labels),
+                "metric": each.metric,
+                "ratio": each.ratio,
+            }
+        )
+        for each in baseline
+    ]
+    path.write_text("[\n" + ",\n".join(lines) + "\n]\n", encoding="utf-8")
+
+
+def _ratio(record: Record, like: Cell, metric: str) -> float | None:
+    """The metric of the same cell in this run; the best of its runs, which noise spoils least."""
+    for cell in record.cells_of(like.figure):
+        if dict(cell.labels) == dict(like.labels) and metric in cell.metrics:
+            return cell.metrics[metric].high
+    return None

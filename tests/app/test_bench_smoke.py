@@ -1,0 +1,24 @@
+"""The suite `smoke` against its committed baseline: nothing may become several times slower."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from impctl.bench.record_json import record_from_json
+from impctl.bench.smoke import falls, read_baseline
+from impctl.cli.boundary import run
+from impctl.cli.main import build_app
+from tests.support.smoke_baseline import BASELINE
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+def test_no_ratio_fell_far(tmp_path: Path, spark: object) -> None:
+    out = tmp_path / "smoke.json"
+    suite = str(BASELINE.with_name("smoke.yaml"))
+    flags = ["--data", str(tmp_path / "data"), "--out", str(out), "--quiet"]
+    assert run(build_app(), ["bench", suite, *flags]) == 0
+    record = record_from_json(out.read_text(encoding="utf-8"), str(out))
+    assert not falls(record, read_baseline(BASELINE))

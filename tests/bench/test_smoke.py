@@ -1,0 +1,45 @@
+"""Ratios held against a baseline: noise and a generous factor pass, a fall does not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from impctl.bench.record import Cell, Metric, Record
+from impctl.bench.smoke import FACTOR, falls, ratios_of, read_baseline, write_baseline
+
+
+def record(*ratios: float, noise: float = 0.0) -> Record:
+    cells = tuple(
+        Cell("f", {"query": at}, {"a_ratio": Metric.of([ratio]), "a_ms": Metric.of([5.0])})
+        for at, ratio in enumerate(ratios)
+    )
+    return Record("s", "S", 1.0, 1, 1, "", 1.0, noise, {}, (), cells)
+
+
+def test_the_baseline_is_the_median_of_ratios_and_comes_back(tmp_path: Path) -> None:
+    found = ratios_of([record(10.04, 2), record(30, 2), record(12.6, 2)])
+    assert [(each.metric, each.ratio) for each in found] == [("a_ratio", 13.0), ("a_ratio", 2.0)]
+    write_baseline(tmp_path / "b.json", found)
+    assert read_baseline(tmp_path / "b.json") == found
+
+
+def test_only_a_fall_beyond_noise_and_factor_counts() -> None:
+    usual = ratios_of([record(30.0)])
+    assert falls(record(30.0), usual) == ()
+    assert falls(record(300.0), usual) == ()
+    assert falls(record(30.0 / FACTOR), usual) == ()
+    assert falls(record(9.0, noise=0.2), usual) == ()
+    (told,) = falls(record(9.0), usual)
+    assert told == "a_ratio of figure `f` (query 0) is 9, below 10; usual is 30"
+
+
+def test_the_best_of_the_runs_counts() -> None:
+    usual = ratios_of([record(30.0)])
+    cell = Cell("f", {"query": 0}, {"a_ratio": Metric.of([1.0, 2.0, 28.0])})
+    assert falls(replace(record(), cells=(cell,)), usual) == ()
+
+
+def test_a_cell_that_is_missing_is_told() -> None:
+    (told,) = falls(record(), ratios_of([record(30.0)]))
+    assert told == "a_ratio of figure `f` (query 0) was not measured"
