@@ -42,9 +42,10 @@ class MeasuredQuery:
     def __init__(self, scratch: Workbench, spec: QuerySpec) -> None:
         self.scratch = scratch
         self.follower = captured(scratch, spec)
-        # The changes go to the largest table: the others are looked up.
+        # The changes go to the largest table, of equal ones to the one the query names first: the
+        # others are looked up.
         self.table: TableName = max(
-            self.maintainer.tables, key=lambda table: scratch.snapshot(table).rows or 0
+            self.prepared.tables, key=lambda table: scratch.snapshot(table).rows or 0
         )
 
     @property
