@@ -1,8 +1,8 @@
 """`impctl maintain` in a process of its own, and the most memory that took.
 
 Law: the process is a real one, started from a workload file written beside the scratch copy; what
-it does is committed to the scratch store. Peak memory is that of the largest process of the run:
-`impctl` itself, or a JVM it had to start.
+it does is committed to the scratch store. Peak memory is that of `impctl` itself: a JVM it has to
+start outlives it, so nobody learns what that took.
 Out of scope: what the state in it consists of (`app.suites.memory`).
 """
 
