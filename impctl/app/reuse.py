@@ -2,7 +2,8 @@
 
 Law: a sketch is used only where `plan.reuse` allows it at the very versions it stands for; what
 was looked at comes with its reason. Where none serves, the query reads its whole tables: slower,
-never wrong. Policy `strict` refuses that instead.
+never wrong. Policy `strict` refuses that instead; where a sketch could not be brought up to date
+for now, with what was in the way.
 Out of scope: the rules (`plan.reuse`), bringing a sketch up to date (`app.fresh`).
 """
 
@@ -24,6 +25,7 @@ from impctl.errors import (
     ImpctlError,
     PolicyRefusedError,
     RecaptureNeededError,
+    RetryableError,
     UnsupportedError,
 )
 from impctl.plan.facts import Fact, FactKind, FactSource
@@ -48,10 +50,15 @@ def reused(bench: Workbench, spec: QuerySpec, own: QuerySpec | None) -> Fresh:
     looked = _looked_at(bench, prepared, own)
     order = sorted(range(len(looked)), key=lambda index: looked[index].rank)
     entries = [found.candidate for found in looked]
+    passing: RetryableError | None = None
     for index in order:
         if not entries[index].allowed:
             continue
-        found = _used(bench, prepared, entries[index].query)
+        try:
+            found = _used(bench, prepared, entries[index].query)
+        except RetryableError as error:
+            # Another writer, or the disk of the store: the tables can be read all the same.
+            passing, found = error, _not_fresh(error)
         if isinstance(found, str):
             entries[index] = replace(entries[index], allowed=False, reason=found)
             continue
@@ -63,7 +70,7 @@ def reused(bench: Workbench, spec: QuerySpec, own: QuerySpec | None) -> Fresh:
         )
         reuse = ReuseEntry(entries[index].query, found.reason, _told(entries))
         return replace(found.fresh, reuse=reuse)
-    return _without(bench, prepared, tuple(entries))
+    return _without(bench, prepared, tuple(entries), passing)
 
 
 def _told(entries: Sequence[ReuseCandidate]) -> tuple[ReuseCandidate, ...]:
@@ -77,11 +84,17 @@ def _told(entries: Sequence[ReuseCandidate]) -> tuple[ReuseCandidate, ...]:
 
 
 def _without(
-    bench: Workbench, prepared: PreparedQuery, candidates: tuple[ReuseCandidate, ...]
+    bench: Workbench,
+    prepared: PreparedQuery,
+    candidates: tuple[ReuseCandidate, ...],
+    passing: RetryableError | None,
 ) -> Fresh:
+    """The query on its whole tables; `passing` is what the same command may not meet again."""
     spec = prepared.spec
     reason = "no stored sketch may be used" if candidates else _NO_TEMPLATE
     if bench.policy(spec) is Policy.STRICT:
+        if passing is not None:
+            raise passing
         why = "; ".join(f"`{entry.query}`: {entry.reason}" for entry in candidates)
         raise PolicyRefusedError(
             f"Policy `strict` does not run query `{spec.name}` without a sketch: {why or reason}",
@@ -197,11 +210,14 @@ class _Used:
 
 
 def _used(bench: Workbench, prepared: PreparedQuery, name: str) -> _Used | str:
-    """The sketch of a query brought up to date and judged again; a text says why it cannot be."""
+    """The sketch of a query brought up to date and judged again; a text says why it cannot be.
+
+    RetryableError where only something that passes is in the way.
+    """
     try:
         current = fresh(bench, name)
     except (PolicyRefusedError, RecaptureNeededError, UnsupportedError) as error:
-        return f"it could not be brought up to date: {error.message}"
+        return _not_fresh(error)
     verdict = _verdict(bench, prepared, current.prepared, current.sketches, current.assumptions)
     if not verdict.allowed:
         return verdict.reason
@@ -209,3 +225,7 @@ def _used(bench: Workbench, prepared: PreparedQuery, name: str) -> _Used | str:
         current, prepared=prepared, sketches=mapped(current.sketches, verdict), assumptions=()
     )
     return _Used(found, verdict.reason)
+
+
+def _not_fresh(error: ImpctlError) -> str:
+    return f"it could not be brought up to date: {error.message}"

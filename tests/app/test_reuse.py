@@ -10,6 +10,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from impctl.tables.create import create_table
+from tests.app.test_lock import held_lock
 from tests.support.run_cli import Cli, Ran
 
 WORKLOAD = """\
@@ -155,6 +156,26 @@ def test_a_stale_sketch_is_maintained_first(cli: Cli, folder: Path) -> None:
     assert ran.results[0]["sketches"][0]["fragments"] == [0, 1, 3]
     stale = {r["query"]: r["stale"] for r in cli.good("status").results}
     assert stale == {"wide": True, "narrow": False, "other": True}
+
+
+def test_another_writer_is_no_reason_to_stop(cli: Cli, folder: Path) -> None:
+    """Once the lock's error ended the run, although other sketches and the table were there."""
+    cli.good("capture")
+    _insert(folder, (7, 15, "l"))
+    cli.good("maintain", "--query", "wide")
+    asked = ("--query", "wide", "--param", "few=3", "--lock-timeout", "0.1")
+    with held_lock(folder / ".impctl"):
+        # `narrow` is stale, `wide` can be used as it stands.
+        ran = cli.good("rewrite", *asked)
+        assert _reuse(ran)["query"] == "wide"
+        assert _reasons(ran)["narrow"].startswith("it could not be brought up to date: ")
+        _insert(folder, (7, 15, "m"))
+        ran = cli.good("rewrite", *asked)
+        assert (_reuse(ran)["query"], ran.results[0]["sketches"]) == (None, [])
+        assert ran.document["warnings"]
+        ran = cli("rewrite", *asked, "--policy", "strict")
+        assert (ran.code, ran.error["code"]) == (6, "lock_held")
+    assert _reuse(cli.good("rewrite", *asked))["query"] == "narrow"
 
 
 def test_a_definition_that_changed_is_left_alone(cli: Cli, folder: Path) -> None:
