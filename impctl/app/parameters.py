@@ -16,6 +16,7 @@ from decimal import Decimal
 
 from impctl.aliases import ParameterValue
 from impctl.errors import UsageError
+from impctl.expr.zones import fixed_offset
 from impctl.workload.models import QuerySpec
 from impctl.workload.reading import suggestion
 
@@ -25,7 +26,7 @@ _DOUBLE = re.compile(r"[-+]?([0-9]{1,38}(\.[0-9]{0,38})?|\.[0-9]{1,38})([eE][-+]
 _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _TIMESTAMP = re.compile(
     r"[0-9]{4}-[0-9]{2}-[0-9]{2}[ T][0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,6})?"
-    r"(Z|[-+][0-9]{2}:[0-9]{2})?"
+    r"(?P<zone>Z|[-+][0-9]{2}:[0-9]{2})?"
 )
 
 
@@ -99,9 +100,11 @@ def _parsed(written: str, like: ParameterValue) -> ParameterValue | None:
         case str():
             return written
         case datetime():
-            if _TIMESTAMP.fullmatch(written) is None:
+            moment = _TIMESTAMP.fullmatch(written)
+            if moment is None:
                 return None
-            return datetime.fromisoformat(written)
+            is_zone = moment["zone"] is None or fixed_offset(moment["zone"]) is not None
+            return datetime.fromisoformat(written) if is_zone else None
         case date():
             return date.fromisoformat(written) if _DATE.fullmatch(written) else None
 
@@ -119,6 +122,6 @@ def _kind_of(like: ParameterValue) -> str:
         case str():
             return "text"
         case datetime():
-            return "a timestamp such as 2024-01-31 12:00:00"
+            return "a timestamp such as 2024-01-31 12:00:00, at most 18:00 from UTC"
         case date():
             return "a date such as 2024-01-31"

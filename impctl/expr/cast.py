@@ -20,6 +20,7 @@ from impctl.expr.numbers import (
     rescale,
     to_double,
 )
+from impctl.expr.zones import moved_by
 
 MICROS_PER_DAY = 86_400_000_000
 _MOST_DAYS = 106_751_990
@@ -48,8 +49,11 @@ def supports(source: SqlType, target: SqlType) -> bool:
     return source.kind in TEMPORAL and target.kind in TEMPORAL
 
 
-def cast(vector: Vector, target: SqlType) -> Vector:
-    """The column in the target type; EvaluationError where a value does not fit."""
+def cast(vector: Vector, target: SqlType, offset: int = 0) -> Vector:
+    """The column in the target type; EvaluationError where a value does not fit.
+
+    `offset` is that of the session's time zone (`expr.zones`).
+    """
     source = vector.type
     if source == target:
         return vector
@@ -60,7 +64,7 @@ def cast(vector: Vector, target: SqlType) -> Vector:
     if source.kind is Kind.STRING:
         return read(vector, target)
     if source.kind in TEMPORAL:
-        return _moved(vector, target)
+        return _moved(vector, target, offset)
     if target.kind is Kind.BOOLEAN:
         return Vector(target, np.asarray(vector.values != 0, dtype=np.bool_), vector.valid)
     if target.kind is Kind.FLOAT:
@@ -83,8 +87,16 @@ def cast(vector: Vector, target: SqlType) -> Vector:
     return _whole(vector, target)
 
 
-def _moved(vector: Vector, target: SqlType) -> Vector:
-    """Between dates and timestamps; TIMESTAMP in the session's time zone, which is UTC."""
+def _moved(vector: Vector, target: SqlType, offset: int) -> Vector:
+    """Between dates and timestamps, by way of the session's local time."""
+    if vector.type.kind is Kind.TIMESTAMP:
+        vector = moved_by(vector, offset)
+    found = _local(vector, target)
+    return moved_by(found, -offset) if target.kind is Kind.TIMESTAMP else found
+
+
+def _local(vector: Vector, target: SqlType) -> Vector:
+    """Between dates and local times."""
     values = vector.filled()
     if target.kind is Kind.DATE:
         return Vector(target, values // MICROS_PER_DAY, vector.valid)

@@ -1,9 +1,9 @@
 """Functions of dates and timestamps.
 
 Law: days and microseconds count from 1970-01-01 in the proleptic Gregorian calendar, as Spark's.
-TIMESTAMP is computed where the session's time zone is UTC, which is the default: for other zones
-the answer depends on Java's tables of zones, which change from release to release.
-Out of scope: text to and from dates (`expr.cast`), intervals.
+TIMESTAMP comes as local time, and a TIMESTAMP that is given back is one.
+Out of scope: the session's time zone (`expr.zones`), text to and from dates (`expr.cast`),
+intervals.
 """
 
 from __future__ import annotations

@@ -56,6 +56,7 @@ from impctl.expr.numbers import (
 from impctl.expr.truth import Truth, conjoin, disjoin, of_vector
 from impctl.expr.truth import negate as negate_truth
 from impctl.expr.types import arithmetic_type, narrowed, type_of, wider_type
+from impctl.expr.zones import offset_of
 
 Columns = Mapping[AttributeId, Vector]
 """The input columns by identity, all of one length."""
@@ -81,7 +82,8 @@ def evaluate(expr: Expr, columns: Columns, length: int) -> Vector:
         case Coalesce():
             return _coalesce(expr, columns, length)
         case Cast():
-            return cast(evaluate(expr.operand, columns, length), expr.type)
+            operand = evaluate(expr.operand, columns, length)
+            return cast(operand, expr.type, offset_of(expr.zone))
         case Mean():
             return mean(
                 evaluate(expr.total, columns, length),

@@ -1,7 +1,8 @@
 """Scalar functions by name: the one list of what is computed without Spark.
 
 Law: each gives what Spark gives, or does not take these arguments; every entry is tested against
-Spark. What Spark alone knows (time zones, case tables, how Java writes a double) is refused.
+Spark. What Spark alone knows (regions' time zones, case tables, how Java writes a double) is
+refused. A TIMESTAMP goes in as the local time of the session's zone, and comes out as an instant.
 Out of scope: what has an operator or a node of its own (`expr.evaluate`), casts (`expr.cast`).
 """
 
@@ -17,11 +18,10 @@ from impctl.expr.number_functions import NUMBER_FUNCTIONS
 from impctl.expr.signature import Function
 from impctl.expr.text_functions import TEXT_FUNCTIONS
 from impctl.expr.types import type_of
+from impctl.expr.zones import fixed_offset, moved_by, offset_of
 
 FUNCTIONS: dict[str, Function] = {**NUMBER_FUNCTIONS, **DATE_FUNCTIONS, **TEXT_FUNCTIONS}
 """All of them."""
-
-UTC_NAMES = frozenset({"UTC", "Etc/UTC", "GMT", "Z", "+00:00", "+0:00", "UTC+0"})
 
 
 def call_objection(call: Call) -> str | None:
@@ -31,7 +31,7 @@ def call_objection(call: Call) -> str | None:
         return f"function `{call.name}` is left to Spark"
     types = [type_of(argument) for argument in call.arguments]
     has_zone = any(kind == TIMESTAMP for kind in (call.type, *types))
-    if has_zone and call.zone not in UTC_NAMES:
+    if has_zone and fixed_offset(call.zone) is None:
         return f"`{call.name}` of timestamps in the time zone {call.zone} is left to Spark"
     if found.takes(call.arguments):
         return None
@@ -41,4 +41,7 @@ def call_objection(call: Call) -> str | None:
 
 def compute(call: Call, arguments: Sequence[Vector], result: SqlType) -> Vector:
     """The call's value per row; there is no objection to the call."""
-    return FUNCTIONS[call.name].compute(arguments, result)
+    offset = offset_of(call.zone)
+    local = [moved_by(part, offset) if part.type == TIMESTAMP else part for part in arguments]
+    found = FUNCTIONS[call.name].compute(local, result)
+    return moved_by(found, -offset) if result == TIMESTAMP else found

@@ -17,7 +17,7 @@ from impctl.aliases import AttributeId
 from impctl.data.schema import BOOLEAN, Kind, SqlType
 from impctl.expr.cast import supports as supports_cast
 from impctl.expr.compare import like_objection
-from impctl.expr.functions import UTC_NAMES, call_objection
+from impctl.expr.functions import call_objection
 from impctl.expr.nodes import (
     And,
     Arithmetic,
@@ -42,6 +42,7 @@ from impctl.expr.nodes import (
     walk,
 )
 from impctl.expr.types import common_type, type_of, wider_type
+from impctl.expr.zones import fixed_offset
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +95,7 @@ def _cast_reason(expr: Cast) -> str | None:
     if source is None or not supports_cast(source, expr.type):
         return f"CAST from `{source}` to `{expr.type}` is left to Spark"
     has_zone = Kind.TIMESTAMP in (source.kind, expr.type.kind) and source != expr.type
-    if has_zone and source.kind is not Kind.NULL and expr.zone not in UTC_NAMES:
+    if has_zone and source.kind is not Kind.NULL and fixed_offset(expr.zone) is None:
         return (
             f"CAST from `{source}` to `{expr.type}` in the time zone {expr.zone} is left to Spark"
         )

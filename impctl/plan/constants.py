@@ -18,12 +18,10 @@ from decimal import Decimal
 from impctl.data.schema import BOOLEAN, DATE, DOUBLE, STRING, TIMESTAMP, TIMESTAMP_NTZ, SqlType
 from impctl.expr.nodes import Cast, Expr, Literal
 from impctl.expr.types import common_type, type_of
+from impctl.expr.zones import WIDEST_OFFSET
 from impctl.plan.fingerprint import expr_text
 
 _LOCAL_TIME = re.compile(r"\d{4}-\d{2}-\d{2}([ T]\d{2}:\d{2}:\d{2}(\.\d{1,6})?)?")
-_WIDEST_OFFSET = 18 * 3600 * 1_000_000
-"""Microseconds by which a time zone may differ from UTC; Java allows 18 hours either way."""
-
 _EPOCH = datetime(1970, 1, 1)
 _DAY = 86_400 * 1_000_000
 
@@ -138,4 +136,4 @@ def _local_time(expr: Cast) -> Point | None:
 
 def _around(micros: int, text: str) -> Point:
     """A local time as an instant: known up to the offset, so that order may be lost nearby."""
-    return Point((False, micros - _WIDEST_OFFSET), (False, micros + _WIDEST_OFFSET), text)
+    return Point((False, micros - WIDEST_OFFSET), (False, micros + WIDEST_OFFSET), text)

@@ -9,7 +9,7 @@ Out of scope: expressions over columns (`parse_expr`).
 from __future__ import annotations
 
 import re
-from datetime import UTC, date, datetime, timedelta, timezone
+from datetime import date, datetime, timedelta
 from decimal import Decimal
 from math import isinf
 
@@ -34,6 +34,7 @@ from impctl.data.schema import (
 )
 from impctl.expr.nodes import Cast, Expr, Literal, Span
 from impctl.expr.types import MAX_PRECISION
+from impctl.expr.zones import fixed_offset
 from impctl.plan.parse_text import SqlText
 
 _NUMBER = re.compile(r"(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?(bd|[lsydf])?", re.IGNORECASE)
@@ -187,18 +188,17 @@ def _micros(text: SqlText, found: re.Match[str], node: exp.Expression) -> int:
             minute=int(minute or 0),
             second=int(second or 0),
             microsecond=int((fraction or "0").ljust(6, "0")),
-            tzinfo=timezone(_offset(zone)),
         )
     except ValueError as error:
         raise text.error(f"Not a timestamp: {error}", node, hint="check day and time") from None
-    return (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
-
-
-def _offset(zone: str | None) -> timedelta:
-    if zone is None or zone in ("Z", "UTC"):
-        return timedelta()
-    minutes = int(zone[1:3]) * 60 + int(zone[4:6])
-    return timedelta(minutes=-minutes if zone[0] == "-" else minutes)
+    offset = 0 if zone is None else fixed_offset(zone)
+    if offset is None:
+        raise text.error(
+            f"Not a timestamp: no time zone is {zone} from UTC",
+            node,
+            hint="offsets go from -18:00 to +18:00",
+        )
+    return (moment - datetime(1970, 1, 1)) // timedelta(microseconds=1) - offset
 
 
 def interval(text: SqlText, node: exp.Interval, span: Span | None) -> Expr:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
 
 import pytest
@@ -34,6 +34,7 @@ NOON = datetime(2024, 1, 31, 12)
         ("2024-01-31 12:00:00", NOON, NOON),
         ("2024-01-31T12:00:00Z", NOON, NOON.replace(tzinfo=UTC)),
         ("2024-01-31 12:00:00.5", NOON, NOON.replace(microsecond=500_000)),
+        ("2024-01-31 12:00:00-18:00", NOON, NOON.replace(tzinfo=timezone(timedelta(hours=-18)))),
     ],
 )
 def test_a_value_of_the_type(written: str, like: ParameterValue, expected: ParameterValue) -> None:
@@ -53,6 +54,7 @@ def test_a_value_of_the_type(written: str, like: ParameterValue, expected: Param
         *((text, True) for text in ("1", "yes", "")),
         *((text, date(2024, 1, 1)) for text in ("2024-02-30", "2024-1-1", "today", "20240101")),
         *((text, NOON) for text in ("2024-01-31", "2024-01-31 25:00:00", "now")),
+        *((f"2024-01-31 12:00:00{zone}", NOON) for zone in ("+18:01", "-23:59", "+01:60")),
     ],
 )
 def test_anything_else_is_none(written: str, like: ParameterValue) -> None:

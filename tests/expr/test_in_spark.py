@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable, Iterator
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import Any
@@ -31,6 +32,7 @@ from impctl.data.vector import Vector, from_arrow
 from impctl.expr.evaluate import evaluate
 from impctl.expr.functions import FUNCTIONS as FUNCTION_LIST
 from impctl.expr.support import find_blocker
+from impctl.expr.zones import fixed_offset
 from impctl.plan.nodes import Project
 from impctl.plan.parse import parse_query
 
@@ -190,8 +192,17 @@ def shown(value: Any) -> Any:
     return value
 
 
-def ours(sql: str) -> Vector:
-    query = parse_query(f"SELECT {sql} AS x FROM t", {"t": SCHEMA})
+ZONED = [sql for sql in FUNCTIONS if re.search(r"\b[hk]\b|TIMESTAMP", sql)]
+"""What the session's time zone may decide."""
+OFFSETS = ["+02:00", "-03:30", "UTC", "GMT", "Z", "GMT+2", "UTC+02:00"]
+MORE_OFFSETS = [
+    "UT", "UT-7", "+5", "-05", "+5:45", "GMT-4:3", "+13:7", "+0130", "UTC-1145", "-18:00",
+    "+18", "GMT+00:01", "-0", "Etc/UTC",
+]  # fmt: skip
+
+
+def ours(sql: str, zone: str = "UTC") -> Vector:
+    query = parse_query(f"SELECT {sql} AS x FROM t", {"t": SCHEMA}, zone=zone)
     assert isinstance(query.root, Project)
     expr = query.root.outputs[0].expr
     assert find_blocker(expr) is None, find_blocker(expr)
@@ -256,6 +267,60 @@ def test_what_another_time_zone_decides_is_left_to_spark() -> None:
     query = parse_query("SELECT hour(k) + month(t) AS x FROM t", {"t": SCHEMA}, zone="Asia/Tokyo")
     assert isinstance(query.root, Project)
     assert find_blocker(query.root.outputs[0].expr) is None
+
+
+@pytest.fixture
+def in_zone(spark: Any) -> Iterator[Callable[[str], None]]:
+    """Sets the session's time zone for one test."""
+    key = "spark.sql.session.timeZone"
+    before = spark.conf.get(key)
+    yield lambda zone: spark.conf.set(key, zone)
+    spark.conf.set(key, before)
+
+
+def as_numbers(column: pa.ChunkedArray) -> list[Any]:
+    """Dates as days and timestamps as microseconds, since local time may begin before year 1."""
+    if pa.types.is_date32(column.type):
+        column = column.cast(pa.int32())
+    return [
+        shown(v) for v in (column.cast(pa.int64()) if is_moment(column) else column).to_pylist()
+    ]
+
+
+def is_moment(column: pa.ChunkedArray) -> bool:
+    return bool(pa.types.is_timestamp(column.type))
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("zone", OFFSETS)
+def test_a_fixed_offset_is_sparks(zone: str, spark: Any, in_zone: Callable[[str], None]) -> None:
+    from impctl.spark.run import run_sql
+
+    local = "CAST(k AS TIMESTAMP_NTZ) AS k"
+    # Its own cast belongs to the zone that the session has here.
+    view = spark.createDataFrame(rows()).selectExpr(*(local if n == "k" else n for n in TYPES))
+    in_zone(zone)
+    selected = ", ".join(f"{sql} AS x{at}" for at, sql in enumerate(ZONED))
+    found = run_sql(spark, f"SELECT {selected} FROM t", {"t": view})
+    wrong = []
+    for sql, column in zip(ZONED, found.columns, strict=True):
+        vector = ours(sql, zone)
+        values = [shown(value_at(vector, row)) for row in range(len(vector))]
+        if values != as_numbers(column):
+            wrong.append((sql, values, as_numbers(column)))
+    assert wrong == []
+
+
+@pytest.mark.spark
+def test_names_of_offsets_are_read_as_spark_reads_them(
+    spark: Any, in_zone: Callable[[str], None]
+) -> None:
+    for zone in (*OFFSETS, *MORE_OFFSETS):
+        in_zone(zone)
+        sql = "SELECT unix_micros(CAST(TIMESTAMP_NTZ '2024-07-01 00:00:00' AS TIMESTAMP))"
+        (row,) = spark.sql(sql).collect()
+        assert row[0] == 1_719_792_000_000_000 - (fixed_offset(zone) or 0), zone
+        assert fixed_offset(zone) is not None, zone
 
 
 @pytest.mark.spark
