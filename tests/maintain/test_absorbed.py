@@ -7,8 +7,8 @@ close to call.
 
 from __future__ import annotations
 
-import os
 import random
+from collections.abc import Iterable
 
 import numpy as np
 import pyarrow as pa
@@ -23,6 +23,7 @@ from impctl.maintain.session import GroupedRows, MaintainedQuery, TableChange
 from impctl.sketch.partition import RangePartition
 from impctl.tables.arrow_types import arrow_type
 from tests.maintain.test_against_reference import judge
+from tests.support.random_cases import few_then_rest
 from tests.support.random_circuits import random_circuit
 from tests.support.random_queries import (
     Row,
@@ -32,8 +33,6 @@ from tests.support.random_queries import (
 )
 from tests.support.reference_expr import ReferenceLimit
 from tests.support.reference_plan import evaluate
-
-CASES = 500 * int(os.environ.get("IMPCTL_FUZZ", "1"))
 
 
 def fragments_of(rows: list[Row], partition: RangePartition) -> np.ndarray:
@@ -95,17 +94,18 @@ def one_case(rng: random.Random, seen: dict[str, int], label: str) -> None:
         return
 
 
-def several_cases() -> dict[str, int]:
+def several_cases(cases: Iterable[int]) -> dict[str, int]:
     seen = {"exact": 0, "unsure": 0, "safe": 0, "keyed": 0, "absorbed": 0}
-    for case in range(CASES):
+    for case in cases:
         one_case(random.Random(case), seen, f"case {case}")
     return seen
 
 
-def test_absorbed_changes_cover_and_equal() -> None:
-    seen = several_cases()
-    assert seen["absorbed"] > 1000, seen
-    assert seen["exact"] > 1500, seen
+@few_then_rest(100, 500)
+def test_absorbed_changes_cover_and_equal(cases: range) -> None:
+    seen = several_cases(cases)
+    assert seen["absorbed"] > 2 * len(cases), seen
+    assert seen["exact"] > 3 * len(cases), seen
 
 
 def test_a_forgotten_sign_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,4 +115,4 @@ def test_a_forgotten_sign_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> N
         Aggregate, "absorb", lambda self, keys, values, tags, sign: whole(self, keys, values, tags)
     )
     with pytest.raises((AssertionError, CountBelowZeroError)):
-        several_cases()
+        several_cases(range(500))

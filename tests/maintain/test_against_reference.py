@@ -7,8 +7,8 @@ over the sketched rows must give what it gives over all rows.
 
 from __future__ import annotations
 
-import os
 import random
+from collections.abc import Iterable
 
 import numpy as np
 import pytest
@@ -20,6 +20,7 @@ from impctl.plan.nodes import Query, scans_of
 from impctl.sketch.fragments import FragmentSet
 from impctl.sketch.partition import RangePartition
 from impctl.sketch.sketch import compare
+from tests.support.random_cases import few_then_rest
 from tests.support.random_circuits import random_circuit
 from tests.support.random_queries import (
     Row,
@@ -29,8 +30,6 @@ from tests.support.random_queries import (
 )
 from tests.support.reference_expr import ReferenceLimit
 from tests.support.reference_plan import annotate, bag, evaluate
-
-CASES = 600 * int(os.environ.get("IMPCTL_FUZZ", "1"))
 
 
 def accurate(query: Query, rows: list[Row], partition: RangePartition) -> FragmentSet:
@@ -47,13 +46,14 @@ def instance(rows: list[Row], partition: RangePartition, sketch: FragmentSet) ->
     return [i for i, f in enumerate(partition.fragments_of(column)) if int(f) in sketch]
 
 
-def test_maintained_covers_and_equals_recaptured() -> None:
+@few_then_rest(120, 600)
+def test_maintained_covers_and_equals_recaptured(cases: range) -> None:
     seen = {"exact": 0, "unsure": 0, "safe": 0, "keyed": 0}
-    several_cases(CASES, seen)
-    assert seen["exact"] > 2000
-    assert seen["unsure"] > 5, "no HAVING came too close to call"
-    assert seen["safe"] > 400
-    assert seen["keyed"] > 30
+    several_cases(cases, seen)
+    assert seen["exact"] > len(cases) * 10 // 3
+    assert seen["unsure"] > len(cases) // 120, "no HAVING came too close to call"
+    assert seen["safe"] > len(cases) * 2 // 3
+    assert seen["keyed"] > len(cases) // 20
 
 
 def test_a_lost_fragment_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -62,11 +62,11 @@ def test_a_lost_fragment_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(Merge, "members", lambda self, access: whole(self, access) & False)
     seen = {"exact": 0, "unsure": 0, "safe": 0, "keyed": 0}
     with pytest.raises(AssertionError, match="missing"):
-        several_cases(50, seen)
+        several_cases(range(50), seen)
 
 
-def several_cases(cases: int, seen: dict[str, int]) -> None:
-    for case in range(cases):
+def several_cases(cases: Iterable[int], seen: dict[str, int]) -> None:
+    for case in cases:
         one_case(random.Random(case), seen, f"case {case}")
 
 

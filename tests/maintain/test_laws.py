@@ -8,6 +8,7 @@ table.
 from __future__ import annotations
 
 import random
+from functools import cache
 
 import numpy as np
 import pyarrow as pa
@@ -16,11 +17,12 @@ import pytest
 from impctl.data.schema import DATE, INTEGER, LONG, STRING, Column, Schema
 from impctl.maintain.compile import Compiled, compile_plan
 from impctl.maintain.session import MaintainedQuery, TableChange
-from impctl.plan.nodes import scans_of
+from impctl.plan.nodes import Plan, scans_of
 from impctl.plan.parse import parse_query
 from impctl.plan.rules import apply_rules
 from impctl.sketch.partition import RangePartition
 from tests.support.algebra import FIRST_ROWS, QUERIES, rows
+from tests.support.random_cases import few_seeds_then_rest
 
 CATALOG = {
     "t": Schema((Column("g", INTEGER), Column("x", LONG), Column("s", STRING), Column("d", DATE))),
@@ -34,8 +36,13 @@ SQL = {**QUERIES, **FIRST_ROWS}
 every_query = pytest.mark.parametrize("name", SQL)
 
 
+@cache
+def root_of(name: str) -> Plan:
+    return apply_rules(parse_query(SQL[name], CATALOG).root)
+
+
 def compiled(name: str) -> Compiled:
-    root = apply_rules(parse_query(SQL[name], CATALOG).root)
+    root = root_of(name)
     sketched = {scan.access: PARTITIONS[scan.table] for scan in scans_of(root)}
     return compile_plan(root, sketched, {})
 
@@ -64,7 +71,7 @@ def held(session: MaintainedQuery) -> list[list[int]]:
 
 
 @every_query
-@pytest.mark.parametrize("seed", range(6))
+@few_seeds_then_rest(1, 6)
 def test_any_batching_means_the_same(name: str, seed: int) -> None:
     whole, parts = loaded(name), loaded(name)
     found = tables(seed)
@@ -78,7 +85,7 @@ def test_any_batching_means_the_same(name: str, seed: int) -> None:
 
 
 @every_query
-@pytest.mark.parametrize("seed", range(6))
+@few_seeds_then_rest(2, 6)
 def test_a_batch_and_its_negative_leave_nothing(name: str, seed: int) -> None:
     session = loaded(name)
     session.step(changes(tables(seed), 1))
@@ -96,7 +103,7 @@ def test_a_batch_and_its_negative_leave_nothing(name: str, seed: int) -> None:
 
 
 @every_query
-@pytest.mark.parametrize("seed", range(4))
+@few_seeds_then_rest(2, 4)
 def test_restored_is_never_stopped_and_all_deleted_is_empty(name: str, seed: int) -> None:
     session, empty = loaded(name), held(loaded(name))
     first, later = tables(seed), tables(seed + 50)
