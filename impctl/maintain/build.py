@@ -117,7 +117,9 @@ class Builder:
         """Note that the operator, over this flow, can run out of rows."""
         prefix = prefix_of(self, flow)
         assert prefix is not None, "only what can be refilled is bounded"
-        self.refills.append(Refilled(operator, prefix, tuple(keys)))
+        found = Refilled(operator, prefix, tuple(keys))
+        found.read_from_groups()
+        self.refills.append(found)
 
     def is_barrier(self, node: TopK) -> bool:
         """Whether all first rows belong to the sketch, used above or not."""

@@ -108,7 +108,7 @@ def compile_plan(
     access's partition attribute, `barriers` at which positions there are barriers (default: at
     every top-k that is not the last step); both are the verdict's (`plan.safety`). `chooser`
     decides which sides of joins are kept (default: all), `buffer` how many rows or values MIN, MAX
-    and top-k keep per group, where the table can refill them. Raises BlockedError.
+    and top-k keep per group, where they can be refilled. Raises BlockedError.
     """
     chain = _chain(root)
     keyed = frozenset() if chain is None else _keyed(root, chain, sketched, key_columns)
@@ -143,9 +143,10 @@ def _note(builder: Builder) -> str:
         return ""
     parts = []
     if builder.refills:
-        parts.append(f"MIN, MAX and top-k over one table's rows keep the best {builder.buffer}")
+        kept = f"keep the best {builder.buffer}"
+        parts.append(f"MIN, MAX and top-k over one table's rows or over groups {kept}")
     if builder.keeps_all:
-        parts.append("those over joins or groups keep everything, because no table can refill them")
+        parts.append("those over joins keep everything, because only the query could refill them")
     return "; ".join(parts)
 
 

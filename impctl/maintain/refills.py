@@ -1,14 +1,15 @@
 """Bounded buffers: which operators can have them, and where their rows come from again.
 
-Law: an operator keeps only its best values or rows where its input is one table's rows, selected
-and projected: then the rows of a group can be read from the table once more. Over joins, groups or
-set operations that would mean running the query, so there everything is kept, as without a bound.
+Law: an operator keeps only its best values or rows where its input is one table's rows or the
+groups of a grouping, selected and projected: then the rows of a group can be read from the table,
+or from the grouping's state, once more. Over joins and set operations that would mean running the
+query, so there everything is kept, as without a bound.
 Out of scope: reading the table (`app.refilling`), when a buffer is used up (`engine.refill`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -38,36 +39,44 @@ along. The columns asked for come in any order."""
 
 @dataclass(frozen=True, slots=True)
 class Prefix:
-    """What lies between a table and an operator: the source, and what is done to each row."""
+    """What lies between a table or a grouping and an operator: what is done to each row."""
 
-    source: Source
+    origin: Source | Aggregate
     steps: tuple[Select | Project, ...]
 
-    def column_of(self, name: AttributeId) -> ColumnName | None:
-        """The table's column that passes unchanged as this one, if one does."""
+    @property
+    def accesses(self) -> int:
+        """How many sketched accesses its rows have fragments of."""
+        if isinstance(self.origin, Aggregate):
+            return self.origin.accesses
+        return len(self.origin.scan.partitions)
+
+    def column_of(self, source: Source, name: AttributeId) -> ColumnName | None:
+        """The column of the table, where it starts there, that passes unchanged as this one."""
         for step in reversed(self.steps):
             if isinstance(step, Project):
                 expr = dict(step.outputs).get(name)
                 if not isinstance(expr, ColumnRef):
                     return None
                 name = expr.id
-        columns = {identity: column for identity, column, _ in self.source.scan.columns}
+        columns = {identity: column for identity, column, _ in source.scan.columns}
         return columns.get(name)
 
-    def batch(self, rows: pa.Table) -> Batch:
-        """What arrives at the operator for these rows of the table."""
-        batch = self.source.scan.read(rows, np.ones(len(rows), dtype=np.int64))
+    def passed(self, batch: Batch) -> Batch:
+        """What arrives at the operator for these rows of the origin."""
         for step in self.steps:
             batch = step.step(batch)
         return batch
 
 
 def prefix_of(builder: Builder, flow: Flow) -> Prefix | None:
-    """The way from the table to this flow; None where it is more than rows of one table."""
+    """The way to this flow from a table or a grouping; None where there is more between."""
     steps: list[Select | Project] = []
     at = flow.at
     while at >= 0:
         operator = builder.operators[at]
+        if isinstance(operator, Aggregate) and operator.can_output:
+            return Prefix(operator, tuple(reversed(steps)))
         if not isinstance(operator, Select | Project):
             return None
         steps.append(operator)
@@ -77,7 +86,10 @@ def prefix_of(builder: Builder, flow: Flow) -> Prefix | None:
 
 @dataclass(slots=True)
 class Refilled:
-    """A bounded operator, what it reads, and how often it had to."""
+    """A bounded operator, what it reads, and how often it had to.
+
+    `rows` counts those of the table; a grouping's come from memory.
+    """
 
     operator: Aggregate | Top
     prefix: Prefix
@@ -86,23 +98,43 @@ class Refilled:
     rows: int = 0
 
     def read_from(self, table_rows: TableRows) -> None:
-        """Refill from these rows from now on."""
-        known = [(key, self.prefix.column_of(key)) for key in self.keys]
-        source = self.prefix.source
+        """Refill from these rows of the table from now on, where it is a table's."""
+        source = self.prefix.origin
+        if isinstance(source, Aggregate):
+            return
+        known = [(key, self.prefix.column_of(source, key)) for key in self.keys]
 
         def refill(keys: Sequence[Vector]) -> Batch:
-            count = len(keys[0]) if keys else 1
             wanted = {
                 column: key
                 for (_, column), key in zip(known, keys, strict=True)
                 if column is not None
             }
-            parts = []
-            for rows in table_rows(source.table, source.scan.table_columns, wanted):
-                self.rows += len(rows)
-                parts.append(owners_of(keys, count, self.prefix.batch(rows), self.keys)[1])
-            self.groups += count
-            filled = [part for part in parts if len(part)]
-            return stacked_batches(filled) if filled else empty_batch(len(source.scan.partitions))
+            return self._filled(keys, _read(source, table_rows, wanted))
 
         self.operator.refill_from(refill)
+
+    def read_from_groups(self) -> None:
+        """Refill from the state of the grouping below from now on, where it is a grouping's."""
+        grouping = self.prefix.origin
+        if isinstance(grouping, Aggregate):
+            self.operator.refill_from(lambda keys: self._filled(keys, [grouping.output()]))
+
+    def _filled(self, keys: Sequence[Vector], batches: Iterable[Batch]) -> Batch:
+        """The rows of these groups among those of the origin, as they arrive at the operator."""
+        count = len(keys[0]) if keys else 1
+        parts = []
+        for batch in batches:
+            if not isinstance(self.prefix.origin, Aggregate):
+                self.rows += len(batch)
+            parts.append(owners_of(keys, count, self.prefix.passed(batch), self.keys)[1])
+        self.groups += count
+        filled = [part for part in parts if len(part)]
+        return stacked_batches(filled) if filled else empty_batch(self.prefix.accesses)
+
+
+def _read(
+    source: Source, table_rows: TableRows, keys: Mapping[ColumnName, Vector]
+) -> Iterator[Batch]:
+    for rows in table_rows(source.table, source.scan.table_columns, keys):
+        yield source.scan.read(rows, np.ones(len(rows), dtype=np.int64))

@@ -36,6 +36,7 @@ from impctl.engine.group_extremes import Extremes, Touched
 from impctl.engine.ordered_values import First
 from impctl.engine.refill import Refill
 from impctl.engine.row_index import RowIndex
+from impctl.engine.runs import Run
 from impctl.engine.spread import Spread
 from impctl.engine.tags import GroupTags, Tags, no_fragments
 from impctl.errors import NotExactError
@@ -68,7 +69,7 @@ class Aggregate:
         self.columns = tuple(columns)
         self.is_keyed = is_keyed
         self.is_global = not keys and not is_distinct
-        self._accesses = accesses
+        self.accesses = accesses
         parts = _distinct_parts(self.columns)
         self._accumulators = tuple(part for part in parts if not isinstance(part, Extreme))
         self._extremes = Extremes(name, [part for part in parts if isinstance(part, Extreme)])
@@ -108,7 +109,7 @@ class Aggregate:
     def step(self, batch: Batch) -> Batch:
         """Minus the old rows, plus the new rows of the changed groups."""
         if len(batch) == 0:
-            return empty_batch(self._accesses)
+            return empty_batch(self.accesses)
         keys = [normalise(batch.columns[name]) for name, _ in self.keys]
         arguments = [part.argument for part in (*self._accumulators, *self._extremes.parts)]
         arguments += self._firsts.arguments
@@ -144,7 +145,7 @@ class Aggregate:
         """
         rows = partials[_ROWS] * sign
         if len(rows) == 0:
-            return self.step(empty_batch(self._accesses))
+            return self.step(empty_batch(self.accesses))
         keys = [normalise(key) for key in keys]
         grouping = group_rows(keys, len(rows))
         delta: Values = {_ROWS: np.add.reduceat(rows[grouping.order], grouping.starts)}
@@ -168,15 +169,12 @@ class Aggregate:
         """
         run = other._groups.whole()
         if run is None:
-            return empty_batch(self._accesses)
+            return empty_batch(self.accesses)
         kinds = [kind for _, kind in self.keys]
         keys = [from_stored(part, kind) for part, kind in zip(run.keys, kinds, strict=True)]
         self._groups.put(run.codes, keys, run.values)
         self.next_group = other.next_group
-        state = {
-            name: run.values.get(name, np.zeros(len(run), dtype=kind))
-            for name, kind in self._state_columns().items()
-        }
+        state = self._state_of(run)
         if key_tags is not None:
             tags = key_tags(keys)
         else:
@@ -185,10 +183,38 @@ class Aggregate:
             for batch in recounted:
                 self._recount(batch)
             tags = mine.sets_of(state[_GROUP])
+        now = self._inserted(keys, state, tags)
+        return stacked_batches([self.initial().negated(), now]) if self.is_global else now
+
+    @property
+    def can_output(self) -> bool:
+        """Whether `output` can tell the rows from the state alone."""
+        return bool(self.keys) and not self.is_keyed and not self._firsts
+
+    def output(self) -> Batch:
+        """All rows of the result as it stands, as insertions; only where `can_output`.
+
+        Cost: the groups, and their fragments.
+        """
+        run = self._groups.whole()
+        if run is None:
+            return empty_batch(self.accesses)
+        kinds = [kind for _, kind in self.keys]
+        keys = [from_stored(part, kind) for part, kind in zip(run.keys, kinds, strict=True)]
+        state = self._state_of(run)
+        tags = tuple(counts.sets_of(state[_GROUP]) for counts in self._fragments)
+        return self._inserted(keys, state, *tags)
+
+    def _state_of(self, run: Run) -> Values:
+        return {
+            name: run.values.get(name, np.zeros(len(run), dtype=kind))
+            for name, kind in self._state_columns().items()
+        }
+
+    def _inserted(self, keys: Sequence[Vector], state: Values, *tags: Tags) -> Batch:
         columns = {name: key for (name, _), key in zip(self.keys, keys, strict=True)}
         columns.update(self._values(state))
-        now = Batch(columns, np.ones(len(run), dtype=np.int64), (tags,))
-        return stacked_batches([self.initial().negated(), now]) if self.is_global else now
+        return Batch(columns, np.ones(len(state[_ROWS]), dtype=np.int64), tags)
 
     def _recount(self, batch: Batch) -> None:
         """Count rows that the groups hold already in their fragments."""
@@ -204,9 +230,9 @@ class Aggregate:
     def initial(self) -> Batch:
         """The output over empty input: nothing, or the one row of a global aggregate."""
         if not self.is_global:
-            return empty_batch(self._accesses)
+            return empty_batch(self.accesses)
         empty = {name: np.zeros(1, dtype=kind) for name, kind in self._state_columns().items()}
-        tags = tuple(no_fragments(1) for _ in range(self._accesses))
+        tags = tuple(no_fragments(1) for _ in range(self.accesses))
         batch = Batch(self._values(empty), np.ones(1, np.int64), tags)
         return self._firsts.spread_out(batch, self._firsts.nothing())
 
