@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -39,7 +40,7 @@ from impctl.data.vector import from_arrow
 from impctl.maintain.compile import Compiled, compile_plan
 from impctl.maintain.flows import BlockedError
 from impctl.maintain.session import MaintainedQuery, TableChange
-from impctl.plan.nodes import scans_of
+from impctl.plan.nodes import Plan, scans_of
 from impctl.plan.parse import parse_query
 from impctl.plan.rules import apply_rules
 from impctl.sketch.partition import RangePartition
@@ -171,9 +172,14 @@ BLOCKED = {("float", "case"): "single-precision results are left to Spark"}
 IDS = RangePartition("t", "id", INTEGER, tuple(range(1, 20)))
 
 
-def compiled(sql: str, kind: SqlType, partition: RangePartition = IDS) -> Compiled:
+@cache
+def root_of(sql: str, kind: SqlType) -> Plan:
     schema = Schema((Column("id", INTEGER), Column("v", kind)))
-    root = apply_rules(parse_query(sql, {"t": schema}).root)
+    return apply_rules(parse_query(sql, {"t": schema}).root)
+
+
+def compiled(sql: str, kind: SqlType, partition: RangePartition = IDS) -> Compiled:
+    root = root_of(sql, kind)
     return compile_plan(root, {scans_of(root)[0].access: partition}, {})
 
 
