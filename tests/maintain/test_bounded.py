@@ -214,4 +214,4 @@ def test_a_buffer_that_forgets_its_edge_would_be_noticed(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(BestValues, "change", wrong)
     with pytest.raises((AssertionError, CountBelowZeroError)):
-        test_bounded_and_unbounded_agree("least", 1, range(2))
+        test_bounded_and_unbounded_agree("least", 1, range(4))
