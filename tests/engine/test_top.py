@@ -17,6 +17,7 @@ from impctl.engine.operators.top import Cut, Limit, Top
 from impctl.engine.order_codes import OrderKey
 from impctl.engine.tags import RowTags
 from impctl.errors import CountBelowZeroError
+from tests.support.random_cases import few_then_rest
 
 Row = tuple[int | None, str | None, int | None]
 COLUMNS = (("g", LONG), ("s", STRING), ("x", LONG))
@@ -92,6 +93,7 @@ def rows_of(change: Batch) -> list[tuple[tuple[Row, int], int]]:
     return list(zip(rows, change.weights.tolist(), strict=True))
 
 
+@few_then_rest(1, 4)
 @pytest.mark.parametrize("buffer", [None, 1, 4])
 @pytest.mark.parametrize("grouped", [False, True])
 @pytest.mark.parametrize("name", ORDERS)
@@ -101,11 +103,11 @@ def rows_of(change: Batch) -> list[tuple[tuple[Row, int], int]]:
     ids=lambda limit: f"{limit.cut} {limit.size} {limit.offset}",
 )
 def test_it_is_what_sorting_everything_gives(
-    limit: Limit, name: str, grouped: bool, buffer: int | None
+    limit: Limit, name: str, grouped: bool, buffer: int | None, cases: range
 ) -> None:
     order = ORDERS[name]
     partition = ("g",) if grouped else ()
-    for seed in range(4):
+    for seed in cases:
         rng = random.Random(seed)
         top = Top("t", COLUMNS, order, limit, 1, partition=partition, rank="rank", buffer=buffer)
         held: Counter[Row] = Counter()
