@@ -195,7 +195,6 @@ def _after(write: Callable[[], None]) -> Callable[..., Snapshot]:
 IN_SPARK = {
     "sums": ("SELECT g, SUM(x) s FROM t GROUP BY g HAVING SUM(x) > 9", "g", ""),
     "spread": (SPREAD, "x", ""),
-    "parts": ("SELECT p, SUM(x) s FROM t WHERE x > 1 GROUP BY p HAVING SUM(x) > 9", "p", ""),
     "joined": ("SELECT a.x FROM t a JOIN t b ON a.p <=> b.p AND a.g = b.x", "x", "join: spark"),
 }
 ASKED = "SELECT g, COUNT(*) n FROM t WHERE x >= :low GROUP BY g HAVING COUNT(*) >= 2"
