@@ -100,7 +100,7 @@ def test_a_refill_that_fails_leaves_everything_as_it_was(cli: Cli, tmp_path: Pat
 def test_explain_says_what_a_bound_means(cli: Cli) -> None:
     reasons = {r["query"]: r["reason"] for r in cli.good("explain").results}
     assert "keep the best 1" in reasons["least"]
-    assert "keep everything, because no table can refill them" in reasons["joined"]
+    assert "keep everything, because only the query could refill them" in reasons["joined"]
     assert reasons["least_all"] == "every operator is maintained incrementally"
 
 
