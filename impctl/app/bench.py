@@ -13,10 +13,8 @@ from dataclasses import dataclass
 
 from impctl.aliases import QueryName
 from impctl.app.isolated import Isolated
-from impctl.app.measured import MeasuredQuery
-from impctl.app.prepared import prepare
+from impctl.app.measured import MeasuredQuery, measured_copy
 from impctl.app.results import BenchResult, Failure, Outcome
-from impctl.app.scratch import scratch_copy
 from impctl.app.workbench import Workbench
 from impctl.bench.clock import median_of, spread
 from impctl.bench.machine import describe_machine
@@ -42,11 +40,8 @@ def bench(
     failures: list[Failure] = []
     facts = describe_machine()
     for spec in bench.queries(queries):
-        with Isolated(failures, spec):
-            tables = prepare(bench, spec).tables
-            with scratch_copy(bench, tables) as scratch:
-                measured = MeasuredQuery(scratch, spec)
-                results += _results(measured, delta_rows, repeat, facts)
+        with Isolated(failures, spec), measured_copy(bench, spec) as measured:
+            results += _results(measured, delta_rows, repeat, facts)
     return Outcome(tuple(results), (), tuple(failures))
 
 
@@ -74,9 +69,7 @@ def _result(
     query = measured.prepared.spec.name
     measured.scratch.reporter.step(f"measuring {query} with {size} changes")
     rows = measured.rows_like_the_table(size, _SEED)
-    measured.maintain(rows, forth=True)
-    relations = measured.checked()
-    measured.maintain(rows, forth=False)
+    checked = measured.checked_after(rows)
     runs = [measured.maintain(rows, forth=turn % 2 == 0) for turn in range(repeat)]
     if repeat % 2:
         measured.maintain(rows, forth=False)
@@ -91,8 +84,8 @@ def _result(
         statistics.median(run.done.commit_ms for run in runs),
         recapture_ms,
         recapture_ms / total,
-        all(relation.covers for relation in relations),
-        sum(relation.slack for relation in relations),
+        checked.covers,
+        checked.slack,
         repeat,
         spread([run.total_ms for run in runs]),
         times.plain_ms,

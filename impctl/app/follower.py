@@ -8,7 +8,7 @@ Out of scope: changing the tables, choosing when to follow (`app.measured`, `app
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from impctl.aliases import AccessId, TableName
@@ -23,7 +23,7 @@ from impctl.app.workbench import Workbench
 from impctl.errors import UnsupportedError
 from impctl.sketch.fragments import FragmentSet
 from impctl.sketch.mode import Mode
-from impctl.sketch.sketch import Comparison, compare
+from impctl.sketch.sketch import compare
 from impctl.store.records import StoredQuery
 from impctl.tables.changes import read_changes
 from impctl.tables.commit_mark import commit_mark
@@ -55,12 +55,12 @@ class Checked:
 class Follower:
     """A stored query taken up; `captured` makes one."""
 
-    def __init__(self, scratch: Workbench, spec: QuerySpec) -> None:
+    def __init__(self, scratch: Workbench, prepared: PreparedQuery) -> None:
         self.scratch = scratch
-        self.prepared: PreparedQuery = prepare(scratch, spec)
-        stored = scratch.store().load(spec.name)
+        self.prepared = prepared
+        stored = scratch.store().load(prepared.spec.name)
         assert stored is not None, "a follower takes up what was captured"
-        self.verdict, self.partitions = restored_verdict(scratch, self.prepared, stored)
+        self.verdict, self.partitions = restored_verdict(scratch, prepared, stored)
         self.maintainer = self._taken_up(stored)
         self._endings: dict[TableName, Snapshot] = {
             table: scratch.snapshot(table, version)
@@ -114,14 +114,10 @@ class Follower:
             lambda: self.scratch.snapshot(table, until),
         )
 
-    def compared(self) -> Sequence[Comparison]:
-        """Every sketch against recapture at the versions it stands at."""
-        accurate = self.recapture()
-        return [compare(held, accurate[a]) for a, held in self.maintainer.fragments.items()]
-
     def checked(self) -> Checked:
-        """All of that in one."""
-        relations = self.compared()
+        """The sketches against recapture at the versions they stand at."""
+        accurate = self.recapture()
+        relations = [compare(held, accurate[a]) for a, held in self.maintainer.fragments.items()]
         return Checked(all(r.covers for r in relations), sum(r.slack for r in relations))
 
     def recapture(self) -> Mapping[AccessId, FragmentSet]:
@@ -140,4 +136,4 @@ def captured(scratch: Workbench, spec: QuerySpec) -> Follower:
     """The query captured at the pinned versions of its tables, and taken up."""
     prepared = prepare(scratch, spec)
     capture_query(scratch, scratch.store(), prepared, code="asked", reason="bench")
-    return Follower(scratch, spec)
+    return Follower(scratch, prepared)

@@ -8,32 +8,31 @@ Out of scope: what is repeated and compared (`app.bench`, `app.suites`).
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 import numpy as np
 import pyarrow as pa
 
 from impctl.aliases import AccessId, TableName
 from impctl.app.answers import answer_table
+from impctl.app.changed_table import changed_table
 from impctl.app.drawn_rows import drawn_rows
 from impctl.app.filters import Pruned, filters_of
-from impctl.app.follower import Followed, captured
+from impctl.app.follower import Checked, Followed, captured
 from impctl.app.maintainer import Maintainer
 from impctl.app.passes import filled_circuit
-from impctl.app.prepared import PreparedQuery
+from impctl.app.prepared import PreparedQuery, prepare
 from impctl.app.restored import chooser_for, chosen_way
+from impctl.app.scratch import scratch_copy
+from impctl.app.settle import settle
 from impctl.app.workbench import Workbench
 from impctl.errors import RecaptureNeededError
 from impctl.plan.safety import Verdict
 from impctl.sketch.fragments import FragmentSet
 from impctl.sketch.partition import RangePartition
-from impctl.sketch.sketch import Comparison
-from impctl.tables.rewind import append_rows, checkpoint, rewind
+from impctl.tables.rewind import append_rows, rewind
 from impctl.workload.models import QuerySpec
-
-_CHECKPOINT_EVERY = 10
-"""Commits between two checkpoints of the log, as Spark's Delta writes them."""
 
 
 class MeasuredQuery:
@@ -42,11 +41,7 @@ class MeasuredQuery:
     def __init__(self, scratch: Workbench, spec: QuerySpec) -> None:
         self.scratch = scratch
         self.follower = captured(scratch, spec)
-        # The changes go to the largest table, of equal ones to the one the query names first: the
-        # others are looked up.
-        self.table: TableName = max(
-            self.prepared.tables, key=lambda table: scratch.snapshot(table).rows or 0
-        )
+        self.table: TableName = changed_table(scratch, self.prepared.tables)
 
     @property
     def prepared(self) -> PreparedQuery:
@@ -88,14 +83,18 @@ class MeasuredQuery:
             append_rows(source.path, rows)
         else:
             rewind(source.path, source.version - 1)
-        if source.version % _CHECKPOINT_EVERY == 0:
-            checkpoint(source.path)
-        # The table's writer pays for its own data: else our first sync would wait for it.
-        os.sync()
+        settle(self.scratch, self.table, source.version)
 
-    def checked(self) -> Sequence[Comparison]:
-        """Every maintained sketch against recapture."""
-        return self.follower.compared()
+    def checked(self) -> Checked:
+        """The sketches as they stand against recapture."""
+        return self.follower.checked()
+
+    def checked_after(self, rows: pa.Table) -> Checked:
+        """The sketches after this change against recapture; the change is taken back."""
+        self.maintain(rows, forth=True)
+        found = self.checked()
+        self.maintain(rows, forth=False)
+        return found
 
     def recapture(self) -> Mapping[AccessId, FragmentSet]:
         """The accurate sketches at the table's version, by Spark; nothing is stored."""
@@ -122,3 +121,10 @@ class MeasuredQuery:
         return drawn_rows(
             self.scratch.snapshot(self.table), size, np.random.default_rng(seed + size)
         )
+
+
+@contextmanager
+def measured_copy(bench: Workbench, spec: QuerySpec) -> Iterator[MeasuredQuery]:
+    """The query captured on a scratch copy of its tables, all of it removed at the end."""
+    with scratch_copy(bench, prepare(bench, spec).tables) as scratch:
+        yield MeasuredQuery(scratch, spec)

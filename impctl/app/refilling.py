@@ -32,6 +32,6 @@ def refill_text(groups: int, rows: int) -> str:
     if groups == 0:
         return ""
     noun = "group" if groups == 1 else "groups"
-    # A grouping's state refills what lies above it, without reading anything.
-    origin = f"{rows:,} rows of the table" if rows else "the state below"
-    return f"refilled the buffers of {groups:,} {noun} from {origin}"
+    # A grouping's state refills what lies above it; then no row was read.
+    origin = f" from {rows:,} rows of the table" if rows else ""
+    return f"refilled the buffers of {groups:,} {noun}{origin}"

@@ -48,10 +48,6 @@ class ParquetSql:
             raise SqlFailed(str(error).splitlines()[0]) from error
         return found
 
-    def close(self) -> None:
-        """Give everything back."""
-        self._connection.close()
-
 
 class SqlFailed(Exception):  # noqa: N818  # a finding of a measurement, never an error of impctl
     """DuckDB does not take the text; the message is the first line of its own."""

@@ -53,15 +53,22 @@ def on_workbench(
     """A job that opens the workload first and closes it after `use_case`."""
 
     def work(reporter: Reporter) -> Outcome:
-        from impctl.app.workbench import open_workbench
-
-        with open_workbench(settings, reporter) as bench:
-            outcome = use_case(bench)
-        if not settings.dry_run:
-            return outcome
-        return replace(outcome, warnings=(*outcome.warnings, "dry run: nothing was written"))
+        return in_workbench(settings, use_case, reporter)
 
     return Job(command, display, work)
+
+
+def in_workbench(
+    settings: Settings, use_case: Callable[[Workbench], Outcome], reporter: Reporter
+) -> Outcome:
+    """What `use_case` gives on the workload, which is opened first and closed after it."""
+    from impctl.app.workbench import open_workbench
+
+    with open_workbench(settings, reporter) as bench:
+        outcome = use_case(bench)
+    if not settings.dry_run:
+        return outcome
+    return replace(outcome, warnings=(*outcome.warnings, "dry run: nothing was written"))
 
 
 def one_query(command: str, names: list[str] | None) -> str | None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from impctl.app.follower import Checked
 from impctl.app.reporter import SilentReporter
 from impctl.app.results import Outcome, Record, gravest
 from impctl.app.settings import SuiteRequest
@@ -32,14 +33,14 @@ ONE = {"a_ms": Metric.of([1.0])}
 
 def measured(ground: Ground) -> Iterator[Cell]:
     """Two cells of `good`; of `bad` one, then an error."""
-    yield ground.cell(ONE, {"at": 1}, covers=True)
+    yield ground.cell(ONE, {"at": 1}, checked=Checked(True, 0))
     if ground.query.name == "bad":
         raise TableError("The table is gone", hint="bring it back")
     yield ground.cell(ONE, {"at": ground.repeat})
 
 
 def unsound(ground: Ground) -> Iterator[Cell]:
-    yield ground.cell(ONE, {"at": 1}, covers=False)
+    yield ground.cell(ONE, {"at": 1}, checked=Checked(False, 0))
     yield ground.cell(ONE, {"at": 2}, equal=False)
 
 

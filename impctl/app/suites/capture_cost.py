@@ -10,9 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from impctl.app.measured import MeasuredQuery
-from impctl.app.prepared import prepare
-from impctl.app.scratch import scratch_copy
+from impctl.app.measured import measured_copy
 from impctl.app.suites.ground import Ground
 from impctl.bench.clock import milliseconds
 from impctl.bench.record import Cell, Metric
@@ -28,11 +26,9 @@ def measure_capture(ground: Ground) -> Iterator[Cell]:
 
 
 def _cells(ground: Ground) -> Iterator[Cell]:
-    tables = prepare(ground.bench, ground.query).tables
-    with scratch_copy(ground.bench, tables) as scratch:
-        ground.step(f"capturing {ground.query.name}")
-        measured = MeasuredQuery(scratch, ground.query)
-        relations = measured.checked()
+    ground.step(f"capturing {ground.query.name}")
+    with measured_copy(ground.bench, ground.query) as measured:
+        checked = measured.checked()
         measured.answer()
         turns = range(min(ground.repeat, _MOST))
         metrics = {
@@ -41,10 +37,6 @@ def _cells(ground: Ground) -> Iterator[Cell]:
         }
         if measured.has_state:
             metrics["capture_ms"] = Metric.of([milliseconds(measured.capture) for _ in turns])
-            runs = scratch.store().run_refs(ground.query.name)
+            runs = measured.scratch.store().run_refs(ground.query.name)
             metrics["state_bytes"] = Metric.of([float(sum(run.bytes for run in runs))])
-        yield ground.cell(
-            metrics,
-            covers=all(relation.covers for relation in relations),
-            slack=sum(relation.slack for relation in relations),
-        )
+        yield ground.cell(metrics, checked=checked)

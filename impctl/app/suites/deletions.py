@@ -20,13 +20,14 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow.compute as pc
 
-from impctl.app.follower import Checked, Followed, captured
+from impctl.app.follower import Followed, captured
 from impctl.app.prepared import prepare
 from impctl.app.scratch import scratch_copy
+from impctl.app.settle import settle
 from impctl.app.suites.deletion_patterns import deletions_of, pattern_of
 from impctl.app.suites.ground import Ground
 from impctl.app.suites.single import single
-from impctl.app.suites.update_stream import delete_where, settle
+from impctl.app.suites.update_stream import delete_where
 from impctl.app.workbench import Workbench
 from impctl.bench.record import Cell, Label, Metric
 from impctl.errors import UsageError
@@ -133,7 +134,7 @@ def _series(
                 "buffer": ALL if buffer is None else str(buffer),
                 "updates": len(steps),
             }
-            yield _cell(ground, labels, metrics, follower.checked())
+            yield ground.cell(metrics, labels, checked=follower.checked())
 
 
 def _metrics(
@@ -151,12 +152,3 @@ def _metrics(
             }
         ),
     }
-
-
-def _cell(
-    ground: Ground,
-    labels: dict[str, Label],
-    metrics: dict[str, Metric],
-    checked: Checked,
-) -> Cell:
-    return ground.cell(metrics, labels, covers=checked.covers, slack=checked.slack)

@@ -13,14 +13,12 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from impctl.aliases import AccessId
 from impctl.app.answers import answer_of
 from impctl.app.suites.duckdb_recapture import duckdb_plain, duckdb_recapture
 from impctl.app.verify import same_rows
 from impctl.bench.clock import milliseconds
 from impctl.bench.parquet_sql import ParquetSql
 from impctl.bench.record import Metric
-from impctl.sketch.fragments import FragmentSet
 
 if TYPE_CHECKING:
     from impctl.app.measured import MeasuredQuery
@@ -34,12 +32,11 @@ class Beside:
     note: str = ""
 
 
-def recapture_beside(
-    measured: MeasuredQuery, expected: Mapping[AccessId, FragmentSet], turns: int
-) -> Beside:
-    """`duckdb_ms`: the recapture that gave the `expected` sketches, in DuckDB."""
+def recapture_beside(measured: MeasuredQuery, turns: int) -> Beside:
+    """`duckdb_ms`: the recapture in DuckDB, where that gives the sketches that Spark gives."""
     if not ParquetSql.is_installed():
         return Beside()
+    expected = measured.recapture()
     offered = duckdb_recapture(
         measured.scratch, measured.prepared, measured.verdict, measured.partitions, expected
     )

@@ -10,9 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from impctl.app.measured import MeasuredQuery
-from impctl.app.prepared import prepare
-from impctl.app.scratch import scratch_copy
+from impctl.app.measured import measured_copy
 from impctl.app.suites.ground import Ground
 from impctl.bench.record import Cell, Metric
 from impctl.bench.yardstick import yardstick
@@ -25,17 +23,13 @@ def measure_engine(ground: Ground) -> Iterator[Cell]:
 
 
 def _cells(ground: Ground, sizes: tuple[int, ...]) -> Iterator[Cell]:
-    tables = prepare(ground.bench, ground.query).tables
-    with scratch_copy(ground.bench, tables) as scratch:
-        measured = MeasuredQuery(scratch, ground.query)
-        folder = scratch.store_path.parent
-        with scratch.writing("bench"):
+    with measured_copy(ground.bench, ground.query) as measured:
+        folder = measured.scratch.store_path.parent
+        with measured.scratch.writing("bench"):
             for size in sizes:
                 ground.step(f"{ground.query.name} with {size} changes beside the yardstick")
                 rows = measured.rows_like_the_table(size, ground.seed)
-                measured.maintain(rows, forth=True)
-                relations = measured.checked()
-                measured.maintain(rows, forth=False)
+                checked = measured.checked_after(rows)
                 times: list[float] = []
                 work: list[float] = []
                 for turn in range(2 * ground.repeat):
@@ -49,6 +43,5 @@ def _cells(ground: Ground, sizes: tuple[int, ...]) -> Iterator[Cell]:
                         "yardstick_ratio": Metric.of(ratios),
                     },
                     {"changes": size},
-                    covers=all(relation.covers for relation in relations),
-                    slack=sum(relation.slack for relation in relations),
+                    checked=checked,
                 )

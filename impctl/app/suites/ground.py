@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from impctl.app.follower import Checked
 from impctl.app.workbench import Workbench
 from impctl.bench.record import Cell, Label, Metric
 from impctl.errors import Location, Problem, WorkloadError
@@ -47,13 +48,14 @@ class Ground:
         metrics: Mapping[str, Metric],
         labels: Mapping[str, Label] | None = None,
         *,
-        covers: bool | None = None,
-        slack: int | None = None,
+        checked: Checked | None = None,
         equal: bool | None = None,
         note: str = "",
     ) -> Cell:
         """A cell of this figure: the labels of the case, then these."""
         every = {**self.case.labels, **(labels or {})}
+        covers = None if checked is None else checked.covers
+        slack = None if checked is None else checked.slack
         return Cell(self.figure.name, every, metrics, covers, slack, equal, note)
 
     def step(self, message: str) -> None:
@@ -81,7 +83,7 @@ class Ground:
         found: list[float] = []
         for value in self._values(name, default):
             if isinstance(value, bool) or not isinstance(value, int | float) or value < least:
-                raise self._refused(name, f"numbers of at least {least:g}")
+                raise self.refuse(name, f"numbers of at least {least:g}")
             found.append(float(value))
         return tuple(found)
 
@@ -92,22 +94,15 @@ class Ground:
         found: list[int] = []
         for value in self._values(name, default):
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise self._refused(name, f"whole numbers of at least {least}")
+                raise self.refuse(name, f"whole numbers of at least {least}")
             found.append(value)
         return tuple(found)
-
-    def number(self, name: str, default: float, *, least: float = 0.0) -> float:
-        """One number of at least `least`."""
-        found = self.numbers(name, (default,), least=least)
-        if len(found) != 1:
-            raise self._refused(name, "one number")
-        return found[0]
 
     def whole_number(self, name: str, default: int, *, least: int = 1) -> int:
         """One whole number of at least `least`."""
         found = self.whole_numbers(name, (default,), least=least)
         if len(found) != 1:
-            raise self._refused(name, "one whole number")
+            raise self.refuse(name, "one whole number")
         return found[0]
 
     def scaled(self, name: str, default: int, *, least: int) -> int:
@@ -120,7 +115,9 @@ class Ground:
 
     def refuse(self, name: str, wanted: str) -> WorkloadError:
         """The error for an option that must be something else, such as "a ratio like `1U5Q`"."""
-        return self._refused(name, wanted)
+        message = f"Option `{name}` of figure `{self.figure.name}` must be {wanted}"
+        hint = f"correct `with.{name}`"
+        return WorkloadError(self._wrong(), [Problem(message, self._place(name), hint)])
 
     def choices(
         self, name: str, known: Sequence[str], default: Sequence[str] = ()
@@ -129,21 +126,14 @@ class Ground:
         values = self._values(name, default)
         for value in values:
             if value not in known:
-                raise self._refused(name, "one of " + ", ".join(f"`{word}`" for word in known))
+                raise self.refuse(name, "one of " + ", ".join(f"`{word}`" for word in known))
         return tuple(str(value) for value in values)
-
-    def choice(self, name: str, known: Sequence[str], default: str) -> str:
-        """One word out of `known`."""
-        found = self.choices(name, known, (default,))
-        if len(found) != 1:
-            raise self._refused(name, "one word")
-        return found[0]
 
     def flag(self, name: str, default: bool = False) -> bool:
         """True or false."""
         value = self.figure.options.get(name, default)
         if not isinstance(value, bool):
-            raise self._refused(name, "true or false")
+            raise self.refuse(name, "true or false")
         return value
 
     def _values(self, name: str, default: Sequence[OptionValue]) -> Sequence[OptionValue]:
@@ -151,11 +141,6 @@ class Ground:
         if value is None:
             return default
         return value if isinstance(value, tuple) else (value,)
-
-    def _refused(self, name: str, wanted: str) -> WorkloadError:
-        message = f"Option `{name}` of figure `{self.figure.name}` must be {wanted}"
-        hint = f"correct `with.{name}`"
-        return WorkloadError(self._wrong(), [Problem(message, self._place(name), hint)])
 
     def _place(self, option: str) -> Location:
         return self.figure.places.get(option, self.figure.location)

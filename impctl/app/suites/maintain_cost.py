@@ -14,18 +14,13 @@ import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-import pyarrow as pa
-
-from impctl.app.follower import Followed
-from impctl.app.measured import MeasuredQuery
-from impctl.app.prepared import prepare
-from impctl.app.scratch import scratch_copy
+from impctl.app.follower import Checked, Followed
+from impctl.app.measured import MeasuredQuery, measured_copy
 from impctl.app.suites.duckdb_times import Beside, recapture_beside
 from impctl.app.suites.ground import Ground
 from impctl.bench.clock import milliseconds
 from impctl.bench.record import Cell, Label, Metric
 from impctl.errors import ImpctlError
-from impctl.sketch.sketch import Comparison
 
 KINDS = ("insert", "delete", "both")
 
@@ -49,7 +44,7 @@ class _Size:
 
     rows: int
     share: float
-    relations: Sequence[Comparison]
+    checked: Checked
     runs: Sequence[tuple[str, Followed]]
 
 
@@ -62,14 +57,12 @@ def measure_maintain(ground: Ground) -> Iterator[Cell]:
 
 
 def _cells(ground: Ground, options: _Options) -> Iterator[Cell]:
-    tables = prepare(ground.bench, ground.query).tables
-    with scratch_copy(ground.bench, tables) as scratch:
-        ground.step(f"capturing {ground.query.name}")
-        measured = MeasuredQuery(scratch, ground.query)
+    ground.step(f"capturing {ground.query.name}")
+    with measured_copy(ground.bench, ground.query) as measured:
         sizes = _sizes(measured, options)
         found: list[_Size] = []
         failure: ImpctlError | None = None
-        with scratch.writing("bench"):
+        with measured.scratch.writing("bench"):
             try:
                 for size, share in sizes.items():
                     found.append(_size(ground, measured, size, share))
@@ -77,7 +70,8 @@ def _cells(ground: Ground, options: _Options) -> Iterator[Cell]:
                 failure = error
             # Last, when the checks have warmed up the session: a cold baseline would flatter us.
             recaptures = _recaptures(ground, measured) if found else []
-            beside = _beside(ground, measured) if found else Beside()
+            turns = min(ground.repeat, _RECAPTURES)
+            beside = recapture_beside(measured, turns) if found else Beside()
         for entry in found:
             for kind in options.kinds:
                 yield _cell(ground, entry, kind, recaptures, beside, len(options.kinds) > 1)
@@ -97,30 +91,17 @@ def _size(ground: Ground, measured: MeasuredQuery, size: int, share: float) -> _
     """One size: checked, then maintained forth and back in turn."""
     ground.step(f"{ground.query.name} with {size} changes")
     rows = measured.rows_like_the_table(size, ground.seed)
-    relations = _checked(measured, rows)
+    checked = measured.checked_after(rows)
     runs = []
     for _ in range(ground.repeat):
         runs.append(("insert", measured.maintain(rows, forth=True)))
         runs.append(("delete", measured.maintain(rows, forth=False)))
-    return _Size(size, share, relations, runs)
-
-
-def _checked(measured: MeasuredQuery, rows: pa.Table) -> Sequence[Comparison]:
-    """The sketches after the change against recapture; the change is taken back."""
-    measured.maintain(rows, forth=True)
-    relations = measured.checked()
-    measured.maintain(rows, forth=False)
-    return relations
+    return _Size(size, share, checked, runs)
 
 
 def _recaptures(ground: Ground, measured: MeasuredQuery) -> list[float]:
     ground.step(f"recapturing {ground.query.name}")
     return [milliseconds(measured.recapture) for _ in range(min(ground.repeat, _RECAPTURES))]
-
-
-def _beside(ground: Ground, measured: MeasuredQuery) -> Beside:
-    """The same recapture in DuckDB, where that is installed."""
-    return recapture_beside(measured, measured.recapture(), min(ground.repeat, _RECAPTURES))
 
 
 def _cell(
@@ -145,10 +126,4 @@ def _cell(
         "recapture_ratio": Metric.of([recapture / run.total_ms for run in runs]),
         **beside.metrics,
     }
-    return ground.cell(
-        metrics,
-        labels,
-        covers=all(relation.covers for relation in entry.relations),
-        slack=sum(relation.slack for relation in entry.relations),
-        note=beside.note,
-    )
+    return ground.cell(metrics, labels, checked=entry.checked, note=beside.note)

@@ -16,6 +16,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from impctl.app.changed_table import changed_table
 from impctl.app.follower import Follower, captured
 from impctl.app.prepared import prepare
 from impctl.app.scratch import scratch_copy
@@ -77,7 +78,7 @@ def _grown(
     """The cells of one partition: the table grows by every change."""
     spec = ground.query
     tables = prepare(bench, spec).tables
-    changed = max(tables, key=lambda table: bench.snapshot(table).rows or 0)
+    changed = changed_table(bench, tables)
     pool = pool_of(bench, changed, options.key, ground.seed)
     with scratch_copy(bench, tables) as scratch:
         with scratch.writing("bench"):
@@ -91,7 +92,7 @@ def _grown(
                 peak = maintain_afresh(scratch, spec).peak_bytes
                 for table in tables:
                     scratch.advance(table)
-                follower = Follower(scratch, spec)
+                follower = Follower(scratch, prepare(scratch, spec))
             else:
                 with scratch.writing("bench"):
                     follower.follow()
@@ -106,7 +107,6 @@ def _cell(
     values["stored_bytes"] = sum(run.bytes for run in stored)
     if peak is not None:
         values["process_bytes"] = peak
-    checked = follower.checked()
     labels: dict[str, Label] = {"changes": size}
     if ranges is not None:
         labels["ranges"] = ranges
@@ -114,8 +114,7 @@ def _cell(
     return ground.cell(
         single(values),
         labels,
-        covers=checked.covers,
-        slack=checked.slack,
+        checked=follower.checked(),
         note=f"{held} ranges in use",
     )
 

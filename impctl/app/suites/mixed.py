@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from impctl.app.answers import answer_of
+from impctl.app.changed_table import changed_table
 from impctl.app.follower import Checked
 from impctl.app.parameters import with_parameters
 from impctl.app.prepared import prepare
@@ -98,9 +99,8 @@ def measure_mixed(ground: Ground) -> Iterator[Cell]:
 def _cells(ground: Ground, options: _Options) -> Iterator[Cell]:
     bench = _with_variants(ground.bench, ground.query, options.constants)
     specs = tuple(bench.workload.queries.values())
-    scans = prepare(bench, specs[0]).scans
-    tables = tuple(dict.fromkeys(scan.table for scan in scans))
-    changed = max(tables, key=lambda table: bench.snapshot(table).rows or 0)
+    tables = prepare(bench, specs[0]).tables
+    changed = changed_table(bench, tables)
     pool = pool_of(bench, changed, options.key, ground.seed)
     warm = [Operation(None), *[Operation(0)] * _WARM_UP]
     for kind in STRATEGIES.values():
@@ -168,12 +168,10 @@ def _cell(
         same_rows(answer_of(mine).rows, answer_of(theirs).rows)
         for mine, theirs in zip(run.answers, expected, strict=True)
     )
-    checked = run.checked
     return ground.cell(
         single(metrics),
         labels,
-        covers=None if checked is None else checked.covers,
-        slack=None if checked is None else checked.slack,
+        checked=run.checked,
         equal=equal if run.answers is not expected else None,
         note=f"{operations} operations, {len(run.answers)} of them queries;"
         f" {run.sketches} captured a sketch",

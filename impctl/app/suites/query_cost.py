@@ -12,11 +12,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from impctl.app.answers import answer_of
-from impctl.app.measured import MeasuredQuery
-from impctl.app.prepared import prepare
-from impctl.app.scratch import scratch_copy
+from impctl.app.filters import Pruned
+from impctl.app.measured import MeasuredQuery, measured_copy
 from impctl.app.suites.duckdb_times import answer_beside
 from impctl.app.suites.ground import Ground
+from impctl.app.suites.single import single
 from impctl.app.verify import same_rows
 from impctl.bench.clock import milliseconds
 from impctl.bench.record import Cell, Metric
@@ -32,10 +32,8 @@ def measure_query(ground: Ground) -> Iterator[Cell]:
 
 
 def _cells(ground: Ground) -> Iterator[Cell]:
-    tables = prepare(ground.bench, ground.query).tables
-    with scratch_copy(ground.bench, tables) as scratch:
-        ground.step(f"running {ground.query.name} with and without its sketch")
-        measured = MeasuredQuery(scratch, ground.query)
+    ground.step(f"running {ground.query.name} with and without its sketch")
+    with measured_copy(ground.bench, ground.query) as measured:
         pruned = measured.pruned()
         with_sketch = answer_of(measured.answer(pruned))
         whole = measured.answer()
@@ -53,22 +51,22 @@ def _cells(ground: Ground) -> Iterator[Cell]:
             "plain_ms": Metric.of(plain),
             "sketch_ms": Metric.of(sketched),
             "gain_ratio": Metric.of(gains),
-            "files_share": _exact(pruned.files_kept / max(pruned.files_total, 1)),
-            "rows_share": _exact(_rows_share(measured)),
-            "fragments_share": _exact(_fragments_share(measured)),
+            **single(
+                {
+                    "files_share": pruned.files_kept / max(pruned.files_total, 1),
+                    "rows_share": _rows_share(measured, pruned),
+                    "fragments_share": _fragments_share(measured),
+                }
+            ),
         }
         yield ground.cell(
             metrics, equal=same_rows(with_sketch.rows, without.rows), note=beside.note
         )
 
 
-def _exact(value: float) -> Metric:
-    return Metric(value, value, value, 1)
-
-
-def _rows_share(measured: MeasuredQuery) -> float:
+def _rows_share(measured: MeasuredQuery, pruned: Pruned) -> float:
     """Rows in the files that are left, of all rows of the tables."""
-    files = measured.pruned().files
+    files = pruned.files
     total = sum(measured.scratch.snapshot(table).rows or 0 for table in files)
     kept = sum(file.rows or 0 for chosen in files.values() for file in chosen)
     return kept / total if total else 0.0

@@ -58,6 +58,7 @@ class _Run:
     failures: list[Failure] = field(default_factory=list)
     cells: list[Cell] = field(default_factory=list)
     medians: list[float] = field(default_factory=list)
+    machine: Mapping[str, str] = field(default_factory=describe_machine)
     started: datetime = field(default_factory=lambda: datetime.now(UTC))
 
     def records(self) -> Iterator[Record]:
@@ -83,7 +84,7 @@ class _Run:
             started=self.started.isoformat(timespec="seconds"),
             elapsed_s=elapsed_s,
             noise=noise_of(self.medians),
-            machine=describe_machine(),
+            machine=self.machine,
             figures=tuple(_figure(figure.spec) for figure in planned.figures[:figures]),
             cells=tuple(self.cells),
             failures=tuple(failure.error.message for failure in self.failures),

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from impctl.app.changed_table import changed_table
 from impctl.app.follower import Followed, captured
 from impctl.app.prepared import prepare
 from impctl.app.scratch import scratch_copy
@@ -49,7 +50,7 @@ def measure_strategies(ground: Ground) -> Iterator[Cell]:
 def _cells(ground: Ground, options: _Options) -> Iterator[Cell]:
     bench = ground.bench
     tables = prepare(bench, ground.query).tables
-    changed = max(tables, key=lambda table: bench.snapshot(table).rows or 0)
+    changed = changed_table(bench, tables)
     pool = pool_of(bench, changed, options.key, ground.seed)
     # What is done for the first time in a process costs more than ever after.
     _cell(ground, options, tables, pool, 1, updates=3)
@@ -93,6 +94,4 @@ def _cell(
     }
     label = LAZY if batch is None else str(batch)
     note = f"{updates} updates of {options.changes} rows in {len(done)} steps"
-    return ground.cell(
-        metrics, {"batch": label}, covers=checked.covers, slack=checked.slack, note=note
-    )
+    return ground.cell(metrics, {"batch": label}, checked=checked, note=note)

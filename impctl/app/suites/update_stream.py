@@ -2,14 +2,12 @@
 
 Law: equal tables, pools and seeds give equal commits. An insertion has rows like the table's own
 with keys above all others; a deletion takes back one earlier insertion whole, so base files are
-never rewritten and the table keeps about its size. Every tenth commit gets a checkpoint, as
-Spark's writer makes it, and the disk is synced: else our own first sync would wait for that data.
+never rewritten and the table keeps about its size. Every commit is settled (`app.settle`).
 Out of scope: which rows the pool holds (`drawn_rows`), updates of users (`app.apply`).
 """
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -18,15 +16,13 @@ import pyarrow.compute as pc
 
 from impctl.aliases import ColumnName, TableName
 from impctl.app.drawn_rows import drawn_rows
+from impctl.app.settle import settle
 from impctl.app.workbench import Workbench
 from impctl.bench.clock import milliseconds
 from impctl.errors import UsageError
-from impctl.tables.rewind import append_rows, checkpoint
+from impctl.tables.rewind import append_rows
 from impctl.tables.rows import read_rows
 from impctl.tables.updates import UpdateKind, UpdateRequest, apply_update
-
-CHECKPOINT_EVERY = 10
-"""Commits between two checkpoints of the log."""
 
 _POOL_ROWS = 50_000
 """Rows drawn once, from which every insertion takes its own."""
@@ -106,10 +102,3 @@ class UpdateStream:
 def delete_where(scratch: Workbench, table: TableName, where: str) -> None:
     """Commit that the rows are gone for which the condition is true."""
     apply_update(scratch.source(table), UpdateRequest(table, UpdateKind.DELETE, where=where))
-
-
-def settle(scratch: Workbench, table: TableName, commits: int) -> None:
-    """After so many commits: the log checkpointed when it is time, all on disk."""
-    if commits % CHECKPOINT_EVERY == 0:
-        checkpoint(scratch.source(table).path)
-    os.sync()

@@ -12,7 +12,7 @@ import typer
 
 from impctl.app.envvars import CRIMES
 from impctl.app.settings import Example, GenerateRequest, Settings, SuiteRequest
-from impctl.cli.job import Display, Job, display_of, on_workbench
+from impctl.cli.job import Job, display_of, in_workbench
 from impctl.cli.options import (
     AsJson,
     QueryNames,
@@ -294,9 +294,7 @@ def _measure(asked: _Asked, reporter: Reporter) -> Outcome:
 
         return measure(bench, asked.queries, delta_rows=asked.delta_rows, repeat=repeat)
 
-    found = on_workbench("bench", Display(), asked.settings, use_case).work(reporter)
-    assert not isinstance(found, str)
-    return found
+    return in_workbench(asked.settings, use_case, reporter)
 
 
 def _report(asked: _Asked, record: Path, reporter: Reporter) -> Outcome:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from impctl.cli.job import Display, Job, display_of, on_workbench
+from impctl.cli.job import Job, display_of, in_workbench
 from impctl.cli.options import WORKLOAD_HELP, AsJson, QueryNames, Quiet, Verbose, settings_of
 from impctl.errors import UsageError
 
@@ -67,9 +67,7 @@ def _check(workload: Path, queries: tuple[str, ...], reporter: Reporter) -> Outc
 
         return check(bench, queries)
 
-    found = on_workbench("check", Display(), settings_of(workload), use_case).work(reporter)
-    assert not isinstance(found, str)
-    return found
+    return in_workbench(settings_of(workload), use_case, reporter)
 
 
 def _schema(reporter: Reporter) -> str:

@@ -170,8 +170,7 @@ class Aggregate:
         run = other._groups.whole()
         if run is None:
             return empty_batch(self.accesses)
-        kinds = [kind for _, kind in self.keys]
-        keys = [from_stored(part, kind) for part, kind in zip(run.keys, kinds, strict=True)]
+        keys = self._keys_of(run)
         self._groups.put(run.codes, keys, run.values)
         self.next_group = other.next_group
         state = self._state_of(run)
@@ -199,11 +198,13 @@ class Aggregate:
         run = self._groups.whole()
         if run is None:
             return empty_batch(self.accesses)
-        kinds = [kind for _, kind in self.keys]
-        keys = [from_stored(part, kind) for part, kind in zip(run.keys, kinds, strict=True)]
         state = self._state_of(run)
         tags = tuple(counts.sets_of(state[_GROUP]) for counts in self._fragments)
-        return self._inserted(keys, state, *tags)
+        return self._inserted(self._keys_of(run), state, *tags)
+
+    def _keys_of(self, run: Run) -> list[Vector]:
+        kinds = [kind for _, kind in self.keys]
+        return [from_stored(part, kind) for part, kind in zip(run.keys, kinds, strict=True)]
 
     def _state_of(self, run: Run) -> Values:
         return {
