@@ -46,6 +46,11 @@ class ParquetSql:
             found: pa.Table = self._connection.sql(sql).to_arrow_table()
         except duckdb.Error as error:
             raise SqlFailed(str(error).splitlines()[0]) from error
+        except RuntimeError as error:
+            # Ctrl-C while DuckDB runs comes out of it as an error of no particular kind.
+            if "interrupted" in str(error).lower():
+                raise KeyboardInterrupt from error
+            raise
         return found
 
 
