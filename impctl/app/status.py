@@ -12,7 +12,7 @@ from impctl.aliases import QueryName
 from impctl.app.drift import ranges_entries
 from impctl.app.isolated import Isolated
 from impctl.app.results import Failure, Outcome, SketchEntry, StatusResult
-from impctl.app.stored import check_pins, is_defined_alike
+from impctl.app.stored import catch_up, check_pins, is_defined_alike
 from impctl.app.workbench import Workbench
 from impctl.errors import TableRecreatedError
 from impctl.store.records import StoredQuery, StoredSketch
@@ -43,6 +43,7 @@ def _status(bench: Workbench, store: Store | None, spec: QuerySpec) -> StatusRes
     policy = str(bench.policy(spec))
     if store is None or stored is None:
         return StatusResult(spec.name, (), {}, {}, True, None, policy, 0)
+    catch_up(bench, stored)
     history = store.history(spec.name, 1)
     pending, reason = _pending(bench, spec, stored)
     return StatusResult(

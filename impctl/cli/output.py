@@ -14,6 +14,7 @@ from impctl.app.results import (
     BenchResult,
     CaptureResult,
     Failure,
+    GcResult,
     GenerateResult,
     MaintainResult,
     QueryResult,
@@ -46,6 +47,7 @@ class Output(Protocol):
     def comparison(self, result: RecordComparison) -> None: ...
     def written(self, result: WrittenResult) -> None: ...
     def suite(self, result: SuiteResult) -> None: ...
+    def gc(self, result: GcResult) -> None: ...
 
     def document(self, text: str) -> None:
         """A text that is a whole document of its own, shown as it is."""
@@ -81,6 +83,8 @@ def show(output: Output, result: Result) -> None:
             output.bench(result)
         case GenerateResult():
             output.generate(result)
+        case GcResult():
+            output.gc(result)
         case Record() | RecordComparison() | WrittenResult() | SuiteResult():
             _show_of_suite(output, result)
         case _:

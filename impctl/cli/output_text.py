@@ -14,6 +14,7 @@ from impctl.app.results import (
     BenchResult,
     CaptureResult,
     Failure,
+    GcResult,
     GenerateResult,
     MaintainResult,
     QueryResult,
@@ -27,6 +28,7 @@ from impctl.app.results import (
     WrittenResult,
 )
 from impctl.cli.output_errors import failure_lines
+from impctl.cli.output_gc import gc_lines
 from impctl.cli.output_suite import comparison_lines, record_lines
 from impctl.cli.output_table import table_lines
 from impctl.cli.wording import (
@@ -269,6 +271,11 @@ class TextOutput:
         figures = f"{count_text(len(result.figures), 'figure')}, {count_text(result.cases, 'case')}"
         self._say(f"{result.suite}: {result.title} ({figures})")
         self._detail(", ".join(result.figures))
+
+    def gc(self, result: GcResult) -> None:
+        """A line per thing, then all of it."""
+        for line in gc_lines(result):
+            self._say(line)
 
     def document(self, text: str) -> None:
         """The text, as it is."""
