@@ -30,7 +30,7 @@ def gc(bench: Workbench, keep: int | None = None) -> Outcome:
     failures: list[Failure] = []
     entries: list[GcEntry] = []
     try:
-        entries += _stored_entries(_collected(bench, kept))
+        entries += _stored_entries(_collected(bench, kept), not foreseen)
     except ImpctlError as error:
         failures.append(Failure(None, error))
     entries += _folder_entries(_scratch(bench))
@@ -65,10 +65,10 @@ def _scratch(bench: Workbench) -> list[Leftover]:
     return [replace(folder, removed=remove_abandoned(folder, disk)) for folder in found]
 
 
-def _stored_entries(found: Collected) -> list[GcEntry]:
-    entries = [GcEntry("versions", old.query, old.count, old.bytes, True) for old in found.versions]
+def _stored_entries(found: Collected, gone: bool) -> list[GcEntry]:
+    entries = [GcEntry("versions", old.query, old.count, old.bytes, gone) for old in found.versions]
     if found.partitions:
-        entries.append(GcEntry("partitions", "", found.partitions, found.partition_bytes, True))
+        entries.append(GcEntry("partitions", "", found.partitions, found.partition_bytes, gone))
     return entries + [_entry("file", file) for file in found.files]
 
 

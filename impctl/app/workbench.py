@@ -80,6 +80,9 @@ class Workbench:
 
     def store(self) -> Store:
         """The store, created if need be (writing commands)."""
+        if self._store is not None and self._store.is_absent:
+            # A reader saw the folder of a store whose creation was cut short, or an older format.
+            self.close()
         if self._store is None:
             self._store = Store.open(self.store_path)
         return self._store

@@ -62,7 +62,11 @@ class Held:
 class Store:
     """An open store; use as a context manager or call `close`."""
 
-    def __init__(self, layout: Layout, disk: Disk, catalog: Catalog) -> None:
+    def __init__(
+        self, layout: Layout, disk: Disk, catalog: Catalog, *, is_absent: bool = False
+    ) -> None:
+        self.is_absent = is_absent
+        """Whether an empty catalog stands in, because there is none (whole, of today's format)."""
         self._layout = layout
         self._disk = disk
         self._catalog = catalog
@@ -87,7 +91,7 @@ class Store:
             if catalog is None and create:
                 catalog = _created(layout, used)
             if catalog is None:
-                catalog = empty_catalog(layout, used)
+                return cls(layout, used, empty_catalog(layout, used), is_absent=True)
         return cls(layout, used, catalog)
 
     def __enter__(self) -> Self:
