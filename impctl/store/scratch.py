@@ -52,10 +52,7 @@ def scratch_folder(prefix: str, parent: Path | None = None) -> Iterator[Path]:
 
 
 def abandoned(parents: Iterable[Path]) -> tuple[Leftover, ...]:
-    """Scratch folders of dead owners directly below these folders and the system's temporary one.
-
-    Nothing is written.
-    """
+    """Scratch folders of dead owners directly below these folders; nothing is written."""
     places = dict.fromkeys(parent.absolute() for parent in parents)
     found = [
         Leftover(folder, _freed(folder))

@@ -65,6 +65,7 @@ USE_CASES = {
     "query": ("query",),
     "status": ("status",),
     "explain": ("explain",),
+    "gc": ("gc",),
     "verify": ("verify",),
     "bench": ("bench",),
     "generate": ("generate",),

@@ -16,6 +16,7 @@ from impctl import errors
 from impctl.app.envvars import ENVVARS
 from impctl.app.explanations import CandidateEntry, JoinSideEntry, PlanEntry
 from impctl.app.results import (
+    GcEntry,
     MaintainStep,
     RangesEntry,
     Result,
@@ -134,6 +135,7 @@ ENTRIES = (
     JoinSideEntry,
     ReuseEntry,
     ReuseCandidate,
+    GcEntry,
 )
 
 

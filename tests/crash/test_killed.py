@@ -1,0 +1,72 @@
+"""kill -9 of real commands at random moments, again and again."""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from pathlib import Path
+
+import pytest
+
+from impctl.app.envvars import FUZZ
+from tests.crash.processes import ran, start
+from tests.crash.small import (
+    change,
+    check_nothing_left,
+    check_store,
+    newest,
+    write_workload,
+)
+from tests.support.run_cli import Cli
+
+pytestmark = pytest.mark.slow
+
+ROUNDS = 12 * int(os.environ.get(FUZZ, "1"))
+COMMANDS: tuple[tuple[str, ...], ...] = (
+    ("maintain",),
+    ("capture",),
+    ("maintain",),
+    ("gc", "--keep", "1"),
+    ("capture", "--rebalance"),
+)
+
+
+def test_killed_commands_leave_a_store_that_goes_on(
+    cli: Cli, tmp_path: Path, record_property: object
+) -> None:
+    workload, table, store = cli.workload, tmp_path / "t", tmp_path / ".impctl"
+    started = time.monotonic()
+    assert ran(workload, "capture").code == 0
+    whole = time.monotonic() - started
+    draw = random.Random(5)
+    killed, versions = 0, {"by_g": 0, "by_x": 0}
+    for number in range(ROUNDS):
+        change(table, number + 2)
+        command, *words = COMMANDS[number % len(COMMANDS)]
+        process = start(workload, command, *words)
+        # Loading takes about half the time and writes nothing: most shots go behind it.
+        time.sleep(whole * draw.uniform(0.35, 1.1))
+        process.kill()
+        process.communicate()
+        killed += process.returncode == -9
+        held = check_store(store, table)
+        now = {name: stored.versions["t"] for name, stored in held.items()}
+        assert all(now[name] >= version for name, version in versions.items())
+        versions = now
+        assert {result["query"] for result in cli.good("status").results} == set(now)
+        if number % 3 == 2:
+            cli.good("maintain")
+            current = {stored.versions["t"] for stored in check_store(store, table).values()}
+            assert current == {newest(table)}
+            cli.good("gc", "--keep", "1")
+            check_nothing_left(store)
+            (again,) = cli.good("gc", "--keep", "1", "--dry-run").results
+            assert again["entries"] == []
+    assert killed >= ROUNDS // 3
+
+
+@pytest.fixture
+def cli(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Cli:
+    # Rows enough for files of state beside the catalog.
+    return Cli(capsys, write_workload(tmp_path, rows=90_000))
