@@ -6,6 +6,8 @@ import json
 import os
 import subprocess
 import sys
+import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -41,3 +43,18 @@ def end(process: subprocess.Popen[str]) -> Done:
 def ran(workload: Path, command: str, *words: str) -> Done:
     """Run to the end."""
     return end(start(workload, command, *words))
+
+
+def until_open(process: subprocess.Popen[str], store: Path) -> float:
+    """Wait until the process has the catalog open, or has ended; when that was.
+
+    Loading takes most of a short run and writes nothing: shots go behind it.
+    """
+    catalog = str((store / "catalog.sqlite").resolve())
+    while process.poll() is None:
+        with suppress(OSError):
+            for link in os.scandir(f"/proc/{process.pid}/fd"):
+                if os.readlink(link.path) == catalog:
+                    return time.monotonic()
+        time.sleep(0.002)
+    return time.monotonic()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import bisect
 import random
-from collections import Counter
 from pathlib import Path
 
 import pyarrow as pa
@@ -43,8 +42,8 @@ _KEYS = {"by_g": "g", "by_x": "x"}
 def some_rows(count: int, seed: int, start: int = 0) -> pa.Table:
     """Rows with NULL keys; groups of about three, so that many stand at the border of HAVING."""
     draw = random.Random(seed)
-    groups = [draw.choice([*range(start, start + count // 3), None]) for _ in range(count)]
-    values = [draw.choice([*range(40), None]) for _ in range(count)]
+    groups = draw.choices([*range(start, start + count // 3), None], k=count)
+    values = draw.choices([*range(40), None], k=count)
     return pa.table({"g": pa.array(groups, pa.int64()), "x": pa.array(values, pa.int64())})
 
 
@@ -88,8 +87,9 @@ def wanted_fragments(stored: StoredQuery, table: Path) -> set[int]:
     """The fragments of all rows whose group passes HAVING, from the table itself."""
     (sketch,) = stored.sketches
     version = stored.versions["t"]
-    column = DeltaTable(str(table), version=version).to_pyarrow_table()[_KEYS[stored.query]]
-    counts = Counter(column.to_pylist())
+    name = _KEYS[stored.query]
+    column = DeltaTable(str(table), version=version).to_pyarrow_table(columns=[name])[name]
+    counts = {row["values"]: row["counts"] for row in column.value_counts().to_pylist()}
     boundaries = sketch.partition.boundaries
     return {
         sketch.partition.ranges if key is None else bisect.bisect_right(boundaries, key)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.app.test_lock import held_lock
-from tests.crash.processes import end, ran, start
+from tests.crash.processes import end, ran, start, until_open
 from tests.crash.small import change, check_store, write_workload
 from tests.support.run_cli import Cli
 
@@ -29,32 +29,20 @@ def test_a_command_that_waits_ends_at_once(
 ) -> None:
     with held_lock(tmp_path / ".impctl"):
         process = start(cli.workload, "maintain", "--lock-timeout", "100", "-v")
-        wait_for(tmp_path, process.pid)
+        until_open(process, tmp_path / ".impctl")
         process.send_signal(number)
         done = end(process)
     assert (done.code, done.document["error"]["code"]) == (130, "interrupted")
     assert {result["action"] for result in cli.good("maintain").results} == {"exact"}
 
 
-def wait_for(folder: Path, pid: int) -> None:
-    """Until the process has the store's lock file open, which it tries again and again."""
-    lock = str(folder / ".impctl" / "catalog.sqlite")
-    limit = time.monotonic() + 60
-    while time.monotonic() < limit:
-        links = list(Path(f"/proc/{pid}/fd").iterdir())
-        if lock in {str(link.resolve()) for link in links}:
-            return
-        time.sleep(0.02)
-    pytest.fail("the command did not come to its store")
-
-
 @pytest.mark.slow
 @pytest.mark.spark
 def test_a_measurement_ends_with_nothing_left(cli: Cli, tmp_path: Path) -> None:
-    (tmp_path / "temporary").mkdir()
-    process = start(
-        cli.workload, "bench", "--query", "by_g", "--repeat", "200", TMPDIR=str(tmp_path / "temporary")
-    )  # fmt: skip
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    words = ("bench", "--query", "by_g", "--repeat", "200")
+    process = start(cli.workload, *words, TMPDIR=str(temporary))
     limit = time.monotonic() + 120
     while time.monotonic() < limit and not list(tmp_path.glob(".impctl-bench-*/store/catalog*")):
         time.sleep(0.05)
@@ -62,10 +50,10 @@ def test_a_measurement_ends_with_nothing_left(cli: Cli, tmp_path: Path) -> None:
     process.send_signal(signal.SIGTERM)
     done = end(process)
     assert (done.code, done.document["error"]["code"]) == (130, "interrupted")
-    assert list(tmp_path.glob(".impctl-*")) == [tmp_path / ".impctl"]
-    assert list((tmp_path / "temporary").glob("impctl-*")) == []
+    assert list(tmp_path.glob(".impctl-*")) == []
+    assert list(temporary.glob("impctl-*")) == []
     # And kill -9, which nobody can answer, is for `gc`.
-    process = start(cli.workload, "bench", "--query", "by_g", "--repeat", "200")
+    process = start(cli.workload, *words)
     while time.monotonic() < limit and not list(tmp_path.glob(".impctl-bench-*/t/_delta_log")):
         time.sleep(0.05)
     process.kill()
@@ -73,5 +61,5 @@ def test_a_measurement_ends_with_nothing_left(cli: Cli, tmp_path: Path) -> None:
     (left,) = tmp_path.glob(".impctl-bench-*")
     (found,) = ran(cli.workload, "gc").document["results"]
     assert str(left) in {entry["name"] for entry in found["entries"]}
-    assert list(tmp_path.glob(".impctl-*")) == [tmp_path / ".impctl"]
+    assert list(tmp_path.glob(".impctl-*")) == []
     check_store(tmp_path / ".impctl", tmp_path / "t")
