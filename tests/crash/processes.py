@@ -53,8 +53,8 @@ def until_open(process: subprocess.Popen[str], store: Path) -> float:
     catalog = str((store / "catalog.sqlite").resolve())
     while process.poll() is None:
         with suppress(OSError):
-            for link in os.scandir(f"/proc/{process.pid}/fd"):
-                if os.readlink(link.path) == catalog:
+            for name in os.listdir(f"/proc/{process.pid}/fd"):
+                if os.readlink(f"/proc/{process.pid}/fd/{name}") == catalog:
                     return time.monotonic()
         time.sleep(0.002)
     return time.monotonic()
