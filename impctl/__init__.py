@@ -1,6 +1,54 @@
 """impctl: provenance sketches over Delta tables, captured once and maintained incrementally.
 
-Version only; nothing is re-exported, so that importing the package costs nothing.
+`impctl.open` is the way in for programs (docs/python.md); errors are in `impctl.errors`.
+Law: importing the package imports nothing but this file; a name is loaded when it is first used.
+Out of scope: everything else.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 __version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from impctl.api.open_workload import OpenWorkload as OpenWorkload
+    from impctl.api.opening import open as open
+    from impctl.app.explanations import ExplainResult as ExplainResult
+    from impctl.app.results import CaptureResult as CaptureResult
+    from impctl.app.results import MaintainResult as MaintainResult
+    from impctl.app.results import QueryResult as QueryResult
+    from impctl.app.results import RewriteResult as RewriteResult
+    from impctl.app.results import StatusResult as StatusResult
+    from impctl.app.results import VerifyResult as VerifyResult
+    from impctl.app.settings import Policy as Policy
+    from impctl.errors import ImpctlError as ImpctlError
+    from impctl.errors import ImpctlWarning as ImpctlWarning
+    from impctl.errors import QueriesFailedError as QueriesFailedError
+else:
+    _HOMES = {
+        "OpenWorkload": "impctl.api.open_workload",
+        "open": "impctl.api.opening",
+        "CaptureResult": "impctl.app.results",
+        "ExplainResult": "impctl.app.explanations",
+        "MaintainResult": "impctl.app.results",
+        "QueryResult": "impctl.app.results",
+        "RewriteResult": "impctl.app.results",
+        "StatusResult": "impctl.app.results",
+        "VerifyResult": "impctl.app.results",
+        "Policy": "impctl.app.settings",
+        "ImpctlError": "impctl.errors",
+        "ImpctlWarning": "impctl.errors",
+        "QueriesFailedError": "impctl.errors",
+    }
+
+    def __getattr__(name: str) -> object:
+        if name not in _HOMES:
+            raise AttributeError(f"module `impctl` has no attribute `{name}`")
+        from importlib import import_module
+
+        found = globals()[name] = getattr(import_module(_HOMES[name]), name)
+        return found
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *_HOMES})

@@ -1,6 +1,7 @@
 """Everything that can go wrong, as one tree; each error knows its exit code, code, place and hint.
 
     ImpctlError                          1  unexpected
+    ├── QueriesFailedError               that of the gravest failure of a Python call
     ├── UsageError                       2  usage or configuration
     │   └── WorkloadError                2  the workload file, all problems at once
     ├── UnsupportedError                 3  query or table not supported
@@ -19,8 +20,11 @@
         ├── SchemaChangedError           7  a column the query reads changed
         ├── AssumptionBrokenError        7  a fact that made the sketch safe no longer holds
         ├── NotExactError                7  a value rests on the order of a floating sum
+        ├── JoinTooLargeError            7  a change finds too many partners in a join
         ├── StateCorruptError            7  a state file is missing, truncated or altered
         └── CountBelowZeroError          7  the change removes rows the state never saw
+
+    ImpctlWarning                        what a Python call has to tell beside its results
 
 Law: a message says what happened and where, a hint what to do; no stack trace is needed to act.
 Out of scope: rendering (see `cli.boundary`).
@@ -28,8 +32,9 @@ Out of scope: rendering (see `cli.boundary`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +80,33 @@ class ImpctlError(Exception):
         self.hint = hint
         self.code = code if code is not None else self.default_code
         self.location = location
+
+
+class ImpctlWarning(UserWarning):
+    """Something to know about a Python call that did what it was asked to."""
+
+
+class QueriesFailedError(ImpctlError):
+    """Some of several queries failed, after all of them ran.
+
+    `results` are the records of those that worked, `failures` the error of each that did not, by
+    query; exit code and hint are those of the gravest.
+    """
+
+    default_code = "queries_failed"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        results: tuple[Any, ...],
+        failures: Mapping[str, ImpctlError],
+        gravest: ImpctlError,
+    ) -> None:
+        super().__init__(message, hint=gravest.hint)
+        self.results = results
+        self.failures = failures
+        self.exit_code = gravest.exit_code
 
 
 class UsageError(ImpctlError):

@@ -20,6 +20,7 @@ from impctl.capture.use import rewrite_sql
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark.sql import DataFrame
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +49,39 @@ def answer_table(
 ) -> pa.Table:
     """The result as Arrow."""
     from impctl.spark.run import run_sql
+
+    views = _views(bench, prepared, versions, pruned)
+    return run_sql(bench.spark(), _sql(prepared, pruned), views, versions=versions)
+
+
+def answer_frame(
+    bench: Workbench,
+    prepared: PreparedQuery,
+    versions: Mapping[TableName, TableVersion],
+    pruned: Pruned,
+) -> DataFrame:
+    """The result as a frame that Spark computes when it is asked for rows."""
+    from impctl.spark.run import frame_of
+
+    views = _views(bench, prepared, versions, pruned)
+    return frame_of(bench.spark(), _sql(prepared, pruned), views, versions=versions)
+
+
+def _sql(prepared: PreparedQuery, pruned: Pruned | None) -> str:
+    if pruned is None:
+        return prepared.query.sql
+    return rewrite_sql(prepared.query, pruned.filters)
+
+
+def _views(
+    bench: Workbench,
+    prepared: PreparedQuery,
+    versions: Mapping[TableName, TableVersion],
+    pruned: Pruned | None,
+) -> dict[TableName, DataFrame]:
     from impctl.spark.snapshots import snapshot_frame
 
-    sql = prepared.query.sql
-    if pruned is not None:
-        sql = rewrite_sql(prepared.query, pruned.filters)
-    views = {
+    return {
         table: snapshot_frame(
             bench.spark(),
             bench.snapshot(table, versions.get(table)),
@@ -61,7 +89,6 @@ def answer_table(
         )
         for table in prepared.tables
     }
-    return run_sql(bench.spark(), sql, views, versions=versions)
 
 
 def answer_of(table: pa.Table) -> Answer:

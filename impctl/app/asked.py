@@ -7,10 +7,8 @@ Out of scope: running, rewriting.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from impctl.app.fresh import Fresh, fresh, only_query
-from impctl.app.parameters import with_parameters
+from impctl.app.parameters import GivenValues, with_parameters
 from impctl.app.reuse import reused
 from impctl.app.workbench import Workbench
 from impctl.errors import Location, UsageError
@@ -28,7 +26,7 @@ SQL_NAME = "--sql"
 """What a query given on the command line is called; no query of a file can have this name."""
 
 
-def asked(bench: Workbench, query: str | None, params: Sequence[str], sql: str | None) -> Fresh:
+def asked(bench: Workbench, query: str | None, params: GivenValues, sql: str | None) -> Fresh:
     """The query with the sketches to use; UsageError where the wishes exclude each other."""
     if sql is not None:
         if query is not None or params:

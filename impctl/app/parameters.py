@@ -1,7 +1,8 @@
-"""`--param NAME=VALUE`: other values for the parameters of a query.
+"""`--param NAME=VALUE`, or a Python value: other values for the parameters of a query.
 
 Law: a value takes the type of the one in the workload file, or the run ends with exit code 2; it
-is never guessed and never becomes anything but a value of that type.
+is never guessed and never becomes anything but a value of that type. A Python value is written out
+and read as the command line's text is, so there is one way in.
 Out of scope: putting values into SQL (`plan.parameters`).
 """
 
@@ -9,10 +10,12 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import date, datetime
 from decimal import Decimal
+from numbers import Integral, Real
+from reprlib import repr as shortened
 
 from impctl.aliases import ParameterValue
 from impctl.errors import UsageError
@@ -30,9 +33,28 @@ _TIMESTAMP = re.compile(
 )
 
 
-def with_parameters(spec: QuerySpec, given: Sequence[str]) -> QuerySpec:
-    """The query with the values given as NAME=VALUE in place of its own."""
+GivenValues = Sequence[str] | Mapping[str, object]
+"""Texts NAME=VALUE, or Python values by name."""
+
+
+_DIGITS = 38
+_EXACT_DOUBLES = range(-(2**53), 2**53 + 1)
+
+
+def with_parameters(spec: QuerySpec, given: GivenValues) -> QuerySpec:
+    """The query with the values given in place of its own."""
+    written = _written_values(spec, given) if isinstance(given, Mapping) else _split(given)
     changed: dict[str, ParameterValue] = {}
+    for name, text in written.items():
+        if name not in spec.params:
+            raise _unknown(spec, name)
+        changed[name] = _typed(spec, name, text)
+    return replace(spec, params={**spec.params, **changed})
+
+
+def _split(given: Sequence[str]) -> dict[str, str]:
+    """The texts NAME=VALUE by name."""
+    found: dict[str, str] = {}
     for text in given:
         name, equals, written = text.partition("=")
         if not equals:
@@ -41,14 +63,57 @@ def with_parameters(spec: QuerySpec, given: Sequence[str]) -> QuerySpec:
                 hint="write `--param NAME=VALUE`",
                 code="parameter_syntax",
             )
-        if name in changed:
+        if name in found:
             raise UsageError(
                 f"Parameter `{name}` is given twice", hint="give it once", code="parameter_syntax"
             )
+        found[name] = written
+    return found
+
+
+def _written_values(spec: QuerySpec, given: Mapping[str, object]) -> dict[str, str]:
+    """Python values as the texts that the command line would be given."""
+    found: dict[str, str] = {}
+    for name, value in given.items():
         if name not in spec.params:
             raise _unknown(spec, name)
-        changed[name] = _typed(spec, name, written)
-    return replace(spec, params={**spec.params, **changed})
+        text = as_text(value, spec.params[name])
+        if text is None:
+            shown = "None" if value is None else f"{shortened(value)} ({type(value).__name__})"
+            raise _misfit(spec, name, shown)
+        found[name] = text
+    return found
+
+
+def as_text(value: object, like: ParameterValue) -> str | None:
+    """A Python value as text, where its type is that of `like` or loses nothing on the way to it.
+
+    A `str` is taken as the command line takes its texts, whatever the parameter's type. None has
+    no type, and nothing compares as equal to NULL.
+    """
+    match value:
+        case str():
+            return str.__str__(value) if _is_unicode(value) else None
+        case bool():
+            return str(value) if isinstance(like, bool) else None
+        case datetime():
+            return value.isoformat() if isinstance(like, datetime) else None
+        case date():
+            is_date = isinstance(like, date) and not isinstance(like, datetime)
+            return value.isoformat() if is_date else None
+        case Decimal():
+            fits = value.is_finite() and abs(value.adjusted()) <= _DIGITS
+            return format(value, "f") if fits and isinstance(like, Decimal) else None
+        case _ if isinstance(like, bool):
+            return None
+        case Integral() if isinstance(like, float):
+            return str(int(value)) if int(value) in _EXACT_DOUBLES else None
+        case Integral() if isinstance(like, int | Decimal):
+            return str(int(value))
+        case Real() if isinstance(like, float):
+            return repr(float(value))
+        case _:
+            return None
 
 
 def _unknown(spec: QuerySpec, name: str) -> UsageError:
@@ -61,17 +126,30 @@ def _unknown(spec: QuerySpec, name: str) -> UsageError:
     )
 
 
+def _is_unicode(text: str) -> bool:
+    """Half a surrogate pair, which Python lets pass, is no character."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def _typed(spec: QuerySpec, name: str, written: str) -> ParameterValue:
-    like = spec.params[name]
-    found = parsed(written, like)
+    found = parsed(written, spec.params[name])
     if found is None:
-        raise UsageError(
-            f"Parameter `{name}` of query `{spec.name}` takes {_kind_of(like)}, not: {written}",
-            hint=f"its value in the workload file, which fixes its type, is {like}",
-            code="parameter_type",
-            location=spec.location,
-        )
+        raise _misfit(spec, name, written)
     return found
+
+
+def _misfit(spec: QuerySpec, name: str, shown: str) -> UsageError:
+    like = spec.params[name]
+    return UsageError(
+        f"Parameter `{name}` of query `{spec.name}` takes {_kind_of(like)}, not: {shown}",
+        hint=f"its value in the workload file, which fixes its type, is {like}",
+        code="parameter_type",
+        location=spec.location,
+    )
 
 
 def parsed(written: str, like: ParameterValue) -> ParameterValue | None:

@@ -7,21 +7,21 @@ Out of scope: proving that (`app.verify`).
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 
 from impctl.app.answers import answer
 from impctl.app.asked import asked
 from impctl.app.filters import filters_of
+from impctl.app.parameters import GivenValues
 from impctl.app.results import Outcome, QueryResult
 from impctl.app.workbench import Workbench
 
 
 def query(
-    bench: Workbench, query: str | None, params: Sequence[str] = (), sql: str | None = None
+    bench: Workbench, query: str | None, params: GivenValues = (), sql: str | None = None
 ) -> Outcome:
     """The answer of one query, its sketch maintained first where it is stale.
 
-    With `params` (each NAME=VALUE) or another text the sketch may be that of another query.
+    With `params` or another text the sketch may be that of another query.
     """
     found = asked(bench, query, params, sql)
     pruned = filters_of(bench, found.prepared.scans, found.sketches, found.versions)

@@ -7,10 +7,9 @@ Out of scope: running the text (`app.query`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from impctl.app.asked import asked
 from impctl.app.filters import filters_of, interval_texts
+from impctl.app.parameters import GivenValues
 from impctl.app.results import Outcome, RewriteResult
 from impctl.app.status import sketch_entry
 from impctl.app.workbench import Workbench
@@ -18,7 +17,7 @@ from impctl.capture.use import rewrite_sql
 
 
 def rewrite(
-    bench: Workbench, query: str | None, params: Sequence[str] = (), sql: str | None = None
+    bench: Workbench, query: str | None, params: GivenValues = (), sql: str | None = None
 ) -> Outcome:
     """The rewritten SQL of one query; `params` and `sql` as for `app.query`."""
     found = asked(bench, query, params, sql)

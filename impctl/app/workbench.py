@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from impctl.aliases import QueryName, TableName
 from impctl.app.reporter import Reporter, SilentReporter
+from impctl.app.sessions import OwnSession, Sessions
 from impctl.app.settings import Settings, lock_timeout_of, policy_of, spark_of, store_of
 from impctl.errors import UsageError
 from impctl.store.store import Store
@@ -30,16 +31,21 @@ if TYPE_CHECKING:
 
     from impctl.tables.snapshot import Snapshot
 
-DEFAULT_MASTER = "local[*]"
-
 
 class Workbench:
     """One run's collaborators, opened as they are needed and closed together."""
 
-    def __init__(self, settings: Settings, workload: Workload, reporter: Reporter) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        workload: Workload,
+        reporter: Reporter,
+        sessions: Sessions | None = None,
+    ) -> None:
         self.settings = settings
         self.workload = workload
         self.reporter = reporter
+        self._sessions = OwnSession() if sessions is None else sessions
         self._sources: dict[TableName, DeltaSource] = {}
         self._snapshots: dict[tuple[TableName, int], Snapshot] = {}
         self._store: Store | None = None
@@ -110,18 +116,15 @@ class Workbench:
 
     @property
     def has_spark(self) -> bool:
-        """Whether a session was started already."""
-        return self._spark is not None
+        """Whether Spark is up already."""
+        return self._spark is not None or self._sessions.is_running
 
     def spark(self) -> SparkSession:
         """The Spark session, started on first use."""
         if self._spark is None:
-            from impctl.spark.session import SparkSettings, open_session
-
-            self.reporter.step("starting Spark")
-            spec = self.spark_spec
-            master = DEFAULT_MASTER if spec.master is None else spec.master
-            self._spark = open_session(SparkSettings(master, spec.conf))
+            if not self.has_spark:
+                self.reporter.step("starting Spark")
+            self._spark = self._sessions.open(self.spark_spec)
         return self._spark
 
     @cached_property
@@ -157,10 +160,12 @@ class Workbench:
 
 
 @contextmanager
-def open_workbench(settings: Settings, reporter: Reporter | None = None) -> Iterator[Workbench]:
+def open_workbench(
+    settings: Settings, reporter: Reporter | None = None, sessions: Sessions | None = None
+) -> Iterator[Workbench]:
     """The workbench for one run; WorkloadError lists everything wrong with the file."""
     workload = load_workload(settings.workload, os.environ)
-    bench = Workbench(settings, workload, reporter or SilentReporter())
+    bench = Workbench(settings, workload, reporter or SilentReporter(), sessions)
     try:
         yield bench
     finally:

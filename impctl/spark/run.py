@@ -35,6 +35,18 @@ def run_sql(
         return spark.sql(sql).toArrow()
 
 
+def frame_of(
+    spark: SparkSession,
+    sql: str,
+    views: Mapping[str, DataFrame],
+    *,
+    versions: Mapping[TableName, TableVersion] | None = None,
+) -> DataFrame:
+    """`sql` as a frame that has read nothing yet; it keeps what the views stood for."""
+    with plain_failures(versions), temporary_views(spark, views):
+        return spark.sql(sql)
+
+
 @contextmanager
 def temporary_views(spark: SparkSession, views: Mapping[str, DataFrame]) -> Iterator[None]:
     """The views, for as long as the block lasts."""

@@ -62,7 +62,7 @@ appender.stderr.layout.pattern = spark %p %c{{1}}: %m%n%ex
 logger.gateway.name = org.apache.spark.api.python.PythonGatewayServer
 logger.gateway.level = {level}
 """
-_QUERY_LOGGERS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
+QUERY_LOGGERS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ def open_session(settings: SparkSettings) -> SparkSession:
     Raises UsageError for settings that would change what queries mean, and where no Java is found.
     """
     conf = {**DEFAULTS, **settings.conf, **FIXED}
-    _refuse_changed_meaning(settings.conf)
+    refuse_changed_meaning(settings.conf)
     if settings.master.startswith("sc://"):
         raise UsageError(
             f"Spark Connect is not supported: `{settings.master}`",
@@ -102,7 +102,8 @@ def close_session(session: SparkSession) -> None:
     session.stop()
 
 
-def _refuse_changed_meaning(conf: Mapping[str, str]) -> None:
+def refuse_changed_meaning(conf: Mapping[str, str]) -> None:
+    """UsageError for settings asked for that would change what a query means."""
     for name in conf:
         if name.startswith("spark.sql.legacy."):
             raise UsageError(
@@ -123,7 +124,7 @@ def _quiet_query_loggers() -> None:
     """Spark's Python side repeats every failed query as JSON on stderr; impctl reports it once."""
     from pyspark.logger import PySparkLogger
 
-    for name in _QUERY_LOGGERS:
+    for name in QUERY_LOGGERS:
         PySparkLogger.getLogger(name).setLevel(logging.CRITICAL + 1)
 
 

@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 MAX_BRANCHES = 16
 """Partition tuples read as a union of their own; every branch costs planning and tasks."""
 
+_STRICT = {"ignoreCorruptFiles": "false", "ignoreMissingFiles": "false"}
+"""As in every session of impctl; a frame may be computed as part of another session's."""
+
 _HIDDEN = ("_", ".")
 _GLOB = re.compile(r"([{}\[\]*?\\])")
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9._-]+")
@@ -144,7 +147,7 @@ def _branch_frame(
     spark: SparkSession, snapshot: Snapshot, branch: Branch, wanted: Sequence[TableColumn]
 ) -> DataFrame:
     read = [column for column in wanted if column.name not in branch.literals]
-    reader = spark.read.schema(_schema(read, snapshot, physical=True))
+    reader = spark.read.schema(_schema(read, snapshot, physical=True)).options(**_STRICT)
     if not branch.literals and snapshot.partition_columns:
         reader = reader.option("basePath", _root(snapshot))
     paths = [_GLOB.sub(r"\\\1", file.uri) for file in branch.files]

@@ -16,7 +16,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "impctl"
-ONLY = {"cli": {"app", "errors"}}
+ONLY = {"cli": {"app", "errors"}, "api": {"app", "errors", "aliases"}}
 NEVER = {"engine": {"plan"}}
 
 
@@ -133,6 +133,9 @@ def test_a_rooms_init_imports_nothing() -> None:
         ("cli", "impctl.errors.UsageError", True),
         ("cli", "impctl.workload.models", False),
         ("cli", "pyarrow", False),
+        ("api", "impctl.app.results", True),
+        ("api", "impctl.spark.session", False),
+        ("api", "impctl.cli.output", False),
         ("engine", "impctl.plan.nodes", False),
         ("engine", "impctl.store.catalog", False),
         ("sketch", "impctl.engine.runs", False),

@@ -1,0 +1,256 @@
+"""A workload opened by a program: one method for each thing to do with its queries.
+
+Law: each call is a run of its own: it reads the workload file, pins the newest version of every
+table it needs, and closes what it opened, so an object that lives for days never answers from old
+versions. Calls of several threads on one object run one after another.
+Out of scope: opening (`api.opening`), how failures are raised (`api.settle`).
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Self, TypeVar
+
+from impctl.aliases import ParameterValue, QueryName
+from impctl.api.settle import settled, warned
+from impctl.api.surroundings import batch_rows_from
+from impctl.app.explanations import ExplainResult
+from impctl.app.results import (
+    CaptureResult,
+    MaintainResult,
+    Outcome,
+    QueryResult,
+    RewriteResult,
+    StatusResult,
+    VerifyResult,
+)
+from impctl.app.sessions import SessionBeside
+from impctl.app.settings import Settings
+from impctl.app.workbench import Workbench, open_workbench
+from impctl.errors import UsageError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+R = TypeVar("R")
+T = TypeVar("T")
+
+Progress = Callable[[str, int, int], None]
+"""Told what begins now: a short line, and which step of how many (0, 0 where that is not known)."""
+
+Params = Mapping[str, ParameterValue]
+"""Values for the named parameters of a query."""
+
+
+class _Told:
+    """A reporter that passes on what it is told."""
+
+    def __init__(self, progress: Progress | None) -> None:
+        self._progress = progress
+
+    def step(self, message: str, done: int = 0, total: int = 0) -> None:
+        if self._progress is not None:
+            self._progress(message, done, total)
+
+
+class OpenWorkload:
+    """What `impctl.open` gives; a context manager, or closed with `close`.
+
+    Methods that take several queries take all of the workload without names, return one record per
+    query (`maintain` and `verify`: per sketch), and raise QueriesFailedError after all have run;
+    for one query they raise its own error. Every error is an `impctl.errors.ImpctlError`.
+    """
+
+    def __init__(
+        self, settings: Settings, sessions: SessionBeside, progress: Progress | None
+    ) -> None:
+        self._settings = settings
+        self._sessions = sessions
+        self._reporter = _Told(progress)
+        self._lock = threading.RLock()
+        self._is_closed = False
+
+    def __repr__(self) -> str:
+        return f"<impctl workload {self._settings.workload}>"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @property
+    def file(self) -> Path:
+        """The workload file."""
+        return self._settings.workload
+
+    @property
+    def queries(self) -> tuple[QueryName, ...]:
+        """Names of the queries that the file has now."""
+        return self._run(lambda bench: tuple(bench.workload.queries))
+
+    def close(self) -> None:
+        """End the use of this object; Spark goes on running, whoever started it."""
+        with self._lock:
+            self._is_closed = True
+
+    def capture(self, *queries: QueryName, dry_run: bool = False) -> tuple[CaptureResult, ...]:
+        """Find and store the sketch of each query; a dry run says how and writes nothing."""
+
+        def use_case(bench: Workbench) -> Outcome:
+            from impctl.app.capture import capture
+
+            return capture(bench, queries)
+
+        return self._each(CaptureResult, use_case, queries, dry_run=dry_run)
+
+    def rebalance(self, *queries: QueryName, dry_run: bool = False) -> tuple[CaptureResult, ...]:
+        """Even out the ranges of stored sketches, as `impctl capture --rebalance` does."""
+
+        def use_case(bench: Workbench) -> Outcome:
+            from impctl.app.rebalance import rebalance
+
+            return rebalance(bench, queries)
+
+        return self._each(CaptureResult, use_case, queries, dry_run=dry_run)
+
+    def maintain(
+        self, *queries: QueryName, batch_rows: int | None = None, dry_run: bool = False
+    ) -> tuple[MaintainResult, ...]:
+        """Bring each sketch up to the newest table versions, as far as its policy allows."""
+        size = batch_rows_from(batch_rows, os.environ)
+
+        def use_case(bench: Workbench) -> Outcome:
+            from impctl.app.maintain import maintain
+
+            return maintain(bench, queries, batch_rows=size)
+
+        return self._each(MaintainResult, use_case, queries, dry_run=dry_run)
+
+    def status(self, *queries: QueryName) -> tuple[StatusResult, ...]:
+        """What is stored for each query and whether it is current; never starts Spark."""
+
+        def use_case(bench: Workbench) -> Outcome:
+            from impctl.app.status import status
+
+            return status(bench, queries)
+
+        return self._each(StatusResult, use_case, queries)
+
+    def explain(self, *queries: QueryName) -> tuple[ExplainResult, ...]:
+        """How each query is sketched and maintained, or why not; never starts Spark."""
+
+        def use_case(bench: Workbench) -> Outcome:
+            from impctl.app.explain import explain
+
+            return explain(bench, queries)
+
+        return self._each(ExplainResult, use_case, queries)
+
+    def verify(self, *queries: QueryName, results: bool = False) -> tuple[VerifyResult, ...]:
+        """Compare stored sketches with recapture; raises UnsoundSketchError where one lacks rows.
+
+        With `results` each query is also run with and without its sketch.
+        """
+
+        def use_case(bench: Workbench) -> Outcome:
+            from impctl.app.verify import verify
+
+            return verify(bench, queries, results=results)
+
+        return self._each(VerifyResult, use_case, queries)
+
+    def rewrite(
+        self,
+        query: QueryName | None = None,
+        *,
+        params: Params | None = None,
+        sql: str | None = None,
+    ) -> RewriteResult:
+        """The query's SQL with its sketch as range predicates, the sketch maintained first.
+
+        `params` gives other values, `sql` another query; either may use another query's sketch.
+        """
+
+        def use_case(bench: Workbench) -> Outcome:
+            from impctl.app.rewrite import rewrite
+
+            return rewrite(bench, query, params or {}, sql)
+
+        return self._one(RewriteResult, use_case)
+
+    def query(
+        self,
+        query: QueryName | None = None,
+        *,
+        params: Params | None = None,
+        sql: str | None = None,
+    ) -> QueryResult:
+        """The answer of a query, read through its sketch; arguments as for `rewrite`."""
+
+        def use_case(bench: Workbench) -> Outcome:
+            from impctl.app.query import query as answered
+
+            return answered(bench, query, params or {}, sql)
+
+        return self._one(QueryResult, use_case)
+
+    def dataframe(
+        self,
+        query: QueryName | None = None,
+        *,
+        params: Params | None = None,
+        sql: str | None = None,
+    ) -> DataFrame:
+        """The query as a DataFrame that reads through the sketch; arguments as for `rewrite`.
+
+        It stands for the versions pinned by this call and belongs to impctl's session beside
+        yours (`frame.sparkSession`), in which names mean what the workload says.
+        """
+        from impctl.app.dataframe import dataframe
+
+        framed = self._run(lambda bench: dataframe(bench, query, params or {}, sql))
+        # The caller's line is above this function.
+        warned(framed.warnings, depth=3)
+        return framed.frame
+
+    def _each(
+        self,
+        kind: type[R],
+        use_case: Callable[[Workbench], Outcome],
+        queries: tuple[QueryName, ...],
+        *,
+        dry_run: bool = False,
+    ) -> tuple[R, ...]:
+        def work(bench: Workbench) -> tuple[Outcome, int]:
+            return use_case(bench), len(bench.queries(queries))
+
+        outcome, asked = self._run(work, dry_run=dry_run)
+        return settled(outcome, kind, asked)
+
+    def _one(self, kind: type[R], use_case: Callable[[Workbench], Outcome]) -> R:
+        (result,) = settled(self._run(use_case), kind, 1)
+        return result
+
+    def _run(self, work: Callable[[Workbench], T], *, dry_run: bool = False) -> T:
+        """One run on the workload as it is now, and on the tables as they are now."""
+        settings = replace(self._settings, dry_run=dry_run)
+        with self._lock, self._sessions.visit():
+            if self._is_closed:
+                raise UsageError(
+                    f"Workload {self.file} was closed",
+                    hint="open it again with `impctl.open`",
+                    code="workload_closed",
+                )
+            with open_workbench(settings, self._reporter, self._sessions) as bench:
+                return work(bench)

@@ -1,0 +1,98 @@
+"""Settings of a program's calls: its arguments, then the `IMPCTL_*` variables.
+
+Law: the same variables as on the command line, with the same meaning; an argument wins, and paths
+are made absolute at once, so that a later change of directory changes nothing.
+Out of scope: what the workload file says (`app.settings`).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from impctl.app.envvars import (
+    BATCH_ROWS,
+    IMBALANCE,
+    LARGE_CHANGE,
+    LOCK_TIMEOUT,
+    POLICY,
+    SPARK_PROFILE,
+    STORE,
+)
+from impctl.app.settings import Policy, Settings
+from impctl.errors import UsageError
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What the program asked for; None leaves it to a variable, the file, or the default."""
+
+    store: str | os.PathLike[str] | None = None
+    policy: str | None = None
+    lock_timeout: float | None = None
+    spark_profile: str | os.PathLike[str] | None = None
+    imbalance: float | None = None
+    large_change: int | None = None
+
+
+def settings_from(
+    workload: str | os.PathLike[str], given: Given, environ: Mapping[str, str]
+) -> Settings:
+    """The settings of every call; UsageError names the argument or variable that is wrong."""
+
+    def pick(name: str, variable: str, value: object, read: Callable[[str], T]) -> T | None:
+        if value is not None:
+            return _read(f"Argument `{name}`", value, read)
+        text = environ.get(variable)
+        return None if not text else _read(f"Variable `{variable}`", text, read)
+
+    return Settings(
+        Path(workload).absolute(),
+        pick("store", STORE, given.store, _folder),
+        pick("policy", POLICY, given.policy, Policy),
+        pick("lock_timeout", LOCK_TIMEOUT, given.lock_timeout, _at_least(0.0, float)),
+        pick("spark_profile", SPARK_PROFILE, given.spark_profile, _folder),
+        imbalance=pick("imbalance", IMBALANCE, given.imbalance, _at_least(1.0, float)),
+        large_change=pick("large_change", LARGE_CHANGE, given.large_change, _at_least(0, int)),
+    )
+
+
+def batch_rows_from(given: int | None, environ: Mapping[str, str]) -> int | None:
+    """Changes that make up one batch of an eager query."""
+    read = _at_least(1, int)
+    if given is not None:
+        return _read("Argument `batch_rows`", given, read)
+    text = environ.get(BATCH_ROWS)
+    return _read(f"Variable `{BATCH_ROWS}`", text, read) if text else None
+
+
+def _read(what: str, value: object, read: Callable[[str], T]) -> T:
+    try:
+        return read(str(value))
+    except ValueError as error:
+        raise UsageError(f"{what} cannot be: {value}", hint=_hint(read)) from error
+
+
+def _hint(read: Callable[[str], object]) -> str:
+    if read is Policy:
+        return f"it is one of: {', '.join(Policy)}"
+    return "docs/configuration.md says what it may be"
+
+
+def _folder(text: str) -> Path:
+    return Path(text).absolute()
+
+
+def _at_least(least: T, kind: Callable[[str], T]) -> Callable[[str], T]:
+    def read(text: str) -> T:
+        number = kind(text)
+        if not number >= least:  # type: ignore[operator]  # float or int; NaN is refused too
+            raise ValueError(text)
+        return number
+
+    return read

@@ -1,0 +1,37 @@
+"""Use case: a query through its sketch as a Spark DataFrame, for programs that go on with it.
+
+Law: the frame stands for the query's answer at the versions that were pinned when it was made,
+whenever it is computed; a data file that is gone by then is an error, never fewer rows.
+Out of scope: computing it (`app.query` does, at once).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from impctl.app.answers import answer_frame
+from impctl.app.asked import asked
+from impctl.app.filters import filters_of
+from impctl.app.parameters import GivenValues
+from impctl.app.workbench import Workbench
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+@dataclass(frozen=True, slots=True)
+class Framed:
+    """The frame, and what to know about it."""
+
+    frame: DataFrame
+    warnings: tuple[str, ...]
+
+
+def dataframe(
+    bench: Workbench, query: str | None, params: GivenValues = (), sql: str | None = None
+) -> Framed:
+    """The frame of one query; `query`, `params` and `sql` as for `app.query`."""
+    found = asked(bench, query, params, sql)
+    pruned = filters_of(bench, found.prepared.scans, found.sketches, found.versions)
+    return Framed(answer_frame(bench, found.prepared, found.versions, pruned), found.warnings)

@@ -1,0 +1,33 @@
+"""The small workload of the use cases, opened from Python."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from impctl.app.envvars import ENVVARS
+from impctl.tables.create import create_table
+from tests.app.conftest import ROWS, WORKLOAD
+
+QUERIES = """\
+  many:
+    sql: "SELECT g, COUNT(*) AS n FROM t WHERE x >= :low AND note <> :word GROUP BY g"
+    params: {low: 5, word: none}
+    sketch: {t: g}
+  none:
+    sql: "SELECT g FROM t GROUP BY g HAVING COUNT(*) > 1000000"
+    sketch: {t: g}
+store: .impctl
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with the table `t` and the workload `w.yaml`: queries `q`, `many` and `none`."""
+    for entry in ENVVARS:
+        monkeypatch.delenv(entry.name, raising=False)
+    create_table(str(tmp_path / "t"), ROWS)
+    text = WORKLOAD.replace("POLICY", "incremental").replace("store: .impctl\n", QUERIES)
+    (tmp_path / "w.yaml").write_text(text)
+    return tmp_path
