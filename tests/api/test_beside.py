@@ -6,14 +6,13 @@ import os
 import subprocess
 import sys
 import threading
-import warnings
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import impctl
-from impctl.errors import EvaluationError, ImpctlWarning, UsageError
+from impctl.errors import EvaluationError, UsageError
 from impctl.spark.beside import session_beside
 from impctl.spark.session import FIXED
 
@@ -109,15 +108,14 @@ def mine(spark: Any) -> Any:
 def test_a_session_stays_as_it_was(folder: Path, mine: Any) -> None:
     before = mine.conf.getAll
     with impctl.open(folder / "w.yaml", spark=mine) as opened:
-        opened.capture()
+        opened.capture("q", "none")
         answer = opened.query("q")
         assert sorted(answer.rows) == [(0, 3, 45), (3, 3, 45)]
         # No file is read, so that Spark is given rows by Python, which activates the session.
         assert opened.query("none").rows == ()
         assert type(mine).active() is mine
         assert opened.verify("q", results=True)[0].results_equal
-        with pytest.raises(EvaluationError), warnings.catch_warnings():
-            warnings.simplefilter("ignore", ImpctlWarning)
+        with pytest.raises(EvaluationError):
             opened.query(sql="SELECT 1 / (x - x) AS broken FROM t")
         frame = opened.dataframe("q")
     assert frame.sparkSession is not mine

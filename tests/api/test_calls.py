@@ -52,7 +52,7 @@ def test_capture_maintain_status_rewrite(folder: Path) -> None:
         assert (maintained.action, maintained.added) == ("exact", (2,))
         assert asdict(maintained)["versions"] == {"t": 1}
         rewritten = opened.rewrite("q")
-        assert rewritten.intervals == ("g < 6",)
+        assert rewritten.intervals == ("g < 6L",)
         assert [entry.query for entry in opened.explain()] == ["q", "many", "none"]
 
 
@@ -90,7 +90,7 @@ def test_one_query_raises_its_own_error(folder: Path) -> None:
     )
     with pytest.raises(QueryError) as wrong:
         opened.capture("q")
-    assert str(wrong.value.location).startswith(f"{folder / 'w.yaml'}:10:")
+    assert str(wrong.value.location).startswith(f"{folder / 'w.yaml'}:11:")
 
 
 def test_several_queries_lose_nothing_to_one_that_fails(folder: Path) -> None:
