@@ -1,6 +1,7 @@
 """Everything that can go wrong, as one tree; each error knows its exit code, code, place and hint.
 
     ImpctlError                          1  unexpected
+    ├── ProblemsFoundError               that of the gravest problem that `doctor` found
     ├── UsageError                       2  usage or configuration
     │   └── WorkloadError                2  the workload file, all problems at once
     ├── UnsupportedError                 3  query or table not supported
@@ -75,6 +76,16 @@ class ImpctlError(Exception):
         self.hint = hint
         self.code = code if code is not None else self.default_code
         self.location = location
+
+
+class ProblemsFoundError(ImpctlError):
+    """`doctor` found problems; the exit code is that of the gravest."""
+
+    default_code = "problems_found"
+
+    def __init__(self, message: str, *, hint: str | None, exit_code: int) -> None:
+        super().__init__(message, hint=hint)
+        self.exit_code = exit_code
 
 
 class UsageError(ImpctlError):

@@ -15,6 +15,7 @@ from datetime import date, datetime
 from decimal import Decimal
 
 from impctl.app.explanations import CandidateEntry, CheckResult, ExplainResult
+from impctl.app.findings import Finding
 from impctl.bench.compare import RecordComparison as RecordComparison
 from impctl.bench.record import Record as Record
 from impctl.errors import ImpctlError, UnsoundSketchError
@@ -262,6 +263,16 @@ class GenerateResult:
 
 
 @dataclass(frozen=True, slots=True)
+class StartedResult:
+    """What `init` wrote: a workload file with its tables and queries, and what to run next."""
+
+    file: str
+    tables: tuple[str, ...]
+    queries: tuple[str, ...]
+    next_commands: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class WrittenResult:
     """A file written beside the result: `kind` is record or report."""
 
@@ -290,6 +301,8 @@ Result = (
     | QueryResult
     | StatusResult
     | ExplainResult
+    | Finding
+    | StartedResult
     | VerifyResult
     | BenchResult
     | GenerateResult

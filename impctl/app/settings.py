@@ -78,6 +78,18 @@ def spark_of(workload: Workload, profile: SparkSpec | None) -> SparkSpec:
     return SparkSpec(master, {**workload.spark.conf, **profile.conf})
 
 
+@dataclass(frozen=True, slots=True)
+class DoctorRequest:
+    """What `doctor` is to look at; without `settings` only at what impctl runs on.
+
+    `every` is the time between two runs of `maintain`; `spark` starts a session.
+    """
+
+    settings: Settings | None = None
+    every: str | None = None
+    spark: bool = False
+
+
 class Example(StrEnum):
     """The tables that `bench --generate` can write."""
 

@@ -17,6 +17,7 @@ from impctl.cli.commands.apply import apply
 from impctl.cli.commands.bench import bench
 from impctl.cli.commands.capture import capture
 from impctl.cli.commands.check import check
+from impctl.cli.commands.doctor import doctor
 from impctl.cli.commands.explain import explain
 from impctl.cli.commands.maintain import maintain
 from impctl.cli.commands.query import query
@@ -37,6 +38,7 @@ COMMANDS = (
     explain,
     verify,
     bench,
+    doctor,
 )
 """In the order of `--help`: the order in which a newcomer meets them."""
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Protocol, assert_never
 
 from impctl.app.explanations import CheckResult, ExplainResult
+from impctl.app.findings import Finding
 from impctl.app.results import (
     ApplyResult,
     BenchResult,
@@ -21,6 +22,7 @@ from impctl.app.results import (
     RecordComparison,
     Result,
     RewriteResult,
+    StartedResult,
     StatusResult,
     SuiteResult,
     VerifyResult,
@@ -39,6 +41,8 @@ class Output(Protocol):
     def query(self, result: QueryResult) -> None: ...
     def status(self, result: StatusResult) -> None: ...
     def explain(self, result: ExplainResult) -> None: ...
+    def finding(self, result: Finding) -> None: ...
+    def started(self, result: StartedResult) -> None: ...
     def verify(self, result: VerifyResult) -> None: ...
     def bench(self, result: BenchResult) -> None: ...
     def generate(self, result: GenerateResult) -> None: ...
@@ -75,6 +79,8 @@ def show(output: Output, result: Result) -> None:
             output.status(result)
         case ExplainResult():
             output.explain(result)
+        case Finding() | StartedResult():
+            _show_of_setup(output, result)
         case VerifyResult():
             output.verify(result)
         case BenchResult():
@@ -83,6 +89,16 @@ def show(output: Output, result: Result) -> None:
             output.generate(result)
         case Record() | RecordComparison() | WrittenResult() | SuiteResult():
             _show_of_suite(output, result)
+        case _:
+            assert_never(result)
+
+
+def _show_of_setup(output: Output, result: Finding | StartedResult) -> None:
+    match result:
+        case Finding():
+            output.finding(result)
+        case StartedResult():
+            output.started(result)
         case _:
             assert_never(result)
 

@@ -6,9 +6,11 @@ no markup and no control characters. Out of scope: JSON (`output_json`), progres
 
 from __future__ import annotations
 
+import os
 from typing import TextIO
 
 from impctl.app.explanations import CandidateEntry, CheckResult, ExplainResult
+from impctl.app.findings import Finding, Level
 from impctl.app.results import (
     ApplyResult,
     BenchResult,
@@ -21,14 +23,17 @@ from impctl.app.results import (
     RecordComparison,
     ReuseEntry,
     RewriteResult,
+    StartedResult,
     StatusResult,
     SuiteResult,
     VerifyResult,
     WrittenResult,
 )
+from impctl.cli.output_doctor import finding_lines
 from impctl.cli.output_errors import failure_lines
 from impctl.cli.output_suite import comparison_lines, record_lines
 from impctl.cli.output_table import table_lines
+from impctl.cli.terminal import has_colour, marked, unmarked
 from impctl.cli.wording import (
     count_text,
     duration_text,
@@ -39,6 +44,7 @@ from impctl.cli.wording import (
     sketches_text,
     versions_text,
 )
+from impctl.cli.wrapped import width_of
 
 
 class TextOutput:
@@ -49,6 +55,7 @@ class TextOutput:
         self._stderr = stderr
         self._quiet = quiet
         self._colour = colour
+        self._shown: Finding | None = None
 
     def check(self, result: CheckResult) -> None:
         """Supported or not, how it would be maintained, and the attributes looked at."""
@@ -211,6 +218,22 @@ class TextOutput:
             self._detail(f"{side.side} ({tables}): {side.strategy}, {side.reason}{size}")
         self._candidates(result.attributes)
 
+    def finding(self, result: Finding) -> None:
+        """What was looked at, how it is, and the fix."""
+        if self._quiet and result.level == Level.OK:
+            return
+        has_marks = has_colour(self._stdout, os.environ)
+        mark = marked if has_marks else unmarked
+        for line in finding_lines(result, self._shown, width_of(os.environ), mark):
+            self._stdout.write(line + "\n")
+        self._shown = result
+
+    def started(self, result: StartedResult) -> None:
+        """The file, and what to run next."""
+        self._say(f"{result.file}: written")
+        for command in result.next_commands:
+            self._detail(command)
+
     def verify(self, result: VerifyResult) -> None:
         """Sound or not, and how far from accurate."""
         sound = "sound" if result.covers and result.results_equal is not False else "NOT SOUND"
@@ -304,7 +327,7 @@ class TextOutput:
             self._detail(f"{entry.table}.{entry.attribute} {safe}{chosen}{why}")
 
     def _marked(self, word: str, colour: str) -> str:
-        return f"\x1b[{colour}m{word}\x1b[0m" if self._colour else word
+        return marked(word, colour) if self._colour else word
 
 
 def _moved(result: MaintainResult) -> str:
