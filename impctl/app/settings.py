@@ -90,6 +90,16 @@ class DoctorRequest:
     spark: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class InitRequest:
+    """The workload file to write: for `tables`, or with `demo`, the folder of a demo."""
+
+    tables: tuple[str, ...] = ()
+    out: Path | None = None
+    demo: Path | None = None
+    force: bool = False
+
+
 class Example(StrEnum):
     """The tables that `bench --generate` can write."""
 

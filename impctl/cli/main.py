@@ -19,6 +19,7 @@ from impctl.cli.commands.capture import capture
 from impctl.cli.commands.check import check
 from impctl.cli.commands.doctor import doctor
 from impctl.cli.commands.explain import explain
+from impctl.cli.commands.init import init
 from impctl.cli.commands.maintain import maintain
 from impctl.cli.commands.query import query
 from impctl.cli.commands.rewrite import rewrite
@@ -28,6 +29,7 @@ from impctl.cli.exit_codes import exit_code_text
 from impctl.cli.version import version_text
 
 COMMANDS = (
+    init,
     check,
     capture,
     apply,
