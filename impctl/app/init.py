@@ -38,7 +38,7 @@ def init(request: InitRequest, reporter: Reporter) -> Outcome:
         return _demo(request.demo, reporter, force=request.force)
     out = DEFAULT_OUT if request.out is None else request.out
     _refuse_existing(out, force=request.force)
-    tables = []
+    tables: list[FirstTable] = []
     for path in request.tables:
         reporter.step(f"reading the log of {path}")
         tables.append(_table(path, out, [table.name for table in tables]))

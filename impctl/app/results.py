@@ -190,10 +190,56 @@ class QueryResult:
 
 
 @dataclass(frozen=True, slots=True)
+class PendingEntry:
+    """What was committed to a table since the sketch's version, by the log; None is not known.
+
+    `rows` is at most: a file that an update rewrote counts with all its rows, before and after.
+    """
+
+    table: str
+    since: int
+    versions: int
+    files: int | None
+    rows: int | None
+    bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class RunEntry:
+    """A run recorded for a query; `at` is when it started (UTC)."""
+
+    action: str
+    reason_code: str
+    reason: str
+    at: datetime
+    elapsed_ms: float
+    changes: int
+    versions: Mapping[str, int]
+
+
+VERIFY = "verify"
+"""The action under which a verification is recorded: `added` is the slack, `removed` how many
+fragments were missing."""
+VERIFIED = "verified"
+"""The reason code of one that found nothing wrong."""
+
+
+@dataclass(frozen=True, slots=True)
+class VerifiedEntry:
+    """The last verification that was recorded: what it found, when, and for which versions."""
+
+    sound: bool
+    slack: int
+    at: datetime
+    versions: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
 class StatusResult:
     """What the store knows of a query; without `versions` it was never captured.
 
-    `pending_versions` counts the table versions committed since.
+    `pending_versions` counts the table versions committed since, `pending` what is in them;
+    `runs` are the latest, newest first; `verified` is None where nobody verified the sketch.
     """
 
     query: str
@@ -208,6 +254,10 @@ class StatusResult:
     last_reason: str | None = None
     stale_reason: str | None = None
     ranges: tuple[RangesEntry, ...] = ()
+    sketch_bytes: int = 0
+    pending: tuple[PendingEntry, ...] = ()
+    runs: tuple[RunEntry, ...] = ()
+    verified: VerifiedEntry | None = None
 
 
 @dataclass(frozen=True, slots=True)
