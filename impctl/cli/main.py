@@ -17,6 +17,7 @@ from impctl.cli.commands.apply import apply
 from impctl.cli.commands.bench import bench
 from impctl.cli.commands.capture import capture
 from impctl.cli.commands.check import check
+from impctl.cli.commands.completion import completion
 from impctl.cli.commands.doctor import doctor
 from impctl.cli.commands.explain import explain
 from impctl.cli.commands.init import init
@@ -41,6 +42,7 @@ COMMANDS = (
     verify,
     bench,
     doctor,
+    completion,
 )
 """In the order of `--help`: the order in which a newcomer meets them."""
 

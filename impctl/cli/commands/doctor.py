@@ -52,8 +52,9 @@ def doctor(
     quiet: Quiet = False,
     verbose: Verbose = 0,
 ) -> Job:
-    """Look at Java, versions, tables and store; say what is wrong and the fix.
+    """Look for what is wrong, or soon will be, and say the fix.
 
+    Looks at Java and packages, at the tables (features, change feed, history) and at the store.
     Ends with 0 unless there is a problem, then with the exit code of the gravest: 2 configuration,
     3 a table not supported, 6 retryable, 7 history or state gone.
 

@@ -37,7 +37,7 @@ def status(
     quiet: Quiet = False,
     verbose: Verbose = 0,
 ) -> Job:
-    """Show each stored sketch, whether it is current, what is pending, and the last runs.
+    """Show each stored sketch, what is pending, and the last runs.
 
     Example: impctl status workloads/running-example.yaml
     """
