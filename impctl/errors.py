@@ -83,9 +83,12 @@ class ProblemsFoundError(ImpctlError):
 
     default_code = "problems_found"
 
-    def __init__(self, message: str, *, hint: str | None, exit_code: int) -> None:
+    def __init__(
+        self, message: str, *, hint: str | None = None, exit_code: int | None = None
+    ) -> None:
         super().__init__(message, hint=hint)
-        self.exit_code = exit_code
+        if exit_code is not None:
+            self.exit_code = exit_code
 
 
 class UsageError(ImpctlError):

@@ -33,20 +33,22 @@ def explain_lines(result: ExplainResult, width: int) -> list[str]:
         lines.append("  sides of joins")
     for side in result.joins:
         lines += _under(_side(side), width, "    ")
-    return lines + attribute_lines(result.attributes, width)
+    if result.attributes:
+        lines.append("  attributes")
+    return lines + attribute_lines(result.attributes, width, "    ")
 
 
 def attribute_lines(
-    candidates: Sequence[CandidateEntry], width: int, heading: str = "  attributes"
+    candidates: Sequence[CandidateEntry], width: int, indent: str = "  "
 ) -> list[str]:
     """Attributes looked at for a sketch: safe or not, chosen or not, and why."""
-    lines = [heading] if candidates else []
+    lines = []
     for entry in candidates:
         safe = "safe" if entry.safe else "not safe"
         chosen = ", chosen" if entry.chosen else ""
         # The reason of an attribute that is not needed begins with `safe` itself.
         why = f": {entry.reason.removeprefix('safe, ')}" if entry.reason else ""
-        lines += _under(f"{entry.table}.{entry.attribute} {safe}{chosen}{why}", width, "    ")
+        lines += _under(f"{entry.table}.{entry.attribute} {safe}{chosen}{why}", width, indent)
     return lines
 
 

@@ -66,6 +66,8 @@ USE_CASES = {
     "status": ("status",),
     "explain": ("explain",),
     "verify": ("verify",),
+    "doctor": ("doctor",),
+    "init": ("init",),
     "bench": ("bench",),
     "generate": ("generate",),
     "suites.run": ("run_suite",),
