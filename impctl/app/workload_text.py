@@ -1,7 +1,8 @@
 """The text of a first workload file: tables, candidate partitions, an example query, comments.
 
 Law: what is written here loads, whatever tables and columns are called: names and paths are quoted
-where YAML or SQL could read something else in them, and `$` is doubled, as it begins a variable.
+where YAML or SQL could read something else in them, and `$` in values, which begins a variable, is
+doubled.
 Out of scope: choosing what to write (`app.init`).
 """
 
@@ -73,16 +74,16 @@ def workload_text(name: str, tables: Sequence[FirstTable]) -> str:
 
 def _table(table: FirstTable) -> Iterator[str]:
     yield f"  # {table.remark}"
-    yield f"  {_yaml(table.name)}: {{path: {_yaml(table.path)}}}"
+    yield f"  {_key(table.name)}: {{path: {_yaml(table.path)}}}"
 
 
 def _partitions(table: FirstTable) -> Iterator[str]:
     if not table.candidates:
         yield f"  # {table.name}: no column can be cut into ranges"
         return
-    yield f"  {_yaml(table.name)}:"
+    yield f"  {_key(table.name)}:"
     for one in table.candidates:
-        yield f"    {_yaml(one.column)}: {{fragments: {one.ranges}}}  # {one.remark}"
+        yield f"    {_key(one.column)}: {{fragments: {one.ranges}}}  # {one.remark}"
 
 
 def _query(table: FirstTable) -> Iterator[str]:
@@ -98,11 +99,15 @@ def _query(table: FirstTable) -> Iterator[str]:
 
 
 def _yaml(text: str) -> str:
-    """A scalar that YAML reads as this very text."""
-    doubled = text.replace("$", "$$")
-    if _PLAIN_PATH.fullmatch(doubled) and doubled.lower() not in _YAML_WORDS:
-        return doubled
-    return json.dumps(doubled, ensure_ascii=False)
+    """A value that is read as this very text."""
+    return _key(text.replace("$", "$$"))
+
+
+def _key(text: str) -> str:
+    """A key that YAML reads as this very text; keys hold no variables."""
+    if _PLAIN_PATH.fullmatch(text) and text.lower() not in _YAML_WORDS:
+        return text
+    return json.dumps(text, ensure_ascii=False)
 
 
 def _sql(name: str) -> str:
