@@ -18,8 +18,9 @@ from impctl.app.demo import DEMO_QUERIES, DEMO_TEXT
 from impctl.app.explanations import CheckResult
 from impctl.app.promising import Promise, group_column, promising
 from impctl.app.reporter import Reporter
-from impctl.app.results import Outcome, StartedResult
+from impctl.app.results import Outcome
 from impctl.app.settings import InitRequest, Settings
+from impctl.app.started import StartedResult
 from impctl.app.workbench import open_workbench
 from impctl.app.workload_text import SCHEMA_FILE, Candidate, FirstTable, workload_text
 from impctl.bench.examples import running_example_table

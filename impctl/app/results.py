@@ -16,6 +16,8 @@ from decimal import Decimal
 
 from impctl.app.explanations import CandidateEntry, CheckResult, ExplainResult
 from impctl.app.findings import Finding
+from impctl.app.past_runs import PendingEntry, RunEntry, VerifiedEntry
+from impctl.app.started import StartedResult
 from impctl.bench.compare import RecordComparison as RecordComparison
 from impctl.bench.record import Record as Record
 from impctl.errors import ImpctlError, UnsoundSketchError
@@ -190,51 +192,6 @@ class QueryResult:
 
 
 @dataclass(frozen=True, slots=True)
-class PendingEntry:
-    """What was committed to a table since the sketch's version, by the log; None is not known.
-
-    `rows` is at most: a file that an update rewrote counts with all its rows, before and after.
-    """
-
-    table: str
-    since: int
-    versions: int
-    files: int | None
-    rows: int | None
-    bytes: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class RunEntry:
-    """A run recorded for a query; `at` is when it started (UTC)."""
-
-    action: str
-    reason_code: str
-    reason: str
-    at: datetime
-    elapsed_ms: float
-    changes: int
-    versions: Mapping[str, int]
-
-
-VERIFY = "verify"
-"""The action under which a verification is recorded: `added` is the slack, `removed` how many
-fragments were missing."""
-VERIFIED = "verified"
-"""The reason code of one that found nothing wrong."""
-
-
-@dataclass(frozen=True, slots=True)
-class VerifiedEntry:
-    """The last verification that was recorded: what it found, when, and for which versions."""
-
-    sound: bool
-    slack: int
-    at: datetime
-    versions: Mapping[str, int]
-
-
-@dataclass(frozen=True, slots=True)
 class StatusResult:
     """What the store knows of a query; without `versions` it was never captured.
 
@@ -310,16 +267,6 @@ class GenerateResult:
     path: str
     rows: int
     version: int
-
-
-@dataclass(frozen=True, slots=True)
-class StartedResult:
-    """What `init` wrote: a workload file with its tables and queries, and what to run next."""
-
-    file: str
-    tables: tuple[str, ...]
-    queries: tuple[str, ...]
-    next_commands: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)

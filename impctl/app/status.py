@@ -12,17 +12,8 @@ from datetime import UTC, datetime
 from impctl.aliases import QueryName
 from impctl.app.drift import ranges_entries
 from impctl.app.isolated import Isolated
-from impctl.app.results import (
-    VERIFIED,
-    VERIFY,
-    Failure,
-    Outcome,
-    PendingEntry,
-    RunEntry,
-    SketchEntry,
-    StatusResult,
-    VerifiedEntry,
-)
+from impctl.app.past_runs import VERIFIED, VERIFY, PendingEntry, RunEntry, VerifiedEntry
+from impctl.app.results import Failure, Outcome, SketchEntry, StatusResult
 from impctl.app.stored import check_pins, is_defined_alike
 from impctl.app.workbench import Workbench
 from impctl.errors import TableRecreatedError

@@ -20,9 +20,10 @@ from impctl.app.answers import answer
 from impctl.app.filters import filters_of
 from impctl.app.isolated import Isolated
 from impctl.app.passes import recaptured
+from impctl.app.past_runs import VERIFIED, VERIFY
 from impctl.app.prepared import PreparedQuery, prepare
 from impctl.app.restored import restored_verdict
-from impctl.app.results import VERIFIED, VERIFY, Cell, Failure, Outcome, VerifyResult
+from impctl.app.results import Cell, Failure, Outcome, VerifyResult
 from impctl.app.stored import check_definition, stored_query
 from impctl.app.workbench import Workbench
 from impctl.errors import RetryableError

@@ -22,12 +22,12 @@ from impctl.app.results import (
     RecordComparison,
     Result,
     RewriteResult,
-    StartedResult,
     StatusResult,
     SuiteResult,
     VerifyResult,
     WrittenResult,
 )
+from impctl.app.started import StartedResult
 
 
 class Output(Protocol):

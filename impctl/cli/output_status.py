@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import datetime
 
-from impctl.app.results import PendingEntry, RunEntry, StatusResult
+from impctl.app.past_runs import PendingEntry, RunEntry
+from impctl.app.results import StatusResult
 from impctl.cli.wording import (
     count_text,
     duration_text,

@@ -23,12 +23,12 @@ from impctl.app.results import (
     RecordComparison,
     ReuseEntry,
     RewriteResult,
-    StartedResult,
     StatusResult,
     SuiteResult,
     VerifyResult,
     WrittenResult,
 )
+from impctl.app.started import StartedResult
 from impctl.cli.output_doctor import finding_lines
 from impctl.cli.output_errors import failure_lines
 from impctl.cli.output_explain import attribute_lines, explain_lines

