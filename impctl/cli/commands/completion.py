@@ -32,7 +32,8 @@ def completion(
     """
 
     def work(reporter: Reporter) -> str:
-        from typer.completion import get_completion_script
+        # Typer gives the scripts no public name.
+        from typer.completion import get_completion_script  # type: ignore[attr-defined]  # as above
 
         return get_completion_script(
             prog_name="impctl", complete_var="_IMPCTL_COMPLETE", shell=shell.value
