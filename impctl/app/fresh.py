@@ -14,12 +14,22 @@ from impctl.aliases import TableName, TableVersion
 from impctl.app.maintain import maintain
 from impctl.app.prepared import PreparedQuery, prepare
 from impctl.app.restored import restored_verdict
-from impctl.app.results import MaintainResult, ReuseEntry
-from impctl.app.stored import check_definition, is_current, moved_meanwhile, stored_query
+from impctl.app.results import MaintainResult, Outcome, ReuseEntry
+from impctl.app.stored import (
+    catch_up,
+    check_definition,
+    is_current,
+    moved_meanwhile,
+    stored_query,
+)
 from impctl.app.workbench import Workbench
 from impctl.errors import UsageError
 from impctl.plan.nodes import Query
-from impctl.store.records import Assumption, StoredSketch
+from impctl.store.records import Assumption, StoredQuery, StoredSketch
+from impctl.workload.models import QuerySpec
+
+_ATTEMPTS = 10
+"""Times that other processes may move a sketch on while it is being taken up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,14 +57,8 @@ class Fresh:
 def fresh(bench: Workbench, query: str | None) -> Fresh:
     """The query named (or the only one of the file) with its sketch at the pinned versions."""
     name = query if query is not None else only_query(bench)
-    outcome = maintain(bench, [name])
-    if outcome.failures:
-        raise outcome.failures[0].error
     spec = bench.workload.queries[name]
-    stored = stored_query(bench, bench.reading_store(), spec)
-    check_definition(bench, spec, stored)
-    if not is_current(stored, bench):
-        raise moved_meanwhile(name)
+    outcome, stored = _brought_up_to_date(bench, spec)
     prepared = prepare(bench, spec)
     restored_verdict(bench, prepared, stored)
     first = outcome.results[0]
@@ -68,6 +72,23 @@ def fresh(bench: Workbench, query: str | None) -> Fresh:
         first.reason,
         outcome.warnings,
     )
+
+
+def _brought_up_to_date(bench: Workbench, spec: QuerySpec) -> tuple[Outcome, StoredQuery]:
+    """What maintaining did, and the sketch at the pinned versions.
+
+    Another process may maintain the sketch past them in between: then they are pinned again.
+    """
+    for _ in range(_ATTEMPTS):
+        outcome = maintain(bench, [spec.name])
+        if outcome.failures:
+            raise outcome.failures[0].error
+        stored = stored_query(bench, bench.reading_store(), spec)
+        check_definition(bench, spec, stored)
+        catch_up(bench, stored)
+        if is_current(stored, bench):
+            return outcome, stored
+    raise moved_meanwhile(spec.name)
 
 
 def only_query(bench: Workbench) -> str:

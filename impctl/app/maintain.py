@@ -17,7 +17,7 @@ from impctl.app.drift import ranges_entry
 from impctl.app.isolated import Isolated
 from impctl.app.results import Failure, MaintainResult, Outcome
 from impctl.app.settings import DEFAULT_BATCH_ROWS
-from impctl.app.stored import is_current, is_defined_alike, stored_query
+from impctl.app.stored import catch_up, is_current, is_defined_alike, stored_query
 from impctl.app.workbench import Workbench
 from impctl.errors import ImpctlError
 from impctl.store.records import StoredQuery
@@ -50,6 +50,7 @@ def _all_current(bench: Workbench, specs: Sequence[QuerySpec]) -> list[MaintainR
     try:
         for spec in specs:
             stored = stored_query(bench, store, spec)
+            catch_up(bench, stored)
             if not _has_nothing_to_do(bench, spec, stored):
                 return None
             results += _unchanged(bench, stored)
@@ -69,6 +70,7 @@ def _maintained(
     for spec in specs:
         with Isolated(failures, spec):
             stored = stored_query(bench, store, spec)
+            catch_up(bench, stored)
             if _has_nothing_to_do(bench, spec, stored):
                 results += _unchanged(bench, stored)
             else:

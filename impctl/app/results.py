@@ -289,6 +289,33 @@ class SuiteResult:
     cases: int
 
 
+@dataclass(frozen=True, slots=True)
+class GcEntry:
+    """Something that nothing needs any more.
+
+    `kind` is versions (old sketch versions of query `name`), partitions (that no sketch uses),
+    file (of state that no run refers to) or folder (scratch of a run that was killed); of the
+    last two `name` is the path. `bytes` is what its removal gives back.
+    """
+
+    kind: str
+    name: str
+    count: int
+    bytes: int
+    removed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class GcResult:
+    """What was removed from the store and beside the tables; with `foreseen` it still is there."""
+
+    store: str
+    keep: int
+    entries: tuple[GcEntry, ...]
+    bytes: int
+    foreseen: bool = False
+
+
 Result = (
     CheckResult
     | CaptureResult
@@ -307,6 +334,7 @@ Result = (
     | RecordComparison
     | WrittenResult
     | SuiteResult
+    | GcResult
 )
 
 

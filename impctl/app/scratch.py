@@ -8,8 +8,6 @@ Out of scope: what is measured on it (`app.measured`).
 from __future__ import annotations
 
 import os
-import shutil
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -19,6 +17,7 @@ from impctl.aliases import TableName
 from impctl.app.settings import Settings
 from impctl.app.workbench import Workbench
 from impctl.errors import UsageError
+from impctl.store.scratch import BENCH_SCRATCH, scratch_folder
 from impctl.tables.clone import clone_table
 from impctl.tables.storage import local_path
 from impctl.workload.models import TableSpec
@@ -27,8 +26,7 @@ from impctl.workload.models import TableSpec
 @contextmanager
 def scratch_copy(bench: Workbench, tables: tuple[TableName, ...]) -> Iterator[Workbench]:
     """A workbench on clones of these tables, with a store of its own."""
-    folder = Path(tempfile.mkdtemp(prefix=".impctl-bench-", dir=_beside(bench, tables)))
-    try:
+    with scratch_folder(BENCH_SCRATCH, _beside(bench, tables)) as folder:
         specs: Mapping[TableName, TableSpec] = bench.workload.tables
         cloned = dict(specs)
         for table in tables:
@@ -43,11 +41,9 @@ def scratch_copy(bench: Workbench, tables: tuple[TableName, ...]) -> Iterator[Wo
             yield scratch
         finally:
             scratch.close()
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
-def _beside(bench: Workbench, tables: tuple[TableName, ...]) -> str | None:
+def _beside(bench: Workbench, tables: tuple[TableName, ...]) -> Path | None:
     """A folder on the tables' own device where hard links can be made; None for any."""
     for table in tables:
         path = local_path(bench.workload.tables[table].path)
@@ -56,7 +52,7 @@ def _beside(bench: Workbench, tables: tuple[TableName, ...]) -> str | None:
                 f"Table `{table}` is not on the local disk, so `bench` cannot clone it",
                 hint="copy the table to a local folder and point a workload at it",
             )
-        parent = str(Path(path).parent)
+        parent = Path(path).parent
         if os.access(parent, os.W_OK):
             return parent
     return None

@@ -14,7 +14,7 @@ from impctl.app.drift import ranges_entries
 from impctl.app.isolated import Isolated
 from impctl.app.past_runs import VERIFIED, VERIFY, PendingEntry, RunEntry, VerifiedEntry
 from impctl.app.results import Failure, Outcome, SketchEntry, StatusResult
-from impctl.app.stored import check_pins, is_defined_alike
+from impctl.app.stored import catch_up, check_pins, is_defined_alike
 from impctl.app.workbench import Workbench
 from impctl.errors import TableRecreatedError
 from impctl.store.records import RunRecord, StoredQuery, StoredSketch, TablePin
@@ -52,6 +52,7 @@ def _status(bench: Workbench, store: Store | None, spec: QuerySpec, runs: int) -
     policy = str(bench.policy(spec))
     if store is None or stored is None:
         return StatusResult(spec.name, (), {}, {}, True, None, policy, 0)
+    catch_up(bench, stored)
     history = store.history(spec.name, max(runs, _LOOKED_BACK))
     pending, reason = _pending(bench, spec, stored)
     return StatusResult(

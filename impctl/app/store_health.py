@@ -64,12 +64,12 @@ def _contents(subject: Subject, checked: Checked, bench: Workbench) -> Iterator[
             "nothing has to be done; they take room until the store is made anew",
         )
     if checked.leftovers.files:
-        size = _size(checked.leftovers.bytes)
+        size = _size(sum(file.bytes for file in checked.leftovers.files))
         yield subject.warning(
             "leftovers",
             f"{len(checked.leftovers.files)} files ({size}) that nothing refers to, left by"
             " a run that ended early",
-            "the next command that writes removes them",
+            f"run `impctl gc {bench.workload.file}`, or leave it to the next command that writes",
         )
 
 

@@ -35,6 +35,18 @@ def stored_query(bench: Workbench, store: Store | None, spec: QuerySpec) -> Stor
     return stored
 
 
+def catch_up(bench: Workbench, stored: StoredQuery) -> None:
+    """Pin tables again that another process has maintained the sketch past.
+
+    They grew after this run pinned them: without this they would look re-created. To be called
+    before anything is computed from the versions pinned.
+    """
+    for pin in stored.pins:
+        source = bench.source(pin.table)
+        if source.version < pin.version and source.table_id == pin.table_id:
+            bench.repin(pin.table)
+
+
 def check_definition(bench: Workbench, spec: QuerySpec, stored: StoredQuery) -> None:
     """RecaptureNeededError where the sketch was captured for another definition of the query."""
     if not is_defined_alike(bench, spec, stored):

@@ -8,8 +8,9 @@ writes. Out of scope: what is done with it (one file per use case).
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -43,6 +44,8 @@ class Workbench:
         self._snapshots: dict[tuple[TableName, int], Snapshot] = {}
         self._store: Store | None = None
         self._spark: SparkSession | None = None
+        self._waited = 0.0
+        """Seconds spent waiting for other writers."""
 
     def source(self, table: TableName) -> DeltaSource:
         """The table, pinned at the version that was newest when first asked for."""
@@ -77,6 +80,9 @@ class Workbench:
 
     def store(self) -> Store:
         """The store, created if need be (writing commands)."""
+        if self._store is not None and self._store.is_absent:
+            # A reader saw the folder of a store whose creation was cut short, or an older format.
+            self.close()
         if self._store is None:
             self._store = Store.open(self.store_path)
         return self._store
@@ -88,10 +94,16 @@ class Workbench:
         return self._store
 
     @contextmanager
-    def writing(self, command: str) -> Iterator[Store]:
-        """The store with the writer's lock held."""
+    def writing(self, command: str, *, sweep: bool = True) -> Iterator[Store]:
+        """The store with the writer's lock held; the lock timeout is one for the whole run."""
         store = self.store()
-        with store.lock(lock_timeout_of(self.settings), command) as held:
+        patience = max(0.0, lock_timeout_of(self.settings) - self._waited)
+        with ExitStack() as stack:
+            started = time.monotonic()
+            try:
+                held = stack.enter_context(store.lock(patience, command, sweep=sweep))
+            finally:
+                self._waited += time.monotonic() - started
             if held.note is not None:
                 self.reporter.step(held.note)
             yield store

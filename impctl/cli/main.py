@@ -20,13 +20,15 @@ from impctl.cli.commands.check import check
 from impctl.cli.commands.completion import completion
 from impctl.cli.commands.doctor import doctor
 from impctl.cli.commands.explain import explain
+from impctl.cli.commands.gc import gc
 from impctl.cli.commands.init import init
 from impctl.cli.commands.maintain import maintain
 from impctl.cli.commands.query import query
 from impctl.cli.commands.rewrite import rewrite
 from impctl.cli.commands.status import status
 from impctl.cli.commands.verify import verify
-from impctl.cli.exit_codes import exit_code_text
+from impctl.cli.exit_codes import INTERRUPTED, exit_code_text
+from impctl.cli.interrupt import interruptible
 from impctl.cli.version import version_text
 
 COMMANDS = (
@@ -41,6 +43,7 @@ COMMANDS = (
     explain,
     verify,
     bench,
+    gc,
     doctor,
     completion,
 )
@@ -52,7 +55,12 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
-    sys.exit(run(build_app(), sys.argv[1:]))
+    with interruptible():
+        try:
+            code = run(build_app(), sys.argv[1:])
+        except KeyboardInterrupt:
+            code = INTERRUPTED  # while the outcome was being shown
+    sys.exit(code)
 
 
 def build_app() -> typer.Typer:

@@ -15,6 +15,7 @@ from impctl.app.results import (
     BenchResult,
     CaptureResult,
     Failure,
+    GcResult,
     GenerateResult,
     MaintainResult,
     QueryResult,
@@ -50,6 +51,7 @@ class Output(Protocol):
     def comparison(self, result: RecordComparison) -> None: ...
     def written(self, result: WrittenResult) -> None: ...
     def suite(self, result: SuiteResult) -> None: ...
+    def gc(self, result: GcResult) -> None: ...
 
     def document(self, text: str) -> None:
         """A text that is a whole document of its own, shown as it is."""
@@ -79,8 +81,8 @@ def show(output: Output, result: Result) -> None:
             output.status(result)
         case ExplainResult():
             output.explain(result)
-        case Finding() | StartedResult():
-            _show_of_setup(output, result)
+        case Finding() | StartedResult() | GcResult():
+            _show_of_upkeep(output, result)
         case VerifyResult():
             output.verify(result)
         case BenchResult():
@@ -93,12 +95,14 @@ def show(output: Output, result: Result) -> None:
             assert_never(result)
 
 
-def _show_of_setup(output: Output, result: Finding | StartedResult) -> None:
+def _show_of_upkeep(output: Output, result: Finding | StartedResult | GcResult) -> None:
     match result:
         case Finding():
             output.finding(result)
         case StartedResult():
             output.started(result)
+        case GcResult():
+            output.gc(result)
         case _:
             assert_never(result)
 

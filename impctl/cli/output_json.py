@@ -35,7 +35,7 @@ class JsonOutput:
     check = capture = apply = maintain = rewrite = query = _keep
     finding = started = _keep
     status = explain = verify = bench = generate = _keep
-    record = comparison = written = suite = _keep
+    record = comparison = written = suite = gc = _keep
 
     def document(self, text: str) -> None:
         """A JSON text becomes the one result."""

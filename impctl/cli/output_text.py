@@ -16,6 +16,7 @@ from impctl.app.results import (
     BenchResult,
     CaptureResult,
     Failure,
+    GcResult,
     GenerateResult,
     MaintainResult,
     QueryResult,
@@ -32,6 +33,7 @@ from impctl.app.started import StartedResult
 from impctl.cli.output_doctor import finding_lines
 from impctl.cli.output_errors import failure_lines
 from impctl.cli.output_explain import attribute_lines, explain_lines
+from impctl.cli.output_gc import gc_lines
 from impctl.cli.output_status import status_lines
 from impctl.cli.output_suite import comparison_lines, record_lines
 from impctl.cli.output_table import table_lines
@@ -263,6 +265,11 @@ class TextOutput:
         figures = f"{count_text(len(result.figures), 'figure')}, {count_text(result.cases, 'case')}"
         self._say(f"{result.suite}: {result.title} ({figures})")
         self._detail(", ".join(result.figures))
+
+    def gc(self, result: GcResult) -> None:
+        """A line per thing, then all of it."""
+        for line in gc_lines(result):
+            self._say(line)
 
     def document(self, text: str) -> None:
         """The text, as it is."""

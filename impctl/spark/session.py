@@ -11,7 +11,6 @@ from __future__ import annotations
 import logging
 import os
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -20,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from impctl.errors import UsageError
 from impctl.spark.java import find_java, write_launcher
+from impctl.store.scratch import SPARK_SCRATCH, scratch_folder
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -93,8 +93,8 @@ def open_session(settings: SparkSettings) -> SparkSession:
     active = SparkSession.getActiveSession()
     if active is not None:
         return _adopt(active, conf)
-    with tempfile.TemporaryDirectory(prefix="impctl-spark-") as folder:
-        return _launch(settings, conf, Path(folder))
+    with scratch_folder(SPARK_SCRATCH) as folder:
+        return _launch(settings, conf, folder)
 
 
 def close_session(session: SparkSession) -> None:

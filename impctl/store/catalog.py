@@ -7,7 +7,6 @@ Out of scope: the tables (`migrations`), their rows (the other modules of this r
 
 from __future__ import annotations
 
-import os
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -86,8 +85,8 @@ class Catalog:
             free = self._connection.execute("PRAGMA freelist_count").fetchone()[0]
             pages = self._connection.execute("PRAGMA page_count").fetchone()[0]
             if free * 4 >= pages:
-                self._connection.execute("VACUUM")
-            self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+                self._disk.vacuum(self._connection)
+            self._disk.checkpoint(self._connection)
 
     def close(self) -> None:
         """Close; the last one out moves the write-ahead log into the catalog."""
@@ -98,10 +97,10 @@ class Catalog:
 def create_catalog(layout: Layout, disk: Disk) -> None:
     """Create the catalog or bring it to the present format; the caller holds the writer's lock."""
     with translated(layout.catalog):
-        os.close(os.open(layout.catalog, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        disk.create_empty(layout.catalog)
         connection = _connect(layout.catalog)
         try:
-            _prepare_writer(connection)
+            _prepare_writer(connection, disk)
             disk.begin(connection)
             migrate(connection, layout.catalog)
             disk.commit(connection)
@@ -122,7 +121,7 @@ def open_catalog(layout: Layout, disk: Disk) -> Catalog | None:
                 connection.close()
                 return None
             if is_writable:
-                _prepare_writer(connection)
+                _prepare_writer(connection, disk)
         except BaseException:
             connection.close()
             raise
@@ -142,10 +141,10 @@ def _connect(path: Path) -> sqlite3.Connection:
     )
 
 
-def _prepare_writer(connection: sqlite3.Connection) -> None:
+def _prepare_writer(connection: sqlite3.Connection, disk: Disk) -> None:
     mode = connection.execute("PRAGMA journal_mode").fetchone()[0]
     if mode != "wal":
-        mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
+        mode = disk.use_log(connection)
     if mode != "wal":
         raise StorageError(
             f"The file system of the store offers SQLite no write-ahead log, only `{mode}`",

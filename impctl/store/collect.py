@@ -2,18 +2,18 @@
 
 Law: only files that no run refers to are removed, and only by the holder of the writer's lock; of
 the sketch versions of a query the latest `keep` stay.
-Out of scope: Delta tables and everything outside the store's folder.
+Out of scope: Delta tables; scratch folders beside them (`store.scratch`).
 """
 
 from __future__ import annotations
 
 import os
 import sqlite3
-from dataclasses import dataclass
 from pathlib import Path
 
 from impctl.store.faults import translated
 from impctl.store.layout import RUN_SUFFIX, Layout
+from impctl.store.records import Collected, Leftover, OldVersions
 from impctl.store.seals import opened
 from impctl.store.states import run_files
 
@@ -21,14 +21,6 @@ KEPT_VERSIONS = 32
 """How many sketch versions of a query stay by default."""
 
 _PARTITIONS = "FROM partition WHERE id NOT IN (SELECT partition_id FROM sketched)"
-
-
-@dataclass(frozen=True, slots=True)
-class Leftover:
-    """A run file that nothing refers to."""
-
-    name: str
-    bytes: int
 
 
 def find_leftovers(connection: sqlite3.Connection, layout: Layout) -> tuple[Leftover, ...]:
@@ -40,21 +32,48 @@ def find_leftovers(connection: sqlite3.Connection, layout: Layout) -> tuple[Left
         except FileNotFoundError:
             return ()
         found = [
-            Leftover(entry.name, entry.stat().st_size)
+            Leftover(layout.run_file(entry.name), entry.stat().st_size)
             for entry in entries
             if entry.name.endswith(RUN_SUFFIX) and entry.name not in known
         ]
-    return tuple(sorted(found, key=lambda leftover: leftover.name))
+    return tuple(sorted(found, key=lambda leftover: leftover.path))
 
 
-def collect_sketches(connection: sqlite3.Connection, path: Path, keep: int) -> tuple[int, int]:
-    """Remove older sketch versions and unused partitions; returns how many of each."""
-    versions = 0
-    queries = [row[0] for row in connection.execute("SELECT id FROM query")]
-    for query_id in queries:
-        versions += _trim(connection, path, query_id, max(1, keep))
+def collect_sketches(connection: sqlite3.Connection, path: Path, keep: int) -> Collected:
+    """Remove older sketch versions and unused partitions; returns what they were."""
+    versions = []
+    for query_id, name in connection.execute("SELECT id, name FROM query ORDER BY name").fetchall():
+        before = _row_bytes(connection, query_id)
+        gone = _trim(connection, path, query_id, max(1, keep))
+        if gone:
+            freed = before - _row_bytes(connection, query_id)
+            versions.append(OldVersions(name, gone, freed))
+    size = connection.execute(f"SELECT {_total('id', 'content')} {_PARTITIONS}").fetchone()[0]
     partitions = connection.execute(f"DELETE {_PARTITIONS}").rowcount
-    return versions, partitions
+    return Collected(tuple(versions), partitions, int(size))
+
+
+def _row_bytes(connection: sqlite3.Connection, query_id: int) -> int:
+    """Bytes of texts and bits in the rows of all sketch versions of a query."""
+    parts = (
+        (_total("versions"), "sketch_version"),
+        (_total("access", "bits"), "sketch"),
+        (_total("access", "table_name", "attribute", "partition_id"), "sketched"),
+    )
+    return sum(
+        int(
+            connection.execute(
+                f"SELECT {total} FROM {table} WHERE query_id = ?", (query_id,)
+            ).fetchone()[0]
+        )
+        for total, table in parts
+    )
+
+
+def _total(*columns: str) -> str:
+    """Bytes of these columns over all rows, as SQL."""
+    lengths = " + ".join(f"length(CAST({column} AS BLOB))" for column in columns)
+    return f"coalesce(sum({lengths}), 0)"
 
 
 def _trim(connection: sqlite3.Connection, path: Path, query_id: int, keep: int) -> int:

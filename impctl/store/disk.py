@@ -38,7 +38,11 @@ class Disk(Protocol):
     def is_writable(self, folder: Path) -> bool: ...
 
     def make_folder(self, path: Path) -> None:
-        """Create the folder (mode 0700) and its parents where missing."""
+        """Create the folder (mode 0700) and its parents (at most 0755) where missing."""
+        ...
+
+    def create_empty(self, path: Path) -> None:
+        """An empty file (mode 0600) where none stands yet."""
         ...
 
     def create(self, path: Path) -> OutputFile:
@@ -49,9 +53,29 @@ class Disk(Protocol):
 
     def remove(self, path: Path) -> None: ...
 
+    def remove_folder(self, path: Path) -> None:
+        """Remove the folder, which is empty by now."""
+        ...
+
+    def put_note(self, descriptor: int, note: bytes) -> None:
+        """Make `note` the whole content of the open file; it is information only, not synced."""
+        ...
+
+    def use_log(self, connection: sqlite3.Connection) -> str:
+        """Ask SQLite for a write-ahead log; the journal mode that it took."""
+        ...
+
     def begin(self, connection: sqlite3.Connection) -> None: ...
 
     def commit(self, connection: sqlite3.Connection) -> None: ...
+
+    def vacuum(self, connection: sqlite3.Connection) -> None:
+        """Write the catalog anew without its free pages, as one transaction of SQLite's."""
+        ...
+
+    def checkpoint(self, connection: sqlite3.Connection) -> None:
+        """Move SQLite's log into the catalog and cut it off, as far as readers let it."""
+        ...
 
 
 class RealDisk:
@@ -65,7 +89,14 @@ class RealDisk:
         return os.access(folder, os.W_OK | os.X_OK)
 
     def make_folder(self, path: Path) -> None:
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # Whatever the umask: who may write a parent may put another store in place of ours.
+        for parent in reversed(path.parents):
+            if not parent.exists():
+                parent.mkdir(mode=0o755, exist_ok=True)
+        path.mkdir(mode=0o700, exist_ok=True)
+
+    def create_empty(self, path: Path) -> None:
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
 
     def create(self, path: Path) -> OutputFile:
         return _DirectFile(path, self._staging)
@@ -80,11 +111,27 @@ class RealDisk:
     def remove(self, path: Path) -> None:
         path.unlink(missing_ok=True)
 
+    def remove_folder(self, path: Path) -> None:
+        path.rmdir()
+
+    def put_note(self, descriptor: int, note: bytes) -> None:
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, note, 0)
+
+    def use_log(self, connection: sqlite3.Connection) -> str:
+        return str(connection.execute("PRAGMA journal_mode = WAL").fetchone()[0])
+
     def begin(self, connection: sqlite3.Connection) -> None:
         connection.execute("BEGIN IMMEDIATE")
 
     def commit(self, connection: sqlite3.Connection) -> None:
         connection.execute("COMMIT")
+
+    def vacuum(self, connection: sqlite3.Connection) -> None:
+        connection.execute("VACUUM")
+
+    def checkpoint(self, connection: sqlite3.Connection) -> None:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
 
 
 class _DirectFile:

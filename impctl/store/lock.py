@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from impctl.errors import LockHeldError
+from impctl.store.disk import Disk
 from impctl.store.faults import translated
 from impctl.store.layout import Layout
 
@@ -63,8 +64,9 @@ class Owner:
 class WriterLock:
     """The lock of one store, as seen by one `Store`."""
 
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, layout: Layout, disk: Disk) -> None:
         self._layout = layout
+        self._disk = disk
         self._descriptor: int | None = None
 
     @property
@@ -83,7 +85,7 @@ class WriterLock:
             while True:
                 taken, text = _try(self._layout.lock)
                 if taken is not None:
-                    if not _claim(taken, self._layout.lock, command):
+                    if not _claim(taken, self._layout.lock, command, self._disk):
                         continue
                     self._descriptor = taken
                     return _owner(text)
@@ -108,7 +110,7 @@ class WriterLock:
             return
         with translated(self._layout.lock):
             try:
-                os.ftruncate(descriptor, 0)
+                self._disk.put_note(descriptor, b"")
             finally:
                 os.close(descriptor)
 
@@ -143,7 +145,7 @@ def _try(path: Path) -> tuple[int | None, bytes]:
     return descriptor, _note(descriptor)
 
 
-def _claim(descriptor: int, path: Path, command: str) -> bool:
+def _claim(descriptor: int, path: Path, command: str, disk: Disk) -> bool:
     """Write our note; False (and closed) where the file was taken away from under the lock."""
     owner = {
         "pid": os.getpid(),
@@ -154,8 +156,7 @@ def _claim(descriptor: int, path: Path, command: str) -> bool:
         "process_start": _process_start(os.getpid()) or "",
     }
     try:
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, json.dumps(owner).encode(), 0)
+        disk.put_note(descriptor, json.dumps(owner).encode())
         ours = os.fstat(descriptor)
         try:
             there = os.stat(path)

@@ -8,7 +8,8 @@ Out of scope: how records lie on disk (`store.queries`, `store.sketches`, `store
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -144,10 +145,32 @@ class MaintainCommit:
 
 
 @dataclass(frozen=True, slots=True)
-class Collected:
-    """What `collect` removed (or would remove)."""
+class Leftover:
+    """A file or folder that nothing refers to; `bytes` is what its removal gives back."""
 
-    files: tuple[str, ...]
+    path: Path
     bytes: int
-    sketch_versions: int
-    partitions: int
+    removed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class OldVersions:
+    """Sketch versions of a query before the latest few, and the bytes of their rows."""
+
+    query: QueryName
+    count: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """What `collect` removed (or would remove); files say themselves whether they are gone."""
+
+    versions: tuple[OldVersions, ...] = ()
+    partitions: int = 0
+    partition_bytes: int = 0
+    files: tuple[Leftover, ...] = ()
+
+    def with_files(self, files: tuple[Leftover, ...]) -> Collected:
+        """The same, and these files."""
+        return replace(self, files=files)

@@ -86,13 +86,16 @@ def discard_runs(runs: Iterable[WrittenRun], layout: Layout, disk: Disk) -> None
     remove_files([run.file for run in runs if run.file is not None], layout, disk)
 
 
-def remove_files(names: Iterable[str], layout: Layout, disk: Disk) -> None:
-    """Remove run files; one that cannot be removed now is collected later."""
+def remove_files(names: Iterable[str], layout: Layout, disk: Disk) -> set[str]:
+    """Remove run files, and tell which; one that cannot be removed now is collected later."""
+    removed = set()
     for name in names:
         try:
             disk.remove(layout.run_file(name))
         except OSError:
             continue
+        removed.add(name)
+    return removed
 
 
 def put_runs(

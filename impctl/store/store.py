@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -62,11 +62,15 @@ class Held:
 class Store:
     """An open store; use as a context manager or call `close`."""
 
-    def __init__(self, layout: Layout, disk: Disk, catalog: Catalog) -> None:
+    def __init__(
+        self, layout: Layout, disk: Disk, catalog: Catalog, *, is_absent: bool = False
+    ) -> None:
+        self.is_absent = is_absent
+        """Whether an empty catalog stands in, because there is none (whole, of today's format)."""
         self._layout = layout
         self._disk = disk
         self._catalog = catalog
-        self._lock = WriterLock(layout)
+        self._lock = WriterLock(layout, disk)
         self._is_swept = False
 
     @staticmethod
@@ -87,7 +91,7 @@ class Store:
             if catalog is None and create:
                 catalog = _created(layout, used)
             if catalog is None:
-                catalog = empty_catalog(layout, used)
+                return cls(layout, used, empty_catalog(layout, used), is_absent=True)
         return cls(layout, used, catalog)
 
     def __enter__(self) -> Self:
@@ -119,8 +123,11 @@ class Store:
     # The lock
 
     @contextmanager
-    def lock(self, timeout: float, owner: str = "impctl") -> Iterator[Held]:
-        """Be the one writer; LockHeldError after waiting `timeout` seconds. May be nested."""
+    def lock(self, timeout: float, owner: str = "impctl", *, sweep: bool = True) -> Iterator[Held]:
+        """Be the one writer; LockHeldError after waiting `timeout` seconds. May be nested.
+
+        Leftovers of killed writers are removed first, unless the caller is about to `collect`.
+        """
         if self._lock.is_held:
             yield Held()
             return
@@ -128,7 +135,8 @@ class Store:
             raise read_only(self.path)
         recovered = self._lock.acquire(timeout, owner)
         try:
-            self._sweep()
+            if sweep:
+                self._sweep()
             yield Held(recovered)
         finally:
             self._lock.release()
@@ -270,22 +278,24 @@ class Store:
         """Remove files without a run, sketch versions before the latest `keep`, and their like."""
         if dry_run:
             return self._collectable(keep)
-        with self.lock(_OWN_LOCK_TIMEOUT):
+        with self.lock(_OWN_LOCK_TIMEOUT, sweep=False):
             found = self._collectable(keep)
-            with self._catalog.writing() as connection:
-                collect_sketches(connection, self._catalog.path, keep)
-            states.remove_files(found.files, self._layout, self._disk)
+            if found.versions or found.partitions:
+                with self._catalog.writing() as connection:
+                    collect_sketches(connection, self._catalog.path, keep)
+            removed = states.remove_files(
+                [file.path.name for file in found.files], self._layout, self._disk
+            )
+            self._is_swept = True
             self._catalog.shrink()
-            return found
+            files = [replace(file, removed=file.path.name in removed) for file in found.files]
+            return replace(found, files=tuple(files))
 
     def _collectable(self, keep: int) -> Collected:
         # A read transaction is rolled back at its end, whatever was done in it.
         with self._catalog.reading() as connection:
             leftovers = find_leftovers(connection, self._layout)
-            versions, partitions = collect_sketches(connection, self._catalog.path, keep)
-        names = tuple(leftover.name for leftover in leftovers)
-        size = sum(leftover.bytes for leftover in leftovers)
-        return Collected(names, size, versions, partitions)
+            return collect_sketches(connection, self._catalog.path, keep).with_files(leftovers)
 
     def _stored_runs(self, query: QueryName) -> tuple[int, tuple[states.StoredRun, ...]]:
         path = self._catalog.path
@@ -322,7 +332,8 @@ class Store:
             return
         with self._catalog.reading() as connection:
             leftovers = find_leftovers(connection, self._layout)
-        states.remove_files([found.name for found in leftovers], self._layout, self._disk)
+        names = [found.path.name for found in leftovers]
+        states.remove_files(names, self._layout, self._disk)
         self._is_swept = True
 
 
@@ -330,7 +341,7 @@ def _created(layout: Layout, disk: Disk) -> Catalog | None:
     """Create the store under its lock, as two first commands may come at once."""
     disk.make_folder(layout.root)
     disk.sync_folder(layout.root.parent)
-    lock = WriterLock(layout)
+    lock = WriterLock(layout, disk)
     lock.acquire(_OWN_LOCK_TIMEOUT, "create the store")
     try:
         found = open_catalog(layout, disk)

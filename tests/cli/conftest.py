@@ -65,6 +65,7 @@ USE_CASES = {
     "query": ("query",),
     "status": ("status",),
     "explain": ("explain",),
+    "gc": ("gc",),
     "verify": ("verify",),
     "doctor": ("doctor",),
     "init": ("init",),

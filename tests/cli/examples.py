@@ -12,6 +12,8 @@ from impctl.app.results import (
     ApplyResult,
     BenchResult,
     CaptureResult,
+    GcEntry,
+    GcResult,
     GenerateResult,
     MaintainResult,
     MaintainStep,
@@ -206,5 +208,16 @@ EXAMPLES: dict[str, Result] = {
         ("cpu: x, then y",),
     ),
     "written": WrittenResult("record", "r.json"),
+    "gc": GcResult(
+        "demo/.impctl",
+        8,
+        (
+            GcEntry("versions", "q_top", 12, 3100, True),
+            GcEntry("partitions", "", 1, 812, True),
+            GcEntry("file", "demo/.impctl/state/3f2a.arrow", 1, 5_200_000, True),
+            GcEntry("folder", "demo/.impctl-bench-x1", 1, 1234, False),
+        ),
+        5_203_912,
+    ),
     "suite": SuiteResult("micro", "Micro-benchmarks", "m.yaml", ("t",), ("groups",), 3),
 }

@@ -34,6 +34,8 @@ BENCH_NEEDS = "Command `bench` needs either a suite, a workload file, `--generat
         (["explain", "w.yaml", "--query", "a"], ("explain", (BENCH, ("a",)), {})),
         (["verify", "w.yaml"], ("verify", (BENCH, ()), {"results": False})),
         (["verify", "w.yaml", "--results"], ("verify", (BENCH, ()), {"results": True})),
+        (["gc", "w.yaml"], ("gc", (BENCH, None), {})),
+        (["gc", "w.yaml", "--keep", "8"], ("gc", (BENCH, 8), {})),
         (["bench", "w.yaml"], ("bench", (BENCH, ()), {"delta_rows": (1000,), "repeat": 5})),
         (
             ["bench", "w.yaml", "--delta-rows", "1", "--delta-rows", "7", "--repeat", "2"],

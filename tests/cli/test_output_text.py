@@ -57,6 +57,13 @@ q_top: stale, sales.price 3 of 4 {1-3, NULL}
   runs     2026-01-31 12:00:30Z  exact, 1 change, 2.35 ms: 1 change
            2026-01-31 12:00:30Z  capture, 1.2 s: capture was asked for
 """,
+    "gc": """\
+removed 12 old sketch versions of q_top, 3.1 KB
+removed 1 partition that no sketch uses, 812 B
+removed state that no run refers to: demo/.impctl/state/3f2a.arrow, 5.2 MB
+left scratch of a run that was killed: demo/.impctl-bench-x1, 1.23 KB
+removed 5.2 MB in all; each query keeps its latest 8 sketch versions
+""",
     "explain": """\
 q_top: exact (policy auto)
   every operator is maintained
@@ -85,6 +92,16 @@ def test_a_result_on_stdout(fake, impctl, command: str) -> None:
     fake.answer = Outcome((EXAMPLES[command],))
     ran = impctl(command, "w.yaml")
     assert (ran.code, ran.stdout, ran.stderr) == (0, EXPECTED[command], "")
+
+
+def test_gc_that_foresees_and_gc_with_nothing_to_do(fake, impctl) -> None:
+    fake.answer = Outcome((replace(EXAMPLES["gc"], foreseen=True),))
+    lines = impctl("gc", "w.yaml", "--dry-run").stdout.splitlines()
+    assert all(line.startswith("would remove ") for line in lines)
+    fake.answer = Outcome((replace(EXAMPLES["gc"], entries=(), bytes=0, keep=1),))
+    assert impctl("gc", "w.yaml").stdout == (
+        "nothing to remove; each query keeps its latest 1 sketch version\n"
+    )
 
 
 def test_apply(fake, impctl) -> None:

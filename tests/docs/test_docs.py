@@ -17,6 +17,7 @@ from impctl.app.envvars import ENVVARS
 from impctl.app.explanations import CandidateEntry, JoinSideEntry, PlanEntry
 from impctl.app.past_runs import PendingEntry, RunEntry, VerifiedEntry
 from impctl.app.results import (
+    GcEntry,
     MaintainStep,
     RangesEntry,
     Result,
@@ -138,6 +139,7 @@ ENTRIES = (
     PendingEntry,
     RunEntry,
     VerifiedEntry,
+    GcEntry,
 )
 
 

@@ -183,6 +183,30 @@ class FailingDisk(RealDisk):
 
         self.step("remove", act, _nothing)
 
+    def create_empty(self, path: Path) -> None:
+        self.step("create_empty", lambda: super(FailingDisk, self).create_empty(path), _nothing)
+
+    def remove_folder(self, path: Path) -> None:
+        self.step("remove_folder", lambda: super(FailingDisk, self).remove_folder(path), _nothing)
+
+    def put_note(self, descriptor: int, note: bytes) -> None:
+        def half() -> None:
+            super(FailingDisk, self).put_note(descriptor, note[: len(note) // 2])
+
+        self.step("put_note", lambda: super(FailingDisk, self).put_note(descriptor, note), half)
+
+    def use_log(self, connection: sqlite3.Connection) -> str:
+        modes: list[str] = []
+        use = super().use_log
+        self.step("use_log", lambda: modes.append(use(connection)), _nothing)
+        return modes[0]
+
+    def vacuum(self, connection: sqlite3.Connection) -> None:
+        self.step("vacuum", lambda: super(FailingDisk, self).vacuum(connection), _nothing)
+
+    def checkpoint(self, connection: sqlite3.Connection) -> None:
+        self.step("checkpoint", lambda: super(FailingDisk, self).checkpoint(connection), _nothing)
+
     def begin(self, connection: sqlite3.Connection) -> None:
         self.step("begin", lambda: super(FailingDisk, self).begin(connection), _nothing)
 

@@ -6,8 +6,18 @@ from pathlib import Path
 
 import pytest
 
+from impctl.store.records import Collected, Leftover
 from impctl.store.store import Store
-from tests.store.builders import LARGE, capture, maintain, record, rows, run_names
+from tests.store.builders import (
+    LARGE,
+    FailingDisk,
+    capture,
+    maintain,
+    no_space,
+    record,
+    rows,
+    run_names,
+)
 
 
 @pytest.fixture
@@ -30,9 +40,11 @@ def test_the_latest_sketch_versions_stay_usable(root: Path) -> None:
         would = store.collect(keep=20, dry_run=True)
         assert {version: _ids_at(store, version) for version in range(31)} == before
         assert store.collect(keep=20) == would
-        assert would.sketch_versions == 11
+        ((old, count, size),) = [(o.query, o.count, o.bytes) for o in would.versions]
+        assert (old, count) == ("q", 11)
+        assert size > 11 * len('{"sales": 0}')
         after = {version: _ids_at(store, version) for version in range(31)}
-        assert store.collect(keep=20).sketch_versions == 0
+        assert store.collect(keep=20) == Collected()
     assert after == {v: ids if v >= 11 else None for v, ids in before.items()}
     assert after[11] == (1, 2)
 
@@ -54,12 +66,14 @@ def test_sketches_of_earlier_captures_go_with_their_partitions(root: Path) -> No
         generation = store.commit_capture(capture(), {}, record())
         store.commit_maintain(maintain(generation, 1, (0,)))
         store.commit_capture(capture(version=2, ids=(1,)), {}, record())
-        assert store.collect(keep=1).sketch_versions == 2
+        assert [old.count for old in store.collect(keep=1).versions] == [2]
         assert _ids_at(store, 2) == (1,)
         store.forget("q")
         assert store.collect().partitions == 0  # the other query has the same
         store.forget("other")
-        assert store.collect().partitions == 1
+        found = store.collect()
+        assert found.partitions == 1
+        assert found.partition_bytes > 50
 
 
 def test_only_run_files_without_a_run_are_removed(root: Path) -> None:
@@ -69,11 +83,26 @@ def test_only_run_files_without_a_run_are_removed(root: Path) -> None:
         with store.lock(0):
             (root / "state" / "left.arrow").write_bytes(b"12345")
             (root / "state" / "notes.txt").write_text("mine")
-            assert store.collect(dry_run=True).files == ("left.arrow",)
+            left = root / "state" / "left.arrow"
+            assert store.collect(dry_run=True).files == (Leftover(left, 5),)
             assert run_names(root) == {used, "left.arrow", "notes.txt"}
             found = store.collect()
-        assert (found.files, found.bytes) == (("left.arrow",), 5)
+        assert found.files == (Leftover(left, 5, removed=True),)
         assert run_names(root) == {used, "notes.txt"}
+
+
+def test_a_file_that_cannot_be_removed_is_told(root: Path) -> None:
+    disk = FailingDisk(no_space)
+    with Store.open(root, disk=disk) as store:
+        store.commit_capture(capture(), {"agg": [(0, rows(LARGE))]}, record())
+        for name in ("a.arrow", "b.arrow"):
+            (root / "state" / name).write_bytes(b"12345")
+        disk.arm(1)  # after the note on the lock comes the first removal
+        found = store.collect()
+        assert [file.removed for file in found.files] == [False, True]
+        assert (root / "state" / "a.arrow").exists()
+        disk.arm(-1)
+        assert [file.path.name for file in store.collect().files] == ["a.arrow"]
 
 
 def test_collecting_gives_space_back(root: Path) -> None:
@@ -91,5 +120,5 @@ def test_collecting_gives_space_back(root: Path) -> None:
 def test_a_dry_run_on_an_absent_store_finds_nothing(root: Path) -> None:
     with Store.open(root, create=False) as store:
         found = store.collect(dry_run=True)
-    assert (found.files, found.sketch_versions) == ((), 0)
+    assert found == Collected()
     assert not root.exists()

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from impctl.errors import LockHeldError
+from impctl.store.disk import RealDisk
 from impctl.store.layout import Layout
 from impctl.store.lock import WriterLock, read_owner
 from impctl.store.store import Store
@@ -166,14 +167,14 @@ def test_close_frees_the_lock(root: Path) -> None:
 
 def test_a_lock_file_taken_away_is_not_mistaken_for_the_lock(root: Path) -> None:
     layout = Layout(root)
-    first = WriterLock(layout)
+    first = WriterLock(layout, RealDisk())
     first.acquire(0, "a")
     layout.lock.unlink()
-    second = WriterLock(layout)
+    second = WriterLock(layout, RealDisk())
     second.acquire(0, "b")
     first.release()
     with pytest.raises(LockHeldError):
-        WriterLock(layout).acquire(0, "c")
+        WriterLock(layout, RealDisk()).acquire(0, "c")
     second.release()
 
 

@@ -11,7 +11,6 @@ import json
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -20,6 +19,7 @@ from impctl.app.generate import DEFAULT_GROUPS, DEFAULT_ROWS, generate
 from impctl.app.reporter import Reporter
 from impctl.app.settings import Example, GenerateRequest
 from impctl.errors import ImpctlError, Problem, StorageError, UsageError, WorkloadError
+from impctl.store.scratch import TPCH_SCRATCH, scratch_folder
 from impctl.workload.reading import shown, suggestion
 from impctl.workload.suite_models import DataSpec, OptionValue
 
@@ -130,10 +130,12 @@ def _write(request: DataRequest, folder: Path, reporter: Reporter) -> None:
     if source is not None:
         generate(GenerateRequest(target, example, source=source, seed=request.seed), reporter)
         return
-    with tempfile.TemporaryDirectory(prefix=".impctl-tpch-", dir=folder) as made:
+    with scratch_folder(TPCH_SCRATCH, folder) as scratch:
+        made = scratch / "made"
+        made.mkdir()
         reporter.step(f"running {_GENERATOR}")
-        _run_generator(Path(made), request.scale_factor or 1.0)
-        generate(GenerateRequest(target, example, source=Path(made), seed=request.seed), reporter)
+        _run_generator(made, request.scale_factor or 1.0)
+        generate(GenerateRequest(target, example, source=made, seed=request.seed), reporter)
 
 
 def _run_generator(folder: Path, scale_factor: float) -> None:

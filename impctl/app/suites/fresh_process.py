@@ -9,6 +9,8 @@ Out of scope: what the state in it consists of (`app.suites.memory`).
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -44,15 +46,24 @@ def maintain_afresh(scratch: Workbench, spec: QuerySpec) -> ProcessRun:
     document = workload_document(scratch.workload, spec, scratch.store_path)
     file.write_text(json.dumps(document, default=str))
     run = [sys.executable, "-m", "impctl", "maintain", str(file), "--query", spec.name]
-    done = subprocess.run(
-        [sys.executable, "-c", _LAUNCHER, *run], capture_output=True, text=True, check=False
+    command = [sys.executable, "-c", _LAUNCHER, *run]
+    pipe = subprocess.PIPE
+    launcher = subprocess.Popen(
+        command, stdout=pipe, stderr=pipe, text=True, start_new_session=True
     )
-    if done.returncode:
+    try:
+        said, complaints = launcher.communicate()
+    except BaseException:
+        # Both processes of the session: the folder they work in is about to go.
+        os.killpg(launcher.pid, signal.SIGKILL)
+        launcher.communicate()
+        raise
+    if launcher.returncode:
         raise StorageError(
-            f"`impctl maintain` in a process of its own failed: {done.stderr.strip()[-500:]}",
+            f"`impctl maintain` in a process of its own failed: {complaints.strip()[-500:]}",
             hint="run the suite again",
         )
-    return ProcessRun(int(done.stdout))
+    return ProcessRun(int(said))
 
 
 def workload_document(workload: Workload, spec: QuerySpec, store: Path) -> dict[str, object]:

@@ -1,0 +1,90 @@
+"""Use case: remove what nothing needs any more, in the store and beside the tables.
+
+Law: removed are sketch versions of a query before its latest few, partitions without a sketch,
+state files without a run, and scratch folders whose owner is dead; never anything a table, a
+stored sketch or a living process needs. A dry run lists the same and writes nothing. Folders are
+looked at even where the store cannot be.
+Out of scope: queries that left the workload file; the tables themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from impctl.app.results import Failure, GcEntry, GcResult, Outcome
+from impctl.app.workbench import Workbench
+from impctl.errors import ImpctlError, StorageError
+from impctl.store.collect import KEPT_VERSIONS
+from impctl.store.disk import RealDisk
+from impctl.store.records import Collected, Leftover
+from impctl.store.scratch import abandoned, remove_abandoned, temporary_folder
+from impctl.tables.storage import local_path
+
+
+def gc(bench: Workbench, keep: int | None = None) -> Outcome:
+    """Remove leftovers, and all but the latest `keep` sketch versions of each query."""
+    kept = KEPT_VERSIONS if keep is None else keep
+    foreseen = bench.settings.dry_run
+    failures: list[Failure] = []
+    entries: list[GcEntry] = []
+    try:
+        entries += _stored_entries(_collected(bench, kept), not foreseen)
+    except ImpctlError as error:
+        failures.append(Failure(None, error))
+    entries += _folder_entries(_scratch(bench))
+    if not foreseen:
+        left = [entry for entry in entries if not entry.removed]
+        failures += [_left(left)] if left else []
+    size = sum(entry.bytes for entry in entries if entry.removed or foreseen)
+    result = GcResult(str(bench.store_path), kept, tuple(entries), size, foreseen)
+    return Outcome((result,), (), tuple(failures))
+
+
+def _collected(bench: Workbench, keep: int) -> Collected:
+    store = bench.reading_store()
+    if store is None:
+        return Collected()
+    if bench.settings.dry_run:
+        return store.collect(keep=keep, dry_run=True)
+    bench.reporter.step("collecting old sketch versions and unused files")
+    # What a killed writer left is for `collect` to tell of, not for the lock to sweep away.
+    with bench.writing("gc", sweep=False) as held:
+        return held.collect(keep=keep)
+
+
+def _scratch(bench: Workbench) -> list[Leftover]:
+    """Scratch folders without an owner: beside the tables, and where temporary files lie."""
+    paths = [local_path(table.path) for table in bench.workload.tables.values()]
+    parents = [Path(path).parent for path in paths if path is not None]
+    found = abandoned([*parents, temporary_folder()])
+    if bench.settings.dry_run:
+        return list(found)
+    disk = RealDisk()
+    return [replace(folder, removed=remove_abandoned(folder, disk)) for folder in found]
+
+
+def _stored_entries(found: Collected, gone: bool) -> list[GcEntry]:
+    entries = [GcEntry("versions", old.query, old.count, old.bytes, gone) for old in found.versions]
+    if found.partitions:
+        entries.append(GcEntry("partitions", "", found.partitions, found.partition_bytes, gone))
+    return entries + [_entry("file", file) for file in found.files]
+
+
+def _folder_entries(found: Sequence[Leftover]) -> list[GcEntry]:
+    return [_entry("folder", folder) for folder in found]
+
+
+def _entry(kind: str, leftover: Leftover) -> GcEntry:
+    return GcEntry(kind, str(leftover.path), 1, leftover.bytes, leftover.removed)
+
+
+def _left(entries: Sequence[GcEntry]) -> Failure:
+    more = f" and {len(entries) - 1} more" if len(entries) > 1 else ""
+    error = StorageError(
+        f"Could not be removed: {entries[0].name}{more}",
+        code="gc_left",
+        hint="see who may write there, and run the command again",
+    )
+    return Failure(None, error)

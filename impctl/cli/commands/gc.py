@@ -1,0 +1,60 @@
+"""`impctl gc`: remove old sketch versions and what killed runs left behind."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from impctl.cli.job import Job, display_of, on_workbench
+from impctl.cli.options import (
+    AsJson,
+    DryRun,
+    LockTimeout,
+    Quiet,
+    StoreFolder,
+    Verbose,
+    WorkloadFile,
+    settings_of,
+)
+
+if TYPE_CHECKING:
+    from impctl.app.results import Outcome
+    from impctl.app.workbench import Workbench
+
+Keep = Annotated[
+    int | None,
+    typer.Option(
+        "--keep",
+        metavar="N",
+        min=1,
+        show_default=False,
+        help="Sketch versions that each query keeps, the latest ones. Default: 32.",
+    ),
+]
+
+
+def gc(
+    workload: WorkloadFile,
+    keep: Keep = None,
+    store: StoreFolder = None,
+    lock_timeout: LockTimeout = None,
+    dry_run: DryRun = False,
+    json: AsJson = False,
+    quiet: Quiet = False,
+    verbose: Verbose = 0,
+) -> Job:
+    """Remove old sketch versions and what killed runs left behind.
+
+    Also partitions no sketch uses, state files no run refers to, and scratch folders beside tables.
+
+    Example: impctl gc workloads/running-example.yaml --keep 8 --dry-run
+    """
+
+    def use_case(bench: Workbench) -> Outcome:
+        from impctl.app.gc import gc
+
+        return gc(bench, keep)
+
+    settings = settings_of(workload, store=store, lock_timeout=lock_timeout, dry_run=dry_run)
+    return on_workbench("gc", display_of(json, quiet, verbose), settings, use_case)

@@ -1,0 +1,172 @@
+"""Scratch folders outside the store: made with an owner, removed at the end or once it is dead.
+
+Law: a scratch folder has an owner's file that its process holds locked for as long as it lives;
+the kernel gives the lock back however the process ends, so a folder whose file can be locked is
+nobody's. The owner's file goes last: a removal that is cut short can be taken up by the next one.
+Folders of other users are left alone.
+Out of scope: what is put into them (`app.scratch`).
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import tempfile
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from impctl.errors import StorageError
+from impctl.store.disk import Disk, RealDisk
+from impctl.store.faults import translated
+from impctl.store.records import Leftover
+
+BENCH_SCRATCH = ".impctl-bench-"
+TPCH_SCRATCH = ".impctl-tpch-"
+SPARK_SCRATCH = "impctl-spark-"
+_PREFIXES = (BENCH_SCRATCH, TPCH_SCRATCH, SPARK_SCRATCH)
+_OWNER = ".owner"
+_ATTEMPTS = 10
+_UNOWNED_SECONDS = 24 * 3600
+"""How long a folder that has content but no owner's file stays: another version may be using it."""
+
+
+@contextmanager
+def scratch_folder(prefix: str, parent: Path | None = None) -> Iterator[Path]:
+    """A new folder below `parent` (default: the system's for temporary files), gone at the end.
+
+    What dead owners left there goes first.
+    """
+    place = Path(tempfile.gettempdir()) if parent is None else parent
+    disk = RealDisk()
+    for left in abandoned([place]):
+        remove_abandoned(left, disk)
+    with translated(place):
+        folder, owner = _made(prefix, place)
+    try:
+        yield folder
+    finally:
+        _clear(folder, disk)
+        os.close(owner)
+
+
+def abandoned(parents: Iterable[Path]) -> tuple[Leftover, ...]:
+    """Scratch folders of dead owners directly below these folders; nothing is written."""
+    places = dict.fromkeys(parent.absolute() for parent in parents)
+    found = [
+        Leftover(folder, _freed(folder))
+        for place in places
+        for folder in _scratch_below(place)
+        if _is_abandoned(folder)
+    ]
+    return tuple(sorted(found, key=lambda leftover: leftover.path))
+
+
+def temporary_folder() -> Path:
+    """Where scratch folders lie that have no place of their own."""
+    return Path(tempfile.gettempdir())
+
+
+def remove_abandoned(leftover: Leftover, disk: Disk) -> bool:
+    """Remove the folder unless it found an owner meanwhile; whether it is gone."""
+    owner = _locked(leftover.path)
+    if owner is None and (leftover.path / _OWNER).exists():
+        return False
+    try:
+        _clear(leftover.path, disk)
+    finally:
+        if owner is not None:
+            os.close(owner)
+    return not leftover.path.exists()
+
+
+def _made(prefix: str, parent: Path) -> tuple[Path, int]:
+    """The folder, and the locked descriptor of its owner's file."""
+    for _ in range(_ATTEMPTS):
+        folder = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
+        try:
+            flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+            owner = os.open(folder / _OWNER, flags, 0o600)
+        except FileNotFoundError:
+            continue  # taken for a leftover before it had an owner
+        fcntl.flock(owner, fcntl.LOCK_EX)
+        if os.fstat(owner).st_nlink:
+            return folder, owner
+        os.close(owner)
+    raise StorageError(
+        f"Scratch folders in `{parent}` are removed as soon as they are made",
+        hint="find out which program removes them, and run the command again",
+    )
+
+
+def _scratch_below(place: Path) -> list[Path]:
+    try:
+        with os.scandir(place) as entries:
+            return [
+                Path(entry.path)
+                for entry in entries
+                if entry.name.startswith(_PREFIXES)
+                and entry.is_dir(follow_symlinks=False)
+                and entry.stat(follow_symlinks=False).st_uid == os.geteuid()
+            ]
+    except OSError:
+        return []  # not there, or not ours to look into
+
+
+def _is_abandoned(folder: Path) -> bool:
+    owner = _locked(folder)
+    if owner is not None:
+        os.close(owner)
+        return True
+    try:
+        names = os.listdir(folder)
+        age = time.time() - folder.stat().st_mtime
+    except OSError:
+        return False
+    return not names or (_OWNER not in names and age > _UNOWNED_SECONDS)
+
+
+def _locked(folder: Path) -> int | None:
+    """The owner's file, locked by us; None where it is not there or somebody holds it."""
+    try:
+        owner = os.open(folder / _OWNER, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(owner, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(owner)
+        return None
+    return owner
+
+
+def _clear(folder: Path, disk: Disk) -> None:
+    """Remove all that can be removed: content, then the owner's file, then the folder."""
+    for path, folders, files in os.walk(folder, topdown=False):
+        here = Path(path)
+        links = [name for name in folders if (here / name).is_symlink()]
+        for name in [*files, *links]:
+            if here != folder or name != _OWNER:
+                with suppress(OSError):  # found again by the next one
+                    disk.remove(here / name)
+        if here != folder:
+            with suppress(OSError):
+                disk.remove_folder(here)
+    with suppress(OSError):
+        if os.listdir(folder) in ([], [_OWNER]):
+            disk.remove(folder / _OWNER)
+            disk.remove_folder(folder)
+
+
+def _freed(folder: Path) -> int:
+    """Bytes of the files that have no other name: data files of a clone are links to a table's."""
+    total = 0
+    for path, _, files in os.walk(folder):
+        for name in files:
+            try:
+                found = os.lstat(os.path.join(path, name))
+            except OSError:
+                continue
+            total += found.st_size if found.st_nlink == 1 else 0
+    return total

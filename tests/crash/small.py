@@ -1,0 +1,110 @@
+"""A small workload whose sketches a few lines of Python can tell, and what a store must hold."""
+
+from __future__ import annotations
+
+import bisect
+import random
+from pathlib import Path
+
+import pyarrow as pa
+from deltalake import DeltaTable, write_deltalake
+
+from impctl.store.records import StoredQuery
+from impctl.store.store import Store
+from impctl.tables.create import create_table
+
+WORKLOAD = """\
+version: 1
+tables:
+  t: {path: TABLE}
+partitions:
+  t:
+    g: {fragments: 4}
+    x: {boundaries: [10, 20, 30]}
+queries:
+  by_g:
+    sql: SELECT g, COUNT(*) AS n, SUM(x) AS s FROM t GROUP BY g HAVING COUNT(*) > 2
+    sketch: {t: g}
+    policy: incremental
+  by_x:
+    sql: SELECT x, MAX(g) AS m, MIN(g) AS l FROM t GROUP BY x HAVING COUNT(*) > 2
+    sketch: {t: x}
+    policy: incremental
+    maintain: eager
+store: STORE
+spark: {master: "local[2]"}
+"""
+"""Policy `incremental` throughout: nothing here may hide behind a recapture."""
+
+_KEYS = {"by_g": "g", "by_x": "x"}
+
+
+def some_rows(count: int, seed: int, start: int = 0) -> pa.Table:
+    """Rows with NULL keys; groups of about three, so that many stand at the border of HAVING."""
+    draw = random.Random(seed)
+    groups = draw.choices([*range(start, start + count // 3), None], k=count)
+    values = draw.choices([*range(40), None], k=count)
+    return pa.table({"g": pa.array(groups, pa.int64()), "x": pa.array(values, pa.int64())})
+
+
+def write_workload(folder: Path, rows: int = 60) -> Path:
+    """A table, and the workload file beside it."""
+    create_table(str(folder / "t"), some_rows(rows, 1))
+    file = folder / "w.yaml"
+    text = WORKLOAD.replace("TABLE", "t").replace("STORE", ".impctl")
+    file.write_text(text)
+    return file
+
+
+def change(table: Path, seed: int) -> None:
+    """One commit: rows appended, or every seventh group deleted."""
+    if seed % 3 == 2:
+        DeltaTable(str(table)).delete(f"g % 7 = {seed % 7}")
+    else:
+        write_deltalake(str(table), some_rows(12, seed), mode="append")
+
+
+def newest(table: Path) -> int:
+    return int(DeltaTable(str(table)).version())
+
+
+def check_store(store: Path, table: Path) -> dict[str, StoredQuery]:
+    """Every stored sketch is exactly that of its version, and its state can be read whole."""
+    found = {}
+    with Store.open(store, create=False) as held:
+        for name in held.queries():
+            stored = held.load(name)
+            assert stored is not None
+            assert held.load_runs(name)
+            (sketch,) = stored.sketches
+            wanted = wanted_fragments(stored, table)
+            assert set(sketch.fragments.ids) == wanted, (name, stored.versions)
+            found[name] = stored
+    return found
+
+
+def wanted_fragments(stored: StoredQuery, table: Path) -> set[int]:
+    """The fragments of all rows whose group passes HAVING, from the table itself."""
+    (sketch,) = stored.sketches
+    version = stored.versions["t"]
+    name = _KEYS[stored.query]
+    column = DeltaTable(str(table), version=version).to_pyarrow_table(columns=[name])[name]
+    counts = {row["values"]: row["counts"] for row in column.value_counts().to_pylist()}
+    boundaries = sketch.partition.boundaries
+    return {
+        sketch.partition.ranges if key is None else bisect.bisect_right(boundaries, key)
+        for key, count in counts.items()
+        if count > 2
+    }
+
+
+def check_nothing_left(store: Path) -> None:
+    """The files of state are those that runs refer to, and the folder holds nothing strange."""
+    with Store.open(store, create=False) as held:
+        refs = [ref for name in held.queries() for ref in held.run_refs(name)]
+    folder = store / "state"
+    files = list(folder.iterdir()) if folder.exists() else []
+    assert len(files) == sum(ref.is_file for ref in refs)
+    known = {"catalog.sqlite", "catalog.sqlite-wal", "catalog.sqlite-shm"}
+    known |= {"lock", "lock.recovery", "state"}
+    assert {path.name for path in store.iterdir()} <= known

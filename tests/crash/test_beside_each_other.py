@@ -1,0 +1,140 @@
+"""Readers, writers and others at their tables, all at once and in real processes."""
+
+from __future__ import annotations
+
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from impctl.app.maintain import maintain
+from impctl.app.settings import Settings
+from impctl.app.status import status
+from impctl.app.workbench import open_workbench
+from impctl.errors import LockHeldError
+from tests.app.test_lock import held_lock
+from tests.crash.processes import end, ran, start
+from tests.crash.small import change, check_store, newest, write_workload
+from tests.support.run_cli import Cli
+
+WORKLOAD_ROWS = 600
+
+
+@pytest.fixture
+def cli(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Cli:
+    found = Cli(capsys, write_workload(tmp_path, WORKLOAD_ROWS))
+    found.good("capture")
+    return found
+
+
+@contextmanager
+def changing(table: Path) -> Iterator[list[int]]:
+    """Another thread commits to the table all the time; the list counts."""
+    is_over, counts = threading.Event(), [0]
+
+    def work() -> None:
+        while not is_over.wait(0.02):
+            counts[0] += 1
+            change(table, counts[0] * 3)  # appends only: a delete may meet a concurrent one
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        yield counts
+    finally:
+        is_over.set()
+        thread.join()
+
+
+@pytest.mark.slow
+def test_readers_beside_a_writer_on_a_table_that_changes(cli: Cli, tmp_path: Path) -> None:
+    """None fails, whatever the writer and the table do meanwhile; what is stored is right."""
+    reads = []
+    with changing(tmp_path / "t") as counts:
+        for _ in range(3):
+            running = [start(cli.workload, "maintain") for _ in range(2)]
+            running += [start(cli.workload, "status") for _ in range(2)]
+            running += [start(cli.workload, "rewrite", "--query", q) for q in ("by_g", "by_x")]
+            reads += [end(process) for process in running]
+            check_store(tmp_path / ".impctl", tmp_path / "t")
+    assert counts[0] > 3
+    assert [done.document["error"] for done in reads if done.code != 0] == []
+    assert not any(result.get("stale_reason", "") and "not the one" in result["stale_reason"]
+                   for done in reads for result in done.document["results"])  # fmt: skip
+    cli.good("maintain")
+    held = check_store(tmp_path / ".impctl", tmp_path / "t")
+    assert {stored.versions["t"] for stored in held.values()} == {newest(tmp_path / "t")}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "words", [("capture",), ("maintain",), ("gc",), ("rewrite", "--query", "by_g")]
+)
+def test_a_second_writer_waits_and_names_the_first(
+    cli: Cli, tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    change(tmp_path / "t", 2)
+    with held_lock(tmp_path / ".impctl") as holder:
+        readers = [start(cli.workload, "status") for _ in range(2)]
+        done = ran(cli.workload, *words, "--lock-timeout", "0.4")
+        assert [end(reader).code for reader in readers] == [0, 0]
+        assert done.code == 6
+        message = done.document["error"]["message"]
+        assert done.document["error"]["code"] == "lock_held"
+        assert f"process {holder.pid} on host `" in message
+        assert "running `a test that waits`, for " in message
+        waiting = start(cli.workload, words[0], *words[1:], "--lock-timeout", "60")
+        time.sleep(1)
+    # The holder was killed by now: the waiting command takes over.
+    assert end(waiting).code == 0
+
+
+def test_readers_of_current_sketches_do_not_wait(cli: Cli, tmp_path: Path) -> None:
+    with held_lock(tmp_path / ".impctl"):
+        started = time.monotonic()
+        for query in ("by_g", "by_x"):
+            cli.good("rewrite", "--query", query, "--lock-timeout", "60")
+        cli.good("status")
+        cli.good("maintain", "--lock-timeout", "60")
+        cli.good("gc", "--dry-run", "--lock-timeout", "60")
+        assert time.monotonic() - started < 30
+
+
+def test_the_lock_timeout_is_one_for_all_a_command_does(cli: Cli, tmp_path: Path) -> None:
+    """Each stale candidate of a reuse is maintained first, and each waited the whole time."""
+    change(tmp_path / "t", 2)
+    settings = Settings(cli.workload, lock_timeout=0.6)
+    with held_lock(tmp_path / ".impctl"), open_workbench(settings) as bench:
+        started = time.monotonic()
+        for _ in range(5):
+            with pytest.raises(LockHeldError), bench.writing("query"):
+                pass
+        assert 0.6 <= time.monotonic() - started < 1.8
+
+
+def test_a_run_that_others_overtook_pins_again(cli: Cli, tmp_path: Path) -> None:
+    """Pinned at one version, the store maintained past it meanwhile: the table is the same one."""
+    change(tmp_path / "t", 2)
+    settings = Settings(cli.workload)
+    with open_workbench(settings) as reader, open_workbench(settings) as writer:
+        assert reader.source("t").version == writer.source("t").version == 1
+        change(tmp_path / "t", 3)
+        assert ran(cli.workload, "maintain").code == 0
+        assert [result.stale for result in status(reader, ()).results] == [False, False]
+        outcome = maintain(writer, ())
+    assert outcome.failures == ()
+    assert [(r.action, r.versions) for r in outcome.results] == [("none", {"t": 2})] * 2
+
+
+def test_a_killed_holder_is_told(cli: Cli, tmp_path: Path) -> None:
+    change(tmp_path / "t", 2)
+    holder: subprocess.Popen[str]
+    with held_lock(tmp_path / ".impctl") as holder:
+        pass
+    done = cli("maintain", "-v")
+    assert done.code == 0
+    assert f"Recovered the lock of a run that ended early: process {holder.pid}" in done.stderr

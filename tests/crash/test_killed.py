@@ -1,0 +1,78 @@
+"""kill -9 of real commands at random moments, again and again."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from impctl.app.envvars import FUZZ
+from tests.crash.processes import ran, start, until_open
+from tests.crash.small import (
+    change,
+    check_nothing_left,
+    check_store,
+    newest,
+    write_workload,
+)
+from tests.support.run_cli import Cli
+
+pytestmark = pytest.mark.slow
+
+ROUNDS = 10 * int(os.environ.get(FUZZ, "1"))
+COMMANDS: tuple[tuple[str, ...], ...] = (
+    ("maintain",),
+    ("capture",),
+    ("maintain",),
+    ("gc", "--keep", "1"),
+    ("capture", "--rebalance"),
+)
+
+
+def test_killed_commands_leave_a_store_that_goes_on(
+    cli: Cli, tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    workload, table, store = cli.workload, tmp_path / "t", tmp_path / ".impctl"
+    assert ran(workload, "capture").code == 0
+    draw = random.Random(5)
+    spans: dict[str, float] = {}
+    killed, versions = 0, {"by_g": 0, "by_x": 0}
+    for number in range(ROUNDS):
+        change(table, number + 2)
+        command, *words = COMMANDS[number % len(COMMANDS)]
+        process = start(workload, command, *words)
+        opened = until_open(process, store)
+        span = spans.get(command, 0.5)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(draw.uniform(0, span))
+            spans[command] = min(span, time.monotonic() - opened)
+        process.kill()
+        process.communicate()
+        killed += process.returncode == -9
+        held = check_store(store, table)
+        now = {name: stored.versions["t"] for name, stored in held.items()}
+        assert all(now[name] >= version for name, version in versions.items())
+        versions = now
+        assert {result["query"] for result in cli.good("status").results} == set(now)
+        if number % 3 == 2:
+            cli.good("maintain")
+            current = {stored.versions["t"] for stored in check_store(store, table).values()}
+            assert current == {newest(table)}
+            cli.good("gc", "--keep", "1")
+            check_nothing_left(store)
+            (again,) = cli.good("gc", "--keep", "1", "--dry-run").results
+            assert again["entries"] == []
+    record_property("killed", killed)
+    assert killed >= ROUNDS // 2
+
+
+@pytest.fixture
+def cli(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Cli:
+    # Rows enough for files of state beside the catalog.
+    return Cli(capsys, write_workload(tmp_path, rows=30_000))
