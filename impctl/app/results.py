@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from datetime import date, datetime
 from decimal import Decimal
 
+from impctl.app.collected import GcResult
 from impctl.app.explanations import CandidateEntry, CheckResult, ExplainResult
 from impctl.app.findings import Finding
 from impctl.app.past_runs import PendingEntry, RunEntry, VerifiedEntry
@@ -287,33 +288,6 @@ class SuiteResult:
     data: tuple[str, ...]
     figures: tuple[str, ...]
     cases: int
-
-
-@dataclass(frozen=True, slots=True)
-class GcEntry:
-    """Something that nothing needs any more.
-
-    `kind` is versions (old sketch versions of query `name`), partitions (that no sketch uses),
-    file (of state that no run refers to) or folder (scratch of a run that was killed); of the
-    last two `name` is the path. `bytes` is what its removal gives back.
-    """
-
-    kind: str
-    name: str
-    count: int
-    bytes: int
-    removed: bool
-
-
-@dataclass(frozen=True, slots=True)
-class GcResult:
-    """What was removed from the store and beside the tables; with `foreseen` it still is there."""
-
-    store: str
-    keep: int
-    entries: tuple[GcEntry, ...]
-    bytes: int
-    foreseen: bool = False
 
 
 Result = (

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Protocol, assert_never
 
+from impctl.app.collected import GcResult
 from impctl.app.explanations import CheckResult, ExplainResult
 from impctl.app.findings import Finding
 from impctl.app.results import (
@@ -15,7 +16,6 @@ from impctl.app.results import (
     BenchResult,
     CaptureResult,
     Failure,
-    GcResult,
     GenerateResult,
     MaintainResult,
     QueryResult,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from typing import TextIO
 
+from impctl.app.collected import GcResult
 from impctl.app.explanations import CheckResult, ExplainResult
 from impctl.app.findings import Finding, Level
 from impctl.app.results import (
@@ -16,7 +17,6 @@ from impctl.app.results import (
     BenchResult,
     CaptureResult,
     Failure,
-    GcResult,
     GenerateResult,
     MaintainResult,
     QueryResult,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, date, datetime
 from decimal import Decimal
 
+from impctl.app.collected import GcEntry, GcResult
 from impctl.app.explanations import CandidateEntry, CheckResult, ExplainResult, PlanEntry
 from impctl.app.findings import Finding
 from impctl.app.past_runs import PendingEntry, RunEntry, VerifiedEntry
@@ -12,8 +13,6 @@ from impctl.app.results import (
     ApplyResult,
     BenchResult,
     CaptureResult,
-    GcEntry,
-    GcResult,
     GenerateResult,
     MaintainResult,
     MaintainStep,

@@ -13,11 +13,11 @@ import pytest
 import typer
 
 from impctl import errors
+from impctl.app.collected import GcEntry
 from impctl.app.envvars import ENVVARS
 from impctl.app.explanations import CandidateEntry, JoinSideEntry, PlanEntry
 from impctl.app.past_runs import PendingEntry, RunEntry, VerifiedEntry
 from impctl.app.results import (
-    GcEntry,
     MaintainStep,
     RangesEntry,
     Result,
