@@ -2,6 +2,7 @@
 
     ImpctlError                          1  unexpected
     ├── QueriesFailedError               that of the gravest failure of a Python call
+    ├── ProblemsFoundError               that of the gravest problem that `doctor` found
     ├── UsageError                       2  usage or configuration
     │   └── WorkloadError                2  the workload file, all problems at once
     ├── UnsupportedError                 3  query or table not supported
@@ -107,6 +108,19 @@ class QueriesFailedError(ImpctlError):
         self.results = results
         self.failures = failures
         self.exit_code = gravest.exit_code
+
+
+class ProblemsFoundError(ImpctlError):
+    """`doctor` found problems; the exit code is that of the gravest."""
+
+    default_code = "problems_found"
+
+    def __init__(
+        self, message: str, *, hint: str | None = None, exit_code: int | None = None
+    ) -> None:
+        super().__init__(message, hint=hint)
+        if exit_code is not None:
+            self.exit_code = exit_code
 
 
 class UsageError(ImpctlError):

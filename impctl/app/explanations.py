@@ -35,7 +35,11 @@ class CheckResult:
 
 @dataclass(frozen=True, slots=True)
 class PlanEntry:
-    """A line of the plan tree; `how` an operator is maintained and `place` where it stands."""
+    """A line of the plan tree; `how` an operator is maintained, why so, and where it stands.
+
+    `state_bytes` is what the stored state keeps for it (None where nothing is stored), `pushed`
+    what is done early at a scan or on a change: columns, conditions, the sketch's ranges, files.
+    """
 
     depth: int
     operator: str
@@ -43,6 +47,8 @@ class PlanEntry:
     how: str = ""
     why: str = ""
     place: Location | None = None
+    state_bytes: int | None = None
+    pushed: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +68,11 @@ class JoinSideEntry:
 
 @dataclass(frozen=True, slots=True)
 class ExplainResult:
-    """Whether a query is sketchable and maintainable, and what stands in the way."""
+    """Whether a query is sketchable and maintainable, and what stands in the way.
+
+    `state_bytes` is all that is stored for it, with the counts of fragments that no operator owns;
+    None where it was not captured as it stands now.
+    """
 
     query: str
     mode: str
@@ -71,3 +81,4 @@ class ExplainResult:
     plan: tuple[PlanEntry, ...]
     attributes: tuple[CandidateEntry, ...]
     joins: tuple[JoinSideEntry, ...] = ()
+    state_bytes: int | None = None

@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from impctl.app.results import Failure, GcEntry, GcResult, Outcome
+from impctl.app.collected import GcEntry, GcResult
+from impctl.app.results import Failure, Outcome
 from impctl.app.workbench import Workbench
 from impctl.errors import ImpctlError, StorageError
 from impctl.store.collect import KEPT_VERSIONS

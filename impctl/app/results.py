@@ -14,7 +14,11 @@ from dataclasses import dataclass, field
 from datetime import date, datetime
 from decimal import Decimal
 
+from impctl.app.collected import GcResult
 from impctl.app.explanations import CandidateEntry, CheckResult, ExplainResult
+from impctl.app.findings import Finding
+from impctl.app.past_runs import PendingEntry, RunEntry, VerifiedEntry
+from impctl.app.started import StartedResult
 from impctl.bench.compare import RecordComparison as RecordComparison
 from impctl.bench.record import Record as Record
 from impctl.errors import ImpctlError, UnsoundSketchError
@@ -192,7 +196,8 @@ class QueryResult:
 class StatusResult:
     """What the store knows of a query; without `versions` it was never captured.
 
-    `pending_versions` counts the table versions committed since.
+    `pending_versions` counts the table versions committed since, `pending` what is in them;
+    `runs` are the latest, newest first; `verified` is None where nobody verified the sketch.
     """
 
     query: str
@@ -207,6 +212,10 @@ class StatusResult:
     last_reason: str | None = None
     stale_reason: str | None = None
     ranges: tuple[RangesEntry, ...] = ()
+    sketch_bytes: int = 0
+    pending: tuple[PendingEntry, ...] = ()
+    runs: tuple[RunEntry, ...] = ()
+    verified: VerifiedEntry | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,33 +290,6 @@ class SuiteResult:
     cases: int
 
 
-@dataclass(frozen=True, slots=True)
-class GcEntry:
-    """Something that nothing needs any more.
-
-    `kind` is versions (old sketch versions of query `name`), partitions (that no sketch uses),
-    file (of state that no run refers to) or folder (scratch of a run that was killed); of the
-    last two `name` is the path. `bytes` is what its removal gives back.
-    """
-
-    kind: str
-    name: str
-    count: int
-    bytes: int
-    removed: bool
-
-
-@dataclass(frozen=True, slots=True)
-class GcResult:
-    """What was removed from the store and beside the tables; with `foreseen` it still is there."""
-
-    store: str
-    keep: int
-    entries: tuple[GcEntry, ...]
-    bytes: int
-    foreseen: bool = False
-
-
 Result = (
     CheckResult
     | CaptureResult
@@ -317,6 +299,8 @@ Result = (
     | QueryResult
     | StatusResult
     | ExplainResult
+    | Finding
+    | StartedResult
     | VerifyResult
     | BenchResult
     | GenerateResult

@@ -78,6 +78,28 @@ def spark_of(workload: Workload, profile: SparkSpec | None) -> SparkSpec:
     return SparkSpec(master, {**workload.spark.conf, **profile.conf})
 
 
+@dataclass(frozen=True, slots=True)
+class DoctorRequest:
+    """What `doctor` is to look at; without `settings` only at what impctl runs on.
+
+    `every` is the time between two runs of `maintain`; `spark` starts a session.
+    """
+
+    settings: Settings | None = None
+    every: str | None = None
+    spark: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class InitRequest:
+    """The workload file to write: for `tables`, or with `demo`, the folder of a demo."""
+
+    tables: tuple[str, ...] = ()
+    out: Path | None = None
+    demo: Path | None = None
+    force: bool = False
+
+
 class Example(StrEnum):
     """The tables that `bench --generate` can write."""
 

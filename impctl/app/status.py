@@ -1,33 +1,42 @@
 """Use case: what the store knows of each query, and how far behind its tables it is.
 
-Law: reads the store and the tables' version numbers, nothing else; never starts Spark.
+Law: reads the store and the tables' logs, never a data file; never starts Spark.
 Out of scope: whether the sketch is right (`app.verify`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import UTC, datetime
 
 from impctl.aliases import QueryName
 from impctl.app.drift import ranges_entries
 from impctl.app.isolated import Isolated
+from impctl.app.past_runs import VERIFIED, VERIFY, PendingEntry, RunEntry, VerifiedEntry
 from impctl.app.results import Failure, Outcome, SketchEntry, StatusResult
 from impctl.app.stored import catch_up, check_pins, is_defined_alike
 from impctl.app.workbench import Workbench
 from impctl.errors import TableRecreatedError
-from impctl.store.records import StoredQuery, StoredSketch
+from impctl.store.records import RunRecord, StoredQuery, StoredSketch, TablePin
 from impctl.store.store import Store
+from impctl.tables.pending import pending_changes
 from impctl.workload.models import QuerySpec
 
+DEFAULT_RUNS = 3
+_LOOKED_BACK = 200
+"""Runs among which the last verification is looked for."""
 
-def status(bench: Workbench, queries: Sequence[QueryName] | None) -> Outcome:
+
+def status(
+    bench: Workbench, queries: Sequence[QueryName] | None, *, runs: int = DEFAULT_RUNS
+) -> Outcome:
     """One result per query; a query that was never captured has no sketches."""
     store = bench.reading_store()
     results: list[StatusResult] = []
     failures: list[Failure] = []
     for spec in bench.queries(queries):
         with Isolated(failures, spec):
-            results.append(_status(bench, store, spec))
+            results.append(_status(bench, store, spec, runs))
     return Outcome(tuple(results), (), tuple(failures))
 
 
@@ -38,13 +47,13 @@ def sketch_entry(sketch: StoredSketch) -> SketchEntry:
     )
 
 
-def _status(bench: Workbench, store: Store | None, spec: QuerySpec) -> StatusResult:
+def _status(bench: Workbench, store: Store | None, spec: QuerySpec, runs: int) -> StatusResult:
     stored = None if store is None else store.load(spec.name)
     policy = str(bench.policy(spec))
     if store is None or stored is None:
         return StatusResult(spec.name, (), {}, {}, True, None, policy, 0)
     catch_up(bench, stored)
-    history = store.history(spec.name, 1)
+    history = store.history(spec.name, max(runs, _LOOKED_BACK))
     pending, reason = _pending(bench, spec, stored)
     return StatusResult(
         spec.name,
@@ -59,7 +68,43 @@ def _status(bench: Workbench, store: Store | None, spec: QuerySpec) -> StatusRes
         history[0].reason if history else None,
         reason,
         ranges_entries(bench, stored),
+        sum(len(sketch.fragments.to_bytes()) for sketch in stored.sketches),
+        tuple(_changes(bench, pin) for pin in stored.pins if pending[pin.table]),
+        tuple(map(_run, history[:runs])),
+        _verified(history),
     )
+
+
+def _changes(bench: Workbench, pin: TablePin) -> PendingEntry:
+    """What the log says of the commits since the sketch's version."""
+    source = bench.source(pin.table)
+    if source.table_id != pin.table_id:
+        return PendingEntry(pin.table, pin.version, source.version - pin.version, None, None, None)
+    found = pending_changes(source, pin.version)
+    return PendingEntry(
+        pin.table, pin.version, found.versions, found.files, found.rows, found.bytes
+    )
+
+
+def _run(record: RunRecord) -> RunEntry:
+    return RunEntry(
+        record.action,
+        record.reason_code,
+        record.reason,
+        datetime.fromtimestamp(record.started_at, UTC),
+        record.elapsed_ms,
+        record.changes,
+        record.versions,
+    )
+
+
+def _verified(history: Sequence[RunRecord]) -> VerifiedEntry | None:
+    """The latest verification, as `verify` records it."""
+    for record in history:
+        if record.action == VERIFY:
+            at = datetime.fromtimestamp(record.started_at, UTC)
+            return VerifiedEntry(record.reason_code == VERIFIED, record.added, at, record.versions)
+    return None
 
 
 def _pending(

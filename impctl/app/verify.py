@@ -4,12 +4,14 @@ Law: the oracle shares nothing with the maintained state but the partition; a sk
 fragment of the accurate one is unsound (exit 5), one that has more has slack. With results, the
 query is also run with and without its sketch and the two answers compared as bags; doubles may
 differ by what the order of a floating sum can make of them.
+What was found is recorded, where the store may be written, for `status` to tell.
 Out of scope: mending what is wrong (`app.capture`).
 """
 
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Sequence
 from decimal import Decimal
 
@@ -18,13 +20,15 @@ from impctl.app.answers import answer
 from impctl.app.filters import filters_of
 from impctl.app.isolated import Isolated
 from impctl.app.passes import recaptured
+from impctl.app.past_runs import VERIFIED, VERIFY
 from impctl.app.prepared import PreparedQuery, prepare
 from impctl.app.restored import restored_verdict
 from impctl.app.results import Cell, Failure, Outcome, VerifyResult
 from impctl.app.stored import check_definition, stored_query
 from impctl.app.workbench import Workbench
+from impctl.errors import RetryableError
 from impctl.sketch.sketch import compare
-from impctl.store.records import StoredQuery
+from impctl.store.records import RunRecord, StoredQuery
 from impctl.workload.models import QuerySpec
 
 _RELATIVE = 1e-9
@@ -41,10 +45,37 @@ def verify(
     """One result per stored sketch; results_equal only where `results` asks for it."""
     found: list[VerifyResult] = []
     failures: list[Failure] = []
+    warnings: list[str] = []
     for spec in bench.queries(queries):
         with Isolated(failures, spec):
-            found += _verified(bench, spec, results)
-    return Outcome(tuple(found), (), tuple(failures))
+            start, at = time.perf_counter(), time.time()
+            verified = _verified(bench, spec, results)
+            found += verified
+            took = (time.perf_counter() - start) * 1000
+            warnings += _recorded(bench, spec, verified, at, took)
+    return Outcome(tuple(found), tuple(warnings), tuple(failures))
+
+
+def _recorded(
+    bench: Workbench, spec: QuerySpec, verified: Sequence[VerifyResult], at: float, took: float
+) -> list[str]:
+    """Remember what was found; a store that is locked or may not be written is no failure."""
+    if not verified:
+        return []
+    slack = sum(one.slack for one in verified)
+    missing = sum(len(one.missing) for one in verified)
+    is_sound = all(one.covers and one.results_equal is not False for one in verified)
+    code = VERIFIED if is_sound else "sketch_unsound"
+    reason = f"slack {slack}" if is_sound else "the sketch or its results were wrong"
+    versions = verified[0].versions
+    record = RunRecord(VERIFY, code, reason, at, took, 0, 0, 0, 0, slack, missing, versions)
+    store = bench.reading_store()
+    assert store is not None
+    try:
+        store.add_record(spec.name, record)
+    except RetryableError as error:
+        return [f"the verification of `{spec.name}` was not recorded: {error.message}"]
+    return []
 
 
 def _verified(bench: Workbench, spec: QuerySpec, results: bool) -> list[VerifyResult]:

@@ -17,8 +17,11 @@ from impctl.cli.commands.apply import apply
 from impctl.cli.commands.bench import bench
 from impctl.cli.commands.capture import capture
 from impctl.cli.commands.check import check
+from impctl.cli.commands.completion import completion
+from impctl.cli.commands.doctor import doctor
 from impctl.cli.commands.explain import explain
 from impctl.cli.commands.gc import gc
+from impctl.cli.commands.init import init
 from impctl.cli.commands.maintain import maintain
 from impctl.cli.commands.query import query
 from impctl.cli.commands.rewrite import rewrite
@@ -29,6 +32,7 @@ from impctl.cli.interrupt import interruptible
 from impctl.cli.version import version_text
 
 COMMANDS = (
+    init,
     check,
     capture,
     apply,
@@ -40,6 +44,8 @@ COMMANDS = (
     verify,
     bench,
     gc,
+    doctor,
+    completion,
 )
 """In the order of `--help`: the order in which a newcomer meets them."""
 

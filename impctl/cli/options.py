@@ -13,6 +13,7 @@ import typer
 
 from impctl.app.envvars import IMBALANCE, LARGE_CHANGE, LOCK_TIMEOUT, POLICY, SPARK_PROFILE, STORE
 from impctl.app.settings import Policy, Settings
+from impctl.cli.completion import complete_query
 
 WORKLOAD_HELP = "Workload file (YAML)."
 
@@ -20,13 +21,21 @@ WorkloadFile = Annotated[Path, typer.Argument(metavar="WORKLOAD", help=WORKLOAD_
 
 QueryNames = Annotated[
     list[str] | None,
-    typer.Option("--query", metavar="NAME", help="Only this query; repeat for more. Default: all."),
+    typer.Option(
+        "--query",
+        metavar="NAME",
+        help="Only this query; repeat for more. Default: all.",
+        autocompletion=complete_query,
+    ),
 ]
 
 OneQuery = Annotated[
     list[str] | None,
     typer.Option(
-        "--query", metavar="NAME", help="The query. Default: the only one of the workload."
+        "--query",
+        metavar="NAME",
+        help="The query. Default: the only one of the workload.",
+        autocompletion=complete_query,
     ),
 ]
 

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from typing import Protocol, assert_never
 
+from impctl.app.collected import GcResult
 from impctl.app.explanations import CheckResult, ExplainResult
+from impctl.app.findings import Finding
 from impctl.app.results import (
     ApplyResult,
     BenchResult,
     CaptureResult,
     Failure,
-    GcResult,
     GenerateResult,
     MaintainResult,
     QueryResult,
@@ -27,6 +28,7 @@ from impctl.app.results import (
     VerifyResult,
     WrittenResult,
 )
+from impctl.app.started import StartedResult
 
 
 class Output(Protocol):
@@ -40,6 +42,8 @@ class Output(Protocol):
     def query(self, result: QueryResult) -> None: ...
     def status(self, result: StatusResult) -> None: ...
     def explain(self, result: ExplainResult) -> None: ...
+    def finding(self, result: Finding) -> None: ...
+    def started(self, result: StartedResult) -> None: ...
     def verify(self, result: VerifyResult) -> None: ...
     def bench(self, result: BenchResult) -> None: ...
     def generate(self, result: GenerateResult) -> None: ...
@@ -77,16 +81,28 @@ def show(output: Output, result: Result) -> None:
             output.status(result)
         case ExplainResult():
             output.explain(result)
+        case Finding() | StartedResult() | GcResult():
+            _show_of_upkeep(output, result)
         case VerifyResult():
             output.verify(result)
         case BenchResult():
             output.bench(result)
         case GenerateResult():
             output.generate(result)
-        case GcResult():
-            output.gc(result)
         case Record() | RecordComparison() | WrittenResult() | SuiteResult():
             _show_of_suite(output, result)
+        case _:
+            assert_never(result)
+
+
+def _show_of_upkeep(output: Output, result: Finding | StartedResult | GcResult) -> None:
+    match result:
+        case Finding():
+            output.finding(result)
+        case StartedResult():
+            output.started(result)
+        case GcResult():
+            output.gc(result)
         case _:
             assert_never(result)
 

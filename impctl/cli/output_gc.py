@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from impctl.app.results import GcEntry, GcResult
+from impctl.app.collected import GcEntry, GcResult
 from impctl.cli.wording import count_text, size_text
 
 

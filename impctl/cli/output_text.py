@@ -6,15 +6,17 @@ no markup and no control characters. Out of scope: JSON (`output_json`), progres
 
 from __future__ import annotations
 
+import os
 from typing import TextIO
 
-from impctl.app.explanations import CandidateEntry, CheckResult, ExplainResult
+from impctl.app.collected import GcResult
+from impctl.app.explanations import CheckResult, ExplainResult
+from impctl.app.findings import Finding, Level
 from impctl.app.results import (
     ApplyResult,
     BenchResult,
     CaptureResult,
     Failure,
-    GcResult,
     GenerateResult,
     MaintainResult,
     QueryResult,
@@ -27,20 +29,25 @@ from impctl.app.results import (
     VerifyResult,
     WrittenResult,
 )
+from impctl.app.started import StartedResult
+from impctl.cli.output_doctor import finding_lines
 from impctl.cli.output_errors import failure_lines
+from impctl.cli.output_explain import attribute_lines, explain_lines
 from impctl.cli.output_gc import gc_lines
+from impctl.cli.output_status import status_lines
 from impctl.cli.output_suite import comparison_lines, record_lines
 from impctl.cli.output_table import table_lines
+from impctl.cli.terminal import has_colour, marked, unmarked
 from impctl.cli.wording import (
     count_text,
     duration_text,
     fragments_text,
     plain,
     ranges_text,
-    size_text,
     sketches_text,
     versions_text,
 )
+from impctl.cli.wrapped import width_of, wrapped
 
 
 class TextOutput:
@@ -51,13 +58,15 @@ class TextOutput:
         self._stderr = stderr
         self._quiet = quiet
         self._colour = colour
+        self._shown: Finding | None = None
 
     def check(self, result: CheckResult) -> None:
         """Supported or not, how it would be maintained, and the attributes looked at."""
         how = f"supported, {result.mode}" if result.mode is not None else "supported"
         self._say(f"{result.query}: {how if result.supported else 'not supported'}")
-        self._detail(result.reason)
-        self._candidates(result.candidates)
+        width = width_of(os.environ)
+        self._lines(wrapped(plain(result.reason), width, "  ", "    ") if result.reason else [])
+        self._lines(attribute_lines(result.candidates, width))
 
     def capture(self, result: CaptureResult) -> None:
         """The sketch, and what it rests on."""
@@ -175,43 +184,28 @@ class TextOutput:
                 self._note(f"  not that of `{entry.query}`: {entry.reason}")
 
     def status(self, result: StatusResult) -> None:
-        """Current, stale or not captured; the sketch; what was done last."""
-        if not result.versions:
-            self._say(f"{result.query}: not captured (policy {result.policy})")
-            return
-        state = "stale" if result.stale else "current"
-        self._say(f"{result.query}: {state}, {sketches_text(result.sketches)}")
-        self._detail(result.stale_reason or "")
-        mode = "" if result.mode is None else f", mode {result.mode}"
-        self._detail(
-            f"{versions_text(result.versions)}{mode}, policy {result.policy}, "
-            f"state {size_text(result.state_bytes)}"
-        )
-        pending = {table: count for table, count in result.pending_versions.items() if count}
-        for table, count in pending.items():
-            self._detail(f"{table} has {count_text(count, 'newer version')}")
-        if result.last_action is not None:
-            because = "" if not result.last_reason else f", {result.last_reason}"
-            self._detail(f"last: {result.last_action}{because}")
-        for entry in result.ranges:
-            self._detail(ranges_text(entry))
-            self._detail(entry.hint or "")
+        """Current, stale or not captured; what is pending; sizes; what was done last."""
+        self._lines(status_lines(result, width_of(os.environ)))
 
     def explain(self, result: ExplainResult) -> None:
         """How and why, the plan with each operator's way, the attributes."""
-        self._say(f"{result.query}: {result.mode} (policy {result.policy})")
-        self._detail(result.reason)
-        for line in result.plan:
-            place = "" if line.place is None else f" ({line.place})"
-            how = f" -- {line.how}" if line.how else ""
-            why = f": {line.why}" if line.why else ""
-            indent = "  " * line.depth
-            self._detail(f"{indent}{line.operator} {line.detail}".rstrip() + how + why + place)
-        for side in result.joins:
-            size = "" if side.bytes is None else f", at most {size_text(side.bytes)}"
-            tables = ", ".join(side.tables) or "computed rows"
-            self._detail(f"{side.side} ({tables}): {side.strategy}, {side.reason}{size}")
-        self._candidates(result.attributes)
+        self._lines(explain_lines(result, width_of(os.environ)))
+
+    def finding(self, result: Finding) -> None:
+        """What was looked at, how it is, and the fix."""
+        if self._quiet and result.level == Level.OK:
+            return
+        has_marks = has_colour(self._stdout, os.environ)
+        mark = marked if has_marks else unmarked
+        for line in finding_lines(result, self._shown, width_of(os.environ), mark):
+            self._stdout.write(line + "\n")
+        self._shown = result
+
+    def started(self, result: StartedResult) -> None:
+        """The file, and what to run next."""
+        self._say(f"{result.file}: written")
+        for command in result.next_commands:
+            self._detail(command)
 
     def verify(self, result: VerifyResult) -> None:
         """Sound or not, and how far from accurate."""
@@ -292,6 +286,9 @@ class TextOutput:
             for line in failure_lines(failure, self._marked):
                 self._stderr.write(line + "\n")
 
+    def _lines(self, lines: list[str]) -> None:
+        self._stdout.write("".join(f"{line}\n" for line in lines))
+
     def _say(self, line: str) -> None:
         self._stdout.write(plain(line) + "\n")
 
@@ -303,15 +300,8 @@ class TextOutput:
         if not self._quiet:
             self._stderr.write((line if is_plain else plain(line)) + "\n")
 
-    def _candidates(self, candidates: tuple[CandidateEntry, ...]) -> None:
-        for entry in candidates:
-            safe = "safe" if entry.safe else "not safe"
-            chosen = ", chosen" if entry.chosen else ""
-            why = f": {entry.reason}" if entry.reason else ""
-            self._detail(f"{entry.table}.{entry.attribute} {safe}{chosen}{why}")
-
     def _marked(self, word: str, colour: str) -> str:
-        return f"\x1b[{colour}m{word}\x1b[0m" if self._colour else word
+        return marked(word, colour) if self._colour else word
 
 
 def _moved(result: MaintainResult) -> str:

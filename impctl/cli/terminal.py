@@ -21,3 +21,13 @@ def has_colour(stream: TextIO, environment: Mapping[str, str]) -> bool:
 def can_move(stream: TextIO, environment: Mapping[str, str]) -> bool:
     """Whether a bar may be drawn on `stream`."""
     return stream.isatty() and environment.get("TERM") != "dumb"
+
+
+def marked(word: str, colour: str) -> str:
+    """The word in a colour, by its number."""
+    return f"\x1b[{colour}m{word}\x1b[0m"
+
+
+def unmarked(word: str, colour: str) -> str:
+    """The word as it is."""
+    return word

@@ -94,6 +94,7 @@ class Builder:
         self.refills: list[Refilled] = []
         self.keeps_all = False
         self._named: dict[str, int] = {}
+        self._node_of: dict[int, Plan] = {}
 
     def root(self, plan: Plan) -> Flow:
         """The whole plan and its barriers; tags in the order of the plan's accesses.
@@ -162,8 +163,25 @@ class Builder:
         self._named[kind] = number + 1
         return f"{kind}{number}"
 
+    def owners(self) -> dict[str, Plan]:
+        """The plan node that each piece of state serves, by the state's name."""
+        return {
+            keeper.name: self._node_of[id(operator)]
+            for operator in self.operators
+            if id(operator) in self._node_of
+            for keeper in operator.arrangements()
+        }
+
     def build(self, plan: Plan, *, must_be_sure: bool) -> Flow:
         """The operators of a node and everything below it."""
+        start = len(self.operators)
+        flow = self._built(plan, must_be_sure=must_be_sure)
+        # Nodes below are done first, so each operator is left to the innermost.
+        for operator in self.operators[start:]:
+            self._node_of.setdefault(id(operator), plan)
+        return flow
+
+    def _built(self, plan: Plan, *, must_be_sure: bool) -> Flow:
         from impctl.maintain.joins import build_join
         from impctl.maintain.sets import build_set_operation
 

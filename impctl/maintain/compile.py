@@ -69,6 +69,8 @@ class Compiled:
     sides: tuple[SideChoice, ...] = ()
     distant: Mapping[int, tuple[Readable, ...]] = field(default_factory=dict)
     refills: tuple[Refilled, ...] = ()
+    owners: Mapping[str, Plan] = field(default_factory=dict)
+    """The plan node that each piece of state serves, by the state's name."""
     note: str = ""
     """What the bound on buffers means for the query; empty without one."""
 
@@ -133,6 +135,7 @@ def compile_plan(
         tuple(builder.sides),
         dict(builder.distant),
         tuple(builder.refills),
+        builder.owners(),
         _note(builder),
     )
 

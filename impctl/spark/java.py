@@ -21,8 +21,10 @@ from pathlib import Path
 from impctl.errors import UsageError
 
 OLDEST_JAVA = 17
+JAVA_HINT = "run `pip install impctl[java]`, or set JAVA_HOME to a Java 17 or newer"
 _ANSWER_WITHIN_SECONDS = 60
 _VERSION = re.compile(r'version "(\d+)(?:\.(\d+))?')
+_RELEASE = re.compile(r'JAVA_VERSION="(\d+)(?:\.(\d+))?')
 _VECTOR_MODULE = "--add-modules=jdk.incubator.vector"
 _SECURITY_PACKAGE = "--add-opens=java.base/sun.security.action=ALL-UNNAMED"
 _WITHOUT_SECURITY_PACKAGE = 24
@@ -52,7 +54,7 @@ class Java:
 def find_java(environment: Mapping[str, str]) -> Java:
     """The first Java that is new enough; UsageError where there is none."""
     too_old: list[str] = []
-    for origin, program in _candidates(environment):
+    for origin, program in java_candidates(environment):
         version = java_version(program)
         if version is not None and version >= OLDEST_JAVA:
             return Java(program, version, origin)
@@ -62,11 +64,12 @@ def find_java(environment: Mapping[str, str]) -> Java:
     raise UsageError(
         f"No Java found that is {OLDEST_JAVA} or newer{seen}",
         code="java_missing",
-        hint="run `pip install impctl[java]`, or set JAVA_HOME to a Java 17 or newer",
+        hint=JAVA_HINT,
     )
 
 
-def _candidates(environment: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
+def java_candidates(environment: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
+    """Where a Java may be, best first, with the name of the place."""
     home = environment.get("JAVA_HOME")
     if home:
         yield "JAVA_HOME", Path(home) / "bin" / "java"
@@ -90,7 +93,20 @@ def java_version(program: Path) -> int | None:
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
-    found = _VERSION.search(answer.stderr + answer.stdout)
+    return _major(_VERSION.search(answer.stderr + answer.stdout))
+
+
+def released_version(program: Path) -> int | None:
+    """Major version by the `release` file beside a Java, which is not started; None without one."""
+    home = program.resolve().parent.parent
+    try:
+        found = _RELEASE.search((home / "release").read_text(encoding="utf-8", errors="replace"))
+    except OSError:
+        return None
+    return _major(found)
+
+
+def _major(found: re.Match[str] | None) -> int | None:
     if found is None:
         return None
     major, minor = int(found.group(1)), found.group(2)

@@ -117,12 +117,17 @@ class WriterLock:
 
 def read_owner(layout: Layout) -> Owner | None:
     """Who holds the lock now, as far as its note says; None where nobody does."""
+    owner = noted_owner(layout)
+    return None if owner is None or owner.is_dead else owner
+
+
+def noted_owner(layout: Layout) -> Owner | None:
+    """Whose note is in the lock file, dead or alive; None without one."""
     with translated(layout.lock):
         try:
-            owner = _owner(layout.lock.read_bytes())
+            return _owner(layout.lock.read_bytes())
         except FileNotFoundError:
             return None
-    return None if owner is None or owner.is_dead else owner
 
 
 def _try(path: Path) -> tuple[int | None, bytes]:

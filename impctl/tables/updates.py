@@ -89,7 +89,7 @@ def apply_update(source: DeltaSource, update: UpdateRequest) -> AppliedUpdate:
     """
     newest = refresh(source)
     snapshot = newest.snapshot()
-    _check_writable(snapshot)
+    check_writable(snapshot)
     match update.kind:
         case UpdateKind.INSERT:
             return _insert(newest, snapshot, update)
@@ -142,7 +142,7 @@ def _update(source: DeltaSource, snapshot: Snapshot, update: UpdateRequest) -> A
     return AppliedUpdate(source.delta.version(), updated=_count(metrics, "num_updated_rows"))
 
 
-def _check_writable(snapshot: Snapshot) -> None:
+def check_writable(snapshot: Snapshot) -> None:
     """Refuse tables into which deltalake would write something other than Spark would."""
     reason = None
     if snapshot.column_mapping is not None:

@@ -67,6 +67,8 @@ USE_CASES = {
     "explain": ("explain",),
     "gc": ("gc",),
     "verify": ("verify",),
+    "doctor": ("doctor",),
+    "init": ("init",),
     "bench": ("bench",),
     "generate": ("generate",),
     "suites.run": ("run_suite",),

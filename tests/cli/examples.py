@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from datetime import date
+from datetime import UTC, date, datetime
 from decimal import Decimal
 
+from impctl.app.collected import GcEntry, GcResult
 from impctl.app.explanations import CandidateEntry, CheckResult, ExplainResult, PlanEntry
+from impctl.app.findings import Finding
+from impctl.app.past_runs import PendingEntry, RunEntry, VerifiedEntry
 from impctl.app.results import (
     ApplyResult,
     BenchResult,
     CaptureResult,
-    GcEntry,
-    GcResult,
     GenerateResult,
     MaintainResult,
     MaintainStep,
@@ -26,10 +27,12 @@ from impctl.app.results import (
     VerifyResult,
     WrittenResult,
 )
+from impctl.app.started import StartedResult
 from impctl.bench.compare import CellPlace, MetricChange, Verdict
 from impctl.bench.record import Cell, Chart, Figure, Metric
 from impctl.errors import Location
 
+NOON = datetime(2026, 1, 31, 12, 0, 30, tzinfo=UTC)
 PRICE = SketchEntry("sales", "price", (2, 3), 4)
 BRAND_UNSAFE = CandidateEntry("sales", "brand", True, False, "grouped by it, but not asked for")
 PRICE_CHOSEN = CandidateEntry("sales", "price", True, True, "a group only grows (price > 0)")
@@ -143,6 +146,18 @@ EXAMPLES: dict[str, Result] = {
         1234,
         "exact",
         "1 change",
+        "the table has newer versions",
+        (),
+        2,
+        (
+            PendingEntry("sales", 1, 2, 3, 1000, 2048),
+            PendingEntry("brands", 0, 1, None, None, None),
+        ),
+        (
+            RunEntry("exact", "change_feed", "1 change", NOON, 2.35, 1, {"sales": 1}),
+            RunEntry("capture", "requested", "capture was asked for", NOON, 1200, 0, {"sales": 0}),
+        ),
+        VerifiedEntry(True, 1, NOON, {"sales": 1}),
     ),
     "explain": ExplainResult(
         "q_top",
@@ -151,11 +166,29 @@ EXAMPLES: dict[str, Result] = {
         "auto",
         (
             PlanEntry(0, "select", "SUM(price * numSold) > 5000", "exact"),
-            PlanEntry(1, "aggregate", "by brand", "exact", "sums of whole numbers"),
-            PlanEntry(2, "scan", "sales", "exact", "", Location("w.yaml", 12, 9)),
+            PlanEntry(1, "aggregate", "by brand", "exact", "sums of whole numbers", None, 1490),
+            PlanEntry(
+                2,
+                "scan",
+                "sales",
+                "exact",
+                "",
+                Location("w.yaml", 12, 9),
+                0,
+                (
+                    "reads 3 of 5 columns",
+                    "with the sketch: price >= 1001; Spark reads 1 of 2 files",
+                ),
+            ),
         ),
         (PRICE_CHOSEN, CandidateEntry("sales", "sid", False, False, "cuts groups apart")),
+        (),
+        2350,
     ),
+    "finding": Finding(
+        "table", "sales", "change_feed", "warning", "The change feed is off", "turn it on"
+    ),
+    "started": StartedResult("w.yaml", ("sales",), ("q_top",), ("impctl check w.yaml",)),
     "verify": VerifyResult("q_top", "sales", "price", True, 1, (), (0,), True, {"sales": 1}),
     "bench": BenchResult(
         "q_top", 1000, 2.1, 0.9, 0.5, 0.7, 812.0, 386.7, True, 0, 5, 0.08, 300.0, 40.0

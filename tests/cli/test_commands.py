@@ -30,7 +30,7 @@ BENCH_NEEDS = "Command `bench` needs either a suite, a workload file, `--generat
         (["maintain", "w.yaml", "--batch-rows", "9"], ("maintain", (BENCH, ()), {"batch_rows": 9})),
         (["rewrite", "w.yaml", "--query", "a"], ("rewrite", (BENCH, "a", (), None), {})),
         (["query", "w.yaml"], ("query", (BENCH, None, (), None), {})),
-        (["status", "w.yaml"], ("status", (BENCH, ()), {})),
+        (["status", "w.yaml"], ("status", (BENCH, ()), {"runs": 3})),
         (["explain", "w.yaml", "--query", "a"], ("explain", (BENCH, ("a",)), {})),
         (["verify", "w.yaml"], ("verify", (BENCH, ()), {"results": False})),
         (["verify", "w.yaml", "--results"], ("verify", (BENCH, ()), {"results": True})),

@@ -42,6 +42,8 @@ def test_every_result_in_the_envelope(fake, impctl, name: str) -> None:
         "comparison": ["bench", "--compare", "a.json", "b.json"],
         "written": ["bench", "r.json", "--report", "r.html"],
         "suite": ["check", "micro"],
+        "finding": ["doctor"],
+        "started": ["init", "--demo"],
     }.get(name, [name, "w.yaml"])
     ran = impctl(*words, "--json")
     document = strict(ran.stdout)

@@ -48,9 +48,14 @@ q_top: exact sales@0..1, sales.price +{1}
 """,
     "status": """\
 q_top: stale, sales.price 3 of 4 {1-3, NULL}
-  sales@1, mode exact, policy auto, state 1.23 KB
-  sales has 2 newer versions
-  last: exact, 1 change
+  why      the table has newer versions
+  pending  sales@1..3: 2 versions, at most 1,000 rows in 3 files, 2.05 KB
+  pending  brands@0..1: 1 version, the log does not say how much (any more)
+  stands   sales@1, mode exact, policy auto
+  size     sketch 2 B, state 1.23 KB
+  slack    1, verified at sales@1, 2026-01-31 12:00:30Z
+  runs     2026-01-31 12:00:30Z  exact, 1 change, 2.35 ms: 1 change
+           2026-01-31 12:00:30Z  capture, 1.2 s: capture was asked for
 """,
     "gc": """\
 removed 12 old sketch versions of q_top, 3.1 KB
@@ -62,11 +67,18 @@ removed 5.2 MB in all; each query keeps its latest 8 sketch versions
     "explain": """\
 q_top: exact (policy auto)
   every operator is maintained
-  select SUM(price * numSold) > 5000 -- exact
-    aggregate by brand -- exact: sums of whole numbers
-      scan sales -- exact (w.yaml:12:9)
-  sales.price safe, chosen: a group only grows (price > 0)
-  sales.sid not safe: cuts groups apart
+  plan, state 2.35 KB
+    select SUM(price * numSold) > 5000
+      - exact
+      aggregate by brand
+        - exact: sums of whole numbers; state 1.49 KB
+        scan sales
+          - exact
+          - reads 3 of 5 columns
+          - with the sketch: price >= 1001; Spark reads 1 of 2 files
+  attributes
+    sales.price safe, chosen: a group only grows (price > 0)
+    sales.sid not safe: cuts groups apart
 """,
     "verify": """\
 q_top: sound, sales.price slack 1 at sales@1, results equal

@@ -13,10 +13,11 @@ import pytest
 import typer
 
 from impctl import errors
+from impctl.app.collected import GcEntry
 from impctl.app.envvars import ENVVARS
 from impctl.app.explanations import CandidateEntry, JoinSideEntry, PlanEntry
+from impctl.app.past_runs import PendingEntry, RunEntry, VerifiedEntry
 from impctl.app.results import (
-    GcEntry,
     MaintainStep,
     RangesEntry,
     Result,
@@ -31,7 +32,7 @@ from impctl.cli.reference import reference_text
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PAGES = sorted([*DOCS.rglob("*.md"), *ROOT.glob("*.md")])
-VARIABLE = re.compile(r"IMPCTL_[A-Z_]+")
+VARIABLE = re.compile(r"(?<!_)IMPCTL_[A-Z_]+")
 LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
 ROW = re.compile(r"^\| `([a-z0-9_]+)` \|", re.MULTILINE)
 
@@ -135,6 +136,9 @@ ENTRIES = (
     JoinSideEntry,
     ReuseEntry,
     ReuseCandidate,
+    PendingEntry,
+    RunEntry,
+    VerifiedEntry,
     GcEntry,
 )
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from impctl.cli.completion import complete_update
 from impctl.cli.job import Job, display_of, on_workbench
 from impctl.cli.options import AsJson, DryRun, Quiet, Verbose, WorkloadFile, settings_of
 from impctl.errors import UsageError
@@ -19,7 +20,11 @@ def apply(
     workload: WorkloadFile,
     updates: Annotated[
         list[str] | None,
-        typer.Argument(metavar="UPDATE", help="Updates to commit, in this order."),
+        typer.Argument(
+            metavar="UPDATE",
+            help="Updates to commit, in this order.",
+            autocompletion=complete_update,
+        ),
     ] = None,
     all_updates: Annotated[
         bool, typer.Option("--all", help="Commit every update of the file, in its order.")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from impctl.cli.job import Job, display_of, on_workbench
 from impctl.cli.options import (
@@ -28,11 +30,14 @@ def status(
     store: StoreFolder = None,
     policy: PolicyName = None,
     imbalance: Imbalance = None,
+    runs: Annotated[
+        int, typer.Option("--runs", metavar="N", min=0, help="How many of the last runs to show.")
+    ] = 3,
     json: AsJson = False,
     quiet: Quiet = False,
     verbose: Verbose = 0,
 ) -> Job:
-    """Show each stored sketch and whether it is current.
+    """Show each stored sketch, what is pending, and the last runs.
 
     Example: impctl status workloads/running-example.yaml
     """
@@ -40,7 +45,7 @@ def status(
     def use_case(bench: Workbench) -> Outcome:
         from impctl.app.status import status
 
-        return status(bench, tuple(query or ()))
+        return status(bench, tuple(query or ()), runs=runs)
 
     settings = settings_of(workload, store=store, policy=policy, imbalance=imbalance)
     return on_workbench("status", display_of(json, quiet, verbose), settings, use_case)

@@ -1,0 +1,85 @@
+"""Use case: look at everything impctl rests on, and say for each thing what is wrong and the fix.
+
+Law: writes nothing and starts no JVM unless asked to; one thing that is wrong hides no other.
+Problems end the run with the exit code of the gravest (`app.results.GRAVITY`), warnings with 0.
+Out of scope: mending anything.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from datetime import timedelta
+
+from impctl.app.findings import Finding, problems_error
+from impctl.app.reporter import Reporter
+from impctl.app.results import GRAVITY, Failure, Outcome
+from impctl.app.settings import DoctorRequest
+from impctl.app.store_health import store_findings
+from impctl.app.surroundings import delta_jar, software, try_spark
+from impctl.app.table_health import table_findings
+from impctl.app.workbench import DEFAULT_MASTER, Workbench, open_workbench
+from impctl.errors import ImpctlError, UsageError
+from impctl.store.records import StoredQuery
+from impctl.tables.retention import duration_of
+
+
+def doctor(request: DoctorRequest, reporter: Reporter) -> Outcome:
+    """All findings; with a workload, those about its tables and store as well."""
+    every = None if request.every is None else schedule_of(request.every)
+    reporter.step("looking at software")
+    findings = list(software(os.environ))
+    failures: list[Failure] = []
+    if request.settings is None:
+        findings.append(delta_jar(None))
+        findings += [try_spark(DEFAULT_MASTER, {})] if request.spark else []
+    else:
+        try:
+            with open_workbench(request.settings, reporter) as bench:
+                findings += _of_workload(bench, every, with_spark=request.spark)
+        except ImpctlError as error:
+            # A workload file that is wrong hides nothing found before.
+            failures.append(Failure(None, error))
+    sum_of_problems = problems_error(findings, GRAVITY)
+    if sum_of_problems is not None:
+        failures.append(Failure(None, sum_of_problems))
+    return Outcome(tuple(findings), (), tuple(failures))
+
+
+def _of_workload(
+    bench: Workbench, every: timedelta | None, *, with_spark: bool
+) -> Iterator[Finding]:
+    spark = bench.spark_spec
+    yield delta_jar(spark)
+    if with_spark:
+        bench.reporter.step("starting Spark")
+        yield try_spark(DEFAULT_MASTER if spark.master is None else spark.master, spark.conf)
+    bench.reporter.step("looking at tables")
+    yield from table_findings(bench, _stored(bench), every)
+    bench.reporter.step("checking the store")
+    yield from store_findings(bench)
+
+
+def _stored(bench: Workbench) -> list[StoredQuery]:
+    """The sketches that can be read; what cannot is found with the store."""
+    found = []
+    for name in bench.workload.queries:
+        try:
+            store = bench.reading_store()
+            stored = None if store is None else store.load(name)
+        except ImpctlError:
+            continue
+        if stored is not None:
+            found.append(stored)
+    return found
+
+
+def schedule_of(text: str) -> timedelta:
+    """The time between two runs, as `1d`, `90m` or `2 hours`; UsageError for anything else."""
+    every = duration_of(text)
+    if every is None or not every:
+        raise UsageError(
+            f"`{text}` is no time between two runs",
+            hint="write it as `15m`, `6h`, `1d` or `2 weeks`",
+        )
+    return every

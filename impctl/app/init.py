@@ -1,0 +1,180 @@
+"""Use case: write a first workload file, for Delta tables that are there or for a demo.
+
+Law: nothing that is there is overwritten unless asked for; a file is put in place only after it was
+read back and its queries were found supported, so what `init` wrote passes `check`.
+Out of scope: the text (`app.workload_text`), which columns (`app.promising`).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from impctl.aliases import TableName
+from impctl.app.check import check, schema_text
+from impctl.app.demo import DEMO_QUERIES, DEMO_TEXT
+from impctl.app.explanations import CheckResult
+from impctl.app.promising import Promise, group_column, promising
+from impctl.app.reporter import Reporter
+from impctl.app.results import Outcome
+from impctl.app.settings import InitRequest, Settings
+from impctl.app.started import StartedResult
+from impctl.app.workbench import open_workbench
+from impctl.app.workload_text import SCHEMA_FILE, Candidate, FirstTable, workload_text
+from impctl.bench.examples import running_example_table
+from impctl.errors import ImpctlError, StorageError, UsageError
+from impctl.tables.create import create_table
+from impctl.tables.snapshot import Snapshot
+from impctl.tables.source import open_source
+
+DEFAULT_OUT = Path("impctl.yaml")
+_MOST_CANDIDATES = 4
+
+
+def init(request: InitRequest, reporter: Reporter) -> Outcome:
+    """Write the file; one result that says what to run next."""
+    if request.demo is not None:
+        return _demo(request.demo, reporter, force=request.force)
+    out = DEFAULT_OUT if request.out is None else request.out
+    _refuse_existing(out, force=request.force)
+    tables: list[FirstTable] = []
+    for path in request.tables:
+        reporter.step(f"reading the log of {path}")
+        tables.append(_table(path, out, [table.name for table in tables]))
+    if not any(table.group_by for table in tables):
+        raise UsageError(
+            "None of the tables has a column that can be cut into ranges",
+            hint="sketches need a column of a number, text, date or timestamp type",
+        )
+    text = workload_text(_identifier(out.stem), tables)
+    queries = _put(out, text, reporter, force=request.force)
+    names = tuple(table.name for table in tables)
+    commands = tuple(f"impctl {verb} {out}" for verb in ("check", "explain", "doctor", "capture"))
+    return Outcome((StartedResult(str(out), names, queries, commands),))
+
+
+def _demo(folder: Path, reporter: Reporter, *, force: bool) -> Outcome:
+    out = folder / "demo.yaml"
+    _refuse_existing(out, force=force)
+    path = folder / "sales"
+    if not (force and path.exists()):
+        reporter.step(f"writing {path}")
+        folder.mkdir(parents=True, exist_ok=True)
+        create_table(str(path), running_example_table())
+    _put(out, DEMO_TEXT, reporter, force=force)
+    commands = (
+        f"impctl explain {out} --query q_top",
+        f"impctl capture {out}",
+        f"impctl rewrite {out} --query q_top",
+        f"impctl apply {out} s8",
+        f"impctl status {out}",
+        f"impctl maintain {out}",
+        f"impctl query {out} --query q_top",
+    )
+    return Outcome((StartedResult(str(out), ("sales",), DEMO_QUERIES, commands),))
+
+
+def _table(path: str, out: Path, taken: Sequence[TableName]) -> FirstTable:
+    name = _free_name(_identifier(re.split(r"[/\\]", path.rstrip("/\\"))[-1]), taken)
+    snapshot = open_source(name, path).snapshot()
+    found = promising(snapshot, _MOST_CANDIDATES)
+    candidates = [
+        Candidate(one.column.name, one.ranges, _remark(one, len(snapshot.files))) for one in found
+    ]
+    return FirstTable(
+        name,
+        _written_path(path, out),
+        _described(snapshot),
+        candidates,
+        group_column(snapshot, found),
+    )
+
+
+def _described(snapshot: Snapshot) -> str:
+    rows = "unknown rows" if snapshot.rows is None else f"{snapshot.rows:,} rows"
+    feed = "on" if snapshot.has_change_feed else "off (so changes cost more)"
+    files = "1 file" if len(snapshot.files) == 1 else f"{len(snapshot.files):,} files"
+    return f"version {snapshot.version}: {rows} in {files}; change feed {feed}"
+
+
+def _remark(one: Promise, files: int) -> str:
+    values = "" if one.values is None else f", at most {one.values:,} values"
+    apart = (
+        f"; a value is in about {one.overlap:.0%} of the files"
+        if files > 1 and one.overlap < 1
+        else ""
+    )
+    return f"{one.column.type}{values}{apart}"
+
+
+def _written_path(path: str, out: Path) -> str:
+    """The path as the file names it: relative to its folder unless far away, URIs as they are."""
+    if "://" in path:
+        return path
+    relative = os.path.relpath(path, out.parent).replace(os.sep, "/")
+    return os.path.abspath(path) if relative.startswith("../../") else relative
+
+
+def _put(out: Path, text: str, reporter: Reporter, *, force: bool) -> tuple[str, ...]:
+    """Write file and schema once they pass; the names of the queries."""
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        draft = out.with_name(f".{out.name}.draft")
+        draft.write_text(text, encoding="utf-8")
+        try:
+            queries = _checked(draft, reporter)
+            _write_schema(out.with_name(SCHEMA_FILE), force=force)
+            os.replace(draft, out)
+        finally:
+            draft.unlink(missing_ok=True)
+    except OSError as error:
+        raise StorageError(
+            f"File `{out}` cannot be written: {error.strerror}",
+            hint="check that the folder is there and that you may write in it",
+        ) from error
+    return queries
+
+
+def _checked(draft: Path, reporter: Reporter) -> tuple[str, ...]:
+    """The queries of the draft, all found supported."""
+    with open_workbench(Settings(draft), reporter) as bench:
+        outcome = check(bench)
+    for failure in outcome.failures:
+        raise failure.error
+    results = [result for result in outcome.results if isinstance(result, CheckResult)]
+    for result in results:
+        if not result.supported:
+            raise ImpctlError(f"The example `{result.query}` came out wrong: {result.reason}")
+    return tuple(result.query for result in results)
+
+
+def _write_schema(file: Path, *, force: bool) -> None:
+    text = schema_text()
+    if file.exists() and not force and '"urn:impctl:workload:' not in file.read_text("utf-8"):
+        raise _existing(file)
+    file.write_text(text, encoding="utf-8")
+
+
+def _refuse_existing(out: Path, *, force: bool) -> None:
+    if out.exists() and not force:
+        raise _existing(out)
+
+
+def _existing(file: Path) -> UsageError:
+    return UsageError(
+        f"File `{file}` is there already", hint="give another one, or `--force` to write it anew"
+    )
+
+
+def _identifier(text: str) -> str:
+    """The nearest thing to `text` that can name a table."""
+    plain = re.sub(r"[^A-Za-z0-9_]+", "_", text).strip("_")[:100] or "table"
+    return plain if not plain[0].isdigit() else f"t_{plain}"
+
+
+def _free_name(name: TableName, taken: Sequence[TableName]) -> TableName:
+    lowered = {one.lower() for one in taken}
+    tries = (name, *(f"{name}_{number}" for number in range(2, len(taken) + 3)))
+    return next(one for one in tries if one.lower() not in lowered)

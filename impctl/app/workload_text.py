@@ -1,0 +1,117 @@
+"""The text of a first workload file: tables, candidate partitions, an example query, comments.
+
+Law: what is written here loads, whatever tables and columns are called: names and paths are quoted
+where YAML or SQL could read something else in them, and `$` in values, which begins a variable, is
+doubled.
+Out of scope: choosing what to write (`app.init`).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from sqlglot.dialects.spark import Spark
+
+from impctl.aliases import ColumnName, TableName
+
+_PLAIN_PATH = re.compile(r"[A-Za-z0-9_./-]*[A-Za-z_/][A-Za-z0-9_./-]*")
+_PLAIN_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
+_YAML_WORDS = frozenset({"y", "n", "yes", "no", "on", "off", "true", "false", "null"})
+_SQL_WORDS = frozenset(word for entry in Spark.Tokenizer.KEYWORDS for word in entry.upper().split())
+SCHEMA_FILE = "impctl.schema.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A column to cut into ranges, and a remark on it."""
+
+    column: ColumnName
+    ranges: int
+    remark: str
+
+
+@dataclass(frozen=True, slots=True)
+class FirstTable:
+    """A table of the file; `group_by` is the column that its example query groups by."""
+
+    name: TableName
+    path: str
+    remark: str
+    candidates: Sequence[Candidate]
+    group_by: ColumnName | None
+
+
+def workload_text(name: str, tables: Sequence[FirstTable]) -> str:
+    """The whole file."""
+    return "\n".join(
+        [
+            f"# yaml-language-server: $schema={SCHEMA_FILE}",
+            "# Next: `impctl check`, then `capture`; `impctl check --schema` says what else fits.",
+            "version: 1",
+            f"name: {_yaml(name)}",
+            "tables:",
+            *(line for table in tables for line in _table(table)),
+            "# Columns that sketches may cut into ranges, each into so many with about equally",
+            "# many rows; or give `boundaries: [100, 200]`. A query uses one that is safe for it.",
+            "partitions:",
+            *(line for table in tables for line in _partitions(table)),
+            "queries:",
+            "  # Examples; put your own here: groups with HAVING or the best few gain most.",
+            *(line for table in tables for line in _query(table)),
+            "# Where sketches and state are kept, relative to this file.",
+            "store: .impctl",
+            "# Spark is started only where the engine cannot do without.",
+            "spark:",
+            '  master: "local[*]"',
+            "  # conf: {spark.driver.memory: 4g}",
+            "",
+        ]
+    )
+
+
+def _table(table: FirstTable) -> Iterator[str]:
+    yield f"  # {table.remark}"
+    yield f"  {_key(table.name)}: {{path: {_yaml(table.path)}}}"
+
+
+def _partitions(table: FirstTable) -> Iterator[str]:
+    if not table.candidates:
+        yield f"  # {table.name}: no column can be cut into ranges"
+        return
+    yield f"  {_key(table.name)}:"
+    for one in table.candidates:
+        yield f"    {_key(one.column)}: {{fragments: {one.ranges}}}  # {one.remark}"
+
+
+def _query(table: FirstTable) -> Iterator[str]:
+    if table.group_by is None:
+        return
+    column = _sql(table.group_by)
+    yield f"  most_rows_of_{table.name}:"
+    yield "    sql: |"
+    yield f"      SELECT {column}, COUNT(*) AS row_count FROM {_sql(table.name)}"
+    yield f"      GROUP BY {column} ORDER BY row_count DESC LIMIT 10"
+    yield "    policy: auto        # or incremental, strict, full"
+    yield "    maintain: lazy      # or eager: a sketch for every version"
+
+
+def _yaml(text: str) -> str:
+    """A value that is read as this very text."""
+    return _key(text.replace("$", "$$"))
+
+
+def _key(text: str) -> str:
+    """A key that YAML reads as this very text; keys hold no variables."""
+    if _PLAIN_PATH.fullmatch(text) and text.lower() not in _YAML_WORDS:
+        return text
+    return json.dumps(text, ensure_ascii=False)
+
+
+def _sql(name: str) -> str:
+    """A name in SQL inside the file, quoted unless it can be nothing else."""
+    if _PLAIN_NAME.fullmatch(name) and name.upper() not in _SQL_WORDS:
+        return name
+    return "`" + name.replace("`", "``").replace("$", "$$") + "`"

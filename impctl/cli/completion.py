@@ -1,0 +1,48 @@
+"""What is completed beyond commands and options: names from the workload file on the same line.
+
+Law: imports what it needs only when a shell asks, and answers nothing rather than fail, since
+whatever is written then lands in somebody's prompt.
+Out of scope: printing the scripts (`cli.commands.completion`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import typer
+
+
+def complete_query(context: typer.Context, incomplete: str) -> list[str]:
+    """Names of queries that begin so and are not given yet."""
+    from impctl.app.completions import query_names
+
+    file = _workload(context)
+    return (
+        [] if file is None else _fitting(query_names(file), context, ("query", "names"), incomplete)
+    )
+
+
+def complete_update(context: typer.Context, incomplete: str) -> list[str]:
+    """Names of updates that begin so and are not given yet."""
+    from impctl.app.completions import update_names
+
+    file = _workload(context)
+    return [] if file is None else _fitting(update_names(file), context, ("updates",), incomplete)
+
+
+def _workload(context: typer.Context) -> Path | None:
+    """The workload file already on the line.
+
+    Where an option still lacks its value, the parser leaves all arguments unread.
+    """
+    words = (context.params.get("workload"), *context.args)
+    paths = (Path(str(word)).expanduser() for word in words if word is not None)
+    return next((path for path in paths if path.is_file()), None)
+
+
+def _fitting(
+    names: Iterable[str], context: typer.Context, parameters: tuple[str, ...], incomplete: str
+) -> list[str]:
+    given = {name for parameter in parameters for name in context.params.get(parameter) or ()}
+    return [name for name in names if name.startswith(incomplete) and name not in given]

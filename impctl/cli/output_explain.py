@@ -1,0 +1,73 @@
+"""The explanation of a query: its plan as a tree with a remark or two below each operator.
+
+Law: an operator's own words are never mixed with what is said about it; a place in the file is
+shown where something stands in the way. Out of scope: JSON; the other results (`output_text`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from impctl.app.explanations import CandidateEntry, ExplainResult, JoinSideEntry, PlanEntry
+from impctl.cli.wording import plain, size_text
+from impctl.cli.wrapped import wrapped
+
+_DEEPEST = 12
+"""Levels of a plan that are indented; deeper ones would leave no room for words."""
+
+
+def explain_lines(result: ExplainResult, width: int) -> list[str]:
+    """The lines of one query."""
+    lines = wrapped(plain(f"{result.query}: {result.mode} (policy {result.policy})"), width)
+    lines += _under(result.reason, width, "  ")
+    if result.plan:
+        kept = "" if result.state_bytes is None else f", state {size_text(result.state_bytes)}"
+        lines.append(f"  plan{kept}")
+    for entry in result.plan:
+        indent = "    " + "  " * min(entry.depth, _DEEPEST)
+        named = plain(f"{entry.operator} {entry.detail}".rstrip())
+        lines += wrapped(named, width, indent, indent + "    ")
+        for remark in _remarks(entry, result):
+            lines += wrapped(plain(remark), width, f"{indent}  - ", f"{indent}    ")
+    if result.joins:
+        lines.append("  sides of joins")
+    for side in result.joins:
+        lines += _under(_side(side), width, "    ")
+    if result.attributes:
+        lines.append("  attributes")
+    return lines + attribute_lines(result.attributes, width, "    ")
+
+
+def attribute_lines(
+    candidates: Sequence[CandidateEntry], width: int, indent: str = "  "
+) -> list[str]:
+    """Attributes looked at for a sketch: safe or not, chosen or not, and why."""
+    lines = []
+    for entry in candidates:
+        safe = "safe" if entry.safe else "not safe"
+        chosen = ", chosen" if entry.chosen else ""
+        # The reason of an attribute that is not needed begins with `safe` itself.
+        why = f": {entry.reason.removeprefix('safe, ')}" if entry.reason else ""
+        lines += _under(f"{entry.table}.{entry.attribute} {safe}{chosen}{why}", width, indent)
+    return lines
+
+
+def _remarks(entry: PlanEntry, result: ExplainResult) -> Iterator[str]:
+    """How it is maintained and why; then what is left out early."""
+    if entry.how:
+        why = f": {entry.why}" if entry.why else ""
+        state = f"; state {size_text(entry.state_bytes)}" if entry.state_bytes else ""
+        is_blocking = entry.why == result.reason and entry.place is not None
+        place = f" ({entry.place})" if is_blocking else ""
+        yield f"{entry.how}{why}{state}{place}"
+    yield from entry.pushed
+
+
+def _side(side: JoinSideEntry) -> str:
+    size = "" if side.bytes is None else f", at most {size_text(side.bytes)}"
+    tables = ", ".join(side.tables) or "computed rows"
+    return f"{side.side} ({tables}): {side.strategy}, {side.reason}{size}"
+
+
+def _under(text: str, width: int, indent: str) -> list[str]:
+    return wrapped(plain(text), width, indent, indent + "  ") if text else []

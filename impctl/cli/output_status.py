@@ -1,0 +1,80 @@
+"""The status of a query as a few labelled lines, each with its own kind of news.
+
+Law: what to look at first comes first; labels are fixed words, so that lines can be searched for.
+Out of scope: JSON; the other results (`output_text`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime
+
+from impctl.app.past_runs import PendingEntry, RunEntry
+from impctl.app.results import StatusResult
+from impctl.cli.wording import (
+    count_text,
+    duration_text,
+    plain,
+    ranges_text,
+    size_text,
+    sketches_text,
+    versions_text,
+)
+from impctl.cli.wrapped import wrapped
+
+_LABEL = 9
+
+
+def status_lines(result: StatusResult, width: int) -> list[str]:
+    """The lines of one query."""
+    if not result.versions:
+        return [plain(f"{result.query}: not captured (policy {result.policy})")]
+    state = "stale" if result.stale else "current"
+    lines = wrapped(plain(f"{result.query}: {state}, {sketches_text(result.sketches)}"), width)
+    for label, text in _labelled(result):
+        lines += wrapped(plain(text), width, f"  {label:<{_LABEL}}", " " * (_LABEL + 2))
+    return lines
+
+
+def _labelled(result: StatusResult) -> Iterator[tuple[str, str]]:
+    if result.stale_reason is not None:
+        yield "why", result.stale_reason
+    for entry in result.pending:
+        yield "pending", _pending(entry)
+    mode = "" if result.mode is None else f", mode {result.mode}"
+    yield "stands", f"{versions_text(result.versions)}{mode}, policy {result.policy}"
+    yield "size", f"sketch {size_text(result.sketch_bytes)}, state {size_text(result.state_bytes)}"
+    yield "slack", _slack(result)
+    for ranges in result.ranges:
+        said = ranges_text(ranges).removeprefix("ranges of ")
+        yield "ranges", said + (f"; {ranges.hint}" if ranges.hint else "")
+    for position, run in enumerate(result.runs):
+        yield "runs" if position == 0 else "", _run(run)
+
+
+def _pending(entry: PendingEntry) -> str:
+    until = entry.since + entry.versions
+    head = f"{entry.table}@{entry.since}..{until}: {count_text(entry.versions, 'version')}"
+    if entry.files is None:
+        return f"{head}, the log does not say how much (any more)"
+    rows = "rows not known" if entry.rows is None else f"at most {count_text(entry.rows, 'row')}"
+    size = "" if entry.bytes is None else f", {size_text(entry.bytes)}"
+    return f"{head}, {rows} in {count_text(entry.files, 'file')}{size}"
+
+
+def _slack(result: StatusResult) -> str:
+    found = result.verified
+    if found is None:
+        return "unknown, never verified"
+    said = f"{found.slack}" if found.sound else "NOT SOUND"
+    return f"{said}, verified at {versions_text(found.versions)}, {_moment(found.at)}"
+
+
+def _run(run: RunEntry) -> str:
+    changes = f", {count_text(run.changes, 'change')}" if run.changes else ""
+    why = f": {run.reason}" if run.reason else ""
+    return f"{_moment(run.at)}  {run.action}{changes}, {duration_text(run.elapsed_ms)}{why}"
+
+
+def _moment(at: datetime) -> str:
+    return at.strftime("%Y-%m-%d %H:%M:%SZ")

@@ -1,0 +1,42 @@
+"""Long sentences broken into lines that a terminal of 80 columns shows whole.
+
+Law: words are never broken, so that a path, a command or a place stays one piece to copy; lines
+are as wide as the terminal, and 80 columns where nobody says.
+Out of scope: tables (`output_table`).
+"""
+
+from __future__ import annotations
+
+import os
+import textwrap
+from collections.abc import Mapping
+
+NARROWEST, WIDEST = 60, 120
+_ASSUMED = 80
+
+
+def width_of(environment: Mapping[str, str]) -> int:
+    """Columns of the terminal, as COLUMNS or the terminal itself says, within bounds that read."""
+    stated = environment.get("COLUMNS", "")
+    if stated.isdigit() and int(stated):
+        columns = int(stated)
+    else:
+        try:
+            columns = os.get_terminal_size(1).columns or _ASSUMED
+        except OSError:
+            columns = _ASSUMED
+    return min(max(columns, NARROWEST), WIDEST)
+
+
+def wrapped(text: str, width: int, first: str = "", rest: str | None = None) -> list[str]:
+    """The text in lines after `first`, the second and further ones after `rest`."""
+    following = " " * len(first) if rest is None else rest
+    lines = textwrap.wrap(
+        text,
+        width,
+        initial_indent=first,
+        subsequent_indent=following,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    return lines or [first.rstrip()]

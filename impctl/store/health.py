@@ -1,0 +1,102 @@
+"""How a store on disk is: opened, its rows and state files checked, its folder looked at.
+
+Law: nothing is written, the lock is not taken, and damage becomes a fact of the record instead of
+an error, so that the rest is looked at all the same. Checking reads all state.
+Out of scope: what is bad and what to do about it (`app.store_health`).
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from impctl.aliases import QueryName
+from impctl.errors import ImpctlError
+from impctl.store.collect import KEPT_VERSIONS
+from impctl.store.layout import Layout
+from impctl.store.lock import Owner, noted_owner
+from impctl.store.records import Collected
+from impctl.store.store import Store
+
+_OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
+
+
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """The folder of a store, or where it would be made: rights and room."""
+
+    path: Path
+    is_writable: bool
+    open_to_others: tuple[Path, ...]
+    """What group or everybody may write."""
+    used: int
+    free: int
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """What an open store holds; `damaged` are the queries whose rows or state are not whole."""
+
+    queries: tuple[QueryName, ...]
+    damaged: tuple[tuple[QueryName, ImpctlError], ...]
+    leftovers: Collected
+    kept: int
+
+
+def folder_of(path: Path) -> Folder:
+    """Rights and room of the store's folder, or of the nearest folder above that is there."""
+    there = next(folder for folder in (path, *path.absolute().parents) if folder.is_dir())
+    files = tuple(_files(path)) if there == path else ()
+    open_to_others = tuple(
+        file for file in files if _mode(file) & _OTHERS_MAY_WRITE and not file.is_symlink()
+    )
+    used = sum(_size(file) for file in files)
+    may_write = os.access(there, os.W_OK | os.X_OK)
+    may_write = may_write and all(os.access(file, os.W_OK) for file in files)
+    return Folder(there, may_write, open_to_others, used, shutil.disk_usage(there).free)
+
+
+def lock_owner(path: Path) -> Owner | None:
+    """Who noted down to hold the writer's lock, be it alive or dead."""
+    return noted_owner(Layout(path))
+
+
+def check_store(store: Store) -> Checked:
+    """Every query's rows and state files against their checksums; ImpctlError for the catalog's."""
+    names = store.queries()
+    damaged = []
+    for name in names:
+        try:
+            store.load(name)
+            store.history(name, 1)
+            store.load_runs(name)
+        except ImpctlError as error:
+            damaged.append((name, error))
+    return Checked(names, tuple(damaged), store.collect(dry_run=True), KEPT_VERSIONS)
+
+
+def _files(path: Path) -> Iterator[Path]:
+    yield path
+    for folder, folders, names in os.walk(path):
+        for name in (*folders, *names):
+            yield Path(folder) / name
+
+
+def _mode(file: Path) -> int:
+    try:
+        return file.stat().st_mode
+    except OSError:
+        return 0
+
+
+def _size(file: Path) -> int:
+    """0 for what a writer has removed meanwhile."""
+    try:
+        found = file.stat()
+    except OSError:
+        return 0
+    return found.st_size if stat.S_ISREG(found.st_mode) else 0

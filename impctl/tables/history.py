@@ -1,0 +1,53 @@
+"""Whether the change since a version can still be read: the log's entries, and the files they name.
+
+Law: looks, reads no data; what is called gone is really not there, by the change feed and by
+comparing snapshots both. Whether files exist is looked at on the local disk only.
+Out of scope: reading the change (`tables.changes`), how long things are kept (`tables.retention`).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+
+from impctl.aliases import TableVersion
+from impctl.errors import HistoryGoneError
+from impctl.tables.commits import Commits, read_commits
+from impctl.tables.snapshot import file_uri
+from impctl.tables.source import DeltaSource
+from impctl.tables.storage import local_path
+
+
+def why_gone(source: DeltaSource, since: TableVersion) -> str | None:
+    """Why the change from `since` to the pinned version can be read in no way; None if it can."""
+    commits = read_commits(source, since, source.version)
+    folder = local_path(source.path)
+    if commits is not None:
+        lost = _missing(file_uri(source.path, name) for name in _fed(commits)) if folder else None
+        if lost is None:
+            return None
+    try:
+        before = source.snapshot(since)
+    except HistoryGoneError as error:
+        return error.message
+    if folder is None:
+        return None
+    after = source.snapshot()
+    old, new = {file.uri for file in before.files}, {file.uri for file in after.files}
+    lost = _missing(sorted(old ^ new))
+    return None if lost is None else f"the file `{lost}` is not there any more (vacuumed?)"
+
+
+def _fed(commits: Commits) -> Iterable[str]:
+    """Log paths of the files that a change feed over these commits reads."""
+    for commit in commits.by_commit():
+        has_change_data = any(name == "cdc" for name, _ in commit)
+        for name, body in commit:
+            is_change = name in ("add", "remove") and body.get("dataChange", True)
+            if name == "cdc" or (is_change and not has_change_data):
+                yield body["path"]
+
+
+def _missing(uris: Iterable[str]) -> str | None:
+    """The first file that is not there."""
+    return next((uri for uri in uris if not os.path.exists(uri)), None)

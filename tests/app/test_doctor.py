@@ -1,0 +1,361 @@
+"""`impctl doctor` on real tables and stores, each thing it looks at made wrong in turn."""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from impctl.app import requirements
+from impctl.app.doctor import schedule_of
+from impctl.app.requirements import Installed, is_within
+from impctl.cli.boundary import run
+from impctl.cli.main import build_app
+from impctl.errors import UsageError
+from tests.app.conftest import ROWS
+from tests.support.run_cli import Cli, Ran
+from tests.tables import handmade
+
+
+def found(ran: Ran, check: str) -> dict[str, Any]:
+    """The one finding of a check."""
+    (finding,) = [result for result in ran.results if result["check"] == check]
+    return finding
+
+
+def levels(ran: Ran) -> dict[str, str]:
+    return {result["check"]: result["level"] for result in ran.results}
+
+
+@pytest.fixture
+def sound_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A Java that cannot be started without leaving a mark, with a `release` file beside it."""
+    home = tmp_path / "jdk"
+    (home / "bin").mkdir(parents=True)
+    (home / "release").write_text('IMPLEMENTOR="x"\nJAVA_VERSION="21.0.4"\n')
+    java = home / "bin" / "java"
+    java.write_text(f"#!/bin/sh\ntouch {tmp_path}/started\n")
+    java.chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(home))
+    return home
+
+
+@pytest.fixture(autouse=True)
+def no_jvm(tmp_path: Path, sound_java: Path) -> Iterator[None]:
+    yield
+    assert not (tmp_path / "started").exists(), "a JVM was started"
+
+
+def test_all_is_well(cli: Cli, sound_java: Path) -> None:
+    cli.good("capture")
+    ran = cli.good("doctor", "--every", "1d")
+    assert set(levels(ran).values()) == {"ok"}
+    assert f"Java 21 at {sound_java}/bin/java (JAVA_HOME)" == found(ran, "java")["message"]
+    assert "10 rows in 1 file" in found(ran, "readable")["message"]
+    assert "1 query" in found(ran, "checksums")["message"]
+    assert ran.document["error"] is None
+
+
+def test_before_the_first_capture_nothing_is_created(cli: Cli, tmp_path: Path) -> None:
+    ran = cli.good("doctor")
+    assert "No store yet" in found(ran, "store_opens")["message"]
+    assert not (tmp_path / ".impctl").exists()
+
+
+@pytest.fixture
+def no_other_java(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither on PATH nor as a package."""
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.setattr("impctl.spark.java.find_spec", lambda name: None)
+
+
+def test_an_old_java_is_a_problem_of_configuration(
+    cli: Cli, sound_java: Path, no_other_java: None
+) -> None:
+    (sound_java / "release").write_text('JAVA_VERSION="1.8.0_292"\n')
+    ran = cli("doctor")
+    java = found(ran, "java")
+    assert (ran.code, ran.error["code"]) == (2, "problems_found")
+    assert "JAVA_HOME has Java 8" in java["message"]
+    assert ran.error["hint"] == java["fix"]
+
+
+def test_a_java_that_does_not_state_its_version(
+    cli: Cli, sound_java: Path, no_other_java: None
+) -> None:
+    (sound_java / "release").unlink()
+    java = found(cli.good("doctor"), "java")
+    assert java["level"] == "warning"
+    assert "--spark" in java["fix"]
+
+
+def test_no_java_at_all(cli: Cli, no_other_java: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("JAVA_HOME")
+    ran = cli("doctor")
+    assert ran.code == 2
+    assert "No Java found" in found(ran, "java")["message"]
+    assert "JAVA_HOME" in found(ran, "java")["fix"]
+
+
+@pytest.mark.parametrize(
+    ("version", "wanted", "within"),
+    [
+        ("4.1", ">=4.1,<5", True),
+        ("4.1.0", ">=4.1,<5", True),
+        ("4.1.0rc1", ">=4.1,<5", False),
+        ("5.0.0", ">=4.1,<5", False),
+        ("10.2", ">=9.9", True),
+        ("0.26.0", ">=0.16,!=0.26.0", False),
+        ("0.26.1", ">=0.16,!=0.26.0", True),
+        ("3.11.7", ">=3.11,<3.14", True),
+        ("1.6.6+local", "==1.6.6", True),
+        ("2.4", "~=2.2", True),
+        ("3.0", "~=2.2", False),
+        ("7", "", True),
+    ],
+)
+def test_ranges_of_versions(version: str, wanted: str, within: bool) -> None:
+    assert is_within(version, wanted) is within
+
+
+def test_requirements_are_those_of_the_package() -> None:
+    names = {one.name: one for one in requirements.installed()}
+    assert names["python"].wanted == ">=3.11,<3.14"
+    assert {"pyspark", "deltalake", "pyarrow"} <= set(names)
+    assert "duckdb" not in names
+
+
+def test_a_package_out_of_range_names_the_command_that_mends_it(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packages = (Installed("python", ">=3.11", "3.11.7"), Installed("deltalake", ">=1.6,<2", "1.5"))
+    monkeypatch.setattr("impctl.app.surroundings.installed", lambda: packages)
+    ran = cli("doctor")
+    (old,) = [result for result in ran.results if result["subject"] == "deltalake"]
+    assert (ran.code, old["level"]) == (2, "problem")
+    assert old["fix"] == 'run `pip install "deltalake>=1.6,<2"`'
+
+
+def test_a_missing_table_hides_no_other_finding(cli: Cli, tmp_path: Path) -> None:
+    text = cli.workload.read_text()
+    cli.workload.write_text(text.replace("  t: {path: t}", "  t: {path: t}\n  u: {path: gone}"))
+    ran = cli("doctor")
+    assert ran.code == 3
+    by_subject = {(r["subject"], r["check"]): r["level"] for r in ran.results}
+    assert by_subject["u", "readable"] == "problem"
+    assert by_subject["t", "readable"] == "ok"
+
+
+def test_a_reader_feature_is_named(cli: Cli, tmp_path: Path) -> None:
+    name = handmade.write_file(tmp_path / "f", "a.parquet", pa.table({"id": [1]}))
+    fields = [handmade.field("id", "long")]
+    handmade.commit(
+        tmp_path / "f",
+        0,
+        handmade.protocol("fooBar"),
+        handmade.metadata(fields),
+        handmade.add(name, 1),
+    )
+    text = cli.workload.read_text()
+    cli.workload.write_text(text.replace("  t: {path: t}", "  t: {path: t}\n  f: {path: f}"))
+    ran = cli("doctor")
+    (problem,) = [result for result in ran.results if result["level"] == "problem"]
+    assert (ran.code, problem["subject"], problem["exit_code"]) == (3, "f", 3)
+    assert "`fooBar`" in problem["message"]
+
+
+def test_the_change_feed_is_off(cli: Cli, tmp_path: Path) -> None:
+    write_deltalake(tmp_path / "plain", ROWS)
+    cli.workload.write_text(cli.workload.read_text().replace("{path: t}", "{path: plain}"))
+    feed = found(cli.good("doctor"), "change_feed")
+    assert feed["level"] == "warning"
+    assert "delta.enableChangeDataFeed" in feed["fix"]
+
+
+@pytest.mark.parametrize(
+    ("every", "level", "code"), [("1d", "ok", 0), ("5d", "warning", 0), ("8d", "problem", 2)]
+)
+def test_retention_against_the_schedule(cli: Cli, every: str, level: str, code: int) -> None:
+    """Deleted files are kept for a week unless the table says otherwise."""
+    ran = cli("doctor", "--every", every)
+    schedule = found(ran, "schedule")
+    assert (ran.code, schedule["level"]) == (code, level)
+    assert "kept for 7 days (`delta.deletedFileRetentionDuration`)" in schedule["message"]
+    assert (schedule["fix"] is None) is (level == "ok")
+
+
+def test_a_pending_change_as_old_as_the_retention(cli: Cli, table: str) -> None:
+    cli.good("capture")
+    DeltaTable(table).alter.set_table_properties(
+        {"delta.deletedFileRetentionDuration": "interval 0 seconds"}
+    )
+    ran = cli.good("doctor")
+    schedule = found(ran, "schedule")
+    assert schedule["level"] == "warning"
+    assert "may be removed at any moment" in schedule["message"]
+
+
+def test_history_that_is_gone(cli: Cli, table: str) -> None:
+    cli.good("capture")
+    write_deltalake(table, ROWS.slice(0, 2), mode="append")
+    write_deltalake(table, ROWS.slice(2, 2), mode="append")
+    DeltaTable(table).create_checkpoint()
+    for version in (0, 1):
+        os.remove(os.path.join(table, "_delta_log", f"{version:020}.json"))
+    ran = cli("doctor")
+    history = found(ran, "history")
+    assert (ran.code, history["level"], history["exit_code"]) == (7, "problem", 7)
+    assert "sketch of `q`" in history["message"]
+    # What doctor says is what maintaining does.
+    assert cli("maintain").code == 7
+
+
+def test_a_vacuumed_file_is_history_gone_too(cli: Cli, table: str) -> None:
+    DeltaTable(table).alter.set_table_properties({"delta.enableChangeDataFeed": "false"})
+    cli.good("capture")
+    write_deltalake(table, ROWS.slice(0, 3), mode="overwrite")
+    DeltaTable(table).vacuum(0, dry_run=False, enforce_retention_duration=False)
+    ran = cli("doctor")
+    assert ran.code == 7
+    assert "vacuumed" in found(ran, "history")["message"]
+    assert cli("maintain").code == 7
+
+
+def test_a_truncated_state_file(cli: Cli, tmp_path: Path) -> None:
+    cli.good("capture")
+    catalog = tmp_path / ".impctl" / "catalog.sqlite"
+    with sqlite3.connect(catalog) as connection:
+        connection.execute("UPDATE run SET content = substr(content, 1, 40)")
+    connection.close()
+    ran = cli("doctor")
+    checks = found(ran, "checksums")
+    assert (ran.code, checks["level"], checks["subject"]) == (7, "problem", "q")
+    assert "impctl capture" in checks["fix"]
+
+
+def test_a_catalog_that_is_none(cli: Cli, tmp_path: Path) -> None:
+    cli.good("capture")
+    (tmp_path / ".impctl" / "catalog.sqlite").write_bytes(b"not a database at all" * 200)
+    for name in ("catalog.sqlite-wal", "catalog.sqlite-shm"):
+        (tmp_path / ".impctl" / name).unlink(missing_ok=True)
+    ran = cli("doctor")
+    assert found(ran, "store_opens")["level"] == "problem"
+    assert found(ran, "disk_space")["level"] == "ok"
+    assert ran.code == 7
+
+
+def test_others_may_write_the_store(cli: Cli, tmp_path: Path) -> None:
+    cli.good("capture")
+    (tmp_path / ".impctl" / "catalog.sqlite").chmod(0o666)
+    ran = cli("doctor")
+    assert (ran.code, found(ran, "permissions")["level"]) == (2, "problem")
+    assert "chmod -R go-w" in found(ran, "permissions")["fix"]
+
+
+def test_leftovers_of_a_killed_run(cli: Cli, tmp_path: Path) -> None:
+    cli.good("capture")
+    state = tmp_path / ".impctl" / "state"
+    state.mkdir(exist_ok=True)
+    (state / "0123.arrow").write_bytes(b"x" * 100)
+    left = found(cli.good("doctor"), "leftovers")
+    assert left["level"] == "warning"
+    assert (state / "0123.arrow").exists()
+
+
+@pytest.mark.parametrize("is_dead", [False, True])
+def test_the_lock_and_its_holder(cli: Cli, tmp_path: Path, is_dead: bool) -> None:
+    cli.good("capture")
+    code = (
+        "import sys\nfrom pathlib import Path\nfrom impctl.store.store import Store\n"
+        f"store = Store.open(Path({str(tmp_path / '.impctl')!r}))\n"
+        "with store.lock(1, 'maintain'):\n  print('held', flush=True)\n  sys.stdin.read()\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"held\n"
+        if is_dead:
+            holder.kill()
+            holder.wait()
+        try:
+            lock = found(cli.good("doctor"), "lock")
+        finally:
+            holder.kill()
+    assert lock["level"] == "warning"
+    assert f"process {holder.pid} on host" in lock["message"]
+    assert ("ended early" in lock["message"]) is is_dead
+
+
+def test_a_disk_that_is_nearly_full(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    cli.good("capture")
+    usage = type("usage", (), {"free": 1000})()
+    monkeypatch.setattr("impctl.store.health.shutil.disk_usage", lambda path: usage)
+    ran = cli("doctor")
+    assert (ran.code, found(ran, "disk_space")["level"]) == (6, "problem")
+
+
+def test_a_workload_that_is_wrong_hides_no_software(cli: Cli) -> None:
+    cli.workload.write_text("version: 1\ntabels: {}\n")
+    ran = cli("doctor")
+    assert (ran.code, ran.error["code"]) == (2, "workload_invalid")
+    assert found(ran, "java")["level"] == "ok"
+
+
+def test_secrets_of_the_workload_stay_secret(cli: Cli, capsys: pytest.CaptureFixture[str]) -> None:
+    text = cli.workload.read_text().replace(
+        'spark: {master: "local[2]"}',
+        "spark: {conf: {spark.jars.packages: 'https://me:hunter2@host/delta-spark.jar'}}",
+    )
+    cli.workload.write_text(text.replace("{path: t}", "{path: t, storage_options: {k: hunter2}}"))
+    ran = cli.good("doctor")
+    assert "`spark.jars.packages`" in found(ran, "delta_jar")["message"]
+    assert "hunter2" not in json.dumps(ran.document)
+
+
+@pytest.mark.parametrize("text", ["", "soon", "-1d", "0d", "1", "1 fortnight"])
+def test_times_between_runs_that_are_none(text: str) -> None:
+    with pytest.raises(UsageError):
+        schedule_of(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "hours"), [("90m", 1.5), ("6h", 6), ("1d", 24), ("2 weeks", 336), ("1d 12h", 36)]
+)
+def test_times_between_runs(text: str, hours: float) -> None:
+    assert schedule_of(text).total_seconds() == hours * 3600
+
+
+def test_text_fits_80_columns_and_quiet_shows_what_is_wrong_only(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    cli.good("capture")
+    capsys.readouterr()
+    assert run(build_app(), ["doctor", str(cli.workload), "--every", "8d"]) == 2
+    loud = capsys.readouterr()
+    assert run(build_app(), ["doctor", str(cli.workload), "--every", "8d", "-q"]) == 2
+    quiet = capsys.readouterr()
+    long = [line for line in loud.out.splitlines() if len(line) > 80]
+    assert all(str(tmp_path) in line for line in long)
+    assert "\n  ok       " in loud.out
+    assert "  ok       " not in quiet.out
+    assert "  problem  History is kept for 7 days" in quiet.out
+    assert "fix: run more often" in quiet.out
+    assert loud.err.startswith("error: Found a problem with table `t`\nhint: ")
+
+
+@pytest.mark.spark
+def test_spark_when_asked_for(cli: Cli, spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    session = found(cli.good("doctor", "--spark"), "spark_session")
+    assert session["level"] == "ok"
+    assert "started and answered" in session["message"]

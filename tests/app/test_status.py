@@ -1,0 +1,127 @@
+"""`impctl status` and `impctl explain` on real tables: what is pending, kept, pushed down, done."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from impctl.cli.boundary import run
+from impctl.cli.main import build_app
+from impctl.store.records import RunRecord
+from impctl.store.store import Store
+from tests.app.conftest import ROWS
+from tests.support.run_cli import Cli
+
+
+def status(cli: Cli, *words: str) -> dict[str, Any]:
+    (result,) = cli.good("status", *words).results
+    return result
+
+
+def test_pending_changes_sizes_and_runs(cli: Cli, table: str) -> None:
+    cli.good("capture")
+    assert status(cli)["pending"] == []
+    write_deltalake(table, ROWS.slice(0, 2), mode="append")
+    write_deltalake(table, ROWS.slice(0, 3), mode="append")
+    (found,) = status(cli)["pending"]
+    size = found.pop("bytes")
+    assert found == {"table": "t", "since": 0, "versions": 2, "files": 2, "rows": 5}
+    assert size > 0
+    cli.good("maintain")
+    result = status(cli)
+    assert (result["pending"], result["stale"], result["verified"]) == ([], False, None)
+    assert [entry["action"] for entry in result["runs"]] == ["exact", "capture"]
+    assert result["runs"][0]["changes"] == 5
+    assert result["runs"][0]["versions"] == {"t": 2}
+    assert result["sketch_bytes"] == 1
+    assert len(status(cli, "--runs", "1")["runs"]) == 1
+
+
+def test_a_table_made_anew_has_nothing_to_count(cli: Cli, table: str) -> None:
+    cli.good("capture")
+    log = Path(table) / "_delta_log"
+    for entry in log.iterdir():
+        entry.unlink()
+    write_deltalake(table, ROWS)
+    write_deltalake(table, ROWS, mode="append")
+    (found,) = status(cli)["pending"]
+    assert (found["rows"], found["files"]) == (None, None)
+
+
+def test_the_last_verification(cli: Cli, tmp_path: Path) -> None:
+    cli.good("capture")
+    with Store.open(tmp_path / ".impctl") as store:
+        record = RunRecord("verify", "verified", "slack 2", 5.0, 1, 0, 0, 0, 0, 2, 0, {"t": 0})
+        store.add_record("q", record)
+    assert status(cli)["verified"] == {
+        "sound": True,
+        "slack": 2,
+        "at": "1970-01-01T00:00:05+00:00",
+        "versions": {"t": 0},
+    }
+
+
+def test_status_and_explain_fit_80_columns(
+    cli: Cli, table: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    cli.good("capture")
+    DeltaTable(table).delete("g = 3")
+    for command in ("status", "explain"):
+        capsys.readouterr()
+        assert run(build_app(), [command, str(cli.workload)]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        assert max(map(len, lines)) <= 80
+        assert lines[0].startswith("q: ")
+
+
+def test_explain_tells_state_and_push_downs(cli: Cli) -> None:
+    (before,) = cli.good("explain").results
+    assert before["state_bytes"] is None
+    assert {line["state_bytes"] for line in before["plan"]} == {None}
+    cli.good("capture")
+    (result,) = cli.good("explain").results
+    kept = {line["operator"]: line["state_bytes"] for line in result["plan"]}
+    assert kept["aggregate"] > 0
+    assert kept["scan"] == 0
+    assert sum(kept.values()) < result["state_bytes"] == status(cli)["state_bytes"]
+    scan = result["plan"][-1]
+    assert scan["pushed"][0] == "reads 2 of 3 columns"
+    assert "g < 4" in scan["pushed"][1]
+    assert all(line["why"] for line in result["plan"])
+
+
+def test_state_of_another_definition_is_not_shown(cli: Cli) -> None:
+    cli.good("capture")
+    cli.workload.write_text(cli.workload.read_text().replace("> 2", "> 1"))
+    (result,) = cli.good("explain").results
+    assert result["state_bytes"] is None
+
+
+def test_state_of_a_join_belongs_to_the_join(cli: Cli) -> None:
+    text = cli.workload.read_text()
+    old = text[text.index("      SELECT") : text.index("    sketch:")]
+    joined = (
+        "      SELECT a.g, COUNT(*) AS n FROM t a JOIN t b ON a.x = b.x\n"
+        "      WHERE b.g > 0 GROUP BY a.g HAVING COUNT(*) > 2\n"
+    )
+    cli.workload.write_text(text.replace(old, joined))
+    cli.good("capture")
+    (result,) = cli.good("explain").results
+    kept = {line["operator"]: line["state_bytes"] for line in result["plan"]}
+    assert kept["join"] > 0
+    assert kept["aggregate"] > 0
+    assert any("pushed down to the scan" in line["pushed"] for line in result["plan"])
+
+
+@pytest.mark.spark
+def test_a_verification_is_recorded(cli: Cli, spark: Any) -> None:
+    cli.good("capture")
+    ran = cli.good("verify")
+    assert ran.document["warnings"] == []
+    result = status(cli)
+    assert (result["verified"]["sound"], result["verified"]["slack"]) == (True, 0)
+    assert result["runs"][0]["action"] == "verify"
