@@ -18,14 +18,17 @@ R = TypeVar("R")
 
 def settled(outcome: Outcome, kind: type[R], asked: int) -> tuple[R, ...]:
     """The results, all of one kind; `asked` is the number of queries that were to run."""
-    # The caller's line is above this function, the method that runs, and the one that was called.
-    warned(outcome.warnings, depth=5)
     whole = with_unsound(outcome)
     worst = gravest(whole)
     results = tuple(result for result in whole.results if isinstance(result, kind))
     assert len(results) == len(whole.results)
     if worst is None:
+        # Up from here: this function, the method that runs, the one that was called, the caller.
+        warned(outcome.warnings, depth=5)
         return results
+    # Notes, since a program that turns warnings into exceptions would lose results and failures.
+    for text in outcome.warnings:
+        worst.error.add_note(f"warning: {text}")
     if asked == 1:
         raise worst.error
     failures: dict[str, ImpctlError] = {}

@@ -14,11 +14,12 @@ from datetime import timedelta
 from impctl.app.findings import Finding, problems_error
 from impctl.app.reporter import Reporter
 from impctl.app.results import GRAVITY, Failure, Outcome
+from impctl.app.sessions import DEFAULT_MASTER
 from impctl.app.settings import DoctorRequest
 from impctl.app.store_health import store_findings
 from impctl.app.surroundings import delta_jar, software, try_spark
 from impctl.app.table_health import table_findings
-from impctl.app.workbench import DEFAULT_MASTER, Workbench, open_workbench
+from impctl.app.workbench import Workbench, open_workbench
 from impctl.errors import ImpctlError, UsageError
 from impctl.store.records import StoredQuery
 from impctl.tables.retention import duration_of
