@@ -123,6 +123,17 @@ class ProblemsFoundError(ImpctlError):
             self.exit_code = exit_code
 
 
+def unexpected(error: Exception) -> ImpctlError:
+    """An error that nobody raised on purpose, with its first line and how to report it."""
+    first = (str(error).strip().splitlines() or ["no message"])[0]
+    found = ImpctlError(
+        f"Unexpected error, {type(error).__name__}: {first}",
+        hint="run the command again with `-vv` for the trace, and report it",
+    )
+    found.__cause__ = error
+    return found
+
+
 class UsageError(ImpctlError):
     """Flags, settings or configuration that make no sense."""
 

@@ -13,15 +13,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from impctl.aliases import AccessId, QueryName
-from impctl.app.choice import Chosen, choose
+from impctl.app.amend import amend
+from impctl.app.capture_stage import CaptureStage, capture_stage, foreseen_capture
 from impctl.app.commit_capture import commit_capture
+from impctl.app.estimates import RECAPTURE
 from impctl.app.explanations import CandidateEntry
 from impctl.app.facts import assumption_of, assumption_text
 from impctl.app.isolated import Isolated
 from impctl.app.passes import filled_circuit, recaptured, touched
 from impctl.app.prepared import PreparedQuery, prepare
-from impctl.app.restored import capture_way
-from impctl.app.results import CaptureResult, Failure, Outcome, SketchEntry
+from impctl.app.results import CaptureResult, Failure, Outcome
 from impctl.app.status import sketch_entry
 from impctl.app.workbench import Workbench
 from impctl.maintain.session import MaintainedQuery
@@ -30,7 +31,7 @@ from impctl.maintain.way import Way
 from impctl.sketch.fragments import FragmentSet
 from impctl.sketch.mode import Mode
 from impctl.sketch.partition import RangePartition
-from impctl.store.records import Assumption, RunRecord, StoredSketch
+from impctl.store.records import Assumption, RunCost, RunRecord, StoredSketch
 from impctl.store.store import Store
 from impctl.workload.models import QuerySpec
 
@@ -61,9 +62,10 @@ def capture(bench: Workbench, queries: Sequence[QueryName] | None) -> Outcome:
     warnings: list[str] = []
     specs = bench.queries(queries)
     if bench.settings.dry_run:
+        held = bench.reading_store()
         for spec in specs:
             with Isolated(failures, spec):
-                results.append(_foreseen(bench, spec))
+                results.append(foreseen_capture(bench, held, spec))
         return Outcome(tuple(results), (), tuple(failures))
     with bench.writing("capture") as store:
         for spec in specs:
@@ -92,13 +94,12 @@ def capture_query(
     bench: Workbench, store: Store, prepared: PreparedQuery, *, code: str, reason: str
 ) -> Captured:
     """Choose, capture and store; replaces what the query had."""
-    started = time.perf_counter()
-    chosen = choose(bench, prepared)
-    partitions = chosen.partitions(bench, prepared)
-    way = capture_way(bench, prepared, chosen.verdict, partitions)
+    started, spark_started = time.perf_counter(), bench.spark_start_ms
+    stage = capture_stage(bench, prepared)
+    chosen, partitions = stage.chosen, stage.partitions
     bench.reporter.step(f"capturing {prepared.spec.name}")
     pass_started = time.perf_counter()
-    found_ = _found(bench, prepared, chosen, partitions, way)
+    found_ = _found(bench, stage)
     found, way = found_.fragments, found_.way
     pass_ms = (time.perf_counter() - pass_started) * 1000
     spark_ms = pass_ms if found_.uses_spark else 0.0
@@ -106,12 +107,13 @@ def capture_query(
     sketches = _stored_sketches(prepared, partitions, found)
     assumptions = tuple(assumption_of(fact) for fact in chosen.verdict.assumptions)
     versions = {table: bench.source(table).version for table in prepared.tables}
+    elapsed_ms = (time.perf_counter() - started) * 1000
     record = RunRecord(
         action="capture" if code == "asked" else "recapture",
         reason_code=code,
         reason=reason,
         started_at=time.time(),
-        elapsed_ms=(time.perf_counter() - started) * 1000,
+        elapsed_ms=elapsed_ms,
         read_ms=spark_ms,
         engine_ms=engine_ms,
         commit_ms=0.0,
@@ -119,10 +121,12 @@ def capture_query(
         added=sum(len(fragments) for fragments in found.values()),
         removed=0,
         versions=versions,
+        cost=_cost(bench, prepared, elapsed_ms, found_, bench.spark_start_ms - spark_started),
     )
     commit_started = time.perf_counter()
     commit_capture(bench, store, prepared, way, found_.state, sketches, assumptions, record)
     now = time.perf_counter()
+    amend(store, prepared.spec.name, record, (now - commit_started) * 1000)
     return Captured(
         sketches,
         way.mode,
@@ -137,6 +141,21 @@ def capture_query(
     )
 
 
+def _cost(
+    bench: Workbench, prepared: PreparedQuery, elapsed_ms: float, found: _Found, start_ms: float
+) -> RunCost:
+    """What the capture took, without starting Spark, and from how much."""
+    size = sum(bench.snapshot(table).bytes for table in prepared.tables)
+    return RunCost(
+        RECAPTURE,
+        bench.rows_of(prepared.tables),
+        size,
+        max(0.0, elapsed_ms - start_ms),
+        found.uses_spark,
+        start_ms,
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class _Found:
     """The sketch of every access, the state to maintain it (if any), who found them."""
@@ -147,14 +166,9 @@ class _Found:
     uses_spark: bool
 
 
-def _found(
-    bench: Workbench,
-    prepared: PreparedQuery,
-    chosen: Chosen,
-    partitions: Mapping[AccessId, RangePartition],
-    way: Way,
-) -> _Found:
-    filled = None
+def _found(bench: Workbench, stage: CaptureStage) -> _Found:
+    prepared, chosen, partitions = stage.prepared, stage.chosen, stage.partitions
+    way, filled = stage.way, None
     if way.mode is Mode.EXACT:
         filled = filled_circuit(bench, prepared, way, chosen.verdict, partitions)
         if filled is None:
@@ -178,30 +192,6 @@ def _stored_sketches(
     return tuple(
         StoredSketch(access, tables[access], partition.attribute, partition, found[access])
         for access, partition in partitions.items()
-    )
-
-
-def _foreseen(bench: Workbench, spec: QuerySpec) -> CaptureResult:
-    """What a capture would do, from metadata alone."""
-    prepared = prepare(bench, spec)
-    chosen = choose(bench, prepared)
-    partitions = chosen.partitions(bench, prepared)
-    way = capture_way(bench, prepared, chosen.verdict, partitions)
-    tables = prepared.table_of
-    return CaptureResult(
-        spec.name,
-        "none",
-        tuple(
-            SketchEntry(tables[access], p.attribute, (), p.ranges)
-            for access, p in partitions.items()
-        ),
-        {table: bench.source(table).version for table in prepared.tables},
-        way.mode.value,
-        0.0,
-        0.0,
-        0.0,
-        chosen.candidates,
-        tuple(assumption_text(assumption_of(fact)) for fact in chosen.verdict.assumptions),
     )
 
 

@@ -1,19 +1,21 @@
 """Failure isolation: one query's error becomes its failure, the others go on.
 
-Law: only errors that impctl raises on purpose are kept; anything else is a bug and climbs.
+Law: what stops the whole run is an interrupt, nothing else: an error that impctl did not raise on
+purpose is a bug in one query's way, told as such (exit 1, with its trace under `-vv`) and no
+reason to leave the other sketches behind.
 Out of scope: which failure decides the exit code (`app.results`).
 """
 
 from __future__ import annotations
 
 from impctl.app.results import Failure
-from impctl.errors import ImpctlError
+from impctl.errors import ImpctlError, unexpected
 from impctl.workload.models import QuerySpec
 from impctl.workload.sql_location import sql_location
 
 
 class Isolated:
-    """A context in which an ImpctlError is noted as the failure of one query."""
+    """A context in which an error is noted as the failure of one query."""
 
     def __init__(self, failures: list[Failure], spec: QuerySpec) -> None:
         self.failures = failures
@@ -23,9 +25,10 @@ class Isolated:
         return None
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
-        if not isinstance(error, ImpctlError):
+        if not isinstance(error, Exception):
             return False
-        self.failures.append(Failure(self.spec.name, located(error, self.spec)))
+        told = error if isinstance(error, ImpctlError) else unexpected(error)
+        self.failures.append(Failure(self.spec.name, located(told, self.spec)))
         return True
 
 

@@ -51,7 +51,7 @@ def _all_current(bench: Workbench, specs: Sequence[QuerySpec]) -> list[MaintainR
         for spec in specs:
             stored = stored_query(bench, store, spec)
             catch_up(bench, stored)
-            if not _has_nothing_to_do(bench, spec, stored):
+            if not has_nothing_to_do(bench, spec, stored):
                 return None
             results += _unchanged(bench, stored)
     except ImpctlError:
@@ -71,7 +71,7 @@ def _maintained(
         with Isolated(failures, spec):
             stored = stored_query(bench, store, spec)
             catch_up(bench, stored)
-            if _has_nothing_to_do(bench, spec, stored):
+            if has_nothing_to_do(bench, spec, stored):
                 results += _unchanged(bench, stored)
             else:
                 stale.append((spec, stored))
@@ -80,13 +80,14 @@ def _maintained(
         from impctl.app.stale import StaleRun
 
         run = StaleRun(bench, store, batch_rows, failures, warnings)
-        results += run.results(stale)
+        results += run.foreseen(stale) if bench.settings.dry_run else run.results(stale)
     order = {spec.name: index for index, spec in enumerate(specs)}
     results.sort(key=lambda result: order[result.query])
     return Outcome(tuple(results), tuple(warnings), tuple(failures))
 
 
-def _has_nothing_to_do(bench: Workbench, spec: QuerySpec, stored: StoredQuery) -> bool:
+def has_nothing_to_do(bench: Workbench, spec: QuerySpec, stored: StoredQuery) -> bool:
+    """Whether the sketch is current, so that no policy but `full` would do anything."""
     if bench.policy(spec) is Policy.FULL or not is_defined_alike(bench, spec, stored):
         return False
     return is_current(stored, bench)

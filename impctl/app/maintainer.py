@@ -13,7 +13,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from impctl.aliases import AccessId, TableName, TableVersion
+from impctl.app.amend import amend
 from impctl.app.drift import depths
+from impctl.app.estimates import GROUPED, MAINTAIN
 from impctl.app.facts import columns_assumed, recheck
 from impctl.app.large_changes import GroupedChange
 from impctl.app.partners import PartnersAt
@@ -27,7 +29,7 @@ from impctl.maintain.touch import TouchedQuery
 from impctl.maintain.way import Way
 from impctl.sketch.fragments import FragmentSet
 from impctl.sketch.mode import Mode
-from impctl.store.records import MaintainCommit, RunRecord, StoredQuery
+from impctl.store.records import MaintainCommit, RunCost, RunRecord, StoredQuery, TablePin
 from impctl.store.store import Store
 from impctl.tables.changes import Changes
 from impctl.tables.snapshot import Snapshot
@@ -64,6 +66,7 @@ class StepDone:
     added: Mapping[AccessId, tuple[int, ...]] = field(default_factory=dict)
     removed: Mapping[AccessId, tuple[int, ...]] = field(default_factory=dict)
     changes: int = 0
+    changed_bytes: int = 0
     read_ms: float = 0.0
     engine_ms: float = 0.0
     commit_ms: float = 0.0
@@ -76,10 +79,19 @@ class Maintainer:
     """A query whose sketches are maintained exactly, or by touch where there is one table."""
 
     def __init__(
-        self, store: Store, way: Way, stored: StoredQuery, partners: PartnersAt | None = None
+        self,
+        store: Store,
+        way: Way,
+        stored: StoredQuery,
+        partners: PartnersAt | None = None,
+        spark_start: Callable[[], float] = lambda: 0.0,
     ) -> None:
-        """`partners` reads rows that the circuit does not keep, and is needed where there are."""
+        """`partners` reads rows that the circuit does not keep, and is needed where there are.
+
+        `spark_start` tells what of a step's time went into starting Spark.
+        """
         self.store = store
+        self._spark_start = spark_start
         self._partners = partners
         self.way = way
         self.stored = stored
@@ -145,6 +157,7 @@ class Maintainer:
         read_ms: float,
         reason_code: str,
         reason: str,
+        changed_bytes: int = 0,
     ) -> StepDone:
         """Maintain with these tables' changes and commit; other tables stay where they are."""
         started = time.perf_counter()
@@ -156,6 +169,7 @@ class Maintainer:
             str(self.way.mode),
             self._leading_to(moved),
             changes=sum(change.rows for change in moved.values()),
+            changed_bytes=changed_bytes,
             read_ms=read_ms,
         )
         grouped = [change.grouped for change in moved.values() if change.grouped is not None]
@@ -241,12 +255,7 @@ class Maintainer:
         reason: str,
     ) -> StepDone:
         started = time.perf_counter()
-        pins = tuple(
-            pin
-            if (change := moved.get(pin.table)) is None
-            else replace(pin, version=change.until, schema_json=change.ending.schema_json)
-            for pin in self.stored.pins
-        )
+        pins = self._pins(moved)
         checkpoint: Checkpoint = self._state.checkpoint()
         unsure = self.meta.unsure + done.unsure
         meta = self.meta.model_copy(
@@ -256,6 +265,7 @@ class Maintainer:
                 "depths": depths(self.range_rows, self.meta.depths),
             }
         )
+        record = _record(done, reason_code, reason, self._cost(done, moved))
         commit = MaintainCommit(
             query=self.stored.query,
             expected_generation=self.stored.generation,
@@ -264,7 +274,7 @@ class Maintainer:
             put_runs=checkpoint.put,
             drop_runs=checkpoint.drop,
             state_meta=meta.model_dump(),
-            record=_record(done, reason_code, reason),
+            record=record,
         )
         generation = self.store.commit_maintain(commit)
         self._state.saved()
@@ -279,10 +289,34 @@ class Maintainer:
             state_meta=meta.model_dump(),
             generation=generation,
         )
-        return replace(done, commit_ms=(time.perf_counter() - started) * 1000)
+        commit_ms = (time.perf_counter() - started) * 1000
+        amend(self.store, self.stored.query, record, commit_ms)
+        return replace(done, commit_ms=commit_ms)
+
+    def _pins(self, moved: Mapping[TableName, Moved]) -> tuple[TablePin, ...]:
+        """What all tables are pinned at after the step."""
+        return tuple(
+            pin
+            if (change := moved.get(pin.table)) is None
+            else replace(pin, version=change.until, schema_json=change.ending.schema_json)
+            for pin in self.stored.pins
+        )
+
+    def _cost(self, done: StepDone, moved: Mapping[TableName, Moved]) -> RunCost:
+        """What the step took, without starting Spark and without its commit."""
+        start_ms = self._spark_start()
+        is_grouped = any(change.grouped is not None for change in moved.values())
+        return RunCost(
+            kind=GROUPED if is_grouped else MAINTAIN,
+            rows=done.changes,
+            bytes=done.changed_bytes,
+            elapsed_ms=max(0.0, done.read_ms + done.engine_ms - start_ms),
+            spark=is_grouped or self._partners is not None,
+            start_ms=start_ms,
+        )
 
 
-def _record(done: StepDone, reason_code: str, reason: str) -> RunRecord:
+def _record(done: StepDone, reason_code: str, reason: str, cost: RunCost) -> RunRecord:
     """The step as history keeps it; its own commit is not timed yet when it is written."""
     refilled = refill_text(*done.refilled)
     reason = f"{reason}; {refilled}" if refilled else reason
@@ -299,4 +333,5 @@ def _record(done: StepDone, reason_code: str, reason: str) -> RunRecord:
         added=sum(len(found) for found in done.added.values()),
         removed=sum(len(found) for found in done.removed.values()),
         versions=dict(done.versions),
+        cost=cost,
     )

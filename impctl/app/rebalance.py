@@ -32,7 +32,13 @@ from impctl.app.restored import check_circuit, chooser_of, chosen_way, restored_
 from impctl.app.results import CaptureResult, Outcome
 from impctl.app.state_meta import StateMeta
 from impctl.app.status import sketch_entry
-from impctl.app.stored import check_definition, is_current, moved_meanwhile, stored_query
+from impctl.app.stored import (
+    check_definition,
+    is_current,
+    is_defined_alike,
+    moved_meanwhile,
+    stored_query,
+)
 from impctl.app.workbench import Workbench
 from impctl.data.vector import Ints
 from impctl.maintain.range_rows import RangeRows
@@ -56,17 +62,17 @@ def rebalance(bench: Workbench, queries: Sequence[QueryName] | None) -> Outcome:
     outcome = maintain(bench, [spec.name for spec in specs])
     failures = list(outcome.failures)
     failed = {failure.query for failure in failures}
+    left = [spec for spec in specs if spec.name not in failed]
     if bench.settings.dry_run:
-        store = bench.reading_store()
-        for spec in specs:
+        held = bench.reading_store()
+        for spec in left:
             with Isolated(failures, spec):
-                results.append(_foreseen(bench, stored_query(bench, store, spec)))
+                results.append(_foreseen(bench, held, spec))
         return Outcome(tuple(results), outcome.warnings, tuple(failures))
     with bench.writing("capture") as store:
-        for spec in specs:
-            if spec.name not in failed:
-                with Isolated(failures, spec):
-                    results.append(_Rebalanced(bench, store, spec).result())
+        for spec in left:
+            with Isolated(failures, spec):
+                results.append(_Rebalanced(bench, store, spec).result())
     return Outcome(tuple(results), outcome.warnings, tuple(failures))
 
 
@@ -78,6 +84,15 @@ class _Found:
     state: MaintainedQuery | TouchedQuery
     how: str
     uses_spark: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Change:
+    """What is going to be done: partitions that get other ranges, and what is said of the rest."""
+
+    maintainer: Maintainer
+    moved: Mapping[RangePartition, NewRanges]
+    kept: tuple[str, ...]
 
 
 class _Rebalanced:
@@ -101,8 +116,33 @@ class _Rebalanced:
 
     def result(self) -> CaptureResult:
         """Even the ranges out where that is possible and worth it, and commit."""
+        change = self._change()
+        if isinstance(change, str):
+            return self._left(change)
+        moved = change.moved
+        partitions = {
+            access: moved[p].renumbering.new if p in moved else p
+            for access, p in self.partitions.items()
+        }
+        way = self._way(partitions)
+        done = self._found(change.maintainer, moved, way, partitions)
+        if done is None:
+            return self._left("the engine could not fill its state under other ranges")
+        reason = "; ".join([*map(_moved_text, moved.values()), done.how, *change.kept])
+        return self._committed(way, partitions, done, reason)
+
+    def foreseen(self) -> CaptureResult:
+        """What `result` would do, as far as the counts kept of the ranges tell."""
+        change = self._change()
+        if isinstance(change, str):
+            return replace(self._left(change), foreseen=True, stored="even")
+        reason = "; ".join([*map(_foreseen_text, change.moved.values()), *change.kept])
+        return replace(self._left(reason), foreseen=True, stored="uneven")
+
+    def _change(self) -> _Change | str:
+        """What to do, or why nothing."""
         if self.way.mode is Mode.RECAPTURE:
-            return self._left("it is recaptured after every change, and its ranges chosen anew")
+            return "it is recaptured after every change, and its ranges chosen anew"
         # The circuit is not stepped, so rows that it does not keep are not asked for.
         maintainer = Maintainer(self.store, self.way, self.stored)
         own = [p for p in self._distinct() if has_own_boundaries(self.bench, p.table, p.attribute)]
@@ -111,17 +151,8 @@ class _Rebalanced:
         if not moved:
             others = ["no range can be split or merged to advantage"]
             told = others if len(own) < len(self._distinct()) else []
-            return self._left("; ".join([*told, *kept]))
-        partitions = {
-            access: moved[p].renumbering.new if p in moved else p
-            for access, p in self.partitions.items()
-        }
-        way = self._way(partitions)
-        done = self._found(maintainer, moved, way, partitions)
-        if done is None:
-            return self._left("the engine could not fill its state under other ranges")
-        reason = "; ".join([*map(_moved_text, moved.values()), done.how, *kept])
-        return self._committed(way, partitions, done, reason)
+            return "; ".join([*told, *kept])
+        return _Change(maintainer, moved, tuple(kept))
 
     def _way(self, partitions: Mapping[AccessId, RangePartition]) -> Way:
         """How the query is maintained over these ranges, with the same sides of joins kept."""
@@ -256,17 +287,15 @@ class _Reading:
         return "state derived from the stored one"
 
 
-def _foreseen(bench: Workbench, stored: StoredQuery) -> CaptureResult:
-    """A dry run: which sketches would be looked at."""
-    names = [
-        f"`{s.table}.{s.attribute}`"
-        for s in stored.sketches
-        if not has_own_boundaries(bench, s.table, s.attribute)
-    ]
-    what = f"would even out the ranges of {', '.join(dict.fromkeys(names))}"
-    return _result(
-        stored, "none", what if names else "its boundaries stand in the workload file", 0.0, 0.0
-    )
+def _foreseen(bench: Workbench, store: Store | None, spec: QuerySpec) -> CaptureResult:
+    """A dry run: ranges that would be split and merged, where the sketch is current."""
+    stored = stored_query(bench, store, spec)
+    assert store is not None
+    if is_current(stored, bench) and is_defined_alike(bench, spec, stored):
+        return _Rebalanced(bench, store, spec).foreseen()
+    reason = "would be brought up to date first; how even its ranges are is looked at after that"
+    found = _result(stored, "none", reason, 0.0, 0.0)
+    return replace(found, foreseen=True, stored="stale")
 
 
 def _result(
@@ -288,6 +317,10 @@ def _result(
 def _own_text(partition: RangePartition) -> str:
     name = f"{partition.table}.{partition.attribute}"
     return f"the `boundaries` of `{name}` stand in the workload file and were left as they are"
+
+
+def _foreseen_text(change: NewRanges) -> str:
+    return f"would even out {_moved_text(change).removesuffix(' now')}"
 
 
 def _moved_text(change: NewRanges) -> str:

@@ -3,8 +3,8 @@
 Law: a record holds plain values only, so that text and JSON say the same; durations are
 milliseconds, fragments are numbers from 0 to `total` - 1, and `total` itself is the fragment of
 NULL. Field names are the keys of the JSON document and change only with `SCHEMA_VERSION`.
-Out of scope: what `check` and `explain` say (`app.explanations`), how it looks (`cli.output_text`,
-`cli.output_json`).
+Out of scope: what `check`, `explain` and `plan` say (`app.explanations`), how it looks
+(`cli.output_text`, `cli.output_json`).
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from decimal import Decimal
 from impctl.app.collected import GcResult
 from impctl.app.explanations import CandidateEntry, CheckResult, ExplainResult
 from impctl.app.findings import Finding
+from impctl.app.foreseen import PlanResult, ReadEntry
 from impctl.app.past_runs import PendingEntry, RunEntry, VerifiedEntry
 from impctl.app.started import StartedResult
 from impctl.bench.compare import RecordComparison as RecordComparison
@@ -61,7 +62,11 @@ class RangesEntry:
 
 @dataclass(frozen=True, slots=True)
 class CaptureResult:
-    """A sketch found; `action` is capture, rebalance, or none (a dry run, or nothing to do)."""
+    """A sketch found; `action` is capture, rebalance, or none (a dry run, or nothing to do).
+
+    A dry run (`foreseen`) says who would find it (`by`), what it would read, and what is `stored`
+    now: none, stale or current (of ranges: uneven or even).
+    """
 
     query: str
     action: str
@@ -76,11 +81,19 @@ class CaptureResult:
     assumptions: tuple[str, ...] = ()
     reason: str = ""
     """What became of ranges and state, where ranges were to be evened out."""
+    foreseen: bool = False
+    by: str | None = None
+    reads: tuple[ReadEntry, ...] = ()
+    stored: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ApplyResult:
-    """One update batch; `version` is None where nothing was committed."""
+    """One update batch; `version` is None where nothing was committed.
+
+    A dry run gives the `foreseen_version` that its `statement` would make, and counts the rows of
+    an insert; a delete or update that finds no row makes no version.
+    """
 
     name: str
     table: str
@@ -88,6 +101,8 @@ class ApplyResult:
     inserted: int
     deleted: int
     updated: int
+    statement: str = ""
+    foreseen_version: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,6 +310,7 @@ Result = (
     | CaptureResult
     | ApplyResult
     | MaintainResult
+    | PlanResult
     | RewriteResult
     | QueryResult
     | StatusResult

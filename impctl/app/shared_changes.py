@@ -15,6 +15,7 @@ import numpy as np
 
 from impctl.aliases import ColumnName, TableName, TableVersion
 from impctl.app.workbench import Workbench
+from impctl.tables.change_size import ChangeSize, change_size
 from impctl.tables.changes import Changes, read_changes
 from impctl.tables.commits import Commits, read_commits
 
@@ -42,6 +43,7 @@ class SharedChanges:
     _commits: dict[tuple[TableName, int, int], tuple[Commits | None, float]] = field(
         default_factory=dict
     )
+    _sizes: dict[tuple[TableName, int, int], ChangeSize | None] = field(default_factory=dict)
 
     def announce(self, needs: Iterable[Need]) -> None:
         """Say what will be read, so that one read serves all."""
@@ -59,6 +61,14 @@ class SharedChanges:
             found = read_commits(self.bench.source(need.table), need.since, need.until)
             self._commits[key] = (found, (time.perf_counter() - started) * 1000)
         return self._commits[key][0]
+
+    def size(self, need: Need) -> ChangeSize | None:
+        """How large the change is, by the log; None where an entry of it cannot be read."""
+        key = (need.table, need.since, need.until)
+        if key not in self._sizes:
+            commits = self.commits(need)
+            self._sizes[key] = None if commits is None else change_size(commits)
+        return self._sizes[key]
 
     def read(self, need: Need) -> tuple[Changes, float]:
         """The change and the milliseconds its reading took (0 when it was read before)."""

@@ -52,6 +52,8 @@ class Workbench:
         self._spark: SparkSession | None = None
         self._waited = 0.0
         """Seconds spent waiting for other writers."""
+        self.spark_start_ms = 0.0
+        """What starting Spark took in this run; 0 as long as it was not started."""
 
     def source(self, table: TableName) -> DeltaSource:
         """The table, pinned at the version that was newest when first asked for."""
@@ -79,6 +81,10 @@ class Workbench:
         if key not in self._snapshots:
             self._snapshots[key] = source.snapshot(key[1])
         return self._snapshots[key]
+
+    def rows_of(self, tables: Sequence[TableName]) -> int:
+        """Rows of these tables at their pinned versions; one that does not tell counts none."""
+        return sum(self.snapshot(table).rows or 0 for table in tables)
 
     @property
     def store_path(self) -> Path:
@@ -124,7 +130,9 @@ class Workbench:
         if self._spark is None:
             if not self.has_spark:
                 self.reporter.step("starting Spark")
+            started = time.perf_counter()
             self._spark = self._sessions.open(self.spark_spec)
+            self.spark_start_ms = (time.perf_counter() - started) * 1000
         return self._spark
 
     @cached_property

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from impctl.cli.exit_codes import INTERRUPTED
+from impctl.cli.exit_codes import INTERRUPTED, PENDING
 from impctl.cli.job import Display, Job
-from impctl.errors import ImpctlError, UsageError
+from impctl.errors import ImpctlError, UsageError, unexpected
 
 if TYPE_CHECKING:
     from impctl.app.results import Failure, Outcome
@@ -52,7 +52,7 @@ def run(app: typer.Typer, arguments: Sequence[str]) -> int:
     except Exception as error:  # noqa: BLE001  # the boundary
         if isinstance(error, _CLICK_USAGE_ERROR):
             return _fail(arguments, _usage_error(error))
-        return _fail(arguments, _unexpected(error))
+        return _fail(arguments, unexpected(error))
     if isinstance(parsed, Job):
         return execute(parsed)
     return _flushed(parsed if isinstance(parsed, int) else 0)
@@ -77,11 +77,14 @@ def execute(job: Job) -> int:
     except ImpctlError as error:
         outcome = Outcome(failures=(Failure(None, error),))
     except Exception as error:  # noqa: BLE001  # the boundary
-        outcome = Outcome(failures=(Failure(None, _unexpected(error)),))
-    return _present(job.command, job.display, outcome)
+        outcome = Outcome(failures=(Failure(None, unexpected(error)),))
+    return _present(job.command, job.display, outcome, detailed=job.detailed)
 
 
-def _present(command: str | None, display: Display, outcome: Outcome | str) -> int:
+def _present(
+    command: str | None, display: Display, outcome: Outcome | str, *, detailed: bool = False
+) -> int:
+    from impctl.app.pending import is_pending
     from impctl.app.results import Outcome, gravest, with_unsound
     from impctl.cli.output import show
 
@@ -89,6 +92,8 @@ def _present(command: str | None, display: Display, outcome: Outcome | str) -> i
     whole = Outcome() if isinstance(outcome, str) else with_unsound(outcome)
     decisive = gravest(whole)
     code = 0 if decisive is None else decisive.error.exit_code
+    if decisive is None and detailed and is_pending(whole):
+        code = PENDING
     if display.verbosity >= 2:
         _trace(whole.failures)
     try:
@@ -135,16 +140,6 @@ def _usage_error(error: Exception) -> UsageError:
     context = getattr(error, "ctx", None)
     path = "impctl" if context is None else context.command_path
     return UsageError(message, hint=f"see `{path} --help`")
-
-
-def _unexpected(error: Exception) -> ImpctlError:
-    first = (str(error).strip().splitlines() or ["no message"])[0]
-    unexpected = ImpctlError(
-        f"Unexpected error, {type(error).__name__}: {first}",
-        hint="run the command again with `-vv` for the trace, and report it",
-    )
-    unexpected.__cause__ = error
-    return unexpected
 
 
 def _interrupted() -> InterruptedRunError:

@@ -8,6 +8,10 @@ from __future__ import annotations
 
 INTERRUPTED = 130
 
+PENDING = 2
+"""With `--detailed-exitcode` only: there is something to do. It is the number such options have
+elsewhere, and that of usage errors, from which `ok` of the JSON document tells it apart."""
+
 EXIT_CODES = (
     (0, "done"),
     (1, "unexpected error"),

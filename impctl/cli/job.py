@@ -30,11 +30,15 @@ class Display:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A command ready to run; `document` says that `work` gives one text, printed as it is."""
+    """A command ready to run; `work` gives an outcome, or one text that is printed as it is.
+
+    With `detailed` a run that found something to do, and did not do it, ends with exit code 2.
+    """
 
     command: str
     display: Display
     work: Callable[[Reporter], Outcome | str]
+    detailed: bool = False
 
 
 def display_of(json: bool, quiet: bool, verbose: int) -> Display:
@@ -49,13 +53,20 @@ def on_workbench(
     display: Display,
     settings: Settings,
     use_case: Callable[[Workbench], Outcome],
+    *,
+    detailed: bool = False,
 ) -> Job:
     """A job that opens the workload first and closes it after `use_case`."""
+    if detailed and command != "plan" and not settings.dry_run:
+        raise UsageError(
+            "Option `--detailed-exitcode` goes with `--dry-run` only",
+            hint=f"add `--dry-run`, or use `impctl plan`; `{command}` itself ends with 0 when done",
+        )
 
     def work(reporter: Reporter) -> Outcome:
         return in_workbench(settings, use_case, reporter)
 
-    return Job(command, display, work)
+    return Job(command, display, work, detailed)
 
 
 def in_workbench(

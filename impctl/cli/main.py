@@ -23,6 +23,7 @@ from impctl.cli.commands.explain import explain
 from impctl.cli.commands.gc import gc
 from impctl.cli.commands.init import init
 from impctl.cli.commands.maintain import maintain
+from impctl.cli.commands.plan import plan
 from impctl.cli.commands.query import query
 from impctl.cli.commands.rewrite import rewrite
 from impctl.cli.commands.status import status
@@ -36,6 +37,7 @@ COMMANDS = (
     check,
     capture,
     apply,
+    plan,
     maintain,
     rewrite,
     query,

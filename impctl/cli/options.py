@@ -128,6 +128,14 @@ LargeChange = Annotated[
 
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done; write nothing.")]
 
+DetailedExitcode = Annotated[
+    bool,
+    typer.Option(
+        "--detailed-exitcode",
+        help="Exit with 2 instead of 0 when there is something to do; errors keep their codes.",
+    ),
+]
+
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document, on failure too.")]
 
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print results and errors only.")]

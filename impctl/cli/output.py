@@ -11,6 +11,7 @@ from typing import Protocol, assert_never
 from impctl.app.collected import GcResult
 from impctl.app.explanations import CheckResult, ExplainResult
 from impctl.app.findings import Finding
+from impctl.app.foreseen import PlanResult
 from impctl.app.results import (
     ApplyResult,
     BenchResult,
@@ -38,6 +39,7 @@ class Output(Protocol):
     def capture(self, result: CaptureResult) -> None: ...
     def apply(self, result: ApplyResult) -> None: ...
     def maintain(self, result: MaintainResult) -> None: ...
+    def plan(self, result: PlanResult) -> None: ...
     def rewrite(self, result: RewriteResult) -> None: ...
     def query(self, result: QueryResult) -> None: ...
     def status(self, result: StatusResult) -> None: ...
@@ -65,8 +67,8 @@ class Output(Protocol):
 def show(output: Output, result: Result) -> None:
     """Show one result by the method for its type."""
     match result:
-        case CheckResult():
-            output.check(result)
+        case CheckResult() | ExplainResult() | PlanResult():
+            _show_explanation(output, result)
         case CaptureResult():
             output.capture(result)
         case ApplyResult():
@@ -79,8 +81,6 @@ def show(output: Output, result: Result) -> None:
             output.query(result)
         case StatusResult():
             output.status(result)
-        case ExplainResult():
-            output.explain(result)
         case Finding() | StartedResult() | GcResult():
             _show_of_upkeep(output, result)
         case VerifyResult():
@@ -103,6 +103,18 @@ def _show_of_upkeep(output: Output, result: Finding | StartedResult | GcResult) 
             output.started(result)
         case GcResult():
             output.gc(result)
+        case _:
+            assert_never(result)
+
+
+def _show_explanation(output: Output, result: CheckResult | ExplainResult | PlanResult) -> None:
+    match result:
+        case CheckResult():
+            output.check(result)
+        case ExplainResult():
+            output.explain(result)
+        case PlanResult():
+            output.plan(result)
         case _:
             assert_never(result)
 

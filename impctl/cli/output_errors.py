@@ -6,7 +6,7 @@ every problem of a workload file has its own line. Out of scope: JSON; exit code
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from impctl.app.results import Failure
 from impctl.cli.wording import plain
@@ -31,6 +31,12 @@ def failure_lines(failure: Failure, mark: Mark) -> list[str]:
     if error.hint is not None:
         lines.append(f"{mark('hint', '36')}: {plain(error.hint)}")
     return lines
+
+
+def summary_line(failed: Sequence[str], total: int) -> str:
+    """How many queries of a run failed, and which."""
+    names = ", ".join(f"`{name}`" for name in failed)
+    return plain(f"{len(failed)} of {total} queries failed: {names}")
 
 
 def _with_query(failure: Failure) -> str:

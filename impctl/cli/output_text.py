@@ -7,11 +7,13 @@ no markup and no control characters. Out of scope: JSON (`output_json`), progres
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import TextIO
 
 from impctl.app.collected import GcResult
 from impctl.app.explanations import CheckResult, ExplainResult
 from impctl.app.findings import Finding, Level
+from impctl.app.foreseen import PlanResult
 from impctl.app.results import (
     ApplyResult,
     BenchResult,
@@ -31,8 +33,14 @@ from impctl.app.results import (
 )
 from impctl.app.started import StartedResult
 from impctl.cli.output_doctor import finding_lines
-from impctl.cli.output_errors import failure_lines
+from impctl.cli.output_errors import failure_lines, summary_line
 from impctl.cli.output_explain import attribute_lines, explain_lines
+from impctl.cli.output_foreseen import (
+    apply_lines,
+    capture_lines,
+    plan_lines,
+    rebalance_lines,
+)
 from impctl.cli.output_gc import gc_lines
 from impctl.cli.output_status import status_lines
 from impctl.cli.output_suite import comparison_lines, record_lines
@@ -59,6 +67,7 @@ class TextOutput:
         self._quiet = quiet
         self._colour = colour
         self._shown: Finding | None = None
+        self._named: set[str] = set()
 
     def check(self, result: CheckResult) -> None:
         """Supported or not, how it would be maintained, and the attributes looked at."""
@@ -70,8 +79,13 @@ class TextOutput:
 
     def capture(self, result: CaptureResult) -> None:
         """The sketch, and what it rests on."""
+        self._named.add(result.query)
+        if result.foreseen:
+            self._block(rebalance_lines(result) if result.reason else capture_lines(result))
+            return
         if result.action == "none":
-            self._foreseen_capture(result)
+            self._say(f"{result.query}: not rebalanced, {sketches_text(result.sketches)}")
+            self._detail(result.reason)
             return
         done = "rebalanced" if result.action == "rebalance" else "captured"
         self._say(f"{result.query}: {done} {sketches_text(result.sketches)}")
@@ -84,25 +98,10 @@ class TextOutput:
         for assumption in result.assumptions:
             self._detail(f"rests on: {assumption}")
 
-    def _foreseen_capture(self, result: CaptureResult) -> None:
-        """A dry run: what would be captured; or ranges that stay as they are."""
-        if result.reason:
-            self._say(f"{result.query}: not rebalanced, {sketches_text(result.sketches)}")
-            self._detail(result.reason)
-            return
-        wanted = ", ".join(
-            f"{entry.table}.{entry.attribute} in {count_text(entry.total, 'range')}"
-            for entry in result.sketches
-        )
-        at = versions_text(result.versions)
-        self._say(f"{result.query}: would capture {wanted} at {at}, mode {result.mode}")
-        for assumption in result.assumptions:
-            self._detail(f"rests on: {assumption}")
-
     def apply(self, result: ApplyResult) -> None:
         """The new version and what changed."""
         if result.version is None:
-            self._say(f"{result.name}: would change {result.table} (rows not counted)")
+            self._block(apply_lines(result))
             return
         at = f"version {result.version}"
         counts = (
@@ -112,6 +111,7 @@ class TextOutput:
 
     def maintain(self, result: MaintainResult) -> None:
         """What was done, over which versions, what moved, and why this way."""
+        self._named.add(result.query)
         sketch = f"{result.table}.{result.attribute}"
         versions = versions_text(result.versions, result.since)
         if result.action == "none":
@@ -137,6 +137,11 @@ class TextOutput:
                 f"fragments, {duration_text(step.elapsed_ms)}"
             )
         self._drifted(result)
+
+    def plan(self, result: PlanResult) -> None:
+        """What would be done."""
+        self._named.add(result.query)
+        self._block(plan_lines(result))
 
     def _drifted(self, result: MaintainResult) -> None:
         """Uneven ranges and what to do; nothing while they are as even as they were."""
@@ -209,6 +214,7 @@ class TextOutput:
 
     def verify(self, result: VerifyResult) -> None:
         """Sound or not, and how far from accurate."""
+        self._named.add(result.query)
         sound = "sound" if result.covers and result.results_equal is not False else "NOT SOUND"
         equal = {None: "", True: ", results equal", False: ", results differ"}
         self._say(
@@ -285,12 +291,26 @@ class TextOutput:
         for failure in failures:
             for line in failure_lines(failure, self._marked):
                 self._stderr.write(line + "\n")
+        self._summary(failures)
+
+    def _summary(self, failures: tuple[Failure, ...]) -> None:
+        """How many of a run's queries failed, where it had more than one."""
+        failed = dict.fromkeys(f.query for f in failures if f.query is not None)
+        done = self._named - failed.keys()
+        if failed and len(failed) + len(done) > 1:
+            self._stderr.write(summary_line(list(failed), len(failed) + len(done)) + "\n")
 
     def _lines(self, lines: list[str]) -> None:
         self._stdout.write("".join(f"{line}\n" for line in lines))
 
     def _say(self, line: str) -> None:
         self._stdout.write(plain(line) + "\n")
+
+    def _block(self, lines: Sequence[str]) -> None:
+        """The first line, the others below it."""
+        self._say(lines[0])
+        for line in lines[1:]:
+            self._detail(line)
 
     def _detail(self, line: str) -> None:
         if line:

@@ -135,6 +135,27 @@ def empty_catalog(layout: Layout, disk: Disk) -> Catalog:
     return Catalog(connection, layout.catalog, disk, is_writable=False)
 
 
+def upgraded_copy(layout: Layout, disk: Disk) -> Catalog | None:
+    """A catalog of an older format, brought up in memory for a reader; None where there is none."""
+    if not layout.catalog.is_file():
+        return None
+    with translated(layout.catalog):
+        held = (
+            _connect(layout.catalog)
+            if disk.is_writable(layout.root)
+            else _connect_unwritable(layout)
+        )
+        try:
+            if check_format(held, layout.catalog) == 0:
+                return None
+            connection = sqlite3.connect(":memory:", isolation_level=None)
+            held.backup(connection)
+        finally:
+            held.close()
+        migrate(connection, layout.catalog)
+    return Catalog(connection, layout.catalog, disk, is_writable=False)
+
+
 def _connect(path: Path) -> sqlite3.Connection:
     return sqlite3.connect(
         path, isolation_level=None, timeout=_BUSY_MS / 1000, cached_statements=_STATEMENTS

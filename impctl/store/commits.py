@@ -14,7 +14,7 @@ from pathlib import Path
 
 from impctl.aliases import QueryName
 from impctl.errors import ImpctlError, RetryableError
-from impctl.store import history, queries, sketches, states
+from impctl.store import costs, history, queries, sketches, states
 from impctl.store.queries import Progress, QueryRow
 from impctl.store.records import MaintainCommit, NewCapture, RunRecord, TablePin
 from impctl.store.states import WrittenRun
@@ -48,6 +48,7 @@ def apply_capture(
         unused = states.drop_all_runs(connection, before.id)
         if not _is_same(connection, path, before, held, capture):
             sketches.forget_sketches(connection, before.id)
+            costs.forget_costs(connection, before.id)
         queries.forget_pins(connection, before.id)
     query_id = None if before is None else before.id
     query_id = queries.save_query(connection, capture, query_id, generation, at)
@@ -98,6 +99,7 @@ def apply_forget(connection: sqlite3.Connection, path: Path, query: QueryName) -
     held = queries.load_progress(connection, path, found.id)
     unused = states.drop_all_runs(connection, found.id)
     sketches.forget_sketches(connection, found.id)
+    costs.forget_costs(connection, found.id)
     queries.forget_query(connection, found.id)
     return Applied((held.generation,), tuple(unused))
 

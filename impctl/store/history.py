@@ -1,6 +1,7 @@
 """What was done to a query and why, as catalog rows.
 
-Law: a record is numbered in the order of commits and stays when the query is captured again.
+Law: a record is numbered in the order of commits and stays when the query is captured again. Its
+cost is put where estimates are learned from (`store.costs`) and is not read back with it.
 Out of scope: choosing what to do (`app`).
 """
 
@@ -10,6 +11,7 @@ import json
 import sqlite3
 from pathlib import Path
 
+from impctl.store.costs import add_cost, replace_last_cost
 from impctl.store.records import RunRecord
 from impctl.store.seals import Value, opened, sealed
 from impctl.store.sketches import versions_text
@@ -20,11 +22,15 @@ _LAST = "SELECT coalesce(max(number), 0) FROM history WHERE query_id = ?"
 def add_record(connection: sqlite3.Connection, query_id: int, record: RunRecord) -> None:
     """Append the record."""
     _put(connection, query_id, _last(connection, query_id) + 1, record)
+    if record.cost is not None:
+        add_cost(connection, query_id, record.cost)
 
 
 def replace_last_record(connection: sqlite3.Connection, query_id: int, record: RunRecord) -> None:
     """Put the record in place of the latest one (timings known only after the commit)."""
     _put(connection, query_id, max(1, _last(connection, query_id)), record)
+    if record.cost is not None:
+        replace_last_cost(connection, query_id, record.cost)
 
 
 def load_records(

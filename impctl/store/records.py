@@ -67,8 +67,25 @@ class RunRef:
 
 
 @dataclass(frozen=True, slots=True)
+class RunCost:
+    """What a run took, and how much it had to do: what later runs are estimated from.
+
+    `kind` is maintain, grouped (a change that Spark grouped) or recapture; `rows` and `bytes` are
+    the change's, of a recapture the tables'. Starting Spark took `start_ms` more than `elapsed_ms`,
+    nothing where a session was running; `spark` tells whether the run used one.
+    """
+
+    kind: str
+    rows: int
+    bytes: int
+    elapsed_ms: float
+    spark: bool = False
+    start_ms: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class RunRecord:
-    """What a command did to a query, why, and what it cost."""
+    """What a command did to a query, why, and what it cost; no `cost`, nothing to learn from."""
 
     action: str
     reason_code: str
@@ -82,6 +99,7 @@ class RunRecord:
     added: int
     removed: int
     versions: Mapping[TableName, TableVersion]
+    cost: RunCost | None = None
 
 
 @dataclass(frozen=True, slots=True)

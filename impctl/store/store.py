@@ -20,8 +20,14 @@ import pyarrow as pa
 
 from impctl.aliases import QueryName, TableName, TableVersion
 from impctl.errors import StateCorruptError
-from impctl.store import commits, history, queries, sketches, states
-from impctl.store.catalog import Catalog, create_catalog, empty_catalog, open_catalog
+from impctl.store import commits, costs, history, queries, sketches, states
+from impctl.store.catalog import (
+    Catalog,
+    create_catalog,
+    empty_catalog,
+    open_catalog,
+    upgraded_copy,
+)
 from impctl.store.collect import KEPT_VERSIONS, collect_sketches, find_leftovers
 from impctl.store.commits import Apply
 from impctl.store.disk import Disk, RealDisk
@@ -33,6 +39,7 @@ from impctl.store.records import (
     MaintainCommit,
     NewCapture,
     Run,
+    RunCost,
     RunRecord,
     RunRef,
     StoredQuery,
@@ -82,7 +89,8 @@ class Store:
     def open(cls, path: Path, *, create: bool = True, disk: Disk | None = None) -> Self:
         """The store at `path`.
 
-        Without `create`, one that is absent looks empty and cannot be written.
+        Without `create`, one that is absent looks empty and cannot be written; one of an older
+        format is read as it would be after its upgrade, and stays as it is.
         """
         layout = Layout(path)
         used = RealDisk() if disk is None else disk
@@ -91,7 +99,10 @@ class Store:
             if catalog is None and create:
                 catalog = _created(layout, used)
             if catalog is None:
-                return cls(layout, used, empty_catalog(layout, used), is_absent=True)
+                # Absent as well: a writer has to open it anew, to create it or to bring it up.
+                copy = upgraded_copy(layout, used)
+                found = empty_catalog(layout, used) if copy is None else copy
+                return cls(layout, used, found, is_absent=True)
         return cls(layout, used, catalog)
 
     def __enter__(self) -> Self:
@@ -165,6 +176,13 @@ class Store:
             if found is None:
                 return ()
             return history.load_records(connection, path, found.id, limit)
+
+    def costs(self, query: QueryName) -> tuple[RunCost, ...]:
+        """What the query's latest runs cost, newest first within a kind."""
+        path = self._catalog.path
+        with self._catalog.reading() as connection:
+            found = queries.find_query(connection, path, query)
+            return () if found is None else costs.load_costs(connection, found.id)
 
     def sketch_at(
         self, query: QueryName, versions: Mapping[TableName, TableVersion]

@@ -126,6 +126,12 @@ class Snapshot:
         total = int(np.sum(counts.to_numpy())) if len(counts) else 0
         return total - sum(len(positions) for positions in self.deletions.values())
 
+    @cached_property
+    def bytes(self) -> int:
+        """Bytes of the data files."""
+        sizes = self.actions.column("size_bytes")
+        return int(np.sum(sizes.to_numpy())) if len(sizes) else 0
+
     def column(self, name: ColumnName) -> Column:
         """The column, found without regard to case; SchemaChangedError without it."""
         found = self.schema.find(name)

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, assert_never
 
+import pyarrow as pa
 from deltalake import write_deltalake
 from deltalake.exceptions import CommitFailedError
 
@@ -81,65 +82,87 @@ class AppliedUpdate:
     updated: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class PreparedUpdate:
+    """A batch that may be committed on top of `source`, in the form that deltalake takes."""
+
+    source: DeltaSource
+    kind: UpdateKind
+    rows: pa.Table | None = None
+    predicate: str | None = None
+    assignments: Mapping[ColumnName, str] = field(default_factory=dict)
+
+
 def apply_update(source: DeltaSource, update: UpdateRequest) -> AppliedUpdate:
     """Commit the batch on top of the newest version.
 
-    A delete or update that matches no row commits nothing. Raises UsageError or QueryError for a
-    batch that makes no sense, UnsupportedError for one that deltalake cannot be trusted with.
+    A delete or update that matches no row commits nothing. Raises as `prepare_update` does.
+    """
+    return commit_update(prepare_update(source, update))
+
+
+def prepare_update(source: DeltaSource, update: UpdateRequest) -> PreparedUpdate:
+    """All that can be known of a batch without writing it.
+
+    Raises UsageError or QueryError for a batch that makes no sense, UnsupportedError for one that
+    deltalake cannot be trusted with.
     """
     newest = refresh(source)
     snapshot = newest.snapshot()
     check_writable(snapshot)
+    if update.kind is UpdateKind.INSERT:
+        return PreparedUpdate(newest, update.kind, _rows(newest, snapshot, update))
+    assignments: Mapping[ColumnName, str] = {}
+    if update.kind is UpdateKind.UPDATE and not update.assignments:
+        raise UsageError(
+            f"An update of table `{newest.name}` sets no column", hint="give at least one in `set`"
+        )
+    _check_rewritable(snapshot)
+    if update.kind is UpdateKind.UPDATE:
+        assignments = assignment_texts(snapshot, update.assignments)
+    predicate = None if update.where is None else where_text(snapshot, update.where)
+    return PreparedUpdate(newest, update.kind, None, predicate, assignments)
+
+
+def commit_update(update: PreparedUpdate) -> AppliedUpdate:
+    """Commit what was prepared; nothing where there is no row to insert."""
+    source = update.source
     match update.kind:
         case UpdateKind.INSERT:
-            return _insert(newest, snapshot, update)
+            assert update.rows is not None
+            if not len(update.rows):
+                return AppliedUpdate(source.version)
+            with _plain_failures(source):
+                write_deltalake(source.delta, update.rows, mode="append")
+            return AppliedUpdate(source.delta.version(), inserted=len(update.rows))
         case UpdateKind.DELETE:
-            return _delete(newest, snapshot, update)
+            with _plain_failures(source):
+                metrics = source.delta.delete(update.predicate)
+            deleted = _count(metrics, "num_deleted_rows")
+            return AppliedUpdate(source.delta.version(), deleted=deleted)
         case UpdateKind.UPDATE:
-            return _update(newest, snapshot, update)
+            with _plain_failures(source):
+                metrics = source.delta.update(
+                    updates=dict(update.assignments),
+                    predicate=update.predicate,
+                    error_on_type_mismatch=True,
+                )
+            updated = _count(metrics, "num_updated_rows")
+            return AppliedUpdate(source.delta.version(), updated=updated)
         case _:
             assert_never(update.kind)
 
 
-def _insert(source: DeltaSource, snapshot: Snapshot, update: UpdateRequest) -> AppliedUpdate:
+def _rows(source: DeltaSource, snapshot: Snapshot, update: UpdateRequest) -> pa.Table:
+    """The rows of an insert, in the table's types."""
     if (update.rows is None) == (update.file is None):
         raise UsageError(
             f"An insert into table `{source.name}` needs either `rows` or `file`",
             hint="give one of the two",
         )
-    rows = (
-        file_to_insert(snapshot, update.file)
-        if update.file is not None
-        else rows_to_insert(snapshot, update.rows or ())
-    )
-    if not len(rows):
-        return AppliedUpdate(source.version)
-    with _plain_failures(source):
-        write_deltalake(source.delta, rows, mode="append")
-    return AppliedUpdate(source.delta.version(), inserted=len(rows))
-
-
-def _delete(source: DeltaSource, snapshot: Snapshot, update: UpdateRequest) -> AppliedUpdate:
-    _check_rewritable(snapshot)
-    predicate = None if update.where is None else where_text(snapshot, update.where)
-    with _plain_failures(source):
-        metrics = source.delta.delete(predicate)
-    return AppliedUpdate(source.delta.version(), deleted=_count(metrics, "num_deleted_rows"))
-
-
-def _update(source: DeltaSource, snapshot: Snapshot, update: UpdateRequest) -> AppliedUpdate:
-    if not update.assignments:
-        raise UsageError(
-            f"An update of table `{source.name}` sets no column", hint="give at least one in `set`"
-        )
-    _check_rewritable(snapshot)
-    assignments = assignment_texts(snapshot, update.assignments)
-    predicate = None if update.where is None else where_text(snapshot, update.where)
-    with _plain_failures(source):
-        metrics = source.delta.update(
-            updates=assignments, predicate=predicate, error_on_type_mismatch=True
-        )
-    return AppliedUpdate(source.delta.version(), updated=_count(metrics, "num_updated_rows"))
+    if update.file is not None:
+        return file_to_insert(snapshot, update.file)
+    return rows_to_insert(snapshot, update.rows or ())
 
 
 def check_writable(snapshot: Snapshot) -> None:

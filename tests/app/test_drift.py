@@ -125,7 +125,10 @@ def test_a_dry_run_writes_nothing(cli: Cli, tmp_path: Path) -> None:
     drift(cli, tmp_path)
     before = cli.good("status").results
     (big,) = cli.good("capture", "--rebalance", "--dry-run", "--query", "big").results
-    assert (big["action"], big["reason"]) == ("none", "would even out the ranges of `t.x`")
+    assert (big["action"], big["reason"]) == (
+        "none",
+        "would even out `t.x`: of 8 ranges 1 split and 7 merged with neighbours, 8 in all",
+    )
     assert cli.good("status").results == before
 
 

@@ -94,7 +94,7 @@ def test_grouped_by_spark_and_row_by_row(
     for turn, commit in enumerate(commits):
         commit()
         limit = "1000" if turn == 2 else "0"
-        done = large.good("maintain", "--large-change", limit).results
+        done = large.good("maintain", "--large-change", limit, "--policy", "incremental").results
         codes = {r["query"]: r["reason_code"] for r in done}
         if turn != 2:
             assert {q for q, code in codes.items() if code == "grouped_by_spark"} == GROUPED

@@ -60,6 +60,7 @@ USE_CASES = {
     "check": ("check", "schema_text"),
     "capture": ("capture",),
     "apply": ("apply",),
+    "plan": ("plan",),
     "maintain": ("maintain",),
     "rewrite": ("rewrite",),
     "query": ("query",),

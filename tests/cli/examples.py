@@ -8,6 +8,7 @@ from decimal import Decimal
 from impctl.app.collected import GcEntry, GcResult
 from impctl.app.explanations import CandidateEntry, CheckResult, ExplainResult, PlanEntry
 from impctl.app.findings import Finding
+from impctl.app.foreseen import PlannedChange, PlanResult
 from impctl.app.past_runs import PendingEntry, RunEntry, VerifiedEntry
 from impctl.app.results import (
     ApplyResult,
@@ -113,6 +114,21 @@ EXAMPLES: dict[str, Result] = {
         engine_ms=0.25,
         commit_ms=0.5,
         steps=(MaintainStep("exact", {"sales": 1}, (1,), (), 1, 2.0),),
+    ),
+    "plan": PlanResult(
+        query="q_top",
+        action="exact",
+        by="engine",
+        reason_code="incremental",
+        reason="every operator is maintained",
+        policy="auto",
+        since={"sales": 0},
+        versions={"sales": 2},
+        pending=(PlannedChange("sales", 0, 2, 1000, 3, 45_678),),
+        maintain_ms=2.345,
+        maintain_runs=12,
+        recapture_ms=812.0,
+        recapture_runs=1,
     ),
     "rewrite": RewriteResult(
         "q_top",

@@ -68,7 +68,7 @@ def test_other_queries_are_shown_beside_a_failure(fake, impctl) -> None:
     ran = impctl("maintain", "w.yaml")
     assert ran.code == 6
     assert ran.stdout.startswith("q_top: exact")
-    assert ran.stderr == "error: `q_two`: The store is locked\n"
+    assert ran.stderr == ("error: `q_two`: The store is locked\n1 of 2 queries failed: `q_two`\n")
 
 
 @pytest.mark.parametrize(

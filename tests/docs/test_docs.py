@@ -16,6 +16,7 @@ from impctl import errors
 from impctl.app.collected import GcEntry
 from impctl.app.envvars import ENVVARS
 from impctl.app.explanations import CandidateEntry, JoinSideEntry, PlanEntry
+from impctl.app.foreseen import PlannedChange, ReadEntry
 from impctl.app.past_runs import PendingEntry, RunEntry, VerifiedEntry
 from impctl.app.results import (
     MaintainStep,
@@ -133,6 +134,8 @@ ENTRIES = (
     CandidateEntry,
     MaintainStep,
     PlanEntry,
+    PlannedChange,
+    ReadEntry,
     JoinSideEntry,
     ReuseEntry,
     ReuseCandidate,

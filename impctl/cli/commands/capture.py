@@ -9,6 +9,7 @@ import typer
 from impctl.cli.job import Job, display_of, on_workbench
 from impctl.cli.options import (
     AsJson,
+    DetailedExitcode,
     DryRun,
     LockTimeout,
     PolicyName,
@@ -44,6 +45,7 @@ def capture(
     spark_profile: SparkProfile = None,
     rebalance: Rebalance = False,
     dry_run: DryRun = False,
+    detailed_exitcode: DetailedExitcode = False,
     json: AsJson = False,
     quiet: Quiet = False,
     verbose: Verbose = 0,
@@ -72,4 +74,5 @@ def capture(
         spark_profile=spark_profile,
         dry_run=dry_run,
     )
-    return on_workbench("capture", display_of(json, quiet, verbose), settings, use_case)
+    display = display_of(json, quiet, verbose)
+    return on_workbench("capture", display, settings, use_case, detailed=detailed_exitcode)

@@ -10,6 +10,7 @@ from impctl.app.envvars import BATCH_ROWS
 from impctl.cli.job import Job, display_of, on_workbench
 from impctl.cli.options import (
     AsJson,
+    DetailedExitcode,
     DryRun,
     Imbalance,
     LargeChange,
@@ -52,6 +53,7 @@ def maintain(
     lock_timeout: LockTimeout = None,
     spark_profile: SparkProfile = None,
     dry_run: DryRun = False,
+    detailed_exitcode: DetailedExitcode = False,
     json: AsJson = False,
     quiet: Quiet = False,
     verbose: Verbose = 0,
@@ -78,4 +80,5 @@ def maintain(
         imbalance=imbalance,
         large_change=large_change,
     )
-    return on_workbench("maintain", display_of(json, quiet, verbose), settings, use_case)
+    display = display_of(json, quiet, verbose)
+    return on_workbench("maintain", display, settings, use_case, detailed=detailed_exitcode)

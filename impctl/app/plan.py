@@ -1,0 +1,154 @@
+"""Use case: what `maintain` would do now, why, and what that is estimated to cost.
+
+Law: the stages are those that `maintain` runs, made by the same code; nothing is written, no lock
+taken and no Spark started. A policy that refuses fails here as it would there.
+Out of scope: deciding (`app.stale`), estimating (`app.estimates`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from impctl.aliases import QueryName
+from impctl.app.capture_stage import capture_stage
+from impctl.app.estimates import MAINTAIN, Estimates, Size, estimated
+from impctl.app.foreseen import PlannedChange, PlanResult
+from impctl.app.isolated import Isolated
+from impctl.app.maintain import has_nothing_to_do
+from impctl.app.prepared import prepare
+from impctl.app.results import Failure, Outcome
+from impctl.app.settings import DEFAULT_BATCH_ROWS
+from impctl.app.stages import Stage
+from impctl.app.stale import StaleRun
+from impctl.app.stale_task import Task
+from impctl.app.stored import catch_up
+from impctl.app.workbench import Workbench
+from impctl.store.records import StoredQuery
+from impctl.store.store import Store
+from impctl.tables.change_size import change_size
+from impctl.tables.commits import read_commits
+from impctl.workload.models import QuerySpec
+
+
+def plan(bench: Workbench, queries: Sequence[QueryName] | None) -> Outcome:
+    """One result per query, in the order of the file."""
+    specs = bench.queries(queries)
+    store = bench.reading_store()
+    results: list[PlanResult] = []
+    failures: list[Failure] = []
+    warnings: list[str] = []
+    stale: list[tuple[QuerySpec, StoredQuery]] = []
+    for spec in specs:
+        with Isolated(failures, spec):
+            stored = None if store is None else store.load(spec.name)
+            if store is None or stored is None:
+                results.append(_to_capture(bench, spec))
+                continue
+            catch_up(bench, stored)
+            if has_nothing_to_do(bench, spec, stored):
+                results.append(_nothing(bench, store, spec, stored))
+            else:
+                stale.append((spec, stored))
+    if store is not None:
+        run = StaleRun(bench, store, DEFAULT_BATCH_ROWS, failures, warnings)
+        for task, stage in run.stages(stale):
+            with Isolated(failures, task.spec):
+                results.append(_planned(bench, store, task, stage))
+    order = {spec.name: index for index, spec in enumerate(specs)}
+    results.sort(key=lambda result: order[result.query])
+    return Outcome(tuple(results), tuple(warnings), tuple(failures))
+
+
+def _to_capture(bench: Workbench, spec: QuerySpec) -> PlanResult:
+    """A query that `capture` has to come to first."""
+    prepared = prepare(bench, spec)
+    return PlanResult(
+        query=spec.name,
+        action="capture",
+        by=capture_stage(bench, prepared).by(bench),
+        reason_code="not_captured",
+        reason="it was never captured; run `impctl capture`",
+        policy=str(bench.policy(spec)),
+        since={},
+        versions={table: bench.source(table).version for table in prepared.tables},
+    )
+
+
+def _nothing(bench: Workbench, store: Store, spec: QuerySpec, stored: StoredQuery) -> PlanResult:
+    nothing = Stage("none", "up_to_date", "no new version")
+    return _result(bench, spec, stored, nothing, (), _estimates(bench, store, stored, (), MAINTAIN))
+
+
+def _planned(bench: Workbench, store: Store, task: Task, stage: Stage) -> PlanResult:
+    pending = _pending(bench, task.stored, stage)
+    found = _estimates(bench, store, task.stored, pending, stage.cost_kind)
+    return _result(bench, task.spec, task.stored, stage, pending, found)
+
+
+def _pending(bench: Workbench, stored: StoredQuery, stage: Stage) -> tuple[PlannedChange, ...]:
+    """The change of every table that moved on: as read, else as far as the log tells."""
+    read = {found.need.table: found.changes.rows for found in stage.read}
+    entries = []
+    for pin in stored.pins:
+        source = bench.source(pin.table)
+        if source.version == pin.version:
+            continue
+        commits = read_commits(source, pin.version, source.version)
+        size = None if commits is None else change_size(commits)
+        entries.append(
+            PlannedChange(
+                pin.table,
+                pin.version,
+                source.version,
+                read.get(pin.table, None if size is None else size.rows),
+                None if size is None else size.files,
+                None if size is None else size.bytes,
+            )
+        )
+    return tuple(entries)
+
+
+def _estimates(
+    bench: Workbench,
+    store: Store,
+    stored: StoredQuery,
+    pending: Sequence[PlannedChange],
+    kind: str,
+) -> Estimates:
+    rows = [entry.rows for entry in pending if entry.rows is not None]
+    counted = sum(rows) if len(rows) == len(pending) else None
+    sizes = [entry.bytes for entry in pending if entry.bytes is not None]
+    is_known = len(sizes) == len(pending)
+    size = Size(counted, sum(sizes)) if counted is not None or is_known else None
+    return estimated(
+        store.costs(stored.query),
+        kind,
+        size,
+        has_spark=bench.has_spark,
+        table_rows=lambda: bench.rows_of(tuple(stored.versions)),
+    )
+
+
+def _result(
+    bench: Workbench,
+    spec: QuerySpec,
+    stored: StoredQuery,
+    stage: Stage,
+    pending: tuple[PlannedChange, ...],
+    found: Estimates,
+) -> PlanResult:
+    return PlanResult(
+        query=spec.name,
+        action=stage.action,
+        by=stage.by,
+        reason_code=stage.reason_code,
+        reason=stage.reason,
+        policy=str(bench.policy(spec)),
+        since=stored.versions,
+        versions={pin.table: bench.source(pin.table).version for pin in stored.pins},
+        pending=pending,
+        maintain_ms=found.maintain_ms,
+        maintain_runs=found.maintain_runs,
+        recapture_ms=found.recapture_ms,
+        recapture_runs=found.recapture_runs,
+    )

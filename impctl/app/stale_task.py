@@ -1,0 +1,105 @@
+"""A stale query opened: its state loaded, or what keeps it from being maintained.
+
+Law: opening reads the store, the tables' logs and the SQL; it reads no change and writes nothing.
+Out of scope: what is done with an open task (`app.stale`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from impctl.app.maintainer import Maintainer
+from impctl.app.partners import partners_of
+from impctl.app.prepared import PreparedQuery, prepare
+from impctl.app.restored import check_circuit, chooser_of, chosen_way, restored_verdict
+from impctl.app.shared_changes import Need
+from impctl.app.state_meta import StateMeta
+from impctl.app.stored import check_definition, check_pins
+from impctl.app.workbench import Workbench
+from impctl.errors import RecaptureNeededError
+from impctl.sketch.mode import Mode
+from impctl.store.records import StoredQuery
+from impctl.store.store import Store
+from impctl.tables.changes import check_same_columns
+from impctl.workload.models import MaintainMode, Policy, QuerySpec
+
+
+@dataclass(slots=True)
+class Task:
+    """One stale query: its stored sketch and what will be done with it."""
+
+    spec: QuerySpec
+    stored: StoredQuery
+    maintainer: Maintainer | None = None
+    trouble: RecaptureNeededError | None = None
+
+    @property
+    def is_eager(self) -> bool:
+        """Whether it wants a sketch for every version passed."""
+        return self.spec.maintain is MaintainMode.EAGER
+
+
+def open_task(
+    bench: Workbench,
+    store: Store,
+    spec: QuerySpec,
+    stored: StoredQuery,
+    spark_start: Callable[[], float],
+) -> Task:
+    """The task, with what keeps it from being maintained incrementally."""
+    task = Task(spec, stored)
+    try:
+        check_definition(bench, spec, stored)
+        if bench.policy(spec) is not Policy.FULL:
+            check_pins(stored, bench)
+            task.maintainer = _maintainer(bench, store, spec, stored, spark_start)
+    except RecaptureNeededError as trouble:
+        task.trouble = trouble
+    return task
+
+
+def needs_of(bench: Workbench, task: Task) -> list[Need]:
+    """What has to be read of every table that moved on."""
+    if task.maintainer is None:
+        return []
+    needs = []
+    for table, version in task.maintainer.versions.items():
+        until = bench.source(table).version
+        if until != version:
+            needs.append(task.maintainer.need(table, until, per_version=task.is_eager))
+    return needs
+
+
+def _maintainer(
+    bench: Workbench,
+    store: Store,
+    spec: QuerySpec,
+    stored: StoredQuery,
+    spark_start: Callable[[], float],
+) -> Maintainer:
+    prepared = prepare(bench, spec)
+    verdict, partitions = restored_verdict(bench, prepared, stored)
+    meta = StateMeta.read(stored.query, stored.state_meta)
+    way = chosen_way(prepared, verdict, partitions, chooser_of(prepared, meta))
+    try:
+        check_circuit(bench, prepared, way, stored)
+    except RecaptureNeededError:
+        _check_schemas(bench, prepared, stored)
+        raise
+    if way.mode is Mode.RECAPTURE:
+        raise RecaptureNeededError(
+            f"Query `{spec.name}` cannot be maintained incrementally: {way.reason}",
+            code="not_incremental",
+            hint="use policy `auto` to let `maintain` recapture it",
+            location=prepared.place(way.span),
+        )
+    return Maintainer(store, way, stored, partners_of(bench, way, partitions), spark_start)
+
+
+def _check_schemas(bench: Workbench, prepared: PreparedQuery, stored: StoredQuery) -> None:
+    """SchemaChangedError where a column the query reads is what makes the circuit another."""
+    for pin in stored.pins:
+        read = [a.name for s in prepared.scans if s.table == pin.table for a in s.attributes]
+        before = bench.snapshot(pin.table, pin.version)
+        check_same_columns(before, bench.snapshot(pin.table), read)

@@ -1,0 +1,52 @@
+"""`impctl plan`: what `maintain` would do, without doing it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from impctl.cli.job import Job, display_of, on_workbench
+from impctl.cli.options import (
+    AsJson,
+    DetailedExitcode,
+    LargeChange,
+    PolicyName,
+    QueryNames,
+    Quiet,
+    StoreFolder,
+    Verbose,
+    WorkloadFile,
+    settings_of,
+)
+
+if TYPE_CHECKING:
+    from impctl.app.results import Outcome
+    from impctl.app.workbench import Workbench
+
+
+def plan(
+    workload: WorkloadFile,
+    query: QueryNames = None,
+    large_change: LargeChange = None,
+    store: StoreFolder = None,
+    policy: PolicyName = None,
+    detailed_exitcode: DetailedExitcode = False,
+    json: AsJson = False,
+    quiet: Quiet = False,
+    verbose: Verbose = 0,
+) -> Job:
+    """Say what `maintain` would do now, and why.
+
+    With what is pending and what that is estimated to cost. Writes nothing, takes no lock and
+    starts no Spark.
+
+    Example: impctl plan workloads/running-example.yaml --detailed-exitcode
+    """
+
+    def use_case(bench: Workbench) -> Outcome:
+        from impctl.app.plan import plan
+
+        return plan(bench, tuple(query or ()))
+
+    settings = settings_of(workload, store=store, policy=policy, large_change=large_change)
+    display = display_of(json, quiet, verbose)
+    return on_workbench("plan", display, settings, use_case, detailed=detailed_exitcode)

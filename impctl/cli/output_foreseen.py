@@ -1,0 +1,91 @@
+"""What has not been done yet, as lines of text: plans and dry runs.
+
+Law: a line per query, then its reasons, sizes and estimates; an estimate without a recorded run to
+learn from says so instead of giving a number.
+Out of scope: what was done (`output_text`), JSON (`output_json`).
+"""
+
+from __future__ import annotations
+
+from impctl.app.foreseen import PlannedChange, PlanResult, ReadEntry
+from impctl.app.results import ApplyResult, CaptureResult
+from impctl.cli.wording import count_text, duration_text, size_text, sketches_text, versions_text
+
+_NOW = {"stale": "replaces a sketch that is not current", "current": "the stored one is current"}
+
+
+def plan_lines(result: PlanResult) -> list[str]:
+    """The action and why, pending changes, both estimates and the policy."""
+    versions = versions_text(result.versions, result.since or None)
+    by = "" if result.by is None else f" by {result.by}"
+    verb = "nothing to do" if result.action == "none" else f"{result.action}{by}"
+    lines = [f"{result.query}: {verb}, {versions}", f"{result.reason} [{result.reason_code}]"]
+    lines += [_pending_text(entry) for entry in result.pending]
+    maintain = _estimate_text(result.maintain_ms, result.maintain_runs)
+    recapture = _estimate_text(result.recapture_ms, result.recapture_runs)
+    if result.action in ("none", "capture"):
+        lines.append(f"policy {result.policy}")
+    else:
+        lines.append(f"estimated to maintain: {maintain}; to recapture: {recapture}")
+        lines.append(f"policy {result.policy} chooses: {result.action}")
+    return lines
+
+
+def capture_lines(result: CaptureResult) -> list[str]:
+    """What would be captured, by whom, from how much; each attribute looked at."""
+    at = versions_text(result.versions)
+    wanted = ", ".join(
+        f"{entry.table}.{entry.attribute} in {count_text(entry.total, 'range')}"
+        for entry in result.sketches
+    )
+    by = "" if result.by is None else f" by {result.by}"
+    lines = [f"{result.query}: would capture {wanted} at {at}, mode {result.mode}{by}"]
+    lines += [f"would read {_read_text(entry)}" for entry in result.reads]
+    for entry in result.considered:
+        safe = ("chosen" if entry.chosen else "safe") if entry.safe else "not safe"
+        why = f": {entry.reason}" if entry.reason else ""
+        lines.append(f"{entry.table}.{entry.attribute} {safe}{why}")
+    lines += [f"rests on: {assumption}" for assumption in result.assumptions]
+    lines += [_NOW[result.stored]] if result.stored in _NOW else []
+    return lines
+
+
+def rebalance_lines(result: CaptureResult) -> list[str]:
+    """Ranges that would change, or why not."""
+    return [f"{result.query}: {sketches_text(result.sketches)}", result.reason]
+
+
+def apply_lines(result: ApplyResult) -> list[str]:
+    """The version that a batch would make, and its statement."""
+    version = result.foreseen_version
+    head = f"{result.name}: would make {result.table} version {version}"
+    if result.statement.startswith("INSERT"):
+        return [head, result.statement]
+    return [f"{head}, if a row matches", result.statement]
+
+
+def _pending_text(entry: PlannedChange) -> str:
+    versions = count_text(entry.until - entry.since, "version")
+    if entry.until < entry.since:
+        versions = "an older version"
+    rows = "rows not counted" if entry.rows is None else count_text(entry.rows, "changed row")
+    if entry.files is None or entry.bytes is None:
+        return f"{entry.table}: {versions}, {rows}, its log cannot be read that far back"
+    return (
+        f"{entry.table}: {versions}, {rows} in {count_text(entry.files, 'file')},"
+        f" {size_text(entry.bytes)}"
+    )
+
+
+def _estimate_text(milliseconds: float | None, runs: int) -> str:
+    if not runs:
+        return "unknown, no recorded run yet"
+    if milliseconds is None:
+        return "unknown, the log does not tell the change's size"
+    return f"{duration_text(milliseconds)} ({count_text(runs, 'run')})"
+
+
+def _read_text(entry: ReadEntry) -> str:
+    rows = "rows not counted" if entry.rows is None else count_text(entry.rows, "row")
+    files = count_text(entry.files, "file")
+    return f"{entry.table}@{entry.version}: {rows} in {files}, {size_text(entry.bytes)}"

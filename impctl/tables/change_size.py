@@ -1,0 +1,111 @@
+"""How large a change is, told from the log alone.
+
+Law: no data file is opened. `rows` are those that reading the change would give, None where a
+commit does not tell; a writer's own count of deleted and updated rows is believed, because the
+number is only ever shown or fed to an estimate.
+Out of scope: the rows themselves (`tables.changes`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from impctl.tables.commits import Commits
+
+_WEIGHT_OF_METRIC = {
+    "num_deleted_rows": 1,
+    "num_updated_rows": 2,
+    "num_target_rows_inserted": 1,
+    "num_target_rows_deleted": 1,
+    "num_target_rows_updated": 2,
+    "numDeletedRows": 1,
+    "numUpdatedRows": 2,
+    "numTargetRowsInserted": 1,
+    "numTargetRowsDeleted": 1,
+    "numTargetRowsUpdated": 2,
+}
+"""Counts that deltalake and Spark write; an updated row is a deletion and an insertion."""
+
+_Action = tuple[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeSize:
+    """Changed rows (None where the log does not tell), and the files that hold them."""
+
+    rows: int | None
+    files: int
+    bytes: int
+
+
+def change_size(commits: Commits) -> ChangeSize:
+    """The size of the change that these commits make together."""
+    rows: int | None = 0
+    files = size = 0
+    for actions in commits.by_commit():
+        read = _files_read(actions)
+        files += len(read)
+        size += sum(int(body.get("size") or 0) for _, body in read)
+        found = _rows(actions, read)
+        rows = None if rows is None or found is None else rows + found
+    return ChangeSize(rows, files, size)
+
+
+def _files_read(actions: Sequence[_Action]) -> list[_Action]:
+    """The entries of files a change feed reads for a commit; none for one that only moves rows."""
+    feed = [(name, body) for name, body in actions if name == "cdc"]
+    if feed:
+        return feed
+    return [
+        (name, body)
+        for name, body in actions
+        if name in ("add", "remove") and body.get("dataChange") is not False
+    ]
+
+
+def _rows(actions: Sequence[_Action], read: Sequence[_Action]) -> int | None:
+    if not read:
+        return 0
+    if any(name == "cdc" for name, _ in read):
+        return _counted_by_the_writer(actions)
+    if all(name == "remove" for name, _ in read):
+        counted = _counted_by_the_writer(actions)
+        if counted is not None:
+            return counted
+    # Without a change feed the rows copied from file to file are read as well.
+    live: dict[str, int] = {}
+    for name, body in read:
+        held = _live_rows(body)
+        if held is None:
+            return None
+        # The same file twice is a file whose deletion vector changed.
+        path = body["path"]
+        live[path] = live.get(path, 0) + (held if name == "add" else -held)
+    return sum(abs(rows) for rows in live.values())
+
+
+def _counted_by_the_writer(actions: Sequence[_Action]) -> int | None:
+    for name, body in actions:
+        metrics = body.get("operationMetrics") if name == "commitInfo" and body else None
+        if isinstance(metrics, Mapping):
+            known = [key for key in metrics if key in _WEIGHT_OF_METRIC]
+            try:
+                counts = [int(metrics[key]) * _WEIGHT_OF_METRIC[key] for key in known]
+            except (TypeError, ValueError):
+                return None
+            return sum(counts) if counts else None
+    return None
+
+
+def _live_rows(body: Mapping[str, Any]) -> int | None:
+    """Rows of a file that are not deleted."""
+    try:
+        rows = json.loads(body.get("stats") or "{}").get("numRecords")
+    except (ValueError, AttributeError):
+        return None
+    if not isinstance(rows, int):
+        return None
+    return max(0, rows - int((body.get("deletionVector") or {}).get("cardinality") or 0))

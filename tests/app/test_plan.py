@@ -1,0 +1,272 @@
+"""`plan` and dry runs on real tables: what they say, that they write nothing, that runs agree."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from impctl.app.workbench import Workbench
+from impctl.store.records import RunCost, RunRecord
+from impctl.store.store import Store
+from tests.app.conftest import ROWS
+from tests.support.run_cli import Cli
+
+DRY = [
+    ("plan",),
+    ("plan", "--policy", "full"),
+    ("maintain", "--dry-run"),
+    ("maintain", "--dry-run", "--policy", "full"),
+    ("capture", "--dry-run"),
+    ("capture", "--rebalance", "--dry-run"),
+    ("apply", "--all", "--dry-run"),
+]
+
+UPDATES = """
+updates:
+  - {name: one, insert: {table: t, rows: [{g: 0, x: 5, note: z}, {g: 1, x: 5, note: z}]}}
+  - {name: two, delete: {table: t, where: "g = 7"}}
+  - {name: three, update: {table: t, set: {x: "x + 1"}, where: "g = 5"}}
+"""
+
+
+def files(folder: Path) -> dict[Path, tuple[bytes, int]]:
+    """Every file below, what is in it and when it was written."""
+    found = [path for path in sorted(folder.rglob("*")) if path.is_file()]
+    return {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in found}
+
+
+@pytest.fixture
+def auto(cli: Cli) -> Cli:
+    cli.workload.write_text(
+        cli.workload.read_text().replace("policy: incremental", "policy: auto") + UPDATES
+    )
+    return cli
+
+
+@pytest.fixture
+def no_writer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither lock nor Spark is to be had."""
+
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise AssertionError("neither a lock nor Spark is needed here")
+
+    monkeypatch.setattr(Store, "lock", refuse)
+    monkeypatch.setattr(Workbench, "spark", refuse)
+
+
+@pytest.mark.usefixtures("no_writer")
+@pytest.mark.parametrize("words", DRY[:5] + DRY[6:], ids=" ".join)
+def test_without_a_store_none_is_made(auto: Cli, tmp_path: Path, words: tuple[str, ...]) -> None:
+    before = files(tmp_path)
+    auto(words[0], *words[1:])
+    assert files(tmp_path) == before
+    assert not (tmp_path / ".impctl").exists()
+
+
+@pytest.mark.parametrize("words", DRY, ids=" ".join)
+@pytest.mark.parametrize("is_stale", [False, True])
+def test_nothing_is_written(
+    auto: Cli,
+    table: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    words: tuple[str, ...],
+    is_stale: bool,
+) -> None:
+    auto.good("capture")
+    if is_stale:
+        write_deltalake(table, ROWS, mode="append")
+        DeltaTable(table).delete("g = 5")
+    before = files(tmp_path)
+    monkeypatch.setattr(Workbench, "spark", None)
+    monkeypatch.setattr(Store, "lock", None)
+    auto.good(words[0], *words[1:])
+    assert files(tmp_path) == before
+
+
+def test_a_plan_does_not_wait_for_a_writer(auto: Cli, tmp_path: Path) -> None:
+    auto.good("capture")
+    with Store.open(tmp_path / ".impctl") as store, store.lock(0.0, "another"):
+        started = time.perf_counter()
+        assert auto.good("plan").results[0]["action"] == "none"
+        assert time.perf_counter() - started < 5
+
+
+def codes(cli: Cli, *words: str) -> tuple[str, str]:
+    (result,) = cli.good(words[0], *words[1:]).results
+    return result["action"], result["reason_code"]
+
+
+def test_from_capture_to_current(auto: Cli, table: str) -> None:
+    (first,) = auto.good("plan").results
+    assert (first["action"], first["by"], first["reason_code"]) == (
+        "capture", "engine", "not_captured",
+    )  # fmt: skip
+    auto.good("capture")
+    assert codes(auto, "plan") == ("none", "up_to_date")
+    write_deltalake(table, ROWS, mode="append")
+    DeltaTable(table).delete("g = 5")
+    (planned,) = auto.good("plan").results
+    assert (planned["action"], planned["by"]) == ("exact", "engine")
+    assert (planned["since"], planned["versions"]) == ({"t": 0}, {"t": 2})
+    (pending,) = planned["pending"]
+    assert (pending["since"], pending["until"], pending["rows"]) == (0, 2, 12)
+    assert pending["bytes"] > 0
+    assert (planned["maintain_ms"], planned["maintain_runs"]) == (None, 0)
+    assert planned["recapture_ms"] > 0
+    foreseen = codes(auto, "maintain", "--dry-run")
+    assert codes(auto, "maintain") == foreseen == ("exact", "incremental")
+    assert codes(auto, "plan") == ("none", "up_to_date")
+
+
+def test_a_change_grouped_by_spark_is_told_without_reading_it(auto: Cli, table: str) -> None:
+    auto.good("capture")
+    write_deltalake(table, ROWS, mode="append")
+    (planned,) = auto.good("plan", "--large-change", "0").results
+    assert (planned["action"], planned["by"]) == ("exact", "Spark")
+    assert planned["reason_code"] == "grouped_by_spark"
+    assert planned["pending"][0]["rows"] == 10
+
+
+def test_what_only_reading_shows_is_foreseen(auto: Cli, table: str, tmp_path: Path) -> None:
+    """A change whose file is gone: the plan says recapture, as the run would find out."""
+    auto.good("capture")
+    write_deltalake(table, ROWS, mode="append")
+    held = set(DeltaTable(table, version=0).file_uris())
+    (added,) = set(DeltaTable(table).file_uris()) - held
+    Path(added.removeprefix("file://")).unlink()
+    action, code = codes(auto, "plan")
+    assert action == "recapture"
+    assert codes(auto, "maintain", "--dry-run") == (action, code)
+    ran = auto("plan", "--policy", "incremental")
+    assert (ran.code, ran.error["code"], ran.results) == (7, code, [])
+    assert auto("plan", "--policy", "strict").code == 4
+
+
+def test_a_broken_assumption_is_foreseen(auto: Cli, table: str) -> None:
+    text = auto.workload.read_text().replace("HAVING COUNT(*) > 2", "HAVING SUM(x) > 20")
+    auto.workload.write_text(text.replace("sketch: {t: g}", "sketch: {t: x}"))
+    auto.good("capture")
+    negative = pa.table({"g": [0], "x": [-5], "note": ["z"]})
+    write_deltalake(table, negative, mode="append")
+    ran = auto("plan", "--policy", "incremental")
+    assert (ran.code, ran.error["code"]) == (7, "assumption_broken")
+    # Nor can it be captured anew: every one of them says so.
+    for words in (["plan"], ["maintain", "--dry-run"], ["maintain"]):
+        ran = auto(words[0], *words[1:])
+        assert (ran.code, ran.error["code"]) == (3, "sketch_unsafe"), words
+
+
+@pytest.mark.parametrize("words", [("plan",), ("maintain", "--dry-run"), ("capture", "--dry-run")])
+def test_detailed_exit_codes(auto: Cli, table: str, words: tuple[str, ...]) -> None:
+    command, *options = words
+    detailed = (*options, "--detailed-exitcode")
+    if command != "maintain":
+        assert auto(command, *detailed).code == 2
+    auto.good("capture")
+    assert auto(command, *detailed).code == 0
+    write_deltalake(table, ROWS, mode="append")
+    assert auto(command, *options).code == 0
+    ran = auto(command, *detailed)
+    assert (ran.code, ran.document["ok"], ran.document["error"]) == (2, True, None)
+    auto.workload.write_text(auto.workload.read_text().replace("FROM t", "FROM nope"))
+    ran = auto(command, *detailed)
+    assert (ran.code, ran.document["ok"], ran.error["code"]) == (3, False, "table_unknown")
+    assert auto(command, *options, "--query", "nope", "--detailed-exitcode").error["code"] == (
+        "query_unknown"
+    )
+
+
+def test_a_dry_capture_says_what_it_would_read(auto: Cli, table: str) -> None:
+    (result,) = auto.good("capture", "--dry-run").results
+    assert (result["foreseen"], result["by"], result["stored"]) == (True, "engine", "none")
+    (read,) = result["reads"]
+    assert (read["table"], read["version"], read["rows"], read["files"]) == ("t", 0, 10, 1)
+    size = sum(
+        Path(u.removeprefix("file://")).stat().st_size for u in DeltaTable(table).file_uris()
+    )
+    assert read["bytes"] == size
+    assert [c["attribute"] for c in result["considered"] if c["chosen"]] == ["g"]
+    auto.good("capture")
+    assert auto.good("capture", "--dry-run").results[0]["stored"] == "current"
+
+
+def test_a_dry_apply_foresees_versions(auto: Cli) -> None:
+    foreseen = auto.good("apply", "--all", "--dry-run").results
+    done = auto.good("apply", "--all").results
+    assert [r["version"] for r in foreseen] == [None] * 3
+    assert [r["foreseen_version"] for r in foreseen] == [r["version"] for r in done] == [1, 2, 3]
+    assert [r["inserted"] for r in foreseen] == [2, 0, 0]
+    assert [r["statement"] for r in foreseen] == [r["statement"] for r in done]
+    assert foreseen[2]["statement"] == "UPDATE t SET x = x + 1 WHERE g = 5"
+
+
+def test_a_dry_apply_refuses_what_apply_refuses(auto: Cli) -> None:
+    auto.workload.write_text(auto.workload.read_text().replace("note: z}, ", "nope: z}, "))
+    ran, dry = auto("apply", "one"), auto("apply", "one", "--dry-run")
+    assert ran.code == dry.code == 2
+    assert ran.error == dry.error
+
+
+def remember(store: Path, *costs: RunCost) -> None:
+    with Store.open(store) as held:
+        for cost in costs:
+            record = RunRecord(
+                "exact", "incremental", "", 0.0, 1.0, 0, 0, 0, 1, 0, 0, {"t": 0}, cost
+            )
+            held.add_record("q", record)
+
+
+def test_auto_recaptures_where_that_is_cheaper_and_learns(
+    auto: Cli, table: str, tmp_path: Path
+) -> None:
+    auto.good("capture")
+    slow = [RunCost("maintain", rows, 100 * rows, 5000.0) for rows in (5, 10, 20)]
+    remember(tmp_path / ".impctl", *slow)
+    write_deltalake(table, ROWS, mode="append")
+    assert codes(auto, "plan", "--policy", "incremental") == ("exact", "incremental")
+    assert codes(auto, "plan", "--policy", "strict") == ("exact", "incremental")
+    (planned,) = auto.good("plan").results
+    assert (planned["action"], planned["reason_code"]) == ("recapture", "recapture_cheaper")
+    assert planned["maintain_ms"] > 2 * planned["recapture_ms"] + 1000
+    assert "5 s" in planned["reason"]
+    assert codes(auto, "maintain", "--dry-run") == ("recapture", "recapture_cheaper")
+    ran = auto.good("maintain")
+    (result,) = ran.results
+    assert (result["action"], result["reason_code"]) == ("recapture", "recapture_cheaper")
+    assert "5 s" in result["reason"]
+    assert auto.good("status").results[0]["last_reason"] == result["reason"]
+    # Quick runs since: it maintains again.
+    remember(tmp_path / ".impctl", *(RunCost("maintain", 5, 500, 2.0) for _ in range(8)))
+    write_deltalake(table, ROWS, mode="append")
+    assert codes(auto, "maintain") == ("exact", "incremental")
+
+
+def test_an_eager_query_is_never_recaptured_for_its_cost(
+    auto: Cli, table: str, tmp_path: Path
+) -> None:
+    text = auto.workload.read_text()
+    auto.workload.write_text(text.replace("policy: auto", "policy: auto\n    maintain: eager"))
+    auto.good("capture")
+    remember(tmp_path / ".impctl", *(RunCost("maintain", n, 9, 5000.0) for n in (5, 10, 20)))
+    write_deltalake(table, ROWS, mode="append")
+    assert codes(auto, "plan") == codes(auto, "maintain") == ("exact", "incremental")
+
+
+def test_runs_are_recorded(auto: Cli, table: str, tmp_path: Path) -> None:
+    auto.good("capture")
+    write_deltalake(table, ROWS, mode="append")
+    auto.good("maintain")
+    with Store.open(tmp_path / ".impctl", create=False) as store:
+        maintained, captured = store.costs("q")
+    assert (maintained.kind, maintained.rows, maintained.spark) == ("maintain", 10, False)
+    assert (captured.kind, captured.rows, captured.spark) == ("recapture", 10, False)
+    assert maintained.bytes > 0
+    assert captured.bytes > 0
+    assert 0 < maintained.elapsed_ms < 60_000
+    assert 0 < captured.elapsed_ms < 60_000

@@ -1,0 +1,103 @@
+"""Plans and dry runs as text: whole outputs, at 80 columns as far as names allow."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from impctl.app.explanations import CandidateEntry
+from impctl.app.foreseen import PlannedChange, ReadEntry
+from impctl.app.results import ApplyResult, CaptureResult, Outcome, SketchEntry
+from tests.cli.examples import EXAMPLES
+
+PLAN = EXAMPLES["plan"]
+CAPTURE = CaptureResult(
+    "q_top", "none", (SketchEntry("sales", "price", (), 4),), {"sales": 0}, "exact",
+    0.0, 0.0, 0.0,
+    (CandidateEntry("sales", "sid", False, False, "it cuts groups apart"),),
+    ("sales.price is nonnegative",),
+    foreseen=True, by="engine", reads=(ReadEntry("sales", 0, 7, 1, 1920),), stored="stale",
+)  # fmt: skip
+
+
+def test_a_plan(fake, impctl) -> None:
+    fake.answer = Outcome((PLAN,))
+    assert impctl("plan", "w.yaml").stdout == (
+        "q_top: exact by engine, sales@0..2\n"
+        "  every operator is maintained [incremental]\n"
+        "  sales: 2 versions, 1,000 changed rows in 3 files, 45.7 KB\n"
+        "  estimated to maintain: 2.35 ms (12 runs); to recapture: 812 ms (1 run)\n"
+        "  policy auto chooses: exact\n"
+    )
+
+
+def test_a_plan_that_knows_little(fake, impctl) -> None:
+    pending = (PlannedChange("a", 3, 4, None, 1, 10), PlannedChange("b", 3, 9, None, None, None))
+    fake.answer = Outcome(
+        (replace(PLAN, pending=pending, maintain_ms=None, recapture_ms=None, recapture_runs=0),)
+    )
+    lines = impctl("plan", "w.yaml").stdout.splitlines()
+    assert lines[2:5] == [
+        "  a: 1 version, rows not counted in 1 file, 10 B",
+        "  b: 6 versions, rows not counted, its log cannot be read that far back",
+        "  estimated to maintain: unknown, the log does not tell the change's size;"
+        " to recapture: unknown, no recorded run yet",
+    ]
+
+
+def test_nothing_to_do(fake, impctl) -> None:
+    fake.answer = Outcome((replace(PLAN, action="none", by=None, reason="no new version"),))
+    assert impctl("plan", "w.yaml").stdout.startswith("q_top: nothing to do, sales@0..2\n")
+
+
+def test_a_dry_capture(fake, impctl) -> None:
+    fake.answer = Outcome((CAPTURE,))
+    assert impctl("capture", "w.yaml", "--dry-run").stdout == (
+        "q_top: would capture sales.price in 4 ranges at sales@0, mode exact by engine\n"
+        "  would read sales@0: 7 rows in 1 file, 1.92 KB\n"
+        "  sales.sid not safe: it cuts groups apart\n"
+        "  rests on: sales.price is nonnegative\n"
+        "  replaces a sketch that is not current\n"
+    )
+
+
+def test_a_dry_rebalance(fake, impctl) -> None:
+    fake.answer = Outcome((replace(CAPTURE, reason="would even out `sales.price`"),))
+    assert impctl("capture", "w.yaml", "--dry-run").stdout == (
+        "q_top: sales.price 0 of 4 {}\n  would even out `sales.price`\n"
+    )
+
+
+def test_a_dry_apply(fake, impctl) -> None:
+    fake.answer = Outcome(
+        (
+            ApplyResult("a", "t", None, 2, 0, 0, "INSERT INTO t: 2 rows", 4),
+            ApplyResult("b", "t", None, 0, 0, 0, "DELETE FROM t WHERE x = 1", 5),
+        )
+    )
+    assert impctl("apply", "w.yaml", "--all", "--dry-run").stdout == (
+        "a: would make t version 4\n  INSERT INTO t: 2 rows\n"
+        "b: would make t version 5, if a row matches\n  DELETE FROM t WHERE x = 1\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("result", "code"),
+    [
+        (PLAN, 2),
+        (replace(PLAN, action="capture"), 2),
+        (replace(PLAN, action="none"), 0),
+        (CAPTURE, 2),
+        (replace(CAPTURE, stored="none"), 2),
+        (replace(CAPTURE, stored="current"), 0),
+        (replace(CAPTURE, reason="?", stored="even"), 0),
+        (replace(EXAMPLES["maintain"], foreseen=True), 2),
+        (replace(EXAMPLES["maintain"], foreseen=True, action="none"), 0),
+    ],
+)
+def test_something_to_do_is_told_by_the_exit_code_when_asked(fake, impctl, result, code) -> None:
+    fake.answer = Outcome((result,))
+    assert impctl("plan", "w.yaml", "--detailed-exitcode").code == code
+    assert impctl("maintain", "w.yaml", "--dry-run", "--detailed-exitcode").code == code
+    assert impctl("plan", "w.yaml").code == 0

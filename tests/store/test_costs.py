@@ -1,0 +1,98 @@
+"""Costs of runs: bounded, forgotten with their query, never in the way; older stores are read."""
+
+from __future__ import annotations
+
+import sqlite3
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from impctl.store.costs import KEPT
+from impctl.store.records import RunCost
+from impctl.store.store import Store
+from tests.store.builders import capture, maintain, record
+
+
+def cost(number: int, kind: str = "maintain") -> RunCost:
+    return RunCost(kind, number, number * 10, float(number), spark=kind != "maintain", start_ms=1.5)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    path = tmp_path / ".impctl"
+    with Store.open(path) as store:
+        store.commit_capture(capture(), {}, replace(record(), cost=cost(7, "recapture")))
+    return path
+
+
+def test_costs_come_back_newest_first_and_bounded(root: Path) -> None:
+    with Store.open(root) as store:
+        for number in range(KEPT + 5):
+            store.add_record("q", replace(record(), cost=cost(number)))
+        store.add_record("q", record())
+        found = store.costs("q")
+    assert found[:KEPT] == tuple(cost(n) for n in reversed(range(5, KEPT + 5)))
+    assert found[KEPT:] == (cost(7, "recapture"),)
+
+
+def test_an_amended_record_amends_its_cost(root: Path) -> None:
+    with Store.open(root) as store:
+        store.add_record("q", replace(record(), cost=cost(1)))
+        store.amend_record("q", replace(record(), cost=cost(2)))
+        assert [c for c in store.costs("q") if c.kind == "maintain"] == [cost(2)]
+
+
+def test_a_maintained_commit_keeps_its_cost(root: Path) -> None:
+    with Store.open(root) as store:
+        change = maintain(1, 1)
+        store.commit_maintain(replace(change, record=replace(change.record, cost=cost(3))))
+        assert store.costs("q") == (cost(3), cost(7, "recapture"))
+
+
+def test_costs_go_with_their_query_and_its_definition(root: Path) -> None:
+    with Store.open(root) as store:
+        other = replace(capture(), fingerprint="another")
+        store.commit_capture(other, {}, replace(record(), cost=cost(8, "recapture")))
+        assert store.costs("q") == (cost(8, "recapture"),)
+        store.forget("q")
+        assert store.costs("q") == ()
+
+
+def test_an_altered_row_is_left_out(root: Path) -> None:
+    with Store.open(root) as store:
+        store.add_record("q", replace(record(), cost=cost(1)))
+    connection = sqlite3.connect(root / "catalog.sqlite")
+    connection.execute("UPDATE cost SET elapsed_ms = 1e9 WHERE kind = 'maintain'")
+    connection.commit()
+    connection.close()
+    with Store.open(root) as store:
+        assert store.costs("q") == (cost(7, "recapture"),)
+        assert store.load("q") is not None
+
+
+def _as_format_1(root: Path) -> bytes:
+    """The store as a release before costs wrote it."""
+    connection = sqlite3.connect(root / "catalog.sqlite")
+    connection.execute("DROP TABLE cost")
+    connection.execute("PRAGMA user_version = 1")
+    connection.commit()
+    connection.close()
+    return (root / "catalog.sqlite").read_bytes()
+
+
+def test_a_reader_reads_an_older_store_and_leaves_it_alone(root: Path) -> None:
+    before = _as_format_1(root)
+    with Store.open(root, create=False) as store:
+        assert store.queries() == ("q",)
+        assert store.costs("q") == ()
+        assert not store.is_writable
+    assert (root / "catalog.sqlite").read_bytes() == before
+
+
+def test_a_writer_brings_an_older_store_up(root: Path) -> None:
+    _as_format_1(root)
+    with Store.open(root) as store:
+        store.add_record("q", replace(record(), cost=cost(1)))
+        assert store.costs("q") == (cost(1),)
+        assert store.load("q") is not None
