@@ -1,7 +1,8 @@
 """What goes wrong in Spark, as errors of impctl with one plain message.
 
 Law: no JVM stack trace reaches the user; the kind of error follows from Spark's error condition
-and exception class, never from guessing at prose. KeyboardInterrupt passes untouched.
+and exception class, never from guessing at prose. KeyboardInterrupt passes
+untouched, and comes back where Spark's complaint of the cancelled job took its place.
 Out of scope: rendering errors (`cli`).
 """
 
@@ -36,10 +37,26 @@ def plain_failures(versions: Mapping[TableName, TableVersion] | None = None) -> 
 
     try:
         yield
-    except PySparkException as error:
-        raise _translated(error, versions or {}) from error
-    except Py4JError as error:
+    except (PySparkException, Py4JError) as error:
+        if _is_interrupted(error):
+            raise KeyboardInterrupt from error
+        if isinstance(error, PySparkException):
+            raise _translated(error, versions or {}) from error
         raise _of_gateway(str(error), versions or {}) from error
+    except (ConnectionError, EOFError) as error:
+        raise RetryableError(
+            "Spark failed: its process has ended",
+            code="spark_failed",
+            hint="run again; more driver memory may help (`spark.driver.memory`)",
+        ) from error
+
+
+def _is_interrupted(error: BaseException) -> bool:
+    """Whether a KeyboardInterrupt came first: cleaning up after it, PySpark raises anew."""
+    seen: BaseException | None = error
+    while seen is not None and not isinstance(seen, KeyboardInterrupt):
+        seen = seen.__context__
+    return seen is not None
 
 
 def _translated(error: Exception, versions: Mapping[TableName, TableVersion]) -> ImpctlError:

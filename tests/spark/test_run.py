@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import threading
+
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -79,3 +83,23 @@ def test_interrupt_passes(spark, monkeypatch):
     monkeypatch.setattr(spark, "sql", interrupted)
     with pytest.raises(KeyboardInterrupt):
         run_sql(spark, "SELECT 1", {})
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_while_spark_runs_is_an_interrupt(spark, number):
+    """And no failure of the query, after which the next one would begin."""
+
+    def interrupted(number: int, frame: object) -> None:
+        spark.sparkContext.cancelAllJobs()
+        raise KeyboardInterrupt
+
+    before = signal.signal(number, interrupted)
+    timer = threading.Timer(3.0, lambda: os.kill(os.getpid(), number))
+    timer.start()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            run_sql(spark, "SELECT sum(hash(a.id, b.id)) FROM t a, t b", {"t": spark.range(10**7)})
+    finally:
+        timer.cancel()
+        signal.signal(number, before)
+    assert run_sql(spark, "SELECT 1 AS one", {}).to_pylist() == [{"one": 1}]
