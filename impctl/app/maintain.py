@@ -11,6 +11,7 @@ Out of scope: what is done with a stale sketch (`app.stale`).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from impctl.aliases import QueryName
 from impctl.app.drift import ranges_entry
@@ -24,11 +25,21 @@ from impctl.store.records import StoredQuery
 from impctl.store.store import Store
 from impctl.workload.models import Policy, QuerySpec
 
+if TYPE_CHECKING:
+    # The engine takes longer to load than a run with nothing to do may last.
+    from impctl.app.kept import KeptStates
+
 
 def maintain(
-    bench: Workbench, queries: Sequence[QueryName] | None, batch_rows: int | None = None
+    bench: Workbench,
+    queries: Sequence[QueryName] | None,
+    batch_rows: int | None = None,
+    kept: KeptStates | None = None,
 ) -> Outcome:
-    """Maintain the queries named (default: all); one result per query and table."""
+    """Maintain the queries named (default: all); one result per query and table.
+
+    With `kept` the operator state stays in memory for a later run of this process.
+    """
     specs = bench.queries(queries)
     size = DEFAULT_BATCH_ROWS if batch_rows is None else batch_rows
     if bench.settings.dry_run:
@@ -37,7 +48,7 @@ def maintain(
     if current is not None:
         return Outcome(tuple(current))
     with bench.writing("maintain") as store:
-        return _maintained(bench, store, specs, size)
+        return _maintained(bench, store, specs, size, kept)
 
 
 def _all_current(bench: Workbench, specs: Sequence[QuerySpec]) -> list[MaintainResult] | None:
@@ -61,7 +72,11 @@ def _all_current(bench: Workbench, specs: Sequence[QuerySpec]) -> list[MaintainR
 
 
 def _maintained(
-    bench: Workbench, store: Store | None, specs: Sequence[QuerySpec], batch_rows: int
+    bench: Workbench,
+    store: Store | None,
+    specs: Sequence[QuerySpec],
+    batch_rows: int,
+    kept: KeptStates | None = None,
 ) -> Outcome:
     results: list[MaintainResult] = []
     failures: list[Failure] = []
@@ -79,7 +94,7 @@ def _maintained(
         # Planner and engine take longer to load than a run with nothing to do may last.
         from impctl.app.stale import StaleRun
 
-        run = StaleRun(bench, store, batch_rows, failures, warnings)
+        run = StaleRun(bench, store, batch_rows, failures, warnings, kept)
         results += run.foreseen(stale) if bench.settings.dry_run else run.results(stale)
     order = {spec.name: index for index, spec in enumerate(specs)}
     results.sort(key=lambda result: order[result.query])

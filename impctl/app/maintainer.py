@@ -109,6 +109,12 @@ class Maintainer:
             self._touched.restore(runs)
         self._fragments = {sketch.access: sketch.fragments for sketch in stored.sketches}
 
+    def go_on(
+        self, store: Store, partners: PartnersAt | None, spark_start: Callable[[], float]
+    ) -> None:
+        """Take part in another run of the process, which has opened the store anew."""
+        self.store, self._partners, self._spark_start = store, partners, spark_start
+
     @property
     def tables(self) -> tuple[TableName, ...]:
         """The tables the query reads."""

@@ -31,6 +31,14 @@ DEFAULT_LARGE_CHANGE = 512
 ten million rows, which the engine takes about as long over as Spark takes to start and to read."""
 
 
+DEFAULT_INTERVAL = 5.0
+"""Seconds between two looks at the tables, for `maintain --follow`."""
+
+
+DEFAULT_MAX_WAIT = 60.0
+"""Seconds after which a change is maintained although fewer rows than asked for are pending."""
+
+
 @dataclass(frozen=True, slots=True)
 class Settings:
     """One run as asked for; `dry_run` promises that nothing at all is written."""
@@ -43,6 +51,20 @@ class Settings:
     dry_run: bool = False
     imbalance: float | None = None
     large_change: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FollowRequest:
+    """How `maintain --follow` goes on; durations in seconds.
+
+    Tables are looked at every `interval`. With `pending_rows` a run waits for so many changed rows,
+    but no change waits longer than `max_wait`. `max_runs` counts runs that had something to do.
+    """
+
+    interval: float = DEFAULT_INTERVAL
+    pending_rows: int | None = None
+    max_wait: float = DEFAULT_MAX_WAIT
+    max_runs: int | None = None
 
 
 def store_of(settings: Settings, workload: Workload) -> str:

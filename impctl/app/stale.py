@@ -19,6 +19,7 @@ from impctl.app.drift import ranges_entry
 from impctl.app.estimates import Size, dearer, reason_text
 from impctl.app.facts import recheck
 from impctl.app.isolated import Isolated
+from impctl.app.kept import KeptStates
 from impctl.app.large_changes import grouped_change, is_large
 from impctl.app.maintainer import Maintainer, Moved, StepDone
 from impctl.app.prepared import prepare
@@ -57,12 +58,14 @@ class StaleRun:
         batch_rows: int,
         failures: list[Failure],
         warnings: list[str],
+        kept: KeptStates | None = None,
     ) -> None:
         self.bench = bench
         self.store = store
         self.batch_rows = batch_rows
         self.failures = failures
         self.warnings = warnings
+        self.kept = kept
         self.shared = SharedChanges(bench)
         self._start_told = 0.0
 
@@ -72,6 +75,8 @@ class StaleRun:
         for task in self._opened(stale):
             with Isolated(self.failures, task.spec):
                 results += self._run(task)
+                if self.kept is not None and task.maintainer is not None:
+                    self.kept.keep(self.bench, self.store, task.maintainer)
         return results
 
     def foreseen(self, stale: Stale) -> list[MaintainResult]:
@@ -108,7 +113,7 @@ class StaleRun:
         tasks: list[Task] = []
         for spec, stored in stale:
             with Isolated(self.failures, spec):
-                task = open_task(self.bench, self.store, spec, stored, self._spark_start)
+                task = open_task(self.bench, self.store, spec, stored, self._spark_start, self.kept)
                 self.shared.announce(needs_of(self.bench, task))
                 tasks.append(task)
         return tasks

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from impctl.app.kept import KeptStates
 from impctl.app.maintainer import Maintainer
 from impctl.app.partners import partners_of
 from impctl.app.prepared import PreparedQuery, prepare
@@ -46,14 +47,21 @@ def open_task(
     spec: QuerySpec,
     stored: StoredQuery,
     spark_start: Callable[[], float],
+    kept: KeptStates | None = None,
 ) -> Task:
-    """The task, with what keeps it from being maintained incrementally."""
+    """The task, with what keeps it from being maintained incrementally.
+
+    State that an earlier run of the process has `kept` need not be loaded.
+    """
     task = Task(spec, stored)
     try:
         check_definition(bench, spec, stored)
         if bench.policy(spec) is not Policy.FULL:
             check_pins(stored, bench)
-            task.maintainer = _maintainer(bench, store, spec, stored, spark_start)
+            if kept is not None:
+                task.maintainer = kept.take(bench, store, stored, spark_start)
+            if task.maintainer is None:
+                task.maintainer = _maintainer(bench, store, spec, stored, spark_start)
     except RecaptureNeededError as trouble:
         task.trouble = trouble
     return task

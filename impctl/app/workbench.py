@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import cached_property
 from pathlib import Path
@@ -54,6 +54,22 @@ class Workbench:
         """Seconds spent waiting for other writers."""
         self.spark_start_ms = 0.0
         """What starting Spark took in this run; 0 as long as it was not started."""
+
+    def next_run(self, pinned: Iterable[DeltaSource]) -> Workbench:
+        """A workbench for another run of this process, with these tables pinned; Spark is kept."""
+        bench = Workbench(self.settings, self.workload, self.reporter)
+        bench._sources = {source.name: source for source in pinned}
+        bench._spark = self._spark
+        return bench
+
+    def take_spark_of(self, run: Workbench) -> None:
+        """Keep the session that a run has started, for the next one."""
+        self._spark = run._spark
+
+    @property
+    def pinned(self) -> Mapping[TableName, DeltaSource]:
+        """The tables asked for so far."""
+        return self._sources
 
     def source(self, table: TableName) -> DeltaSource:
         """The table, pinned at the version that was newest when first asked for."""

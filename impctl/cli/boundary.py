@@ -14,6 +14,7 @@ import sys
 import traceback
 import warnings
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import typer
@@ -63,12 +64,15 @@ def execute(job: Job) -> int:
     from impctl.app.results import Failure, Outcome
     from impctl.cli.progress import reporting
 
-    outcome: Outcome | str
+    outcome: Outcome | str | None
     if job.display.verbosity < 2:
         # Libraries log what becomes an error of ours anyway, with its trace.
         logging.disable(logging.CRITICAL)
+    told = job.display
+    if job.has_lines and not told.verbosity:
+        told = replace(told, verbosity=-1)
     try:
-        with warnings.catch_warnings(), reporting(job.display, sys.stderr, os.environ) as reporter:
+        with warnings.catch_warnings(), reporting(told, sys.stderr, os.environ) as reporter:
             if not sys.warnoptions:
                 warnings.simplefilter("ignore")
             outcome = job.work(reporter)
@@ -78,6 +82,8 @@ def execute(job: Job) -> int:
         outcome = Outcome(failures=(Failure(None, error),))
     except Exception as error:  # noqa: BLE001  # the boundary
         outcome = Outcome(failures=(Failure(None, unexpected(error)),))
+    if outcome is None:
+        return _flushed(0)
     return _present(job.command, job.display, outcome, detailed=job.detailed)
 
 

@@ -32,13 +32,17 @@ class Display:
 class Job:
     """A command ready to run; `work` gives an outcome, or one text that is printed as it is.
 
+    None says that all was printed as it came; nothing else goes to a terminal meanwhile.
+
     With `detailed` a run that found something to do, and did not do it, ends with exit code 2.
     """
 
     command: str
     display: Display
-    work: Callable[[Reporter], Outcome | str]
+    work: Callable[[Reporter], Outcome | str | None]
     detailed: bool = False
+    has_lines: bool = False
+    """Whether `work` prints by itself, so that no bar may be drawn."""
 
 
 def display_of(json: bool, quiet: bool, verbose: int) -> Display:

@@ -16,6 +16,7 @@ from decimal import Decimal
 from typing import TextIO
 
 from impctl.app.results import SCHEMA_VERSION, Failure, Result
+from impctl.app.run_entry import RunEntry
 from impctl.errors import Location, Problem, WorkloadError
 
 Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
@@ -24,8 +25,10 @@ Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
 class JsonOutput:
     """Collects results and prints the envelope at the end."""
 
-    def __init__(self, command: str | None, stdout: TextIO) -> None:
+    def __init__(self, command: str | None, stdout: TextIO, run: RunEntry | None = None) -> None:
+        """`run` is the one of several runs of a process that this document is about."""
         self._command = command
+        self._run = run
         self._stdout = stdout
         self._results: list[Json] = []
 
@@ -53,6 +56,8 @@ class JsonOutput:
             "warnings": list(warnings),
             "error": None if decisive is None else _error(decisive, failures),
         }
+        if self._run is not None:
+            envelope["run"] = to_json(self._run)
         self._stdout.write(json.dumps(envelope, allow_nan=False) + "\n")
 
 

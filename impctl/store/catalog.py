@@ -156,6 +156,20 @@ def upgraded_copy(layout: Layout, disk: Disk) -> Catalog | None:
     return Catalog(connection, layout.catalog, disk, is_writable=False)
 
 
+def catalog_mark(folder: Path) -> tuple[tuple[int, int, int] | None, ...]:
+    """Another value after every commit to the store in `folder`, without opening it."""
+    layout = Layout(folder)
+    marks: list[tuple[int, int, int] | None] = []
+    for path in (layout.catalog, layout.write_ahead_log):
+        try:
+            found = path.stat()
+        except OSError:
+            marks.append(None)
+        else:
+            marks.append((found.st_ino, found.st_mtime_ns, found.st_size))
+    return tuple(marks)
+
+
 def _connect(path: Path) -> sqlite3.Connection:
     return sqlite3.connect(
         path, isolation_level=None, timeout=_BUSY_MS / 1000, cached_statements=_STATEMENTS

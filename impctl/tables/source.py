@@ -96,7 +96,9 @@ def advance(source: DeltaSource) -> DeltaSource:
         source.delta.update_incremental()
     except READ_FAILURES as error:
         raise _open_failure(source.name, source.path, error) from error
-    return replace(source, version=source.delta.version())
+    # A table that is replaced by its own log has another identity from that commit on.
+    table_id = str(source.delta.metadata().id)
+    return replace(source, version=source.delta.version(), table_id=table_id)
 
 
 def oldest_version(source: DeltaSource) -> TableVersion | None:

@@ -26,6 +26,7 @@ from impctl.app.results import (
     ReuseEntry,
     SketchEntry,
 )
+from impctl.app.run_entry import RunEntry
 from impctl.cli.exit_codes import EXIT_CODES
 from impctl.cli.main import COMMANDS, build_app
 from impctl.cli.reference import reference_text
@@ -129,6 +130,7 @@ def test_every_code_of_the_page_exists() -> None:
 
 
 ENTRIES = (
+    RunEntry,
     SketchEntry,
     RangesEntry,
     CandidateEntry,

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from impctl.app.envvars import BATCH_ROWS
+from impctl.cli.durations import seconds
+from impctl.cli.following import follow_job, follow_request
 from impctl.cli.job import Job, display_of, on_workbench
 from impctl.cli.options import (
     AsJson,
@@ -41,6 +43,58 @@ BatchRows = Annotated[
     ),
 ]
 
+Follow = Annotated[
+    bool,
+    typer.Option(
+        "--follow",
+        help="Go on until stopped: maintain whenever tables change, one line per run.",
+    ),
+]
+
+Interval = Annotated[
+    float | None,
+    typer.Option(
+        "--interval",
+        metavar="DURATION",
+        parser=seconds,
+        show_default=False,
+        help="With --follow: pause between looks at the tables, as 500ms or 1m. Default: 5s.",
+    ),
+]
+
+PendingRows = Annotated[
+    int | None,
+    typer.Option(
+        "--pending-rows",
+        metavar="N",
+        min=1,
+        show_default=False,
+        help="With --follow: wait for N changed rows, by the tables' logs. Default: for none.",
+    ),
+]
+
+MaxWait = Annotated[
+    float | None,
+    typer.Option(
+        "--max-wait",
+        metavar="DURATION",
+        parser=seconds,
+        show_default=False,
+        help="With --pending-rows: the longest that a change waits for more. Default: 1m.",
+    ),
+]
+
+MaxRuns = Annotated[
+    int | None,
+    typer.Option(
+        "--max-runs",
+        metavar="N",
+        min=1,
+        show_default=False,
+        help="With --follow: end after N runs that had something to do. Default: never.",
+    ),
+]
+
 
 def maintain(
     workload: WorkloadFile,
@@ -52,6 +106,11 @@ def maintain(
     policy: PolicyName = None,
     lock_timeout: LockTimeout = None,
     spark_profile: SparkProfile = None,
+    follow: Follow = False,
+    interval: Interval = None,
+    pending_rows: PendingRows = None,
+    max_wait: MaxWait = None,
+    max_runs: MaxRuns = None,
     dry_run: DryRun = False,
     detailed_exitcode: DetailedExitcode = False,
     json: AsJson = False,
@@ -62,14 +121,10 @@ def maintain(
 
     From the change alone, without Spark, wherever that is possible; else as the policy says.
 
+    With --follow (such as --follow --interval 1s --json) it goes on, until SIGTERM ends it with 0.
+
     Example: impctl maintain workloads/running-example.yaml --policy strict
     """
-
-    def use_case(bench: Workbench) -> Outcome:
-        from impctl.app.maintain import maintain
-
-        return maintain(bench, tuple(query or ()), batch_rows=batch_rows)
-
     settings = settings_of(
         workload,
         store=store,
@@ -80,5 +135,14 @@ def maintain(
         imbalance=imbalance,
         large_change=large_change,
     )
-    display = display_of(json, quiet, verbose)
+    display, names = display_of(json, quiet, verbose), tuple(query or ())
+    request = follow_request(follow, interval, pending_rows, max_wait, max_runs)
+    if request is not None:
+        return follow_job(settings, display, names, batch_rows, request, detailed=detailed_exitcode)
+
+    def use_case(bench: Workbench) -> Outcome:
+        from impctl.app.maintain import maintain
+
+        return maintain(bench, names, batch_rows=batch_rows)
+
     return on_workbench("maintain", display, settings, use_case, detailed=detailed_exitcode)

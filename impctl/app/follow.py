@@ -1,0 +1,181 @@
+"""Use case: keep stored sketches up to date for as long as the process runs.
+
+Law: each run is what `maintain` does, under the same policies, and takes the writer's lock only
+while it works; between runs nothing is held but memory. A query that fails does not stop the
+others, nor the process; what may pass (a lock, storage) is tried again with growing pauses. A
+workload file that changes ends the process, so that nothing is ever read anew in silence.
+Out of scope: signals and lines (`cli`), state in memory (`app.kept`), looking (`app.watch`).
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Protocol
+
+from impctl.aliases import QueryName
+from impctl.app.kept import KeptStates
+from impctl.app.maintain import maintain
+from impctl.app.reporter import Reporter
+from impctl.app.results import Failure, MaintainResult, Outcome, gravest
+from impctl.app.run_entry import RunEntry
+from impctl.app.settings import FollowRequest, Settings
+from impctl.app.watch import Watch
+from impctl.app.workbench import Workbench, open_workbench
+from impctl.errors import ImpctlError, RetryableError, UsageError
+
+_LONGEST_PAUSE = 60.0
+"""Seconds between two tries at most."""
+
+
+class Stop(Protocol):
+    """How the process is asked to end."""
+
+    @property
+    def is_asked(self) -> bool:
+        """Whether it was asked."""
+
+    def wait(self, seconds: float) -> None:
+        """Wait; returns early when asked to end."""
+
+    def working(self) -> AbstractContextManager[None]:
+        """The time of one run, which may be finished after the process was asked to end."""
+
+
+Show = Callable[[Outcome, RunEntry], None]
+"""Told of every run that had something to do."""
+
+
+def follow(
+    settings: Settings,
+    queries: Sequence[QueryName] | None,
+    request: FollowRequest,
+    *,
+    batch_rows: int | None,
+    reporter: Reporter,
+    stop: Stop,
+    show: Show,
+) -> None:
+    """Maintain the queries named (default: all) whenever their tables change, until asked to end.
+
+    RetryableError where the workload file changed; UsageError where it was wrong to begin with.
+    """
+    files = _Files.of(settings)
+    with open_workbench(settings, reporter) as bench:
+        bench.queries(queries)
+        following = _Following(bench, queries, batch_rows, request)
+        while not stop.is_asked:
+            files.check()
+            pause = request.interval
+            if following.is_due():
+                with stop.working():
+                    pause = following.run(show)
+            if request.max_runs is not None and following.runs >= request.max_runs:
+                return
+            stop.wait(pause)
+
+
+@dataclass(slots=True)
+class _Following:
+    """The runs of one process; `bench` is never run itself, each run has one of its own."""
+
+    bench: Workbench
+    queries: Sequence[QueryName] | None
+    batch_rows: int | None
+    request: FollowRequest
+    watch: Watch = field(init=False)
+    kept: KeptStates = field(default_factory=KeptStates)
+    runs: int = 0
+    tries: int = 0
+    """Tries in a row that failed for a reason that may pass."""
+
+    def __post_init__(self) -> None:
+        self.watch = Watch(self.request)
+
+    def is_due(self) -> bool:
+        return self.tries > 0 or self.watch.is_due(self.bench)
+
+    def run(self, show: Show) -> float:
+        """One run, shown if it had anything to do; seconds to wait after it."""
+        at, started = datetime.now(UTC), time.perf_counter()
+        outcome = self._maintained()
+        elapsed_ms = (time.perf_counter() - started) * 1000
+        done = tuple(r for r in outcome.results if not _is_nothing(r))
+        retry = self._retry(outcome)
+        if not done and not outcome.failures:
+            self.bench.reporter.step("nothing new")
+            return self.request.interval
+        self.runs += 1
+        decisive = gravest(outcome)
+        entry = RunEntry(
+            number=self.runs,
+            started_at=at.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            elapsed_ms=elapsed_ms,
+            exit_code=0 if decisive is None else decisive.error.exit_code,
+            retry_ms=None if retry is None else retry * 1000,
+        )
+        show(replace(outcome, results=done), entry)
+        return self.request.interval if retry is None else retry
+
+    def _maintained(self) -> Outcome:
+        """What `maintain` does, with what stands against the whole run as its failure."""
+        bench = self.bench.next_run(self.watch.pinned())
+        try:
+            return maintain(bench, self.queries, self.batch_rows, self.kept)
+        except UsageError:
+            raise
+        except ImpctlError as error:
+            return Outcome(failures=(Failure(None, error),))
+        finally:
+            bench.close()
+            self.watch.saw(bench)
+            self.bench.take_spark_of(bench)
+
+    def _retry(self, outcome: Outcome) -> float | None:
+        """Seconds before the next try; None where nothing failed that a later try may cure."""
+        if not any(isinstance(failure.error, RetryableError) for failure in outcome.failures):
+            self.tries = 0
+            return None
+        longest = max(_LONGEST_PAUSE, self.request.interval)
+        pause = min(longest, self.request.interval * 2.0**self.tries)
+        self.tries = min(self.tries + 1, 64)
+        # Processes that failed at the same moment do not come back at the same moment.
+        return pause * random.uniform(0.5, 1.0)
+
+
+def _is_nothing(result: object) -> bool:
+    return isinstance(result, MaintainResult) and result.action == "none"
+
+
+@dataclass(frozen=True, slots=True)
+class _Files:
+    """The files that say what to do, as they were before they were read."""
+
+    contents: tuple[tuple[Path, bytes | None], ...]
+
+    @classmethod
+    def of(cls, settings: Settings) -> _Files:
+        paths = (settings.workload, settings.spark_profile)
+        return cls(tuple((path, _content(path)) for path in paths if path is not None))
+
+    def check(self) -> None:
+        """RetryableError where one of them is another one now."""
+        for path, content in self.contents:
+            if _content(path) != content:
+                raise RetryableError(
+                    f"File `{path}` changed while it was followed",
+                    code="workload_changed",
+                    hint="start again to follow what it says now; a service manager may do so",
+                )
+
+
+def _content(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return None

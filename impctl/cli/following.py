@@ -1,0 +1,103 @@
+"""The job of `maintain --follow`: lines as runs come, and an end in order.
+
+Law: SIGTERM ends it with exit code 0, as service managers expect of a service that was stopped;
+SIGINT as it ends every command. Where the reader of stdout goes away, there is nobody to follow
+for. Out of scope: signals themselves (`cli.stopping`), lines (`cli.follow_lines`).
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from impctl.app.settings import DEFAULT_INTERVAL, DEFAULT_MAX_WAIT, FollowRequest, Settings
+from impctl.cli.job import Display, Job
+from impctl.cli.stopping import stopping
+from impctl.errors import UsageError
+
+if TYPE_CHECKING:
+    from impctl.app.reporter import Reporter
+    from impctl.app.results import Outcome
+    from impctl.app.run_entry import RunEntry
+
+
+def follow_request(
+    follow: bool,
+    interval: float | None,
+    pending_rows: int | None,
+    max_wait: float | None,
+    max_runs: int | None,
+) -> FollowRequest | None:
+    """What the flags ask for; None without `--follow`. UsageError for flags that need another."""
+    given = {
+        "--interval": interval,
+        "--pending-rows": pending_rows,
+        "--max-wait": max_wait,
+        "--max-runs": max_runs,
+    }
+    if not follow:
+        lonely = [name for name, value in given.items() if value is not None]
+        if lonely:
+            raise UsageError(f"Option `{lonely[0]}` goes with `--follow` only", hint="add it")
+        return None
+    if max_wait is not None and pending_rows is None:
+        raise UsageError("Option `--max-wait` goes with `--pending-rows` only", hint="add it")
+    return FollowRequest(
+        DEFAULT_INTERVAL if interval is None else interval,
+        pending_rows,
+        DEFAULT_MAX_WAIT if max_wait is None else max_wait,
+        max_runs,
+    )
+
+
+def follow_job(
+    settings: Settings,
+    display: Display,
+    queries: Sequence[str],
+    batch_rows: int | None,
+    request: FollowRequest,
+    *,
+    detailed: bool = False,
+) -> Job:
+    """The job that maintains until it is asked to end."""
+    if settings.dry_run or detailed:
+        other = "--dry-run" if settings.dry_run else "--detailed-exitcode"
+        raise UsageError(
+            f"Options `--follow` and `{other}` exclude each other",
+            hint="use `impctl plan` to see what would be done",
+        )
+
+    def work(reporter: Reporter) -> None:
+        from impctl.app.follow import follow
+        from impctl.cli.follow_lines import json_line, text_line
+
+        line = json_line if display.json else text_line
+        with stopping() as stop:
+
+            def show(outcome: Outcome, run: RunEntry) -> None:
+                try:
+                    line(outcome, run, sys.stdout)
+                except BrokenPipeError:
+                    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+                    stop.ask()
+
+            try:
+                follow(
+                    settings,
+                    queries,
+                    request,
+                    batch_rows=batch_rows,
+                    reporter=reporter,
+                    stop=stop,
+                    show=show,
+                )
+            except KeyboardInterrupt:
+                if stop.signal != signal.SIGTERM:
+                    raise
+            if stop.signal == signal.SIGINT:
+                raise KeyboardInterrupt
+
+    return Job("maintain", display, work, has_lines=True)

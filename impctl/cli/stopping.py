@@ -1,0 +1,93 @@
+"""SIGTERM and SIGINT end a following process in order: a run under way is finished, if it is short.
+
+Law: the first signal asks; a run that goes on longer than the grace after it, or a second signal,
+is given up by KeyboardInterrupt, which leaves every query with its last commit. Handlers are put
+back at the end, and a signal that the surroundings have switched off stays off.
+Out of scope: exit codes (`cli.boundary`), what a run is (`app.follow`).
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+GRACE = 10.0
+"""Seconds for the run under way: most take less than one; one that has Spark recapture may not."""
+
+
+class Stopping:
+    """Notes which signal asked the process to end; `stopping` installs one."""
+
+    def __init__(self, wake: tuple[int, int], signals: Sequence[int]) -> None:
+        """`signals` are those that ask; `wake` a pipe that ends the waiting."""
+        self._reader, self._writer = wake
+        self._signals = signals
+        self.signal: int | None = None
+
+    @property
+    def is_asked(self) -> bool:
+        return self.signal is not None
+
+    def ask(self, number: int = signal.SIGTERM) -> None:
+        """Ask to end, as the signal does."""
+        self.signal = number
+        os.write(self._writer, b"x")
+
+    def wait(self, seconds: float) -> None:
+        """Wait, or until asked."""
+        select.select([self._reader], [], [], seconds)
+
+    @contextmanager
+    def working(self) -> Iterator[None]:
+        """One run; Spark puts a SIGINT handler of its own in place when it starts."""
+        try:
+            yield
+        finally:
+            self.install()
+
+    def install(self) -> None:
+        """Have the signals come here; on the main thread only, as Python will have it."""
+        if threading.current_thread() is threading.main_thread():
+            for number in self._signals:
+                signal.signal(number, self._handle)
+            signal.signal(signal.SIGALRM, self._give_up)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if self.is_asked:
+            raise KeyboardInterrupt
+        self.ask(number)
+        signal.setitimer(signal.ITIMER_REAL, GRACE)
+
+    def _give_up(self, number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+
+@contextmanager
+def stopping() -> Iterator[Stopping]:
+    """The signals handled as long as the block runs."""
+    wake = os.pipe()
+    os.set_blocking(wake[1], False)
+    is_main = threading.current_thread() is threading.main_thread()
+    asking = [number for number in _SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
+    before: dict[int, Callable[..., Any] | int | None] = {
+        number: signal.getsignal(number) for number in (*asking, signal.SIGALRM)
+    }
+    found = Stopping(wake, asking)
+    found.install()
+    try:
+        yield found
+    finally:
+        if is_main:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            for number, handler in before.items():
+                signal.signal(number, signal.SIG_DFL if handler is None else handler)
+        os.close(wake[0])
+        os.close(wake[1])

@@ -1,0 +1,90 @@
+"""Whether a table's log has grown or is another one, found without opening the table again.
+
+Law: on the local disk a replaced, cleaned-up or shortened log looks new, never the same. Elsewhere
+only a newer version shows; so who watches opens the table anew from time to time.
+Out of scope: what changed (`tables.changes`), when to look (`app.watch`).
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from impctl.aliases import TableVersion
+from impctl.tables.commit_mark import commit_mark
+from impctl.tables.source import DeltaSource, advance, refresh
+from impctl.tables.storage import local_path
+
+_Stat = tuple[int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A table as it was when a run pinned it: its source, and the log entry of that version."""
+
+    source: DeltaSource
+    mark: str | None
+    entry: _Stat | None
+
+
+def seen(source: DeltaSource) -> Seen:
+    """The table as it is pinned."""
+    return Seen(source, commit_mark(source, source.version), _entry(source, source.version))
+
+
+def has_new_log(found: Seen) -> bool:
+    """Whether the table has another newest version, or another log, than when it was pinned.
+
+    The source may be used for nothing but the questions of this module then.
+    """
+    source = found.source
+    if local_path(source.path) is None:
+        return advance(source).version != source.version
+    if _entry(source, source.version + 1) is not None:
+        return True
+    return _entry(source, source.version) != found.entry
+
+
+def newest_version(found: Seen) -> TableVersion | None:
+    """The newest version after the pinned one; None where another log stands there now."""
+    source, version = found.source, found.source.version
+    if local_path(source.path) is None:
+        return advance(source).version
+    if _entry(source, version) != found.entry:
+        return None
+    while _entry(source, version + 1) is not None:
+        version += 1
+    return version
+
+
+def log_end(found: Seen) -> object:
+    """How the log ends now: another value when it grows or its newest entry is another one."""
+    newest = newest_version(found)
+    if newest is None or local_path(found.source.path) is None:
+        return newest
+    return newest, _entry(found.source, newest)
+
+
+def pinned_anew(found: Seen) -> DeltaSource:
+    """The table at its newest version, by reading only what was added to its log if that is safe.
+
+    The old source must not be used any more.
+    """
+    source = found.source
+    if found.mark is None:
+        return refresh(source)
+    moved = advance(source)
+    # Looked at afterwards: a table put in its place before or during the reading shows.
+    is_same = commit_mark(source, source.version) == found.mark
+    return moved if is_same and moved.version >= source.version else refresh(source)
+
+
+def _entry(source: DeltaSource, version: TableVersion) -> _Stat | None:
+    """What the disk tells of the log entry of `version`; None where it is not there."""
+    folder = local_path(source.path)
+    assert folder is not None, "only a log on the local disk has entries to look at"
+    try:
+        found = os.stat(os.path.join(folder, "_delta_log", f"{version:020d}.json"))
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns, found.st_size

@@ -1,0 +1,288 @@
+"""`maintain --follow` as a real process beside others: lines, locks, signals, other writers."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import write_deltalake
+
+from impctl.store.store import Store
+from impctl.tables.create import create_table
+from tests.app.test_lock import held_lock
+from tests.support.following import PATIENCE, Following, following, impctl
+from tests.support.run_cli import Cli
+
+FILE = """
+version: 1
+tables: {t: {path: t}, u: {path: u}}
+partitions: {t: {g: {boundaries: [2, 4, 6]}}, u: {g: {boundaries: [2, 4, 6]}}}
+queries:
+  many:
+    sql: "SELECT g, COUNT(*) n FROM t GROUP BY g HAVING COUNT(*) > 2"
+    sketch: {t: g}
+    policy: incremental
+  other:
+    sql: "SELECT g, SUM(x) s FROM u GROUP BY g HAVING SUM(x) > 20"
+    sketch: {u: g}
+    policy: incremental
+    maintain: eager
+store: .impctl
+"""
+
+
+def rows(*groups: int) -> pa.Table:
+    values = pa.array(groups, pa.int64())
+    return pa.table({"g": values, "x": pa.array([10] * len(groups), pa.int64())})
+
+
+@pytest.fixture
+def workload(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
+    for name in ("t", "u"):
+        create_table(str(tmp_path / name), rows(0, 0, 0, 3, 3, 5))
+    file = tmp_path / "w.yaml"
+    file.write_text(FILE)
+    Cli(capsys, file).good("capture")
+    return file
+
+
+def append(workload: Path, table: str, *groups: int) -> None:
+    write_deltalake(str(workload.parent / table), rows(*groups), mode="append")
+
+
+def sketch(store: Path, query: str) -> tuple[int, ...]:
+    with Store.open(store, create=False) as opened:
+        stored = opened.load(query)
+        assert stored is not None
+        return tuple(stored.sketches[0].fragments.ids)
+
+
+def is_right(workload: Path, query: str, store: Path | None = None) -> bool:
+    """Whether the followed sketch is the one that a capture in an empty store finds."""
+    fresh = workload.parent / "fresh"
+    shutil.rmtree(fresh, ignore_errors=True)
+    captured = impctl("capture", str(workload), "--query", query, "--store", str(fresh))
+    assert captured["ok"], captured
+    return sketch(store or workload.parent / ".impctl", query) == sketch(fresh, query)
+
+
+def run_of(line: dict[str, Any]) -> tuple[int, int]:
+    return line["run"]["number"], line["run"]["exit_code"]
+
+
+def test_a_line_for_each_run_that_had_something_to_do(workload: Path) -> None:
+    append(workload, "t", 5)
+    with following(workload) as process:
+        line = process.line()
+        (result,) = line["results"]
+        assert (line["command"], line["ok"], line["schema_version"]) == ("maintain", True, 1)
+        assert run_of(line) == (1, 0)
+        assert (result["query"], result["action"], result["changes"]) == ("many", "exact", 1)
+        append(workload, "t", 5)
+        assert process.line()["results"][0]["added"] == [2]
+        assert process.is_silent(0.3)
+        # An eager query has a sketch for each version passed.
+        process.process.send_signal(signal.SIGSTOP)
+        append(workload, "u", 3)
+        append(workload, "u", 5)
+        process.process.send_signal(signal.SIGCONT)
+        seen: list[int] = []
+        while not seen or seen[-1] < 2:
+            (result,) = process.line()["results"]
+            steps = result["steps"] or [result]
+            seen += [step["versions"]["u"] for step in steps]
+        assert seen == [1, 2]
+        assert process.end() == 0
+        assert process.stderr() == ""
+    assert is_right(workload, "many")
+    assert is_right(workload, "other")
+
+
+def test_another_process_maintains_captures_and_replaces_the_store_in_between(
+    workload: Path,
+) -> None:
+    options = ("--query", "many", "--pending-rows", "3", "--max-wait", "1h")
+    with following(workload, *options) as process:
+        append(workload, "t", 1, 1, 3)
+        assert process.line()["results"][0]["changes"] == 3
+        # Two rows are too few for the follower; another process takes them in its place.
+        append(workload, "t", 1, 5)
+        ran = impctl("maintain", str(workload), "--query", "many")
+        assert ran["results"][0]["action"] == "exact"
+        append(workload, "t", 5, 7, 7)
+        took_up(process, 3)
+        assert is_right(workload, "many")
+        append(workload, "t", 7)
+        assert impctl("capture", str(workload), "--query", "many")["ok"]
+        append(workload, "t", 9, 9, 9)
+        took_up(process, 3)
+        assert is_right(workload, "many")
+        (workload.parent / ".impctl").rename(workload.parent / "away")
+        assert impctl("capture", str(workload), "--query", "many")["ok"]
+        append(workload, "t", 3, 3, 3)
+        line = process.line()
+        while line["error"] is not None and line["error"]["code"] == "not_captured":
+            line = process.line()  # it looked while there was no store
+        assert [result["changes"] for result in line["results"]] == [3], line
+        assert process.end() == 0
+    assert is_right(workload, "many")
+
+
+def took_up(process: Following, changes: int) -> None:
+    line = process.line()
+    assert line["ok"], line
+    assert [result["changes"] for result in line["results"]] == [changes]
+
+
+def test_one_query_that_fails_does_not_stop_the_others(workload: Path) -> None:
+    with following(workload) as process:
+        write_deltalake(
+            str(workload.parent / "u"),
+            pa.table({"g": pa.array([1], pa.int64())}),
+            mode="overwrite",
+            schema_mode="overwrite",
+        )
+        line = process.line()
+        assert line["error"]["query"] == "other"
+        assert line["error"]["code"] == "column_unknown"
+        assert line["run"]["retry_ms"] is None
+        assert process.is_silent(0.3), "what no later try can cure is not tried again and again"
+        append(workload, "t", 5, 5)
+        line = process.line()
+        assert [result["query"] for result in line["results"]] == ["many"]
+        assert line["error"]["query"] == "other"
+        assert process.end() == 0
+    assert is_right(workload, "many")
+
+
+def test_a_table_that_cannot_be_read_is_told_once(workload: Path) -> None:
+    broken = workload.parent / "u" / "_delta_log" / f"{1:020d}.json"
+    with following(workload) as process:
+        append(workload, "t", 5)
+        assert process.line()["ok"]
+        broken.write_text("this is no log entry")
+        line = process.line()
+        assert line["error"]["query"] == "other"
+        assert process.is_silent(0.3)
+        broken.unlink()
+        append(workload, "u", 3)
+        line = process.line()
+        assert (line["ok"], line["results"][0]["query"]) == (True, "other")
+        assert process.end() == 0
+    assert is_right(workload, "other")
+
+
+def test_a_lock_is_waited_for_with_growing_pauses_and_then_all_goes_on(workload: Path) -> None:
+    with following(workload, "--lock-timeout", "0") as process:
+        append(workload, "t", 5)
+        assert process.line()["ok"]
+        with held_lock(workload.parent / ".impctl") as holder:
+            append(workload, "t", 5)
+            lines = [process.line() for _ in range(4)]
+            assert {line["error"]["code"] for line in lines} == {"lock_held"}
+            assert str(holder.pid) in lines[0]["error"]["message"]
+            pauses = [line["run"]["retry_ms"] for line in lines]
+            # 30 ms doubled each time, by a factor between one half and one.
+            assert all(15 * 2**n <= pause <= 30 * 2**n for n, pause in enumerate(pauses))
+        line = process.line()
+        while not line["ok"]:
+            line = process.line()
+        assert line["results"][0]["added"] == [2]
+        assert process.end(signal.SIGINT) == 130
+        assert process.line()["error"]["code"] == "interrupted"
+    assert is_right(workload, "many")
+
+
+def test_a_run_is_given_up_at_the_second_signal_and_nothing_is_half_done(workload: Path) -> None:
+    with following(workload) as process:
+        append(workload, "t", 5)
+        assert process.line()["ok"]
+        with held_lock(workload.parent / ".impctl"):
+            before = sketch(workload.parent / ".impctl", "many")
+            append(workload, "t", 5, 5)
+            assert process.is_silent(0.5), "it waits for the lock, ten seconds long"
+            process.process.send_signal(signal.SIGTERM)
+            assert process.is_silent(0.2)
+            assert process.process.poll() is None, "the run may be finished"
+            assert process.end() == 0
+            assert sketch(workload.parent / ".impctl", "many") == before
+    assert impctl("maintain", str(workload), "--lock-timeout", "1")["ok"]
+    assert is_right(workload, "many")
+
+
+def test_rows_are_waited_for_but_not_for_ever(workload: Path) -> None:
+    options = ("--pending-rows", "3", "--max-wait", "700ms", "--max-runs", "2")
+    with following(workload, "--query", "many", *options) as process:
+        append(workload, "t", 5, 5, 7)
+        assert process.line()["results"][0]["changes"] == 3
+        append(workload, "t", 5)
+        assert process.is_silent(0.2)
+        append(workload, "t", 5)
+        assert process.line()["results"][0]["changes"] == 2
+        assert process.process.wait(PATIENCE) == 0, "after two runs, as asked"
+
+
+def test_a_changed_workload_file_ends_it(workload: Path) -> None:
+    with following(workload) as process:
+        append(workload, "t", 5)
+        assert process.line()["ok"]
+        workload.touch()
+        assert process.is_silent(0.2), "the same content is the same file"
+        workload.write_text(FILE + "# changed\n")
+        assert process.line()["error"]["code"] == "workload_changed"
+        assert process.process.wait(PATIENCE) == 6
+
+
+def test_a_table_put_in_the_place_of_another_is_noticed(workload: Path, tmp_path: Path) -> None:
+    with following(workload, "--query", "many", "--policy", "auto") as process:
+        append(workload, "t", 5)
+        assert process.line()["results"][0]["action"] == "exact"
+        create_table(str(tmp_path / "new"), rows(9, 9, 9))
+        append(workload, "new", 9)
+        shutil.rmtree(tmp_path / "t")
+        (tmp_path / "new").rename(tmp_path / "t")
+        line = process.line()
+        while not line["results"]:
+            line = process.line()  # it looked while there was no table
+        assert line["results"][0]["reason_code"] == "table_recreated"
+        assert process.end() == 0
+    assert is_right(workload, "many")
+    assert sketch(workload.parent / ".impctl", "many") == (3,)
+
+
+def test_it_ends_at_once_while_it_waits_and_when_nobody_reads(workload: Path) -> None:
+    with following(workload, "--interval", "1h") as process:
+        append(workload, "t", 5)
+        process.line()
+        assert process.end() == 0
+    with following(workload) as process:
+        assert process.process.stdout is not None
+        process.process.stdout.close()
+        append(workload, "t", 5)
+        assert process.process.wait(PATIENCE) == 0
+
+
+def resident(pid: int) -> float:
+    """Megabytes of memory that the process has."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmRSS"):
+            return int(line.split()[1]) / 1024
+    raise AssertionError("no VmRSS")
+
+
+@pytest.mark.slow
+def test_memory_does_not_grow(workload: Path) -> None:
+    sizes = []
+    with following(workload, "--interval", "5ms") as process:
+        for number in range(300):
+            append(workload, "t" if number % 2 else "u", number % 9)
+            assert process.line()["ok"]
+            if number % 50 == 49:
+                sizes.append(resident(process.process.pid))
+        assert process.end() == 0
+    assert sizes[-1] - sizes[0] < 25, sizes
+    assert is_right(workload, "many")

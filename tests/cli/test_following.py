@@ -1,0 +1,87 @@
+"""The options of `maintain --follow`: durations, and what does not go together."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import typer
+
+from impctl.app.results import Failure, MaintainResult, Outcome
+from impctl.app.run_entry import RunEntry
+from impctl.cli.durations import seconds
+from impctl.cli.follow_lines import json_line, text_line
+from impctl.errors import LockHeldError, SchemaChangedError
+
+RUN = RunEntry(3, "2026-01-02T03:04:05.678Z", 12.34, 6, 1500.0)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [("500ms", 0.5), ("5s", 5), ("0.2", 0.2), ("2m", 120), ("1h", 3600)]
+)
+def test_durations(text: str, value: float) -> None:
+    assert seconds(text) == value
+
+
+@pytest.mark.parametrize("text", ["", "0", "0s", "-1s", "5 weeks", "s", "nan", "1e3", "9" * 20])
+def test_no_durations(text: str) -> None:
+    with pytest.raises(typer.BadParameter):
+        seconds(text)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--interval", "5s"], "Option `--interval` goes with `--follow` only"),
+        (["--max-runs", "5"], "Option `--max-runs` goes with `--follow` only"),
+        (["--follow", "--max-wait", "5s"], "Option `--max-wait` goes with `--pending-rows` only"),
+        (["--follow", "--dry-run"], "Options `--follow` and `--dry-run` exclude each other"),
+    ],
+)
+def test_what_does_not_go_together(
+    fake: Any, impctl: Callable[..., Any], words: list[str], message: str
+) -> None:
+    ran = impctl("maintain", "w.yaml", *words)
+    assert ran.code == 2
+    assert message in ran.stderr
+    assert fake.calls == []
+
+
+def outcome() -> Outcome:
+    done = MaintainResult(
+        "q", "t", "a", "exact", "incremental", "", {"t": 1}, {"t": 2}, (), (), 7, 1, 1, 1, 1
+    )
+    failed = (
+        Failure("p", SchemaChangedError("Column `x`\nchanged")),
+        Failure(None, LockHeldError("Store is locked")),
+    )
+    return Outcome((done,), ("slow",), failed)
+
+
+def test_a_run_is_one_line_of_text() -> None:
+    stream = io.StringIO()
+    text_line(outcome(), RUN, stream)
+    assert stream.getvalue() == (
+        "2026-01-02T03:04:05.678Z run 3, 12.3 ms: q exact, 7 changes; p failed: Column `x` changed "
+        "[schema_changed]; run failed: Store is locked [lock_held]; warning: slow; "
+        "next try in 1.5 s\n"
+    )
+
+
+def test_a_run_is_one_line_of_json() -> None:
+    stream = io.StringIO()
+    json_line(outcome(), RUN, stream)
+    (line,) = stream.getvalue().splitlines()
+    document = json.loads(line)
+    assert (document["command"], document["ok"]) == ("maintain", False)
+    assert document["run"] == {
+        "number": 3,
+        "started_at": "2026-01-02T03:04:05.678Z",
+        "elapsed_ms": 12.34,
+        "exit_code": 6,
+        "retry_ms": 1500.0,
+    }
+    assert document["error"]["failures"][0]["code"] == "schema_changed"

@@ -1,0 +1,84 @@
+"""A real process that follows: `impctl maintain --follow --json`, its lines read as they come."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+PATIENCE = 60.0
+"""Seconds after which something that should happen has not; nothing waits for so long."""
+
+
+class Following:
+    """The process, with its lines."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self.process = process
+        self._rest = b""
+
+    def line(self, within: float = PATIENCE) -> dict[str, Any]:
+        """The next line."""
+        found = self._read(within)
+        assert found is not None, self.stderr()
+        return found
+
+    def is_silent(self, seconds: float) -> bool:
+        """Whether no line comes for so long."""
+        return self._read(seconds) is None
+
+    def _read(self, within: float) -> dict[str, Any] | None:
+        assert self.process.stdout is not None
+        descriptor = self.process.stdout.fileno()
+        while b"\n" not in self._rest:
+            ready, _, _ = select.select([descriptor], [], [], within)
+            more = os.read(descriptor, 65_536) if ready else b""
+            if not more:
+                return None
+            self._rest += more
+        first, _, self._rest = self._rest.partition(b"\n")
+        found = json.loads(first)
+        assert isinstance(found, dict)
+        return found
+
+    def end(self, number: int = signal.SIGTERM) -> int:
+        """Ask it to end; its exit code."""
+        self.process.send_signal(number)
+        return self.process.wait(PATIENCE)
+
+    def stderr(self) -> str:
+        """All it said there, once it has ended."""
+        self.process.kill()
+        return self.process.communicate()[1].decode()
+
+
+@contextmanager
+def following(workload: Path, *options: str) -> Iterator[Following]:
+    """The process for as long as the block runs."""
+    words = [sys.executable, "-m", "impctl", "maintain", str(workload), "--follow", "--json"]
+    options = options if "--interval" in options else ("--interval", "30ms", *options)
+    process = subprocess.Popen(
+        [*words, *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0
+    )
+    try:
+        yield Following(process)
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def impctl(*words: str) -> dict[str, Any]:
+    """Another process of impctl, run to its end; its document."""
+    ran = subprocess.run(
+        [sys.executable, "-m", "impctl", *words, "--json"], capture_output=True, check=False
+    )
+    found = json.loads(ran.stdout)
+    assert isinstance(found, dict)
+    return found
