@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import Protocol
 
 from impctl.aliases import QueryName
+from impctl.app.followed_run import FollowedRun
 from impctl.app.kept import KeptStates
 from impctl.app.maintain import maintain
 from impctl.app.reporter import Reporter
 from impctl.app.results import Failure, MaintainResult, Outcome, gravest
-from impctl.app.run_entry import RunEntry
 from impctl.app.settings import FollowRequest, Settings
 from impctl.app.watch import Watch
 from impctl.app.workbench import Workbench, open_workbench
@@ -47,7 +47,7 @@ class Stop(Protocol):
         """The time of one run, which may be finished after the process was asked to end."""
 
 
-Show = Callable[[Outcome, RunEntry], None]
+Show = Callable[[Outcome, FollowedRun], None]
 """Told of every run that had something to do."""
 
 
@@ -112,7 +112,7 @@ class _Following:
             return self.request.interval
         self.runs += 1
         decisive = gravest(outcome)
-        entry = RunEntry(
+        entry = FollowedRun(
             number=self.runs,
             started_at=at.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
             elapsed_ms=elapsed_ms,

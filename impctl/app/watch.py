@@ -16,8 +16,8 @@ from impctl.app.workbench import Workbench
 from impctl.errors import ImpctlError
 from impctl.store.catalog import catalog_mark
 from impctl.tables.arrivals import Seen, has_new_log, log_end, newest_version, pinned_anew, seen
+from impctl.tables.change_size import change_size
 from impctl.tables.commits import read_commits
-from impctl.tables.pending import change_size
 from impctl.tables.source import DeltaSource
 
 _LONGEST_QUIET = 600.0

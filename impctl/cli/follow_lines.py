@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from typing import TextIO
 
+from impctl.app.followed_run import FollowedRun
 from impctl.app.results import MaintainResult, Outcome, gravest
-from impctl.app.run_entry import RunEntry
 from impctl.cli.output import show
 from impctl.cli.output_json import JsonOutput
 from impctl.cli.wording import count_text, duration_text, plain
 
 
-def json_line(outcome: Outcome, run: RunEntry, stdout: TextIO) -> None:
+def json_line(outcome: Outcome, run: FollowedRun, stdout: TextIO) -> None:
     """The run as one JSON document."""
     output = JsonOutput("maintain", stdout, run)
     for result in outcome.results:
@@ -25,13 +25,13 @@ def json_line(outcome: Outcome, run: RunEntry, stdout: TextIO) -> None:
     stdout.flush()
 
 
-def text_line(outcome: Outcome, run: RunEntry, stdout: TextIO) -> None:
+def text_line(outcome: Outcome, run: FollowedRun, stdout: TextIO) -> None:
     """The run as one line of text."""
     stdout.write(_text(outcome, run) + "\n")
     stdout.flush()
 
 
-def _text(outcome: Outcome, run: RunEntry) -> str:
+def _text(outcome: Outcome, run: FollowedRun) -> str:
     done = {r.query: r for r in outcome.results if isinstance(r, MaintainResult)}
     parts = [_done_text(result) for result in done.values()]
     parts += [

@@ -19,9 +19,9 @@ from impctl.cli.stopping import stopping
 from impctl.errors import UsageError
 
 if TYPE_CHECKING:
+    from impctl.app.followed_run import FollowedRun
     from impctl.app.reporter import Reporter
     from impctl.app.results import Outcome
-    from impctl.app.run_entry import RunEntry
 
 
 def follow_request(
@@ -77,7 +77,7 @@ def follow_job(
         line = json_line if display.json else text_line
         with stopping() as stop:
 
-            def show(outcome: Outcome, run: RunEntry) -> None:
+            def show(outcome: Outcome, run: FollowedRun) -> None:
                 try:
                     line(outcome, run, sys.stdout)
                 except BrokenPipeError:

@@ -15,8 +15,8 @@ from datetime import date, datetime
 from decimal import Decimal
 from typing import TextIO
 
+from impctl.app.followed_run import FollowedRun
 from impctl.app.results import SCHEMA_VERSION, Failure, Result
-from impctl.app.run_entry import RunEntry
 from impctl.errors import Location, Problem, WorkloadError
 
 Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
@@ -25,7 +25,7 @@ Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
 class JsonOutput:
     """Collects results and prints the envelope at the end."""
 
-    def __init__(self, command: str | None, stdout: TextIO, run: RunEntry | None = None) -> None:
+    def __init__(self, command: str | None, stdout: TextIO, run: FollowedRun | None = None) -> None:
         """`run` is the one of several runs of a process that this document is about."""
         self._command = command
         self._run = run

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 import typer
 
+from impctl.app.followed_run import FollowedRun
 from impctl.app.results import Failure, MaintainResult, Outcome
-from impctl.app.run_entry import RunEntry
 from impctl.cli.durations import seconds
 from impctl.cli.follow_lines import json_line, text_line
 from impctl.errors import LockHeldError, SchemaChangedError
 
-RUN = RunEntry(3, "2026-01-02T03:04:05.678Z", 12.34, 6, 1500.0)
+RUN = FollowedRun(3, "2026-01-02T03:04:05.678Z", 12.34, 6, 1500.0)
 
 
 @pytest.mark.parametrize(

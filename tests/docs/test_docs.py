@@ -16,6 +16,7 @@ from impctl import errors
 from impctl.app.collected import GcEntry
 from impctl.app.envvars import ENVVARS
 from impctl.app.explanations import CandidateEntry, JoinSideEntry, PlanEntry
+from impctl.app.followed_run import FollowedRun
 from impctl.app.foreseen import PlannedChange, ReadEntry
 from impctl.app.past_runs import PendingEntry, RunEntry, VerifiedEntry
 from impctl.app.results import (
@@ -26,7 +27,6 @@ from impctl.app.results import (
     ReuseEntry,
     SketchEntry,
 )
-from impctl.app.run_entry import RunEntry
 from impctl.cli.exit_codes import EXIT_CODES
 from impctl.cli.main import COMMANDS, build_app
 from impctl.cli.reference import reference_text
@@ -130,7 +130,7 @@ def test_every_code_of_the_page_exists() -> None:
 
 
 ENTRIES = (
-    RunEntry,
+    FollowedRun,
     SketchEntry,
     RangesEntry,
     CandidateEntry,

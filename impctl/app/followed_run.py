@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class RunEntry:
+class FollowedRun:
     """One run of `maintain --follow`; `started_at` is ISO 8601 in UTC.
 
     `retry_ms` is the pause before the next try where this one failed for a reason that may pass.
