@@ -110,8 +110,11 @@ def test_another_process_maintains_captures_and_replaces_the_store_in_between(
         append(workload, "t", 1, 1, 3)
         assert process.line()["results"][0]["changes"] == 3
         # Two rows are too few for the follower; another process takes them in its place.
+        # It sleeps meanwhile, since to it a store that somebody opens may be one that has changed.
+        process.process.send_signal(signal.SIGSTOP)
         append(workload, "t", 1, 5)
         ran = impctl("maintain", str(workload), "--query", "many")
+        process.process.send_signal(signal.SIGCONT)
         assert ran["results"][0]["action"] == "exact"
         append(workload, "t", 5, 7, 7)
         took_up(process, 3)
