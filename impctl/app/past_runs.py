@@ -15,7 +15,8 @@ from datetime import datetime
 class PendingEntry:
     """What was committed to a table since the sketch's version, by the log; None is not known.
 
-    `rows` is at most: a file that an update rewrote counts with all its rows, before and after.
+    `rows` are those that maintaining reads: an updated row counts twice, and so does every row of
+    a file that was rewritten without a change feed and without the writer's own count.
     """
 
     table: str

@@ -57,7 +57,7 @@ def _pending(entry: PendingEntry) -> str:
     head = f"{entry.table}@{entry.since}..{until}: {count_text(entry.versions, 'version')}"
     if entry.files is None:
         return f"{head}, the log does not say how much (any more)"
-    rows = "rows not known" if entry.rows is None else f"at most {count_text(entry.rows, 'row')}"
+    rows = "rows not known" if entry.rows is None else count_text(entry.rows, "row")
     size = "" if entry.bytes is None else f", {size_text(entry.bytes)}"
     return f"{head}, {rows} in {count_text(entry.files, 'file')}{size}"
 

@@ -41,15 +41,21 @@ class ChangeSize:
     bytes: int
 
 
-def change_size(commits: Commits) -> ChangeSize:
-    """The size of the change that these commits make together."""
+def change_size(commits: Commits, held: Mapping[str, int] | None = None) -> ChangeSize:
+    """The size of the change that these commits make together.
+
+    `held` are the rows that files held before, by path, where it is known: the entry of a removed
+    file need not repeat them.
+    """
+    known = dict(held or {})
     rows: int | None = 0
     files = size = 0
     for actions in commits.by_commit():
+        known |= _records(actions)
         read = _files_read(actions)
         files += len(read)
         size += sum(int(body.get("size") or 0) for _, body in read)
-        found = _rows(actions, read)
+        found = _rows(actions, read, known)
         rows = None if rows is None or found is None else rows + found
     return ChangeSize(rows, files, size)
 
@@ -66,7 +72,9 @@ def _files_read(actions: Sequence[_Action]) -> list[_Action]:
     ]
 
 
-def _rows(actions: Sequence[_Action], read: Sequence[_Action]) -> int | None:
+def _rows(
+    actions: Sequence[_Action], read: Sequence[_Action], known: Mapping[str, int]
+) -> int | None:
     if not read:
         return 0
     if any(name == "cdc" for name, _ in read):
@@ -78,7 +86,7 @@ def _rows(actions: Sequence[_Action], read: Sequence[_Action]) -> int | None:
     # Without a change feed the rows copied from file to file are read as well.
     live: dict[str, int] = {}
     for name, body in read:
-        held = _live_rows(body)
+        held = _live_rows(body, known)
         if held is None:
             return None
         # The same file twice is a file whose deletion vector changed.
@@ -100,12 +108,25 @@ def _counted_by_the_writer(actions: Sequence[_Action]) -> int | None:
     return None
 
 
-def _live_rows(body: Mapping[str, Any]) -> int | None:
+def _live_rows(body: Mapping[str, Any], known: Mapping[str, int]) -> int | None:
     """Rows of a file that are not deleted."""
+    rows = _records_of(body)
+    if rows is None:
+        rows = known.get(body["path"])
+    if rows is None:
+        return None
+    return max(0, rows - int((body.get("deletionVector") or {}).get("cardinality") or 0))
+
+
+def _records(actions: Sequence[_Action]) -> dict[str, int]:
+    """Rows by the path of each file added, deleted ones included."""
+    added = [body for name, body in actions if name == "add"]
+    return {body["path"]: rows for body in added if (rows := _records_of(body)) is not None}
+
+
+def _records_of(body: Mapping[str, Any]) -> int | None:
     try:
         rows = json.loads(body.get("stats") or "{}").get("numRecords")
     except (ValueError, AttributeError):
         return None
-    if not isinstance(rows, int):
-        return None
-    return max(0, rows - int((body.get("deletionVector") or {}).get("cardinality") or 0))
+    return rows if isinstance(rows, int) else None
