@@ -49,7 +49,7 @@ q_top: exact sales@0..1, sales.price +{1}
     "status": """\
 q_top: stale, sales.price 3 of 4 {1-3, NULL}
   why      the table has newer versions
-  pending  sales@1..3: 2 versions, at most 1,000 rows in 3 files, 2.05 KB
+  pending  sales@1..3: 2 versions, 1,000 rows in 3 files, 2.05 KB
   pending  brands@0..1: 1 version, the log does not say how much (any more)
   stands   sales@1, mode exact, policy auto
   size     sketch 2 B, state 1.23 KB
