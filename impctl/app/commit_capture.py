@@ -10,7 +10,7 @@ from __future__ import annotations
 from impctl.app.drift import depths
 from impctl.app.prepared import PreparedQuery
 from impctl.app.state_meta import StateMeta, circuit_id, template_id
-from impctl.app.stored import commit_marks, definition
+from impctl.app.stored import check_pinned_commit, commit_marks, definition
 from impctl.app.workbench import Workbench
 from impctl.maintain.session import MaintainedQuery
 from impctl.maintain.touch import TouchedQuery
@@ -31,6 +31,8 @@ def commit_capture(
 ) -> None:
     """Store what was found at the pinned versions; `state` holds nothing saved before."""
     versions = {table: bench.source(table).version for table in prepared.tables}
+    for table in versions:
+        check_pinned_commit(bench, table)
     marks = commit_marks(bench, versions)
     distant = [] if way.compiled is None else list(way.compiled.distant_sides)
     circuit = circuit_id(prepared.core)

@@ -36,8 +36,15 @@ from impctl.app.stages import (
 )
 from impctl.app.stale_task import Task, needs_of, open_task
 from impctl.app.step_results import step_results
+from impctl.app.stored import check_not_replaced_meanwhile
 from impctl.app.workbench import Workbench
-from impctl.errors import PolicyRefusedError, RecaptureNeededError
+from impctl.errors import (
+    EvaluationError,
+    ImpctlError,
+    PolicyRefusedError,
+    RecaptureNeededError,
+    TableError,
+)
 from impctl.sketch.mode import Mode
 from impctl.store.records import StoredQuery
 from impctl.store.store import Store
@@ -46,6 +53,9 @@ from impctl.tables.commit_mark import commit_mark
 from impctl.workload.models import Policy, QuerySpec
 
 Stale = Sequence[tuple[QuerySpec, StoredQuery]]
+_NOT_INCREMENTALLY = (RecaptureNeededError, EvaluationError, TableError)
+"""What stops maintaining; of the last two `auto` alone makes a recapture: a row of the change on which
+the query fails may be gone by now, and Spark may read what impctl cannot."""
 
 
 class StaleRun:
@@ -132,9 +142,8 @@ class StaleRun:
         if task.trouble is None and policy is not Policy.FULL:
             try:
                 return self._incremental(task, policy, is_checked)
-            except RecaptureNeededError as trouble:
-                task.trouble = trouble
-                self._refuse(task, policy)
+            except _NOT_INCREMENTALLY as trouble:
+                self._stopped(task, trouble)
         return _recapture(task)
 
     def _incremental(self, task: Task, policy: Policy, is_checked: bool) -> Stage:
@@ -179,6 +188,14 @@ class StaleRun:
         )
         return None if found is None else _recapture_stage(RECAPTURE_CHEAPER, reason_text(found))
 
+    def _stopped(self, task: Task, trouble: ImpctlError) -> None:
+        """Note what stops maintaining; raises where the policy does not allow to recapture."""
+        policy = self.bench.policy(task.spec)
+        if not isinstance(trouble, RecaptureNeededError) and policy is not Policy.AUTO:
+            raise trouble
+        task.trouble = trouble
+        self._refuse(task, policy)
+
     def _refuse(self, task: Task, policy: Policy) -> None:
         """Raise what the policy forbids; returns where it allows to go on."""
         trouble = task.trouble
@@ -212,9 +229,8 @@ class StaleRun:
         if not stage.is_recapture:
             try:
                 return self._advance(task, stage)
-            except RecaptureNeededError as trouble:
-                task.trouble = trouble
-                self._refuse(task, self.bench.policy(task.spec))
+            except _NOT_INCREMENTALLY as trouble:
+                self._stopped(task, trouble)
                 stage = _recapture(task)
         return self._recaptured(task, stage)
 
@@ -234,6 +250,7 @@ class StaleRun:
         for found in stage.read:
             if found.changes.method == "file_diff":
                 self._warn_of_file_diff(found.need.table)
+        check_not_replaced_meanwhile(task.stored, self.bench)
         steps = []
         for moved in pieces:
             done = maintainer.step(

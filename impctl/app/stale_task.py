@@ -18,11 +18,11 @@ from impctl.app.shared_changes import Need
 from impctl.app.state_meta import StateMeta
 from impctl.app.stored import check_definition, check_pins
 from impctl.app.workbench import Workbench
-from impctl.errors import RecaptureNeededError
+from impctl.errors import ImpctlError, RecaptureNeededError
 from impctl.sketch.mode import Mode
 from impctl.store.records import StoredQuery
 from impctl.store.store import Store
-from impctl.tables.changes import check_same_columns
+from impctl.tables.changes import check_same_columns, check_same_order
 from impctl.workload.models import MaintainMode, Policy, QuerySpec
 
 
@@ -33,7 +33,7 @@ class Task:
     spec: QuerySpec
     stored: StoredQuery
     maintainer: Maintainer | None = None
-    trouble: RecaptureNeededError | None = None
+    trouble: ImpctlError | None = None
 
     @property
     def is_eager(self) -> bool:
@@ -109,5 +109,6 @@ def _check_schemas(bench: Workbench, prepared: PreparedQuery, stored: StoredQuer
     """SchemaChangedError where a column the query reads is what makes the circuit another."""
     for pin in stored.pins:
         read = [a.name for s in prepared.scans if s.table == pin.table for a in s.attributes]
-        before = bench.snapshot(pin.table, pin.version)
-        check_same_columns(before, bench.snapshot(pin.table), read)
+        snapshots = bench.snapshot(pin.table, pin.version), bench.snapshot(pin.table)
+        check_same_columns(*snapshots, read)
+        check_same_order(*snapshots, read)

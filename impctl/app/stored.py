@@ -17,6 +17,7 @@ from impctl.errors import RecaptureNeededError, RetryableError, TableRecreatedEr
 from impctl.store.records import StoredQuery
 from impctl.store.store import Store
 from impctl.tables.commit_mark import commit_mark
+from impctl.tables.source import DeltaSource, refresh
 from impctl.workload.models import JoinStrategy, QuerySpec
 
 _TUNING = frozenset({"spark.sql.shuffle.partitions", "spark.sql.adaptive.enabled"})
@@ -132,6 +133,42 @@ def check_pins(stored: StoredQuery, bench: Workbench) -> None:
                 f"Table `{pin.table}` at {source.path} is not the one the sketch was captured from",
                 hint="run `impctl capture` to start again from the new table",
             )
+
+
+def check_not_replaced_meanwhile(stored: StoredQuery, bench: Workbench) -> None:
+    """RetryableError where another table took a pinned one's place while this run read it.
+
+    To be called when all was read and before anything is written: what was read may be the other
+    table's. Where the log's entry of the stored version cannot be marked, the table is opened anew.
+    """
+    replaced = _replaced(stored, bench)
+    marks: Mapping[TableName, str] = stored.state_meta.get("marks", {})
+    for pin in stored.pins:
+        source = bench.source(pin.table)
+        is_marked = pin.table in marks and commit_mark(source, pin.version) is not None
+        if pin.table in replaced or not (is_marked or _is_still(refresh(source), source)):
+            raise replaced_meanwhile(pin.table)
+        check_pinned_commit(bench, pin.table)
+
+
+def check_pinned_commit(bench: Workbench, table: TableName) -> None:
+    """RetryableError where the log's entry of a pinned version is not what it was."""
+    mark, source = bench.mark(table), bench.source(table)
+    if mark is not None and commit_mark(source, source.version) not in (mark, None):
+        raise replaced_meanwhile(table)
+
+
+def _is_still(found: DeltaSource, source: DeltaSource) -> bool:
+    return found.table_id == source.table_id and found.version >= source.version
+
+
+def replaced_meanwhile(table: TableName) -> RetryableError:
+    """The error for a table that another one took the place of during the run."""
+    return RetryableError(
+        f"Another table took the place of table `{table}` while it was read",
+        code="table_replaced_meanwhile",
+        hint="run the command again; it starts from the table that stands there now",
+    )
 
 
 def _replaced(stored: StoredQuery, bench: Workbench) -> set[TableName]:

@@ -21,6 +21,7 @@ from impctl.app.sessions import OwnSession, Sessions
 from impctl.app.settings import Settings, lock_timeout_of, policy_of, spark_of, store_of
 from impctl.errors import UsageError
 from impctl.store.store import Store
+from impctl.tables.commit_mark import commit_mark
 from impctl.tables.source import DeltaSource, advance, open_source
 from impctl.workload.load import load_spark_profile, load_workload
 from impctl.workload.models import Policy, QuerySpec, SparkSpec, Workload
@@ -47,6 +48,7 @@ class Workbench:
         self.reporter = reporter
         self._sessions = OwnSession() if sessions is None else sessions
         self._sources: dict[TableName, DeltaSource] = {}
+        self._marks: dict[TableName, str | None] = {}
         self._snapshots: dict[tuple[TableName, int], Snapshot] = {}
         self._store: Store | None = None
         self._spark: SparkSession | None = None
@@ -78,7 +80,13 @@ class Workbench:
             spec = self.workload.tables[table]
             found = open_source(table, spec.path, dict(spec.storage_options) or None)
             self._sources[table] = found
+            self._marks[table] = commit_mark(found, found.version)
         return found
+
+    def mark(self, table: TableName) -> str | None:
+        """The mark of the table's pinned commit, taken when it was pinned."""
+        self.source(table)
+        return self._marks[table]
 
     def repin(self, table: TableName) -> DeltaSource:
         """Open the table again, after this process itself has changed it."""
@@ -87,8 +95,9 @@ class Workbench:
 
     def advance(self, table: TableName) -> DeltaSource:
         """Pin a table that only this process writes at its newest version."""
-        self._sources[table] = advance(self.source(table))
-        return self._sources[table]
+        found = self._sources[table] = advance(self.source(table))
+        self._marks[table] = None
+        return found
 
     def snapshot(self, table: TableName, version: int | None = None) -> Snapshot:
         """The table's snapshot at a version (default: the pinned one)."""

@@ -1,7 +1,8 @@
 """A failure as lines of text: what happened and where, then what to do.
 
 Law: a place comes first in the form `file:line:column`, which editors and terminals can open;
-every problem of a workload file has its own line. Out of scope: JSON; exit codes.
+every problem of a workload file has its own line; the code in brackets leads to the page of reason
+codes. Out of scope: JSON; exit codes.
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ def failure_lines(failure: Failure, mark: Mark) -> list[str]:
     error = failure.error
     head = mark("error", "31")
     if isinstance(error, WorkloadError) and error.problems:
-        lines = [f"{head}: {plain(error.message)}"]
+        lines = [f"{head}: {plain(error.message)} [{error.code}]"]
         for problem in error.problems:
             lines.append(f"  {_placed(problem.message, problem.location)}")
             if problem.hint is not None:
                 lines.append(f"    {mark('hint', '36')}: {plain(problem.hint)}")
         return lines
-    lines = [f"{head}: {_placed(_with_query(failure), error.location)}"]
+    lines = [f"{head}: {_placed(_with_query(failure), error.location)} [{error.code}]"]
     if error.hint is not None:
         lines.append(f"{mark('hint', '36')}: {plain(error.hint)}")
     return lines

@@ -25,7 +25,7 @@ from impctl.tables.feed_files import FeedRows
 from impctl.tables.file_diff import read_file_diff
 from impctl.tables.schema import TableSchema, read_schema
 from impctl.tables.snapshot import CHANGE_FEED, Snapshot
-from impctl.tables.source import DeltaSource
+from impctl.tables.source import DeltaSource, recreated
 
 Weights = npt.NDArray[np.int64]
 
@@ -39,7 +39,7 @@ class Changes:
     table: pa.Table
     weights: Weights
     method: str
-    """`change_feed`, `file_diff`, or `none` when the versions are the same."""
+    """`change_feed`, `file_diff`, or `none` where rows only moved between files, or nothing did."""
     commit_versions: npt.NDArray[np.int64] | None = None
     """Version of each row's commit, where asked for and known (change feed only)."""
     ending: Snapshot | None = None
@@ -83,8 +83,10 @@ def read_changes(
     if commits is None or commits.may_change_metadata:
         before = source.snapshot(since) if known is None else known
         if before.table_id != after.table_id:
-            raise _recreated(source)
+            raise recreated(source)
         check_same_columns(before, after, wanted)
+    if commits is not None and commits.only_move_rows:
+        return replace(no_changes(after, wanted), ending=after)
     feed = _from_change_feed(source, since, after, before, commits, wanted, with_versions)
     if feed is not None:
         return Changes(feed.table, feed.weights, "change_feed", feed.versions, after)
@@ -116,23 +118,32 @@ def check_same_columns(before: Snapshot, after: Snapshot, columns: Sequence[Colu
             raise SchemaChangedError(f"Column `{name}` {place} was replaced", hint=hint)
 
 
+def check_same_order(before: Snapshot, after: Snapshot, columns: Sequence[ColumnName]) -> None:
+    """Raise SchemaChangedError where these columns stand in another order than they did."""
+    wanted = {name.lower() for name in columns}
+    old, new = (
+        [name.lower() for name in snapshot.schema.names if name.lower() in wanted]
+        for snapshot in (before, after)
+    )
+    if old != new:
+        raise SchemaChangedError(
+            f"Columns of table `{after.table}` that the query reads stand in another order since"
+            f" version {before.version}",
+            hint="run `impctl capture`",
+        )
+
+
 def _check_identity(
     source: DeltaSource, since: TableVersion, until: TableVersion, table_id: str | None
 ) -> None:
     if table_id is not None and table_id != source.table_id:
-        raise _recreated(source)
+        raise recreated(source)
     newest = max(since, until)
     if newest > source.version:
         raise TableRecreatedError(
             f"Table `{source.name}` is at version {source.version}, before version {newest}",
             hint=_RECREATED_HINT,
         )
-
-
-def _recreated(source: DeltaSource) -> TableRecreatedError:
-    return TableRecreatedError(
-        f"Table `{source.name}` was created anew at {source.path}", hint=_RECREATED_HINT
-    )
 
 
 def no_changes(after: Snapshot, columns: Sequence[ColumnName]) -> Changes:

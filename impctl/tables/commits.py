@@ -27,6 +27,18 @@ class Commits:
         """False only when no commit carries new metadata or a new protocol."""
         return any('"metaData"' in text or '"protocol"' in text for text in self.texts)
 
+    @property
+    def only_move_rows(self) -> bool:
+        """True only where all that happened to files is OPTIMIZE and its like.
+
+        Their writers vouch, as the protocol asks, that the table holds the same rows as before.
+        """
+        if self.may_change_metadata or any('"dataChange":true' in text for text in self.texts):
+            return False
+        return not self._bodies("cdc") and all(
+            body.get("dataChange") is False for body in self._bodies("add", "remove")
+        )
+
     def by_commit(self) -> Iterator[list[tuple[str, Any]]]:
         """Name and body of every action, commit by commit, in the log's order."""
         for text in self.texts:

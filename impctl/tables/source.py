@@ -47,8 +47,8 @@ class DeltaSource:
     def snapshot(self, version: TableVersion | None = None) -> Snapshot:
         """The table at `version` (default: the pinned one).
 
-        Raises TableRecreatedError for a version the table never reached, HistoryGoneError for one
-        that the log no longer holds.
+        Raises TableRecreatedError for a version the table never reached or that was another
+        table's, HistoryGoneError for one that the log no longer holds.
         """
         if version is None or version == self.version:
             return take_snapshot(self.delta, self.name, self.storage_options)
@@ -61,9 +61,13 @@ class DeltaSource:
                 hint="another table stands at the path now; run `impctl capture`",
             )
         try:
-            return _load(self.path, version, self.storage_options)
+            found = _load(self.path, version, self.storage_options)
         except READ_FAILURES as error:
             raise _version_failure(self, version, error) from error
+        # The log is read anew: since the table was opened another one may have come to stand there.
+        if str(found.metadata().id) != self.table_id:
+            raise recreated(self)
+        return found
 
 
 def open_source(
@@ -79,6 +83,14 @@ def open_source(
         raise _open_failure(name, path, error) from error
     return DeltaSource(
         name, path, storage_options, delta.version(), str(delta.metadata().id), delta
+    )
+
+
+def recreated(source: DeltaSource) -> TableRecreatedError:
+    """The error for a path at which another table stands than the one meant."""
+    return TableRecreatedError(
+        f"Table `{source.name}` was created anew at {source.path}",
+        hint="another table stands at the path now; run `impctl capture`",
     )
 
 

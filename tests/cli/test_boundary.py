@@ -25,7 +25,7 @@ def test_every_error_gives_its_exit_code_and_is_in_the_tables(fake, impctl, kind
     fake.answer = kind("It went wrong", hint="do better")
     ran = impctl("maintain", "w.yaml")
     assert (ran.code, ran.stdout) == (kind.exit_code, "")
-    assert ran.stderr == "error: It went wrong\nhint: do better\n"
+    assert ran.stderr == f"error: It went wrong [{kind.default_code}]\nhint: do better\n"
     assert kind.exit_code in dict(EXIT_CODES)
     assert kind.exit_code in GRAVITY
 
@@ -39,7 +39,7 @@ def test_an_unexpected_error_is_one_line_and_a_way_to_the_trace(fake, impctl) ->
     ran = impctl("maintain", "w.yaml")
     assert (ran.code, ran.stdout) == (1, "")
     assert ran.stderr == (
-        "error: Unexpected error, ZeroDivisionError: division by zero\n"
+        "error: Unexpected error, ZeroDivisionError: division by zero [unexpected]\n"
         "hint: run the command again with `-vv` for the trace, and report it\n"
     )
 
@@ -58,7 +58,7 @@ def test_an_interrupt_ends_with_130_and_closes_the_workbench(fake, impctl) -> No
     fake.answer = KeyboardInterrupt()
     ran = impctl("capture", "w.yaml")
     assert (ran.code, ran.stdout) == (130, "")
-    assert ran.stderr.startswith("error: Interrupted\n")
+    assert ran.stderr.startswith("error: Interrupted [interrupted]\n")
     assert fake.closed == 1
 
 
@@ -68,7 +68,9 @@ def test_other_queries_are_shown_beside_a_failure(fake, impctl) -> None:
     ran = impctl("maintain", "w.yaml")
     assert ran.code == 6
     assert ran.stdout.startswith("q_top: exact")
-    assert ran.stderr == ("error: `q_two`: The store is locked\n1 of 2 queries failed: `q_two`\n")
+    assert ran.stderr == (
+        "error: `q_two`: The store is locked [lock_held]\n1 of 2 queries failed: `q_two`\n"
+    )
 
 
 @pytest.mark.parametrize(
@@ -90,7 +92,7 @@ def test_an_unsound_sketch_is_told_once(fake, impctl) -> None:
     result = VerifyResult("q_top", "sales", "price", False, 0, (1,), (), None, {"sales": 1})
     fake.answer = Outcome((result,), (), (Failure("q_top", UnsoundSketchError("too small")),))
     ran = impctl("verify", "w.yaml")
-    assert (ran.code, ran.stderr) == (5, "error: `q_top`: too small\n")
+    assert (ran.code, ran.stderr) == (5, "error: `q_top`: too small [sketch_unsound]\n")
 
 
 def test_a_measurement_of_an_unsound_sketch_fails_as_well(fake, impctl) -> None:

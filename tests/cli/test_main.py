@@ -85,7 +85,9 @@ def test_version_names_what_it_runs_on_without_starting_java(tmp_path: Path) -> 
 def test_a_missing_workload_file() -> None:
     ran = start("status", "no/such.yaml")
     assert (ran.returncode, ran.stdout) == (2, "")
-    assert ran.stderr.startswith("error: There is no file `no/such.yaml`\nhint: ")
+    assert ran.stderr.startswith(
+        "error: There is no file `no/such.yaml` [workload_not_found]\nhint: "
+    )
 
 
 def test_the_same_as_json() -> None:

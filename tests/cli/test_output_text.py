@@ -202,7 +202,7 @@ def test_quiet_leaves_results_and_errors_only(fake, impctl) -> None:
     fake.answer = Outcome((EXAMPLES["rewrite"],), ("statistics are missing",), (failure,))
     ran = impctl("rewrite", "w.yaml", "-q")
     assert ran.stdout == "SELECT brand FROM sales WHERE price >= 601\n"
-    assert ran.stderr == "error: Query `q_two` uses a window function\n"
+    assert ran.stderr == "error: Query `q_two` uses a window function [query_unsupported]\n"
 
 
 def test_no_value_is_cut_however_long(fake, impctl) -> None:
@@ -252,7 +252,7 @@ def test_every_problem_of_a_workload_file_has_its_line(fake, impctl) -> None:
     ran = impctl("check", "w.yaml")
     assert (ran.code, ran.stdout) == (2, "")
     assert ran.stderr == (
-        "error: File `w.yaml` has 2 problems\n"
+        "error: File `w.yaml` has 2 problems [workload_invalid]\n"
         "  w.yaml:3:1: Unknown key `tabels`\n"
         "    hint: did you mean `tables`?\n"
         "  w.yaml:1:10: `version` must be the number 1\n"
@@ -267,7 +267,8 @@ def test_the_place_of_an_error_comes_first(fake, impctl) -> None:
     ran = impctl("explain", "w.yaml")
     assert ran.code == 3
     assert ran.stderr == (
-        "error: w.yaml:9:14: `q_top`: Function `MEDIAN` is not supported\nhint: use AVG\n"
+        "error: w.yaml:9:14: `q_top`: Function `MEDIAN` is not supported [query_unsupported]\n"
+        "hint: use AVG\n"
     )
 
 

@@ -115,9 +115,33 @@ def texts(node: ast.expr) -> set[str]:
 
 
 def test_every_error_code_has_a_line_that_says_what_to_do() -> None:
-    documented = ROW.findall(read("troubleshooting.md"))
+    documented = ROW.findall(read("reason-codes.md"))
     assert len(documented) == len(set(documented))
     assert error_codes() - set(documented) == set()
+
+
+def test_every_error_code_stands_under_its_exit_code() -> None:
+    sections = {
+        int(text.split(":")[0]): set(ROW.findall(text))
+        for text in read("reason-codes.md").split("\n## Exit code ")[1:]
+    }
+    kinds = {name: kind for name, kind in vars(errors).items() if is_error(kind)}
+    given = {(kind.default_code, kind.exit_code) for kind in kinds.values()}
+    for path in sorted((ROOT / "impctl").rglob("*.py")):
+        for call in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(call, ast.Call) and isinstance(call.func, ast.Name):
+                exit_code = getattr(kinds.get(call.func.id), "exit_code", None)
+                codes = [texts(word.value) for word in call.keywords if word.arg == "code"]
+                given |= {(code, exit_code) for found in codes for code in found if exit_code}
+    assert len(given) > 90
+    page = read("reason-codes.md")
+    misplaced = [
+        (code, exit_code)
+        for code, exit_code in sorted(given)
+        if code not in sections[exit_code]
+        and not re.search(rf"^\| `{code}` \|.*\({exit_code} in ", page, re.MULTILINE)
+    ]
+    assert misplaced == []
 
 
 def test_every_code_of_the_page_exists() -> None:
@@ -125,7 +149,7 @@ def test_every_code_of_the_page_exists() -> None:
     code = "\n".join(
         path.read_text(encoding="utf-8") for path in sorted((ROOT / "impctl").rglob("*.py"))
     )
-    documented = ROW.findall(read("troubleshooting.md"))
+    documented = ROW.findall(read("reason-codes.md"))
     assert [name for name in documented if f'"{name}"' not in code] == []
 
 

@@ -1,0 +1,153 @@
+"""Files of the store altered, cut, removed or exchanged behind impctl's back.
+
+A damaged state is a reason to recapture one query. A damaged catalog is nothing any policy mends:
+every row of every query is in it, so it is told, and stays for somebody to look at.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import write_deltalake
+
+from impctl.store.format import FORMAT_VERSION
+from tests.outside.conftest import FEED
+from tests.outside.place import Place, expect_carried, expect_recapture, expect_refused, make_place
+from tests.outside.rows import more
+
+GROUPS = 12_000
+"""Enough that states are files of their own."""
+
+
+def flip(file: Path) -> None:
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 0x10
+    file.write_bytes(content)
+
+
+def cut(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:-100])
+
+
+def empty(file: Path) -> None:
+    file.write_bytes(b"")
+
+
+def grow(file: Path) -> None:
+    file.write_bytes(file.read_bytes() + b"more")
+
+
+@pytest.fixture
+def large(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Place:
+    """Two queries whose states are of equal length: only their contents tell them apart."""
+    groups = pa.array([*range(GROUPS), 5, 5], pa.int32())
+    values = pa.array([9] * (GROUPS + 2), pa.int32())
+    rows = pa.table({"g": groups, "x": values, "note": pa.array(["n"] * (GROUPS + 2))})
+    write_deltalake(str(tmp_path / "t"), rows, configuration=FEED)
+    place = make_place(tmp_path, capsys)
+    text = place.cli.workload.read_text()
+    (query,) = text.partition("  q:\n")[2].partition("store:")[:1]
+    other = query.replace("SUM(x)", "SUM(x + 1)")
+    place.cli.workload.write_text(text.replace("store:", f"  other:\n{other}store:"))
+    place.cli.good("capture")
+    place.check_sound()
+    write_deltalake(str(tmp_path / "t"), more(7, 3, 9), mode="append")
+    # Only `q` is looked at from here on.
+    place.cli.workload.write_text(text)
+    return place
+
+
+def states(place: Place) -> list[Path]:
+    found = sorted((place.store / "state").iterdir())
+    assert len(found) >= 2
+    return found
+
+
+def test_whole_states_serve(large: Place) -> None:
+    expect_carried(large, changes=3)
+
+
+@pytest.mark.parametrize("damage", [flip, cut, empty, grow, Path.unlink])
+def test_a_damaged_state(large: Place, damage: Callable[[Path], None]) -> None:
+    for file in states(large):
+        damage(file)
+    expect_recapture(large, "state_corrupt", "`q`")
+    assert large.check_sound() == 0
+
+
+def test_states_of_two_queries_exchanged(large: Place) -> None:
+    files = states(large)
+    contents = [file.read_bytes() for file in files]
+    assert len(set(contents)) > len(set(map(len, contents)))
+    for file, content in zip(files, [*contents[1:], contents[0]], strict=True):
+        file.write_bytes(content)
+    expect_recapture(large, "state_corrupt", "`q`")
+
+
+def test_an_older_catalog_put_back(large: Place, tmp_path: Path) -> None:
+    """It names states that are gone, or stands for the older version whole: sound either way."""
+    shutil.copytree(large.store, tmp_path / "older")
+    large.cli.good("maintain")
+    for rest in large.store.glob("catalog.sqlite*"):
+        rest.unlink()
+    for file in (tmp_path / "older").glob("catalog.sqlite*"):
+        shutil.copy(file, large.store)
+    large.cli.good("maintain")
+    large.check_sound()
+
+
+def alter(place: Place, statement: str) -> None:
+    connection = sqlite3.connect(place.store / "catalog.sqlite")
+    connection.execute(statement)
+    connection.commit()
+    connection.close()
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE sketch SET bits = x'00'",
+        "UPDATE pin SET version = version + 1",
+        "UPDATE progress SET assumptions = '[]', generation = generation + 1",
+        "DELETE FROM sketch",
+    ],
+)
+def test_an_altered_row_of_the_catalog(place: Place, statement: str) -> None:
+    write_deltalake(str(place.table), more(), mode="append")
+    alter(place, statement)
+    expect_refused(place, 7, "catalog_corrupt", "catalog.sqlite")
+    for command in ("rewrite", "status"):
+        ran = place.cli(command)
+        assert (ran.code, ran.error["code"]) == (7, "catalog_corrupt")
+    # What the hint says helps.
+    shutil.move(place.store, place.folder / "damaged")
+    place.captured()
+
+
+@pytest.mark.parametrize("damage", [flip, cut, lambda file: file.write_bytes(b"\0" * 8192)])
+def test_a_damaged_catalog(place: Place, damage: Callable[[Path], None]) -> None:
+    """A byte may lie where nobody looks: then the answer is right, else the damage is told."""
+    write_deltalake(str(place.table), more(), mode="append")
+    damage(place.store / "catalog.sqlite")
+    for ran in place.under_each_policy().values():
+        assert ran.code == 0 or ran.error["code"] in ("catalog_corrupt", "state_corrupt")
+
+
+def test_an_emptied_catalog_is_a_new_one(place: Place) -> None:
+    empty(place.store / "catalog.sqlite")
+    ran = place.cli("maintain", "--policy", "auto")
+    assert (ran.code, ran.error["code"]) == (7, "not_captured")
+    assert place.cli("rewrite").error["code"] == "not_captured"
+    place.captured()
+
+
+def test_a_store_of_a_newer_format(place: Place) -> None:
+    alter(place, f"PRAGMA user_version = {FORMAT_VERSION + 1}")
+    expect_refused(place, 2, "store_format_newer", f"format {FORMAT_VERSION + 1}")
+    for command in ("rewrite", "status", "capture"):
+        assert place.cli(command).error["code"] == "store_format_newer"
