@@ -54,8 +54,8 @@ from impctl.workload.models import Policy, QuerySpec
 
 Stale = Sequence[tuple[QuerySpec, StoredQuery]]
 _NOT_INCREMENTALLY = (RecaptureNeededError, EvaluationError, TableError)
-"""What stops maintaining; of the last two `auto` alone makes a recapture: a row of the change on which
-the query fails may be gone by now, and Spark may read what impctl cannot."""
+"""What stops maintaining; of the last two only `auto` makes a recapture: a row on which the query
+fails may be gone by now, and Spark may read what impctl cannot."""
 
 
 class StaleRun:

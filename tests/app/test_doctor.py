@@ -351,7 +351,7 @@ def test_text_fits_80_columns_and_quiet_shows_what_is_wrong_only(
     assert "  ok       " not in quiet.out
     assert "  problem  History is kept for 7 days" in quiet.out
     assert "fix: run more often" in quiet.out
-    assert loud.err.startswith("error: Found a problem with table `t`\nhint: ")
+    assert loud.err.startswith("error: Found a problem with table `t` [problems_found]\nhint: ")
 
 
 @pytest.mark.spark

@@ -46,6 +46,8 @@ class Place:
     folder: Path
     sql: str
     cli: Cli
+    looked_at: tuple[str, ...] = POLICIES
+    """Policies after which the sketch is held against the table; fewer where that takes long."""
 
     @property
     def table(self) -> Path:
@@ -99,7 +101,8 @@ class Place:
         before = _contents(self.store)
         ran = self.cli("maintain", "--policy", policy)
         if ran.code == 0:
-            self.check_sound()
+            if policy in self.looked_at:
+                self.check_sound()
             (result,) = ran.results
             assert self.last().reason_code == result["reason_code"]
             assert self.last().action == result["action"]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import shutil
 import sqlite3
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -55,11 +56,10 @@ def large(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Place:
     other = query.replace("SUM(x)", "SUM(x + 1)")
     place.cli.workload.write_text(text.replace("store:", f"  other:\n{other}store:"))
     place.cli.good("capture")
-    place.check_sound()
     write_deltalake(str(tmp_path / "t"), more(7, 3, 9), mode="append")
     # Only `q` is looked at from here on.
     place.cli.workload.write_text(text)
-    return place
+    return replace(place, looked_at=("auto",))
 
 
 def states(place: Place) -> list[Path]:
@@ -77,7 +77,6 @@ def test_a_damaged_state(large: Place, damage: Callable[[Path], None]) -> None:
     for file in states(large):
         damage(file)
     expect_recapture(large, "state_corrupt", "`q`")
-    assert large.check_sound() == 0
 
 
 def test_states_of_two_queries_exchanged(large: Place) -> None:
