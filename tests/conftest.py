@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,6 +12,21 @@ from hypothesis import settings
 # How long an example takes says more about the machine than about the code.
 settings.register_profile("impctl", deadline=None)
 settings.load_profile("impctl")
+
+
+@pytest.fixture
+def heard_signals() -> Iterator[None]:
+    """Processes that a test starts hear of Ctrl-C and hang-ups, though this one may not.
+
+    A run in the background of a script, or under `nohup`, ignores them and hands that down.
+    """
+    usual = {signal.SIGINT: signal.default_int_handler, signal.SIGHUP: signal.SIG_DFL}
+    ignored = [number for number in usual if signal.getsignal(number) is signal.SIG_IGN]
+    for number in ignored:
+        signal.signal(number, usual[number])
+    yield
+    for number in ignored:
+        signal.signal(number, signal.SIG_IGN)
 
 
 @pytest.fixture(scope="session")

@@ -60,7 +60,8 @@ class Workbench:
     def next_run(self, pinned: Iterable[DeltaSource]) -> Workbench:
         """A workbench for another run of this process, with these tables pinned; Spark is kept."""
         bench = Workbench(self.settings, self.workload, self.reporter)
-        bench._sources = {source.name: source for source in pinned}
+        for source in pinned:
+            bench._pin(source)
         bench._spark = self._spark
         return bench
 
@@ -79,9 +80,12 @@ class Workbench:
         if found is None:
             spec = self.workload.tables[table]
             found = open_source(table, spec.path, dict(spec.storage_options) or None)
-            self._sources[table] = found
-            self._marks[table] = commit_mark(found, found.version)
+            self._pin(found)
         return found
+
+    def _pin(self, source: DeltaSource) -> None:
+        self._sources[source.name] = source
+        self._marks[source.name] = commit_mark(source, source.version)
 
     def mark(self, table: TableName) -> str | None:
         """The mark of the table's pinned commit, taken when it was pinned."""

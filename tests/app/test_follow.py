@@ -179,6 +179,7 @@ def test_a_table_that_cannot_be_read_is_told_once(workload: Path) -> None:
     assert is_right(workload, "other")
 
 
+@pytest.mark.usefixtures("heard_signals")
 def test_a_lock_is_waited_for_with_growing_pauses_and_then_all_goes_on(workload: Path) -> None:
     with following(workload, "--lock-timeout", "0") as process:
         append(workload, "t", 5)

@@ -82,6 +82,7 @@ def test_a_living_owner_keeps_it_and_a_dead_one_does_not(tmp_path: Path) -> None
             assert list(tmp_path.iterdir()) == [following]
 
 
+@pytest.mark.usefixtures("heard_signals")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
 def test_a_signal_to_end_leaves_nothing(tmp_path: Path, number: signal.Signals) -> None:
     with owner(tmp_path) as (process, folder):
