@@ -19,6 +19,7 @@ DATA = "IMPCTL_DATA"
 FIXTURES = "IMPCTL_FIXTURES"
 LARGE_CHANGE = "IMPCTL_LARGE_CHANGE"
 FUZZ = "IMPCTL_FUZZ"
+SOAK = "IMPCTL_SOAK"
 SPARK_MEMORY = "IMPCTL_SPARK_MEMORY"
 
 
@@ -44,5 +45,6 @@ ENVVARS = (
     EnvVar(DATA, "Folder of the tables in `workloads/*.yaml`", None, "0.1.0"),
     EnvVar(FIXTURES, "Folder of Delta tables by other writers, for tests", None, "0.1.0"),
     EnvVar(FUZZ, "How many times as many random cases the tests try", None, "0.1.0"),
+    EnvVar(SOAK, "Random operations of the soak test; `N@SEED` for another seed", None, "0.1.0"),
     EnvVar(SPARK_MEMORY, "Memory of the Spark session that the tests share", None, "0.1.0"),
 )

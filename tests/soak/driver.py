@@ -1,0 +1,292 @@
+"""Draws operations, does them, and holds every answer and the whole store against the tables.
+
+Law: after every operation status can be read, no sketch has gone back, every stored state can be
+loaded, and every sketch covers what the slow reference finds at its versions; every rewritten
+query gives what SQLite gives over all rows. A failure names the seed and the last operations.
+Out of scope: what is right (`tests.soak.oracle`).
+"""
+
+from __future__ import annotations
+
+import random
+import time
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import yaml
+
+import impctl
+from impctl.errors import ImpctlWarning
+from impctl.sketch.mode import Mode
+from impctl.store.health import lock_owner
+from impctl.store.records import StoredQuery
+from impctl.store.store import Store
+from tests.crash.processes import end, start, until_open
+from tests.crash.small import check_nothing_left
+from tests.soak.children import Child, moment
+from tests.soak.oracle import Recapture, answer, newest, rows_at, same_answer
+from tests.soak.place import TABLES, WORKLOAD, some_change, write_place
+from tests.soak.writer import Writer
+
+_SQL = {name: query["sql"] for name, query in yaml.safe_load(WORKLOAD)["queries"].items()}
+QUERIES = tuple(_SQL)
+LEAST = 5
+_PATIENT = ("--lock-timeout", "60")
+_KILLED = (
+    ("maintain",),
+    ("maintain",),
+    ("capture",),
+    ("capture", "--rebalance"),
+    ("gc", "--keep", "1"),
+    ("rewrite", "--query", "both"),
+)
+_WEIGHTS = {
+    "commit": 30,
+    "maintain": 10,
+    "maintain_process": 2,
+    "rewrite": 20,
+    "rewrite_others_constants": 6,
+    "rewrite_beside": 5,
+    "capture": 3,
+    "rebalance": 2,
+    "gc": 4,
+    "kill": 15,
+    "kill_process": 1,
+    "two_at_once": 2,
+}
+"""Of a hundred operations."""
+
+
+@dataclass
+class Soak:
+    """One store, and what happened to it."""
+
+    folder: Path
+    seed: int
+    writer: Writer
+    done: Counter[str] = field(default_factory=Counter)
+    slack: Counter[str] = field(default_factory=Counter)
+    log: list[str] = field(default_factory=list)
+    answers: int = 0
+    sketches: int = 0
+
+    def __post_init__(self) -> None:
+        self._draw = random.Random(self.seed)
+        self._workload = write_place(self.folder, self._draw)
+        self._store = self.folder / ".impctl"
+        self._open = impctl.open(self._workload, lock_timeout=60)
+        self._recapture = Recapture(self.folder)
+        self._versions: dict[str, dict[str, int]] = {}
+        self._spans: dict[tuple[str, ...], float] = {}
+        self._children = 0
+
+    def run(self, operations: int) -> None:
+        """So many operations, then the end that every soak must come to."""
+        with self._told("capture"):
+            self._open.capture()
+            self._check()
+        for number in range(operations):
+            (name,) = self._draw.choices(list(_WEIGHTS), list(_WEIGHTS.values()))
+            with self._told(f"{number} {name}"):
+                act: Callable[[], None] = getattr(self, f"_{name}")
+                act()
+                self.done[name] += 1
+                self._check()
+        with self._told("the end"):
+            self._finish()
+
+    @contextmanager
+    def _told(self, what: str) -> Iterator[None]:
+        """Whatever fails in the block says with which seed, and what came before."""
+        self.log.append(what)
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", ImpctlWarning)
+                yield
+        except Exception as error:
+            error.add_note(f"seed {self.seed}, the last of {len(self.log)}: {self.log[-12:]}")
+            raise
+
+    # Operations
+
+    def _commit(self) -> None:
+        self._begin_commit()
+        self.writer.finish()
+
+    def _begin_commit(self) -> None:
+        rows = {t: rows_at(self.folder, t, newest(self.folder, t)).num_rows for t in TABLES}
+        change = some_change(self._draw, self.folder, rows)
+        table = Path(change.path).name
+        self.log[-1] += f": {change.kind} {table} {change.text or ''} {change.updates or ''}"
+        self.done[f"commit {change.kind}"] += 1
+        self.writer.begin(change)
+
+    def _maintain(self) -> None:
+        names = self._some_queries()
+        if self._draw.random() < 0.3:
+            self._begin_commit()
+        for result in self._open.maintain(*names):
+            self.done[f"maintain {result.action}"] += 1
+        self.writer.finish()
+
+    def _maintain_process(self) -> None:
+        process = start(self._workload, "maintain", *_PATIENT)
+        done = end(process)
+        assert done.code == 0, done.document
+
+    def _capture(self) -> None:
+        self._open.capture(*self._some_queries())
+
+    def _rebalance(self) -> None:
+        self._open.rebalance(*self._some_queries())
+
+    def _gc(self) -> None:
+        child = self._child("gc", "--keep", str(self._draw.randint(1, 4)))
+        self._ended(child)
+
+    def _rewrite(self) -> None:
+        self._check_answer(self._draw.choice(QUERIES))
+
+    def _rewrite_others_constants(self) -> None:
+        """The sketch of another constant: used where that is right, left alone where not."""
+        least = self._draw.randint(3, 9)
+        if self._draw.random() < 0.5:
+            self._check_answer("by_shop", least)
+            return
+        sql = f"SELECT shop, COUNT(*) AS n FROM orders GROUP BY shop HAVING COUNT(*) > {least}"
+        self._check_rewritten(sql, self._open.rewrite(sql=sql))
+
+    def _rewrite_beside(self) -> None:
+        """While another process maintains and a third one commits."""
+        child = self._child("maintain", *_PATIENT)
+        self._begin_commit()
+        for _ in range(2):
+            self._check_answer(self._draw.choice(QUERIES))
+        self._ended(child)
+        self.writer.finish()
+
+    def _two_at_once(self) -> None:
+        commands = (("maintain", *_PATIENT), ("capture", *_PATIENT), ("gc", *_PATIENT), ("status",))
+        running = [self._child(*words) for words in self._draw.sample(commands, 2)]
+        self._begin_commit()
+        for child in running:
+            self._ended(child)
+        self.writer.finish()
+
+    def _kill(self) -> None:
+        if self._draw.random() < 0.7:
+            self._commit()
+        words = self._draw.choice(_KILLED)
+        beside = self._draw.random() < 0.2
+        child = self._child(*words)
+        if beside:
+            self._begin_commit()
+        shot = child.kill_after(moment(self._draw, self._spans.get(words, 0.2)))
+        self._note_shot(words, shot.code, shot.seconds)
+        self.writer.finish()
+
+    def _kill_process(self) -> None:
+        self._commit()
+        words = self._draw.choice(_KILLED)
+        process = start(self._workload, *words)
+        opened = until_open(process, self._store)
+        time.sleep(moment(self._draw, self._spans.get(words, 0.2)))
+        process.kill()
+        process.communicate()
+        self._note_shot(words, process.returncode, time.monotonic() - opened)
+
+    def _note_shot(self, words: tuple[str, ...], code: int, seconds: float) -> None:
+        assert code in (0, -9), (words, code)
+        self.log[-1] += f" {' '.join(words)} -> {code}"
+        self.done["shots"] += 1
+        if code == 0:
+            self._spans[words] = min(seconds, self._spans.get(words, seconds))
+            return
+        self.done[f"killed {' '.join(words[:2])}"] += 1
+        self.done["killed"] += 1
+        owner = lock_owner(self._store)
+        self.done["killed with the lock"] += owner is not None and owner.is_dead
+
+    def _child(self, *words: str) -> Child:
+        self._children += 1
+        return Child(self._workload, self.folder / f"child{self._children % 4}", *words)
+
+    def _ended(self, child: Child) -> None:
+        code = child.end()
+        assert code == 0, (code, child.log.read_text())
+
+    def _some_queries(self) -> tuple[str, ...]:
+        """All of them, as `()`, or a few."""
+        if self._draw.random() < 0.5:
+            return ()
+        return tuple(self._draw.sample(QUERIES, self._draw.randint(1, 3)))
+
+    # What must hold
+
+    def _check_answer(self, name: str, least: int | None = None) -> None:
+        before = {table: newest(self.folder, table) for table in TABLES}
+        params = None if least is None else {"least": least}
+        result = self._open.rewrite(name, params=params)
+        assert all(version >= before[t] for t, version in result.versions.items())
+        self.done[f"reuse {result.reuse is not None and result.reuse.query}"] += least is not None
+        self._check_rewritten(_SQL[name].replace(":least", str(least or LEAST)), result)
+
+    def _check_rewritten(self, sql: str, result: impctl.RewriteResult) -> None:
+        versions = dict(result.versions)
+        wanted = answer(sql, self.folder, versions)
+        found = answer(result.sql, self.folder, versions)
+        assert same_answer(sql, found, wanted), (result.sql, versions, found, wanted)
+        self.answers += 1
+        self.done["answers with rows"] += bool(wanted)
+        self.done["answers with ranges"] += bool(result.intervals)
+
+    def _check(self) -> None:
+        """All that is stored, and that status can be read."""
+        shown = {result.query: result for result in self._open.status()}
+        assert set(shown) == set(QUERIES)
+        with Store.open(self._store, create=False) as held:
+            for name in QUERIES:
+                stored = held.load(name)
+                assert stored is not None, name
+                assert bool(held.load_runs(name)) == stored.has_state
+                before = self._versions.get(name, stored.versions)
+                assert all(stored.versions[t] >= version for t, version in before.items()), name
+                self._versions[name] = stored.versions
+                assert shown[name].versions == stored.versions
+                current = {t: newest(self.folder, t) for t in stored.versions}
+                assert shown[name].stale == (stored.versions != current)
+                self._check_sketch(stored)
+
+    def _check_sketch(self, stored: StoredQuery, *, exact: bool = False) -> None:
+        sql = _SQL[stored.query].replace(":least", str(LEAST))
+        accurate = self._recapture.accurate(sql, stored)
+        assert accurate
+        for sketch in stored.sketches:
+            held, wanted = set(sketch.fragments.ids), accurate[sketch.access]
+            assert wanted <= held, (stored.query, sketch.attribute, wanted, held, stored.versions)
+            self.sketches += 1
+            self.slack[f"{stored.query} {stored.mode}"] += len(held - wanted)
+            assert not exact or held == wanted, (stored.query, sketch.attribute, wanted, held)
+
+    def _finish(self) -> None:
+        """Maintaining converges, exactly where it says so, and nothing is left behind."""
+        self._open.maintain()
+        self._check()
+        assert {result.action for result in self._open.maintain()} == {"none"}
+        assert not any(result.stale for result in self._open.status())
+        with Store.open(self._store, create=False) as held:
+            for name in QUERIES:
+                stored = held.load(name)
+                assert stored is not None
+                exact = stored.mode is Mode.EXACT and stored.slack_bound == 0
+                self._check_sketch(stored, exact=exact)
+                self.done["exact at the end"] += exact
+        for name in QUERIES:
+            self._check_answer(name)
+        self._ended(self._child("gc", "--keep", "1"))
+        check_nothing_left(self._store)
+        self._check()
