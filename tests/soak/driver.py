@@ -1,8 +1,9 @@
 """Draws operations, does them, and holds every answer and the whole store against the tables.
 
 Law: after every operation status can be read, no sketch has gone back, every stored state can be
-loaded, and every sketch covers what the slow reference finds at its versions; every rewritten
-query gives what SQLite gives over all rows. A failure names the seed and the last operations.
+loaded, and every sketch covers what the slow reference finds at its versions (is just that, where
+it says so); every rewritten query gives what SQLite gives over all rows. A failure names the seed
+and the last operations, but what runs at the same time is not drawn.
 Out of scope: what is right (`tests.soak.oracle`).
 """
 
@@ -45,9 +46,9 @@ _KILLED = (
     ("rewrite", "--query", "both"),
 )
 _WEIGHTS = {
-    "commit": 30,
+    "commit": 31,
     "maintain": 10,
-    "maintain_process": 2,
+    "maintain_process": 1,
     "rewrite": 20,
     "rewrite_others_constants": 6,
     "rewrite_beside": 5,
@@ -75,6 +76,7 @@ class Soak:
     sketches: int = 0
 
     def __post_init__(self) -> None:
+        """Tables, and the first capture."""
         self._draw = random.Random(self.seed)
         self._workload = write_place(self.folder, self._draw)
         self._store = self.folder / ".impctl"
@@ -83,19 +85,19 @@ class Soak:
         self._versions: dict[str, dict[str, int]] = {}
         self._spans: dict[tuple[str, ...], float] = {}
         self._children = 0
+        with self._told("capture"):
+            self._open.capture()
+            self.check()
 
     def run(self, operations: int) -> None:
         """So many operations, then the end that every soak must come to."""
-        with self._told("capture"):
-            self._open.capture()
-            self._check()
         for number in range(operations):
             (name,) = self._draw.choices(list(_WEIGHTS), list(_WEIGHTS.values()))
             with self._told(f"{number} {name}"):
                 act: Callable[[], None] = getattr(self, f"_{name}")
                 act()
                 self.done[name] += 1
-                self._check()
+                self.check()
         with self._told("the end"):
             self._finish()
 
@@ -149,13 +151,13 @@ class Soak:
         self._ended(child)
 
     def _rewrite(self) -> None:
-        self._check_answer(self._draw.choice(QUERIES))
+        self.check_answer(self._draw.choice(QUERIES))
 
     def _rewrite_others_constants(self) -> None:
         """The sketch of another constant: used where that is right, left alone where not."""
         least = self._draw.randint(3, 9)
         if self._draw.random() < 0.5:
-            self._check_answer("by_shop", least)
+            self.check_answer("by_shop", least)
             return
         sql = f"SELECT shop, COUNT(*) AS n FROM orders GROUP BY shop HAVING COUNT(*) > {least}"
         self._check_rewritten(sql, self._open.rewrite(sql=sql))
@@ -165,7 +167,7 @@ class Soak:
         child = self._child("maintain", *_PATIENT)
         self._begin_commit()
         for _ in range(2):
-            self._check_answer(self._draw.choice(QUERIES))
+            self.check_answer(self._draw.choice(QUERIES))
         self._ended(child)
         self.writer.finish()
 
@@ -227,12 +229,13 @@ class Soak:
 
     # What must hold
 
-    def _check_answer(self, name: str, least: int | None = None) -> None:
+    def check_answer(self, name: str, least: int | None = None) -> None:
         before = {table: newest(self.folder, table) for table in TABLES}
         params = None if least is None else {"least": least}
         result = self._open.rewrite(name, params=params)
         assert all(version >= before[t] for t, version in result.versions.items())
-        self.done[f"reuse {result.reuse is not None and result.reuse.query}"] += least is not None
+        if least is not None:
+            self.done[f"reuse {result.reuse and result.reuse.query}"] += 1
         self._check_rewritten(_SQL[name].replace(":least", str(least or LEAST)), result)
 
     def _check_rewritten(self, sql: str, result: impctl.RewriteResult) -> None:
@@ -244,7 +247,7 @@ class Soak:
         self.done["answers with rows"] += bool(wanted)
         self.done["answers with ranges"] += bool(result.intervals)
 
-    def _check(self) -> None:
+    def check(self) -> None:
         """All that is stored, and that status can be read."""
         shown = {result.query: result for result in self._open.status()}
         assert set(shown) == set(QUERIES)
@@ -261,32 +264,26 @@ class Soak:
                 assert shown[name].stale == (stored.versions != current)
                 self._check_sketch(stored)
 
-    def _check_sketch(self, stored: StoredQuery, *, exact: bool = False) -> None:
+    def _check_sketch(self, stored: StoredQuery) -> None:
         sql = _SQL[stored.query].replace(":least", str(LEAST))
         accurate = self._recapture.accurate(sql, stored)
+        is_exact = stored.mode is Mode.EXACT and stored.slack_bound == 0
         assert accurate
         for sketch in stored.sketches:
             held, wanted = set(sketch.fragments.ids), accurate[sketch.access]
             assert wanted <= held, (stored.query, sketch.attribute, wanted, held, stored.versions)
             self.sketches += 1
             self.slack[f"{stored.query} {stored.mode}"] += len(held - wanted)
-            assert not exact or held == wanted, (stored.query, sketch.attribute, wanted, held)
+            assert held == wanted or not is_exact, (stored.query, sketch.attribute, wanted, held)
 
     def _finish(self) -> None:
         """Maintaining converges, exactly where it says so, and nothing is left behind."""
         self._open.maintain()
-        self._check()
+        self.check()
         assert {result.action for result in self._open.maintain()} == {"none"}
         assert not any(result.stale for result in self._open.status())
-        with Store.open(self._store, create=False) as held:
-            for name in QUERIES:
-                stored = held.load(name)
-                assert stored is not None
-                exact = stored.mode is Mode.EXACT and stored.slack_bound == 0
-                self._check_sketch(stored, exact=exact)
-                self.done["exact at the end"] += exact
         for name in QUERIES:
-            self._check_answer(name)
+            self.check_answer(name)
         self._ended(self._child("gc", "--keep", "1"))
         check_nothing_left(self._store)
-        self._check()
+        self.check()
