@@ -29,7 +29,7 @@ from impctl.store.store import Store
 from tests.crash.processes import end, start, until_open
 from tests.crash.small import check_nothing_left
 from tests.soak.children import Child, moment
-from tests.soak.oracle import Recapture, answer, newest, rows_at, same_answer
+from tests.soak.oracle import Recapture, answer, answer_through, newest, rows_at, same_answer
 from tests.soak.place import TABLES, WORKLOAD, some_change, write_place
 from tests.soak.writer import Writer
 
@@ -84,6 +84,7 @@ class Soak:
         self._recapture = Recapture(self.folder)
         self._versions: dict[str, dict[str, int]] = {}
         self._spans: dict[tuple[str, ...], float] = {}
+        self._used: dict[str, str] = {}
         self._children = 0
         with self._told("capture"):
             self._open.capture()
@@ -275,6 +276,18 @@ class Soak:
             self.sketches += 1
             self.slack[f"{stored.query} {stored.mode}"] += len(held - wanted)
             assert held == wanted or not is_exact, (stored.query, sketch.attribute, wanted, held)
+        self._check_use(sql, stored)
+
+    def _check_use(self, sql: str, stored: StoredQuery) -> None:
+        """What the sketches leave to read gives the answer, at their versions however old."""
+        state = repr((stored.versions, stored.sketches))
+        if self._used.get(stored.query) != state:
+            wanted = answer(sql, self.folder, stored.versions)
+            found, skipped = answer_through(sql, stored, self._workload)
+            assert same_answer(sql, found, wanted), (stored.query, stored.versions, found, wanted)
+            self._used[stored.query] = state
+            self.done["uses of stored sketches"] += 1
+            self.done["files left out"] += skipped
 
     def _finish(self) -> None:
         """Maintaining converges, exactly where it says so, and nothing is left behind."""

@@ -9,23 +9,30 @@ from __future__ import annotations
 import re
 import sqlite3
 from collections import Counter
+from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
 from impctl.aliases import AccessId
+from impctl.app.settings import Settings
+from impctl.app.workbench import open_workbench
 from impctl.plan.nodes import scans_of
 from impctl.plan.parse import parse_query
+from impctl.sketch.intervals import range_filter
 from impctl.store.records import StoredQuery
+from impctl.tables.prune import prune
 from impctl.tables.schema import read_schema
-from tests.plan.trials import accurate_sketches
+from tests.plan.trials import accurate_sketches, fragment_of
 from tests.support.reference_expr import Value
 from tests.support.reference_plan import annotate
 
 _LONG = re.compile(r"\b([0-9]+)L\b")
 
+Answer = list[tuple[object, ...]]
 Rows = list[dict[str, Value]]
 
 
@@ -43,12 +50,44 @@ def rows_at(folder: Path, table: str, version: int) -> pa.Table:
     return _scanned(str(folder / table), version)
 
 
-def answer(sql: str, folder: Path, versions: dict[str, int]) -> list[tuple[object, ...]]:
+def answer(sql: str, folder: Path, versions: dict[str, int]) -> Answer:
+    """The rows of the query over all rows of the tables."""
+    return answer_over(
+        sql, {table: rows_at(folder, table, version) for table, version in versions.items()}
+    )
+
+
+def answer_through(sql: str, stored: StoredQuery, workload: Path) -> tuple[Answer, int]:
+    """The rows of the query over what its sketches leave, and how many files they leave out.
+
+    Only here impctl says what is left: files by their statistics, then rows by their fragment.
+    """
+    left: dict[str, pa.Table] = {}
+    skipped = 0
+    with open_workbench(Settings(workload)) as bench:
+        for table, version in stored.versions.items():
+            (sketch,) = [s for s in stored.sketches if s.table == table]
+            wanted = range_filter(sketch.fragments, sketch.partition)
+            snapshot = bench.snapshot(table, version)
+            files = prune(snapshot, [wanted])
+            skipped += len(snapshot.files) - len(files)
+            schema = rows_at(workload.parent, table, version).schema
+            read = [pq.ParquetFile(file.uri).read().cast(schema) for file in files]
+            rows = pa.concat_tables(read) if read else schema.empty_table()
+            held = set(sketch.fragments.ids)
+            boundaries = tuple(sketch.partition.boundaries)
+            values = rows[sketch.attribute].to_pylist()
+            left[table] = rows.filter(
+                pa.array([fragment_of(value, boundaries) in held for value in values], pa.bool_())
+            )
+    return answer_over(sql, left), skipped
+
+
+def answer_over(sql: str, tables: Mapping[str, pa.Table]) -> Answer:
     """The rows of the query, by SQLite, which knows Spark's `9L` as `9`."""
     database = sqlite3.connect(":memory:")
     try:
-        for table, version in versions.items():
-            rows = rows_at(folder, table, version)
+        for table, rows in tables.items():
             database.execute(f"CREATE TABLE {table} ({', '.join(rows.column_names)})")
             places = ", ".join("?" * rows.num_columns)
             values = zip(*(column.to_pylist() for column in rows.columns), strict=True)
@@ -58,7 +97,7 @@ def answer(sql: str, folder: Path, versions: dict[str, int]) -> list[tuple[objec
         database.close()
 
 
-def same_answer(sql: str, mine: list[tuple[object, ...]], other: list[tuple[object, ...]]) -> bool:
+def same_answer(sql: str, mine: Answer, other: Answer) -> bool:
     """As lists where the query has an order (all ours are total), else as bags."""
     return mine == other if "ORDER BY" in sql else Counter(mine) == Counter(other)
 

@@ -53,7 +53,7 @@ queries:
     sql: >-
       SELECT s.region, COUNT(*) AS n, SUM(o.amount) AS total FROM orders o JOIN shops s
       ON o.shop = s.shop GROUP BY s.region HAVING SUM(o.amount) > 250
-    sketch: {shops: region}
+    sketch: {orders: shop, shops: region}
     maintain: eager
   both:
     sql: >-
