@@ -27,6 +27,7 @@ from impctl.store.records import StoredQuery
 from impctl.tables.prune import prune
 from impctl.tables.schema import read_schema
 from tests.plan.trials import accurate_sketches, fragment_of
+from tests.soak.place import SCHEMAS
 from tests.support.reference_expr import Value
 from tests.support.reference_plan import annotate
 
@@ -71,9 +72,9 @@ def answer_through(sql: str, stored: StoredQuery, workload: Path) -> tuple[Answe
             snapshot = bench.snapshot(table, version)
             files = prune(snapshot, [wanted])
             skipped += len(snapshot.files) - len(files)
-            schema = rows_at(workload.parent, table, version).schema
+            schema = SCHEMAS[table]
             read = [pq.ParquetFile(file.uri).read().cast(schema) for file in files]
-            rows = pa.concat_tables(read) if read else schema.empty_table()
+            rows = pa.concat_tables([schema.empty_table(), *read])
             held = set(sketch.fragments.ids)
             boundaries = tuple(sketch.partition.boundaries)
             values = rows[sketch.attribute].to_pylist()

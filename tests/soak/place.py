@@ -74,7 +74,7 @@ _FEED = {"delta.enableChangeDataFeed": "true"}
 _SHOPS = 25
 _SIZES = {"orders": 150, "shops": 28, "returns": 60}
 TABLES = tuple(_SIZES)
-_SCHEMAS = {
+SCHEMAS = {
     "orders": pa.schema(
         [
             ("shop", pa.int64()),
@@ -120,7 +120,7 @@ def write_place(folder: Path, draw: random.Random) -> Path:
 
 
 def some_rows(draw: random.Random, table: str, count: int) -> pa.Table:
-    schema = _SCHEMAS[table]
+    schema = SCHEMAS[table]
     columns = [pa.array([_COLUMNS[f.name](draw) for _ in range(count)], f.type) for f in schema]
     return pa.Table.from_arrays(columns, schema=schema)
 
