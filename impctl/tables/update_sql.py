@@ -27,7 +27,7 @@ def where_text(snapshot: Snapshot, where: str) -> str:
     scan, predicate, _ = _read(snapshot, f"SELECT 1 FROM {_TABLE} WHERE {where}", where)
     if predicate is None or type_of(predicate) != BOOLEAN:
         raise UsageError(
-            f"`where` must be a condition on the rows of table `{snapshot.table}`: {where}",
+            f"`where` must be a condition on the rows of table `{snapshot.table}`: {_shown(where)}",
             hint="write a comparison such as `sid = 3`",
         )
     try:
@@ -57,7 +57,8 @@ def assignment_texts(
         scan, _, values = _read(snapshot, f"SELECT {written} FROM {_TABLE}", written)
         if len(values) != 1:
             raise UsageError(
-                f"`set` of `{snapshot.table}.{column.name}` must be one value: {written}",
+                f"`set` of `{snapshot.table}.{column.name}` must be one value: "
+                f"{_shown(written)}",
                 hint="write one expression per column",
             )
         try:
@@ -86,7 +87,7 @@ def _read(snapshot: Snapshot, sql: str, written: str) -> tuple[Scan, Expr | None
     if not isinstance(node, Scan):
         raise UsageError(
             f"Only expressions over the rows of table `{snapshot.table}` can be used in an update:"
-            f" {written}",
+            f" {_shown(written)}",
             hint="leave out subqueries, aggregates and clauses such as GROUP BY",
         )
     predicate = None
@@ -101,6 +102,12 @@ def _names(scan: Scan) -> dict[str, ColumnName]:
 
 def _refused(snapshot: Snapshot, written: str, error: UntranslatableError) -> UntranslatableError:
     return UntranslatableError(
-        f"An update of table `{snapshot.table}` cannot use `{written}`: {error.message}",
+        f"An update of table `{snapshot.table}` cannot use `{_shown(written)}`:"
+        f" {error.message}",
         hint=error.hint if error.hint is not None else "run this update on Spark instead",
     )
+
+
+def _shown(written: str) -> str:
+    """A text of the file as a message shows it: on one line."""
+    return " ".join(written.split())

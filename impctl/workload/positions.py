@@ -22,6 +22,9 @@ MAX_DEPTH = 40
 MAX_EXPANDED = 4_000_000
 """Characters and nodes the file may grow to once aliases are followed."""
 
+MAX_NODES = 20_000
+"""Keys and values of a file as written; some seconds of reading, and far more than queries need."""
+
 PLAIN_TAG = "impctl:plain"
 """Tag of a scalar without quotes or explicit tag; `workload.scalars` gives it a type."""
 
@@ -56,14 +59,22 @@ class _Loader(yaml.SafeLoader):
     """A composer that refuses to nest without end, and leaves plain scalars untyped."""
 
     depth = 0
+    nodes = 0
     yaml_implicit_resolvers = {None: [(PLAIN_TAG, re.compile(""))]}  # noqa: RUF012  # as the base
 
     def compose_node(self, parent: Node | None, index: int) -> Node | None:
         self.depth += 1
-        if self.depth > MAX_DEPTH:
+        self.nodes += 1
+        if self.depth > MAX_DEPTH or self.nodes > MAX_NODES:
             mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]  # untyped stub
+            if self.depth > MAX_DEPTH:
+                raise YamlFault(
+                    f"The file nests deeper than {MAX_DEPTH} levels", mark.index, "flatten the file"
+                )
             raise YamlFault(
-                f"The file nests deeper than {MAX_DEPTH} levels", mark.index, "flatten the file"
+                f"The file holds more than {MAX_NODES:,} keys and values",
+                mark.index,
+                "put rows to insert into a Parquet file and name it with `file:`",
             )
         node = super().compose_node(parent, index)
         self.depth -= 1
