@@ -13,6 +13,7 @@ from dataclasses import replace
 from sqlglot import exp
 
 from impctl.aliases import QueryName
+from impctl.errors import Location, QueryError
 from impctl.plan.nodes import Catalog, Plan, Query
 from impctl.plan.parse_relation import CommonTable, Environment, part
 from impctl.plan.parse_select import read_select
@@ -31,20 +32,29 @@ def parse_query(
     `zone` is the time zone of the session that runs it.
     Raises QueryError, with line and column in the text, for anything that is not read.
     """
-    text, tree = read_text(sql, name)
-    reading = Reading(text, catalog, zone)
     try:
+        text, tree = read_text(sql, name)
+        reading = Reading(text, catalog, zone)
         root = _read_query(tree, Environment(reading, _read_query))
     except RecursionError:
-        raise text.error(
-            f"Query `{name}` is nested too deeply", None, hint="split it with WITH or views"
+        raise QueryError(
+            f"Query `{name}` is nested too deeply",
+            hint="split it with WITH or views",
+            location=Location(f"query `{name}`", 1, 1),
         ) from None
     return Query(sql, root, tuple(reading.volatile))
 
 
 def _read_query(node: exp.Expression, environment: Environment) -> Plan:
-    """The plan of any query: a block, a set operation, or one in parentheses."""
+    """The plan of any query, and the certainty that its WITH entries are queries too."""
     environment = _with_common_tables(node, environment)
+    plan = _read_body(node, environment)
+    _read_unused(node, environment)
+    return plan
+
+
+def _read_body(node: exp.Expression, environment: Environment) -> Plan:
+    """The plan of a block, a set operation, or a query in parentheses."""
     match node:
         case exp.Select():
             return read_select(node, environment)
@@ -71,3 +81,16 @@ def _with_common_tables(node: exp.Expression, environment: Environment) -> Envir
         visible[entry.alias.lower()] = CommonTable(entry, environment)
         environment = replace(environment, common_tables=visible)
     return environment
+
+
+def _read_unused(node: exp.Expression, environment: Environment) -> None:
+    """Read what no plan holds, and forget it: Spark is handed the text with these entries in it."""
+    clause = part(node, "with")
+    reading = environment.reading
+    for entry in () if clause is None else clause.expressions:
+        if id(entry) not in reading.read_entries:
+            volatile = len(reading.volatile)
+            environment.read_query(
+                entry.this, environment.common_tables[entry.alias.lower()].environment
+            )
+            del reading.volatile[volatile:]

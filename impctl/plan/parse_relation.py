@@ -183,8 +183,10 @@ def _chain_onto(source: Source, joins: list[exp.Join], environment: Environment)
 def _table(node: exp.Table, environment: Environment) -> Source:
     reading = environment.reading
     written = ".".join(piece.name for piece in node.parts)
-    common = environment.common_tables.get(written.lower())
+    # In Spark `a.b` is never the WITH entry that is called "a.b".
+    common = environment.common_tables.get(written.lower()) if len(node.parts) == 1 else None
     if common is not None:
+        reading.read_entries.add(id(common.node))
         plan = environment.read_query(common.node.this, common.environment)
         renamed = _columns(common.node, attributes_of(plan), environment)
         scope = relation_scope(node.alias or node.name, renamed)

@@ -18,6 +18,9 @@ from impctl.expr.types import is_nullable, type_of
 from impctl.plan.nodes import Attribute, Catalog
 from impctl.plan.parse_text import SqlText
 
+MAX_ACCESSES = 1_000
+"""WITH entries that use each other twice make 2 to the n of them."""
+
 
 @dataclass(slots=True)
 class Reading:
@@ -28,12 +31,19 @@ class Reading:
     zone: str = "UTC"
     """The session's time zone."""
     volatile: list[tuple[str, Span | None]] = field(default_factory=list)
+    read_entries: set[int] = field(default_factory=set)
+    """WITH entries that something has read, by the `id` of their node in the text's tree."""
     _accesses: Counter[TableName] = field(default_factory=Counter)
     _nodes: int = 0
 
     def next_access(self, table: TableName) -> AccessId:
-        """`table#n`, n from 1."""
+        """`table#n`, n from 1; QueryError where WITH entries multiply them without end."""
         self._accesses[table] += 1
+        if self._accesses.total() > MAX_ACCESSES:
+            raise self.text.unsupported(
+                f"more than {MAX_ACCESSES:,} tables, those of WITH entries counted at each use",
+                None,
+            )
         return f"{table}#{self._accesses[table]}"
 
     def fresh(self, letter: str, names: Sequence[str]) -> tuple[AttributeId, ...]:

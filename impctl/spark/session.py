@@ -114,7 +114,7 @@ def refuse_changed_meaning(conf: Mapping[str, str]) -> None:
     for name, fixed in FIXED.items():
         if name in conf and str(conf[name]).lower() != fixed.lower():
             raise UsageError(
-                f"Setting `{name}` must be {fixed}: {conf[name]}",
+                f"Setting `{name}` must be {fixed}",
                 code="spark_setting_refused",
                 hint="remove it from `spark.conf`; impctl computes by Spark's default rules",
             )

@@ -8,6 +8,7 @@ Out of scope: which impctl error a failure becomes (the callers know what they w
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 import pyarrow as pa
 from deltalake.exceptions import DeltaError
@@ -30,3 +31,18 @@ def is_missing(error: BaseException) -> bool:
     """Whether the failure is that something is not there (any more)."""
     text = failure_text(error).lower()
     return isinstance(error, FileNotFoundError) or any(phrase in text for phrase in _MISSING)
+
+
+def without_values(text: str, options: Mapping[str, str]) -> str:
+    """The text without the values of these options, but for those that say where to go.
+
+    Libraries show a value that they cannot read; a key put under the wrong name is one.
+    """
+    for name, value in options.items():
+        if len(value) >= _SHORTEST and not _IS_PLACE.search(name):
+            text = text.replace(value, "***")
+    return text
+
+
+_SHORTEST = 4
+_IS_PLACE = re.compile(r"endpoint|region|bucket|container", re.IGNORECASE)

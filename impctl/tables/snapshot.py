@@ -64,7 +64,7 @@ class Snapshot:
     configuration: Mapping[str, str]
     reader_features: frozenset[str]
     writer_features: frozenset[str]
-    storage_options: Mapping[str, str] | None
+    storage_options: Mapping[str, str] | None = field(repr=False)
     actions: pa.Table = field(repr=False, compare=False)
     """deltalake's add actions, one row a file, statistics as nested columns."""
     uris: tuple[str, ...] = field(repr=False, compare=False)

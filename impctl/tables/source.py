@@ -24,7 +24,7 @@ from impctl.errors import (
     TableError,
     TableRecreatedError,
 )
-from impctl.tables.failures import READ_FAILURES, failure_text
+from impctl.tables.failures import READ_FAILURES, failure_text, without_values
 from impctl.tables.features import feature_named_in, unknown_feature
 from impctl.tables.snapshot import Snapshot, take_snapshot
 from impctl.tables.storage import list_names, local_path
@@ -38,7 +38,7 @@ class DeltaSource:
 
     name: TableName
     path: str
-    storage_options: Mapping[str, str] | None
+    storage_options: Mapping[str, str] | None = field(repr=False)
     version: TableVersion
     table_id: str
     delta: DeltaTable = field(repr=False, compare=False)
@@ -126,11 +126,22 @@ def oldest_version(source: DeltaSource) -> TableVersion | None:
 
 def _load(path: str, version: TableVersion | None, options: Mapping[str, str] | None) -> DeltaTable:
     local = local_path(path)
-    return DeltaTable(
-        path if local is None else local,
-        version=version,
-        storage_options=None if options is None else dict(options),
-    )
+    try:
+        return DeltaTable(
+            path if local is None else local,
+            version=version,
+            storage_options=None if options is None else dict(options),
+        )
+    except READ_FAILURES as error:
+        text = without_values(str(error), options or {})
+        if text == str(error):
+            raise
+        # No chain: it would bring the value back into a trace.
+        raise StorageError(
+            f"The storage options are refused: {' '.join(text.split()).rstrip('.')}",
+            hint="correct `storage_options` of the table; the value is left out here",
+            code="storage_options_refused",
+        ) from None
 
 
 def _check_path(name: TableName, path: str) -> None:

@@ -57,8 +57,7 @@ def assignment_texts(
         scan, _, values = _read(snapshot, f"SELECT {written} FROM {_TABLE}", written)
         if len(values) != 1:
             raise UsageError(
-                f"`set` of `{snapshot.table}.{column.name}` must be one value: "
-                f"{_shown(written)}",
+                f"`set` of `{snapshot.table}.{column.name}` must be one value: {_shown(written)}",
                 hint="write one expression per column",
             )
         try:
@@ -102,8 +101,7 @@ def _names(scan: Scan) -> dict[str, ColumnName]:
 
 def _refused(snapshot: Snapshot, written: str, error: UntranslatableError) -> UntranslatableError:
     return UntranslatableError(
-        f"An update of table `{snapshot.table}` cannot use `{_shown(written)}`:"
-        f" {error.message}",
+        f"An update of table `{snapshot.table}` cannot use `{_shown(written)}`: {error.message}",
         hint=error.hint if error.hint is not None else "run this update on Spark instead",
     )
 
