@@ -44,5 +44,5 @@ def without_values(text: str, options: Mapping[str, str]) -> str:
     return text
 
 
-_SHORTEST = 4
-_IS_PLACE = re.compile(r"endpoint|region|bucket|container", re.IGNORECASE)
+_SHORTEST = 6
+_IS_PLACE = re.compile(r"endpoint|region|bucket|container|account_?name", re.IGNORECASE)

@@ -134,7 +134,7 @@ def _load(path: str, version: TableVersion | None, options: Mapping[str, str] | 
         )
     except READ_FAILURES as error:
         text = without_values(str(error), options or {})
-        if text == str(error):
+        if text == str(error) or isinstance(error, TableNotFoundError):
             raise
         # No chain: it would bring the value back into a trace.
         raise StorageError(
