@@ -84,13 +84,11 @@ def _with_common_tables(node: exp.Expression, environment: Environment) -> Envir
 
 
 def _read_unused(node: exp.Expression, environment: Environment) -> None:
-    """Read what no plan holds, and forget it: Spark is handed the text with these entries in it."""
+    """Read what no plan holds: Spark is handed the text with these entries in it."""
     clause = part(node, "with")
     reading = environment.reading
     for entry in () if clause is None else clause.expressions:
         if id(entry) not in reading.read_entries:
-            volatile = len(reading.volatile)
             environment.read_query(
                 entry.this, environment.common_tables[entry.alias.lower()].environment
             )
-            del reading.volatile[volatile:]

@@ -65,7 +65,6 @@ QUERIES = [
     "WITH c AS (INSERT INTO t VALUES (1, 1, 'x')) SELECT g FROM (SELECT g FROM t)",
     "SELECT g FROM (WITH c AS (DROP TABLE t) SELECT g FROM t)",
     "WITH c AS (SELECT * FROM parquet.`/etc/passwd`) SELECT g FROM t",
-    "WITH c AS (SELECT reflect('java.lang.System', 'exit', 1) FROM t) SELECT g FROM t",
     "WITH `text./etc/passwd` AS (SELECT g FROM t) SELECT * FROM text.`/etc/passwd`",
     "WITH c AS (SELECT g FROM t), c AS (DELETE FROM t) SELECT g FROM c",
     "SELECT * FROM parquet.`/etc/passwd`",
