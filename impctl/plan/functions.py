@@ -93,6 +93,9 @@ _VOLATILE_NAMES = """
 VOLATILE = frozenset(_VOLATILE_NAMES.split())
 """Scalar functions whose answer two runs need not share."""
 
+FOREIGN = frozenset({"java_method", "reflect", "try_reflect"})
+"""Functions that call any method there is, so that a query could do more than read."""
+
 _SCALARS_NAMES = """
     abs acos acosh add_months aes_decrypt aes_encrypt aggregate approx_top_k_estimate array
     array_append array_compact array_contains array_distinct array_except array_insert

@@ -44,6 +44,7 @@ from impctl.expr.types import type_of
 from impctl.plan import parse_literal
 from impctl.plan.functions import (
     AGGREGATES,
+    FOREIGN,
     GENERATORS,
     SCALARS,
     TIME_WINDOWS,
@@ -218,6 +219,8 @@ def _function(reader: ExprReader, node: exp.Anonymous, span: Span | None) -> Exp
 
 def _refuse_kinds(reader: ExprReader, node: exp.Anonymous, name: str) -> None:
     text = reader.text
+    if name in FOREIGN:
+        raise text.unsupported(f"function `{name}`", node, hint="leave it out; it may do anything")
     if name in AGGREGATES:
         where = "inside another aggregate" if reader.in_aggregate else f"in {reader.clause}"
         raise text.error(
