@@ -25,8 +25,6 @@ from impctl.app.stored import catch_up
 from impctl.app.workbench import Workbench
 from impctl.store.records import StoredQuery
 from impctl.store.store import Store
-from impctl.tables.change_size import change_size
-from impctl.tables.commits import read_commits
 from impctl.workload.models import QuerySpec
 
 
@@ -53,7 +51,7 @@ def plan(bench: Workbench, queries: Sequence[QueryName] | None) -> Outcome:
         run = StaleRun(bench, store, DEFAULT_BATCH_ROWS, failures, warnings)
         for task, stage in run.stages(stale):
             with Isolated(failures, task.spec):
-                results.append(_planned(bench, store, task, stage))
+                results.append(_planned(run, task, stage))
     order = {spec.name: index for index, spec in enumerate(specs)}
     results.sort(key=lambda result: order[result.query])
     return Outcome(tuple(results), tuple(warnings), tuple(failures))
@@ -79,27 +77,26 @@ def _nothing(bench: Workbench, store: Store, spec: QuerySpec, stored: StoredQuer
     return _result(bench, spec, stored, nothing, (), _estimates(bench, store, stored, (), MAINTAIN))
 
 
-def _planned(bench: Workbench, store: Store, task: Task, stage: Stage) -> PlanResult:
-    pending = _pending(bench, task.stored, stage)
-    found = _estimates(bench, store, task.stored, pending, stage.cost_kind)
-    return _result(bench, task.spec, task.stored, stage, pending, found)
+def _planned(run: StaleRun, task: Task, stage: Stage) -> PlanResult:
+    pending = _pending(run, task.stored, stage)
+    found = _estimates(run.bench, run.store, task.stored, pending, stage.cost_kind)
+    return _result(run.bench, task.spec, task.stored, stage, pending, found)
 
 
-def _pending(bench: Workbench, stored: StoredQuery, stage: Stage) -> tuple[PlannedChange, ...]:
+def _pending(run: StaleRun, stored: StoredQuery, stage: Stage) -> tuple[PlannedChange, ...]:
     """The change of every table that moved on: as read, else as far as the log tells."""
     read = {found.need.table: found.changes.rows for found in stage.read}
     entries = []
     for pin in stored.pins:
-        source = bench.source(pin.table)
-        if source.version == pin.version:
+        until = run.bench.source(pin.table).version
+        if until == pin.version:
             continue
-        commits = read_commits(source, pin.version, source.version)
-        size = None if commits is None else change_size(commits)
+        size = run.shared.size((pin.table, pin.version, until))
         entries.append(
             PlannedChange(
                 pin.table,
                 pin.version,
-                source.version,
+                until,
                 read.get(pin.table, None if size is None else size.rows),
                 None if size is None else size.files,
                 None if size is None else size.bytes,

@@ -19,6 +19,9 @@ from impctl.tables.change_size import ChangeSize, change_size
 from impctl.tables.changes import Changes, read_changes
 from impctl.tables.commits import Commits, read_commits
 
+Span = tuple[TableName, TableVersion, TableVersion]
+"""A table's change: after one version, up to another."""
+
 
 @dataclass(frozen=True, slots=True)
 class Need:
@@ -31,66 +34,71 @@ class Need:
     columns: tuple[ColumnName, ...]
     per_version: bool
 
+    @property
+    def span(self) -> Span:
+        """Whose change it is, and between which versions."""
+        return self.table, self.since, self.until
+
 
 @dataclass(slots=True)
 class SharedChanges:
     """Changes read so far in this run, and what is going to be asked for."""
 
     bench: Workbench
-    _columns: dict[tuple[TableName, int, int], dict[ColumnName, None]] = field(default_factory=dict)
-    _versioned: set[tuple[TableName, int, int]] = field(default_factory=set)
-    _read: dict[tuple[TableName, int, int], tuple[Changes, float]] = field(default_factory=dict)
-    _commits: dict[tuple[TableName, int, int], tuple[Commits | None, float]] = field(
-        default_factory=dict
-    )
-    _sizes: dict[tuple[TableName, int, int], ChangeSize | None] = field(default_factory=dict)
+    _columns: dict[Span, dict[ColumnName, None]] = field(default_factory=dict)
+    _versioned: set[Span] = field(default_factory=set)
+    _read: dict[Span, tuple[Changes, float]] = field(default_factory=dict)
+    _commits: dict[Span, tuple[Commits | None, float]] = field(default_factory=dict)
+    _sizes: dict[Span, ChangeSize | None] = field(default_factory=dict)
 
     def announce(self, needs: Iterable[Need]) -> None:
         """Say what will be read, so that one read serves all."""
         for need in needs:
-            key = (need.table, need.since, need.until)
-            self._columns.setdefault(key, {}).update(dict.fromkeys(need.columns))
+            self._columns.setdefault(need.span, {}).update(dict.fromkeys(need.columns))
             if need.per_version:
-                self._versioned.add(key)
+                self._versioned.add(need.span)
 
     def commits(self, need: Need) -> Commits | None:
         """The log's entries that the change consists of; None where one cannot be read."""
-        key = (need.table, need.since, need.until)
-        if key not in self._commits:
-            started = time.perf_counter()
-            found = read_commits(self.bench.source(need.table), need.since, need.until)
-            self._commits[key] = (found, (time.perf_counter() - started) * 1000)
-        return self._commits[key][0]
+        return self._read_log(need.span)[0]
 
-    def size(self, need: Need) -> ChangeSize | None:
+    def size(self, span: Span) -> ChangeSize | None:
         """How large the change is, by the log; None where an entry of it cannot be read."""
-        key = (need.table, need.since, need.until)
-        if key not in self._sizes:
-            commits = self.commits(need)
-            self._sizes[key] = None if commits is None else change_size(commits)
-        return self._sizes[key]
+        if span not in self._sizes:
+            commits, _ = self._read_log(span)
+            self._sizes[span] = None if commits is None else change_size(commits)
+        return self._sizes[span]
 
     def read(self, need: Need) -> tuple[Changes, float]:
         """The change and the milliseconds its reading took (0 when it was read before)."""
-        key = (need.table, need.since, need.until)
-        if key in self._read:
-            return self._read[key][0], 0.0
+        span = need.span
+        if span in self._read:
+            return self._read[span][0], 0.0
         self.announce([need])
         self.bench.reporter.step(f"reading changes of {need.table}")
-        commits = self.commits(need)
+        commits, log_ms = self._read_log(span)
         started = time.perf_counter()
         changes = read_changes(
             self.bench.source(need.table),
             need.since,
             need.until,
-            tuple(self._columns[key]),
+            tuple(self._columns[span]),
             table_id=need.table_id,
-            with_versions=key in self._versioned,
+            with_versions=span in self._versioned,
             commits=commits,
         )
-        elapsed = (time.perf_counter() - started) * 1000 + self._commits[key][1]
-        self._read[key] = (changes, elapsed)
+        elapsed = (time.perf_counter() - started) * 1000 + log_ms
+        self._read[span] = (changes, elapsed)
         return changes, elapsed
+
+    def _read_log(self, span: Span) -> tuple[Commits | None, float]:
+        """The entries, and the milliseconds that reading them took."""
+        if span not in self._commits:
+            table, since, until = span
+            started = time.perf_counter()
+            found = read_commits(self.bench.source(table), since, until)
+            self._commits[span] = (found, (time.perf_counter() - started) * 1000)
+        return self._commits[span]
 
 
 @dataclass(frozen=True, slots=True)

@@ -111,7 +111,7 @@ class StaleRun:
 
     def size(self, needs: Sequence[Need]) -> Size | None:
         """How large these changes are together, by the log; None where it cannot be read."""
-        found = [self.shared.size(need) for need in needs]
+        found = [self.shared.size(need.span) for need in needs]
         sizes = [size for size in found if size is not None]
         if len(sizes) < len(found):
             return None

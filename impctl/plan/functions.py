@@ -86,9 +86,9 @@ TIE_DEPENDENT = frozenset({"max_by", "min_by"})
 _VOLATILE_NAMES = """
     curdate current_catalog current_database current_date current_path current_schema
     current_time current_timestamp current_timezone current_user input_file_block_length
-    input_file_block_start input_file_name java_method localtime localtimestamp
-    monotonically_increasing_id now rand randn random randstr reflect session_user shuffle
-    spark_partition_id try_reflect uniform unix_timestamp user uuid version
+    input_file_block_start input_file_name localtime localtimestamp monotonically_increasing_id now
+    rand randn random randstr session_user shuffle spark_partition_id uniform unix_timestamp user
+    uuid version
 """
 VOLATILE = frozenset(_VOLATILE_NAMES.split())
 """Scalar functions whose answer two runs need not share."""

@@ -38,7 +38,7 @@ def scratch_folder(prefix: str, parent: Path | None = None) -> Iterator[Path]:
 
     What dead owners left there goes first.
     """
-    place = Path(tempfile.gettempdir()) if parent is None else parent
+    place = temporary_folder() if parent is None else parent
     disk = RealDisk()
     for left in abandoned([place]):
         remove_abandoned(left, disk)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Sequence
+from typing import Never
 
 import yaml
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
@@ -65,15 +66,11 @@ class _Loader(yaml.SafeLoader):
     def compose_node(self, parent: Node | None, index: int) -> Node | None:
         self.depth += 1
         self.nodes += 1
-        if self.depth > MAX_DEPTH or self.nodes > MAX_NODES:
-            mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]  # untyped stub
-            if self.depth > MAX_DEPTH:
-                raise YamlFault(
-                    f"The file nests deeper than {MAX_DEPTH} levels", mark.index, "flatten the file"
-                )
-            raise YamlFault(
+        if self.depth > MAX_DEPTH:
+            self._refuse(f"The file nests deeper than {MAX_DEPTH} levels", "flatten the file")
+        if self.nodes > MAX_NODES:
+            self._refuse(
                 f"The file holds more than {MAX_NODES:,} keys and values",
-                mark.index,
                 "put rows to insert into a Parquet file and name it with `file:`",
             )
         node = super().compose_node(parent, index)
@@ -81,6 +78,10 @@ class _Loader(yaml.SafeLoader):
         if isinstance(node, ScalarNode) and not node.value.isascii():
             node.value = _joined(node)
         return node
+
+    def _refuse(self, message: str, hint: str) -> Never:
+        mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]  # untyped stub
+        raise YamlFault(message, mark.index, hint)
 
 
 def compose(text: str) -> Node | None:
