@@ -14,6 +14,13 @@ settings.register_profile("impctl", deadline=None)
 settings.load_profile("impctl")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Where tests run in several processes, those with Spark share one, and so one session."""
+    for item in items:
+        if item.get_closest_marker("spark"):
+            item.add_marker(pytest.mark.xdist_group("spark"))
+
+
 @pytest.fixture
 def heard_signals() -> Iterator[None]:
     """Processes that a test starts hear of Ctrl-C and hang-ups, though this one may not.

@@ -8,6 +8,7 @@ Out of scope: rewriting plans (`rules`), judging them (`safety`).
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 from sqlglot import exp
@@ -20,6 +21,9 @@ from impctl.plan.parse_select import read_select
 from impctl.plan.parse_sets import ordered, read_set_operation
 from impctl.plan.parse_text import read_text
 from impctl.plan.reading import Reading
+
+MAX_DEPTH = 500
+"""Levels of a query's tree; a bound of our own, since a host may raise the interpreter's."""
 
 _WRAPPER_PARTS = frozenset({"this", "order", "limit", "offset", "with"})
 
@@ -34,15 +38,32 @@ def parse_query(
     """
     try:
         text, tree = read_text(sql, name)
+        if any(depth > MAX_DEPTH for depth in _depths(tree)):
+            raise _too_deep(name)
         reading = Reading(text, catalog, zone)
         root = _read_query(tree, Environment(reading, _read_query))
     except RecursionError:
-        raise QueryError(
-            f"Query `{name}` is nested too deeply",
-            hint="split it with WITH or views",
-            location=Location(f"query `{name}`", 1, 1),
-        ) from None
+        raise _too_deep(name) from None
     return Query(sql, root, tuple(reading.volatile))
+
+
+def _too_deep(name: QueryName) -> QueryError:
+    return QueryError(
+        f"Query `{name}` is nested too deeply",
+        hint="split it with WITH or views",
+        location=Location(f"query `{name}`", 1, 1),
+    )
+
+
+def _depths(tree: exp.Expression) -> Iterator[int]:
+    """Every node's level, without recursion; a chain of AND or of OR is read in a loop, so one."""
+    waiting = [(tree, 1)]
+    while waiting:
+        node, depth = waiting.pop()
+        yield depth
+        for child in node.iter_expressions():
+            chained = isinstance(node, exp.Connector) and type(child) is type(node)
+            waiting.append((child, depth if chained else depth + 1))
 
 
 def _read_query(node: exp.Expression, environment: Environment) -> Plan:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 from impctl.errors import QueryError
@@ -132,6 +134,17 @@ def test_a_statement_may_end_with_a_semicolon() -> None:
 def test_a_deep_expression_is_refused_not_crashed() -> None:
     with pytest.raises(QueryError, match="nested too deeply"):
         read(f"SELECT {'+'.join(['price'] * 5000)} FROM sales")
+
+
+def test_depth_is_bounded_where_the_host_raised_the_interpreters_limit() -> None:
+    usual = sys.getrecursionlimit()
+    sys.setrecursionlimit(100_000)
+    try:
+        with pytest.raises(QueryError, match="nested too deeply"):
+            read(f"SELECT {'+'.join(['price'] * 1000)} FROM sales")
+        assert read(f"SELECT {'+'.join(['price'] * 400)} FROM sales")
+    finally:
+        sys.setrecursionlimit(usual)
 
 
 def test_long_chains_are_read() -> None:
