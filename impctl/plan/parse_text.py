@@ -202,3 +202,10 @@ def _refuse_doubtful_tokens(text: SqlText) -> None:
                 text.span(before.start, before.end + 1),
                 hint="write NOT instead",
             )
+        if token.token_type is TokenType.PARAMETER:
+            # sqlglot reads the version in `t@v3` as a second name of the table.
+            raise text.unsupported(
+                f"`{text.sql[token.start]}`, a version of a table or a variable",
+                text.span(token.start, token.end + 1),
+                hint="leave versions to impctl, which pins them, and write :name for a parameter",
+            )
