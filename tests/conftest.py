@@ -14,6 +14,7 @@ settings.register_profile("impctl", deadline=None)
 settings.load_profile("impctl")
 
 
+@pytest.hookimpl(tryfirst=True)  # before the processes are told the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Where tests run in several processes, those with Spark share one, and so one session."""
     for item in items:

@@ -50,6 +50,8 @@ Params = Mapping[str, ParameterValue]
 class _Told:
     """A reporter that passes on what it is told."""
 
+    spark_log = "off"
+
     def __init__(self, progress: Progress | None) -> None:
         self._progress = progress
 

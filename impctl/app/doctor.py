@@ -33,7 +33,7 @@ def doctor(request: DoctorRequest, reporter: Reporter) -> Outcome:
     failures: list[Failure] = []
     if request.settings is None:
         findings.append(delta_jar(None))
-        findings += [try_spark(DEFAULT_MASTER, {})] if request.spark else []
+        findings += [try_spark(DEFAULT_MASTER, {}, reporter.spark_log)] if request.spark else []
     else:
         try:
             with open_workbench(request.settings, reporter) as bench:
@@ -54,7 +54,8 @@ def _of_workload(
     yield delta_jar(spark)
     if with_spark:
         bench.reporter.step("starting Spark")
-        yield try_spark(DEFAULT_MASTER if spark.master is None else spark.master, spark.conf)
+        master = DEFAULT_MASTER if spark.master is None else spark.master
+        yield try_spark(master, spark.conf, bench.reporter.spark_log)
     bench.reporter.step("looking at tables")
     yield from table_findings(bench, _stored(bench), every)
     bench.reporter.step("checking the store")

@@ -12,12 +12,18 @@ from typing import Protocol
 class Reporter(Protocol):
     """Told about each step before it starts; `done` of `total` where the number is known."""
 
+    @property
+    def spark_log(self) -> str:
+        """How much of Spark's own log the user wants: `off`, or a level such as `warn`."""
+
     def step(self, message: str, done: int = 0, total: int = 0) -> None:
         """`message` says what begins now, as one short line."""
 
 
 class SilentReporter:
     """Says nothing."""
+
+    spark_log = "off"
 
     def step(self, message: str, done: int = 0, total: int = 0) -> None:
         """Nothing."""

@@ -34,6 +34,9 @@ class Sessions(Protocol):
 class OwnSession:
     """The process's one session, which a command works in and may configure."""
 
+    def __init__(self, log_level: str = "off") -> None:
+        self._log_level = log_level
+
     @property
     def is_running(self) -> bool:
         return False
@@ -43,7 +46,7 @@ class OwnSession:
         from impctl.spark.session import SparkSettings, open_session
 
         master = DEFAULT_MASTER if spec.master is None else spec.master
-        return open_session(SparkSettings(master, spec.conf))
+        return open_session(SparkSettings(master, spec.conf, self._log_level))
 
 
 class SessionBeside:

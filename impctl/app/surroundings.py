@@ -41,7 +41,7 @@ def delta_jar(spark: SparkSpec | None) -> Finding:
     )
 
 
-def try_spark(master: str, conf: Mapping[str, str]) -> Finding:
+def try_spark(master: str, conf: Mapping[str, str], log_level: str) -> Finding:
     """Start a session as the workload would, and run one query in it."""
     from impctl.spark.run import run_sql
     from impctl.spark.session import SparkSettings, open_session
@@ -49,7 +49,7 @@ def try_spark(master: str, conf: Mapping[str, str]) -> Finding:
     subject = Subject(Area.SPARK, "session")
     start = time.perf_counter()
     try:
-        session = open_session(SparkSettings(master, conf))
+        session = open_session(SparkSettings(master, conf, log_level))
         answer = run_sql(session, "SELECT 1 AS one", {})
     except ImpctlError as error:
         return subject.failed("spark_session", error)

@@ -46,7 +46,7 @@ class Workbench:
         self.settings = settings
         self.workload = workload
         self.reporter = reporter
-        self._sessions = OwnSession() if sessions is None else sessions
+        self._sessions = OwnSession(reporter.spark_log) if sessions is None else sessions
         self._sources: dict[TableName, DeltaSource] = {}
         self._marks: dict[TableName, str | None] = {}
         self._snapshots: dict[tuple[TableName, int], Snapshot] = {}

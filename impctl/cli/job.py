@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Display:
-    """How to show things; `verbosity` is -1 quiet, 0, 1 progress lines, 2 traces as well."""
+    """How to show things; `verbosity`: -1 quiet, 0, 1 steps, 2 traces and Spark's log too."""
 
     json: bool = False
     verbosity: int = 0

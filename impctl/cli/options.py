@@ -147,7 +147,7 @@ Verbose = Annotated[
         "-v",
         count=True,
         show_default=False,
-        help="Say each step on stderr; -vv also shows the trace of an error.",
+        help="Say each step on stderr; -vv also shows the trace of an error and Spark's log.",
     ),
 ]
 

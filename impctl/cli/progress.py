@@ -19,8 +19,9 @@ from impctl.cli.wording import plain
 class LineReporter:
     """A line per step."""
 
-    def __init__(self, stream: TextIO) -> None:
+    def __init__(self, stream: TextIO, spark_log: str = "off") -> None:
         self._stream = stream
+        self.spark_log = spark_log
 
     def step(self, message: str, done: int = 0, total: int = 0) -> None:
         """`[2/3] message`."""
@@ -35,7 +36,7 @@ def reporting(
 ) -> Iterator[Reporter]:
     """The reporter that suits the display and the stream, for the length of a run."""
     if display.verbosity > 0:
-        yield LineReporter(stream)
+        yield LineReporter(stream, "warn" if display.verbosity > 1 else "off")
     elif display.verbosity < 0 or display.json or not can_move(stream, environment):
         yield SilentReporter()
     else:
@@ -59,6 +60,8 @@ def _bar(stream: TextIO, colour: bool) -> Iterator[Reporter]:
         task = progress.add_task("starting", total=None)
 
         class BarReporter:
+            spark_log = "off"
+
             def step(self, message: str, done: int = 0, total: int = 0) -> None:
                 progress.update(
                     task, description=plain(message), completed=done, total=total or None

@@ -106,7 +106,7 @@ def _unexplained(text: str) -> ImpctlError:
     return RetryableError(
         f"Spark failed: {first_sentence(text)}",
         code="spark_failed",
-        hint="run again with `-v` to see Spark's own log; more driver memory may help",
+        hint="run again with `-vv` to see Spark's own log; more driver memory may help",
     )
 
 

@@ -1,0 +1,137 @@
+"""Starting the JVM that a session runs in: its Java, its settings, its log.
+
+Law: settings may hold keys and tokens, so they go to the JVM in a file that only its owner reads,
+not on a command line, which every user of the machine can read. The environment is afterwards as
+it was before.
+Out of scope: what may be set (`spark.session`), finding Java (`spark.java`).
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from impctl.errors import UsageError
+from impctl.spark.java import find_java, write_launcher
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+_SUBMIT_ARGUMENTS = "PYSPARK_SUBMIT_ARGS"
+_LOG_CONFIGURATION = "log4j2.configurationFile"
+_LOGGING = """\
+status = off
+rootLogger.level = {level}
+rootLogger.appenderRef.stderr.ref = stderr
+appender.stderr.type = Console
+appender.stderr.name = stderr
+appender.stderr.target = SYSTEM_ERR
+appender.stderr.layout.type = PatternLayout
+appender.stderr.layout.pattern = spark %p %c{{1}}: %m%n%ex
+# Without a level of its own here Spark raises the root to WARN and says so.
+logger.gateway.name = org.apache.spark.api.python.PythonGatewayServer
+logger.gateway.level = {level}
+"""
+
+
+def launch(master: str, conf: Mapping[str, str], log_level: str, folder: Path) -> SparkSession:
+    """A new session in this process's JVM, which is started where there is none yet.
+
+    `folder` takes the files the JVM starts from. Raises UsageError where Spark does not start.
+    """
+    from pyspark import SparkContext
+    from pyspark.errors import PySparkException
+    from pyspark.sql import SparkSession
+
+    conf = {**conf, _JAVA_OPTIONS: _java_options(conf, log_level, folder)}
+    builder = SparkSession.builder.master(master)
+    settings_file = None
+    if SparkContext._gateway is None:
+        settings_file = write_properties(folder / "spark.properties", conf)
+    else:
+        # A JVM that runs already takes settings by calls.
+        for name, value in conf.items():
+            builder = builder.config(name, value)
+    with _environment(folder / "java", master, settings_file):
+        try:
+            return builder.getOrCreate()
+        except PySparkException as error:
+            raise UsageError(
+                f"Spark did not start on `{master}`: {error}",
+                code="spark_start_failed",
+                hint="run again with `-vv` to see Spark's own log; check `spark.conf` and memory",
+            ) from error
+
+
+def write_properties(path: Path, conf: Mapping[str, str]) -> Path:
+    """Settings as Java reads them (`java.util.Properties`), in a file for its owner only."""
+    lines = [f"{_escaped(name)}={_escaped(value)}\n" for name, value in conf.items()]
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with open(descriptor, "w", encoding="ascii") as file:
+        file.writelines(lines)
+    return path
+
+
+def _escaped(text: str) -> str:
+    """Everything but letters, digits and dots as UTF-16 code units, so that nothing is trimmed."""
+    units = str(text).encode("utf-16-be", "surrogatepass")
+    codes = (int.from_bytes(units[at : at + 2], "big") for at in range(0, len(units), 2))
+    return "".join(
+        chr(code) if code < 128 and (chr(code).isalnum() or chr(code) == ".") else f"\\u{code:04x}"
+        for code in codes
+    )
+
+
+def _java_options(conf: Mapping[str, str], log_level: str, folder: Path) -> str:
+    options = conf.get(_JAVA_OPTIONS, "")
+    if _LOG_CONFIGURATION in options:
+        return options
+    logging_file = folder / "log4j2.properties"
+    logging_file.write_text(_LOGGING.format(level=log_level), encoding="utf-8")
+    return f"-D{_LOG_CONFIGURATION}={logging_file.as_uri()} {options}".strip()
+
+
+@contextmanager
+def _environment(java_home: Path, master: str, settings_file: Path | None) -> Iterator[None]:
+    """Environment in which pyspark starts the JVM; as it was before afterwards.
+
+    Windows starts Java by another script, which the launcher cannot stand in for. Local workers
+    run this very Python, which has pyarrow; what a cluster has, its own settings say.
+    """
+    wanted: dict[str, str] = {}
+    if master.startswith("local"):
+        wanted["PYSPARK_PYTHON"] = os.environ.get("PYSPARK_PYTHON", sys.executable)
+    java = find_java(os.environ)
+    if os.name != "nt":
+        write_launcher(java, java_home)
+        wanted["JAVA_HOME"] = str(java_home)
+    if settings_file is not None:
+        wanted[_SUBMIT_ARGUMENTS] = _submit_arguments(settings_file)
+    before = {name: os.environ.get(name) for name in wanted}
+    os.environ.update(wanted)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def _submit_arguments(settings_file: Path) -> str:
+    """What spark-submit is called with: our file, then what the user's environment asks for."""
+    given = os.environ.get(_SUBMIT_ARGUMENTS, "pyspark-shell")
+    if "--properties-file" in given:
+        raise UsageError(
+            f"{_SUBMIT_ARGUMENTS} names a `--properties-file`, and Spark takes only one",
+            code="spark_setting_refused",
+            hint="put its settings under `spark.conf` of the workload or into spark-defaults.conf",
+        )
+    return f"--properties-file {shlex.quote(str(settings_file))} --load-spark-defaults {given}"
