@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from impctl.cli.completion import COMPLETION_VARIABLE
 from impctl.cli.exit_codes import INTERRUPTED, PENDING
 from impctl.cli.job import Display, Job
 from impctl.errors import ImpctlError, UsageError, unexpected
@@ -48,7 +49,9 @@ def run(app: typer.Typer, arguments: Sequence[str]) -> int:
     except ImpctlError as error:
         return _fail(arguments, error)
     except SystemExit as end:
-        # The parser ends so after shell completion (0), and where nobody reads the help (1).
+        if COMPLETION_VARIABLE in os.environ and isinstance(end.code, int):
+            return end.code  # fish is told so whether there are words, or files are meant
+        # The parser ends so where nobody reads the help.
         return _after_broken_pipe(0) if end.code == 1 else 0
     except Exception as error:  # noqa: BLE001  # the boundary
         if isinstance(error, _CLICK_USAGE_ERROR):

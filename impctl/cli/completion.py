@@ -12,6 +12,9 @@ from pathlib import Path
 
 import typer
 
+COMPLETION_VARIABLE = "_IMPCTL_COMPLETE"
+"""Set by the scripts that shells run; the parser then prints words instead of running anything."""
+
 
 def complete_query(context: typer.Context, incomplete: str) -> list[str]:
     """Names of queries that begin so and are not given yet."""
@@ -29,6 +32,11 @@ def complete_update(context: typer.Context, incomplete: str) -> list[str]:
 
     file = _workload(context)
     return [] if file is None else _fitting(update_names(file), context, ("updates",), incomplete)
+
+
+def left_to_shell(incomplete: str) -> list[str]:
+    """Nothing: the shell completes paths itself, unless it is given anything at all."""
+    return []
 
 
 def _workload(context: typer.Context) -> Path | None:

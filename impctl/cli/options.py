@@ -13,11 +13,14 @@ import typer
 
 from impctl.app.envvars import IMBALANCE, LARGE_CHANGE, LOCK_TIMEOUT, POLICY, SPARK_PROFILE, STORE
 from impctl.app.settings import Policy, Settings
-from impctl.cli.completion import complete_query
+from impctl.cli.completion import complete_query, left_to_shell
 
 WORKLOAD_HELP = "Workload file (YAML)."
 
-WorkloadFile = Annotated[Path, typer.Argument(metavar="WORKLOAD", help=WORKLOAD_HELP)]
+WorkloadFile = Annotated[
+    Path,
+    typer.Argument(metavar="WORKLOAD", help=WORKLOAD_HELP, autocompletion=left_to_shell),
+]
 
 QueryNames = Annotated[
     list[str] | None,
@@ -66,6 +69,7 @@ StoreFolder = Annotated[
         envvar=STORE,
         show_default=False,
         help="Folder of sketches and state. Default: `store` of the workload file, else .impctl.",
+        autocompletion=left_to_shell,
     ),
 ]
 
@@ -99,6 +103,7 @@ SparkProfile = Annotated[
         envvar=SPARK_PROFILE,
         show_default=False,
         help="YAML file with Spark settings that win over `spark` of the workload file.",
+        autocompletion=left_to_shell,
     ),
 ]
 

@@ -80,6 +80,9 @@ def completed(folder: Path, line: str) -> list[str]:
         ("impctl apply w.yaml s8 ", ["old"]),
         ("impctl maintain w.yaml --policy in", ["incremental"]),
         ("impctl completion ", ["bash", "zsh", "fish"]),
+        ("impctl status w", []),
+        ("impctl capture w.yaml --store w", []),
+        ("impctl bench --report w", []),
         ("impctl status gone.yaml --query ", []),
         ("impctl status --query ", []),
     ],
@@ -132,6 +135,20 @@ def test_the_protocols_of_other_shells(folder: Path, shell: str, variables: dict
     )
     assert "q_brand" in ran.stdout
     assert "q_top" not in ran.stdout
+
+
+@pytest.mark.parametrize(
+    ("line", "code"), [("impctl status w", 1), ("impctl status w.yaml --query ", 0)]
+)
+def test_fish_is_told_where_files_are_meant(folder: Path, line: str, code: int) -> None:
+    asked = {
+        **environment(folder),
+        "_IMPCTL_COMPLETE": "complete_fish",
+        "_TYPER_COMPLETE_FISH_ACTION": "is-args",
+        "_TYPER_COMPLETE_ARGS": line,
+    }
+    ran = subprocess.run(["impctl"], capture_output=True, cwd=folder, env=asked, check=False)
+    assert (ran.returncode, ran.stdout, ran.stderr) == (code, b"", b"")
 
 
 def test_completing_names_loads_nothing_heavy(folder: Path) -> None:

@@ -12,6 +12,7 @@ import typer
 
 from impctl.app.envvars import CRIMES
 from impctl.app.settings import Example, GenerateRequest, Settings, SuiteRequest
+from impctl.cli.completion import left_to_shell
 from impctl.cli.job import Job, display_of, in_workbench
 from impctl.cli.options import (
     AsJson,
@@ -68,12 +69,17 @@ Data = Annotated[
         metavar="FOLDER",
         show_default=False,
         help="Where the suite's tables are generated. Default: .impctl/suites/SUITE.",
+        autocompletion=left_to_shell,
     ),
 ]
 Out = Annotated[
     Path | None,
     typer.Option(
-        "--out", metavar="FILE", show_default=False, help="Write the suite's record here (JSON)."
+        "--out",
+        metavar="FILE",
+        show_default=False,
+        help="Write the suite's record here (JSON).",
+        autocompletion=left_to_shell,
     ),
 ]
 Report = Annotated[
@@ -83,6 +89,7 @@ Report = Annotated[
         metavar="FILE",
         show_default=False,
         help="Write a page with the suite's figures here (HTML).",
+        autocompletion=left_to_shell,
     ),
 ]
 Compare = Annotated[
@@ -92,6 +99,7 @@ Compare = Annotated[
         metavar="OLD NEW",
         show_default=False,
         help="Compare two records instead of measuring.",
+        autocompletion=left_to_shell,
     ),
 ]
 ListSuites = Annotated[bool, typer.Option("--list", help="List the suites that come with impctl.")]
@@ -102,6 +110,7 @@ Generate = Annotated[
         metavar="FOLDER",
         show_default=False,
         help="Write a table below this folder instead of measuring.",
+        autocompletion=left_to_shell,
     ),
 ]
 ExampleName = Annotated[
@@ -148,6 +157,7 @@ Source = Annotated[
         envvar=CRIMES,
         show_default=False,
         help="Parquet file (crimes) or folder (tpch) that a table is made from.",
+        autocompletion=left_to_shell,
     ),
 ]
 
@@ -156,6 +166,7 @@ Word = Annotated[
     typer.Argument(
         metavar="SUITE|WORKLOAD",
         help="Name or file of a suite, a workload file (YAML), or with --report a record (JSON).",
+        autocompletion=left_to_shell,
         show_default=False,
     ),
 ]

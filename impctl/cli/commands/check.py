@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from impctl.cli.completion import left_to_shell
 from impctl.cli.job import Job, display_of, in_workbench
 from impctl.cli.options import WORKLOAD_HELP, AsJson, QueryNames, Quiet, Verbose, settings_of
 from impctl.errors import UsageError
@@ -20,7 +21,13 @@ if TYPE_CHECKING:
 
 def check(
     workload: Annotated[
-        Path | None, typer.Argument(metavar="WORKLOAD", help=WORKLOAD_HELP, show_default=False)
+        Path | None,
+        typer.Argument(
+            metavar="WORKLOAD",
+            help=WORKLOAD_HELP,
+            show_default=False,
+            autocompletion=left_to_shell,
+        ),
     ] = None,
     schema: Annotated[
         bool, typer.Option("--schema", help="Print the JSON Schema of workload files, and stop.")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from impctl.cli.completion import COMPLETION_VARIABLE
 from impctl.cli.job import Display, Job
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ def completion(
         from typer.completion import get_completion_script  # type: ignore[attr-defined]  # as above
 
         return get_completion_script(
-            prog_name="impctl", complete_var="_IMPCTL_COMPLETE", shell=shell.value
+            prog_name="impctl", complete_var=COMPLETION_VARIABLE, shell=shell.value
         )
 
     return Job("completion", Display(), work)

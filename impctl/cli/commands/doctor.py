@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from impctl.app.settings import DoctorRequest
+from impctl.cli.completion import left_to_shell
 from impctl.cli.job import Job, display_of
 from impctl.cli.options import (
     WORKLOAD_HELP,
@@ -31,6 +32,7 @@ def doctor(
         typer.Argument(
             metavar="WORKLOAD",
             help=f"{WORKLOAD_HELP} Without it only software is looked at.",
+            autocompletion=left_to_shell,
             show_default=False,
         ),
     ] = None,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from impctl.app.settings import InitRequest
+from impctl.cli.completion import left_to_shell
 from impctl.cli.job import Job, display_of
 from impctl.cli.options import AsJson, Quiet, Verbose
 from impctl.errors import UsageError
@@ -24,12 +25,17 @@ def init(
             metavar="TABLE",
             help="Delta tables: folders or URIs. With --demo the folder to make.",
             show_default=False,
+            autocompletion=left_to_shell,
         ),
     ] = None,
     out: Annotated[
         Path | None,
         typer.Option(
-            "--out", metavar="FILE", show_default=False, help="File to write. Default: impctl.yaml."
+            "--out",
+            metavar="FILE",
+            show_default=False,
+            help="File to write. Default: impctl.yaml.",
+            autocompletion=left_to_shell,
         ),
     ] = None,
     demo: Annotated[
