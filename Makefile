@@ -38,8 +38,8 @@ test: $(READY) ## Fast tests, without Spark, in two processes (under two minutes
 test-spark: $(READY) ## Tests that start Spark
 	$(BIN)/python -m pytest -m spark
 
-test-all: $(READY) ## Every test, those with Spark in one process beside the others
-	$(BIN)/python -m pytest -m "" -n 2 --dist loadgroup
+test-all: $(READY) ## Every test, in two processes
+	$(BIN)/python -m pytest -m "" -n 2 --dist worksteal
 
 lint: $(READY) ## Style and format
 	$(BIN)/ruff check .

@@ -14,14 +14,6 @@ settings.register_profile("impctl", deadline=None)
 settings.load_profile("impctl")
 
 
-@pytest.hookimpl(tryfirst=True)  # before the processes are told the groups
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Where tests run in several processes, those with Spark share one, and so one session."""
-    for item in items:
-        if item.get_closest_marker("spark"):
-            item.add_marker(pytest.mark.xdist_group("spark"))
-
-
 @pytest.fixture
 def heard_signals() -> Iterator[None]:
     """Processes that a test starts hear of Ctrl-C and hang-ups, though this one may not.
@@ -39,7 +31,7 @@ def heard_signals() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[Any]:
-    """One small local Spark session for all tests marked `spark`."""
+    """One small local Spark session for all tests marked `spark` of this process."""
     from impctl.spark.session import SparkSettings, close_session, open_session
 
     conf = {"spark.driver.memory": "2g", "spark.sql.shuffle.partitions": "4"}

@@ -136,7 +136,7 @@ def damaged_row(draw: random.Random, store: Path) -> str:
         connection.close()
 
 
-@few_then_rest(12, 120)
+@few_then_rest(4, 40)
 def test_a_damaged_store(
     cases: range, whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -155,7 +155,7 @@ def test_a_damaged_store(
     assert refused > len(cases) / 4
 
 
-@few_then_rest(6, 60)
+@few_then_rest(3, 24)
 def test_a_damaged_delta_log(
     cases: range, whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
