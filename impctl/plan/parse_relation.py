@@ -350,6 +350,8 @@ def _merged_names(
     found = []
     text = environment.reading.text
     for identifier in using:
+        if not isinstance(identifier, exp.Identifier | exp.Column):
+            raise text.unsupported("an expression in USING", identifier, hint="use ON instead")
         column = identifier if isinstance(identifier, exp.Column) else exp.column(identifier.copy())
         for side in (left.scope, right.scope):
             Names(text, side).column(column)

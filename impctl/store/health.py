@@ -17,6 +17,7 @@ from pathlib import Path
 from impctl.aliases import QueryName
 from impctl.errors import ImpctlError
 from impctl.store.collect import KEPT_VERSIONS
+from impctl.store.faults import translated
 from impctl.store.layout import Layout
 from impctl.store.lock import Owner, noted_owner
 from impctl.store.records import Collected
@@ -49,7 +50,8 @@ class Checked:
 
 def folder_of(path: Path) -> Folder:
     """Rights and room of the store's folder, or of the nearest folder above that is there."""
-    there = next(folder for folder in (path, *path.absolute().parents) if folder.is_dir())
+    with translated(path):
+        there = next(folder for folder in (path, *path.absolute().parents) if folder.is_dir())
     files = tuple(_files(path)) if there == path else ()
     open_to_others = tuple(
         file for file in files if _mode(file) & _OTHERS_MAY_WRITE and not file.is_symlink()

@@ -83,7 +83,8 @@ class Store:
     @staticmethod
     def exists(path: Path) -> bool:
         """Whether a store was created at `path`."""
-        return Layout(path).catalog.is_file()
+        with translated(path):
+            return Layout(path).catalog.is_file()
 
     @classmethod
     def open(cls, path: Path, *, create: bool = True, disk: Disk | None = None) -> Self:

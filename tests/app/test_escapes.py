@@ -232,6 +232,7 @@ def test_texts_of_python_calls(guarded: Cli) -> None:
                 assert caught.value.hint, attack
 
 
+@pytest.mark.slow
 def test_batches_of_updates(guarded: Cli) -> None:
     version = DeltaTable(str(guarded.workload.parent / "t")).version()
     for text in EXPRESSIONS:

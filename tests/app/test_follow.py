@@ -102,6 +102,7 @@ def test_a_line_for_each_run_that_had_something_to_do(workload: Path) -> None:
     assert is_right(workload, "other")
 
 
+@pytest.mark.slow
 def test_another_process_maintains_captures_and_replaces_the_store_in_between(
     workload: Path,
 ) -> None:
@@ -141,6 +142,7 @@ def took_up(process: Following, changes: int) -> None:
     assert [result["changes"] for result in line["results"]] == [changes]
 
 
+@pytest.mark.slow
 def test_one_query_that_fails_does_not_stop_the_others(workload: Path) -> None:
     with following(workload) as process:
         write_deltalake(
@@ -162,6 +164,7 @@ def test_one_query_that_fails_does_not_stop_the_others(workload: Path) -> None:
     assert is_right(workload, "many")
 
 
+@pytest.mark.slow
 def test_a_table_that_cannot_be_read_is_told_once(workload: Path) -> None:
     broken = workload.parent / "u" / "_delta_log" / f"{1:020d}.json"
     with following(workload) as process:
@@ -179,6 +182,7 @@ def test_a_table_that_cannot_be_read_is_told_once(workload: Path) -> None:
     assert is_right(workload, "other")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("heard_signals")
 def test_a_lock_is_waited_for_with_growing_pauses_and_then_all_goes_on(workload: Path) -> None:
     with following(workload, "--lock-timeout", "0") as process:
@@ -201,6 +205,7 @@ def test_a_lock_is_waited_for_with_growing_pauses_and_then_all_goes_on(workload:
     assert is_right(workload, "many")
 
 
+@pytest.mark.slow
 def test_a_run_is_given_up_at_the_second_signal_and_nothing_is_half_done(workload: Path) -> None:
     with following(workload) as process:
         append(workload, "t", 5)
@@ -218,6 +223,7 @@ def test_a_run_is_given_up_at_the_second_signal_and_nothing_is_half_done(workloa
     assert is_right(workload, "many")
 
 
+@pytest.mark.slow
 def test_rows_are_waited_for_but_not_for_ever(workload: Path) -> None:
     options = ("--pending-rows", "3", "--max-wait", "700ms", "--max-runs", "2")
     with following(workload, "--query", "many", *options) as process:
@@ -241,6 +247,7 @@ def test_a_changed_workload_file_ends_it(workload: Path) -> None:
         assert process.process.wait(PATIENCE) == 6
 
 
+@pytest.mark.slow
 def test_a_table_put_in_the_place_of_another_is_noticed(workload: Path, tmp_path: Path) -> None:
     with following(workload, "--query", "many", "--policy", "auto") as process:
         append(workload, "t", 5)

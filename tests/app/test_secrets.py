@@ -127,9 +127,9 @@ def check_files(folder: Path) -> None:
 def test_commands_that_work(tmp_path: Path) -> None:
     create_table(str(tmp_path / "t"), ROWS)
     write(tmp_path)
-    for flags in ((), ("--json",), ("-vv",)):
+    for flags in (("--json",), ("-vv",)):
         for command, *rest in COMMANDS:
-            if command == "bench" or (command == "apply" and flags):
+            if command == "bench" or (command == "apply" and "-vv" in flags):
                 continue
             said = run(tmp_path, command, "w.yaml", *rest, *flags)
             check_kept(said, (command, flags))
@@ -150,6 +150,7 @@ BAD = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", BAD)
 def test_commands_that_fail(case: str, tmp_path: Path) -> None:
     create_table(str(tmp_path / "t"), ROWS)

@@ -121,6 +121,7 @@ def writing_on(disk: FailingDisk | None, monkeypatch: pytest.MonkeyPatch) -> Ite
         yield
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", [("maintain",), ("capture", "--rebalance")])
 def test_a_run_that_dies_between_its_steps_is_taken_up_again(
     command: tuple[str, ...],
@@ -156,6 +157,7 @@ def test_a_run_that_dies_between_its_steps_is_taken_up_again(
     assert died > 1
 
 
+@pytest.mark.slow
 def test_a_writer_beside_a_refill_changes_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,7 +7,7 @@ import math
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from impctl.bench.record import RECORD_FORMAT, Cell, Metric
@@ -32,6 +32,7 @@ CELLS = st.builds(
 )
 
 
+@settings(max_examples=30)
 @given(st.lists(CELLS, max_size=3))
 def test_reading_what_was_written_gives_the_same_record(cells: list[Cell]) -> None:
     record = record_of(*cells, noise=0.25)

@@ -95,6 +95,7 @@ def test_every_command_is_offered(folder: Path) -> None:
     assert set(completed(folder, "impctl ")) == {command.__name__ for command in COMMANDS}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", ["", "queries: [", "queries: 3", "- a", "queries: {1: {}}", "\0"])
 def test_a_file_that_is_wrong_offers_nothing(folder: Path, text: str) -> None:
     (folder / "w.yaml").write_text(text)

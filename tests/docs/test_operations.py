@@ -127,6 +127,7 @@ def unit_files(site: Site) -> list[Path]:
     return found
 
 
+@pytest.mark.slow
 def test_the_systemd_units(site: Site) -> None:
     paths = unit_files(site)
     assert [path.name for path in paths] == [
@@ -158,6 +159,7 @@ def test_the_systemd_units(site: Site) -> None:
     assert action(line) == "exact"
 
 
+@pytest.mark.slow
 def test_the_steps_of_the_workflow(site: Site) -> None:
     (text,) = blocks("yaml")
     workflow = yaml.safe_load(text)
@@ -173,6 +175,7 @@ def test_the_steps_of_the_workflow(site: Site) -> None:
     assert summary.read_text().startswith("q: ")
 
 
+@pytest.mark.slow
 def test_the_airflow_task(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     (text,) = blocks("python")
     made: list[dict[str, Any]] = []
@@ -197,6 +200,7 @@ def test_the_airflow_task(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     assert action(site.shell(made[0]["bash_command"], "bash")) == "exact"
 
 
+@pytest.mark.slow
 def test_the_backup_carries_on(site: Site) -> None:
     site.change()
     site.shell(blocks("sh")[1])

@@ -136,7 +136,7 @@ def damaged_row(draw: random.Random, store: Path) -> str:
         connection.close()
 
 
-@few_then_rest(4, 40)
+@few_then_rest(2, 40)
 def test_a_damaged_store(
     cases: range, whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -155,7 +155,7 @@ def test_a_damaged_store(
     assert refused > len(cases) / 4
 
 
-@few_then_rest(3, 24)
+@few_then_rest(1, 24)
 def test_a_damaged_delta_log(
     cases: range, whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

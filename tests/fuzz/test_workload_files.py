@@ -53,7 +53,7 @@ def check_file(cli: Cli, text: str, what: str) -> int:
     return code
 
 
-@few_then_rest(60, 360)
+@few_then_rest(24, 240)
 def test_a_file_of_every_section(
     cases: range, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -65,7 +65,7 @@ def test_a_file_of_every_section(
     assert codes.count(0) + codes.count(3) > len(codes) / 50
 
 
-@few_then_rest(20, 120)
+@few_then_rest(6, 90)
 def test_the_files_that_come_with_impctl(
     cases: range, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -79,6 +79,7 @@ def test_the_files_that_come_with_impctl(
             told(cli, command, what=f"seed {seed}, {file.name}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "content",
     [

@@ -101,7 +101,7 @@ def several_cases(cases: Iterable[int]) -> dict[str, int]:
     return seen
 
 
-@few_then_rest(100, 500)
+@few_then_rest(40, 500)
 def test_absorbed_changes_cover_and_equal(cases: range) -> None:
     seen = several_cases(cases)
     assert seen["absorbed"] > 2 * len(cases), seen

@@ -46,7 +46,7 @@ def instance(rows: list[Row], partition: RangePartition, sketch: FragmentSet) ->
     return [i for i, f in enumerate(partition.fragments_of(column)) if int(f) in sketch]
 
 
-@few_then_rest(120, 600)
+@few_then_rest(60, 600)
 def test_maintained_covers_and_equals_recaptured(cases: range) -> None:
     seen = {"exact": 0, "unsure": 0, "safe": 0, "keyed": 0}
     several_cases(cases, seen)

@@ -148,7 +148,7 @@ def several_cases(cases: Iterable[int], seen: dict[str, int]) -> None:
         one_case(random.Random(case), f"case {case}", seen)
 
 
-@few_then_rest(100, 400)
+@few_then_rest(50, 400)
 def test_derived_state_is_as_if_filled_under_the_new_ranges(cases: range) -> None:
     seen = {"read": 0, "derived": 0, "others": 0, "unsure": 0}
     several_cases(cases, seen)

@@ -21,6 +21,8 @@ from tests.outside.conftest import FEED
 from tests.outside.place import Place, expect_carried, expect_recapture, expect_refused, make_place
 from tests.outside.rows import more
 
+pytestmark = pytest.mark.slow
+
 GROUPS = 12_000
 """Enough that states are files of their own."""
 

@@ -10,6 +10,8 @@ from deltalake import DeltaTable, write_deltalake
 from tests.outside.place import Place, expect_carried
 from tests.outside.rows import ROWS, more
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(params=["feed", "files"])
 def either(request: pytest.FixtureRequest) -> Place:

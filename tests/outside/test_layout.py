@@ -26,6 +26,8 @@ from tests.outside.rows import ROWS
 from tests.tables import handmade
 from tests.tables.bags import fixture_table
 
+pytestmark = pytest.mark.slow
+
 DELETIONS = "SELECT id, COUNT(*) AS n FROM t GROUP BY id HAVING COUNT(*) > 0"
 FIXTURES = [
     ("cdf-table-with-cdc-and-dvs", DELETIONS, "id", "{boundaries: [2, 4, 8]}", 0),

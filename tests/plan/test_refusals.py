@@ -73,6 +73,7 @@ CASES = [
     ("SELECT 1 FROM sales WHERE price = »:low", "parameter `low`", "value"),
     ("SELECT 1 FROM sales WHERE brand = »'it''s'", "two string literals", "\\'"),
     ("SELECT 1 FROM sales WHERE »!ok", "operator `!`", "NOT"),
+    ("SELECT 1 FROM sales JOIN stock USING (»brand(1))", "an expression in USING", "ON"),
     ("SELECT sid FROM sales»@v3", "`@`", "pins"),
     ("SELECT sid FROM sales AS »$late", "`$`", ":name"),
     ("SELECT »@later FROM sales", "`@`", ":name"),

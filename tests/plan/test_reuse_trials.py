@@ -37,7 +37,7 @@ def test_a_reused_sketch_never_changes_the_answer(cases: range) -> None:
     assert any("LIMIT asks for" in reason for reason in tally.refusals)
 
 
-@few_then_rest(300, 1500, first=_FIRST_SEED)
+@few_then_rest(150, 1500, first=_FIRST_SEED)
 def test_a_reused_sketch_is_right_after_the_plan_rules_too(cases: range) -> None:
     tally = ReuseTally()
     for seed in cases:

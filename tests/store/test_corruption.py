@@ -115,6 +115,7 @@ def test_altered_rows_of_the_catalog_are_noticed(root: Path, statement: str) -> 
     assert caught.value.hint
 
 
+@pytest.mark.slow
 def test_random_damage_of_the_catalog_never_gives_a_wrong_answer(root: Path) -> None:
     path = root / "catalog.sqlite"
     whole = path.read_bytes()

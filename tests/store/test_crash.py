@@ -187,6 +187,7 @@ with Store.open(Path(sys.argv[1])) as store:
 """
 
 
+@pytest.mark.slow
 def test_a_killed_process_leaves_sketch_state_and_version_in_step(tmp_path: Path) -> None:
     root = tmp_path / "store"
     with Store.open(root) as store:
