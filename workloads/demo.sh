@@ -11,6 +11,11 @@ cd "$workloads/.."
 
 title() { printf '\n=== %s\n' "$*"; }
 
+keep() {
+  export IMPCTL_STORE=$IMPCTL_DATA/store/$1
+  printf '\n$ export IMPCTL_DATA=%s IMPCTL_STORE=%s\n' "${IMPCTL_DATA//$PWD\//}" "${IMPCTL_STORE//$PWD\//}"
+}
+
 run() {
   printf '\n$ %s\n' "${*//$PWD\//}"
   "$@"
@@ -18,7 +23,7 @@ run() {
 
 title "Seven sales: which price ranges does the query need?"
 rm -rf "$IMPCTL_DATA/sales" "$IMPCTL_DATA/store"
-export IMPCTL_STORE=$IMPCTL_DATA/store/running-example
+keep running-example
 file=workloads/running-example.yaml
 run impctl bench --generate "$IMPCTL_DATA" --example running
 run impctl check $file
@@ -31,7 +36,7 @@ run impctl verify $file --results
 
 title "A million rows in 5,000 groups: what does the sketch save?"
 rm -rf "$IMPCTL_DATA/synthetic"
-export IMPCTL_STORE=$IMPCTL_DATA/store/synthetic
+keep synthetic
 file=workloads/synthetic.yaml
 run impctl bench --generate "$IMPCTL_DATA" --example synthetic --rows 1000000 --groups 5000 --sorted
 run impctl capture $file --query q_avg
@@ -44,7 +49,7 @@ run impctl status $file
 if [[ -n ${IMPCTL_CRIMES:-} ]]; then
   title "Real data: reported incidents of a city, a batch a day"
   rm -rf "$IMPCTL_DATA/crimes" "$IMPCTL_DATA/crimes-batches"
-  export IMPCTL_STORE=$IMPCTL_DATA/store/crimes
+  keep crimes
   file=workloads/crimes.yaml
   run impctl bench --generate "$IMPCTL_DATA" --example crimes
   run impctl capture $file

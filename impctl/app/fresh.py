@@ -57,7 +57,7 @@ class Fresh:
 def fresh(bench: Workbench, query: str | None) -> Fresh:
     """The query named (or the only one of the file) with its sketch at the pinned versions."""
     name = query if query is not None else only_query(bench)
-    spec = bench.workload.queries[name]
+    (spec,) = bench.queries([name])
     outcome, stored = _brought_up_to_date(bench, spec)
     prepared = prepare(bench, spec)
     restored_verdict(bench, prepared, stored)

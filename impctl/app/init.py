@@ -24,7 +24,7 @@ from impctl.app.started import StartedResult
 from impctl.app.workbench import open_workbench
 from impctl.app.workload_text import SCHEMA_FILE, Candidate, FirstTable, workload_text
 from impctl.bench.examples import running_example_table
-from impctl.errors import ImpctlError, StorageError, UsageError
+from impctl.errors import ImpctlError, StorageError, TableError, UsageError
 from impctl.tables.create import create_table
 from impctl.tables.snapshot import Snapshot
 from impctl.tables.source import open_source
@@ -78,7 +78,13 @@ def _demo(folder: Path, reporter: Reporter, *, force: bool) -> Outcome:
 
 def _table(path: str, out: Path, taken: Sequence[TableName]) -> FirstTable:
     name = _free_name(_identifier(re.split(r"[/\\]", path.rstrip("/\\"))[-1]), taken)
-    snapshot = open_source(name, path).snapshot()
+    try:
+        snapshot = open_source(name, path).snapshot()
+    except TableError as error:
+        if error.code != "table_missing":
+            raise
+        hint = "give folders or URIs of Delta tables; paths start where you are"
+        raise TableError(error.message, hint=hint, code=error.code) from error
     found = promising(snapshot, _MOST_CANDIDATES)
     candidates = [
         Candidate(one.column.name, one.ranges, _remark(one, len(snapshot.files))) for one in found

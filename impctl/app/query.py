@@ -42,5 +42,6 @@ def query(
         found.action,
         found.reason,
         found.reuse,
+        bench.spark_start_ms,
     )
     return Outcome((result,), found.warnings)

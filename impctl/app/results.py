@@ -192,7 +192,10 @@ class RewriteResult:
 
 @dataclass(frozen=True, slots=True)
 class QueryResult:
-    """The answer; `action` and `reuse` are as for `rewrite`."""
+    """The answer; `action` and `reuse` are as for `rewrite`.
+
+    `elapsed_ms` is the query alone; `spark_start_ms` came before it, 0 where Spark was running.
+    """
 
     query: str
     columns: tuple[str, ...]
@@ -205,6 +208,7 @@ class QueryResult:
     action: str = "none"
     reason: str = ""
     reuse: ReuseEntry | None = None
+    spark_start_ms: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

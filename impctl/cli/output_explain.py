@@ -46,9 +46,10 @@ def attribute_lines(
     for entry in candidates:
         safe = "safe" if entry.safe else "not safe"
         chosen = ", chosen" if entry.chosen else ""
-        # The reason of an attribute that is not needed begins with `safe` itself.
-        why = f": {entry.reason.removeprefix('safe, ')}" if entry.reason else ""
-        lines += _under(f"{entry.table}.{entry.attribute} {safe}{chosen}{why}", width, indent)
+        said = f"{safe}{chosen}: {entry.reason}" if entry.reason else f"{safe}{chosen}"
+        if entry.safe and not entry.chosen and entry.reason.startswith("safe"):
+            said = entry.reason
+        lines += _under(f"{entry.table}.{entry.attribute} {said}", width, indent)
     return lines
 
 

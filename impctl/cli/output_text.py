@@ -159,10 +159,12 @@ class TextOutput:
         """The rows as a table on stdout; what the sketch saved on stderr."""
         for line in table_lines(result.columns, result.rows):
             self._stdout.write(line + "\n")
+        start = result.spark_start_ms
+        started = f", Spark's start took {duration_text(start)}" if start else ""
         self._note(
             f"{result.query}: {count_text(result.row_count, 'row')}, "
             f"read {result.files_kept} of {count_text(result.files_total, 'file')} "
-            f"at {versions_text(result.versions)} in {duration_text(result.elapsed_ms)}"
+            f"at {versions_text(result.versions)} in {duration_text(result.elapsed_ms)}{started}"
         )
         self._maintained_first(result)
 

@@ -47,7 +47,8 @@ def create_table(
         text = failure_text(error)
         if "already exists" in text.lower():
             raise UsageError(
-                f"A table stands there already: {path}", hint="choose another path"
+                f"A table stands there already: {path}",
+                hint="choose another path, or remove the folder first",
             ) from error
         raise StorageError(
             f"The table could not be written: {text}", hint=f"check that `{path}` can be written"

@@ -10,8 +10,10 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+import typer
 from deltalake import DeltaTable, write_deltalake
 
+from impctl.cli.main import build_app
 from impctl.tables.create import create_table
 from tests.app.conftest import ROWS
 from tests.support.run_cli import Cli, Ran
@@ -203,3 +205,17 @@ def test_dry_runs_write_nothing(captured: Cli, table: str, tmp_path: Path) -> No
     after = {p: p.read_bytes() for p in (tmp_path / ".impctl").rglob("*") if p.is_file()}
     assert after == before
     assert sketch(captured) == ([0, 1], {"t": 0})
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        name
+        for name, parsed in typer.main.get_command(build_app()).commands.items()  # type: ignore[attr-defined]
+        if any("--query" in param.opts for param in parsed.params)
+    ],
+)
+def test_a_query_that_the_file_does_not_have(cli: Cli, command: str) -> None:
+    cli.good("capture")
+    ran = cli(command, "--query", "totalz")
+    check_refused(ran, 2, "query_unknown", "totalz")

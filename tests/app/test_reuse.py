@@ -219,6 +219,7 @@ def test_safety_is_judged_for_the_new_constants(cli: Cli, folder: Path) -> None:
         (("--sql", "SELECT 1", "--query", "wide"), "sql_and_query"),
         (("--sql", "SELECT 1", "--param", "few=1"), "sql_and_query"),
         (("--sql", "SELECT g FROM t WHERE x > :low"), "parameter_unknown"),
+        (("--query", "unknown"), "query_unknown"),
         (("--query", "unknown", "--param", "few=1"), "query_unknown"),
     ],
 )
