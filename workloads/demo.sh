@@ -10,6 +10,7 @@ export IMPCTL_DATA
 cd "$workloads/.."
 
 title() { printf '\n=== %s\n' "$*"; }
+say() { printf '# %s\n' "$@"; }
 
 keep() {
   export IMPCTL_STORE=$IMPCTL_DATA/store/$1
@@ -28,11 +29,15 @@ file=workloads/running-example.yaml
 run impctl bench --generate "$IMPCTL_DATA" --example running
 run impctl check $file
 run impctl capture $file
+say "{2, 3}: the ranges that the answer stems from, counted from 0; the whole is the sketch." \
+  "rests on: facts about the data that make it safe, looked at again after every change."
 run impctl apply $file s8
 run impctl maintain $file
+say "The change alone was read; the new sale brings in range 1. Nothing was captured anew."
 run impctl rewrite $file --query q_top
 run impctl query $file --query q_top
 run impctl verify $file --results
+say "slack: ranges of the stored sketch beyond those that capturing anew finds."
 
 title "A million rows in 5,000 groups: what does the sketch save?"
 rm -rf "$IMPCTL_DATA/synthetic"
@@ -44,7 +49,8 @@ run impctl apply $file three-rows one-group
 run impctl maintain $file --query q_avg
 run impctl rewrite $file --query q_avg
 run impctl bench $file --query q_avg --delta-rows 10 --delta-rows 1000 --repeat 3
-run impctl status $file
+say "ratio: time to recapture (sketch only, Spark warm) over time to maintain, reading and commit included."
+run impctl status $file --query q_avg
 
 if [[ -n ${IMPCTL_CRIMES:-} ]]; then
   title "Real data: reported incidents of a city, a batch a day"
