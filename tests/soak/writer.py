@@ -74,6 +74,8 @@ def commit(change: Change) -> None:
         case "optimize":
             delta.optimize.compact()
         case "restore":
-            delta.restore(max(0, delta.version() - 2))
+            # A table at its first version has nothing to go back to.
+            if delta.version() > 0:
+                delta.restore(max(0, delta.version() - 2))
         case _:
             raise ValueError(change.kind)
