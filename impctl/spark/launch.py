@@ -80,7 +80,7 @@ def write_properties(path: Path, conf: Mapping[str, str]) -> Path:
 
 def _escaped(text: str) -> str:
     """Everything but letters, digits and dots as UTF-16 code units, so that nothing is trimmed."""
-    units = str(text).encode("utf-16-be", "surrogatepass")
+    units = text.encode("utf-16-be", "surrogatepass")
     codes = (int.from_bytes(units[at : at + 2], "big") for at in range(0, len(units), 2))
     return "".join(
         chr(code) if code < 128 and (chr(code).isalnum() or chr(code) == ".") else f"\\u{code:04x}"
