@@ -6,12 +6,14 @@ import time
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+import yaml
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from impctl.errors import UsageError, WorkloadError
 from impctl.workload.load import load_workload
 from impctl.workload.models import Workload
+from impctl.workload.positions import YamlFault, compose
 from impctl.workload.sql_location import sql_location
 
 from .test_load import DESIGN
@@ -97,6 +99,37 @@ def test_a_damaged_file_is_read_or_refused(
             place = sql_location(query, line, column)
             assert place.line >= 1
             assert place.column >= 1
+
+
+def shape(node: yaml.Node) -> object:
+    """What of a composed node the rest of the room looks at; an empty scalar's place apart."""
+    if isinstance(node, yaml.ScalarNode):
+        place = (node.start_mark.index, node.end_mark.index, node.start_mark.line)
+        return node.tag, node.value, node.style, place if node.value else None
+    if isinstance(node, yaml.MappingNode):
+        parts = [shape(part) for pair in node.value for part in pair]
+    else:
+        parts = [shape(part) for part in node.value]
+    return node.tag, node.start_mark.index, parts
+
+
+@pytest.mark.skipif(not yaml.__with_libyaml__, reason="PyYAML was built without libyaml")
+@given(text=damaged_texts())
+@example(RICH)
+@example("a: |\r\n  x\r\n  é😀\r\nb: >-\n  c\n\n  d\n'e': \"f\\\n  g\"\n")
+@settings(max_examples=200, deadline=None)
+def test_the_fast_parser_reads_what_the_other_reads(text: str) -> None:
+    def read(is_fast: bool) -> object:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(yaml, "__with_libyaml__", is_fast)
+            try:
+                root = compose(text)
+            except YamlFault:
+                return None
+        return "empty" if root is None else shape(root)
+
+    fast, plain = read(True), read(False)
+    assert fast == plain or plain is None
 
 
 @given(st.binary(max_size=200))

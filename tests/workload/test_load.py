@@ -284,7 +284,7 @@ def test_settings_become_text_as_written(load: Load) -> None:
 def test_settings_without_a_value(problems: Problems) -> None:
     found = problems(HEAD + "spark: {conf: {a: , b: [1]}, master: [x]}\n")
     assert [line.split(" | ")[0] for line in found] == [
-        "4:18 `spark.conf.a` is empty",
+        "4:19 `spark.conf.a` is empty",
         "4:24 `spark.conf.b` must be text, a number, or true or false, not a list",
         "4:38 `spark.master` must be text, not a list",
     ]
