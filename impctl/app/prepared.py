@@ -8,7 +8,7 @@ Out of scope: choosing a sketch (`app.choice`).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from impctl.aliases import AccessId, TableName
 from impctl.app.isolated import located
@@ -18,15 +18,14 @@ from impctl.errors import ImpctlError, Location, UsageError
 from impctl.expr.nodes import Span
 from impctl.plan.nodes import Plan, Query, Scan, scans_of
 from impctl.plan.parameters import BoundSql, bind
-from impctl.plan.parse import parse_query
-from impctl.plan.rules import apply_rules, core_of
+from impctl.plan.planned import planned
 from impctl.workload.models import QuerySpec
 from impctl.workload.sql_location import sql_location
 
 
 @dataclass(frozen=True, slots=True)
 class PreparedQuery:
-    """The parsed query, its plan after the rules, and what of it a sketch depends on.
+    """The query as parsed, `planned` with the plan after the rules, and what a sketch depends on.
 
     `core` yields the same rows without their columns: what is only put out decides nothing about
     the sketch, so neither engine nor capture need remember it.
@@ -35,13 +34,13 @@ class PreparedQuery:
     spec: QuerySpec
     bound: BoundSql
     query: Query
-    root: Plan
+    planned: Query
     core: Plan
 
     @property
-    def planned(self) -> Query:
-        """The query with the plan after the rules."""
-        return replace(self.query, root=self.root)
+    def root(self) -> Plan:
+        """The plan after the rules."""
+        return self.planned.root
 
     @property
     def scans(self) -> tuple[Scan, ...]:
@@ -92,8 +91,8 @@ def prepare(bench: Workbench, spec: QuerySpec) -> PreparedQuery:
     try:
         bound = bind(spec.sql, spec.params, name=spec.name)
         zone = bench.spark_spec.conf.get("spark.sql.session.timeZone", "UTC")
-        query = parse_query(bound.sql, _Catalog(bench), name=spec.name, zone=zone)
-        return PreparedQuery(spec, bound, query, apply_rules(query.root), core_of(query.root))
+        found = planned(bound.sql, _Catalog(bench), name=spec.name, zone=zone)
+        return PreparedQuery(spec, bound, found.query, found.ruled, found.core)
     except ImpctlError as error:
         raise _placed(error, spec, bound) from error
 

@@ -234,6 +234,10 @@ class Query:
     root: Plan
     nondeterministic: tuple[tuple[str, Span | None], ...] = ()
 
+    def __hash__(self) -> int:
+        # The text tells nearly all queries apart; a plan is large, and its nodes keep no hash.
+        return hash(self.sql)
+
 
 def attributes_of(plan: Plan) -> tuple[Attribute, ...]:
     """Output columns of a node, in order."""

@@ -26,12 +26,11 @@ from impctl.app.fresh import Fresh, fresh
 from impctl.app.passes import recaptured
 from impctl.app.prepared import PreparedQuery, prepare
 from impctl.app.results import VerifyResult
-from impctl.app.reuse import mapped, reused
+from impctl.app.reuse import judged_reuse, mapped, reused
 from impctl.app.verify import verify
 from impctl.app.workbench import Workbench
 from impctl.bench.clock import milliseconds
 from impctl.plan.facts import Fact, FactKind, FactSource
-from impctl.plan.reuse import check_reuse
 from impctl.plan.safety import Verdict
 from impctl.sketch.fragments import FragmentSet
 from impctl.sketch.partition import RangePartition
@@ -190,7 +189,6 @@ class Recapture(MixedStrategy):
     def _reused(self, prepared: PreparedQuery) -> tuple[StoredSketch, ...] | None:
         """The smallest sketch that serves, found anew where it is stale."""
         for held in sorted(self._held, key=lambda held: held.size):
-            sketched = {sketch.access: sketch.attribute for sketch in held.sketches}
             facts = [
                 *facts_of(self.scratch, prepared.scans),
                 *(
@@ -198,7 +196,7 @@ class Recapture(MixedStrategy):
                     for a in held.assumptions
                 ),
             ]
-            verdict = check_reuse(prepared.planned, held.prepared.planned, sketched, facts)
+            verdict = judged_reuse(prepared, held.prepared, held.sketches, facts)
             if verdict.allowed:
                 if held.versions != self._versions:
                     self._recapture(held)
