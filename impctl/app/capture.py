@@ -25,6 +25,7 @@ from impctl.app.prepared import PreparedQuery, prepare
 from impctl.app.results import CaptureResult, Failure, Outcome
 from impctl.app.status import sketch_entry
 from impctl.app.workbench import Workbench
+from impctl.app.worth import warnings_of
 from impctl.maintain.session import MaintainedQuery
 from impctl.maintain.touch import TouchedQuery
 from impctl.maintain.way import Way
@@ -34,9 +35,6 @@ from impctl.sketch.partition import RangePartition
 from impctl.store.records import Assumption, RunCost, RunRecord, StoredSketch
 from impctl.store.store import Store
 from impctl.workload.models import QuerySpec
-
-_USEFUL_SHARE = 0.75
-"""Beyond this share of the ranges a sketch is not worth using."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,19 +73,8 @@ def capture(bench: Workbench, queries: Sequence[QueryName] | None) -> Outcome:
                     bench, store, prepared, code="asked", reason="capture was asked for"
                 )
                 results.append(_result(spec, captured))
-                warnings += _useless(spec, captured)
+                warnings += warnings_of(bench, spec, captured.sketches)
     return Outcome(tuple(results), tuple(warnings), tuple(failures))
-
-
-def _useless(spec: QuerySpec, captured: Captured) -> list[str]:
-    """A warning for every sketch that lets next to nothing be skipped."""
-    return [
-        f"the sketch of query `{spec.name}` on `{sketch.table}.{sketch.attribute}` holds "
-        f"{len(sketch.fragments)} of {sketch.partition.ranges} ranges and saves next to nothing; "
-        "try more ranges or another attribute"
-        for sketch in captured.sketches
-        if len(sketch.fragments) > _USEFUL_SHARE * sketch.partition.ranges
-    ]
 
 
 def capture_query(

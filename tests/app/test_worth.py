@@ -1,0 +1,61 @@
+"""Warnings after a capture: a sketch that holds too much, a table that lies in no order."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from deltalake import write_deltalake
+
+import impctl
+from impctl.errors import ImpctlWarning
+
+ROWS = 120_000
+FILES = 4
+
+
+def told(folder: Path, values: np.ndarray, having: str, ranges: int = 20) -> list[str]:
+    """What capturing warns of; the table lies in `FILES` files in the order of the values."""
+    for part in np.array_split(values, FILES):
+        write_deltalake(str(folder / "t"), pa.table({"g": part}), mode="append")
+    (folder / "w.yaml").write_text(
+        f"version: 1\ntables: {{t: {{path: t}}}}\npartitions: {{t: {{g: {{fragments: {ranges}}}}}}}\n"
+        f"queries: {{q: {{sql: 'SELECT g, COUNT(*) n FROM t GROUP BY g HAVING {having}'}}}}\n"
+    )
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        impctl.open(folder / "w.yaml").capture()
+    assert all(warning.category is ImpctlWarning for warning in caught)
+    return [str(warning.message) for warning in caught]
+
+
+def groups(rows: int = ROWS) -> np.ndarray:
+    return np.arange(rows, dtype=np.int64) % 1000
+
+
+def test_a_table_in_no_order_is_told_with_what_to_do(tmp_path: Path) -> None:
+    (found,) = told(tmp_path, groups(), "g < 30")
+    assert "on `t.g` can hardly leave out a file" in found
+    assert "100% of the ranges" in found
+    assert "sorted by `g`" in found
+    assert "ZORDER BY (`g`)" in found
+
+
+FEW_PLACES = np.concatenate([groups(1000), np.zeros(ROWS, np.int64)])
+
+
+@pytest.mark.parametrize(
+    "values",
+    [np.sort(groups()), groups(ROWS - 4000 * FILES * 2), FEW_PLACES],
+    ids=["sorted", "small", "one file of four"],
+)
+def test_a_table_that_no_order_would_help_is_not(tmp_path: Path, values: np.ndarray) -> None:
+    assert told(tmp_path, values, "g < 30 AND g > 0") == []
+
+
+def test_a_sketch_that_holds_nearly_everything_is_told_so_alone(tmp_path: Path) -> None:
+    (found,) = told(tmp_path, groups(), "g >= 0")
+    assert "saves next to nothing" in found
