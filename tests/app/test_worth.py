@@ -17,12 +17,12 @@ ROWS = 120_000
 FILES = 4
 
 
-def told(folder: Path, values: np.ndarray, having: str, ranges: int = 20) -> list[str]:
+def told(folder: Path, values: np.ndarray, having: str) -> list[str]:
     """What capturing warns of; the table lies in `FILES` files in the order of the values."""
     for part in np.array_split(values, FILES):
         write_deltalake(str(folder / "t"), pa.table({"g": part}), mode="append")
     (folder / "w.yaml").write_text(
-        f"version: 1\ntables: {{t: {{path: t}}}}\npartitions: {{t: {{g: {{fragments: {ranges}}}}}}}\n"
+        "version: 1\ntables: {t: {path: t}}\npartitions: {t: {g: {fragments: 20}}}\n"
         f"queries: {{q: {{sql: 'SELECT g, COUNT(*) n FROM t GROUP BY g HAVING {having}'}}}}\n"
     )
     with warnings.catch_warnings(record=True) as caught:
