@@ -290,9 +290,8 @@ class TextOutput:
         self._stdout.flush()
         for warning in warnings:
             self._note(self._marked("warning", "33") + f": {plain(warning)}", is_plain=True)
-        for failure in failures:
-            for line in failure_lines(failure, self._marked):
-                self._stderr.write(line + "\n")
+        for line in failure_lines(failures, self._marked):
+            self._stderr.write(line + "\n")
         self._summary(failures)
 
     def _summary(self, failures: tuple[Failure, ...]) -> None:

@@ -272,6 +272,29 @@ def test_the_place_of_an_error_comes_first(fake, impctl) -> None:
     )
 
 
+def test_what_several_queries_met_alike_is_told_once(fake, impctl) -> None:
+    def failure(name: str, message: str, hint: str = "correct it") -> Failure:
+        return Failure(name, QueryError(message, hint=hint))
+
+    fake.answer = Outcome(
+        failures=(
+            failure("a", "Table `u` does not exist"),
+            failure("b", "Table `u` does not exist", "create it"),
+            failure("c", "Table `u` does not exist"),
+            failure("d", "Query `d` was never captured"),
+        )
+    )
+    assert impctl("maintain", "w.yaml").stderr == (
+        "error: `a`, `c`: Table `u` does not exist [query_unsupported]\n"
+        "hint: correct it\n"
+        "error: `b`: Table `u` does not exist [query_unsupported]\n"
+        "hint: create it\n"
+        "error: Query `d` was never captured [query_unsupported]\n"
+        "hint: correct it\n"
+        "4 of 4 queries failed: `a`, `b`, `c`, `d`\n"
+    )
+
+
 @pytest.mark.parametrize(
     ("variables", "coloured"),
     [
