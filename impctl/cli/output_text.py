@@ -152,7 +152,7 @@ class TextOutput:
         """SQL alone on stdout, so that it can be piped on; the rest on stderr."""
         self._stdout.write(result.sql.rstrip("\n") + "\n")
         files = f"reads {result.files_kept} of {count_text(result.files_total, 'file')}"
-        self._note(f"{result.query}: {sketches_text(result.sketches)}, {files}")
+        self._remark(f"{result.query}: {sketches_text(result.sketches)}, {files}", "")
         self._maintained_first(result)
 
     def query(self, result: QueryResult) -> None:
@@ -161,10 +161,11 @@ class TextOutput:
             self._stdout.write(line + "\n")
         start = result.spark_start_ms
         started = f", Spark's start took {duration_text(start)}" if start else ""
-        self._note(
+        self._remark(
             f"{result.query}: {count_text(result.row_count, 'row')}, "
             f"read {result.files_kept} of {count_text(result.files_total, 'file')} "
-            f"at {versions_text(result.versions)} in {duration_text(result.elapsed_ms)}{started}"
+            f"at {versions_text(result.versions)} in {duration_text(result.elapsed_ms)}{started}",
+            "",
         )
         self._maintained_first(result)
 
@@ -175,20 +176,20 @@ class TextOutput:
             if result.reuse.query is None:
                 return
         if result.action == "none":
-            self._note("  sketch was up to date")
+            self._remark("sketch was up to date")
         else:
-            self._note(f"  sketch maintained first ({result.action}): {result.reason}")
+            self._remark(f"sketch maintained first ({result.action}): {result.reason}")
 
     def _reuse(self, reuse: ReuseEntry) -> None:
         """The sketch that serves a query with constants of its own, and those that do not."""
         if reuse.query is None:
-            self._note(f"  no sketch: {reuse.reason}")
+            self._remark(f"no sketch: {reuse.reason}")
         for entry in reuse.candidates:
             which = sketches_text(entry.sketches) if entry.sketches else ""
             if entry.chosen:
-                self._note(f"  sketch of `{entry.query}` ({which}): {entry.reason}")
+                self._remark(f"sketch of `{entry.query}` ({which}): {entry.reason}")
             else:
-                self._note(f"  not that of `{entry.query}`: {entry.reason}")
+                self._remark(f"not that of `{entry.query}`: {entry.reason}")
 
     def status(self, result: StatusResult) -> None:
         """Current, stale or not captured; what is pending; sizes; what was done last."""
@@ -315,11 +316,16 @@ class TextOutput:
 
     def _detail(self, line: str) -> None:
         if line:
-            self._stdout.write(f"  {plain(line)}\n")
+            self._lines(wrapped(plain(line), width_of(os.environ), "  ", "    "))
 
     def _note(self, line: str, *, is_plain: bool = False) -> None:
         if not self._quiet:
             self._stderr.write((line if is_plain else plain(line)) + "\n")
+
+    def _remark(self, line: str, indent: str = "  ") -> None:
+        """A long note, or a sentence below one."""
+        for part in wrapped(plain(line), width_of(os.environ), indent, indent + "  "):
+            self._note(part, is_plain=True)
 
     def _marked(self, word: str, colour: str) -> str:
         return marked(word, colour) if self._colour else word

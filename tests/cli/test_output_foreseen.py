@@ -38,11 +38,11 @@ def test_a_plan_that_knows_little(fake, impctl) -> None:
         (replace(PLAN, pending=pending, maintain_ms=None, recapture_ms=None, recapture_runs=0),)
     )
     lines = impctl("plan", "w.yaml").stdout.splitlines()
-    assert lines[2:5] == [
+    assert lines[2:6] == [
         "  a: 1 version, rows not counted in 1 file, 10 B",
         "  b: 6 versions, rows not counted, its log cannot be read that far back",
-        "  estimated to maintain: unknown, the log does not tell the change's size;"
-        " to recapture: unknown, no recorded run yet",
+        "  estimated to maintain: unknown, the log does not tell the change's size; to",
+        "    recapture: unknown, no recorded run yet",
     ]
 
 
