@@ -30,6 +30,7 @@ INVENTORY = {
     "overwrite of a partition": "outside/test_layout::test_one_partition_is_overwritten",
     "deletion vectors": "outside/test_layout::test_tables_that_spark_wrote",
     "deletion vectors, partitions, in Spark": "app/test_vectored",
+    "all of these maintained by touch, or by Spark": "outside/test_in_spark",
     "partition texts, special characters, NULL": "outside/test_layout::test_partition_columns",
     "damaged states": "outside/test_damage::test_a_damaged_state",
     "states exchanged": "outside/test_damage::test_states_of_two_queries_exchanged",

@@ -1,0 +1,169 @@
+"""The same changes for queries that the engine does not have: maintained by touch, or by Spark.
+
+`verify --results` in Spark is the oracle: every sketch covers a recapture's, results are equal.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, Field, write_deltalake
+from deltalake.schema import PrimitiveType
+
+from tests.outside.conftest import FEED
+from tests.outside.rows import ROWS, more
+from tests.support.run_cli import Cli
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+WORKLOAD = """\
+version: 1
+tables: {t: {path: t}}
+partitions: {t: {g: {boundaries: [2, 4, 6]}, x: {boundaries: [10, 20]}}}
+queries:
+  touched: {sql: "SELECT g, MEDIAN(x) AS m FROM t GROUP BY g HAVING MEDIAN(x) > 6", sketch: {t: g}}
+  by_spark: {sql: "SELECT g FROM t WHERE md5(note) > '' GROUP BY g HAVING MAX(x) > 20", sketch: {t: x}}
+"""  # noqa: E501  # a query per line
+
+Change = Callable[[Path], object]
+
+
+def append(table: Path) -> None:
+    write_deltalake(str(table), more(7, 3, 40), mode="append")
+
+
+def delete(table: Path) -> None:
+    DeltaTable(str(table)).delete("g = 0 OR g IS NULL")
+
+
+def merge(table: Path) -> None:
+    (
+        DeltaTable(str(table))
+        .merge(more(5, 1), "s.g = t.g", source_alias="s", target_alias="t")
+        .when_matched_update(updates={"x": "t.x + 100"})
+        .when_not_matched_by_source_delete("t.g = 0")
+        .execute()
+    )
+
+
+def overwrite(table: Path) -> None:
+    write_deltalake(str(table), more(7, 4, 90), mode="overwrite")
+
+
+def delete_and_restore(table: Path) -> None:
+    delete(table)
+    append(table)
+    DeltaTable(str(table)).restore(0)
+
+
+def append_and_optimize(table: Path) -> None:
+    append(table)
+    DeltaTable(str(table)).optimize.compact()
+
+
+def add_a_column(table: Path) -> None:
+    DeltaTable(str(table)).alter.add_columns([Field("extra", PrimitiveType("long"))])
+    append(table)
+
+
+def create_anew(table: Path) -> None:
+    shutil.rmtree(table)
+    write_deltalake(str(table), pa.concat_tables([ROWS, more(7, 3, 40)]), configuration=FEED)
+
+
+def clean_the_log(table: Path) -> None:
+    append(table)
+    delete(table)
+    DeltaTable(str(table)).create_checkpoint()
+    for entry in (table / "_delta_log").glob("*.json"):
+        entry.unlink()
+
+
+def vacuum(table: Path) -> None:
+    delete(table)
+    DeltaTable(str(table)).vacuum(
+        retention_hours=0, dry_run=False, enforce_retention_duration=False
+    )
+    shutil.rmtree(table / "_change_data", ignore_errors=True)
+
+
+FOLLOWED: tuple[Change, ...] = (
+    append, delete, merge, overwrite, delete_and_restore, append_and_optimize, add_a_column
+)  # fmt: skip
+LOST: dict[Change, str] = {
+    create_anew: "table_recreated",
+    clean_the_log: "history_gone",
+    vacuum: "history_gone",
+}
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    write_deltalake(str(tmp_path / "t"), ROWS, configuration=FEED)
+    return tmp_path / "t"
+
+
+@pytest.fixture
+def cli(table: Path, capsys: pytest.CaptureFixture[str], spark: Any) -> Cli:
+    """Both queries captured at version 0."""
+    file = table.parent / "w.yaml"
+    file.write_text(WORKLOAD)
+    cli = Cli(capsys, file)
+    modes = {r["query"]: r["mode"] for r in cli.good("capture").results}
+    assert modes == {"touched": "touch", "by_spark": "recapture"}
+    return cli
+
+
+def sound(cli: Cli) -> dict[str, int]:
+    """Verified in Spark; the slack of each sketch."""
+    found = cli.good("verify", "--results").results
+    assert len(found) == 2
+    for result in found:
+        assert result["covers"], result
+        assert result["results_equal"] is True, result
+    return {result["query"]: result["slack"] for result in found}
+
+
+@pytest.mark.parametrize("change", FOLLOWED, ids=lambda change: change.__name__)
+def test_what_can_be_followed(cli: Cli, table: Path, change: Change) -> None:
+    change(table)
+    refused = cli("maintain", "--policy", "incremental", "--query", "by_spark")
+    assert (refused.code, refused.error["code"]) == (7, "not_incremental")
+    done = {r["query"]: (r["action"], r["reason_code"]) for r in cli.good("maintain").results}
+    assert done == {
+        "touched": ("touch", "touch_keyed"),
+        "by_spark": ("recapture", "not_incremental"),
+    }
+    assert sound(cli)["by_spark"] == 0
+
+
+@pytest.mark.parametrize("change", LOST, ids=lambda change: change.__name__)
+def test_what_cannot(cli: Cli, table: Path, change: Change) -> None:
+    change(table)
+    refused = cli("maintain", "--policy", "incremental", "--query", "touched")
+    assert (refused.code, refused.error["code"]) == (7, LOST[change])
+    ran = cli.good("maintain")
+    done = {r["query"]: (r["action"], r["reason_code"]) for r in ran.results}
+    assert done["touched"] == ("recapture", LOST[change])
+    assert done["by_spark"][0] == "recapture"
+    assert len(ran.document["warnings"]) == 2
+    assert sound(cli) == {"touched": 0, "by_spark": 0}
+
+
+def test_a_used_column_is_dropped_and_comes_back(cli: Cli, table: Path) -> None:
+    gone = ROWS.drop_columns(["x"])
+    write_deltalake(str(table), gone, mode="overwrite", schema_mode="overwrite")
+    ran = cli("maintain")
+    assert {failure["query"]: failure["code"] for failure in ran.error["failures"]} == {
+        "touched": "column_unknown",
+        "by_spark": "column_unknown",
+    }
+    write_deltalake(str(table), ROWS, mode="overwrite", schema_mode="overwrite")
+    append(table)
+    cli.good("maintain")
+    sound(cli)
