@@ -54,7 +54,8 @@ def check_definition(bench: Workbench, spec: QuerySpec, stored: StoredQuery) -> 
         raise RecaptureNeededError(
             f"Query `{spec.name}`, its partitions or settings changed since the capture",
             code="definition_changed",
-            hint=f"run `impctl capture {bench.workload.file} --query {spec.name}`",
+            hint=f"run `impctl capture {bench.workload.file} --query {spec.name}`; if another "
+            "file has a query of this name in the same store, give one a `store` of its own",
         )
 
 
