@@ -26,7 +26,8 @@ def plan_lines(result: PlanResult) -> list[str]:
     if result.action in ("none", "capture"):
         lines.append(f"policy {result.policy}")
     else:
-        lines.append(f"estimated to maintain: {maintain}; to recapture: {recapture}")
+        lines.append(f"estimated to maintain: {maintain}")
+        lines.append(f"estimated to recapture: {recapture}")
         lines.append(f"policy {result.policy} chooses: {result.action}")
     return lines
 

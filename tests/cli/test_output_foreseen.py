@@ -27,7 +27,8 @@ def test_a_plan(fake, impctl) -> None:
         "q_top: exact by engine, sales@0..2\n"
         "  every operator is maintained [incremental]\n"
         "  sales: 2 versions, 1,000 changed rows in 3 files, 45.7 KB\n"
-        "  estimated to maintain: 2.35 ms (12 runs); to recapture: 812 ms (1 run)\n"
+        "  estimated to maintain: 2.35 ms (12 runs)\n"
+        "  estimated to recapture: 812 ms (1 run)\n"
         "  policy auto chooses: exact\n"
     )
 
@@ -41,8 +42,8 @@ def test_a_plan_that_knows_little(fake, impctl) -> None:
     assert lines[2:6] == [
         "  a: 1 version, rows not counted in 1 file, 10 B",
         "  b: 6 versions, rows not counted, its log cannot be read that far back",
-        "  estimated to maintain: unknown, the log does not tell the change's size; to",
-        "    recapture: unknown, no recorded run yet",
+        "  estimated to maintain: unknown, the log does not tell the change's size",
+        "  estimated to recapture: unknown, no recorded run yet",
     ]
 
 
