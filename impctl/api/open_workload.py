@@ -20,6 +20,7 @@ from impctl.aliases import ParameterValue, QueryName
 from impctl.api.settle import settled, warned
 from impctl.api.surroundings import batch_rows_from
 from impctl.app.explanations import ExplainResult
+from impctl.app.memory import Memory
 from impctl.app.results import (
     CaptureResult,
     MaintainResult,
@@ -74,6 +75,7 @@ class OpenWorkload:
         self._settings = settings
         self._sessions = sessions
         self._reporter = _Told(progress)
+        self._memory = Memory()
         self._lock = threading.RLock()
         self._is_closed = False
 
@@ -254,5 +256,6 @@ class OpenWorkload:
                     hint="open it again with `impctl.open`",
                     code="workload_closed",
                 )
-            with open_workbench(settings, self._reporter, self._sessions) as bench:
+            run = open_workbench(settings, self._reporter, self._sessions, self._memory)
+            with run as bench:
                 return work(bench)

@@ -58,6 +58,7 @@ def capture(bench: Workbench, queries: Sequence[QueryName] | None) -> Outcome:
     results: list[CaptureResult] = []
     failures: list[Failure] = []
     warnings: list[str] = []
+    stored: list[tuple[QuerySpec, tuple[StoredSketch, ...]]] = []
     specs = bench.queries(queries)
     if bench.settings.dry_run:
         held = bench.reading_store()
@@ -73,7 +74,10 @@ def capture(bench: Workbench, queries: Sequence[QueryName] | None) -> Outcome:
                     bench, store, prepared, code="asked", reason="capture was asked for"
                 )
                 results.append(_result(spec, captured))
-                warnings += warnings_of(bench, spec, captured.sketches)
+                stored.append((spec, captured.sketches))
+    for spec, sketches in stored:
+        with Isolated(failures, spec):
+            warnings += warnings_of(bench, spec, sketches)
     return Outcome(tuple(results), tuple(warnings), tuple(failures))
 
 

@@ -18,7 +18,6 @@ from impctl.errors import ImpctlError, Location, UsageError
 from impctl.expr.nodes import Span
 from impctl.plan.nodes import Plan, Query, Scan, scans_of
 from impctl.plan.parameters import BoundSql, bind
-from impctl.plan.planned import planned
 from impctl.workload.models import QuerySpec
 from impctl.workload.sql_location import sql_location
 
@@ -91,7 +90,7 @@ def prepare(bench: Workbench, spec: QuerySpec) -> PreparedQuery:
     try:
         bound = bind(spec.sql, spec.params, name=spec.name)
         zone = bench.spark_spec.conf.get("spark.sql.session.timeZone", "UTC")
-        found = planned(bound.sql, _Catalog(bench), name=spec.name, zone=zone)
+        found = bench.memory.plans.of(bound.sql, _Catalog(bench), name=spec.name, zone=zone)
         return PreparedQuery(spec, bound, found.query, found.ruled, found.core)
     except ImpctlError as error:
         raise _placed(error, spec, bound) from error

@@ -11,9 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 
-from impctl.aliases import AccessId, ColumnName
 from impctl.app.facts import facts_of
 from impctl.app.filters import filters_of
 from impctl.app.fresh import Fresh, fresh
@@ -31,8 +29,7 @@ from impctl.errors import (
     UnsupportedError,
 )
 from impctl.plan.facts import Fact, FactKind, FactSource
-from impctl.plan.nodes import Query
-from impctl.plan.reuse import ReuseVerdict, check_reuse
+from impctl.plan.reuse import ReuseVerdict
 from impctl.store.records import Assumption, StoredQuery, StoredSketch
 from impctl.workload.models import Policy, QuerySpec
 
@@ -184,29 +181,19 @@ def _verdict(
         *facts_of(bench, prepared.scans),
         *(Fact(a.table, a.column, FactKind(a.kind), FactSource(a.source)) for a in assumptions),
     ]
-    return judged_reuse(prepared, captured, sketches, facts)
+    return judged_reuse(bench, prepared, captured, sketches, facts)
 
 
 def judged_reuse(
+    bench: Workbench,
     prepared: PreparedQuery,
     captured: PreparedQuery,
     sketches: Sequence[StoredSketch],
     facts: Sequence[Fact],
 ) -> ReuseVerdict:
-    """`plan.reuse` on the sketches of a captured query, once per arguments of this process."""
+    """What `plan.reuse` says of the sketches of a captured query."""
     sketched = tuple((sketch.access, sketch.attribute) for sketch in sketches)
-    return _checked(prepared.planned, captured.planned, sketched, tuple(facts))
-
-
-@lru_cache(maxsize=1024)
-def _checked(
-    asked: Query,
-    captured: Query,
-    sketched: tuple[tuple[AccessId, ColumnName], ...],
-    facts: tuple[Fact, ...],
-) -> ReuseVerdict:
-    # The same few queries meet again and again in a program that asks for days.
-    return check_reuse(asked, captured, dict(sketched), facts)
+    return bench.memory.reuse(prepared.planned, captured.planned, sketched, facts)
 
 
 def mapped(sketches: Sequence[StoredSketch], verdict: ReuseVerdict) -> tuple[StoredSketch, ...]:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from impctl.aliases import QueryName, TableName
+from impctl.app.memory import Memory
 from impctl.app.reporter import Reporter, SilentReporter
 from impctl.app.sessions import OwnSession, Sessions
 from impctl.app.settings import Settings, lock_timeout_of, policy_of, spark_of, store_of
@@ -42,10 +43,12 @@ class Workbench:
         workload: Workload,
         reporter: Reporter,
         sessions: Sessions | None = None,
+        memory: Memory | None = None,
     ) -> None:
         self.settings = settings
         self.workload = workload
         self.reporter = reporter
+        self.memory = Memory() if memory is None else memory
         self._sessions = OwnSession(reporter.spark_log) if sessions is None else sessions
         self._sources: dict[TableName, DeltaSource] = {}
         self._marks: dict[TableName, str | None] = {}
@@ -59,7 +62,7 @@ class Workbench:
 
     def next_run(self, pinned: Iterable[DeltaSource]) -> Workbench:
         """A workbench for another run of this process, with these tables pinned; Spark is kept."""
-        bench = Workbench(self.settings, self.workload, self.reporter)
+        bench = Workbench(self.settings, self.workload, self.reporter, memory=self.memory)
         for source in pinned:
             bench._pin(source)
         bench._spark = self._spark
@@ -198,11 +201,14 @@ class Workbench:
 
 @contextmanager
 def open_workbench(
-    settings: Settings, reporter: Reporter | None = None, sessions: Sessions | None = None
+    settings: Settings,
+    reporter: Reporter | None = None,
+    sessions: Sessions | None = None,
+    memory: Memory | None = None,
 ) -> Iterator[Workbench]:
     """The workbench for one run; WorkloadError lists everything wrong with the file."""
     workload = load_workload(settings.workload, os.environ)
-    bench = Workbench(settings, workload, reporter or SilentReporter(), sessions)
+    bench = Workbench(settings, workload, reporter or SilentReporter(), sessions, memory)
     try:
         yield bench
     finally:

@@ -55,7 +55,7 @@ from impctl.cli.wording import (
     sketches_text,
     versions_text,
 )
-from impctl.cli.wrapped import width_of, wrapped
+from impctl.cli.wrapped import width_for, width_of, wrapped
 
 
 class TextOutput:
@@ -152,7 +152,8 @@ class TextOutput:
         """SQL alone on stdout, so that it can be piped on; the rest on stderr."""
         self._stdout.write(result.sql.rstrip("\n") + "\n")
         files = f"reads {result.files_kept} of {count_text(result.files_total, 'file')}"
-        self._remark(f"{result.query}: {sketches_text(result.sketches)}, {files}", "")
+        only = f"only for {versions_text(result.versions)}"
+        self._remark(f"{result.query}: {sketches_text(result.sketches)}, {files}, {only}", "")
         self._maintained_first(result)
 
     def query(self, result: QueryResult) -> None:
@@ -316,7 +317,7 @@ class TextOutput:
 
     def _detail(self, line: str) -> None:
         if line:
-            self._lines(wrapped(plain(line), width_of(os.environ), "  ", "    "))
+            self._lines(_broken(line, "  ", self._stdout))
 
     def _note(self, line: str, *, is_plain: bool = False) -> None:
         if not self._quiet:
@@ -324,11 +325,19 @@ class TextOutput:
 
     def _remark(self, line: str, indent: str = "  ") -> None:
         """A long note, or a sentence below one."""
-        for part in wrapped(plain(line), width_of(os.environ), indent, indent + "  "):
+        for part in _broken(line, indent, self._stderr):
             self._note(part, is_plain=True)
 
     def _marked(self, word: str, colour: str) -> str:
         return marked(word, colour) if self._colour else word
+
+
+def _broken(line: str, indent: str, stream: TextIO) -> list[str]:
+    """The line as wide as a terminal; whole in a pipe, where programs look for it."""
+    width = width_for(os.environ, stream)
+    if width is None:
+        return [indent + plain(line)]
+    return wrapped(plain(line), width, indent, indent + "  ")
 
 
 def _moved(result: MaintainResult) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import textwrap
 from collections.abc import Mapping
+from typing import TextIO
 
 NARROWEST, WIDEST = 60, 120
 _ASSUMED = 80
@@ -26,6 +27,20 @@ def width_of(environment: Mapping[str, str]) -> int:
         except OSError:
             columns = _ASSUMED
     return min(max(columns, NARROWEST), WIDEST)
+
+
+def width_for(environment: Mapping[str, str], stream: TextIO) -> int | None:
+    """Columns of the terminal that a stream goes to; None for a pipe or a file, which has none.
+
+    A width that COLUMNS states holds for both.
+    """
+    if environment.get("COLUMNS", "").isdigit():
+        return width_of(environment)
+    try:
+        columns = os.get_terminal_size(stream.fileno()).columns
+    except (OSError, ValueError):
+        return None
+    return min(max(columns or _ASSUMED, NARROWEST), WIDEST)
 
 
 def wrapped(text: str, width: int, first: str = "", rest: str | None = None) -> list[str]:

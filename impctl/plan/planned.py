@@ -1,8 +1,7 @@
-"""A query's text read and put through the rules, once per text and schemas.
+"""Queries read and put through the rules, each once per text and schemas.
 
 Law: what is remembered is what reading again would give: the text, the session's zone and the
-schemas of all tables that were asked for are the same. A program that asks the same queries for
-days plans each once per schema; errors are never remembered.
+schemas of all tables that were looked up are the same. Errors are never remembered.
 Out of scope: parameters (`plan.parameters`), judging the plan (`plan.safety`, `plan.reuse`).
 """
 
@@ -11,7 +10,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from impctl.aliases import QueryName, TableName
 from impctl.data.schema import Schema
@@ -19,10 +18,8 @@ from impctl.plan.nodes import Catalog, Plan, Query
 from impctl.plan.parse import parse_query
 from impctl.plan.rules import apply_rules, core_of
 
-_KEPT = 256
-"""Plans remembered; some tens of kilobytes each."""
-
-_Key = tuple[str, QueryName, str]
+KEPT = 256
+"""Queries remembered; some tens of kilobytes each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,50 +35,66 @@ class Planned:
 
 
 @dataclass(frozen=True, slots=True)
-class _Watched(Mapping[TableName, Schema]):
-    """A catalog that notes what was looked up in it."""
+class _LookedUp:
+    """What reading a query learned of a catalog: all names in it, and the schemas asked for."""
 
-    catalog: Catalog
     names: tuple[TableName, ...]
-    seen: dict[TableName, Schema | None] = field(default_factory=dict)
+    schemas: Mapping[TableName, Schema]
 
-    def __getitem__(self, table: TableName) -> Schema:
-        self.seen[table] = None
-        found = self.catalog[table]
-        self.seen[table] = found
-        return found
-
-    def __iter__(self) -> Iterator[TableName]:
-        return iter(self.names)
-
-    def __len__(self) -> int:
-        return len(self.names)
-
-    def is_like(self, catalog: Catalog) -> bool:
-        """Whether another catalog would have answered the same."""
+    def is_in(self, catalog: Catalog) -> bool:
+        """Whether the catalog would answer the same."""
         return self.names == tuple(catalog) and all(
-            catalog.get(table) == schema for table, schema in self.seen.items()
+            catalog.get(table) == schema for table, schema in self.schemas.items()
         )
 
 
-_remembered: OrderedDict[_Key, tuple[_Watched, Planned]] = OrderedDict()
-_lock = threading.Lock()
+class _Watched(Mapping[TableName, Schema]):
+    """A catalog that notes which schemas were asked for."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+        self.seen: dict[TableName, Schema] = {}
+
+    def __getitem__(self, table: TableName) -> Schema:
+        found = self.seen[table] = self._catalog[table]
+        return found
+
+    def __iter__(self) -> Iterator[TableName]:
+        return iter(self._catalog)
+
+    def __len__(self) -> int:
+        return len(self._catalog)
 
 
-def planned(sql: str, catalog: Catalog, *, name: QueryName, zone: str) -> Planned:
-    """The plans of a query; arguments and errors as of `parse_query`."""
-    key = (sql, name, zone)
-    with _lock:
-        known = _remembered.get(key)
-    if known is not None and known[0].is_like(catalog):
+class PlannedQueries:
+    """The latest queries planned; one for a program's whole life, used by any thread."""
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[tuple[str, QueryName, str], tuple[_LookedUp, Planned]]
+        self._kept = OrderedDict()
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def of(self, sql: str, catalog: Catalog, *, name: QueryName, zone: str) -> Planned:
+        """The plans of a query; arguments and errors as of `parse_query`."""
+        key = (sql, name, zone)
+        with self._lock:
+            known = self._kept.get(key)
+        if known is None or not known[0].is_in(catalog):
+            known = _plan(sql, catalog, name, zone)
+        with self._lock:
+            self._kept[key] = known
+            self._kept.move_to_end(key)
+            if len(self._kept) > KEPT:
+                self._kept.popitem(last=False)
         return known[1]
-    watched = _Watched(catalog, tuple(catalog))
+
+
+def _plan(sql: str, catalog: Catalog, name: QueryName, zone: str) -> tuple[_LookedUp, Planned]:
+    watched = _Watched(catalog)
     query = parse_query(sql, watched, name=name, zone=zone)
     ruled = replace(query, root=apply_rules(query.root))
-    found = Planned(query, ruled, core_of(query.root))
-    with _lock:
-        _remembered[key] = (watched, found)
-        _remembered.move_to_end(key)
-        if len(_remembered) > _KEPT:
-            _remembered.popitem(last=False)
-    return found
+    looked_up = _LookedUp(tuple(catalog), watched.seen)
+    return looked_up, Planned(query, ruled, core_of(query.root))

@@ -12,7 +12,6 @@ import hashlib
 import json
 import sqlite3
 from collections.abc import Iterable, Mapping
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -208,13 +207,7 @@ def _load_partition(connection: sqlite3.Connection, path: Path, content_id: str)
     row = connection.execute("SELECT content FROM partition WHERE id = ?", (content_id,)).fetchone()
     if row is None or _content_id(row[0]) != content_id:
         raise damaged(path, f"partition `{content_id}` is missing or altered")
-    return _partition_of(row[0])
-
-
-@lru_cache(maxsize=16)
-def _partition_of(text: str) -> RangePartition:
-    """The partition in a row already checked; to decode it takes longer than all else of a load."""
-    content = json.loads(text)
+    content = json.loads(row[0])
     kind, precision, scale, detail = content["type"]
     return RangePartition(
         content["table"],

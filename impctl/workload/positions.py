@@ -31,6 +31,7 @@ PLAIN_TAG = "impctl:plain"
 """Tag of a scalar without quotes or explicit tag; `workload.scalars` gives it a type."""
 
 _LINE_BREAK = re.compile(r"\r\n|\n|\r")
+_BEYOND = re.compile(r"\\U(?!000|0010)[0-9A-Fa-f]{8}")
 
 
 class YamlFault(Exception):
@@ -125,7 +126,16 @@ def _root_of(text: str) -> Node | None:
             return _FastLoader(text).get_single_node()
         except yaml.YAMLError:
             pass  # read again for an error with a place, and for what only one of the two reads
-    return _Loader(text).get_single_node()
+    try:
+        return _Loader(text).get_single_node()
+    except (ValueError, OverflowError):
+        # PyYAML tries to make a character of any number that an escape names.
+        found = _BEYOND.search(text)
+        raise YamlFault(
+            "An escape names a character that does not exist",
+            0 if found is None else found.start(),
+            "the highest is `\\U0010FFFF`",
+        ) from None
 
 
 def index_of(node: Node) -> int:

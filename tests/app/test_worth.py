@@ -14,15 +14,18 @@ import impctl
 from impctl.errors import ImpctlWarning
 
 ROWS = 120_000
-FILES = 4
+FILES = 8
 
 
-def told(folder: Path, values: np.ndarray, having: str) -> list[str]:
-    """What capturing warns of; the table lies in `FILES` files in the order of the values."""
-    for part in np.array_split(values, FILES):
+def told(
+    folder: Path, values: np.ndarray, having: str, ranges: str = "fragments: 20", files: int = FILES
+) -> list[str]:
+    """What capturing warns of; the table lies in so many files in the order of the values."""
+    for part in np.array_split(values, files):
         write_deltalake(str(folder / "t"), pa.table({"g": part}), mode="append")
     (folder / "w.yaml").write_text(
-        "version: 1\ntables: {t: {path: t}}\npartitions: {t: {g: {fragments: 20}}}\n"
+        f"version: 1\ntables: {{t: {{path: t}}}}\npartitions: {{t: {{g: {{"
+        f"{ranges}}}}}}}\n"
         f"queries: {{q: {{sql: 'SELECT g, COUNT(*) n FROM t GROUP BY g HAVING {having}'}}}}\n"
     )
     with warnings.catch_warnings(record=True) as caught:
@@ -39,7 +42,7 @@ def groups(rows: int = ROWS) -> np.ndarray:
 def test_a_table_in_no_order_is_told_with_what_to_do(tmp_path: Path) -> None:
     (found,) = told(tmp_path, groups(), "g < 30")
     assert "on `t.g` can hardly leave out a file" in found
-    assert "100% of the ranges" in found
+    assert "spans 100% of the ranges" in found
     assert "sorted by `g`" in found
     assert "ZORDER BY (`g`)" in found
 
@@ -49,11 +52,20 @@ FEW_PLACES = np.concatenate([groups(1000), np.zeros(ROWS, np.int64)])
 
 @pytest.mark.parametrize(
     "values",
-    [np.sort(groups()), groups(ROWS - 4000 * FILES * 2), FEW_PLACES],
+    [np.sort(groups()), groups(ROWS - 32_000), FEW_PLACES],
     ids=["sorted", "small", "one file of four"],
 )
 def test_a_table_that_no_order_would_help_is_not(tmp_path: Path, values: np.ndarray) -> None:
     assert told(tmp_path, values, "g < 30 AND g > 0") == []
+
+
+def test_an_empty_sketch_leaves_out_every_file(tmp_path: Path) -> None:
+    assert told(tmp_path, groups(), "g < 0") == []
+
+
+@pytest.mark.parametrize("ranges", ["boundaries: [333, 666]", "fragments: 21"])
+def test_a_sorted_table_of_two_files_is_sorted(tmp_path: Path, ranges: str) -> None:
+    assert told(tmp_path, np.sort(groups()), "g >= 480 AND g < 520", ranges, files=2) == []
 
 
 def test_a_sketch_that_holds_nearly_everything_is_told_so_alone(tmp_path: Path) -> None:

@@ -155,7 +155,8 @@ def test_rewrite_prints_sql_alone_on_stdout(fake, impctl) -> None:
     ran = impctl("rewrite", "w.yaml")
     assert ran.stdout == "SELECT brand FROM sales WHERE price >= 601\n"
     assert ran.stderr == (
-        "q_top: sales.price 2 of 4 {2, 3}, reads 2 of 3 files\n  sketch was up to date\n"
+        "q_top: sales.price 2 of 4 {2, 3}, reads 2 of 3 files, only for sales@1\n"
+        "  sketch was up to date\n"
     )
 
 
@@ -177,7 +178,7 @@ def test_reuse_says_whose_sketch_and_why_not_the_others(fake, impctl) -> None:
     ran = impctl("rewrite", "w.yaml", "--sql", "SELECT 1")
     assert fake.calls[-1][1][1:] == (None, (), "SELECT 1")
     assert ran.stderr.splitlines() == [
-        "q_top: no sketch, reads 2 of 3 files",
+        "q_top: no sketch, reads 2 of 3 files, only for sales@1",
         "  no sketch: no stored sketch may be used",
         "  not that of `q_low`: LIMIT asks for 2 rows, the sketch holds 1",
     ]
@@ -270,6 +271,20 @@ def test_the_place_of_an_error_comes_first(fake, impctl) -> None:
         "error: w.yaml:9:14: `q_top`: Function `MEDIAN` is not supported [query_unsupported]\n"
         "hint: use AVG\n"
     )
+
+
+@pytest.mark.parametrize(("columns", "widest"), [("60", 60), ("100", 100), (None, 175)])
+def test_sentences_are_broken_for_a_stated_width_and_whole_in_a_pipe(
+    fake, impctl, monkeypatch, columns: str | None, widest: int
+) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    if columns is not None:
+        monkeypatch.setenv("COLUMNS", columns)
+    words = "the price of what was sold " * 5
+    fake.answer = Outcome((replace(EXAMPLES["rewrite"], action="exact", reason=words.strip()),))
+    lines = impctl("rewrite", "w.yaml").stderr.splitlines()
+    assert " ".join(line.strip() for line in lines[1:]).endswith(words.strip())
+    assert widest - 12 < max(map(len, lines)) <= widest
 
 
 def test_what_several_queries_met_alike_is_told_once(fake, impctl) -> None:

@@ -2,32 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import gc
+import weakref
+from collections.abc import Callable, Iterator, Mapping
 
 import pytest
 
 from impctl.data.schema import LONG, STRING, Column, Schema
 from impctl.errors import QueryError
-from impctl.plan import planned as room
 from impctl.plan.parse import parse_query
-from impctl.plan.planned import planned
+from impctl.plan.planned import KEPT, Planned, PlannedQueries
 from impctl.plan.rules import apply_rules, core_of
 
 SQL = "SELECT a, SUM(b) AS s FROM t GROUP BY a HAVING SUM(b) > 5"
 
 
-@pytest.fixture(autouse=True)
-def nothing_remembered() -> Iterator[None]:
-    room._remembered.clear()
-    yield
-    room._remembered.clear()
+@pytest.fixture
+def planned() -> Callable[..., Planned]:
+    return PlannedQueries().of
 
 
 def schema(*names: str) -> Schema:
     return Schema(tuple(Column(name, LONG) for name in names))
 
 
-def test_a_plan_is_what_reading_and_the_rules_give() -> None:
+def test_a_plan_is_what_reading_and_the_rules_give(planned: Callable[..., Planned]) -> None:
     found = planned(SQL, {"t": schema("a", "b")}, name="q", zone="UTC")
     query = parse_query(SQL, {"t": schema("a", "b")}, name="q")
     assert found.query == query
@@ -35,7 +34,9 @@ def test_a_plan_is_what_reading_and_the_rules_give() -> None:
     assert found.core == core_of(query.root)
 
 
-def test_it_is_remembered_while_the_tables_that_it_reads_stay_the_same() -> None:
+def test_it_is_remembered_while_the_tables_that_it_reads_stay_the_same(
+    planned: Callable[..., Planned],
+) -> None:
     first = planned(SQL, {"t": schema("a", "b"), "u": schema("x")}, name="q", zone="UTC")
     again = planned(SQL, {"t": schema("a", "b"), "u": schema("y")}, name="q", zone="UTC")
     assert again is first, "table `u` is not read"
@@ -54,17 +55,19 @@ def test_it_is_remembered_while_the_tables_that_it_reads_stay_the_same() -> None
     ],
     ids=str,
 )
-def test_whatever_else_changes_is_read_anew(change: dict[str, object]) -> None:
+def test_whatever_else_changes_is_read_anew(
+    planned: Callable[..., Planned], change: dict[str, object]
+) -> None:
     given = {"sql": SQL, "catalog": {"t": schema("a", "b")}, "name": "q", "zone": "UTC"}
-    first = planned(**given)  # type: ignore[arg-type]
-    other = planned(**(given | change))  # type: ignore[arg-type]
+    first = planned(**given)
+    other = planned(**(given | change))
     assert other is not first
     fresh = parse_query(**(given | change))  # type: ignore[arg-type]
     assert other.query == fresh
-    assert planned(**(given | change)) is other  # type: ignore[arg-type]
+    assert planned(**(given | change)) is other
 
 
-def test_an_error_is_not_remembered() -> None:
+def test_an_error_is_not_remembered(planned: Callable[..., Planned]) -> None:
     with pytest.raises(QueryError):
         planned(SQL, {"t": schema("a")}, name="q", zone="UTC")
     with pytest.raises(QueryError):
@@ -74,9 +77,42 @@ def test_an_error_is_not_remembered() -> None:
         planned(SQL, {"t": schema("a")}, name="q", zone="UTC")
 
 
-def test_what_is_remembered_is_bounded_and_the_oldest_goes() -> None:
+def test_what_is_remembered_is_bounded_and_what_was_not_asked_for_longest_goes() -> None:
     catalog = {"t": schema("a", "b")}
-    for number in range(room._KEPT + 5):
-        planned(f"SELECT a FROM t WHERE b > {number}", catalog, name="q", zone="UTC")
-    assert len(room._remembered) == room._KEPT
-    assert not any(key[0][-3:] == "> 4" for key in room._remembered)
+    queries = PlannedQueries()
+
+    def ask(number: int) -> Planned:
+        sql = f"SELECT a FROM t WHERE b > {number}"
+        return queries.of(sql, catalog, name="q", zone="UTC")
+
+    first, second = ask(0), ask(1)
+    for number in range(2, KEPT + 1):
+        ask(number)
+        assert ask(0) is first
+    assert len(queries) == KEPT
+    assert ask(1) is not second
+
+
+class Tables(Mapping[str, Schema]):
+    """A catalog as a run has one: it holds on to much else."""
+
+    def __getitem__(self, table: str) -> Schema:
+        if table != "t":
+            raise KeyError(table)
+        return schema("a", "b")
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(("t",))
+
+    def __len__(self) -> int:
+        return 1
+
+
+def test_no_catalog_is_kept(planned: Callable[..., Planned]) -> None:
+    catalog = Tables()
+    gone = weakref.ref(catalog)
+    planned(SQL, catalog, name="q", zone="UTC")
+    del catalog
+    gc.collect()
+    assert gone() is None
+    assert planned(SQL, Tables(), name="q", zone="UTC").query.sql == SQL

@@ -5,10 +5,20 @@ from __future__ import annotations
 import time
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
 from impctl.workload.positions import MAX_DEPTH, Lines, YamlFault, compose, index_of
+
+
+@pytest.fixture(params=["libyaml", "PyYAML"], autouse=True)
+def parser(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Everything here holds for both parsers."""
+    if request.param == "PyYAML":
+        monkeypatch.setattr(yaml, "__with_libyaml__", False)
+    elif not yaml.__with_libyaml__:
+        pytest.skip("PyYAML was built without libyaml")
 
 
 @pytest.mark.parametrize("text", ["", " \n", "# only a comment\n", "---\n", "%YAML 1.2\n---\n"])
@@ -54,6 +64,8 @@ def test_a_node_knows_its_index_behind_wide_characters() -> None:
         ("a: \x07", "U+0007"),
         ("a: @x", "not valid YAML"),
         ('a: "\\ud83d"', "half a character"),
+        ('a: "\\U00110000"', "does not exist"),
+        ('a: "\\UFFFFFFFF"', "does not exist"),
         ("&a [*a]", "refers to a place that holds it"),
         ("a: &a {b: {c: *a}}", "refers to a place that holds it"),
         ("[" * (MAX_DEPTH + 1) + "]" * (MAX_DEPTH + 1), "nests deeper"),

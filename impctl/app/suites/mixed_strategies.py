@@ -196,7 +196,7 @@ class Recapture(MixedStrategy):
                     for a in held.assumptions
                 ),
             ]
-            verdict = judged_reuse(prepared, held.prepared, held.sketches, facts)
+            verdict = judged_reuse(self.scratch, prepared, held.prepared, held.sketches, facts)
             if verdict.allowed:
                 if held.versions != self._versions:
                     self._recapture(held)

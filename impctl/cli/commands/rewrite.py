@@ -42,6 +42,7 @@ def rewrite(
 
     The sketch is maintained first where its tables have new versions. With --param or --sql it may
     be the sketch of another query that differs in constants; the smallest one allowed is taken.
+    The text is right for the table versions told with it; after a change rewrite again.
 
     Example: impctl rewrite workloads/running-example.yaml --query q_top > q_top.sql
     """

@@ -1,0 +1,54 @@
+"""What a program need not find out twice: plans of its queries, and which sketch serves which.
+
+Law: everything here is a function of the arguments it is remembered under, so forgetting it changes
+nothing but time. A run of the command line has its own; a workload opened by a program keeps one.
+Reading SQL is imported when a query is first read: a run with nothing to do never does.
+Out of scope: state of the engine (`app.watch`), anything that depends on rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cached_property, lru_cache
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from impctl.aliases import AccessId, ColumnName
+    from impctl.plan.facts import Fact
+    from impctl.plan.nodes import Query
+    from impctl.plan.planned import PlannedQueries
+    from impctl.plan.reuse import ReuseVerdict
+
+    Sketched = tuple[tuple[AccessId, ColumnName], ...]
+
+_VERDICTS = 1024
+"""Pairs of queries remembered; a few kilobytes each beside the plans."""
+
+
+class Memory:
+    """Plans and verdicts of one program."""
+
+    @cached_property
+    def plans(self) -> PlannedQueries:
+        """The queries planned so far."""
+        from impctl.plan.planned import PlannedQueries
+
+        return PlannedQueries()
+
+    def reuse(
+        self, asked: Query, captured: Query, sketched: Sketched, facts: Sequence[Fact]
+    ) -> ReuseVerdict:
+        """The verdict of `plan.reuse`; arguments as there."""
+        return self._judged(asked, captured, sketched, tuple(facts))
+
+    @cached_property
+    def _judged(self) -> Callable[[Query, Query, Sketched, tuple[Fact, ...]], ReuseVerdict]:
+        from impctl.plan.reuse import check_reuse
+
+        @lru_cache(maxsize=_VERDICTS)
+        def judge(
+            asked: Query, captured: Query, sketched: Sketched, facts: tuple[Fact, ...]
+        ) -> ReuseVerdict:
+            return check_reuse(asked, captured, dict(sketched), facts)
+
+        return judge
