@@ -46,5 +46,10 @@ ENVVARS = (
     EnvVar(FIXTURES, "Folder of Delta tables by other writers, for tests", None, "0.1.0"),
     EnvVar(FUZZ, "How many times as many random cases the tests try", None, "0.1.0"),
     EnvVar(SOAK, "Random operations of the soak test; `N@SEED` for another seed", None, "0.1.0"),
-    EnvVar(SPARK_MEMORY, "Memory of the Spark session that the tests share", None, "0.1.0"),
+    EnvVar(
+        SPARK_MEMORY,
+        "Driver memory in `configs/*.yaml`, and of the Spark session that the tests share",
+        None,
+        "0.1.0",
+    ),
 )

@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 from datetime import timedelta
+from itertools import accumulate
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -108,7 +109,8 @@ def test_every_command_of_the_page_parses() -> None:
 
 
 def test_the_cron_lines(site: Site) -> None:
-    maintain, clean = blocks("cron")
+    lines, clean = blocks("cron")
+    maintain = lines.splitlines()[0]
     site.change()
     site.shell(maintain.split(maxsplit=5)[5])
     site.shell(clean.split(maxsplit=5)[5])
@@ -189,15 +191,35 @@ def test_the_airflow_task(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
 
         def __exit__(self, *error: object) -> None: ...
 
-    modules = {name: ModuleType(name) for name in ("airflow", "airflow.operators.bash")}
+    names = ["airflow", "providers", "standard", "operators", "bash"]
+    modules = {name: ModuleType(name) for name in accumulate(names, "{}.{}".format)}
     vars(modules["airflow"])["DAG"] = Dag
-    vars(modules["airflow.operators.bash"])["BashOperator"] = lambda **given: made.append(given)
-    modules["airflow.operators"] = ModuleType("airflow.operators")
+    vars(modules[".".join(names)])["BashOperator"] = lambda **given: made.append(given)
     for name, module in modules.items():
         monkeypatch.setitem(sys.modules, name, module)
     exec(compile(text, "dag.py", "exec"), {})
     site.change()
     assert action(site.shell(made[0]["bash_command"], "bash")) == "exact"
+
+
+@pytest.mark.slow
+def test_a_cron_line_that_fails_says_so(site: Site) -> None:
+    (site.folder / "sales" / "sales.yaml").unlink()
+    line = blocks("cron")[0].splitlines()[0].split(maxsplit=5)[5]
+    assert site.shell(line) == "impctl ended with 2\n"
+    told = json.loads((site.folder / "sales" / "maintain.ndjson").read_text())
+    assert told["error"]["code"] == "workload_not_found"
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+def test_the_weekly_verification(site: Site) -> None:
+    line = blocks("cron")[0].splitlines()[1].split(maxsplit=5)[5]
+    path = os.path.dirname(shutil.which("java") or "")
+    assert site.shell(line, PATH=f"{path}:/usr/bin:/bin") == ""
+    (result,) = json.loads((site.folder / "sales" / "verify.ndjson").read_text())["results"]
+    assert result["covers"]
+    assert result["results_equal"]
 
 
 @pytest.mark.slow
@@ -209,7 +231,8 @@ def test_the_backup_carries_on(site: Site) -> None:
     assert first["action"] == "exact"
     store = site.folder / "sales" / ".impctl"
     shutil.rmtree(store)
-    os.rename(site.folder / "sales" / "backup", store)
+    (backup,) = (site.folder / "sales").glob("backup-*")
+    os.rename(backup, store)
     again = json.loads(site.shell(maintain))["results"][0]
     assert (again["action"], again["versions"]) == ("exact", first["versions"])
     assert again["since"] == first["since"]
