@@ -32,7 +32,7 @@ bench: $(READY) ## Measure maintaining against recapture on a generated table (s
 bench-smoke: $(READY) ## Hold a few ratios against their baseline (under three minutes)
 	$(BIN)/python -m pytest -m "slow and spark" tests/app/test_bench_smoke.py
 
-test: $(READY) ## Fast tests, without Spark, in two processes (under two minutes)
+test: $(READY) ## Fast tests, without Spark, in two processes (1 to 4 minutes)
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 test-spark: $(READY) ## Tests that start Spark
