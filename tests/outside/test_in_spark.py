@@ -12,8 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable, Field, write_deltalake
-from deltalake.schema import PrimitiveType
+from deltalake import DeltaTable, write_deltalake
 
 from tests.outside.conftest import FEED
 from tests.outside.rows import ROWS, more
@@ -67,8 +66,8 @@ def append_and_optimize(table: Path) -> None:
 
 
 def add_a_column(table: Path) -> None:
-    DeltaTable(str(table)).alter.add_columns([Field("extra", PrimitiveType("long"))])
-    append(table)
+    wider = more(7, 3, 40).append_column("extra", pa.array([1, 2, 3]))
+    write_deltalake(str(table), wider, mode="append", schema_mode="merge")
 
 
 def create_anew(table: Path) -> None:
@@ -151,7 +150,7 @@ def test_what_cannot(cli: Cli, table: Path, change: Change) -> None:
     done = {r["query"]: (r["action"], r["reason_code"]) for r in ran.results}
     assert done["touched"] == ("recapture", LOST[change])
     assert done["by_spark"][0] == "recapture"
-    assert len(ran.document["warnings"]) == 2
+    assert any("`touched` was recaptured" in text for text in ran.document["warnings"])
     assert sound(cli) == {"touched": 0, "by_spark": 0}
 
 
