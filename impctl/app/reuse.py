@@ -153,7 +153,7 @@ def _judged(
     captured = prepare(bench, spec)
     if template_id(captured.core) != wanted and not is_named:
         return None
-    verdict = _verdict(bench, prepared, captured, stored.sketches, stored.assumptions)
+    verdict = verdict_of(bench, prepared, captured, stored.sketches, stored.assumptions)
     entries = tuple(sketch_entry(sketch) for sketch in stored.sketches)
     if not verdict.allowed:
         return _refused(spec, verdict.reason)
@@ -169,7 +169,7 @@ def _refused(spec: QuerySpec, reason: str) -> _Looked:
     return _Looked(ReuseCandidate(spec.name, False, False, reason), (0.0, 0.0))
 
 
-def _verdict(
+def verdict_of(
     bench: Workbench,
     prepared: PreparedQuery,
     captured: PreparedQuery,
@@ -181,17 +181,6 @@ def _verdict(
         *facts_of(bench, prepared.scans),
         *(Fact(a.table, a.column, FactKind(a.kind), FactSource(a.source)) for a in assumptions),
     ]
-    return judged_reuse(bench, prepared, captured, sketches, facts)
-
-
-def judged_reuse(
-    bench: Workbench,
-    prepared: PreparedQuery,
-    captured: PreparedQuery,
-    sketches: Sequence[StoredSketch],
-    facts: Sequence[Fact],
-) -> ReuseVerdict:
-    """What `plan.reuse` says of the sketches of a captured query."""
     sketched = tuple((sketch.access, sketch.attribute) for sketch in sketches)
     return bench.memory.reuse(prepared.planned, captured.planned, sketched, facts)
 
@@ -229,7 +218,7 @@ def _used(bench: Workbench, prepared: PreparedQuery, name: str) -> _Used | str:
         current = fresh(bench, name)
     except (PolicyRefusedError, RecaptureNeededError, UnsupportedError) as error:
         return _not_fresh(error)
-    verdict = _verdict(bench, prepared, current.prepared, current.sketches, current.assumptions)
+    verdict = verdict_of(bench, prepared, current.prepared, current.sketches, current.assumptions)
     if not verdict.allowed:
         return verdict.reason
     found = replace(

@@ -34,23 +34,27 @@ _ROWS = 100_000
 
 def warnings_of(bench: Workbench, spec: QuerySpec, sketches: Sequence[StoredSketch]) -> list[str]:
     """A warning for every sketch that lets next to nothing be skipped."""
-    found: dict[str, None] = {}
-    for sketch in sketches:
-        ranges = sketch.partition.ranges
-        held = sum(fragment < ranges for fragment in sketch.fragments.ids)
-        name = f"the sketch of query `{spec.name}` on `{sketch.table}.{sketch.attribute}`"
-        if held > _USEFUL_SHARE * ranges:
-            found[
-                f"{name} holds {held} of {ranges} ranges and saves next to nothing; "
-                "try more ranges or another attribute"
-            ] = None
-        elif (span := _span(bench.snapshot(sketch.table), sketch)) is not None:
-            found[
-                f"{name} can hardly leave out a file, because a file of the table spans "
-                f"{span:.0%} of the ranges; write the table sorted by `{sketch.attribute}`, "
-                f"or run OPTIMIZE with ZORDER BY (`{sketch.attribute}`)"
-            ] = None
-    return list(found)
+    found = [_warning(bench, spec, sketch) for sketch in sketches]
+    return list(dict.fromkeys(text for text in found if text is not None))
+
+
+def _warning(bench: Workbench, spec: QuerySpec, sketch: StoredSketch) -> str | None:
+    ranges = sketch.partition.ranges
+    held = sum(fragment < ranges for fragment in sketch.fragments.ids)
+    name = f"the sketch of query `{spec.name}` on `{sketch.table}.{sketch.attribute}`"
+    if held > _USEFUL_SHARE * ranges:
+        return (
+            f"{name} holds {held} of {ranges} ranges and saves next to nothing; "
+            "try more ranges or another attribute"
+        )
+    span = _span(bench.snapshot(sketch.table), sketch)
+    if span is None:
+        return None
+    return (
+        f"{name} can hardly leave out a file, because a file of the table spans "
+        f"{span:.0%} of the ranges; write the table sorted by `{sketch.attribute}`, "
+        f"or run OPTIMIZE with ZORDER BY (`{sketch.attribute}`)"
+    )
 
 
 def _span(snapshot: Snapshot, sketch: StoredSketch) -> float | None:

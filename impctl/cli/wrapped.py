@@ -18,15 +18,7 @@ _ASSUMED = 80
 
 def width_of(environment: Mapping[str, str]) -> int:
     """Columns of the terminal, as COLUMNS or the terminal itself says, within bounds that read."""
-    stated = environment.get("COLUMNS", "")
-    if stated.isdigit() and int(stated):
-        columns = int(stated)
-    else:
-        try:
-            columns = os.get_terminal_size(1).columns or _ASSUMED
-        except OSError:
-            columns = _ASSUMED
-    return min(max(columns, NARROWEST), WIDEST)
+    return _width(environment, 1) or _ASSUMED
 
 
 def width_for(environment: Mapping[str, str], stream: TextIO) -> int | None:
@@ -34,13 +26,22 @@ def width_for(environment: Mapping[str, str], stream: TextIO) -> int | None:
 
     A width that COLUMNS states holds for both.
     """
-    if environment.get("COLUMNS", "").isdigit():
-        return width_of(environment)
     try:
-        columns = os.get_terminal_size(stream.fileno()).columns
+        descriptor = stream.fileno()
     except (OSError, ValueError):
-        return None
-    return min(max(columns or _ASSUMED, NARROWEST), WIDEST)
+        descriptor = -1  # a stream in memory, which no terminal shows
+    return _width(environment, descriptor)
+
+
+def _width(environment: Mapping[str, str], descriptor: int) -> int | None:
+    stated = environment.get("COLUMNS", "")
+    columns = int(stated) if stated.isdecimal() else 0
+    if not columns:
+        try:
+            columns = os.get_terminal_size(descriptor).columns or _ASSUMED
+        except OSError:
+            return None
+    return min(max(columns, NARROWEST), WIDEST)
 
 
 def wrapped(text: str, width: int, first: str = "", rest: str | None = None) -> list[str]:

@@ -19,18 +19,17 @@ from impctl.aliases import AccessId, TableName, TableVersion
 from impctl.app.answers import answer_table
 from impctl.app.capture import capture_query
 from impctl.app.choice import choose
-from impctl.app.facts import assumption_of, facts_of
+from impctl.app.facts import assumption_of
 from impctl.app.filters import filters_of
 from impctl.app.follower import Checked
 from impctl.app.fresh import Fresh, fresh
 from impctl.app.passes import recaptured
 from impctl.app.prepared import PreparedQuery, prepare
 from impctl.app.results import VerifyResult
-from impctl.app.reuse import judged_reuse, mapped, reused
+from impctl.app.reuse import mapped, reused, verdict_of
 from impctl.app.verify import verify
 from impctl.app.workbench import Workbench
 from impctl.bench.clock import milliseconds
-from impctl.plan.facts import Fact, FactKind, FactSource
 from impctl.plan.safety import Verdict
 from impctl.sketch.fragments import FragmentSet
 from impctl.sketch.partition import RangePartition
@@ -189,14 +188,9 @@ class Recapture(MixedStrategy):
     def _reused(self, prepared: PreparedQuery) -> tuple[StoredSketch, ...] | None:
         """The smallest sketch that serves, found anew where it is stale."""
         for held in sorted(self._held, key=lambda held: held.size):
-            facts = [
-                *facts_of(self.scratch, prepared.scans),
-                *(
-                    Fact(a.table, a.column, FactKind(a.kind), FactSource(a.source))
-                    for a in held.assumptions
-                ),
-            ]
-            verdict = judged_reuse(self.scratch, prepared, held.prepared, held.sketches, facts)
+            verdict = verdict_of(
+                self.scratch, prepared, held.prepared, held.sketches, held.assumptions
+            )
             if verdict.allowed:
                 if held.versions != self._versions:
                     self._recapture(held)
