@@ -85,8 +85,8 @@ def _figure_lines(summary: FigureSummary) -> list[str]:
     figure = summary.figure
     lines = [f"{figure.name}: {figure.title}"]
     lines += [f"  {line}" for line in _table(summary)]
-    for found in summary.break_evens:
-        lines += _wrapped(_break_even_text(found))
+    for text in _break_even_texts(summary.break_evens):
+        lines += _wrapped(text)
     if figure.claim:
         source = f" ({figure.source})" if figure.source else ""
         lines += _wrapped(f"papers: {' '.join(figure.claim.split())}{source}")
@@ -117,15 +117,28 @@ def _aligned(row: Sequence[str], widths: Sequence[int], is_text: Sequence[bool])
     return "  ".join(cells).rstrip()
 
 
+def _break_even_texts(found: Sequence[BreakEven]) -> list[str]:
+    """A line per case, or one for all where they agree."""
+    texts = [_break_even_text(even) for even in found]
+    if len(texts) > 1 and len(set(texts)) == 1:
+        return [f"break-even, every case: {texts[0]}"]
+    heads = [
+        ", ".join(f"{name} {value_text('', value)}" for name, value in even.labels.items())
+        for even in found
+    ]
+    return [
+        f"break-even, {head}: {text}" if head else f"break-even: {text}"
+        for head, text in zip(heads, texts, strict=True)
+    ]
+
+
 def _break_even_text(found: BreakEven) -> str:
     """Where recapture becomes cheaper, in the words of what was measured."""
-    series = ", ".join(f"{name} {value_text('', value)}" for name, value in found.labels.items())
-    head = f"break-even, {series}" if series else "break-even"
     if found.at is not None:
-        return f"{head}: at {_size(found.size, found.at)}"
+        return f"at {_size(found.size, found.at)}"
     if found.beyond is not None:
-        return f"{head}: beyond {_size(found.size, found.beyond)}, the largest measured"
-    return f"{head}: below {_size(found.size, found.before or 0)}, the smallest measured"
+        return f"beyond {_size(found.size, found.beyond)}, the largest measured"
+    return f"below {_size(found.size, found.before or 0)}, the smallest measured"
 
 
 def _size(label: str, value: float) -> str:

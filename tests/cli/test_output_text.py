@@ -127,6 +127,16 @@ def test_a_record_is_a_table_per_figure(fake, impctl) -> None:
     assert max(map(len, ran.stdout.splitlines())) <= 80
 
 
+def test_break_evens_that_agree_are_one_line(fake, impctl) -> None:
+    record = EXAMPLES["record"]
+    groups = [cell for cell in record.cells if cell.figure == "groups"]
+    fast = groups[-1].metrics
+    alike = tuple(replace(cell, metrics=fast) if cell in groups else cell for cell in record.cells)
+    fake.answer = Outcome((replace(record, cells=alike),))
+    told = [line for line in impctl("bench", "micro").stdout.splitlines() if "break-even" in line]
+    assert told == ["  break-even, every case: beyond 10% of the table, the largest measured"]
+
+
 def test_a_comparison_tells_differences_and_what_has_no_partner(fake, impctl) -> None:
     fake.answer = Outcome((EXAMPLES["comparison"],))
     assert impctl("bench", "--compare", "a.json", "b.json").stdout == (
