@@ -12,12 +12,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from impctl.aliases import QueryName
+from impctl.app.follower import worse_of
 from impctl.app.isolated import Isolated
+from impctl.app.machine_facts import machine_facts
 from impctl.app.measured import MeasuredQuery, measured_copy
 from impctl.app.results import BenchResult, Failure, Outcome
 from impctl.app.workbench import Workbench
 from impctl.bench.clock import median_of, spread
-from impctl.bench.machine import describe_machine
 
 _RECAPTURES = 3
 """Recaptures timed at most: one takes as long as hundreds of maintains."""
@@ -38,7 +39,7 @@ def bench(
     """One result per query and size of change."""
     results: list[BenchResult] = []
     failures: list[Failure] = []
-    facts = describe_machine()
+    facts = machine_facts(bench)
     for spec in bench.queries(queries):
         with Isolated(failures, spec), measured_copy(bench, spec) as measured:
             results += _results(measured, delta_rows, repeat, facts)
@@ -69,7 +70,7 @@ def _result(
     query = measured.prepared.spec.name
     measured.scratch.reporter.step(f"measuring {query} with {size} changes")
     rows = measured.rows_like_the_table(size, _SEED)
-    checked = measured.checked_after(rows)
+    checked = worse_of(*measured.checked_both_ways(rows))
     runs = [measured.maintain(rows, forth=turn % 2 == 0) for turn in range(repeat)]
     if repeat % 2:
         measured.maintain(rows, forth=False)
@@ -96,8 +97,7 @@ def _result(
 
 
 def _query_times(measured: MeasuredQuery) -> _QueryTimes:
-    pruned = measured.pruned()
     plain = median_of(measured.answer, _RECAPTURES, warm_up=_WARM_UP)
-    sketched = median_of(lambda: measured.answer(pruned), _RECAPTURES, warm_up=_WARM_UP)
+    sketched = median_of(lambda: measured.answer(measured.pruned()), _RECAPTURES, warm_up=_WARM_UP)
     capture = median_of(measured.capture, _RECAPTURES) if measured.has_state else None
     return _QueryTimes(plain, sketched, capture)

@@ -52,6 +52,11 @@ class Checked:
     slack: int
 
 
+def worse_of(one: Checked, other: Checked) -> Checked:
+    """What holds of both."""
+    return Checked(one.covers and other.covers, max(one.slack, other.slack))
+
+
 class Follower:
     """A stored query taken up; `captured` makes one."""
 
@@ -114,9 +119,9 @@ class Follower:
             lambda: self.scratch.snapshot(table, until),
         )
 
-    def checked(self) -> Checked:
-        """The sketches against recapture at the versions they stand at."""
-        accurate = self.recapture()
+    def checked(self, accurate: Mapping[AccessId, FragmentSet] | None = None) -> Checked:
+        """The sketches against those given, else against recapture at their versions."""
+        accurate = self.recapture() if accurate is None else accurate
         relations = [compare(held, accurate[a]) for a, held in self.maintainer.fragments.items()]
         return Checked(all(r.covers for r in relations), sum(r.slack for r in relations))
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
@@ -89,12 +90,17 @@ class MeasuredQuery:
         """The sketches as they stand against recapture."""
         return self.follower.checked()
 
-    def checked_after(self, rows: pa.Table) -> Checked:
-        """The sketches after this change against recapture; the change is taken back."""
+    def checked_both_ways(self, rows: pa.Table) -> tuple[Checked, Checked]:
+        """The sketches against recapture with this change, and after it was taken back."""
         self.maintain(rows, forth=True)
-        found = self.checked()
+        inserted = self.checked()
         self.maintain(rows, forth=False)
-        return found
+        return inserted, self.follower.checked(self._unchanged)
+
+    @cached_property
+    def _unchanged(self) -> Mapping[AccessId, FragmentSet]:
+        """The accurate sketches without any change: taking one back gives the same rows again."""
+        return self.recapture()
 
     def recapture(self) -> Mapping[AccessId, FragmentSet]:
         """The accurate sketches at the table's version, by Spark; nothing is stored."""

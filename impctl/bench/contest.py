@@ -1,7 +1,8 @@
 """Two ways to the same result: which was quicker, and by how much.
 
 Law: a ratio compares two medians of one figure, so of one run on one machine; it is a win or a
-loss only beyond the record's noise band. Out of scope: words for it (`summary`).
+loss only beyond the record's noise band, and where no two runs of both overlap.
+Out of scope: words for it (`summary`).
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ RECAPTURE = "recapture_ms"
 WITHOUT = "plain_ms"
 WITH = "sketch_ms"
 TOTAL = "total_ms"
+DUCKDB_RECAPTURE = "duckdb_ms"
+DUCKDB_WITHOUT = "duckdb_plain_ms"
 STATE = "state_bytes"
 STRATEGY = "strategy"
 """The label that names the way a whole workload was run."""
@@ -32,7 +35,8 @@ MAINTAINED, RECAPTURED, UNUSED = "incremental", "recapture", "none"
 class Contest:
     """`ratio` is how many times as quick `ours` was as `other`; `noise` a share as in the record.
 
-    `case` are the labels but the one on x, `place` is that one.
+    `case` are the labels but the one on x, `place` is that one; `apart` says that every run of one
+    was quicker than all runs of the other.
     """
 
     figure: Figure
@@ -41,16 +45,17 @@ class Contest:
     place: str
     ratio: float
     noise: float
+    apart: bool
 
     @property
     def is_won(self) -> bool:
         """Quicker, beyond the noise."""
-        return self.ratio > 1 + self.noise
+        return self.apart and self.ratio > 1 + self.noise
 
     @property
     def is_lost(self) -> bool:
         """Slower, beyond the noise."""
-        return self.ratio < 1 / (1 + self.noise)
+        return self.apart and self.ratio < 1 / (1 + self.noise)
 
     @property
     def name(self) -> str:
@@ -66,10 +71,10 @@ class Contest:
 def contests(record: Record, ours: str, other: str) -> tuple[Contest, ...]:
     """Every cell that has both metrics, in the record's order."""
     return tuple(
-        _contest(record, figure, cell, ratio)
+        _contest(record, figure, cell, cell.metrics[ours], cell.metrics[other])
         for figure in record.figures
         for cell in record.cells_of(figure.name)
-        if (ratio := _ratio(cell.metrics.get(ours), cell.metrics.get(other))) is not None
+        if _are_amounts(cell.metrics.get(ours), cell.metrics.get(other))
     )
 
 
@@ -83,9 +88,9 @@ def workload_contests(record: Record, other: str) -> tuple[Contest, ...]:
             partner = theirs.get(_without_strategy(cell))
             if cell.labels.get(STRATEGY) != MAINTAINED or partner is None:
                 continue
-            ratio = _ratio(cell.metrics.get(TOTAL), partner.metrics.get(TOTAL))
-            if ratio is not None:
-                found.append(_contest(record, figure, cell, ratio))
+            if _are_amounts(cell.metrics.get(TOTAL), partner.metrics.get(TOTAL)):
+                pair = cell.metrics[TOTAL], partner.metrics[TOTAL]
+                found.append(_contest(record, figure, cell, *pair))
     return tuple(found)
 
 
@@ -138,20 +143,24 @@ def place_name(figure: Figure, cell: Cell) -> str:
     return named(name, cell.labels[name]) if name in cell.labels else ""
 
 
-def _contest(record: Record, figure: Figure, cell: Cell, ratio: float) -> Contest:
+def _contest(record: Record, figure: Figure, cell: Cell, ours: Metric, other: Metric) -> Contest:
     noise = record.noise if math.isfinite(record.noise) and record.noise > 0 else 0.0
     case, place = case_name(figure, cell), place_name(figure, cell)
-    return Contest(figure, cell, case, place, ratio, noise)
+    ratio = other.median / ours.median
+    return Contest(figure, cell, case, place, ratio, noise, _are_apart(ours, other))
+
+
+def _are_apart(ours: Metric, other: Metric) -> bool:
+    """Do no runs overlap? Of a single run nothing is known, so the noise alone decides."""
+    if min(ours.runs, other.runs) < 2:
+        return True
+    return ours.high < other.low or other.high < ours.low
 
 
 def _without_strategy(cell: Cell) -> tuple[tuple[str, Label], ...]:
     return tuple(item for item in cell.labels.items() if item[0] != STRATEGY)
 
 
-def _ratio(ours: Metric | None, other: Metric | None) -> float | None:
-    if ours is None or other is None:
-        return None
-    mine, theirs = ours.median, other.median
-    if not (math.isfinite(mine) and math.isfinite(theirs)) or mine <= 0 or theirs <= 0:
-        return None
-    return theirs / mine
+def _are_amounts(*metrics: Metric | None) -> bool:
+    """Are all there, finite and above zero?"""
+    return all(one is not None and math.isfinite(one.median) and one.median > 0 for one in metrics)

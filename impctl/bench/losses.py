@@ -10,6 +10,8 @@ import math
 from collections.abc import Sequence
 
 from impctl.bench.contest import (
+    DUCKDB_RECAPTURE,
+    DUCKDB_WITHOUT,
     MAINTAIN,
     RECAPTURE,
     RECAPTURED,
@@ -35,7 +37,12 @@ def losses(record: Record) -> tuple[str, ...]:
     """One sentence for each case where a sketch lost, then slack and state."""
     return (
         *_lost(contests(record, MAINTAIN, RECAPTURE), "Recapture was quicker than maintaining"),
+        *_lost(contests(record, MAINTAIN, DUCKDB_RECAPTURE), "Recapture in DuckDB was quicker"),
         *_lost(contests(record, WITH, WITHOUT), "The query was slower with its sketch"),
+        *_lost(
+            contests(record, WITH, DUCKDB_WITHOUT),
+            "The query in DuckDB was quicker than Spark with the sketch",
+        ),
         *_lost(workload_contests(record, UNUSED), "The workload was quicker without a sketch"),
         *_lost(
             workload_contests(record, RECAPTURED),
@@ -60,7 +67,8 @@ def _undecided(record: Record) -> list[str]:
     noise = readable(worst.noise, Unit.SHARE)
     return [
         f"Not decided: {_cells(len(slower))} slower with a sketch, but within the noise of this "
-        f"run (± {noise}), the slowest {times(worst.ratio)} as quick ({worst.full_name})."
+        f"run (± {noise}) or the spread of its runs, the slowest {times(worst.ratio)} as quick "
+        f"({worst.full_name})."
     ]
 
 

@@ -12,14 +12,14 @@ import subprocess
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-_PACKAGES = ("pyspark", "deltalake", "pyarrow", "numpy")
+_PACKAGES = ("pyspark", "deltalake", "pyarrow", "numpy", "duckdb")
 
 
 def describe_machine() -> dict[str, str]:
     """Processor, cores, memory, Python, the packages that matter, and the commit of this code."""
     facts = {
         "cpu": _cpu(),
-        "cores": str(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 0),
+        "cores": _cores(),
         "memory_gb": _memory(),
         "python": platform.python_version(),
         "commit": _commit(),
@@ -41,6 +41,12 @@ def _cpu() -> str:
     return next(named, platform.processor())
 
 
+def _cores() -> str:
+    if hasattr(os, "sched_getaffinity"):
+        return str(len(os.sched_getaffinity(0)))
+    return str(os.cpu_count() or "")
+
+
 def _memory() -> str:
     try:
         return f"{os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 2**30:.0f}"
@@ -49,10 +55,21 @@ def _memory() -> str:
 
 
 def _commit() -> str:
-    folder = Path(__file__).resolve().parent
+    """The commit this code was checked out from, marked where it was changed since; empty where it
+    is installed, even below somebody else's repository."""
+    folder = Path(__file__).resolve().parents[1]
+    if not _git(folder, "ls-files", "--", "bench/machine.py"):
+        return ""
+    commit = _git(folder, "rev-parse", "--short", "HEAD")
+    changed = _git(folder, "status", "--porcelain", "--untracked-files=no", "--", ".")
+    return f"{commit}-dirty" if commit and changed else commit
+
+
+def _git(folder: Path, *words: str) -> str:
+    """What git prints; empty where it fails or is not there."""
     try:
         found = subprocess.run(
-            ["git", "-C", str(folder), "rev-parse", "--short", "HEAD"],
+            ["git", "-C", str(folder), *words],
             capture_output=True,
             text=True,
             timeout=5,

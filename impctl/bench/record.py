@@ -32,6 +32,17 @@ class Metric:
         """The metric of some measurements, at least one."""
         return cls(statistics.median(values), min(values), max(values), len(values))
 
+    @classmethod
+    def quotient(cls, over: Metric, under: Metric) -> Metric:
+        """One by the other, above zero: of the medians, so that it agrees with both where all
+        three are shown; least and greatest are what the runs of both allow."""
+        return cls(
+            over.median / under.median,
+            over.low / under.high,
+            over.high / under.low,
+            min(over.runs, under.runs),
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Cell:
@@ -80,6 +91,9 @@ class Figure:
 class Record:
     """One run: `started` is an ISO 8601 time in UTC, `noise` a share of the median.
 
+    `tables` has the rows of every table that queries read, as they were before any change: a scale
+    does not tell them where there is a least size or a source.
+
     `failures` names what could not be measured, one sentence each: nothing is left out in silence.
     """
 
@@ -96,6 +110,7 @@ class Record:
     cells: tuple[Cell, ...]
     failures: tuple[str, ...] = ()
     format: int = field(default=RECORD_FORMAT)
+    tables: Mapping[str, int] = field(default_factory=dict)
 
     def cells_of(self, figure: str) -> tuple[Cell, ...]:
         """The cells of one figure, in the order they were measured."""

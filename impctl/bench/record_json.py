@@ -88,6 +88,7 @@ def _record(found: Mapping[str, Any]) -> Record:
         cells=tuple(_cell(entry) for entry in found["cells"]),
         failures=tuple(str(failure) for failure in found["failures"]),
         format=int(found["format"]),
+        tables={str(name): int(rows) for name, rows in found.get("tables", {}).items()},
     )
 
 

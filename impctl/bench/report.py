@@ -109,8 +109,9 @@ def _method(record: Record) -> str:
     return (
         f"<p>Every number is the median of its runs ({record.repeat} asked for); the small print "
         "beside it is the least and the greatest of them, and so are the whiskers in a chart. A "
-        "number measured once has no such range.</p>"
+        "number without such a range was measured once, whatever was asked for: totals of a whole "
+        "series of changes are, and sizes.</p>"
         f"<p>A fixed piece of work was timed before every figure. Its medians differ by up to "
         f"{noise} over this run: differences smaller than that are noise, and no win or loss "
-        "is counted there.</p>"
+        "is counted there, nor where runs of both sides overlap.</p>"
     )

@@ -16,7 +16,7 @@ from impctl.bench.report_table import plain_table
 from impctl.bench.report_text import prose
 from impctl.bench.summary import Headline, Section, Summary
 
-_MACHINE = ("cpu", "cores", "memory_gb", "commit")
+_MACHINE = ("cpu", "cores", "memory_gb", "commit", "spark")
 """Facts with a place of their own; all others are versions."""
 
 
@@ -46,7 +46,8 @@ def facts(record: Record) -> str:
         "Started": _when(record.started),
         "Took": readable(record.elapsed_s * 1000, Unit.MS),
         "Scale": f"{times(record.scale)} the suite's rows",
-        "Repeat": f"{number(record.repeat)} {'run' if record.repeat == 1 else 'runs'} a number",
+        "Rows": _rows(record.tables),
+        "Repeat": f"{number(record.repeat)} {'run' if record.repeat == 1 else 'runs'} asked for",
         "Seed": str(record.seed),
         "Noise band": f"± {readable(record.noise, Unit.SHARE)}",
         **_machine(record.machine),
@@ -59,8 +60,16 @@ def facts(record: Record) -> str:
     return f'<dl class="facts">{shown}</dl>'
 
 
+def _rows(tables: Mapping[str, int]) -> str:
+    """Tables by their rows, since many are equally large."""
+    names: dict[int, list[str]] = {}
+    for name, rows in tables.items():
+        names.setdefault(rows, []).append(name)
+    return "; ".join(f"{number(rows)} in {', '.join(group)}" for rows, group in names.items())
+
+
 def _wide(name: str) -> str:
-    return ' class="wide"' if name in ("Machine", "Versions") else ""
+    return ' class="wide"' if name in ("Rows", "Machine", "Versions", "Spark") else ""
 
 
 def _machine(machine: Mapping[str, str]) -> dict[str, str]:
@@ -74,6 +83,7 @@ def _machine(machine: Mapping[str, str]) -> dict[str, str]:
     return {
         "Commit": machine.get("commit", ""),
         "Machine": ", ".join(part for part in parts if part),
+        "Spark": machine.get("spark", ""),
         "Versions": ", ".join(versions),
     }
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Mapping, Sequence
+from math import isfinite
 
 from impctl.app.results import Record, RecordComparison
 from impctl.app.suites.summary import BreakEven, FigureSummary, summaries
@@ -39,13 +40,15 @@ def comparison_lines(comparison: RecordComparison) -> list[str]:
         f"{comparison.suite}: {count_text(len(comparison.changes), 'metric')} of "
         f"{count_text(len(places), 'cell')} compared, noise {comparison.noise:.0%}"
     ]
+    lines += [f"  wrong: {_place(cell.figure, cell.labels)}" for cell in comparison.wrong]
     differing = [change for change in comparison.changes if change.verdict != "same"]
     for change in differing:
         before = value_text(change.metric, change.old)
         after = value_text(change.metric, change.new)
         lines.append(
             f"  {change.verdict}: {_place(change.figure, change.labels)}: "
-            f"{heading(change.metric)} {before}, then {after} ({change.ratio:.2f})"
+            f"{heading(change.metric)} {before}, then {after}"
+            + (f" ({change.ratio:.2f})" if isfinite(change.ratio) else "")
         )
     if not differing:
         lines.append("  nothing differs beyond the noise")

@@ -39,8 +39,13 @@ def verdict(
         ((10, 11, 12), (20, 22, 24), 0.5, "same"),
         ((20, 22, 24), (10, 11, 12), 0.5, "same"),
         ((10, 11, 12), (20, 22, 24), 0.4, "slower"),
-        ((0,), (0,), 0.0, "same"),
-        ((0,), (1,), 0.0, "slower"),
+        ((0, 0), (0, 0), 0.0, "same"),
+        ((0, 0), (1, 1), 0.0, "slower"),
+        # A single run says little.
+        ((10,), (14,), 0.0, "same"),
+        ((10,), (16,), 0.0, "slower"),
+        ((10, 11), (14,), 0.0, "same"),
+        ((16,), (10,), 0.0, "faster"),
     ],
 )
 def test_verdicts(
@@ -61,6 +66,35 @@ def test_verdicts(
 def test_the_unit_says_which_way_is_better(name: str, grown: str, shrunk: str) -> None:
     assert verdict((1.0,), (3.0,), name) == grown
     assert verdict((3.0,), (1.0,), name) == shrunk
+
+
+@pytest.mark.parametrize("name", ["state_bytes", "rows_share", "refill_count"])
+def test_sizes_do_not_depend_on_how_quick_the_machine_was(name: str) -> None:
+    assert verdict((100.0,), (103.0,), name, noise=0.9) == "more"
+    assert verdict((103.0,), (100.0,), name, noise=0.9) == "less"
+    assert verdict((100.0,), (100.5,), name) == "same"
+
+
+def test_wrong_cells_slack_and_failures_are_told() -> None:
+    right = replace(cell("maintain_ms", Metric.of([2.0, 2.0])), covers=True, slack=0, equal=True)
+    for wrong in (replace(right, covers=False), replace(right, equal=False)):
+        found = compare_records(record_of(right), record_of(wrong))
+        assert [place.labels for place in found.wrong] == [{"changes": 10}]
+        assert compare_records(record_of(wrong), record_of(right)).wrong == ()
+    found = compare_records(record_of(right), record_of(replace(right, slack=2)))
+    assert [(c.metric, c.verdict) for c in found.changes[1:]] == [("slack", Verdict.MORE)]
+    failing = replace(record_of(right), failures=("one thing failed", "another failed"))
+    assert compare_records(record_of(right), failing).differences == (
+        "failed in the new one: another failed",
+    )
+
+
+def test_tables_of_other_sizes_are_refused() -> None:
+    one = replace(record_of(), tables={"t": 1000, "r": 5})
+    other = replace(record_of(), tables={"t": 2000, "s": 7})
+    with pytest.raises(UsageError, match="sizes of table `t`: 1,000 rows and 2,000"):
+        compare_records(one, other)
+    assert compare_records(one, replace(other, tables={"s": 7})).changes == ()
 
 
 def test_a_record_is_the_same_as_itself() -> None:

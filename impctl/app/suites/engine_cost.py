@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from impctl.app.follower import worse_of
 from impctl.app.measured import measured_copy
 from impctl.app.suites.ground import Ground
 from impctl.bench.record import Cell, Metric
@@ -29,7 +30,7 @@ def _cells(ground: Ground, sizes: tuple[int, ...]) -> Iterator[Cell]:
             for size in sizes:
                 ground.step(f"{ground.query.name} with {size} changes beside the yardstick")
                 rows = measured.rows_like_the_table(size, ground.seed)
-                checked = measured.checked_after(rows)
+                checked = worse_of(*measured.checked_both_ways(rows))
                 times: list[float] = []
                 work: list[float] = []
                 for turn in range(2 * ground.repeat):

@@ -2,7 +2,8 @@
 
 Options: `changes` (rows) and `shares` (of the table changed), sizes of a change; `kind` (insert,
 delete, both): which changes count; several are cells of their own, labelled `kind`.
-Law: for every size the maintained sketch is compared with recapture before anything is timed; the
+Law: for every size the maintained sketch is compared with recapture before anything is timed, with
+the change and after it was taken back, and a cell carries the check of its kind; the
 baseline is the fastest way to recapture the sketch, in a warm session, timed once per case on the
 table without the change, which favours it where changes are large. A deletion takes back what was
 inserted before. Out of scope: how a change is made and timed (`app.measured`).
@@ -10,11 +11,10 @@ inserted before. Out of scope: how a change is made and timed (`app.measured`).
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from impctl.app.follower import Checked, Followed
+from impctl.app.follower import Checked, Followed, worse_of
 from impctl.app.measured import MeasuredQuery, measured_copy
 from impctl.app.suites.duckdb_times import Beside, recapture_beside
 from impctl.app.suites.ground import Ground
@@ -40,11 +40,11 @@ class _Options:
 
 @dataclass(frozen=True, slots=True)
 class _Size:
-    """A change of so many rows, checked and maintained: each run with its kind."""
+    """A change of so many rows, checked by kind and maintained: each run with its kind."""
 
     rows: int
     share: float
-    checked: Checked
+    checked: Mapping[str, Checked]
     runs: Sequence[tuple[str, Followed]]
 
 
@@ -91,7 +91,8 @@ def _size(ground: Ground, measured: MeasuredQuery, size: int, share: float) -> _
     """One size: checked, then maintained forth and back in turn."""
     ground.step(f"{ground.query.name} with {size} changes")
     rows = measured.rows_like_the_table(size, ground.seed)
-    checked = measured.checked_after(rows)
+    inserted, deleted = measured.checked_both_ways(rows)
+    checked = {"insert": inserted, "delete": deleted, "both": worse_of(inserted, deleted)}
     runs = []
     for _ in range(ground.repeat):
         runs.append(("insert", measured.maintain(rows, forth=True)))
@@ -116,14 +117,14 @@ def _cell(
     if labelled:
         labels["kind"] = kind
     runs = [run for way, run in entry.runs if kind in (way, "both")]
-    recapture = statistics.median(recaptures)
+    maintain, recapture = Metric.of([run.total_ms for run in runs]), Metric.of(recaptures)
     metrics = {
-        "maintain_ms": Metric.of([run.total_ms for run in runs]),
+        "maintain_ms": maintain,
         "read_ms": Metric.of([run.read_ms for run in runs]),
         "engine_ms": Metric.of([run.done.engine_ms for run in runs]),
         "commit_ms": Metric.of([run.done.commit_ms for run in runs]),
-        "recapture_ms": Metric.of(recaptures),
-        "recapture_ratio": Metric.of([recapture / run.total_ms for run in runs]),
+        "recapture_ms": recapture,
+        "recapture_ratio": Metric.quotient(recapture, maintain),
         **beside.metrics,
     }
-    return ground.cell(metrics, labels, checked=entry.checked, note=beside.note)
+    return ground.cell(metrics, labels, checked=entry.checked[kind], note=beside.note)

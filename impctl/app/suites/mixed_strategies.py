@@ -19,7 +19,6 @@ from impctl.aliases import AccessId, TableName, TableVersion
 from impctl.app.answers import answer_table
 from impctl.app.capture import capture_query
 from impctl.app.choice import choose
-from impctl.app.facts import assumption_of
 from impctl.app.filters import filters_of
 from impctl.app.follower import Checked
 from impctl.app.fresh import Fresh, fresh
@@ -33,7 +32,7 @@ from impctl.bench.clock import milliseconds
 from impctl.plan.safety import Verdict
 from impctl.sketch.fragments import FragmentSet
 from impctl.sketch.partition import RangePartition
-from impctl.store.records import Assumption, StoredSketch
+from impctl.store.records import StoredSketch
 from impctl.workload.models import QuerySpec
 
 if TYPE_CHECKING:
@@ -148,7 +147,6 @@ class _Held:
     prepared: PreparedQuery
     verdict: Verdict
     partitions: Mapping[AccessId, RangePartition]
-    assumptions: tuple[Assumption, ...]
     fragments: Mapping[AccessId, FragmentSet] = field(default_factory=dict)
     versions: Mapping[TableName, TableVersion] = field(default_factory=dict)
 
@@ -188,9 +186,8 @@ class Recapture(MixedStrategy):
     def _reused(self, prepared: PreparedQuery) -> tuple[StoredSketch, ...] | None:
         """The smallest sketch that serves, found anew where it is stale."""
         for held in sorted(self._held, key=lambda held: held.size):
-            verdict = verdict_of(
-                self.scratch, prepared, held.prepared, held.sketches, held.assumptions
-            )
+            # Without assumptions of its capture, which nobody looks at again: what holds now does.
+            verdict = verdict_of(self.scratch, prepared, held.prepared, held.sketches, ())
             if verdict.allowed:
                 if held.versions != self._versions:
                     self._recapture(held)
@@ -203,7 +200,6 @@ class Recapture(MixedStrategy):
             prepared,
             chosen.verdict,
             chosen.partitions(self.scratch, prepared),
-            tuple(assumption_of(fact) for fact in chosen.verdict.assumptions),
         )
         self._recapture(held)
         self._held.append(held)

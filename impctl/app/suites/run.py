@@ -11,18 +11,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from impctl.app.isolated import located
+from impctl.app.machine_facts import machine_facts
+from impctl.app.prepared import prepare
 from impctl.app.reporter import Reporter
 from impctl.app.results import Failure, Outcome
 from impctl.app.settings import SuiteRequest
 from impctl.app.suites.data import make_data
 from impctl.app.suites.keep import write_kept
 from impctl.app.suites.plan import PlannedFigure, PlannedSuite, planned_suite
-from impctl.bench.machine import describe_machine
 from impctl.bench.record import Cell, Chart, Figure, Label, Record
 from impctl.bench.yardstick import noise_of, yardstick
 from impctl.errors import ImpctlError, UnsoundSketchError
@@ -58,8 +59,12 @@ class _Run:
     failures: list[Failure] = field(default_factory=list)
     cells: list[Cell] = field(default_factory=list)
     medians: list[float] = field(default_factory=list)
-    machine: Mapping[str, str] = field(default_factory=describe_machine)
+    tables: dict[str, int] = field(default_factory=dict)
+    machine: Mapping[str, str] = field(init=False)
     started: datetime = field(default_factory=lambda: datetime.now(UTC))
+
+    def __post_init__(self) -> None:
+        self.machine = machine_facts(self.planned.bench)
 
     def records(self) -> Iterator[Record]:
         """Measure figure by figure; after each the record so far, the last one whole."""
@@ -69,6 +74,7 @@ class _Run:
         self.medians.append(yardstick(planned.folder))
         for number, figure in enumerate(planned.figures, start=1):
             self.reporter.step(f"figure {figure.spec.name}", number - 1, len(planned.figures))
+            self._count_rows(figure)
             self._measure(figure)
             self.medians.append(yardstick(planned.folder))
             yield self._record(number, round(time.perf_counter() - clock, 1))
@@ -88,7 +94,18 @@ class _Run:
             figures=tuple(_figure(figure.spec) for figure in planned.figures[:figures]),
             cells=tuple(self.cells),
             failures=tuple(failure.error.message for failure in self.failures),
+            tables=dict(self.tables),
         )
+
+    def _count_rows(self, figure: PlannedFigure) -> None:
+        bench = self.planned.bench
+        for case, _ in figure.cases:
+            # What is wrong with a query or its tables is told where it is measured.
+            with suppress(ImpctlError):
+                for table in prepare(bench, bench.workload.queries[case.query]).tables:
+                    rows = bench.snapshot(table).rows
+                    if rows is not None:
+                        self.tables[table] = rows
 
     def _measure(self, figure: PlannedFigure) -> None:
         for case, cells in figure.cases:

@@ -1,0 +1,60 @@
+"""Who was quicker: beyond the noise, where no runs overlap, and the same ratio everywhere."""
+
+from __future__ import annotations
+
+import pytest
+
+from impctl.bench.contest import MAINTAIN, RECAPTURE, contests
+from impctl.bench.losses import losses
+from impctl.bench.record import Cell, Metric
+
+from .one_figure import record_of
+
+
+def cell(changes: int = 10, **metrics: tuple[float, ...]) -> Cell:
+    found = {name: Metric.of(values) for name, values in metrics.items()}
+    return Cell("f", {"changes": changes}, found)
+
+
+@pytest.mark.parametrize(
+    ("ours", "other", "noise", "won", "lost"),
+    [
+        ((10, 11, 12), (20, 22, 24), 0.0, True, False),
+        ((20, 22, 24), (10, 11, 12), 0.0, False, True),
+        # A run of one side is as quick as one of the other.
+        ((10, 11, 20), (20, 22, 24), 0.0, False, False),
+        ((20, 22, 24), (10, 11, 20), 0.0, False, False),
+        ((10, 11, 12), (20, 22, 24), 1.1, False, False),
+        # Of a single run nothing but the noise is known.
+        ((11,), (10, 22, 24), 0.5, True, False),
+        ((10, 11), (10, 11), 0.0, False, False),
+    ],
+)
+def test_won_and_lost(
+    ours: tuple[float, ...], other: tuple[float, ...], noise: float, won: bool, lost: bool
+) -> None:
+    record = record_of(cell(maintain_ms=ours, recapture_ms=other), noise=noise)
+    (found,) = contests(record, MAINTAIN, RECAPTURE)
+    assert (found.is_won, found.is_lost) == (won, lost)
+
+
+@pytest.mark.parametrize("bad", [0.0, -1.0, float("nan"), float("inf")])
+def test_what_is_no_amount_is_no_contest(bad: float) -> None:
+    record = record_of(cell(maintain_ms=(bad,), recapture_ms=(1.0,)), cell(maintain_ms=(1.0,)))
+    assert contests(record, MAINTAIN, RECAPTURE) == ()
+
+
+def test_a_quotient_is_that_of_the_medians() -> None:
+    over, under = Metric.of([800.0, 810.0, 900.0]), Metric.of([2.0, 4.0, 5.0, 10.0])
+    assert Metric.quotient(over, under) == Metric(180.0, 80.0, 450.0, 3)
+
+
+def test_duckdb_being_quicker_is_told() -> None:
+    record = record_of(
+        cell(10, maintain_ms=(5.0,), recapture_ms=(900.0,), duckdb_ms=(100.0,)),
+        cell(1000, maintain_ms=(500.0,), recapture_ms=(900.0,), duckdb_ms=(100.0,)),
+        cell(sketch_ms=(340.0,), plain_ms=(1580.0,), duckdb_plain_ms=(245.0,)),
+    )
+    told = "\n".join(losses(record))
+    assert "Recapture in DuckDB was quicker in “First”: at 1,000 changes (0.2× as quick)" in told
+    assert "The query in DuckDB was quicker than Spark with the sketch in “First”" in told
