@@ -18,13 +18,10 @@ from impctl.app.machine_facts import machine_facts
 from impctl.app.measured import MeasuredQuery, measured_copy
 from impctl.app.results import BenchResult, Failure, Outcome
 from impctl.app.workbench import Workbench
-from impctl.bench.clock import median_of, spread
+from impctl.bench.clock import WARM_UP, median_of, spread
 
 _RECAPTURES = 3
 """Recaptures timed at most: one takes as long as hundreds of maintains."""
-
-_WARM_UP = 4
-"""Runs of a query that are not counted: Spark compiles and recompiles it in the first ones."""
 
 _SEED = 7
 
@@ -97,7 +94,7 @@ def _result(
 
 
 def _query_times(measured: MeasuredQuery) -> _QueryTimes:
-    plain = median_of(measured.answer, _RECAPTURES, warm_up=_WARM_UP)
-    sketched = median_of(lambda: measured.answer(measured.pruned()), _RECAPTURES, warm_up=_WARM_UP)
+    plain = median_of(measured.answer, _RECAPTURES, warm_up=WARM_UP)
+    sketched = median_of(lambda: measured.answer(measured.pruned()), _RECAPTURES, warm_up=WARM_UP)
     capture = median_of(measured.capture, _RECAPTURES) if measured.has_state else None
     return _QueryTimes(plain, sketched, capture)

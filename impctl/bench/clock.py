@@ -10,6 +10,9 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 
+WARM_UP = 4
+"""Runs of a query that are not counted: Spark compiles and recompiles it in the first ones."""
+
 
 def milliseconds(work: Callable[[], object]) -> float:
     """How long one call takes."""

@@ -16,6 +16,7 @@ from impctl.app.reporter import SilentReporter
 from impctl.app.restored import restored_verdict
 from impctl.app.scratch import scratch_copy
 from impctl.app.settings import Example, GenerateRequest, Settings
+from impctl.app.suites.charts import DRAWABLE
 from impctl.app.suites.duckdb_recapture import duckdb_plain, duckdb_recapture
 from impctl.app.suites.fresh_process import workload_document
 from impctl.app.suites.ground import Ground
@@ -69,7 +70,12 @@ def ground(bench: Workbench, measure: str, query: str, **options: OptionValue) -
 
 
 def cells(bench: Workbench, measure: str, query: str, **options: OptionValue) -> list[Cell]:
-    return list(MEASURES[measure](ground(bench, measure, query, **options)))
+    found = list(MEASURES[measure](ground(bench, measure, query, **options)))
+    drawable = DRAWABLE[measure]
+    for cell in found:
+        assert cell.labels.keys() <= set(drawable.labels)
+        assert all(map(drawable.has, cell.metrics))
+    return found
 
 
 def values(cell: Cell) -> Mapping[str, float]:

@@ -21,8 +21,8 @@ workload:
   tables: {t: {path: t}, u: {path: u}}
   queries: {q: {sql: SELECT a FROM t}, r: {sql: SELECT a FROM u}}
 figures:
-  one: {title: One, measure: maintain, with: {kind: both}, cases: [{query: q}], chart: &c {x: changes, y: [maintain_ms]}}
-  two: {title: Two, measure: query, cases: [{query: r}], chart: *c}
+  one: {title: One, measure: maintain, with: {kind: both}, cases: [{query: q}], chart: {x: changes, y: [maintain_ms]}}
+  two: {title: Two, measure: query, cases: [{query: r, at: 1}], chart: {x: at, y: [plain_ms]}}
 """  # noqa: E501
 
 
@@ -106,3 +106,21 @@ def test_wrong_options_have_their_place_and_are_all_told(
     assert "Option `x` is unknown to measure `query`" in second.message
     assert first.hint
     assert second.hint
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message", "hint"),
+    [
+        ("x: changes", "x: change", "no label of its cells: `change`", "did you mean `changes`?"),
+        ("y: [maintain_ms]", "y: [maintane_ms]", "no metric of its cells", "`maintain_ms`?"),
+        ("x: at, ", "x: at, series: [kind], ", "no label of its cells: `kind`", "the labels: `at`"),
+    ],
+)
+def test_a_chart_of_what_no_cell_has_is_refused(
+    tmp_path: Path, old: str, new: str, message: str, hint: str
+) -> None:
+    with pytest.raises(WorkloadError) as caught:
+        check_suite(write(tmp_path, SUITE.replace(old, new)), SilentReporter())
+    (problem,) = caught.value.problems
+    assert message in problem.message
+    assert hint in (problem.hint or "")

@@ -11,7 +11,8 @@ from impctl.app.follower import Checked
 from impctl.app.reporter import SilentReporter
 from impctl.app.results import Outcome, Record, gravest
 from impctl.app.settings import SuiteRequest
-from impctl.app.suites import plan
+from impctl.app.suites import charts, plan
+from impctl.app.suites.charts import Drawable
 from impctl.app.suites.ground import Ground
 from impctl.app.suites.run import run_suite
 from impctl.bench.record import Cell, Metric
@@ -54,6 +55,8 @@ def suite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The file, whose measures are those above; no table is opened."""
     measures = {"maintain": measured, "query": unsound, "capture": broken}
     monkeypatch.setattr(plan, "MEASURES", measures)
+    drawable = Drawable(("at",), ("a_ms",))
+    monkeypatch.setattr(charts, "DRAWABLE", dict.fromkeys(measures, drawable))
     path = tmp_path / "s.yaml"
     path.write_text(SUITE)
     return path

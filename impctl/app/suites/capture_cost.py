@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 from impctl.app.measured import measured_copy
 from impctl.app.suites.ground import Ground
-from impctl.bench.clock import milliseconds
+from impctl.bench.clock import WARM_UP, milliseconds
 from impctl.bench.record import Cell, Metric
 
 _MOST = 3
@@ -29,7 +29,8 @@ def _cells(ground: Ground) -> Iterator[Cell]:
     ground.step(f"capturing {ground.query.name}")
     with measured_copy(ground.bench, ground.query) as measured:
         checked = measured.checked()
-        measured.answer()
+        for _ in range(WARM_UP):
+            measured.answer()
         turns = range(min(ground.repeat, _MOST))
         metrics = {
             "plain_ms": Metric.of([milliseconds(measured.answer) for _ in turns]),

@@ -46,9 +46,15 @@ class DataRequest:
         """The request as the marker holds it; a source counts by its size and time too."""
         facts: dict[str, object] = {"format": _FORMAT, **asdict(self)}
         if self.source is not None:
-            found = Path(self.source).stat()
-            facts["source_state"] = [found.st_size, found.st_mtime_ns]
+            facts["source_state"] = _state(Path(self.source))
         return json.dumps(facts, sort_keys=True)
+
+
+def _state(source: Path) -> list[tuple[str, int, int]]:
+    """Name, size and time of the file, or of every file below the folder: written again in place,
+    it leaves the folder itself as it was."""
+    found = sorted(file for file in source.rglob("*") if file.is_file()) or [source]
+    return [(file.name, stat.st_size, stat.st_mtime_ns) for file in found for stat in [file.stat()]]
 
 
 def requests_of(

@@ -30,7 +30,7 @@ from impctl.app.suites.single import single
 from impctl.app.suites.update_stream import delete_where
 from impctl.app.workbench import Workbench
 from impctl.bench.record import Cell, Label, Metric
-from impctl.errors import UsageError
+from impctl.errors import UnsupportedError, UsageError
 from impctl.tables.rows import read_rows
 
 ALL = "all"
@@ -78,7 +78,7 @@ def _buffers(ground: Ground) -> tuple[int | None, ...]:
 
 def _cells(ground: Ground, options: _Options) -> Iterator[Cell]:
     bench = ground.bench
-    (table,) = prepare(bench, ground.query).tables
+    table = _only_table(ground)
     ordered = _ordered(bench, table, options)
     for pattern in options.patterns:
         turns = pattern_of(pattern)
@@ -86,9 +86,27 @@ def _cells(ground: Ground, options: _Options) -> Iterator[Cell]:
         batches = list(
             islice(deletions_of(turns, ordered, options.rows, ground.seed), options.updates)
         )
+        if not batches:
+            raise UsageError(
+                f"Table `{table}` has no rows to delete",
+                hint="generate more of them with a larger `--scale`, or correct `data`",
+            )
         for buffer in options.buffers:
             ground.step(f"{pattern} deletions, buffer {ALL if buffer is None else buffer}")
             yield from _series(ground, options, table, pattern, buffer, batches)
+
+
+def _only_table(ground: Ground) -> str:
+    tables = prepare(ground.bench, ground.query).tables
+    if len(tables) != 1:
+        raise UnsupportedError(
+            f"Measure `deletions` wants a query over one table; `{ground.query.name}` reads "
+            f"{len(tables)}",
+            code="deletions_of_one_table",
+            hint="name another query in the figure's cases",
+            location=ground.case.location,
+        )
+    return tables[0]
 
 
 def _ordered(bench: Workbench, table: str, options: _Options) -> Keys:
@@ -119,7 +137,8 @@ def _series(
         follower = captured(scratch, spec)
         steps: list[Followed] = []
         reported = 0
-        for part in np.array_split(np.arange(len(batches)), options.points):
+        points = min(options.points, len(batches))
+        for part in np.array_split(np.arange(len(batches)), points):
             for at in part.tolist():
                 listed = ", ".join(map(str, batches[at].tolist()))
                 delete_where(scratch, table, f"`{options.key}` IN ({listed})")

@@ -16,6 +16,7 @@ from pathlib import Path
 from impctl.app.reporter import Reporter
 from impctl.app.results import Outcome, SuiteResult
 from impctl.app.settings import Example, Settings, SuiteRequest
+from impctl.app.suites.charts import chart_problems
 from impctl.app.suites.data import DataRequest, requests_of
 from impctl.app.suites.ground import Ground
 from impctl.app.suites.registry import MEASURES
@@ -125,6 +126,7 @@ def _planned(
     problems: list[Problem] = []
     planned: list[PlannedFigure] = []
     for figure in figures:
+        problems += chart_problems(figure)
         cases: list[tuple[CaseSpec, Iterator[Cell]]] = []
         for case in figure.cases:
             ground = Ground(bench, replace(figure, cases=(case,)), repeat, seed, scale)

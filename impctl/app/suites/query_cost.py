@@ -19,11 +19,8 @@ from impctl.app.suites.duckdb_times import answer_beside
 from impctl.app.suites.ground import Ground
 from impctl.app.suites.single import single
 from impctl.app.verify import same_rows
-from impctl.bench.clock import milliseconds
+from impctl.bench.clock import WARM_UP, milliseconds
 from impctl.bench.record import Cell, Metric
-
-_WARM_UP = 2
-"""Turns that are not counted, after the comparison: Spark compiles the query in the first ones."""
 
 
 def measure_query(ground: Ground) -> Iterator[Cell]:
@@ -41,10 +38,10 @@ def _cells(ground: Ground) -> Iterator[Cell]:
         without = answer_of(whole)
         plain: list[float] = []
         sketched: list[float] = []
-        for _ in range(_WARM_UP + ground.repeat):
+        for _ in range(WARM_UP + ground.repeat):
             plain.append(milliseconds(measured.answer))
             sketched.append(milliseconds(lambda: measured.answer(measured.pruned())))
-        without_ms, with_ms = Metric.of(plain[_WARM_UP:]), Metric.of(sketched[_WARM_UP:])
+        without_ms, with_ms = Metric.of(plain[WARM_UP:]), Metric.of(sketched[WARM_UP:])
         beside = answer_beside(measured, whole, ground.repeat)
         metrics = {
             **beside.metrics,

@@ -1,8 +1,8 @@
 """Measure `strategies`: many small updates maintained eagerly in batches, or lazily at the end.
 
 Options: `updates` (scaled, not below `least`) of `changes` rows each; `batches`, rows after which
-an eager sketch is maintained. The lazy cell maintains once, when all updates are in, as a query
-that comes then would do.
+an eager sketch is maintained, those left out that all updates together do not exceed. The lazy
+cell maintains once, when all updates are in, as a query that comes then would do.
 
 Law: every cell sees the same seeded commits on a scratch copy of its own and begins with a current
 sketch; only maintenance is timed, all of it; the sketch is checked against recapture at the end.
@@ -54,7 +54,9 @@ def _cells(ground: Ground, options: _Options) -> Iterator[Cell]:
     pool = pool_of(bench, changed, options.key, ground.seed)
     # What is done for the first time in a process costs more than ever after.
     _cell(ground, options, tables, pool, 1, updates=3)
-    for batch in (*options.batches, None):
+    # A batch of everything is what lazy does.
+    smaller = [size for size in options.batches if size < options.updates * options.changes]
+    for batch in (*smaller, None):
         ground.step(f"{options.updates} updates, " + (f"batches of {batch}" if batch else LAZY))
         yield _cell(ground, options, tables, pool, batch, updates=options.updates)
 

@@ -297,12 +297,13 @@ def _measure(asked: _Asked, reporter: Reporter) -> Outcome:
 
         asked.only_with("a suite")
         return run_suite(asked.suite, reporter)
-    asked.only_with("a workload")
     repeat = 5 if asked.suite.repeat is None else asked.suite.repeat
 
     def use_case(bench: Workbench) -> Outcome:
         from impctl.app.bench import bench as measure
 
+        # Not before the file was read: one that is missing or broken may be meant as a suite.
+        asked.only_with("a workload")
         return measure(bench, asked.queries, delta_rows=asked.delta_rows, repeat=repeat)
 
     return in_workbench(asked.settings, use_case, reporter)
