@@ -10,6 +10,7 @@ import os
 from collections.abc import Sequence
 from typing import TextIO
 
+from impctl.app.amounts import duration_text, number_text
 from impctl.app.collected import GcResult
 from impctl.app.explanations import CheckResult, ExplainResult
 from impctl.app.findings import Finding, Level
@@ -48,7 +49,6 @@ from impctl.cli.output_table import table_lines
 from impctl.cli.terminal import has_colour, marked, unmarked
 from impctl.cli.wording import (
     count_text,
-    duration_text,
     fragments_text,
     plain,
     ranges_text,
@@ -236,7 +236,8 @@ class TextOutput:
         self._say(
             f"{result.query}: {count_text(result.delta_rows, 'change')}, "
             f"maintain {duration_text(result.maintain_ms)}, "
-            f"recapture {duration_text(result.recapture_ms)}, ratio {result.ratio:.3g}, {sound}"
+            f"recapture {duration_text(result.recapture_ms)}, "
+            f"ratio {number_text(result.ratio)}, {sound}"
         )
         self._detail(
             f"read {duration_text(result.read_ms)}, engine {duration_text(result.engine_ms)}, "

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from impctl.app.results import Failure, Outcome, ReuseCandidate, ReuseEntry, SketchEntry
+from impctl.cli.output_suite import value_text
 from impctl.errors import Location, Problem, QueryError, WorkloadError
 from tests.cli.examples import EXAMPLES
 
@@ -117,6 +118,13 @@ def test_bench(fake, impctl) -> None:
         "  read 0.9 ms, engine 0.5 ms, commit 0.7 ms; median of 5, spread 8%\n"
         "  query 300 ms, with its sketch 40 ms\n"
     )
+
+
+def test_large_ratios_have_no_exponent(fake, impctl) -> None:
+    fake.answer = Outcome((replace(EXAMPLES["bench"], ratio=2000.0),))
+    assert ", ratio 2,000, slack 0\n" in impctl("bench", "w.yaml").stdout
+    assert [value_text("x_ratio", value) for value in (999.7, 2345.6)] == ["1,000", "2,346"]
+    assert value_text("rows_share", 12.0) == "1,200%"
 
 
 def test_a_record_is_a_table_per_figure(fake, impctl) -> None:
