@@ -101,7 +101,9 @@ class TextOutput:
     def apply(self, result: ApplyResult) -> None:
         """The new version and what changed."""
         if result.version is None:
-            self._block(apply_lines(result))
+            head, statement = apply_lines(result)
+            self._say(head)
+            self._whole(statement)
             return
         at = f"version {result.version}"
         counts = (
@@ -214,7 +216,7 @@ class TextOutput:
         """The file, and what to run next."""
         self._say(f"{result.file}: written")
         for command in result.next_commands:
-            self._detail(command)
+            self._whole(command)
 
     def verify(self, result: VerifyResult) -> None:
         """Sound or not, and how far from accurate."""
@@ -319,6 +321,10 @@ class TextOutput:
     def _detail(self, line: str) -> None:
         if line:
             self._lines(_broken(line, "  ", self._stdout))
+
+    def _whole(self, text: str) -> None:
+        """A command or statement on a line of its own: broken, it could not be copied."""
+        self._say("  " + text)
 
     def _note(self, line: str, *, is_plain: bool = False) -> None:
         if not self._quiet:

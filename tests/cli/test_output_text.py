@@ -168,6 +168,14 @@ def test_generate(fake, impctl) -> None:
     assert ran.stdout == "sales: 7 rows, version 0, demo/sales\n"
 
 
+def test_what_to_run_next_is_whole_however_narrow_the_terminal(fake, impctl, monkeypatch) -> None:
+    commands = ("impctl check 'my  tables/w.yaml'", f"impctl check '{'a folder/' * 20}w.yaml'")
+    fake.answer = Outcome((replace(EXAMPLES["started"], next_commands=commands),))
+    monkeypatch.setenv("COLUMNS", "60")
+    lines = impctl("init", "t").stdout.splitlines()
+    assert lines == ["w.yaml: written", *(f"  {command}" for command in commands)]
+
+
 def test_rewrite_prints_sql_alone_on_stdout(fake, impctl) -> None:
     fake.answer = Outcome((EXAMPLES["rewrite"],))
     ran = impctl("rewrite", "w.yaml")
