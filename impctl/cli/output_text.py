@@ -154,8 +154,9 @@ class TextOutput:
         """SQL alone on stdout, so that it can be piped on; the rest on stderr."""
         self._stdout.write(result.sql.rstrip("\n") + "\n")
         files = f"reads {result.files_kept} of {count_text(result.files_total, 'file')}"
-        only = f"only for {versions_text(result.versions)}"
-        self._remark(f"{result.query}: {sketches_text(result.sketches)}, {files}, {only}", "")
+        # Without ranges of a sketch the text is right for any version.
+        only = f", only for {versions_text(result.versions)}" if result.sketches else ""
+        self._remark(f"{result.query}: {sketches_text(result.sketches)}, {files}{only}", "")
         self._maintained_first(result)
 
     def query(self, result: QueryResult) -> None:

@@ -204,7 +204,7 @@ def test_reuse_says_whose_sketch_and_why_not_the_others(fake, impctl) -> None:
     ran = impctl("rewrite", "w.yaml", "--sql", "SELECT 1")
     assert fake.calls[-1][1][1:] == (None, (), "SELECT 1")
     assert ran.stderr.splitlines() == [
-        "q_top: no sketch, reads 2 of 3 files, only for sales@1",
+        "q_top: no sketch, reads 2 of 3 files",
         "  no sketch: no stored sketch may be used",
         "  not that of `q_low`: LIMIT asks for 2 rows, the sketch holds 1",
     ]
