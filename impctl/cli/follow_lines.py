@@ -11,7 +11,8 @@ from typing import TextIO
 
 from impctl.app.amounts import duration_text
 from impctl.app.followed_run import FollowedRun
-from impctl.app.results import MaintainResult, Outcome, gravest
+from impctl.app.gravity import gravest
+from impctl.app.results import MaintainResult, Outcome
 from impctl.cli.output import show
 from impctl.cli.output_json import JsonOutput
 from impctl.cli.wording import count_text, plain
