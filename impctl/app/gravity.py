@@ -42,7 +42,8 @@ def _unsoundness(result: VerifyResult | BenchResult) -> UnsoundSketchError | Non
     if not result.covers:
         missing = ""
         if isinstance(result, VerifyResult):
-            fragments = ", ".join(map(str, result.missing))
+            names = ("NULL" if f == result.total else str(f) for f in result.missing)
+            fragments = ", ".join(names)
             missing = f" on `{result.table}.{result.attribute}`, it lacks fragments: {fragments}"
         return UnsoundSketchError(
             f"The sketch of query `{result.query}` is too small{missing}", hint=hint

@@ -119,7 +119,7 @@ class MaintainStep:
 
 @dataclass(frozen=True, slots=True)
 class MaintainResult:
-    """One sketch brought up to date; `action` is exact, touch, recapture or none.
+    """One sketch of `total` ranges brought up to date; `action` is exact, touch, recapture or none.
 
     `since` are the versions the run started from, `versions` those it reached; `steps` has an
     entry per version passed where the query is maintained eagerly. `foreseen` marks a dry run: the
@@ -130,6 +130,7 @@ class MaintainResult:
     query: str
     table: str
     attribute: str
+    total: int
     action: str
     reason_code: str
     reason: str
@@ -244,6 +245,7 @@ class VerifyResult:
     query: str
     table: str
     attribute: str
+    total: int
     covers: bool
     slack: int
     missing: tuple[int, ...]

@@ -229,9 +229,9 @@ class TextOutput:
             f"at {versions_text(result.versions)}{equal[result.results_equal]}"
         )
         if result.missing:
-            self._detail(f"missing {fragments_text(result.missing)}")
+            self._detail(f"missing {fragments_text(result.missing, result.total)}")
         if result.extra:
-            self._detail(f"more than needed {fragments_text(result.extra)}")
+            self._detail(f"more than needed {fragments_text(result.extra, result.total)}")
 
     def bench(self, result: BenchResult) -> None:
         """Maintaining against recapture, with its parts."""
@@ -349,6 +349,6 @@ def _broken(line: str, indent: str, stream: TextIO) -> list[str]:
 
 
 def _moved(result: MaintainResult) -> str:
-    added = f" +{fragments_text(result.added)}" if result.added else ""
-    removed = f" -{fragments_text(result.removed)}" if result.removed else ""
+    added = f" +{fragments_text(result.added, result.total)}" if result.added else ""
+    removed = f" -{fragments_text(result.removed, result.total)}" if result.removed else ""
     return added + removed if added or removed else " unchanged"

@@ -21,19 +21,21 @@ def plain(text: str) -> str:
     return _CONTROL.sub(lambda match: f"\\x{ord(match.group()):02x}", text)
 
 
-def fragments_text(fragments: Sequence[int], total: int | None = None) -> str:
-    """`{0-2, 7}`; long lists are cut after some runs, with the number of fragments."""
+def fragments_text(fragments: Sequence[int], total: int) -> str:
+    """`{0-2, 7}` out of `total` ranges; long lists are cut, with the number of ranges in them.
+
+    The fragment of NULL is named and not counted.
+    """
     runs: list[list[int]] = []
-    for fragment in sorted(fragments):
-        if fragment == total:
-            continue
+    counted = sorted(fragment for fragment in fragments if fragment != total)
+    for fragment in counted:
         if runs and runs[-1][1] == fragment - 1:
             runs[-1][1] = fragment
         else:
             runs.append([fragment, fragment])
     words = [_run_text(first, last) for first, last in runs[:_SHOWN_RUNS]]
-    words += ["..."] if len(runs) > _SHOWN_RUNS else []
-    words += ["NULL"] if total is not None and total in fragments else []
+    words += [f"... of {len(counted):,}"] if len(runs) > _SHOWN_RUNS else []
+    words += ["NULL"] if total in fragments else []
     return "{" + ", ".join(words) + "}"
 
 

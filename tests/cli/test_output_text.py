@@ -265,7 +265,16 @@ def test_long_sketches_fit_a_line(fake, impctl) -> None:
     sketch = SketchEntry("sales", "price", tuple(range(0, 400, 2)), 400)
     fake.answer = Outcome((replace(EXAMPLES["status"], sketches=(sketch,)),))
     first = impctl("status", "w.yaml").stdout.splitlines()[0]
-    assert first == "q_top: stale, sales.price 200 of 400 {0, 2, 4, 6, 8, 10, ...}"
+    assert first == "q_top: stale, sales.price 200 of 400 {0, 2, 4, 6, 8, 10, ... of 200}"
+
+
+def test_the_fragment_of_null_has_its_name_everywhere(fake, impctl) -> None:
+    fake.answer = Outcome((replace(EXAMPLES["maintain"], added=(4,), removed=(1, 4)),))
+    assert ", sales.price +{NULL} -{1, NULL}\n" in impctl("maintain", "w.yaml").stdout
+    fake.answer = Outcome((replace(EXAMPLES["verify"], covers=False, missing=(0, 4), extra=(4,)),))
+    ran = impctl("verify", "w.yaml")
+    assert "  missing {0, NULL}\n  more than needed {NULL}\n" in ran.stdout
+    assert "on `sales.price`, it lacks fragments: 0, NULL" in ran.stderr
 
 
 def test_every_problem_of_a_workload_file_has_its_line(fake, impctl) -> None:
