@@ -18,7 +18,7 @@ from impctl.cli.wrapped import wrapped
 _LABEL = 9
 
 
-def status_lines(result: StatusResult, width: int) -> list[str]:
+def status_lines(result: StatusResult, width: int | None) -> list[str]:
     """The lines of one query."""
     if not result.versions:
         return [plain(f"{result.query}: not captured (policy {result.policy})")]

@@ -1,7 +1,9 @@
-"""Results as text for people: a line per query, then reasons, at 80 columns and without colour.
+"""Results as text for people: a line per query, then reasons, without colour.
 
 Law: results go to stdout, what is said about them to stderr; user text is printed as it is, with
-no markup and no control characters. Out of scope: JSON (`output_json`), progress (`progress`).
+no markup and no control characters. Sentences are as wide as the terminal and whole in a
+pipe, tables of rows have 80 columns there; a command or a statement is never broken.
+Out of scope: JSON (`output_json`), progress (`progress`).
 """
 
 from __future__ import annotations
@@ -55,7 +57,7 @@ from impctl.cli.wording import (
     sketches_text,
     versions_text,
 )
-from impctl.cli.wrapped import width_for, width_of, wrapped
+from impctl.cli.wrapped import width_for, wrapped
 
 
 class TextOutput:
@@ -73,7 +75,7 @@ class TextOutput:
         """Supported or not, how it would be maintained, and the attributes looked at."""
         how = f"supported, {result.mode}" if result.mode is not None else "supported"
         self._say(f"{result.query}: {how if result.supported else 'not supported'}")
-        width = width_of(os.environ)
+        width = self._width()
         self._lines(wrapped(plain(result.reason), width, "  ", "    ") if result.reason else [])
         self._lines(attribute_lines(result.candidates, width))
 
@@ -197,11 +199,11 @@ class TextOutput:
 
     def status(self, result: StatusResult) -> None:
         """Current, stale or not captured; what is pending; sizes; what was done last."""
-        self._lines(status_lines(result, width_of(os.environ)))
+        self._lines(status_lines(result, self._width()))
 
     def explain(self, result: ExplainResult) -> None:
         """How and why, the plan with each operator's way, the attributes."""
-        self._lines(explain_lines(result, width_of(os.environ)))
+        self._lines(explain_lines(result, self._width()))
 
     def finding(self, result: Finding) -> None:
         """What was looked at, how it is, and the fix."""
@@ -209,7 +211,7 @@ class TextOutput:
             return
         has_marks = has_colour(self._stdout, os.environ)
         mark = marked if has_marks else unmarked
-        for line in finding_lines(result, self._shown, width_of(os.environ), mark):
+        for line in finding_lines(result, self._shown, self._width(), mark):
             self._stdout.write(line + "\n")
         self._shown = result
 
@@ -307,6 +309,9 @@ class TextOutput:
         if failed and len(failed) + len(done) > 1:
             self._stderr.write(summary_line(list(failed), len(failed) + len(done)) + "\n")
 
+    def _width(self) -> int | None:
+        return width_for(os.environ, self._stdout)
+
     def _lines(self, lines: list[str]) -> None:
         self._stdout.write("".join(f"{line}\n" for line in lines))
 
@@ -341,11 +346,8 @@ class TextOutput:
 
 
 def _broken(line: str, indent: str, stream: TextIO) -> list[str]:
-    """The line as wide as a terminal; whole in a pipe, where programs look for it."""
-    width = width_for(os.environ, stream)
-    if width is None:
-        return [indent + plain(line)]
-    return wrapped(plain(line), width, indent, indent + "  ")
+    """A sentence as lines, all after `indent`, further ones after some more."""
+    return wrapped(plain(line), width_for(os.environ, stream), indent, indent + "  ")
 
 
 def _moved(result: MaintainResult) -> str:

@@ -322,6 +322,30 @@ def test_sentences_are_broken_for_a_stated_width_and_whole_in_a_pipe(
     assert widest - 12 < max(map(len, lines)) <= widest
 
 
+@pytest.mark.parametrize("command", ["check", "explain", "status", "doctor"])
+def test_lines_of_reasons_are_whole_in_a_pipe(fake, impctl, monkeypatch, command: str) -> None:
+    monkeypatch.delenv("COLUMNS")
+    words = "the price of what was sold " * 9 + "in all"
+    entry = EXAMPLES["explain"].plan[0]
+    fake.answer = Outcome(
+        {
+            "check": (replace(EXAMPLES["check"], reason=words),),
+            "explain": (replace(EXAMPLES["explain"], plan=(replace(entry, why=words),)),),
+            "status": (replace(EXAMPLES["status"], stale_reason=words),),
+            "doctor": (replace(EXAMPLES["finding"], message=words, fix=words),),
+        }[command]
+    )
+    told = [line for line in impctl(command, "w.yaml").stdout.splitlines() if "the price" in line]
+    assert len(told) == (2 if command == "doctor" else 1)
+    assert all(line.endswith(words) for line in told)
+
+
+def test_a_problem_is_one_line_in_a_pipe_whatever_its_line_ends(fake, impctl, monkeypatch) -> None:
+    monkeypatch.delenv("COLUMNS")
+    fake.answer = Outcome((replace(EXAMPLES["finding"], level="problem", message="a\n  b  c\n"),))
+    assert "  problem  a b  c\n" in impctl("doctor", "w.yaml").stdout
+
+
 def test_what_several_queries_met_alike_is_told_once(fake, impctl) -> None:
     def failure(name: str, message: str, hint: str = "correct it") -> Failure:
         return Failure(name, QueryError(message, hint=hint))
