@@ -53,7 +53,7 @@ FEW_PLACES = np.concatenate([groups(1000), np.zeros(ROWS, np.int64)])
 @pytest.mark.parametrize(
     "values",
     [np.sort(groups()), groups(ROWS - 32_000), FEW_PLACES],
-    ids=["sorted", "small", "one file of four"],
+    ids=["sorted", "small", f"one file of {FILES}"],
 )
 def test_a_table_that_no_order_would_help_is_not(tmp_path: Path, values: np.ndarray) -> None:
     assert told(tmp_path, values, "g < 30 AND g > 0") == []
