@@ -76,9 +76,20 @@ def capture(bench: Workbench, queries: Sequence[QueryName] | None) -> Outcome:
                 results.append(_result(spec, captured))
                 stored.append((spec, captured.sketches))
     for spec, sketches in stored:
-        with Isolated(failures, spec):
-            warnings += warnings_of(bench, spec, sketches)
+        warnings += _advice(bench, spec, sketches)
     return Outcome(tuple(results), tuple(warnings), tuple(failures))
+
+
+def _advice(bench: Workbench, spec: QuerySpec, sketches: Sequence[StoredSketch]) -> list[str]:
+    """What to know of a stored sketch; the capture stands, even where this cannot be told."""
+    failed: list[Failure] = []
+    with Isolated(failed, spec):
+        return warnings_of(bench, spec, sketches)
+    return [
+        f"query `{spec.name}` is captured, but how much its sketch saves could not be told: "
+        f"{failure.error.message}"
+        for failure in failed
+    ]
 
 
 def capture_query(

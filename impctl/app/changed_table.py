@@ -14,4 +14,4 @@ from impctl.app.workbench import Workbench
 
 def changed_table(bench: Workbench, tables: Sequence[TableName]) -> TableName:
     """The one of `tables`, in the order of the query, that is to change."""
-    return max(tables, key=lambda table: bench.snapshot(table).rows or 0)
+    return max(tables, key=lambda table: bench.snapshot(table).likely_rows)

@@ -1,7 +1,7 @@
 """Use case: look at everything impctl rests on, and say for each thing what is wrong and the fix.
 
 Law: writes nothing and starts no JVM unless asked to; one thing that is wrong hides no other.
-Problems end the run with the exit code of the gravest (`app.results.GRAVITY`), warnings with 0.
+Problems end the run with the exit code of the gravest (`app.gravity.GRAVITY`), warnings with 0.
 Out of scope: mending anything.
 """
 
@@ -12,8 +12,9 @@ from collections.abc import Iterator
 from datetime import timedelta
 
 from impctl.app.findings import Finding, problems_error
+from impctl.app.gravity import GRAVITY
 from impctl.app.reporter import Reporter
-from impctl.app.results import GRAVITY, Failure, Outcome
+from impctl.app.results import Failure, Outcome
 from impctl.app.sessions import DEFAULT_MASTER
 from impctl.app.settings import DoctorRequest
 from impctl.app.store_health import store_findings

@@ -12,6 +12,7 @@ import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from impctl.app.amounts import duration_text
 from impctl.app.cost_model import Line, learned
 from impctl.store.records import RunCost
 
@@ -104,8 +105,8 @@ def reason_text(estimates: Estimates) -> str:
     assert estimates.maintain_ms is not None
     assert estimates.recapture_ms is not None
     return (
-        f"maintaining is estimated to take {estimates.maintain_ms / 1000:.3g} s,"
-        f" a recapture {estimates.recapture_ms / 1000:.3g} s"
+        f"maintaining is estimated to take {duration_text(estimates.maintain_ms)},"
+        f" a recapture {duration_text(estimates.recapture_ms)}"
         f" (by {estimates.maintain_runs} and {estimates.recapture_runs} recorded runs)"
     )
 

@@ -20,10 +20,11 @@ from typing import Protocol
 
 from impctl.aliases import QueryName
 from impctl.app.followed_run import FollowedRun
+from impctl.app.gravity import gravest
 from impctl.app.kept import KeptStates
 from impctl.app.maintain import maintain
 from impctl.app.reporter import Reporter
-from impctl.app.results import Failure, MaintainResult, Outcome, gravest
+from impctl.app.results import Failure, MaintainResult, Outcome
 from impctl.app.settings import FollowRequest, Settings
 from impctl.app.watch import Watch
 from impctl.app.workbench import Workbench, open_workbench

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -51,7 +52,8 @@ def init(request: InitRequest, reporter: Reporter) -> Outcome:
     text = workload_text(_identifier(out.stem), tables)
     queries = _put(out, text, reporter, force=request.force)
     names = tuple(table.name for table in tables)
-    commands = tuple(f"impctl {verb} {out}" for verb in ("check", "explain", "doctor", "capture"))
+    file = shlex.quote(str(out))
+    commands = tuple(f"impctl {verb} {file}" for verb in ("check", "explain", "doctor", "capture"))
     return Outcome((StartedResult(str(out), names, queries, commands),))
 
 
@@ -64,14 +66,15 @@ def _demo(folder: Path, reporter: Reporter, *, force: bool) -> Outcome:
         folder.mkdir(parents=True, exist_ok=True)
         create_table(str(path), running_example_table())
     _put(out, DEMO_TEXT, reporter, force=force)
+    file = shlex.quote(str(out))
     commands = (
-        f"impctl explain {out} --query q_top",
-        f"impctl capture {out}",
-        f"impctl rewrite {out} --query q_top",
-        f"impctl apply {out} s8",
-        f"impctl status {out}",
-        f"impctl maintain {out}",
-        f"impctl query {out} --query q_top",
+        f"impctl explain {file} --query q_top",
+        f"impctl capture {file}",
+        f"impctl rewrite {file} --query q_top",
+        f"impctl apply {file} s8",
+        f"impctl status {file}",
+        f"impctl maintain {file}",
+        f"impctl query {file} --query q_top",
     )
     return Outcome((StartedResult(str(out), ("sales",), DEMO_QUERIES, commands),))
 

@@ -3,7 +3,7 @@
 Law: what stops the whole run is an interrupt, nothing else: an error that impctl did not raise on
 purpose is a bug in one query's way, told as such (exit 1, with its trace under `-vv`) and no
 reason to leave the other sketches behind.
-Out of scope: which failure decides the exit code (`app.results`).
+Out of scope: which failure decides the exit code (`app.gravity`).
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ def loaded(
 def _batches(bench: Workbench, compiled: Compiled) -> Iterator[tuple[TableName, pa.Table]]:
     """All rows of all tables, the smaller tables first: they are what later rows look up."""
     snapshots = [bench.snapshot(table) for table in compiled.tables]
-    for snapshot in sorted(snapshots, key=lambda found: found.rows or 0):
+    for snapshot in sorted(snapshots, key=lambda found: found.likely_rows):
         columns = compiled.columns_of(snapshot.table)
         for rows in read_batches(snapshot, columns):
             yield snapshot.table, rows

@@ -114,6 +114,7 @@ def _unchanged(bench: Workbench, stored: StoredQuery) -> list[MaintainResult]:
             query=stored.query,
             table=sketch.table,
             attribute=sketch.attribute,
+            total=sketch.partition.ranges,
             action="none",
             reason_code="up_to_date",
             reason="no new version",

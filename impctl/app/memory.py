@@ -21,8 +21,9 @@ if TYPE_CHECKING:
 
     Sketched = tuple[tuple[AccessId, ColumnName], ...]
 
-_VERDICTS = 1024
-"""Pairs of queries remembered; a few kilobytes each beside the plans."""
+_VERDICTS = 256
+"""Pairs of queries remembered, as many as there are plans (`plan.planned.KEPT`): a verdict keeps
+both its queries, some tens of kilobytes each, also where their plans were let go."""
 
 
 class Memory:

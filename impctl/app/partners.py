@@ -74,7 +74,7 @@ class Partners:
             yield self._read(joined, partial(slice_of, number=number, slices=slices))
 
     def _longest(self, scan: Scan) -> int:
-        return self.bench.snapshot(scan.table, self.versions.get(scan.table)).rows or 0
+        return self.bench.snapshot(scan.table, self.versions.get(scan.table)).likely_rows
 
     def _read(self, wanted: Readable, chosen: Callable[[DataFrame], DataFrame]) -> Batch:
         from impctl.spark.failures import plain_failures

@@ -3,8 +3,8 @@
 Law: a record holds plain values only, so that text and JSON say the same; durations are
 milliseconds, fragments are numbers from 0 to `total` - 1, and `total` itself is the fragment of
 NULL. Field names are the keys of the JSON document and change only with `SCHEMA_VERSION`.
-Out of scope: what `check`, `explain` and `plan` say (`app.explanations`), how it looks
-(`cli.output_text`, `cli.output_json`).
+Out of scope: what `check`, `explain` and `plan` say (`app.explanations`), how a run ends
+(`app.gravity`), how it looks (`cli.output_text`, `cli.output_json`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from impctl.app.past_runs import PendingEntry, RunEntry, VerifiedEntry
 from impctl.app.started import StartedResult
 from impctl.bench.compare import RecordComparison as RecordComparison
 from impctl.bench.record import Record as Record
-from impctl.errors import ImpctlError, UnsoundSketchError
+from impctl.errors import ImpctlError
 
 SCHEMA_VERSION = 1
 
@@ -119,7 +119,7 @@ class MaintainStep:
 
 @dataclass(frozen=True, slots=True)
 class MaintainResult:
-    """One sketch brought up to date; `action` is exact, touch, recapture or none.
+    """One sketch of `total` ranges brought up to date; `action` is exact, touch, recapture or none.
 
     `since` are the versions the run started from, `versions` those it reached; `steps` has an
     entry per version passed where the query is maintained eagerly. `foreseen` marks a dry run: the
@@ -130,6 +130,7 @@ class MaintainResult:
     query: str
     table: str
     attribute: str
+    total: int
     action: str
     reason_code: str
     reason: str
@@ -244,6 +245,7 @@ class VerifyResult:
     query: str
     table: str
     attribute: str
+    total: int
     covers: bool
     slack: int
     missing: tuple[int, ...]
@@ -347,52 +349,3 @@ class Outcome:
     results: tuple[Result, ...] = ()
     warnings: tuple[str, ...] = ()
     failures: tuple[Failure, ...] = ()
-
-
-GRAVITY = (5, 1, 130, 2, 3, 4, 7, 6)
-"""Exit codes by gravity: with several failures, the first of these that occurs is the run's.
-
-An unsound sketch comes first; what a later try may cure comes last.
-"""
-
-
-def gravest(outcome: Outcome) -> Failure | None:
-    """The failure that decides the exit code; None where all went well."""
-    return min(outcome.failures, key=lambda failure: _gravity(failure.error), default=None)
-
-
-def with_unsound(outcome: Outcome) -> Outcome:
-    """`outcome`, with a failure for every unsound sketch that a measurement or check brought up.
-
-    So no use case can report an unsound sketch and have the run end well.
-    """
-    told = {f.query for f in outcome.failures if isinstance(f.error, UnsoundSketchError)}
-    found = [
-        Failure(result.query, error)
-        for result in outcome.results
-        if isinstance(result, VerifyResult | BenchResult)
-        and result.query not in told
-        and (error := _unsoundness(result)) is not None
-    ]
-    return Outcome(outcome.results, outcome.warnings, (*outcome.failures, *found))
-
-
-def _unsoundness(result: VerifyResult | BenchResult) -> UnsoundSketchError | None:
-    hint = "capture it again with `impctl capture`, and please report this"
-    if not result.covers:
-        missing = ""
-        if isinstance(result, VerifyResult):
-            fragments = ", ".join(map(str, result.missing))
-            missing = f" on `{result.table}.{result.attribute}`, it lacks fragments: {fragments}"
-        return UnsoundSketchError(
-            f"The sketch of query `{result.query}` is too small{missing}", hint=hint
-        )
-    if isinstance(result, VerifyResult) and result.results_equal is False:
-        return UnsoundSketchError(
-            f"Query `{result.query}` has another result with its sketch than without", hint=hint
-        )
-    return None
-
-
-def _gravity(error: ImpctlError) -> int:
-    return GRAVITY.index(error.exit_code) if error.exit_code in GRAVITY else 0

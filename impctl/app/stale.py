@@ -355,6 +355,7 @@ def _recapture_results(
                 query=stored.query,
                 table=sketch.table,
                 attribute=sketch.attribute,
+                total=sketch.partition.ranges,
                 action="recapture",
                 reason_code=stage.reason_code,
                 reason=stage.reason,

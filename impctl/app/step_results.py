@@ -62,6 +62,7 @@ def _result(
         query=query,
         table=sketch.table,
         attribute=sketch.attribute,
+        total=sketch.partition.ranges,
         action=steps[-1].action,
         reason_code=code,
         reason=reason,

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from impctl.app.amounts import size_text
 from impctl.app.findings import Area, Finding, Subject
 from impctl.app.workbench import Workbench
 from impctl.errors import ImpctlError
@@ -64,7 +65,7 @@ def _contents(subject: Subject, checked: Checked, bench: Workbench) -> Iterator[
             "nothing has to be done; they take room until the store is made anew",
         )
     if checked.leftovers.files:
-        size = _size(sum(file.bytes for file in checked.leftovers.files))
+        size = size_text(sum(file.bytes for file in checked.leftovers.files))
         yield subject.warning(
             "leftovers",
             f"{len(checked.leftovers.files)} files ({size}) that nothing refers to, left by"
@@ -115,7 +116,7 @@ def _rights(subject: Subject, folder: Folder) -> Iterator[Finding]:
 
 
 def _room(subject: Subject, folder: Folder) -> Finding:
-    said = f"{_size(folder.free)} free, the store takes {_size(folder.used)}"
+    said = f"{size_text(folder.free)} free, the store takes {size_text(folder.used)}"
     if folder.free < max(_TOO_SCARCE, folder.used // 2):
         return subject.problem("disk_space", said, "free space on the disk of the store", 6)
     if folder.free < max(_SCARCE, folder.used * _GROWTH):
@@ -125,7 +126,3 @@ def _room(subject: Subject, folder: Folder) -> Finding:
             "free space on the disk of the store",
         )
     return subject.ok("disk_space", said)
-
-
-def _size(count: int) -> str:
-    return f"{count / 1e9:.3g} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB"

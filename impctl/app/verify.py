@@ -95,6 +95,7 @@ def _verified(bench: Workbench, spec: QuerySpec, results: bool) -> list[VerifyRe
                 spec.name,
                 sketch.table,
                 sketch.attribute,
+                sketch.partition.ranges,
                 relation.covers,
                 relation.slack,
                 relation.missing,

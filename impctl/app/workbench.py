@@ -115,8 +115,8 @@ class Workbench:
         return self._snapshots[key]
 
     def rows_of(self, tables: Sequence[TableName]) -> int:
-        """Rows of these tables at their pinned versions; one that does not tell counts none."""
-        return sum(self.snapshot(table).rows or 0 for table in tables)
+        """Rows of these tables at their pinned versions, by their bytes where the log is silent."""
+        return sum(self.snapshot(table).likely_rows for table in tables)
 
     @property
     def store_path(self) -> Path:

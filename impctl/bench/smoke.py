@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
+from impctl.bench.quantity import number
 from impctl.bench.record import Cell, Label, Record
 
 FACTOR = 10.0
@@ -56,7 +57,8 @@ def falls(record: Record, baseline: Sequence[Expected], factor: float = FACTOR) 
         if ratio is None:
             found.append(f"{what} was not measured")
         elif ratio < least:
-            found.append(f"{what} is {ratio:.3g}, below {least:.3g}; usual is {expected.ratio:g}")
+            usual = number(expected.ratio)
+            found.append(f"{what} is {number(ratio)}, below {number(least)}; usual is {usual}")
     return tuple(found)
 
 

@@ -93,8 +93,9 @@ def execute(job: Job) -> int:
 def _present(
     command: str | None, display: Display, outcome: Outcome | str, *, detailed: bool = False
 ) -> int:
+    from impctl.app.gravity import gravest, with_unsound
     from impctl.app.pending import is_pending
-    from impctl.app.results import Outcome, gravest, with_unsound
+    from impctl.app.results import Outcome
     from impctl.cli.output import show
 
     text = outcome if isinstance(outcome, str) else None

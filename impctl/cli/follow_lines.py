@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from typing import TextIO
 
+from impctl.app.amounts import duration_text
 from impctl.app.followed_run import FollowedRun
-from impctl.app.results import MaintainResult, Outcome, gravest
+from impctl.app.gravity import gravest
+from impctl.app.results import MaintainResult, Outcome
 from impctl.cli.output import show
 from impctl.cli.output_json import JsonOutput
-from impctl.cli.wording import count_text, duration_text, plain
+from impctl.cli.wording import count_text, plain
 
 
 def json_line(outcome: Outcome, run: FollowedRun, stdout: TextIO) -> None:

@@ -16,7 +16,9 @@ _COLOURS = {Level.OK: "32", Level.WARNING: "33", Level.PROBLEM: "31"}
 _WIDTH = max(map(len, Level))
 
 
-def finding_lines(finding: Finding, before: Finding | None, width: int, mark: Mark) -> list[str]:
+def finding_lines(
+    finding: Finding, before: Finding | None, width: int | None, mark: Mark
+) -> list[str]:
     """The lines of one finding; `before` is the one shown last."""
     lines = []
     if before is None or (before.area, before.subject) != (finding.area, finding.subject):

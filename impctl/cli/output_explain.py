@@ -8,15 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from impctl.app.amounts import size_text
 from impctl.app.explanations import CandidateEntry, ExplainResult, JoinSideEntry, PlanEntry
-from impctl.cli.wording import plain, size_text
+from impctl.cli.wording import plain
 from impctl.cli.wrapped import wrapped
 
 _DEEPEST = 12
 """Levels of a plan that are indented; deeper ones would leave no room for words."""
 
 
-def explain_lines(result: ExplainResult, width: int) -> list[str]:
+def explain_lines(result: ExplainResult, width: int | None) -> list[str]:
     """The lines of one query."""
     lines = wrapped(plain(f"{result.query}: {result.mode} (policy {result.policy})"), width)
     lines += _under(result.reason, width, "  ")
@@ -39,7 +40,7 @@ def explain_lines(result: ExplainResult, width: int) -> list[str]:
 
 
 def attribute_lines(
-    candidates: Sequence[CandidateEntry], width: int, indent: str = "  "
+    candidates: Sequence[CandidateEntry], width: int | None, indent: str = "  "
 ) -> list[str]:
     """Attributes looked at for a sketch: safe or not, chosen or not, and why."""
     lines = []
@@ -70,5 +71,5 @@ def _side(side: JoinSideEntry) -> str:
     return f"{side.side} ({tables}): {side.strategy}, {side.reason}{size}"
 
 
-def _under(text: str, width: int, indent: str) -> list[str]:
+def _under(text: str, width: int | None, indent: str) -> list[str]:
     return wrapped(plain(text), width, indent, indent + "  ") if text else []

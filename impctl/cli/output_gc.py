@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from impctl.app.amounts import size_text
 from impctl.app.collected import GcEntry, GcResult
-from impctl.cli.wording import count_text, size_text
+from impctl.cli.wording import count_text
 
 
 def gc_lines(result: GcResult) -> Iterator[str]:

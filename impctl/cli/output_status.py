@@ -9,23 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import datetime
 
+from impctl.app.amounts import duration_text, size_text
 from impctl.app.past_runs import PendingEntry, RunEntry
 from impctl.app.results import StatusResult
-from impctl.cli.wording import (
-    count_text,
-    duration_text,
-    plain,
-    ranges_text,
-    size_text,
-    sketches_text,
-    versions_text,
-)
+from impctl.cli.wording import count_text, plain, ranges_text, sketches_text, versions_text
 from impctl.cli.wrapped import wrapped
 
 _LABEL = 9
 
 
-def status_lines(result: StatusResult, width: int) -> list[str]:
+def status_lines(result: StatusResult, width: int | None) -> list[str]:
     """The lines of one query."""
     if not result.versions:
         return [plain(f"{result.query}: not captured (policy {result.policy})")]

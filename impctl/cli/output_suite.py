@@ -10,9 +10,10 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from math import isfinite
 
+from impctl.app.amounts import duration_text, number_text, size_text
 from impctl.app.results import Record, RecordComparison
 from impctl.app.suites.summary import BreakEven, FigureSummary, summaries
-from impctl.cli.wording import count_text, duration_text, size_text
+from impctl.cli.wording import count_text
 
 _WIDTH = 80
 
@@ -79,9 +80,7 @@ def value_text(name: str, value: _Value) -> str:
         return size_text(round(value))
     if name.endswith("share"):
         return _percent(value)
-    if isinstance(value, float) and not value.is_integer():
-        return f"{value:.3g}" if value < 1000 else f"{value:,.0f}"
-    return f"{int(value):,}"
+    return number_text(value)
 
 
 def _figure_lines(summary: FigureSummary) -> list[str]:
@@ -149,7 +148,7 @@ def _size(label: str, value: float) -> str:
 
 
 def _percent(share: float) -> str:
-    return f"{100 * share:.3g}%"
+    return f"{number_text(100 * share)}%"
 
 
 def _place(figure: str, labels: Mapping[str, str | int | float]) -> str:

@@ -1,7 +1,9 @@
-"""Results as text for people: a line per query, then reasons, at 80 columns and without colour.
+"""Results as text for people: a line per query, then reasons, without colour.
 
 Law: results go to stdout, what is said about them to stderr; user text is printed as it is, with
-no markup and no control characters. Out of scope: JSON (`output_json`), progress (`progress`).
+no markup and no control characters. Sentences are as wide as the terminal and whole in a
+pipe, tables of rows have 80 columns there; a command or a statement is never broken.
+Out of scope: JSON (`output_json`), progress (`progress`).
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ import os
 from collections.abc import Sequence
 from typing import TextIO
 
+from impctl.app.amounts import duration_text, number_text
 from impctl.app.collected import GcResult
 from impctl.app.explanations import CheckResult, ExplainResult
 from impctl.app.findings import Finding, Level
@@ -48,14 +51,13 @@ from impctl.cli.output_table import table_lines
 from impctl.cli.terminal import has_colour, marked, unmarked
 from impctl.cli.wording import (
     count_text,
-    duration_text,
     fragments_text,
     plain,
     ranges_text,
     sketches_text,
     versions_text,
 )
-from impctl.cli.wrapped import width_for, width_of, wrapped
+from impctl.cli.wrapped import width_for, wrapped
 
 
 class TextOutput:
@@ -73,7 +75,7 @@ class TextOutput:
         """Supported or not, how it would be maintained, and the attributes looked at."""
         how = f"supported, {result.mode}" if result.mode is not None else "supported"
         self._say(f"{result.query}: {how if result.supported else 'not supported'}")
-        width = width_of(os.environ)
+        width = self._width()
         self._lines(wrapped(plain(result.reason), width, "  ", "    ") if result.reason else [])
         self._lines(attribute_lines(result.candidates, width))
 
@@ -101,7 +103,9 @@ class TextOutput:
     def apply(self, result: ApplyResult) -> None:
         """The new version and what changed."""
         if result.version is None:
-            self._block(apply_lines(result))
+            head, statement = apply_lines(result)
+            self._say(head)
+            self._whole(statement)
             return
         at = f"version {result.version}"
         counts = (
@@ -152,8 +156,9 @@ class TextOutput:
         """SQL alone on stdout, so that it can be piped on; the rest on stderr."""
         self._stdout.write(result.sql.rstrip("\n") + "\n")
         files = f"reads {result.files_kept} of {count_text(result.files_total, 'file')}"
-        only = f"only for {versions_text(result.versions)}"
-        self._remark(f"{result.query}: {sketches_text(result.sketches)}, {files}, {only}", "")
+        # Without ranges of a sketch the text is right for any version.
+        only = f", only for {versions_text(result.versions)}" if result.sketches else ""
+        self._remark(f"{result.query}: {sketches_text(result.sketches)}, {files}{only}", "")
         self._maintained_first(result)
 
     def query(self, result: QueryResult) -> None:
@@ -194,11 +199,11 @@ class TextOutput:
 
     def status(self, result: StatusResult) -> None:
         """Current, stale or not captured; what is pending; sizes; what was done last."""
-        self._lines(status_lines(result, width_of(os.environ)))
+        self._lines(status_lines(result, self._width()))
 
     def explain(self, result: ExplainResult) -> None:
         """How and why, the plan with each operator's way, the attributes."""
-        self._lines(explain_lines(result, width_of(os.environ)))
+        self._lines(explain_lines(result, self._width()))
 
     def finding(self, result: Finding) -> None:
         """What was looked at, how it is, and the fix."""
@@ -206,7 +211,7 @@ class TextOutput:
             return
         has_marks = has_colour(self._stdout, os.environ)
         mark = marked if has_marks else unmarked
-        for line in finding_lines(result, self._shown, width_of(os.environ), mark):
+        for line in finding_lines(result, self._shown, self._width(), mark):
             self._stdout.write(line + "\n")
         self._shown = result
 
@@ -214,7 +219,7 @@ class TextOutput:
         """The file, and what to run next."""
         self._say(f"{result.file}: written")
         for command in result.next_commands:
-            self._detail(command)
+            self._whole(command)
 
     def verify(self, result: VerifyResult) -> None:
         """Sound or not, and how far from accurate."""
@@ -226,9 +231,9 @@ class TextOutput:
             f"at {versions_text(result.versions)}{equal[result.results_equal]}"
         )
         if result.missing:
-            self._detail(f"missing {fragments_text(result.missing)}")
+            self._detail(f"missing {fragments_text(result.missing, result.total)}")
         if result.extra:
-            self._detail(f"more than needed {fragments_text(result.extra)}")
+            self._detail(f"more than needed {fragments_text(result.extra, result.total)}")
 
     def bench(self, result: BenchResult) -> None:
         """Maintaining against recapture, with its parts."""
@@ -236,7 +241,8 @@ class TextOutput:
         self._say(
             f"{result.query}: {count_text(result.delta_rows, 'change')}, "
             f"maintain {duration_text(result.maintain_ms)}, "
-            f"recapture {duration_text(result.recapture_ms)}, ratio {result.ratio:.3g}, {sound}"
+            f"recapture {duration_text(result.recapture_ms)}, "
+            f"ratio {number_text(result.ratio)}, {sound}"
         )
         self._detail(
             f"read {duration_text(result.read_ms)}, engine {duration_text(result.engine_ms)}, "
@@ -303,6 +309,9 @@ class TextOutput:
         if failed and len(failed) + len(done) > 1:
             self._stderr.write(summary_line(list(failed), len(failed) + len(done)) + "\n")
 
+    def _width(self) -> int | None:
+        return width_for(os.environ, self._stdout)
+
     def _lines(self, lines: list[str]) -> None:
         self._stdout.write("".join(f"{line}\n" for line in lines))
 
@@ -319,6 +328,10 @@ class TextOutput:
         if line:
             self._lines(_broken(line, "  ", self._stdout))
 
+    def _whole(self, text: str) -> None:
+        """A command or statement on a line of its own: broken, it could not be copied."""
+        self._say("  " + text)
+
     def _note(self, line: str, *, is_plain: bool = False) -> None:
         if not self._quiet:
             self._stderr.write((line if is_plain else plain(line)) + "\n")
@@ -333,14 +346,11 @@ class TextOutput:
 
 
 def _broken(line: str, indent: str, stream: TextIO) -> list[str]:
-    """The line as wide as a terminal; whole in a pipe, where programs look for it."""
-    width = width_for(os.environ, stream)
-    if width is None:
-        return [indent + plain(line)]
-    return wrapped(plain(line), width, indent, indent + "  ")
+    """A sentence as lines, all after `indent`, further ones after some more."""
+    return wrapped(plain(line), width_for(os.environ, stream), indent, indent + "  ")
 
 
 def _moved(result: MaintainResult) -> str:
-    added = f" +{fragments_text(result.added)}" if result.added else ""
-    removed = f" -{fragments_text(result.removed)}" if result.removed else ""
+    added = f" +{fragments_text(result.added, result.total)}" if result.added else ""
+    removed = f" -{fragments_text(result.removed, result.total)}" if result.removed else ""
     return added + removed if added or removed else " unchanged"

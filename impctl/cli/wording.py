@@ -1,7 +1,7 @@
-"""How fragments, versions, durations and user text read in a line of text.
+"""How fragments, versions, counts and user text read in a line of text.
 
 Law: text from outside is shown with control characters escaped, so that it cannot drive a
-terminal. Out of scope: whole lines (`output_text`).
+terminal. Out of scope: whole lines (`output_text`), sizes and durations (`app.amounts`).
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
+from impctl.app.amounts import number_text
 from impctl.app.results import RangesEntry, SketchEntry
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
@@ -20,19 +21,21 @@ def plain(text: str) -> str:
     return _CONTROL.sub(lambda match: f"\\x{ord(match.group()):02x}", text)
 
 
-def fragments_text(fragments: Sequence[int], total: int | None = None) -> str:
-    """`{0-2, 7}`; long lists are cut after some runs, with the number of fragments."""
+def fragments_text(fragments: Sequence[int], total: int) -> str:
+    """`{0-2, 7}` out of `total` ranges; long lists are cut, with the number of ranges in them.
+
+    The fragment of NULL is named and not counted.
+    """
     runs: list[list[int]] = []
-    for fragment in sorted(fragments):
-        if fragment == total:
-            continue
+    counted = sorted(fragment for fragment in fragments if fragment != total)
+    for fragment in counted:
         if runs and runs[-1][1] == fragment - 1:
             runs[-1][1] = fragment
         else:
             runs.append([fragment, fragment])
     words = [_run_text(first, last) for first, last in runs[:_SHOWN_RUNS]]
-    words += ["..."] if len(runs) > _SHOWN_RUNS else []
-    words += ["NULL"] if total is not None and total in fragments else []
+    words += [f"... of {len(counted):,}"] if len(runs) > _SHOWN_RUNS else []
+    words += ["NULL"] if total in fragments else []
     return "{" + ", ".join(words) + "}"
 
 
@@ -58,9 +61,10 @@ def ranges_text(entry: RangesEntry) -> str:
     """How even the ranges are, now and when they were chosen."""
     if not entry.rows:
         return plain(f"ranges of {entry.table}.{entry.attribute}: no rows")
+    now, before = number_text(entry.imbalance), number_text(entry.at_capture)
     return plain(
-        f"ranges of {entry.table}.{entry.attribute}: the largest holds {entry.imbalance:.3g} times"
-        f" the mean, {entry.at_capture:.3g} times when they were chosen"
+        f"ranges of {entry.table}.{entry.attribute}: the largest holds {now} times the mean,"
+        f" {before} times when they were chosen"
     )
 
 
@@ -72,24 +76,6 @@ def versions_text(versions: Mapping[str, int], since: Mapping[str, int] | None =
         return f"{table}@{version}" if start == version else f"{table}@{start}..{version}"
 
     return plain(", ".join(one(table, version) for table, version in versions.items()))
-
-
-def duration_text(milliseconds: float) -> str:
-    """Three digits that matter, in ms, s or min."""
-    if milliseconds < 1000:
-        return f"{milliseconds:.3g} ms" if milliseconds < 999.5 else "1 s"
-    seconds = milliseconds / 1000
-    return f"{seconds:.3g} s" if seconds < 100 else f"{seconds / 60:.3g} min"
-
-
-def size_text(count: int) -> str:
-    """Bytes in the largest unit that keeps the number at 1 or more."""
-    size = float(count)
-    for unit in ("B", "KB", "MB", "GB"):
-        if size < 1000 or unit == "GB":
-            break
-        size /= 1000
-    return f"{size:.3g} {unit}"
 
 
 def count_text(count: int, noun: str) -> str:

@@ -94,7 +94,10 @@ class AsRecorded:
 
 @dataclass(frozen=True, slots=True)
 class BySize:
-    """As the workload asks; where it leaves that open, a side is kept while it is small enough."""
+    """As the workload asks; where it leaves that open, a side is kept while it is small enough.
+
+    A side is kept, too, where nobody knows its size.
+    """
 
     asked: Strategy | None
     rows_of: Callable[[TableName], int | None]
@@ -117,7 +120,9 @@ class BySize:
             return Strategy.INDEX, "its rows are computed, so only the engine has them"
         if self.asked is not None:
             return self.asked, "asked for"
-        if size is not None and size > self.largest:
+        if size is None:
+            return Strategy.INDEX, "kept, since its size is not known: a log does not count rows"
+        if size > self.largest:
             return Strategy.SPARK, "too large to keep"
         return Strategy.INDEX, "small enough to keep"
 

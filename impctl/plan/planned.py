@@ -67,7 +67,10 @@ class _Watched(Mapping[TableName, Schema]):
 
 
 class PlannedQueries:
-    """The latest queries planned; one for a program's whole life, used by any thread."""
+    """The latest queries planned, for as long as whoever made this keeps it.
+
+    Any thread may ask; two that ask for the same query at once may both plan it.
+    """
 
     def __init__(self) -> None:
         self._kept: OrderedDict[tuple[str, QueryName, str], tuple[_LookedUp, Planned]]

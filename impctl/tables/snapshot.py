@@ -7,6 +7,7 @@ Out of scope: reading rows (`tables.rows`), file statistics (`tables.statistics`
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -27,6 +28,9 @@ from impctl.tables.schema import TableSchema, read_schema
 from impctl.tables.storage import local_path
 
 Positions = npt.NDArray[np.int64]
+
+_ROW_BYTES = 32
+"""What a row of a few columns takes in Parquet, where no file of the table tells its own."""
 
 CHANGE_FEED = "delta.enableChangeDataFeed"
 _CONSTRAINT = "delta.constraints."
@@ -125,6 +129,16 @@ class Snapshot:
             return None
         total = int(np.sum(counts.to_numpy())) if len(counts) else 0
         return total - sum(len(positions) for positions in self.deletions.values())
+
+    @cached_property
+    def likely_rows(self) -> int:
+        """Rows, or how many the files' bytes suggest where the log does not say: never 0 then."""
+        if self.rows is not None:
+            return self.rows
+        counted = [file for file in self.files if file.rows is not None]
+        rows, size = sum(file.rows or 0 for file in counted), sum(file.size for file in counted)
+        row_bytes = size / rows if rows and size else _ROW_BYTES
+        return rows + math.ceil((self.bytes - size) / row_bytes)
 
     @cached_property
     def bytes(self) -> int:

@@ -128,14 +128,8 @@ def _root_of(text: str) -> Node | None:
             pass  # read again for an error with a place, and for what only one of the two reads
     try:
         return _Loader(text).get_single_node()
-    except (ValueError, OverflowError):
-        # PyYAML tries to make a character of any number that an escape names.
-        found = _BEYOND.search(text)
-        raise YamlFault(
-            "An escape names a character that does not exist",
-            0 if found is None else found.start(),
-            "the highest is `\\U0010FFFF`",
-        ) from None
+    except (ValueError, OverflowError) as error:
+        raise _value_fault(error, text) from None
 
 
 def index_of(node: Node) -> int:
@@ -162,6 +156,18 @@ def _joined(node: ScalarNode) -> str:
             index_of(node),
             "write the character itself, or both halves of it",
         ) from None
+
+
+def _value_fault(error: ValueError | OverflowError, text: str) -> YamlFault:
+    """PyYAML makes a character of any number that an escape names, and an int of any digits."""
+    found = _BEYOND.search(text)
+    if found is None:
+        return YamlFault(f"The file is not valid YAML: {error}", 0)
+    return YamlFault(
+        "An escape names a character that does not exist",
+        found.start(),
+        "the highest is `\\U0010FFFF`",
+    )
 
 
 def _syntax_fault(error: yaml.MarkedYAMLError, text: str) -> YamlFault:

@@ -98,6 +98,19 @@ def test_names_that_yaml_or_sql_could_misread(impctl: Init, tmp_path: Path) -> N
     assert impctl("capture", "x/w.yaml")[0] == 0
 
 
+@pytest.mark.parametrize("words", [["visits", "--out", "my files/w.yaml"], ["--demo", "a $demo"]])
+def test_printed_commands_can_be_pasted_whatever_the_folder(
+    impctl: Init, tmp_path: Path, words: list[str]
+) -> None:
+    create_table(str(tmp_path / "visits"), VISITS)
+    code, document = impctl("init", *words)
+    (result,) = document["results"]
+    assert code == 0
+    for command in result["next_commands"]:
+        assert shlex.split(command)[2] == result["file"], command
+    assert impctl(*shlex.split(result["next_commands"][0])[1:])[0] == 0
+
+
 def test_a_group_by_column_of_any_name_works(impctl: Init, tmp_path: Path) -> None:
     for number, name in enumerate(("a `b` $c", "order", "é", "1st", "Yes", "group", "x.y")):
         rows = pa.table({name: pa.array([f"v{at % 5}" for at in range(20)])})

@@ -7,6 +7,7 @@ import pytest
 from impctl.app.memory import Memory
 from impctl.plan import reuse
 from impctl.plan.facts import Fact, FactKind, FactSource
+from impctl.plan.planned import KEPT
 from impctl.plan.reuse import ReuseVerdict
 from tests.plan.catalogs import read
 
@@ -49,3 +50,16 @@ def test_all_that_decides_is_looked_at(judged: list[object]) -> None:
     assert memory.reuse(ASKED, CAPTURED, PRICE, [POSITIVE]).allowed
     assert not memory.reuse(ASKED, CAPTURED, PRICE, ()).allowed
     assert len(judged) == 4
+
+
+def test_verdicts_are_let_go_when_plans_are(judged: list[object]) -> None:
+    memory = Memory()
+    facts = [
+        Fact("sales", f"c{at}", FactKind.NONNEGATIVE, FactSource.CONSTRAINT)
+        for at in range(KEPT + 1)
+    ]
+    for fact in (*facts, facts[-1]):
+        memory.reuse(ASKED, CAPTURED, BRAND, [fact])
+    assert len(judged) == KEPT + 1
+    memory.reuse(ASKED, CAPTURED, BRAND, [facts[0]])
+    assert len(judged) == KEPT + 2

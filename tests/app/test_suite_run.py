@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from impctl.app.follower import Checked
+from impctl.app.gravity import gravest
 from impctl.app.reporter import SilentReporter
-from impctl.app.results import Outcome, Record, gravest
+from impctl.app.results import Outcome, Record
 from impctl.app.settings import SuiteRequest
 from impctl.app.suites import charts, plan
 from impctl.app.suites.charts import Drawable

@@ -11,7 +11,8 @@ import pytest
 from deltalake import write_deltalake
 
 import impctl
-from impctl.errors import ImpctlWarning
+from impctl.app import capture
+from impctl.errors import ImpctlWarning, TableError
 
 ROWS = 120_000
 FILES = 8
@@ -53,7 +54,7 @@ FEW_PLACES = np.concatenate([groups(1000), np.zeros(ROWS, np.int64)])
 @pytest.mark.parametrize(
     "values",
     [np.sort(groups()), groups(ROWS - 32_000), FEW_PLACES],
-    ids=["sorted", "small", "one file of four"],
+    ids=["sorted", "small", f"one file of {FILES}"],
 )
 def test_a_table_that_no_order_would_help_is_not(tmp_path: Path, values: np.ndarray) -> None:
     assert told(tmp_path, values, "g < 30 AND g > 0") == []
@@ -66,6 +67,21 @@ def test_an_empty_sketch_leaves_out_every_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize("ranges", ["boundaries: [333, 666]", "fragments: 21"])
 def test_a_sorted_table_of_two_files_is_sorted(tmp_path: Path, ranges: str) -> None:
     assert told(tmp_path, np.sort(groups()), "g >= 480 AND g < 520", ranges, files=2) == []
+
+
+@pytest.mark.parametrize("error", [TableError("no statistics"), ValueError("no statistics")])
+def test_advice_that_fails_is_no_failure_of_the_capture(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def fail(*_: object) -> list[str]:
+        raise error
+
+    monkeypatch.setattr(capture, "warnings_of", fail)
+    (found,) = told(tmp_path, groups(1000), "g < 30")
+    assert found.startswith("query `q` is captured, but how much its sketch saves")
+    assert "no statistics" in found
+    with impctl.open(tmp_path / "w.yaml") as workload:
+        assert not workload.status()[0].stale
 
 
 def test_a_sketch_that_holds_nearly_everything_is_told_so_alone(tmp_path: Path) -> None:

@@ -101,6 +101,7 @@ EXAMPLES: dict[str, Result] = {
         query="q_top",
         table="sales",
         attribute="price",
+        total=4,
         action="exact",
         reason_code="change_feed",
         reason="the change was carried through the circuit",
@@ -205,7 +206,7 @@ EXAMPLES: dict[str, Result] = {
         "table", "sales", "change_feed", "warning", "The change feed is off", "turn it on"
     ),
     "started": StartedResult("w.yaml", ("sales",), ("q_top",), ("impctl check w.yaml",)),
-    "verify": VerifyResult("q_top", "sales", "price", True, 1, (), (0,), True, {"sales": 1}),
+    "verify": VerifyResult("q_top", "sales", "price", 4, True, 1, (), (0,), True, {"sales": 1}),
     "bench": BenchResult(
         "q_top", 1000, 2.1, 0.9, 0.5, 0.7, 812.0, 386.7, True, 0, 5, 0.08, 300.0, 40.0
     ),

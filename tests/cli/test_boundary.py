@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from impctl import errors
-from impctl.app.results import GRAVITY, Failure, Outcome
+from impctl.app.gravity import GRAVITY
+from impctl.app.results import Failure, Outcome
 from impctl.cli.exit_codes import EXIT_CODES
 from impctl.errors import ImpctlError, LockHeldError, UnsoundSketchError
 from tests.cli.examples import EXAMPLES, VerifyResult
@@ -80,7 +81,7 @@ def test_other_queries_are_shown_beside_a_failure(fake, impctl) -> None:
 def test_an_unsound_sketch_never_ends_well(fake, impctl, covers, equal, code: int) -> None:
     missing = () if covers else (1, 2)
     fake.answer = Outcome(
-        (VerifyResult("q_top", "sales", "price", covers, 0, missing, (), equal, {"sales": 1}),)
+        (VerifyResult("q_top", "sales", "price", 4, covers, 0, missing, (), equal, {"sales": 1}),)
     )
     ran = impctl("verify", "w.yaml")
     assert ran.code == code
@@ -89,7 +90,7 @@ def test_an_unsound_sketch_never_ends_well(fake, impctl, covers, equal, code: in
 
 
 def test_an_unsound_sketch_is_told_once(fake, impctl) -> None:
-    result = VerifyResult("q_top", "sales", "price", False, 0, (1,), (), None, {"sales": 1})
+    result = VerifyResult("q_top", "sales", "price", 4, False, 0, (1,), (), None, {"sales": 1})
     fake.answer = Outcome((result,), (), (Failure("q_top", UnsoundSketchError("too small")),))
     ran = impctl("verify", "w.yaml")
     assert (ran.code, ran.stderr) == (5, "error: `q_top`: too small [sketch_unsound]\n")

@@ -52,7 +52,7 @@ def test_what_does_not_go_together(
 
 def outcome() -> Outcome:
     done = MaintainResult(
-        "q", "t", "a", "exact", "incremental", "", {"t": 1}, {"t": 2}, (), (), 7, 1, 1, 1, 1
+        "q", "t", "a", 4, "exact", "incremental", "", {"t": 1}, {"t": 2}, (), (), 7, 1, 1, 1, 1
     )
     failed = (
         Failure("p", SchemaChangedError("Column `x`\nchanged")),

@@ -83,6 +83,14 @@ def test_a_dry_apply(fake, impctl) -> None:
     )
 
 
+def test_a_statement_is_whole_however_narrow_the_terminal(fake, impctl, monkeypatch) -> None:
+    statement = f"DELETE FROM t WHERE note = 'two  spaces, {'many words ' * 9}\x1b[0m'"
+    fake.answer = Outcome((ApplyResult("b", "t", None, 0, 0, 0, statement, 5),))
+    monkeypatch.setenv("COLUMNS", "60")
+    lines = impctl("apply", "w.yaml", "b", "--dry-run").stdout.splitlines()
+    assert lines[1:] == ["  " + statement.replace("\x1b", "\\x1b")]
+
+
 @pytest.mark.parametrize(
     ("result", "code"),
     [

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from impctl.app.results import Failure, Outcome, ReuseCandidate, ReuseEntry, SketchEntry
+from impctl.cli.output_suite import value_text
 from impctl.errors import Location, Problem, QueryError, WorkloadError
 from tests.cli.examples import EXAMPLES
 
@@ -119,6 +120,13 @@ def test_bench(fake, impctl) -> None:
     )
 
 
+def test_large_ratios_have_no_exponent(fake, impctl) -> None:
+    fake.answer = Outcome((replace(EXAMPLES["bench"], ratio=2000.0),))
+    assert ", ratio 2,000, slack 0\n" in impctl("bench", "w.yaml").stdout
+    assert [value_text("x_ratio", value) for value in (999.7, 2345.6)] == ["1,000", "2,346"]
+    assert value_text("rows_share", 12.0) == "1,200%"
+
+
 def test_a_record_is_a_table_per_figure(fake, impctl) -> None:
     fake.answer = Outcome((EXAMPLES["record"], EXAMPLES["written"]))
     ran = impctl("bench", "micro")
@@ -160,6 +168,14 @@ def test_generate(fake, impctl) -> None:
     assert ran.stdout == "sales: 7 rows, version 0, demo/sales\n"
 
 
+def test_what_to_run_next_is_whole_however_narrow_the_terminal(fake, impctl, monkeypatch) -> None:
+    commands = ("impctl check 'my  tables/w.yaml'", f"impctl check '{'a folder/' * 20}w.yaml'")
+    fake.answer = Outcome((replace(EXAMPLES["started"], next_commands=commands),))
+    monkeypatch.setenv("COLUMNS", "60")
+    lines = impctl("init", "t").stdout.splitlines()
+    assert lines == ["w.yaml: written", *(f"  {command}" for command in commands)]
+
+
 def test_rewrite_prints_sql_alone_on_stdout(fake, impctl) -> None:
     fake.answer = Outcome((EXAMPLES["rewrite"],))
     ran = impctl("rewrite", "w.yaml")
@@ -188,7 +204,7 @@ def test_reuse_says_whose_sketch_and_why_not_the_others(fake, impctl) -> None:
     ran = impctl("rewrite", "w.yaml", "--sql", "SELECT 1")
     assert fake.calls[-1][1][1:] == (None, (), "SELECT 1")
     assert ran.stderr.splitlines() == [
-        "q_top: no sketch, reads 2 of 3 files, only for sales@1",
+        "q_top: no sketch, reads 2 of 3 files",
         "  no sketch: no stored sketch may be used",
         "  not that of `q_low`: LIMIT asks for 2 rows, the sketch holds 1",
     ]
@@ -249,7 +265,16 @@ def test_long_sketches_fit_a_line(fake, impctl) -> None:
     sketch = SketchEntry("sales", "price", tuple(range(0, 400, 2)), 400)
     fake.answer = Outcome((replace(EXAMPLES["status"], sketches=(sketch,)),))
     first = impctl("status", "w.yaml").stdout.splitlines()[0]
-    assert first == "q_top: stale, sales.price 200 of 400 {0, 2, 4, 6, 8, 10, ...}"
+    assert first == "q_top: stale, sales.price 200 of 400 {0, 2, 4, 6, 8, 10, ... of 200}"
+
+
+def test_the_fragment_of_null_has_its_name_everywhere(fake, impctl) -> None:
+    fake.answer = Outcome((replace(EXAMPLES["maintain"], added=(4,), removed=(1, 4)),))
+    assert ", sales.price +{NULL} -{1, NULL}\n" in impctl("maintain", "w.yaml").stdout
+    fake.answer = Outcome((replace(EXAMPLES["verify"], covers=False, missing=(0, 4), extra=(4,)),))
+    ran = impctl("verify", "w.yaml")
+    assert "  missing {0, NULL}\n  more than needed {NULL}\n" in ran.stdout
+    assert "on `sales.price`, it lacks fragments: 0, NULL" in ran.stderr
 
 
 def test_every_problem_of_a_workload_file_has_its_line(fake, impctl) -> None:
@@ -295,6 +320,30 @@ def test_sentences_are_broken_for_a_stated_width_and_whole_in_a_pipe(
     lines = impctl("rewrite", "w.yaml").stderr.splitlines()
     assert " ".join(line.strip() for line in lines[1:]).endswith(words.strip())
     assert widest - 12 < max(map(len, lines)) <= widest
+
+
+@pytest.mark.parametrize("command", ["check", "explain", "status", "doctor"])
+def test_lines_of_reasons_are_whole_in_a_pipe(fake, impctl, monkeypatch, command: str) -> None:
+    monkeypatch.delenv("COLUMNS")
+    words = "the price of what was sold " * 9 + "in all"
+    entry = EXAMPLES["explain"].plan[0]
+    fake.answer = Outcome(
+        {
+            "check": (replace(EXAMPLES["check"], reason=words),),
+            "explain": (replace(EXAMPLES["explain"], plan=(replace(entry, why=words),)),),
+            "status": (replace(EXAMPLES["status"], stale_reason=words),),
+            "doctor": (replace(EXAMPLES["finding"], message=words, fix=words),),
+        }[command]
+    )
+    told = [line for line in impctl(command, "w.yaml").stdout.splitlines() if "the price" in line]
+    assert len(told) == (2 if command == "doctor" else 1)
+    assert all(line.endswith(words) for line in told)
+
+
+def test_a_problem_is_one_line_in_a_pipe_whatever_its_line_ends(fake, impctl, monkeypatch) -> None:
+    monkeypatch.delenv("COLUMNS")
+    fake.answer = Outcome((replace(EXAMPLES["finding"], level="problem", message="a\n  b  c\n"),))
+    assert "  problem  a b  c\n" in impctl("doctor", "w.yaml").stdout
 
 
 def test_what_several_queries_met_alike_is_told_once(fake, impctl) -> None:

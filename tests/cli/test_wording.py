@@ -1,4 +1,4 @@
-"""Fragments, versions and numbers in a line of text."""
+"""Fragments, versions and counts in a line of text."""
 
 from __future__ import annotations
 
@@ -7,10 +7,8 @@ import pytest
 from impctl.app.results import SketchEntry
 from impctl.cli.wording import (
     count_text,
-    duration_text,
     fragments_text,
     plain,
-    size_text,
     sketch_text,
     versions_text,
 )
@@ -24,8 +22,9 @@ from impctl.cli.wording import (
         ((2, 3), 4, "{2, 3}"),
         ((3, 1, 2), 4, "{1-3}"),
         ((0, 4), 4, "{0, NULL}"),
-        ((4,), None, "{4}"),
-        ((0, 2, 4, 6, 8, 10, 12), 99, "{0, 2, 4, 6, 8, 10, ...}"),
+        ((0, 2, 4, 6, 8, 10), 99, "{0, 2, 4, 6, 8, 10}"),
+        ((0, 2, 4, 6, 8, 10, 12, 13), 99, "{0, 2, 4, 6, 8, 10, ... of 8}"),
+        (range(0, 4001, 2), 4000, "{0, 2, 4, 6, 8, 10, ... of 2,000, NULL}"),
     ],
 )
 def test_fragments(fragments, total, text: str) -> None:
@@ -38,22 +37,6 @@ def test_the_fragment_of_null_is_not_counted() -> None:
 
 def test_versions() -> None:
     assert versions_text({"a": 3, "b": 4}, {"a": 1, "b": 4}) == "a@1..3, b@4"
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [(0.0, "0 ms"), (0.1234, "0.123 ms"), (999.4, "999 ms"), (999.9, "1 s"), (1234, "1.23 s"),
-     (99_900, "99.9 s"), (600_000, "10 min")],
-)  # fmt: skip
-def test_durations(value: float, text: str) -> None:
-    assert duration_text(value) == text
-
-
-@pytest.mark.parametrize(
-    ("value", "text"), [(0, "0 B"), (999, "999 B"), (1500, "1.5 KB"), (2_000_000, "2 MB")]
-)
-def test_sizes(value: int, text: str) -> None:
-    assert size_text(value) == text
 
 
 def test_counts() -> None:

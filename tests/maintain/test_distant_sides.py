@@ -217,4 +217,6 @@ def test_auto_keeps_what_is_small_and_reads_what_is_large() -> None:
     asked = replace(by_size, asked=Strategy.INDEX)
     assert asked.choose(facts).strategy is Strategy.INDEX
     unknown = BySize(None, {"t": None, "u": 5}.__getitem__)
-    assert unknown.choose(facts).strategy is Strategy.INDEX
+    chosen = unknown.choose(facts)
+    assert (chosen.strategy, chosen.rows, chosen.bytes) == (Strategy.INDEX, None, None)
+    assert "its size is not known" in chosen.reason

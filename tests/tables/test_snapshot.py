@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -41,6 +42,29 @@ def test_files_have_decoded_paths_and_texts_of_partition_values(tmp_path: Path) 
         (("k", None), ("d", "1970-01-02")),
     }
     assert [file.rows for file in files] == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("counts", "likely"),
+    [
+        ((3, 5), 8),
+        ((100, None), 250),  # 10 bytes a row, as in the file that tells
+        ((None, None), 79),
+        ((0, None), 47),
+    ],
+)
+def test_rows_are_told_by_bytes_where_the_log_does_not(
+    tmp_path: Path, counts: tuple[int | None, ...], likely: int
+) -> None:
+    def added(at: int, rows: int | None) -> dict[str, Any]:
+        silent = {} if rows is not None else {"stats": None}
+        return handmade.add(f"{at}.parquet", rows or 0, (1000, 1500)[at], **silent)
+
+    schema = handmade.metadata([handmade.field("id", "long")])
+    handmade.commit(tmp_path, 0, handmade.protocol(), schema, *map(added, (0, 1), counts))
+    snapshot = open_source("t", str(tmp_path)).snapshot()
+    assert (snapshot.rows is None) is (None in counts)
+    assert snapshot.likely_rows == likely
 
 
 def test_names_are_found_without_case(tmp_path: Path) -> None:

@@ -66,6 +66,7 @@ def test_a_node_knows_its_index_behind_wide_characters() -> None:
         ('a: "\\ud83d"', "half a character"),
         ('a: "\\U00110000"', "does not exist"),
         ('a: "\\UFFFFFFFF"', "does not exist"),
+        (f"%YAML 1.{'9' * 5000}\n---\na: 1\n", "not valid YAML: Exceeds the limit"),
         ("&a [*a]", "refers to a place that holds it"),
         ("a: &a {b: {c: *a}}", "refers to a place that holds it"),
         ("[" * (MAX_DEPTH + 1) + "]" * (MAX_DEPTH + 1), "nests deeper"),

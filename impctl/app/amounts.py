@@ -1,0 +1,41 @@
+"""Sizes, durations and ratios as people read them, in messages and on the command line alike.
+
+Law: three digits carry meaning, and no number is ever written with an exponent; what would read as
+a thousand of one unit is one of the next, and the largest unit has its thousands apart.
+Out of scope: metrics and labels of measurements, which have their unit by name (`bench.quantity`).
+"""
+
+from __future__ import annotations
+
+from impctl.bench.quantity import number
+
+_SIZES = ("B", "KB", "MB", "GB")
+_LARGEST_SIZE = "TB"
+_NEXT = 999.5
+"""From here on three digits are a thousand of the unit."""
+
+
+def number_text(value: float) -> str:
+    """`0.123`, `12.3`, `1,235`."""
+    return number(value)
+
+
+def duration_text(milliseconds: float) -> str:
+    """In ms, s, min or h."""
+    if milliseconds < _NEXT:
+        return f"{number(milliseconds)} ms"
+    seconds = milliseconds / 1000
+    if seconds < 100:
+        return f"{number(seconds)} s"
+    minutes = seconds / 60
+    return f"{number(minutes)} min" if minutes < _NEXT else f"{number(minutes / 60)} h"
+
+
+def size_text(count: int) -> str:
+    """Bytes in the largest unit that keeps the number at 1 or more."""
+    size = float(count)
+    for unit in _SIZES:
+        if size < _NEXT:
+            return f"{number(size)} {unit}"
+        size /= 1000
+    return f"{number(size)} {_LARGEST_SIZE}"

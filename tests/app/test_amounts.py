@@ -1,0 +1,74 @@
+"""Three digits and a unit, never an exponent; a size free on a disk, too."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from impctl.app.amounts import duration_text, number_text, size_text
+from impctl.app.estimates import Estimates, reason_text
+from impctl.app.findings import Area, Subject
+from impctl.app.store_health import _room
+from impctl.store.health import Folder
+
+SECOND, HOUR = 1000.0, 3_600_000.0
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0.0, "0 ms"),
+        (0.1234, "0.123 ms"),
+        (0.00001234, "0.0000123 ms"),
+        (999.4, "999 ms"),
+        (999.9, "1 s"),
+        (1234, "1.23 s"),
+        (99.9 * SECOND, "99.9 s"),
+        (600 * SECOND, "10 min"),
+        (16.65 * HOUR, "999 min"),
+        (16.66 * HOUR, "16.7 h"),
+        (2345.6 * HOUR, "2,346 h"),
+    ],
+)
+def test_durations(value: float, text: str) -> None:
+    assert duration_text(value) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0, "0 B"),
+        (999, "999 B"),
+        (1500, "1.5 KB"),
+        (999_499, "999 KB"),
+        (999_700, "1 MB"),
+        (2_000_000, "2 MB"),
+        (999_700_000, "1 GB"),
+        (1_800_000_000_000, "1.8 TB"),
+        (1_234_500_000_000_000, "1,234 TB"),
+    ],
+)
+def test_sizes(value: int, text: str) -> None:
+    assert size_text(value) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.5, "0.5"), (386.7, "387"), (999.6, "1,000"), (2000, "2,000"), (2345.6, "2,346")],
+)
+def test_numbers(value: float, text: str) -> None:
+    assert number_text(value) == text
+
+
+def test_room_on_a_large_disk(tmp_path: Path) -> None:
+    folder = Folder(tmp_path, True, (), 999_700, 1_800_000_000_000)
+    found = _room(Subject(Area.STORE, "s"), folder)
+    assert found.message == "1.8 TB free, the store takes 1 MB"
+
+
+def test_long_estimates() -> None:
+    said = reason_text(Estimates(2_000_000.0, 3, 999_900.0, 1))
+    assert said == (
+        "maintaining is estimated to take 33.3 min, a recapture 16.7 min (by 3 and 1 recorded runs)"
+    )

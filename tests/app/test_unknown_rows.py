@@ -1,0 +1,58 @@
+"""A table whose log does not count its rows is not taken for an empty one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from impctl.app import partners
+from impctl.app.changed_table import changed_table
+from impctl.app.partners import Partners
+from impctl.app.settings import Settings
+from impctl.app.workbench import Workbench, open_workbench
+from impctl.maintain.readable import Readable
+from impctl.plan.nodes import Scan
+from tests.tables import handmade
+
+WORKLOAD = """
+version: 1
+tables: {small: {path: small}, large: {path: large}}
+partitions: {small: {id: {boundaries: [2]}}}
+queries: {q: {sql: "SELECT id, COUNT(*) n FROM small GROUP BY id HAVING COUNT(*) > 1"}}
+"""
+LARGE = 32_000_000
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Workbench]:
+    """A small table with statistics, a large one without."""
+    schema = handmade.metadata([handmade.field("id", handmade.LONG)])
+    for name, added in {
+        "small": handmade.add("a.parquet", 1000, 900),
+        "large": handmade.add("a.parquet", 0, LARGE, stats=None),
+    }.items():
+        handmade.commit(tmp_path / name, 0, handmade.protocol(), schema, added)
+    (tmp_path / "w.yaml").write_text(WORKLOAD)
+    with open_workbench(Settings(tmp_path / "w.yaml")) as opened:
+        yield opened
+
+
+def test_it_counts_for_costs_and_is_found_to_be_the_larger_one(bench: Workbench) -> None:
+    assert bench.rows_of(["small"]) == 1000
+    assert bench.rows_of(["small", "large"]) > 100_000
+    assert changed_table(bench, ["small", "large"]) == "large"
+
+
+@pytest.mark.parametrize(("tables", "slices"), [(["small"], 1), (["small", "large"], 10)])
+def test_a_join_with_it_is_read_in_slices(
+    bench: Workbench, monkeypatch: pytest.MonkeyPatch, tables: list[str], slices: int
+) -> None:
+    monkeypatch.setattr(partners, "_SLICE_ROWS", 100_000)
+    monkeypatch.setattr(partners, "scans_of", lambda _: [Scan(t, t, ()) for t in tables])
+    monkeypatch.setattr(Partners, "_read", lambda *_: "a slice")
+    joined = Readable("join0", Scan("t", "t", ()), (), (), ())
+    reader: Any = Partners(bench, None, {}, {})  # type: ignore[arg-type]  # not looked at
+    assert list(reader.pairs(joined)) == ["a slice"] * slices
