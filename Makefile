@@ -30,7 +30,7 @@ bench: $(READY) ## Measure maintaining against recapture on a generated table (s
 	PATH="$(abspath $(BIN)):$$PATH" workloads/bench.sh $(DEMO)
 
 bench-smoke: $(READY) ## Hold a few ratios against their baseline (under three minutes)
-	$(BIN)/python -m pytest -m "slow and spark" tests/app/test_bench_smoke.py
+	$(BIN)/python -m pytest -m alone
 
 test: $(READY) ## Fast tests, without Spark, in two processes (1 to 4 minutes)
 	$(BIN)/python -m pytest -n 2 --dist worksteal
@@ -38,8 +38,8 @@ test: $(READY) ## Fast tests, without Spark, in two processes (1 to 4 minutes)
 test-spark: $(READY) ## Tests that start Spark
 	$(BIN)/python -m pytest -m spark
 
-test-all: $(READY) ## Every test, in two processes
-	$(BIN)/python -m pytest -m "" -n 2 --dist worksteal
+test-all: $(READY) ## Every test but the one of bench-smoke, in two processes
+	$(BIN)/python -m pytest -m "not alone" -n 2 --dist worksteal
 
 lint: $(READY) ## Style and format
 	$(BIN)/ruff check .
@@ -54,7 +54,7 @@ docs: $(READY) ## Write the generated pages again
 docs-check: $(READY) ## Are the documents complete and current?
 	$(BIN)/python -m pytest tests/docs
 
-check: lint type test-all docs-check ## All of the above that a change must pass
+check: lint type test-all bench-smoke docs-check ## All of the above that a change must pass
 
 clean: ## Remove what the targets made, the virtual environment too
 	rm -rf $(VENV) $(DEMO) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis

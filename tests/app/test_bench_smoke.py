@@ -7,14 +7,15 @@ from pathlib import Path
 import pytest
 
 from impctl.bench.record_json import record_from_json
-from impctl.bench.smoke import falls, read_baseline
 from impctl.cli.boundary import run
 from impctl.cli.main import build_app
+from tests.support.smoke import falls, read_baseline
 from tests.support.smoke_baseline import BASELINE
 
 
 # A busy machine may take several times as long as a quiet one; what is asked for is ratios.
 @pytest.mark.timeout(1200)
+@pytest.mark.alone
 @pytest.mark.slow
 @pytest.mark.spark
 def test_no_ratio_fell_far(tmp_path: Path, spark: object) -> None:

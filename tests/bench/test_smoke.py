@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from impctl.bench.record import Cell, Metric, Record
-from impctl.bench.smoke import FACTOR, falls, ratios_of, read_baseline, write_baseline
+from tests.support.smoke import FACTOR, falls, ratios_of, read_baseline, write_baseline
 
 
 def record(*ratios: float, noise: float = 0.0) -> Record:
@@ -29,9 +29,9 @@ def test_only_a_fall_beyond_noise_and_factor_counts() -> None:
     assert falls(record(30.0), usual) == ()
     assert falls(record(300.0), usual) == ()
     assert falls(record(30.0 / FACTOR), usual) == ()
-    assert falls(record(2.6, noise=0.2), usual) == ()
-    (told,) = falls(record(2.6), usual)
-    assert told == "a_ratio of figure `f` (query 0) is 2.6, below 3; usual is 30"
+    assert falls(record(7.0, noise=0.2), usual) == ()
+    (told,) = falls(record(7.0), usual)
+    assert told == "a_ratio of figure `f` (query 0) is 7, below 7.5; usual is 30"
 
 
 def test_the_best_of_the_runs_counts() -> None:

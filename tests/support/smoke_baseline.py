@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from impctl.bench.record_json import record_from_json
-from impctl.bench.smoke import ratios_of, write_baseline
+from tests.support.smoke import ratios_of, write_baseline
 
 BASELINE = Path(__file__).parents[2] / "workloads" / "bench" / "smoke-baseline.json"
 

@@ -2,8 +2,8 @@
 
 Law: only ratios of one run count (`..._ratio`, the larger the better), never times, so the baseline
 holds on any machine. A ratio is bad where it lies below the baseline's by more than the run's noise
-and `factor` together; the factor is generous, because a smoke test must never cry wolf. A cell that
-the run lacks is bad, too.
+and `factor` together; the factor stands for how much machines differ, because a smoke test must
+never cry wolf. A cell that the run lacks is bad, too.
 Out of scope: exact comparison of two runs (`bench.compare`).
 """
 
@@ -18,9 +18,9 @@ from statistics import median
 from impctl.bench.quantity import number
 from impctl.bench.record import Cell, Label, Record
 
-FACTOR = 10.0
-"""How many times worse a ratio may become before it counts as broken: on small tables the same code
-differs fivefold between a busy machine and a quiet one, and losing the engine costs more."""
+FACTOR = 4.0
+"""How many times worse a ratio may become before it counts as broken, with nothing beside the run:
+from machine to machine the same code differs by half of that, and losing the engine costs more."""
 
 
 @dataclass(frozen=True, slots=True)
