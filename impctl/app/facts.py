@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from impctl.aliases import AttributeId, ColumnName, TableName
 from impctl.app.workbench import Workbench
+from impctl.data.identifiers import quoted
 from impctl.data.schema import Column
 from impctl.data.vector import Ints, from_arrow
 from impctl.errors import AssumptionBrokenError, ImpctlError
@@ -42,9 +43,8 @@ def constraint_facts(bench: Workbench, scans: Iterable[Scan]) -> tuple[Fact, ...
 
 def _facts_of_check(snapshot: Snapshot, table: TableName, text: str) -> Iterator[Fact]:
     """Signs that a CHECK condition gives columns; nothing from one that impctl cannot read."""
-    name = table.replace("`", "``")
     try:
-        query = parse_query(f"SELECT * FROM `{name}` WHERE {text}", {table: snapshot.schema})
+        query = parse_query(f"SELECT * FROM {quoted(table)} WHERE {text}", {table: snapshot.schema})
     except ImpctlError:
         return
     names = {a.id: a.name for scan in scans_of(query.root) for a in scan.attributes}
@@ -101,6 +101,12 @@ def _facts(snapshot: Snapshot, table: TableName, column: Column) -> Iterator[Fac
 def assumption_of(fact: Fact) -> Assumption:
     """The fact as the store keeps it."""
     return Assumption(fact.table, fact.column, str(fact.kind), str(fact.source))
+
+
+def fact_of(assumption: Assumption) -> Fact:
+    """The fact that the store keeps so."""
+    kind, source = FactKind(assumption.kind), FactSource(assumption.source)
+    return Fact(assumption.table, assumption.column, kind, source)
 
 
 def assumption_text(assumption: Assumption) -> str:

@@ -12,14 +12,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from impctl.aliases import AccessId
-from impctl.app.facts import constraint_facts
+from impctl.app.facts import constraint_facts, fact_of
 from impctl.app.prepared import PreparedQuery
 from impctl.app.state_meta import StateMeta, circuit_id
 from impctl.app.workbench import Workbench
 from impctl.errors import RecaptureNeededError
 from impctl.maintain.strategy import AsRecorded, BySize, Chooser, Strategy
 from impctl.maintain.way import Way, choose_way
-from impctl.plan.facts import Fact, FactKind, FactSource
 from impctl.plan.safety import Verdict, check_safety
 from impctl.sketch.mode import Mode
 from impctl.sketch.partition import RangePartition
@@ -104,13 +103,7 @@ def restored_verdict(
     """Verdict and partitions by access; RecaptureNeededError where it is no longer safe."""
     partitions = {sketch.access: sketch.partition for sketch in stored.sketches}
     sketched = {sketch.access: sketch.attribute for sketch in stored.sketches}
-    facts = [
-        *constraint_facts(bench, prepared.scans),
-        *(
-            Fact(a.table, a.column, FactKind(a.kind), FactSource(a.source))
-            for a in stored.assumptions
-        ),
-    ]
+    facts = [*constraint_facts(bench, prepared.scans), *map(fact_of, stored.assumptions)]
     query = prepared.planned
     verdict = check_safety(query, sketched, facts)
     if not verdict.safe:

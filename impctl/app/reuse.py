@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from impctl.app.facts import facts_of
+from impctl.app.facts import fact_of, facts_of
 from impctl.app.filters import filters_of
 from impctl.app.fresh import Fresh, fresh
 from impctl.app.prepared import PreparedQuery, prepare
@@ -28,7 +28,6 @@ from impctl.errors import (
     RetryableError,
     UnsupportedError,
 )
-from impctl.plan.facts import Fact, FactKind, FactSource
 from impctl.plan.reuse import ReuseVerdict
 from impctl.store.records import Assumption, StoredQuery, StoredSketch
 from impctl.workload.models import Policy, QuerySpec
@@ -177,10 +176,7 @@ def verdict_of(
     assumptions: Sequence[Assumption],
 ) -> ReuseVerdict:
     """Judged with what is true of the pinned versions, the sketch's assumptions among it."""
-    facts = [
-        *facts_of(bench, prepared.scans),
-        *(Fact(a.table, a.column, FactKind(a.kind), FactSource(a.source)) for a in assumptions),
-    ]
+    facts = [*facts_of(bench, prepared.scans), *map(fact_of, assumptions)]
     sketched = tuple((sketch.access, sketch.attribute) for sketch in sketches)
     return bench.memory.reuse(prepared.planned, captured.planned, sketched, facts)
 

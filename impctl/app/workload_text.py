@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from sqlglot.dialects.spark import Spark
 
 from impctl.aliases import ColumnName, TableName
+from impctl.data.identifiers import quoted
 
 _PLAIN_PATH = re.compile(r"[A-Za-z0-9_./-]*[A-Za-z_/][A-Za-z0-9_./-]*")
 _PLAIN_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
@@ -114,4 +115,4 @@ def _sql(name: str) -> str:
     """A name in SQL inside the file, quoted unless it can be nothing else."""
     if _PLAIN_NAME.fullmatch(name) and name.upper() not in _SQL_WORDS:
         return name
-    return "`" + name.replace("`", "``").replace("$", "$$") + "`"
+    return quoted(name).replace("$", "$$")

@@ -21,6 +21,7 @@ import numpy as np
 import pyarrow as pa
 
 from impctl.aliases import ColumnName
+from impctl.data.identifiers import quoted
 from impctl.data.schema import Kind, SqlType
 from impctl.data.vector import Ints
 from impctl.sketch.partition import BoundaryValue, RangePartition
@@ -50,7 +51,7 @@ def with_fragment(
     """
     from pyspark.sql import functions as F
 
-    value = F.col(_quoted(column))
+    value = F.col(quoted(column))
     if not partition.boundaries:
         found: Column = F.lit(0)
     elif _is_exact_on_doubles(partition):
@@ -70,10 +71,6 @@ def rows_per_fragment(frame: DataFrame, partition: RangePartition) -> Ints:
     counts = np.zeros(partition.size, dtype=np.int64)
     counts[found.column(0).to_numpy()] = found.column(1).to_numpy()
     return counts
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
 
 
 def _is_exact_on_doubles(partition: RangePartition) -> bool:
@@ -102,7 +99,7 @@ def _with_bucket(
     search = Bucketizer(splits=splits, inputCol=number, outputCol=bucket, handleInvalid="keep")
     searched = search.transform(frame.withColumn(number, _as_double(value, partition.type)))
     # The search puts NaN into a bucket of its own after the last one.
-    last = F.least(F.col(_quoted(bucket)).cast("int"), F.lit(partition.ranges - 1))
+    last = F.least(F.col(quoted(bucket)).cast("int"), F.lit(partition.ranges - 1))
     found = F.when(value.isNull(), F.lit(partition.null_fragment)).otherwise(last)
     return searched.withColumn(name, found).drop(number, bucket)
 

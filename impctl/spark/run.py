@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from impctl.aliases import TableName, TableVersion
+from impctl.data.identifiers import quoted
 from impctl.spark.failures import plain_failures
 
 if TYPE_CHECKING:
@@ -53,13 +54,9 @@ def temporary_views(spark: SparkSession, views: Mapping[str, DataFrame]) -> Iter
     made: list[str] = []
     try:
         for name, frame in views.items():
-            frame.createOrReplaceTempView(_quoted(name))
+            frame.createOrReplaceTempView(quoted(name))
             made.append(name)
         yield
     finally:
         for name in made:
             spark.catalog.dropTempView(name)
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"

@@ -19,6 +19,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 
 from impctl.aliases import ColumnName
+from impctl.data.identifiers import quoted
 from impctl.data.schema import Column as TableColumn
 from impctl.data.schema import Kind
 from impctl.errors import TableError
@@ -184,7 +185,7 @@ def _column(snapshot: Snapshot, branch: Branch, column: TableColumn) -> Column:
     if column.name in branch.literals:
         literal = F.lit(branch.literals[column.name]).cast(column.type.spark_name)
         return literal.alias(column.name)
-    return F.col(_quoted(snapshot.columns.physical[column.name])).alias(column.name)
+    return F.col(quoted(snapshot.columns.physical[column.name])).alias(column.name)
 
 
 def _schema(
@@ -196,8 +197,4 @@ def _schema(
     if not columns:
         return StructType()
     names = snapshot.columns.physical if physical else {c.name: c.name for c in columns}
-    return ", ".join(f"{_quoted(names[c.name])} {c.type.spark_name}" for c in columns)
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
+    return ", ".join(f"{quoted(names[c.name])} {c.type.spark_name}" for c in columns)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from impctl.aliases import ColumnName
+from impctl.data.identifiers import quoted
 from impctl.data.schema import Column, Kind, Schema, SqlType, from_delta, other
 
 PHYSICAL_NAME = "delta.columnMapping.physicalName"
@@ -131,17 +132,13 @@ def _ddl(delta_type: Any) -> str:
     match delta_type["type"]:
         case "struct":
             inner = ", ".join(
-                f"{_quoted(field['name'])}: {_ddl(field['type'])}" for field in delta_type["fields"]
+                f"{quoted(field['name'])}: {_ddl(field['type'])}" for field in delta_type["fields"]
             )
             return f"struct<{inner}>"
         case "array":
             return f"array<{_ddl(delta_type['elementType'])}>"
         case _:
             return f"map<{_ddl(delta_type['keyType'])}, {_ddl(delta_type['valueType'])}>"
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
 
 
 def _invariants(fields: list[Mapping[str, Any]]) -> Iterator[str]:
