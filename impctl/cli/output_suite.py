@@ -120,10 +120,10 @@ def _aligned(row: Sequence[str], widths: Sequence[int], is_text: Sequence[bool])
 
 
 def _break_even_texts(found: Sequence[BreakEven]) -> list[str]:
-    """A line per case, or one for all where they agree."""
+    """A line per case that breaks even somewhere, or one for all of these where they agree."""
     texts = [_break_even_text(even) for even in found]
     if len(texts) > 1 and len(set(texts)) == 1:
-        return [f"break-even, every case: {texts[0]}"]
+        return [f"break-even, {len(texts)} cases alike: {texts[0]}"]
     heads = [
         ", ".join(f"{name} {value_text('', value)}" for name, value in even.labels.items())
         for even in found

@@ -142,7 +142,7 @@ def test_break_evens_that_agree_are_one_line(fake, impctl) -> None:
     alike = tuple(replace(cell, metrics=fast) if cell in groups else cell for cell in record.cells)
     fake.answer = Outcome((replace(record, cells=alike),))
     told = [line for line in impctl("bench", "micro").stdout.splitlines() if "break-even" in line]
-    assert told == ["  break-even, every case: beyond 10% of the table, the largest measured"]
+    assert told == ["  break-even, 2 cases alike: beyond 10% of the table, the largest measured"]
 
 
 def test_a_comparison_tells_differences_and_what_has_no_partner(fake, impctl) -> None:
