@@ -35,9 +35,9 @@ figures:
     measure: maintain
     with: {changes: [10], shares: [0.1], kind: [insert, delete]}
     cases: [{query: one, tables: 1}, {query: wrong, tables: 0}, {query: joined, tables: 2}]
-    chart: &chart {x: changes, y: [maintain_ms, recapture_ms], series: [tables, kind], log: [x, y]}
-  capture: {title: Capture, measure: capture, cases: [{query: joined}], chart: *chart}
-  saved: {title: Saved, measure: query, cases: [{query: one}], chart: *chart}
+    chart: {x: changes, y: [maintain_ms, recapture_ms], series: [tables, kind], log: [x, y]}
+  capture: {title: Capture, measure: capture, cases: [{query: joined}], chart: {x: query, y: [capture_ms]}}
+  saved: {title: Saved, measure: query, cases: [{query: one}], chart: {x: query, y: [plain_ms]}}
 """
 
 
@@ -60,6 +60,8 @@ def test_from_the_file_to_the_comparison(
     assert record_from_json(json.dumps(ran.document), "envelope") == record
     assert record.failures == (ran.error["message"],)
     assert (record.scale, record.repeat, record.seed) == (0.5, 2, 3)
+    assert record.tables == {"t": 2000, "u": 200}
+    assert record.machine["spark"].startswith("local[")
 
     costs = record.cells_of("costs")
     assert len(costs) == 2 * 2 * 2
