@@ -36,7 +36,11 @@ figures:
     with: {changes: [10], shares: [0.1], kind: [insert, delete]}
     cases: [{query: one, tables: 1}, {query: wrong, tables: 0}, {query: joined, tables: 2}]
     chart: {x: changes, y: [maintain_ms, recapture_ms], series: [tables, kind], log: [x, y]}
-  capture: {title: Capture, measure: capture, cases: [{query: joined}], chart: {x: query, y: [capture_ms]}}
+  capture:
+    title: Capture
+    measure: capture
+    cases: [{query: joined}]
+    chart: {x: query, y: [capture_ms]}
   saved: {title: Saved, measure: query, cases: [{query: one}], chart: {x: query, y: [plain_ms]}}
 """
 

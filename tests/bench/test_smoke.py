@@ -29,9 +29,9 @@ def test_only_a_fall_beyond_noise_and_factor_counts() -> None:
     assert falls(record(30.0), usual) == ()
     assert falls(record(300.0), usual) == ()
     assert falls(record(30.0 / FACTOR), usual) == ()
-    assert falls(record(7.0, noise=0.2), usual) == ()
-    (told,) = falls(record(7.0), usual)
-    assert told == "a_ratio of figure `f` (query 0) is 7, below 7.5; usual is 30"
+    assert falls(record(9.0, noise=0.2), usual) == ()
+    (told,) = falls(record(9.0), usual)
+    assert told == "a_ratio of figure `f` (query 0) is 9, below 10; usual is 30"
 
 
 def test_the_best_of_the_runs_counts() -> None:
