@@ -29,6 +29,7 @@ from impctl.expr.nodes import (
     columns_of,
     conjuncts,
 )
+from impctl.expr.types import groups_as_compared, type_of
 from impctl.plan.nodes import (
     Aggregate,
     AggregateCall,
@@ -223,11 +224,13 @@ class _Collector:
         """A semi join's rows with the fragments of all rows they match.
 
         The right side is grouped by what is compared, so that a left row meets one group at most
-        and no row is repeated.
+        and no row is repeated; that needs one type, since several texts can equal one number.
         """
         pairs = _equalities(plan)
         if pairs is None:
             raise _refusal("an EXISTS whose condition is not a list of equalities", plan.span)
+        if not all(groups_as_compared(type_of(one), type_of(other)) for one, other in pairs):
+            raise _refusal("an IN or EXISTS that compares values of different types", plan.span)
         keys = tuple(
             Output(Attribute(next(self.ids), "matched", None), right_side)
             for _, right_side in pairs

@@ -59,7 +59,7 @@ def literal(value: LiteralValue, kind: SqlType) -> Sql:
         case Kind.DECIMAL:
             return _text_cast(f"{Decimal(str(value)):f}", kind)
         case Kind.STRING:
-            return _string(str(value))
+            return string_sql(str(value))
         case Kind.BINARY:
             return exp.HexString(this=_as_bytes(value).hex())
         case Kind.DATE:
@@ -112,10 +112,12 @@ def _double_text(value: float) -> str:
     return repr(value)
 
 
-def _string(value: str) -> Sql:
-    if _CONTROL.search(value) is None:
+def string_sql(value: str) -> Sql:
+    """A text, also one that readers of SQL would change."""
+    if _CONTROL.search(value) is None and "$" not in value:
         return exp.Literal.string(value)
-    # Escapes of control characters differ between readers of SQL; bytes do not.
+    # Escapes of control characters differ between readers of SQL, and some replace `${name}`
+    # inside literals before they read them; bytes mean the same to all.
     return _cast(exp.HexString(this=value.encode().hex()), SqlType(Kind.STRING))
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, assert_never
 from sqlglot import exp
 
 from impctl.aliases import AttributeId
-from impctl.capture.literals import literal, sql_type
+from impctl.capture.literals import literal, sql_type, string_sql
 from impctl.data.schema import Kind
 from impctl.errors import QueryError
 from impctl.expr.nodes import (
@@ -125,7 +125,7 @@ def _operand(expr: Expr, names: Names) -> Sql:
 
 
 def _like(expr: Like, names: Names) -> Sql:
-    like = exp.Like(this=_operand(expr.operand, names), expression=exp.Literal.string(expr.pattern))
+    like = exp.Like(this=_operand(expr.operand, names), expression=string_sql(expr.pattern))
     if expr.escape == _DEFAULT_ESCAPE:
         return like
     return exp.Escape(this=like, expression=exp.Literal.string(expr.escape))

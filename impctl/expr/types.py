@@ -11,6 +11,7 @@ from functools import reduce
 from impctl.data.schema import (
     BOOLEAN,
     DOUBLE,
+    INTEGRAL,
     LONG,
     NULL,
     Kind,
@@ -42,6 +43,19 @@ MAX_PRECISION = 38
 _MINIMUM_ADJUSTED_SCALE = 6
 _INTEGRAL_ORDER = (Kind.BYTE, Kind.SHORT, Kind.INTEGER, Kind.LONG)
 _INTEGRAL_DIGITS = {Kind.BYTE: 3, Kind.SHORT: 5, Kind.INTEGER: 10, Kind.LONG: 20}
+
+
+def groups_as_compared(one: SqlType | None, other: SqlType | None) -> bool:
+    """Whether values that are equal to one value of the other type are one group: `1` and `01` are
+    two texts and one number. True of one type, and of whole numbers."""
+    if one is None or other is None:
+        return False
+    return one == other or (one.kind in INTEGRAL and other.kind in INTEGRAL)
+
+
+def loses_values(source: SqlType, target: SqlType) -> bool:
+    """Whether a cast may make NULL of a number: NaN and infinities have no decimal."""
+    return source.is_fractional and target.kind is Kind.DECIMAL
 
 
 def type_of(expr: Expr) -> SqlType | None:

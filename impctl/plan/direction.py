@@ -25,7 +25,7 @@ from impctl.expr.nodes import (
     Negate,
     columns_of,
 )
-from impctl.expr.types import type_of
+from impctl.expr.types import loses_values, type_of
 from impctl.plan.facts import KnownSigns, Signs, may_be_nan
 from impctl.plan.signs import number_of, signs_of
 
@@ -96,6 +96,8 @@ def direction(expr: Expr, columns: Columns) -> Relation:
         case Cast():
             source = type_of(expr.operand)
             if source is None or not (source.is_numeric and expr.type.is_numeric):
+                return Relation.UNKNOWN
+            if loses_values(source, expr.type):
                 return Relation.UNKNOWN
             return direction(expr.operand, columns)
         case Coalesce():

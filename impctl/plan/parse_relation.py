@@ -1,7 +1,9 @@
 """FROM clauses: tables, derived tables, common table expressions and joins.
 
 Law: every occurrence of a table is an access of its own, with a span that is exactly its written
-name; a common table expression used twice is read twice. JOIN binds tighter than the comma.
+name; a common table expression used twice is read twice. JOIN is read as if it bound tighter than
+the comma; to Spark it does not (`spark.sql.ansi.relationPrecedence`), so joins of which that
+changes rows or columns are refused behind a comma.
 Out of scope: WHERE (`parse_condition`), set operations (`parse_sets`).
 """
 
@@ -130,6 +132,8 @@ def _joined(first: exp.Expression, joins: list[exp.Join], environment: Environme
         if _is_comma(join, environment):
             groups.append((join.this, []))
         else:
+            if len(groups) > 1:
+                _refuse_behind_comma(join, environment)
             groups[-1][1].append(join)
     sources = [_chain(head, chain, environment) for head, chain in groups]
     result = sources[0]
@@ -137,6 +141,17 @@ def _joined(first: exp.Expression, joins: list[exp.Join], environment: Environme
         plan = Join(JoinKind.INNER, result.plan, source.plan, None)
         result = Source(plan, _side_by_side(result.scope, source.scope))
     return result
+
+
+def _refuse_behind_comma(join: exp.Join, environment: Environment) -> None:
+    """To Spark its left side is all that stands before it, relations before the comma, too."""
+    is_merging = join.args.get("method") or join.args.get("using")
+    if is_merging or (join.side or "").upper() in ("RIGHT", "FULL"):
+        raise environment.reading.text.unsupported(
+            "a RIGHT, FULL, NATURAL or USING join behind a comma",
+            join,
+            hint="write CROSS JOIN in place of the comma, or brackets around what is joined",
+        )
 
 
 def _is_comma(join: exp.Join, environment: Environment) -> bool:

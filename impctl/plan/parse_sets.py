@@ -74,6 +74,7 @@ def ordered(node: exp.Expression, plan: Plan, environment: Environment) -> Plan:
 
 def _combined(node: exp.SetOperation, left: Plan, environment: Environment) -> Plan:
     refuse_parts(node, _PARTS, environment, "a set operation")
+    _refuse_misread(node, environment)
     reading = environment.reading
     right = environment.read_query(node.expression, environment)
     lefts, rights = attributes_of(left), attributes_of(right)
@@ -100,6 +101,19 @@ def _combined(node: exp.SetOperation, left: Plan, environment: Environment) -> P
         outputs,
         span=reading.text.span_of(node),
     )
+
+
+def _refuse_misread(node: exp.SetOperation, environment: Environment) -> None:
+    """INTERSECT binds tighter than UNION and EXCEPT, which group to the left; not every sqlglot
+    that impctl runs with reads them so. What stands in brackets is a Subquery."""
+    loose = (exp.Union, exp.Except)
+    sides = (node.this, node.expression) if isinstance(node, exp.Intersect) else (node.expression,)
+    if any(isinstance(side, loose) for side in sides):
+        raise environment.reading.text.unsupported(
+            "INTERSECT beside UNION or EXCEPT without brackets",
+            node,
+            hint="put brackets around the set operation that comes first",
+        )
 
 
 def _is_nullable(kind: SetKind, left: Attribute, right: Attribute) -> bool:

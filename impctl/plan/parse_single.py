@@ -3,6 +3,7 @@
 Law: an aggregate without GROUP BY has exactly one row and joins as that row. One whose WHERE
 equates columns of its own with columns of the enclosing query is the same aggregate grouped by
 these columns, joined on them: a row without a group compares with NULL and is dropped either way.
+Both have one type, else values of several groups could equal one value of the enclosing query.
 That holds where no rows give NULL, so not for COUNT nor for what makes a value of NULL.
 Out of scope: subqueries after IN and EXISTS (`parse_condition`).
 """
@@ -15,6 +16,7 @@ from sqlglot import exp
 
 from impctl.errors import QueryError
 from impctl.expr.nodes import And, Compare, CompareOp, Expr, Span
+from impctl.expr.types import groups_as_compared, type_of
 from impctl.plan.nodes import Aggregate, Plan, Project, Sort, attributes_of
 from impctl.plan.parse_call import function_name
 from impctl.plan.parse_expr import COMPARISONS, ExprReader, dated
@@ -126,6 +128,13 @@ def _by_groups(
     grouped.set("group", exp.Group(expressions=[key.copy() for key in keys]))
     right = closed(grouped, reader, environment)
     refs = [attribute.ref(span) for attribute in attributes_of(right)]
+    for key, one, ref in zip(keys, outside, refs, strict=False):
+        if not groups_as_compared(type_of(one), type_of(ref)):
+            raise reader.text.unsupported(
+                "a subquery whose WHERE equates values of different types with the query's",
+                key,
+                hint="cast the subquery's side to the type of the other",
+            )
     equal = [
         Compare(CompareOp.EQUAL, one, ref, span=span)
         for one, ref in zip(outside, refs, strict=False)

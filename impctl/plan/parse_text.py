@@ -24,6 +24,7 @@ from impctl.plan.parse_places import Place, Tokens, places_of, tokens_of
 
 _SPECIAL_SYNTAX = ("CAST", "TRY_CAST", "EXTRACT", "TRIM", "SUBSTRING", "SUBSTR", "POSITION")
 _FIRST_WORDS = frozenset({TokenType.SELECT, TokenType.WITH, TokenType.FROM, TokenType.L_PAREN})
+_VARIABLE = re.compile(r"\$\{\S*?\}")
 _TOKEN_DUMP = re.compile(r" but got <Token.*", re.DOTALL)
 _CLASS_NAME = re.compile(r"<class '[\w.]*?(\w+)'>")
 _REPHRASE = "rewrite the query without it, or leave the query out of the workload"
@@ -189,6 +190,13 @@ def _syntax_error(text: SqlText, error: ParseError) -> QueryError:
 
 def _refuse_doubtful_tokens(text: SqlText) -> None:
     """Refuses spellings that Spark and sqlglot read differently."""
+    variable = _VARIABLE.search(text.sql)
+    if variable is not None:
+        raise text.unsupported(
+            f"`{variable.group()}`, a variable that Spark replaces before it reads the query",
+            text.span(*variable.span()),
+            hint="write its value, or :name for a parameter",
+        )
     for before, token in zip(text.tokens, text.tokens[1:], strict=False):
         if before.token_type is TokenType.STRING and token.token_type is TokenType.STRING:
             raise text.unsupported(
@@ -201,6 +209,13 @@ def _refuse_doubtful_tokens(text: SqlText) -> None:
                 "the operator `!`",
                 text.span(before.start, before.end + 1),
                 hint="write NOT instead",
+            )
+        if token.token_type is TokenType.PIPE_GT:
+            # To Spark each step reads the rows of the one before; sqlglot makes them one SELECT.
+            raise text.unsupported(
+                "the pipe operator `|>`",
+                text.span(token.start, token.end + 1),
+                hint="write the steps as nested SELECTs",
             )
         if token.token_type is TokenType.PARAMETER:
             # sqlglot reads the version in `t@v3` as a second name of the table.

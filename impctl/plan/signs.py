@@ -37,7 +37,7 @@ from impctl.expr.nodes import (
     Not,
     Or,
 )
-from impctl.expr.types import type_of
+from impctl.expr.types import loses_values, type_of
 from impctl.plan.facts import NOTHING, KnownSigns, Signs, may_be_nan
 from impctl.plan.normal_form import normalised
 
@@ -207,7 +207,8 @@ def _of_cast(expr: Cast, known: KnownSigns) -> Signs:
     if not (source.is_numeric and expr.type.is_numeric):
         return Signs(not_null=inner.not_null and source == expr.type)
     clean = not may_be_nan(source, inner)
-    return replace(inner, nan_free=clean)
+    kept = inner.not_null and not loses_values(source, expr.type)
+    return replace(inner, nan_free=clean, not_null=kept)
 
 
 def learn(condition: Expr, known: KnownSigns) -> KnownSigns:

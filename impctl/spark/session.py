@@ -31,6 +31,7 @@ DEFAULTS = {
 FIXED = {
     "spark.sql.ansi.enabled": "true",
     "spark.sql.ansi.doubleQuotedIdentifiers": "false",
+    "spark.sql.ansi.relationPrecedence": "false",
     "spark.sql.caseSensitive": "false",
     "spark.sql.decimalOperations.allowPrecisionLoss": "true",
     "spark.sql.files.ignoreCorruptFiles": "false",
@@ -39,7 +40,9 @@ FIXED = {
     "spark.sql.groupByOrdinal": "true",
     "spark.sql.orderByOrdinal": "true",
     "spark.sql.parser.escapedStringLiterals": "false",
+    "spark.sql.parquet.int96TimestampConversion": "false",
     "spark.sql.timestampType": "TIMESTAMP_LTZ",
+    "spark.sql.variable.substitute": "false",
 }
 """What the meaning of a query rests on, and silent loss of rows; never changed."""
 

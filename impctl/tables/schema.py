@@ -8,6 +8,7 @@ Out of scope: protocol features of the table as a whole (`tables.features`).
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +18,8 @@ from impctl.data.identifiers import quoted
 from impctl.data.schema import Column, Kind, Schema, SqlType, from_delta, other
 
 PHYSICAL_NAME = "delta.columnMapping.physicalName"
+_CHAR_TYPES = "__CHAR_VARCHAR_TYPE_STRING"
+_CHAR = re.compile(r"(?<!var)char\(", re.IGNORECASE)
 _COLLATIONS = "__COLLATIONS"
 _TYPE_CHANGES = "delta.typeChanges"
 _PLAIN_COLLATIONS = frozenset({"UTF8_BINARY", "spark.UTF8_BINARY"})
@@ -75,7 +78,8 @@ def read_schema(schema_json: str, *, is_mapped: bool) -> TableSchema:
 def _column_type(field: Mapping[str, Any]) -> SqlType:
     delta_type = field["type"]
     if isinstance(delta_type, str):
-        if _collation(field) is not None or _unreadable_change(field) is not None:
+        is_plain = _collation(field) is None and _unreadable_change(field) is None
+        if not is_plain or _is_padded(field):
             return other(_ddl(delta_type))
         return from_delta(delta_type)
     return other(_ddl(delta_type))
@@ -88,6 +92,8 @@ def _opaque_reason(field: Mapping[str, Any], kind: SqlType, *, is_mapped: bool) 
     change = _unreadable_change(field)
     if change is not None:
         return f"its type was changed from {change[0]} to {change[1]}"
+    if _is_padded(field):
+        return "it is of type char(n), which Spark pads with blanks where it compares"
     if _mentions(field["type"], "variant"):
         return "it holds variant values"
     if is_mapped and kind.kind is Kind.OTHER:
@@ -101,6 +107,11 @@ def _collation(field: Mapping[str, Any]) -> str | None:
         if str(name) not in _PLAIN_COLLATIONS:
             return str(name)
     return None
+
+
+def _is_padded(field: Mapping[str, Any]) -> bool:
+    """Is it CHAR(n), or does it hold any? Delta calls it a string; VARCHAR(n) compares as one."""
+    return _CHAR.search(str(field["metadata"].get(_CHAR_TYPES, ""))) is not None
 
 
 def _unreadable_change(field: Mapping[str, Any]) -> tuple[str, str] | None:

@@ -96,6 +96,7 @@ STRINGS = [
     "é 漢 😀",
     "trailing\\",
     "`ticks`",
+    "${spark.app.name} and ${nothing}",
 ]
 
 

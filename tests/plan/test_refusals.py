@@ -71,6 +71,18 @@ CASES = [
     ("SELECT brand FROM sales LIMIT »price", "LIMIT with an expression", "whole number"),
     ("SELECT 1 FROM sales x JOIN »stock x ON true", "two relations called `x`", "alias"),
     ("SELECT 1 FROM sales WHERE price = »:low", "parameter `low`", "value"),
+    ("SELECT 1 FROM sales WHERE brand = 'a »${x}'", "`${x}`", ":name"),
+    ("FROM sales »|> WHERE price > 1", "`|>`", "nested SELECTs"),
+    ("SELECT 1 FROM sales s, stock t RIGHT JOIN »stock u ON t.shelf = u.shelf", "RIGHT", "CROSS"),
+    ("SELECT 1 FROM sales s, stock t FULL JOIN »stock u ON t.shelf = u.shelf", "FULL", "brackets"),
+    ("SELECT 1 FROM sales s, stock t NATURAL JOIN »stock u", "NATURAL", "CROSS JOIN"),
+    ("SELECT 1 FROM sales s, stock t JOIN »stock u USING (shelf)", "USING", "CROSS JOIN"),
+    (
+        "SELECT 1 FROM sales s WHERE price < (SELECT max(shelf) FROM stock t WHERE"
+        " »t.brand = s.price)",
+        "different types",
+        "cast",
+    ),
     ("SELECT 1 FROM sales WHERE brand = »'it''s'", "two string literals", "\\'"),
     ("SELECT 1 FROM sales WHERE »!ok", "operator `!`", "NOT"),
     ("SELECT 1 FROM sales JOIN stock USING (»brand(1))", "an expression in USING", "ON"),

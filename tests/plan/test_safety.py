@@ -106,6 +106,16 @@ def test_signs_of_summands(summand: str, safe: bool) -> None:
     assert judged(sql, NONNEGATIVE, t="p").safe is safe
 
 
+def test_a_decimal_of_a_double_may_be_null() -> None:
+    # Spark makes NULL of NaN and of infinities, also where all numbers before were known.
+    having = "SELECT g FROM t GROUP BY g HAVING CAST(max({}) AS {}) {}"
+    for condition in ("> 5", "IS NOT NULL"):
+        sql = having.format("d", "DECIMAL(10, 2)", condition)
+        assert not judged(sql, fact("d", FactKind.NAN_FREE), t="p").safe
+    for kind in ("DECIMAL(20, 2)", "DOUBLE"):
+        assert judged(having.format("v", kind, "> 5"), t="p").safe
+
+
 def test_a_condition_on_the_whole_summand_counts() -> None:
     sql = "SELECT g, sum(v * p) FROM t WHERE v * p >= 0 GROUP BY g HAVING sum(v * p) > 3"
     assert judged(sql, t="p").safe

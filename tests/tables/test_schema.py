@@ -41,6 +41,15 @@ def test_nested_types_keep_sparks_name() -> None:
     [
         (field("a", "string", __COLLATIONS={"a": "spark.UTF8_LCASE"}), "UTF8_LCASE"),
         (field("a", "variant"), "variant"),
+        (field("a", "string", __CHAR_VARCHAR_TYPE_STRING="char(5)"), "char(n)"),
+        (
+            field(
+                "a",
+                {"type": "array", "elementType": "string"},
+                __CHAR_VARCHAR_TYPE_STRING="array<char(5)>",
+            ),
+            "char(n)",
+        ),
         (field("a", {"type": "array", "elementType": "variant"}), "variant"),
         (
             field(
@@ -62,6 +71,7 @@ def test_readable_type_change_and_plain_collation_pass() -> None:
     found = read(
         field("a", "long", **{"delta.typeChanges": [{"fromType": "integer", "toType": "long"}]}),
         field("b", "string", __COLLATIONS={"b": "spark.UTF8_BINARY"}),
+        field("c", "string", __CHAR_VARCHAR_TYPE_STRING="varchar(5)"),
     )
     assert found.opaque == {}
 
