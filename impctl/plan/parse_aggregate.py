@@ -113,7 +113,9 @@ def _arguments(
     if distinct:
         written = list(written[0].expressions)
     if any(isinstance(argument, exp.Star) or argument.is_star for argument in written):
-        if function == "count" and not distinct and isinstance(written[0], exp.Star):
+        # To Spark `count(*, a)` counts rows in which no column is NULL.
+        is_alone = len(written) == 1 and isinstance(written[0], exp.Star)
+        if function == "count" and not distinct and is_alone:
             return (), False
         raise reader.text.unsupported(f"`{function}` of `*`", node, hint="name the columns")
     if not written and function not in ("grouping_id",):

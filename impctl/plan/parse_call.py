@@ -131,6 +131,9 @@ def read_call(reader: ExprReader, node: exp.Expression, span: Span | None) -> Ex
             field = parse_literal.constant(name, span)
             return Call("date_part", (field, reader.read(node.expression)), span=span)
         case exp.StrPosition():
+            if any(node.args.get(part) for part in ("position", "occurrence")):
+                hint = "write locate(part, text, start)"
+                raise reader.text.unsupported("POSITION with a start", node, hint=hint)
             return _call(reader, "locate", [node.args["substr"], node.this], span)
     name = _NO_PARENTHESES.get(type(node).__name__)
     if name is None:

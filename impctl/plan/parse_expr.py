@@ -185,7 +185,9 @@ class ExprReader:
         kind = BOOLEAN if name in ("ilike", "rlike") else None
         if name == "concat" and all(type_of(part) == STRING for part in parts):
             kind = STRING
-        return Call(name, parts, kind, span=span)
+        found = Call(name, parts, kind, span=span)
+        # sqlglot says NOT ILIKE on the node itself.
+        return Not(found, span=span) if node.args.get("negate") else found
 
     def _predicate(self, node: exp.Expression, span: Span | None) -> Expr | None:
         match node:
@@ -216,7 +218,7 @@ class ExprReader:
         return Not(inner, span=span)
 
     def _is(self, node: exp.Is, span: Span | None) -> Expr:
-        if isinstance(node.this, _PREDICATES):
+        if isinstance(node.this, _PREDICATES) or node.args.get("negate"):
             raise self._parentheses(node)
         operand = self.read(node.this)
         match node.expression:

@@ -39,7 +39,8 @@ from impctl.plan.parse_text import SqlText
 
 _NUMBER = re.compile(r"(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?(bd|[lsydf])?", re.IGNORECASE)
 _STRING = re.compile(r"""(?P<quote>['"])(?P<body>.*)(?P=quote)""", re.DOTALL)
-_ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|([0-3][0-7]{2})|(.))", re.DOTALL)
+_ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|([01][0-7]{2})|(.))", re.DOTALL)
+_SURROGATE = re.compile("[\\ud800-\\udfff]")
 _ESCAPED = {"0": "\0", "b": "\b", "n": "\n", "r": "\r", "t": "\t", "Z": "\x1a"}
 _ISO_DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
 _TIMESTAMP = re.compile(
@@ -129,7 +130,14 @@ def string_value(text: SqlText, node: exp.Expression) -> str:
     found = None if span is None else _STRING.fullmatch(text.sql[span.start : span.end])
     if found is None:
         raise text.unsupported("a string literal of a kind it does not know", node)
-    return _ESCAPE.sub(_unescaped, str(found.group("body")))
+    value = _ESCAPE.sub(_unescaped, str(found.group("body")))
+    if _SURROGATE.search(value) is not None:
+        raise text.unsupported(
+            "half a character (a surrogate)",
+            node,
+            hint="write the character, or \\\\U and 8 digits",
+        )
+    return value
 
 
 def _unescaped(found: re.Match[str]) -> str:

@@ -24,6 +24,7 @@ from impctl.expr.nodes import (
 )
 from impctl.plan.nodes import Output, Plan, Sort, SortKey, TopK
 from impctl.plan.parse_expr import ExprReader
+from impctl.plan.parse_subquery import bare
 from impctl.plan.parse_text import SqlText
 from impctl.plan.parse_window import sort_key
 from impctl.plan.reading import Reading, attribute_for
@@ -72,7 +73,7 @@ def read_order(
     for item in clause.expressions if clause is not None else []:
         if not isinstance(item, exp.Ordered) or item.args.get("with_fill"):
             raise text.unsupported("this form of ORDER BY", item)
-        found = ordinal(item.this)
+        found = ordinal(bare(item.this))
         keys.append(sort_key(found if found is not None else reader.read(item.this), item))
     limit, offset = node.args.get("limit"), node.args.get("offset")
     if limit is not None and not isinstance(limit, exp.Limit):

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from sqlglot import exp
 from sqlglot.tokens import TokenType  # type: ignore[attr-defined]  # re-exported silently
 
-from impctl.expr.nodes import And, Coalesce, Compare, CompareOp, Expr, Span
+from impctl.expr.nodes import Span
 from impctl.plan.nodes import Attribute, Join, JoinKind, Plan, Scan, attributes_of
 from impctl.plan.parse_expr import ExprReader
 from impctl.plan.parse_scope import (
@@ -23,9 +23,11 @@ from impctl.plan.parse_scope import (
     Names,
     Scope,
     did_you_mean,
-    nullable_scope,
+    joined_scope,
     relation_scope,
+    side_by_side,
 )
+from impctl.plan.parse_using import equal_names, merged_scope, same_names
 from impctl.plan.reading import Reading
 
 _KINDS = {
@@ -139,7 +141,7 @@ def _joined(first: exp.Expression, joins: list[exp.Join], environment: Environme
     result = sources[0]
     for source in sources[1:]:
         plan = Join(JoinKind.INNER, result.plan, source.plan, None)
-        result = Source(plan, _side_by_side(result.scope, source.scope))
+        result = Source(plan, side_by_side(result.scope, source.scope))
     return result
 
 
@@ -304,17 +306,19 @@ def _join(left: Source, node: exp.Join, environment: Environment) -> Source:
             f"{' '.join((method, node.side, node.kind)).strip()} JOIN", node
         )
     _refuse_same_name(left, right, node, environment)
-    names = _merged_names(left, right, node, method == "NATURAL", environment)
-    if names is not None:
-        return _merge_columns(kind, left, right, names, reading.text.span_of(node))
-    both = _side_by_side(left.scope, right.scope)
+    pairs = same_names(left.scope, right.scope, node, reading.text)
+    if pairs is not None:
+        on_pairs = equal_names(pairs, reading.text.span_of(node))
+        plan = Join(kind, left.plan, right.plan, on_pairs, span=reading.text.span_of(node))
+        return Source(plan, merged_scope(kind, left.scope, right.scope, pairs))
+    both = side_by_side(left.scope, right.scope)
     on = node.args.get("on")
     condition = None
     if on is not None:
         reader = ExprReader(reading, Names(reading.text, both), "a join condition")
         condition = reader.read(on)
     plan = Join(kind, left.plan, right.plan, condition, span=reading.text.span_of(node))
-    return Source(plan, _visible(kind, left.scope, right.scope, both))
+    return Source(plan, joined_scope(kind, left.scope, right.scope, both))
 
 
 def _refuse_same_name(
@@ -328,86 +332,3 @@ def _refuse_same_name(
             node,
             hint="give each occurrence of the table an alias of its own",
         )
-
-
-def _side_by_side(left: Scope, right: Scope) -> Scope:
-    return Scope((*left.entries, *right.entries), (*left.relations, *right.relations))
-
-
-def _visible(kind: JoinKind, left: Scope, right: Scope, both: Scope) -> Scope:
-    """The names after a join: without the right side's for SEMI and ANTI, NULL where outer."""
-    match kind:
-        case JoinKind.SEMI | JoinKind.ANTI:
-            return left
-        case JoinKind.INNER:
-            return both
-        case JoinKind.LEFT:
-            return _side_by_side(left, nullable_scope(right))
-        case JoinKind.RIGHT:
-            return _side_by_side(nullable_scope(left), right)
-        case JoinKind.FULL:
-            return nullable_scope(both)
-
-
-def _merged_names(
-    left: Source, right: Source, node: exp.Join, is_natural: bool, environment: Environment
-) -> list[tuple[Entry, Entry]] | None:
-    """The column pairs of USING or NATURAL; None for any other join."""
-    using = node.args.get("using") or []
-    if is_natural:
-        return [
-            (entry, match)
-            for entry in left.scope.star(None)
-            for match in right.scope.find(None, entry.name)[:1]
-        ]
-    if not using:
-        return None
-    found = []
-    text = environment.reading.text
-    for identifier in using:
-        if not isinstance(identifier, exp.Identifier | exp.Column):
-            raise text.unsupported("an expression in USING", identifier, hint="use ON instead")
-        column = identifier if isinstance(identifier, exp.Column) else exp.column(identifier.copy())
-        for side in (left.scope, right.scope):
-            Names(text, side).column(column)
-        name = column.name
-        found.append((left.scope.find(None, name)[0], right.scope.find(None, name)[0]))
-    return found
-
-
-def _merge_columns(
-    kind: JoinKind,
-    left: Source,
-    right: Source,
-    pairs: list[tuple[Entry, Entry]],
-    span: Span | None,
-) -> Source:
-    """A join by equality of same-named columns, which appear once, and first, in `*`."""
-    equals: tuple[Expr, ...] = tuple(
-        Compare(CompareOp.EQUAL, a.expr, b.expr, span=span) for a, b in pairs
-    )
-    condition = None if not equals else equals[0] if len(equals) == 1 else And(equals, span=span)
-    plan = Join(kind, left.plan, right.plan, condition, span=span)
-    both = _side_by_side(left.scope, right.scope)
-    seen = _visible(kind, left.scope, right.scope, both)
-    if kind in (JoinKind.SEMI, JoinKind.ANTI):
-        return Source(plan, seen)
-    count = len(left.scope.entries)
-    lefts, rights = seen.entries[:count], seen.entries[count:]
-    merged = []
-    hidden = set()
-    for a, b in pairs:
-        i, j = left.scope.entries.index(a), right.scope.entries.index(b)
-        hidden |= {i, count + j}
-        merged.append(Entry(None, a.name, _merged_value(kind, lefts[i].expr, rights[j].expr)))
-    rest = tuple(
-        replace(entry, is_plain=False) if position in hidden else entry
-        for position, entry in enumerate(seen.entries)
-    )
-    return Source(plan, replace(seen, entries=(*merged, *rest)))
-
-
-def _merged_value(kind: JoinKind, left: Expr, right: Expr) -> Expr:
-    if kind is JoinKind.FULL:
-        return Coalesce((left, right))
-    return right if kind is JoinKind.RIGHT else left

@@ -17,7 +17,7 @@ from sqlglot import exp
 
 from impctl.errors import QueryError
 from impctl.expr.nodes import ColumnRef, Expr, transform, walk
-from impctl.plan.nodes import Attribute
+from impctl.plan.nodes import Attribute, JoinKind
 from impctl.plan.parse_text import SqlText
 
 
@@ -82,6 +82,26 @@ def nullable_scope(scope: Scope) -> Scope:
 
     entries = tuple(replace(entry, expr=transform(entry.expr, loosen)) for entry in scope.entries)
     return replace(scope, entries=entries)
+
+
+def side_by_side(left: Scope, right: Scope) -> Scope:
+    """The names of both."""
+    return Scope((*left.entries, *right.entries), (*left.relations, *right.relations))
+
+
+def joined_scope(kind: JoinKind, left: Scope, right: Scope, both: Scope) -> Scope:
+    """The names after a join: without the right side's for SEMI and ANTI, NULL where outer."""
+    match kind:
+        case JoinKind.SEMI | JoinKind.ANTI:
+            return left
+        case JoinKind.INNER:
+            return both
+        case JoinKind.LEFT:
+            return side_by_side(left, nullable_scope(right))
+        case JoinKind.RIGHT:
+            return side_by_side(nullable_scope(left), right)
+        case JoinKind.FULL:
+            return nullable_scope(both)
 
 
 class Prefer(StrEnum):

@@ -181,4 +181,7 @@ def _pair(
     mine = [_reads(inner, side) for side in sides]
     if mine[0] == mine[1]:
         return None
-    return (sides[0], sides[1]) if mine[0] else (sides[1], sides[0])
+    own, other = sides if mine[0] else (sides[1], sides[0])
+    # A name is the subquery's own where it has such a column, whatever stands beside it.
+    is_mixed = any(_reads(inner, column) for column in other.find_all(exp.Column))
+    return None if is_mixed else (own, other)

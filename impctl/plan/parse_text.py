@@ -20,6 +20,7 @@ from sqlglot.tokens import Token, TokenType  # type: ignore[attr-defined]  # re-
 
 from impctl.errors import Location, QueryError
 from impctl.expr.nodes import Span
+from impctl.plan.parse_comments import doubtful_comment
 from impctl.plan.parse_places import Place, Tokens, places_of, tokens_of
 
 _SPECIAL_SYNTAX = ("CAST", "TRY_CAST", "EXTRACT", "TRIM", "SUBSTRING", "SUBSTR", "POSITION")
@@ -129,6 +130,7 @@ def read_text(sql: str, name: str) -> tuple[SqlText, exp.Expression]:
         ) from None
     text = SqlText(name, sql, words)
     _refuse_statements(text)
+    _refuse_doubtful_text(text)
     _refuse_doubtful_tokens(text)
     try:
         trees = _PlainParser(dialect=dialect).parse(list(words.all), sql)
@@ -188,8 +190,8 @@ def _syntax_error(text: SqlText, error: ParseError) -> QueryError:
     )
 
 
-def _refuse_doubtful_tokens(text: SqlText) -> None:
-    """Refuses spellings that Spark and sqlglot read differently."""
+def _refuse_doubtful_text(text: SqlText) -> None:
+    """Refuses what Spark sees another text in: variables, and comments that end elsewhere."""
     variable = _VARIABLE.search(text.sql)
     if variable is not None:
         raise text.unsupported(
@@ -197,30 +199,49 @@ def _refuse_doubtful_tokens(text: SqlText) -> None:
             text.span(*variable.span()),
             hint="write its value, or :name for a parameter",
         )
-    for before, token in zip(text.tokens, text.tokens[1:], strict=False):
-        if before.token_type is TokenType.STRING and token.token_type is TokenType.STRING:
+    comment = doubtful_comment(text.sql, text.words)
+    if comment is not None:
+        raise text.unsupported(
+            "a comment of which Spark may see another end",
+            text.span(*comment),
+            hint="end no `--` line with a backslash, and write no comment inside another",
+        )
+
+
+def _refuse_doubtful_tokens(text: SqlText) -> None:
+    """Refuses spellings that Spark and sqlglot read differently."""
+    for before, token in zip((None, *text.tokens), text.tokens, strict=False):
+        if before is not None and _are_strings(before, token):
             raise text.unsupported(
                 "two string literals side by side",
                 text.span(before.start, token.end + 1),
                 hint="write one literal; a quote inside a literal is written `\\'`",
             )
-        if before.token_type is TokenType.NOT and text.sql[before.start] == "!":
-            raise text.unsupported(
-                "the operator `!`",
-                text.span(before.start, before.end + 1),
-                hint="write NOT instead",
-            )
-        if token.token_type is TokenType.PIPE_GT:
+        found = _doubtful(text.sql[token.start], token)
+        if found is not None:
+            what, hint = found
+            raise text.unsupported(what, text.span(token.start, token.end + 1), hint=hint)
+
+
+def _are_strings(before: Token, token: Token) -> bool:
+    return before.token_type is TokenType.STRING and token.token_type is TokenType.STRING
+
+
+def _doubtful(first: str, token: Token) -> tuple[str, str] | None:
+    """What a token is that begins so, and what to write instead, where readers differ."""
+    match token.token_type:
+        case TokenType.NOT if first == "!":
+            return "the operator `!`", "write NOT instead"
+        case TokenType.HEX_STRING if first == "0":
+            return "a number with 0x, to Spark a name", "write X'1F' for bytes, or digits"
+        case TokenType.PIPE_GT:
             # To Spark each step reads the rows of the one before; sqlglot makes them one SELECT.
-            raise text.unsupported(
-                "the pipe operator `|>`",
-                text.span(token.start, token.end + 1),
-                hint="write the steps as nested SELECTs",
-            )
-        if token.token_type is TokenType.PARAMETER:
+            return "the pipe operator `|>`", "write the steps as nested SELECTs"
+        case TokenType.PARAMETER:
             # sqlglot reads the version in `t@v3` as a second name of the table.
-            raise text.unsupported(
-                f"`{text.sql[token.start]}`, a version of a table or a variable",
-                text.span(token.start, token.end + 1),
-                hint="leave versions to impctl, which pins them, and write :name for a parameter",
+            what = f"`{first}`, a version of a table or a variable"
+            return (
+                what,
+                "leave versions to impctl, which pins them, and write :name for a parameter",
             )
+    return None

@@ -112,6 +112,12 @@ class WindowCollector:
                 node,
                 hint="define it in the WINDOW clause, or write it out after OVER",
             )
+        if found.args.get("alias"):
+            raise reader.text.unsupported(
+                f"window `{name}`, which is defined by another one",
+                node,
+                hint="write its specification out in the WINDOW clause",
+            )
         return found
 
     def _frame(self, reader: ExprReader, node: exp.Expression) -> str | None:

@@ -25,6 +25,8 @@ TABLES = {
     "s": {"k": ["1", "01", "2"], "y": [3, 4, 1], "p": [1, 2, 3]},
     "l": {"g": list("aabbb"), "x": [1, 1, 2, 2, 2]},
     "d": {"g": list("AAB"), "p": [1, 2, 1], "d": [10.0, float("nan"), 12.0]},
+    "w": {"a": [1, 2, 1, 4], "id": [9, 3, 5, 7], "s": ["apple", "Avocado", "pear", "247"]},
+    "v": {"id": [3, 9], "b": [1, 2]},
     "t": {"cmd": ["run !", "run ${x}", "run a"], "n": [5, 1, 1]},
 }
 WORKLOAD = """\
@@ -34,8 +36,10 @@ partitions:
   a: {{id: {{boundaries: [2]}}}}
   c: {{g: {{boundaries: [y]}}}}
   r: {{id: {{boundaries: [2]}}}}
+  v: {{id: {{boundaries: [4]}}}}
   s: {{p: {{boundaries: [2, 3]}}}}
   d: {{p: {{boundaries: [2]}}}}
+  w: {{id: {{boundaries: [4, 6, 8]}}}}
   t: {{cmd: {{boundaries: ["run $${{x}}"]}}}}
 queries:
   q: {{sql: "{sql}", sketch: {sketch}}}
@@ -74,6 +78,20 @@ def opened(tmp_path: Path, capsys: pytest.CaptureFixture[str], spark: Any) -> An
             "SELECT id FROM a UNION ALL SELECT id FROM b INTERSECT SELECT id FROM c",
             "{a: id}",
             [[1], [2], [2], [3]],
+        ),
+        ("SELECT id FROM w WHERE s NOT ILIKE 'a%'", "{w: id}", [[5], [7]]),
+        ("SELECT id FROM w WHERE s = '\\\\247'", "{w: id}", [[7]]),
+        ("SELECT id FROM w ORDER BY (1) LIMIT 1", "{w: id}", [[3]]),
+        (
+            "SELECT * FROM w LEFT SEMI JOIN v USING (id) ORDER BY 1 LIMIT 1",
+            "{w: id}",
+            [[3, 2, "Avocado"]],
+        ),
+        ("SELECT w.* FROM w JOIN v USING (id) ORDER BY 1 LIMIT 1", "{w: id}", [[3, 2, "Avocado"]]),
+        (
+            "SELECT v.*, w.* FROM w RIGHT JOIN v USING (id) ORDER BY 1 LIMIT 1",
+            "{v: id}",
+            [[3, 1, 3, 2, "Avocado"]],
         ),
         ("SELECT cmd FROM t WHERE n > 2", "{t: cmd}", [["run !"]]),
         ("SELECT cmd FROM t WHERE cmd LIKE 'run $%' AND n < 2", "{t: cmd}", [["run ${x}"]]),
