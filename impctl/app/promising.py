@@ -49,15 +49,19 @@ def promising(snapshot: Snapshot, most: int) -> tuple[Promise, ...]:
 
 
 def group_column(snapshot: Snapshot, promises: tuple[Promise, ...]) -> ColumnName | None:
-    """The column that an example may group by: one whose values surely or likely repeat."""
-    if not promises:
+    """The column that an example may group by: one whose values surely or likely repeat.
+
+    Not one with `${` in its name: Spark puts a variable's value for that in a query's text.
+    """
+    named = [one for one in promises if "${" not in one.column.name]
+    if not named:
         return None
     rows = snapshot.rows
     repeated = [
-        one for one in promises if rows is not None and one.values is not None and one.values < rows
+        one for one in named if rows is not None and one.values is not None and one.values < rows
     ]
-    texts = [one for one in promises if one.column.type.kind is Kind.STRING]
-    return (*repeated, *texts, *promises)[0].column.name
+    texts = [one for one in named if one.column.type.kind is Kind.STRING]
+    return (*repeated, *texts, *named)[0].column.name
 
 
 def _order(promise: Promise) -> tuple[float, bool, int]:
