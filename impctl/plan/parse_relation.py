@@ -308,8 +308,8 @@ def _join(left: Source, node: exp.Join, environment: Environment) -> Source:
     _refuse_same_name(left, right, node, environment)
     pairs = same_names(left.scope, right.scope, node, reading.text)
     if pairs is not None:
-        on_pairs = equal_names(pairs, reading.text.span_of(node))
-        plan = Join(kind, left.plan, right.plan, on_pairs, span=reading.text.span_of(node))
+        span = reading.text.span_of(node)
+        plan = Join(kind, left.plan, right.plan, equal_names(pairs, span), span=span)
         return Source(plan, merged_scope(kind, left.scope, right.scope, pairs))
     both = side_by_side(left.scope, right.scope)
     on = node.args.get("on")

@@ -42,7 +42,7 @@ def same_names(left: Scope, right: Scope, node: exp.Join, text: SqlText) -> Pair
 
 def _natural(left: Scope, right: Scope, node: exp.Join, text: SqlText) -> Pairs:
     pairs = [(one, other) for one in left.star(None) for other in right.find(None, one.name)]
-    counts = Counter(side.name.lower() for pair in pairs for side in pair[:1])
+    counts = Counter(one.name.lower() for one, _ in pairs)
     if any(count > 1 for count in counts.values()) or any(a.name != b.name for a, b in pairs):
         # Spark pairs the first ones there, and tells upper from lower case.
         raise text.unsupported(
