@@ -97,6 +97,7 @@ def direction(expr: Expr, columns: Columns) -> Relation:
             source = type_of(expr.operand)
             if source is None or not (source.is_numeric and expr.type.is_numeric):
                 return Relation.UNKNOWN
+            # NULL over the table is neither at most nor at least what it is over the sketch.
             if loses_values(source, expr.type):
                 return Relation.UNKNOWN
             return direction(expr.operand, columns)

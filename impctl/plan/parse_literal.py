@@ -135,7 +135,7 @@ def string_value(text: SqlText, node: exp.Expression) -> str:
         raise text.unsupported(
             "half a character (a surrogate)",
             node,
-            hint="write the character, or \\\\U and 8 digits",
+            hint="write the character, or \\U and 8 digits",
         )
     return value
 
