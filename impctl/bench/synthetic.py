@@ -49,25 +49,10 @@ def synthetic_batches(
     return _batches(rows, groups, seed, sorted_by_a, noise, batch_rows)
 
 
-def synthetic_changes(
-    rows: int, groups: int, seed: int, *, first_id: int, noise: float = 0.05
-) -> pa.Table:
-    """New rows from the same distribution, with ids `first_id`, `first_id` + 1 and so on.
-
-    With `first_id` at or above the number of rows of the table the ids are fresh. The stream of
-    random numbers differs from that of `synthetic_batches` for any seed.
-    """
-    _check(rows, groups, noise)
-    group_stream, *noise_streams = _streams(seed, purpose=1)
-    a = group_stream.integers(0, groups, size=rows, dtype=np.int64)
-    ids = np.arange(first_id, first_id + rows, dtype=np.int64)
-    return pa.Table.from_batches([_batch(ids, a, noise * groups, noise_streams)])
-
-
 def _batches(
     rows: int, groups: int, seed: int, sorted_by_a: bool, noise: float, batch_rows: int
 ) -> Iterator[pa.RecordBatch]:
-    group_stream, *noise_streams = _streams(seed, purpose=0)
+    group_stream, *noise_streams = _streams(seed)
     step = _coprime_step(rows)
     ends: Integers | None = None
     if sorted_by_a:
@@ -100,9 +85,9 @@ def _batch(
     )
 
 
-def _streams(seed: int, purpose: int) -> list[np.random.Generator]:
+def _streams(seed: int) -> list[np.random.Generator]:
     """A stream per column, so that the size of a batch does not shift the others."""
-    sequence = np.random.SeedSequence(entropy=seed, spawn_key=(purpose,))
+    sequence = np.random.SeedSequence(entropy=seed, spawn_key=(0,))
     return [np.random.default_rng(child) for child in sequence.spawn(1 + len(MEASURES))]
 
 

@@ -56,11 +56,6 @@ def rewrite_sql(
     return text
 
 
-def condition_sql(wanted: RangeFilter, *, is_nan_free: bool = False) -> str:
-    """The filter as a condition of Spark SQL, for people and for other tools."""
-    return filter_condition(wanted, is_nan_free=is_nan_free).sql(DIALECT)
-
-
 def filter_condition(wanted: RangeFilter, *, is_nan_free: bool = False) -> Sql:
     """The filter as a sorted OR of ranges on the bare column."""
     name = column(wanted.partition.attribute)

@@ -37,10 +37,6 @@ class RangeFilter:
     def is_everything(self) -> bool:
         return self.includes_null and self.intervals == (Interval(None, None),)
 
-    @property
-    def is_nothing(self) -> bool:
-        return not self.includes_null and not self.intervals
-
 
 def range_filter(
     fragments: FragmentSet,

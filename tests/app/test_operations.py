@@ -20,7 +20,7 @@ def test_a_ratio_is_read(text: str, found: Ratio | None) -> None:
 
 def test_a_sequence_repeats_its_block() -> None:
     found = sequence(Ratio(2, 3), 12, 4, seed=1)
-    assert [each.is_query for each in found] == [False, False, True, True, True] * 3
+    assert [each.constants is None for each in found] == [True, True, False, False, False] * 3
     asked = [each.constants for each in found if each.constants is not None]
     assert set(asked) <= set(range(4))
     assert found == sequence(Ratio(2, 3), 12, 4, seed=1)

@@ -7,12 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from impctl.bench.synthetic import (
-    MEASURES,
-    SYNTHETIC_SCHEMA,
-    synthetic_batches,
-    synthetic_changes,
-)
+from impctl.bench.synthetic import MEASURES, SYNTHETIC_SCHEMA, synthetic_batches
 from impctl.errors import UsageError
 
 
@@ -79,17 +74,6 @@ def test_more_groups_than_rows() -> None:
     rows = table(10, 500_000, sorted_by_a=True)
     assert pc.max(rows["a"]).as_py() < 500_000
     assert rows.num_rows == 10
-
-
-def test_changes_have_fresh_ids_and_their_own_numbers() -> None:
-    base = table(1000, 50, seed=3)
-    change = synthetic_changes(100, 50, 3, first_id=1000)
-    assert change.schema == SYNTHETIC_SCHEMA
-    assert change["id"].to_pylist() == list(range(1000, 1100))
-    assert 0 <= pc.min(change["a"]).as_py() <= pc.max(change["a"]).as_py() < 50
-    assert change["b"].to_pylist() != base["b"].to_pylist()[:100]
-    assert change.equals(synthetic_changes(100, 50, 3, first_id=1000))
-    assert synthetic_changes(0, 50, 3, first_id=0).num_rows == 0
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from impctl.capture.use import condition_sql, rewrite_sql
+from impctl.capture.literals import DIALECT
+from impctl.capture.use import filter_condition, rewrite_sql
 from impctl.data.schema import (
     DATE,
     DOUBLE,
@@ -79,6 +80,10 @@ CONDITIONS = [
     (some(PRICE, 0, 1, 2, 3, 4), "TRUE"),
     (some(AREA, 0), r"`Community Area` < 'it\'s'"),
 ]  # fmt: skip
+
+
+def condition_sql(wanted, *, is_nan_free=False):
+    return filter_condition(wanted, is_nan_free=is_nan_free).sql(DIALECT)
 
 
 @pytest.mark.parametrize(("wanted", "text"), CONDITIONS)

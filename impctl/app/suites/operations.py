@@ -39,10 +39,6 @@ class Operation:
 
     constants: int | None
 
-    @property
-    def is_query(self) -> bool:
-        return self.constants is not None
-
 
 def sequence(ratio: Ratio, length: int, constants: int, seed: int) -> tuple[Operation, ...]:
     """`length` operations, rounded up to whole blocks; `constants` are numbered from 0."""
