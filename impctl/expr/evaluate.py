@@ -18,9 +18,10 @@ import numpy as np
 import pyarrow as pa
 
 from impctl.aliases import AttributeId
-from impctl.data.schema import BOOLEAN, DOUBLE, Kind, SqlType
+from impctl.data.schema import BOOLEAN, Kind, SqlType
 from impctl.data.vector import INT64_MAX, INT64_MIN, Bools, Vector, all_null
 from impctl.errors import EvaluationError
+from impctl.expr.average import mean
 from impctl.expr.cast import cast
 from impctl.expr.compare import compare, like
 from impctl.expr.functions import compute
@@ -45,14 +46,7 @@ from impctl.expr.nodes import (
     Or,
     walk,
 )
-from impctl.expr.numbers import (
-    UNIT,
-    arithmetic,
-    divide_decimals,
-    fit_decimals,
-    negate,
-    rescale,
-)
+from impctl.expr.numbers import arithmetic, negate
 from impctl.expr.truth import Truth, conjoin, disjoin, of_vector
 from impctl.expr.truth import negate as negate_truth
 from impctl.expr.types import arithmetic_type, narrowed, type_of, wider_type
@@ -61,7 +55,6 @@ from impctl.expr.zones import offset_of
 Columns = Mapping[AttributeId, Vector]
 """The input columns by identity, all of one length."""
 
-_DIVISION_DIGITS = 38
 _EXACT_DIGITS = 100
 """More than any decimal value or its scaling needs."""
 
@@ -271,25 +264,6 @@ def _assembled(pieces: list[tuple[Any, Vector]], wanted: SqlType) -> Vector:
     else:
         joined = np.concatenate([piece.values for _, piece in pieces])[order]
     return Vector(wanted, joined, None if bool(valid.all()) else valid)
-
-
-def mean(total: Vector, count: Vector, result: SqlType) -> Vector:
-    """AVG's last step: NULL for count 0; decimals to 38 digits first, then half up, as in Spark."""
-    some = count.values > 0
-    valid = some & total.validity()
-    divisor = np.where(some, count.values, 1)
-    if result.kind is Kind.DECIMAL:
-        dividend = np.where(valid, total.values, 0)
-        quotients = divide_decimals(dividend, total.type.scale, divisor, 0)
-        values = fit_decimals(rescale(quotients, _DIVISION_DIGITS, result.scale), result)
-        return Vector(result, values, None if bool(valid.all()) else valid)
-    values = total.values.astype(np.float64) / divisor
-    error = None
-    if total.error is not None:
-        with np.errstate(invalid="ignore"):
-            spread = total.error / divisor * (1 + 8 * UNIT) + np.abs(values) * (2 * UNIT)
-        error = np.where(total.error == 0, 0.0, np.where(np.isnan(spread), np.inf, spread))
-    return Vector(DOUBLE, values, None if bool(valid.all()) else valid, error)
 
 
 def _call(expr: Call, columns: Columns, length: int) -> Vector:

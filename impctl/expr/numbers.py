@@ -21,11 +21,10 @@ UNIT = 2.0**-53
 """Half the spacing of doubles at 1: the largest relative error of one rounding."""
 
 INTEGRAL_BITS = {Kind.BYTE: 8, Kind.SHORT: 16, Kind.INTEGER: 32, Kind.LONG: 64}
-_EXACT_DOUBLE = 2**53
+EXACT_DOUBLE = 2**53
+"""Integers up to this size are doubles."""
 _EXACT_POWER = 22
 """The largest power of ten that a double holds exactly."""
-_DIVISION_DIGITS = 38
-"""Spark divides decimals to 38 fractional digits first, then rounds to the result's scale."""
 
 
 def both_valid(left: Vector, right: Vector) -> Bools | None:
@@ -137,7 +136,7 @@ def _of_decimals(
         case ArithmeticOp.MULTIPLY:
             values, scale = _exact(op, a, b), s1 + s2
         case ArithmeticOp.DIVIDE:
-            values, scale = divide_decimals(a, s1, b, s2), _DIVISION_DIGITS
+            values, scale = divide_decimals(a, s1, b, s2, result.scale), result.scale
         case ArithmeticOp.INTEGER_DIVIDE:
             common = max(s1, s2)
             values, scale = _exact(op, rescale(a, s1, common), rescale(b, s2, common)), 0
@@ -148,10 +147,13 @@ def _of_decimals(
     return Vector(result, fit_decimals(rescale(values, scale, result.scale), result), valid)
 
 
-def divide_decimals(a: Any, scale_a: int, b: Any, scale_b: int) -> Any:
-    """Unscaled quotients with 38 fractional digits, rounded half up."""
+def divide_decimals(a: Any, scale_a: int, b: Any, scale_b: int, scale: int) -> Any:
+    """Unscaled quotients at that scale, rounded half up once.
+
+    Spark cuts off behind the 39th fractional digit before it rounds, which changes no rounding.
+    """
     a, b = a.astype(object), b.astype(object)
-    a = a * 10 ** (_DIVISION_DIGITS + scale_b)
+    a = a * 10 ** (scale + scale_b)
     b = b * 10**scale_a
     return round_half_up(a, b)
 
@@ -193,7 +195,7 @@ def to_double(vector: Vector) -> Vector:
     if vector.type.kind is not Kind.DECIMAL:
         return Vector(DOUBLE, vector.values.astype(np.float64), vector.valid)
     unit = 10**vector.type.scale
-    if vector.type.scale <= _EXACT_POWER and magnitude(vector.values) < _EXACT_DOUBLE:
+    if vector.type.scale <= _EXACT_POWER and magnitude(vector.values) < EXACT_DOUBLE:
         return Vector(DOUBLE, vector.values.astype(np.float64) / float(unit), vector.valid)
     # Beyond 2^53 an array division would round twice; dividing Python integers rounds once.
     values = np.array([int(value) / unit for value in vector.values], dtype=np.float64)

@@ -40,6 +40,8 @@ from impctl.expr.nodes import (
 )
 
 MAX_PRECISION = 38
+SHORT_AVERAGE = 15
+"""AVG over decimals whose result has at most so many digits is an average of doubles in Spark."""
 _MINIMUM_ADJUSTED_SCALE = 6
 _INTEGRAL_ORDER = (Kind.BYTE, Kind.SHORT, Kind.INTEGER, Kind.LONG)
 _INTEGRAL_DIGITS = {Kind.BYTE: 3, Kind.SHORT: 5, Kind.INTEGER: 10, Kind.LONG: 20}

@@ -15,7 +15,7 @@ from decimal import Decimal
 from functools import reduce
 
 from impctl.aliases import AttributeId
-from impctl.data.schema import Kind
+from impctl.data.schema import Kind, SqlType
 from impctl.expr.nodes import (
     And,
     Arithmetic,
@@ -37,7 +37,7 @@ from impctl.expr.nodes import (
     Not,
     Or,
 )
-from impctl.expr.types import loses_values, type_of
+from impctl.expr.types import common_type, loses_values, narrowed, type_of
 from impctl.plan.facts import NOTHING, KnownSigns, Signs, may_be_nan
 from impctl.plan.normal_form import normalised
 
@@ -280,9 +280,12 @@ def _compared(subject: Expr, op: CompareOp, other: Expr, known: KnownSigns) -> S
     beside = signs_of(other, known)
     if op is CompareOp.NULL_SAFE_EQUAL:
         return Signs(not_null=beside.not_null)
-    types = (type_of(subject), type_of(other))
-    if not all(found is not None and found.is_numeric for found in types):
+    types = _compared_types(subject, other)
+    if types is None:
         # Spark may cast text before it compares; the text's own value stays unknown.
+        return Signs(not_null=True)
+    if common_type(*types) is None:
+        # Decimals that do not fit one type are rounded first: a tiny negative one becomes 0.
         return Signs(not_null=True)
     clean = not may_be_nan(types[1], beside)
     rises = op in (CompareOp.GREATER, CompareOp.GREATER_EQUAL, CompareOp.EQUAL)
@@ -294,6 +297,14 @@ def _compared(subject: Expr, op: CompareOp, other: Expr, known: KnownSigns) -> S
         nan_free=op is CompareOp.LESS or (falls and clean),
         not_null=True,
     )
+
+
+def _compared_types(subject: Expr, other: Expr) -> tuple[SqlType, SqlType] | None:
+    """The types of two numbers as they are compared; None where one is no number."""
+    left, right = type_of(subject), type_of(other)
+    if left is None or right is None or not (left.is_numeric and right.is_numeric):
+        return None
+    return narrowed(subject, left, right), narrowed(other, right, left)
 
 
 def _of_list(condition: InList, known: KnownSigns) -> dict[AttributeId | Expr, Signs]:

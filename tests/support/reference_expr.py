@@ -220,8 +220,6 @@ def _arithmetic(expr: Arithmetic, row: Row) -> Value:
     exact = _of_numbers(expr.op, _number(left), _number(right))
     if found.is_integral:
         return fit_integer(int(exact), found)
-    if expr.op is ArithmeticOp.DIVIDE:
-        exact = Fraction(_half_up(exact * 10**38), 10**38)
     return fit_decimal(exact, found)
 
 
@@ -323,8 +321,12 @@ def mean_of(total: Value, count: Value, found: SqlType) -> Value:
     assert isinstance(count, int)
     if found.is_fractional:
         return float(total) / count
-    exact = Fraction(_half_up(_number(total) / count * 10**38), 10**38)
-    return fit_decimal(exact, found)
+    if found.precision <= 15:
+        # Spark averages decimals of at most eleven digits as doubles and casts their text.
+        scale = found.scale - 4
+        average = float(_number(total) * 10**scale) / count / 10.0**scale
+        return fit_decimal(Fraction(Decimal(repr(average))), found)
+    return fit_decimal(_number(total) / count, found)
 
 
 def _call(expr: Call, row: Row) -> Value:

@@ -1,0 +1,98 @@
+"""Numbers on the border of a condition, where Spark's own rounding decides the answer.
+
+Law: what is captured and maintained by the engine is what Spark finds; `verify --results` asks
+Spark with the query as it is written.
+"""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import write_deltalake
+
+from impctl.tables.create import create_table
+from tests.support.run_cli import Cli
+
+pytestmark = pytest.mark.spark
+
+WORKLOAD = """\
+version: 1
+tables: {{t: {{path: t}}}}
+partitions: {{t: {{{column}: {{boundaries: [5]}}}}}}
+queries: {{q: {{sql: "{sql}", sketch: {{t: {column}}}}}}}
+spark: {{master: "local[2]"}}
+"""
+
+
+def rows_of(columns: dict[str, Any], digits: int, scale: int) -> pa.Table:
+    kind = pa.decimal128(digits, scale)
+    return pa.table(
+        {
+            name: pa.array([Decimal(v) for v in values], kind)
+            if isinstance(values[0], str)
+            else pa.array(values, pa.int32())
+            for name, values in columns.items()
+        }
+    )
+
+
+@pytest.fixture
+def opened(tmp_path: Path, capsys: pytest.CaptureFixture[str], spark: Any) -> Any:
+    def open_with(sql: str, column: str, rows: pa.Table) -> Cli:
+        create_table(str(tmp_path / "t"), rows)
+        file = tmp_path / "w.yaml"
+        file.write_text(WORKLOAD.format(sql=sql, column=column))
+        return Cli(capsys, file)
+
+    return open_with
+
+
+def verified(cli: Cli) -> None:
+    for found in cli.good("verify", "--results").results:
+        assert found["covers"]
+        assert found["results_equal"] is True
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT g FROM t GROUP BY g HAVING AVG(p) < 0.000438",
+        "SELECT g FROM t GROUP BY g ORDER BY AVG(p), g LIMIT 1",
+    ],
+)
+def test_averages_of_short_decimals(opened: Any, tmp_path: Path, sql: str) -> None:
+    cents = ["0.01"] * 7 + ["0.00"] * 153
+    rows = rows_of({"g": [1] * 160 + [9], "p": [*cents, "5.00"]}, 7, 2)
+    cli = opened(sql, "g", rows)
+    cli.good("capture")
+    verified(cli)
+    # The same average in another range, by maintenance alone.
+    write_deltalake(str(tmp_path / "t"), rows_of({"g": [7] * 160, "p": cents}, 7, 2), mode="append")
+    cli.good("maintain")
+    verified(cli)
+
+
+def test_a_quotient_is_rounded_once(opened: Any, tmp_path: Path) -> None:
+    a = 45 * 10**30
+    rows = rows_of({"g": [9], "a": ["1"], "b": ["1"]}, 38, 0)
+    cli = opened("SELECT g FROM t GROUP BY g HAVING MIN(a / b) <= 0", "g", rows)
+    cli.good("capture")
+    added = rows_of({"g": [1], "a": [str(a)], "b": [str(2 * 10**6 * a + 1)]}, 38, 0)
+    write_deltalake(str(tmp_path / "t"), added, mode="append")
+    cli.good("maintain")
+    verified(cli)
+    (answer,) = cli.good("query", "--query", "q").results
+    assert answer["rows"] == [[1]]
+
+
+def test_a_decimal_that_is_rounded_to_be_compared_has_no_sign(opened: Any) -> None:
+    tiny = ["3E-19", "-4E-19", "1"]
+    rows = rows_of({"g": [1, 1, 2], "p": [1, 9, 1], "x": tiny}, 38, 30)
+    sql = "SELECT g FROM t WHERE x >= CAST(0 AS BIGINT) GROUP BY g HAVING SUM(x) > 0"
+    cli = opened(sql, "p", rows)
+    ran = cli("capture")
+    assert (ran.code, ran.error["code"]) == (3, "sketch_unsafe")
