@@ -34,10 +34,12 @@ class BreakEven:
     before: float | None = None
 
 
-def break_evens(
-    record: Record, *, cost: str = "maintain_ms", other: str = "recapture_ms"
-) -> tuple[BreakEven, ...]:
-    """One for every series of every figure that varies the size of a change."""
+def break_evens(record: Record, *, other: str = "recapture_ms") -> tuple[BreakEven, ...]:
+    """One for every series of every figure that varies the size of a change.
+
+    `other` is the metric of what maintaining is held against.
+    """
+    cost = "maintain_ms"
     found: list[BreakEven] = []
     for figure in record.figures:
         cells = [

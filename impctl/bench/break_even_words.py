@@ -6,32 +6,75 @@ costs and the sizes of changes are amounts above zero. Out of scope: finding it 
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from impctl.bench.break_even import SIZES, BreakEven, break_evens
 from impctl.bench.contest import MAINTAIN, RECAPTURE, case_name
 from impctl.bench.quantity import Unit, is_number, number, readable
-from impctl.bench.record import Cell, Record
+from impctl.bench.record import Cell, Figure, Record
 
 
-def break_even_words(record: Record) -> dict[tuple[str, str], str]:
-    """Break-even in words, by figure and case; only what has a place on an axis is looked at."""
-    found = {}
-    for even in break_evens(replace(record, cells=tuple(filter(_has_costs, record.cells)))):
-        figure = next(one for one in record.figures if one.name == even.figure)
-        if figure.chart.x not in SIZES:
-            continue
-        cell = next(
-            one for one in record.cells_of(even.figure) if even.labels.items() <= one.labels.items()
-        )
-        text = _break_even_text(even, cell, figure.chart.x)
-        found[figure.name, case_name(figure, cell)] = text
+@dataclass(frozen=True, slots=True)
+class _Case:
+    """A series with its figure and one of its cells."""
+
+    even: BreakEven
+    figure: Figure
+    cell: Cell
+
+    @property
+    def text(self) -> str:
+        return _break_even_text(self.even, self.cell, self.figure.chart.x)
+
+
+def break_even_words(record: Record, other: str = RECAPTURE) -> dict[tuple[str, str], str]:
+    """Break-even in words, by figure and case; `other` is the metric maintaining is held against.
+
+    Only what has a place on an axis is looked at.
+    """
+    return {
+        (case.figure.name, case_name(case.figure, case.cell)): case.text
+        for case in _cases(record, other)
+    }
+
+
+def earliest_break_even(record: Record) -> tuple[str, str] | None:
+    """The earliest break-even with recapture in words, and where it lies; None without any."""
+    cases = _cases(record, RECAPTURE)
+    shares = [case for case in cases if case.even.size == "share"]
+    if not cases:
+        return None
+    first = min(shares or cases, key=_place)
+    name = case_name(first.figure, first.cell)
+    where = f"{first.figure.title}: {name}" if name else first.figure.title
+    if first.even.beyond is not None:
+        where = "beyond every change measured"
+    return first.text, where
+
+
+def _place(case: _Case) -> tuple[int, float]:
+    """Below what was measured, then a crossing, then beyond: each by its size."""
+    even = case.even
+    sides = (even.before, even.at, even.beyond)
+    return next((side, amount) for side, amount in enumerate(sides) if amount is not None)
+
+
+def _cases(record: Record, other: str) -> list[_Case]:
+    known = replace(record, cells=tuple(cell for cell in record.cells if _has_costs(cell, other)))
+    figures = {figure.name: figure for figure in record.figures}
+    found = []
+    for even in break_evens(known, other=other):
+        figure = figures[even.figure]
+        if figure.chart.x in SIZES:
+            cells = record.cells_of(even.figure)
+            cell = next(one for one in cells if even.labels.items() <= one.labels.items())
+            found.append(_Case(even, figure, cell))
     return found
 
 
-def _has_costs(cell: Cell) -> bool:
+def _has_costs(cell: Cell, other: str) -> bool:
     """Are both costs and the size of the change amounts above zero?"""
-    costs = [cell.metrics[name].median for name in (MAINTAIN, RECAPTURE) if name in cell.metrics]
+    costs = [cell.metrics[name].median for name in (MAINTAIN, other) if name in cell.metrics]
     sizes = [cell.labels[name] for name in SIZES if name in cell.labels]
     return all(is_number(amount) and amount > 0 for amount in (*costs, *sizes))
 

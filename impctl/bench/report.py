@@ -37,9 +37,9 @@ def render_report(record: Record) -> str:
         drawings.append(drawing)
     data = embedded_json([_drawn(drawing) for drawing in drawings])
     style, theme = _asset("report.css"), _asset("theme.js")
-    library, script = _asset(LIBRARY), _asset("report.js")
+    library, scales, script = _asset(LIBRARY), _asset("scales.js"), _asset("report.js")
     return Template(_asset("report.html")).substitute(
-        policy=_policy((style,), (theme, library, script)),
+        policy=_policy((style,), (theme, library, scales, script)),
         title=escape(record.title or record.suite),
         suite=escape(record.suite),
         facts=facts(record),
@@ -51,6 +51,7 @@ def render_report(record: Record) -> str:
         theme=theme,
         data=data,
         library=library,
+        scales=scales,
         script=script,
     )
 
@@ -109,8 +110,8 @@ def _method(record: Record) -> str:
     return (
         f"<p>Every number is the median of its runs ({record.repeat} asked for); the small print "
         "beside it is the least and the greatest of them, and so are the whiskers in a chart. A "
-        "number without such a range was measured once, whatever was asked for: totals of a whole "
-        "series of changes are, and sizes.</p>"
+        "number without such a range was measured once, whatever was asked for: series of "
+        "deletions are, and sizes. A recapture or a capture ran three times at most.</p>"
         f"<p>A fixed piece of work was timed before every figure. Its medians differ by up to "
         f"{noise} over this run: differences smaller than that are noise, and no win or loss "
         "is counted there, nor where runs of both sides overlap.</p>"

@@ -10,8 +10,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from impctl.bench.break_even_words import break_even_words
+from impctl.bench.break_even_words import break_even_words, earliest_break_even
 from impctl.bench.contest import (
+    DUCKDB_RECAPTURE,
     MAINTAIN,
     RECAPTURE,
     RECAPTURED,
@@ -29,13 +30,10 @@ from impctl.bench.contest import (
 from impctl.bench.losses import losses
 from impctl.bench.quantity import is_number, named, number, times
 from impctl.bench.record import Cell, Record
+from impctl.bench.yardstick import UNSTEADY
 
 _LISTED = 6
 """Cases named in one sentence at most: the tables hold all of them."""
-
-
-_UNSTEADY = 0.5
-"""Noise from which on a reader is warned."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +89,7 @@ def summarize(record: Record) -> Summary:
 
 def _unsteady(record: Record) -> Section | None:
     """A warning before any number, where the noise could make most of them."""
-    if not math.isfinite(record.noise) or record.noise < _UNSTEADY:
+    if not math.isfinite(record.noise) or record.noise < UNSTEADY:
         return None
     text = (
         f"A fixed piece of work took up to {times(1 + record.noise)} its time during this run. "
@@ -122,6 +120,9 @@ def _headlines(
                 f"from {times(least.ratio)} to {times(most.ratio)}",
             )
         )
+    if even := earliest_break_even(record):
+        meaning = "size of a change from which on recapture is the quicker one, in the worst case"
+        found.append(Headline(even[0], meaning, even[1]))
     if used:
         least, most = ends(used)
         found.append(
@@ -162,18 +163,24 @@ def _cases(record: Record, found: Sequence[Contest]) -> Section | None:
     """Every case with its break-even: the size of a change at which recapture takes over."""
     if not found:
         return None
-    even = break_even_words(record)
-    rows = tuple(_case_row(group, even.get(key, "")) for key, group in by_case(found).items())
-    heads = ("Figure", "Case", "Median", "Least", "at", "Greatest", "at", "Break-even")
+    evens = [break_even_words(record)]
+    heads = ["Figure", "Case", "Median", "Least", "at", "Greatest", "at", "Break-even"]
+    if duckdb := break_even_words(record, DUCKDB_RECAPTURE):
+        evens.append(duckdb)
+        heads.append("with DuckDB")
+    rows = tuple(
+        (*_case_row(group), *(even.get(key, "") for even in evens))
+        for key, group in by_case(found).items()
+    )
     text = (
         "Speed-up of maintaining over recapture. Break-even is the size of a change, in the share "
         "of its table or in rows, from which on recapture is the quicker one; “above” means that "
         "it lies beyond the largest change measured."
     )
-    return Section("Case by case", (text,), (), heads, (2, 3, 5), rows)
+    return Section("Case by case", (text,), (), tuple(heads), (2, 3, 5), rows)
 
 
-def _case_row(group: Sequence[Contest], even: str) -> tuple[str, ...]:
+def _case_row(group: Sequence[Contest]) -> tuple[str, ...]:
     least, most = ends(group)
     several = len(group) > 1
     return (
@@ -184,7 +191,6 @@ def _case_row(group: Sequence[Contest], even: str) -> tuple[str, ...]:
         least.place if several else "",
         times(most.ratio),
         most.place if several else "",
-        even,
     )
 
 

@@ -16,6 +16,9 @@ import numpy.typing as npt
 
 from impctl.bench.clock import median_of
 
+UNSTEADY = 0.25
+"""Noise from which on whoever reads the numbers is warned."""
+
 _NUMBERS = 1_000_000
 _BYTES = 1 << 20
 _RUNS = 5

@@ -1,20 +1,22 @@
 """The section `figures` of a suite file: what to measure, on which cases, and how to draw it.
 
-Law: cases name declared queries and no two cases of a figure have the same labels, so that every
-cell of a record can be told from the others. Out of scope: the options of a measure.
+Law: cases name declared queries and no two cases of a figure have the same labels, those that it
+has at full size only (`full`) included, so that every cell of a record can be told from the others.
+Out of scope: the options of a measure.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from yaml.nodes import Node
 
+from impctl.errors import Location
 from impctl.workload.names import is_name, refuse_name
 from impctl.workload.reading import Entry, Reading, inside, suggestion, written_at
 from impctl.workload.scalars import kind_of
 from impctl.workload.suite_data import read_options
-from impctl.workload.suite_models import CaseSpec, ChartSpec, FigureSpec
+from impctl.workload.suite_models import CaseSpec, ChartSpec, FigureSpec, FullSpec, OptionValue
 
 AXES = ("x", "y")
 
@@ -23,8 +25,11 @@ Names = Sequence[str] | None
 
 Labels = dict[str, str | int | float]
 
+_Lines = dict[frozenset[tuple[str, str | int | float]], int]
+"""The labels of the cases read so far, with their lines."""
+
 _REQUIRED = ("title", "measure", "chart")
-_OPTIONAL = ("about", "claim", "source", "with", "cases")
+_OPTIONAL = ("about", "claim", "source", "with", "cases", "full")
 
 
 def read_figures(
@@ -59,10 +64,12 @@ def _read_figure(
     }
     texts = {key: text.strip() for key, text in read.items() if text is not None}
     measure = reading.choice(fields.get("measure"), inside(path, "measure"), measures)
-    where = inside(path, "with")
-    options = reading.entries(fields.get("with"), where) or {}
-    values = read_options(options, where, reading)
-    cases = _read_cases(fields.get("cases"), inside(path, "cases"), queries, entry, reading)
+    values, places = _read_with(fields.get("with"), inside(path, "with"), reading)
+    lines: _Lines = {}
+    cases = _read_cases(fields.get("cases"), inside(path, "cases"), queries, lines, reading)
+    if fields.get("cases") is None:
+        cases = _every_query(queries, reading.at(entry.key), lines)
+    full = _read_full(fields.get("full"), inside(path, "full"), queries, lines, reading)
     chart = _read_chart(fields.get("chart"), inside(path, "chart"), reading)
     title = texts.get("title")
     if title is None or measure is None or chart is None:
@@ -78,34 +85,60 @@ def _read_figure(
         cases=cases,
         chart=chart,
         location=reading.at(entry.key),
-        places={key: reading.at(option.key) for key, option in options.items()},
+        places=places,
+        full=full,
     )
 
 
+def _read_full(
+    node: Node | None, path: str, queries: Names, lines: _Lines, reading: Reading
+) -> FullSpec:
+    fields = reading.record(node, path, (), ("with", "cases"))
+    if fields is None:
+        return FullSpec()
+    values, places = _read_with(fields.get("with"), inside(path, "with"), reading)
+    cases = _read_cases(fields.get("cases"), inside(path, "cases"), queries, lines, reading)
+    return FullSpec(values, cases, places)
+
+
+def _read_with(
+    node: Node | None, path: str, reading: Reading
+) -> tuple[Mapping[str, OptionValue], Mapping[str, Location]]:
+    """The options of a measure, and where each stands."""
+    options = reading.entries(node, path) or {}
+    places = {key: reading.at(option.key) for key, option in options.items()}
+    return read_options(options, path, reading), places
+
+
+def _every_query(queries: Names, place: Location, lines: _Lines) -> tuple[CaseSpec, ...]:
+    """Without cases every query is one under its own name."""
+    cases = tuple(CaseSpec(name, {"query": name}, place) for name in queries or ())
+    lines.update((frozenset(case.labels.items()), place.line) for case in cases)
+    return cases
+
+
 def _read_cases(
-    node: Node | None, path: str, queries: Names, figure: Entry, reading: Reading
+    node: Node | None, path: str, queries: Names, lines: _Lines, reading: Reading
 ) -> tuple[CaseSpec, ...]:
-    """The cases; without any, every query is one under its own name."""
+    """The cases of one list, none of them with labels that have a line already."""
     if node is None:
-        place = reading.at(figure.key)
-        return tuple(CaseSpec(name, {"query": name}, place) for name in queries or ())
+        return ()
     nodes = reading.elements(node, path)
     if nodes is not None and not nodes:
         reading.report(node, f"{path} is empty", "write at least one case, or leave the key out")
     found: list[CaseSpec] = []
-    seen: dict[frozenset[tuple[str, str | int | float]], int] = {}
     for element in nodes or ():
         case = _read_case(element, path, queries, reading)
         if case is None:
             continue
         labels = frozenset(case.labels.items())
-        if labels in seen:
+        if labels in lines:
             reading.report(
                 element,
                 f"Two cases in {path} have the same labels",
-                f"add a label that tells them apart; the first is on line {seen[labels]}",
+                f"add a label that tells them apart; the first is on line {lines[labels]}",
             )
-        seen.setdefault(labels, case.location.line)
+        lines.setdefault(labels, case.location.line)
         found.append(case)
     return tuple(found)
 

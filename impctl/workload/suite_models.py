@@ -8,7 +8,7 @@ its options (`app.suites`), how a figure is drawn (`bench`).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from impctl.aliases import QueryName
 from impctl.errors import Location
@@ -55,6 +55,16 @@ class ChartSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class FullSpec:
+    """What a figure has at full size alone: options that win over its own, and more cases."""
+
+    options: Mapping[str, OptionValue] = field(default_factory=dict)
+    cases: tuple[CaseSpec, ...] = ()
+    places: Mapping[str, Location] = field(default_factory=dict)
+    """Where each option stands."""
+
+
+@dataclass(frozen=True, slots=True)
 class FigureSpec:
     """What to measure (`measure`, shaped by `options`), on which cases, and how to draw it."""
 
@@ -70,6 +80,18 @@ class FigureSpec:
     location: Location
     places: Mapping[str, Location] = field(default_factory=dict)
     """Where each option stands."""
+    full: FullSpec = field(default_factory=FullSpec)
+
+    def at(self, scale: float) -> FigureSpec:
+        """The figure as a run of that scale measures it."""
+        if scale < 1:
+            return self
+        return replace(
+            self,
+            options={**self.options, **self.full.options},
+            cases=(*self.cases, *self.full.cases),
+            places={**self.places, **self.full.places},
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -79,6 +79,7 @@ def _figure(words: Vocabulary) -> JsonSchema:
         "type": "object",
         "additionalProperties": _option(),
     }
+    cases: JsonSchema = {"type": "array", "minItems": 1, "items": case}
     return object_of(
         "A figure.",
         {
@@ -90,10 +91,15 @@ def _figure(words: Vocabulary) -> JsonSchema:
             "with": options,
             "cases": {
                 "description": "Queries to measure; without it, every query of the workload.",
-                "type": "array",
-                "minItems": 1,
-                "items": case,
+                **cases,
             },
+            "full": object_of(
+                "What holds from scale 1 on.",
+                {
+                    "with": {**options, "description": "Options that win over the figure's."},
+                    "cases": {"description": "Queries to measure beside the figure's.", **cases},
+                },
+            ),
             "chart": _chart(),
         },
         required=["title", "measure", "chart"],

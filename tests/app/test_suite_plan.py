@@ -54,6 +54,23 @@ def test_an_unknown_name_tells_the_known_ones() -> None:
     assert (caught.value.code, caught.value.hint) == ("suite_unknown", "did you mean `micro`?")
 
 
+def test_full_size_has_the_sizes_of_the_papers_and_what_is_wrong_there_is_found_at_once(
+    tmp_path: Path,
+) -> None:
+    def sizes(scale: float) -> object:
+        request = SuiteRequest("micro", only=("one_to_many",), scale=scale, folder=tmp_path)
+        (figure,) = planned_suite(request, SilentReporter()).figures
+        return figure.spec.options["shares"]
+
+    assert (sizes(0.5), sizes(1)) == ((0.1,), (0.001, 0.01, 0.1))
+    wrong = SUITE.replace("chart: {x: ch", "full: {with: {knid: both}}, chart: {x: ch")
+    with pytest.raises(WorkloadError) as caught:
+        check_suite(
+            write(tmp_path, wrong.replace("version: 1", "version: 1\nscale: 0.1")), SilentReporter()
+        )
+    assert "Option `knid` is unknown" in caught.value.problems[0].message
+
+
 def test_only_the_data_that_the_figures_read_is_needed(tmp_path: Path) -> None:
     request = SuiteRequest(write(tmp_path), only=("one",), scale=0.1, repeat=2, folder=tmp_path)
     planned = planned_suite(request, SilentReporter())

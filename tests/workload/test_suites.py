@@ -73,6 +73,34 @@ def test_the_whole_of_it(load: Load, tmp_path: Path) -> None:
     ]
 
 
+def test_what_holds_at_full_size_only(load: Load) -> None:
+    wide = "    full: {with: {changes: 9}, cases: [{query: r, groups: 7}]}\n    chart: {x: changes"
+    first = load(SUITE.replace("    chart: {x: changes", wide)).figures[0]
+    assert first.at(0.99) is first
+    full = first.at(1)
+    assert full.options == {"changes": 9, "kind": "both", "deep": True}
+    assert [case.query for case in full.cases] == ["q", "q", "r"]
+    assert str(full.places["changes"]).endswith("s.yaml:19:19")
+    assert str(full.places["kind"]).endswith("s.yaml:17:34")
+
+
+@pytest.mark.parametrize(
+    ("full", "problem"),
+    [
+        ("{cases: [{query: r, groups: 5}]}", "19:20 Two cases in `figures.first.full.cases` have"),
+        ("{cases: []}", "19:19 `figures.first.full.cases` is empty"),
+        ("{chart: {x: groups}}", "19:12 Key `chart` is unknown in `figures.first.full`"),
+        ("{with: {changes: {a: 1}}}", "19:28 `figures.first.full.with.changes` must be"),
+    ],
+)
+def test_what_is_wrong_at_full_size(load: Load, full: str, problem: str) -> None:
+    with pytest.raises(WorkloadError) as caught:
+        load(SUITE.replace("    chart: {x: changes", f"    full: {full}\n    chart: {{x: changes"))
+    assert any(problem in f"{p.location} {p.message}" for p in caught.value.problems), [
+        f"{p.location} {p.message}" for p in caught.value.problems
+    ]
+
+
 @pytest.mark.parametrize(
     ("old", "new", "problem"),
     [

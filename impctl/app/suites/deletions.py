@@ -2,8 +2,8 @@
 
 Options: `patterns` (`minimal`, `random`, or a ratio of both such as `2:1`), `buffers` (numbers, or
 `all` for keeping everything), `rows` per deletion, `updates` (scaled, not below `least`), `by`, the
-column whose least values `minimal` deletes, and `key`, which tells rows apart. `points` cells per
-pattern and buffer show how time, refills and state go on.
+column whose least values `minimal` deletes (with `greatest` its greatest), and `key`, which tells
+rows apart. `points` cells per pattern and buffer show how time, refills and state go on.
 
 Law: every cell of a pattern sees the same deletions; every step counts all of its maintenance,
 refills included; sketches are checked against recapture at every point, outside the timed part.
@@ -46,12 +46,15 @@ class _Options:
     updates: int
     points: int
     by: str
+    greatest: bool
     key: str
 
 
 def measure_deletions(ground: Ground) -> Iterator[Cell]:
     """`points` cells per pattern and size of buffer."""
-    ground.only("patterns", "buffers", "rows", "updates", "least", "points", "by", "key")
+    ground.only(
+        *("patterns", "buffers", "rows", "updates", "least", "points", "by", "greatest", "key")
+    )
     patterns = ground.texts("patterns", ("minimal", "random", "2:1", "4:1"))
     if any(pattern_of(text) is None for text in patterns):
         raise ground.refuse("patterns", "`minimal`, `random`, or a ratio of both such as `2:1`")
@@ -62,6 +65,7 @@ def measure_deletions(ground: Ground) -> Iterator[Cell]:
         ground.scaled("updates", 500, least=ground.whole_number("least", 60)),
         ground.whole_number("points", 5),
         ground.texts("by", ("a",))[0],
+        ground.flag("greatest"),
         ground.texts("key", ("id",))[0],
     )
     return _cells(ground, options)
@@ -110,10 +114,11 @@ def _only_table(ground: Ground) -> str:
 
 
 def _ordered(bench: Workbench, table: str, options: _Options) -> Keys:
-    """The keys of all rows, those of the least rows first."""
+    """The keys of all rows, those that a minimal deletion takes first."""
     snapshot = bench.snapshot(table)
     rows = read_rows(snapshot, [options.by, options.key])
-    order = pc.sort_indices(rows, sort_keys=[(name, "ascending") for name in rows.column_names[:2]])
+    way = "descending" if options.greatest else "ascending"
+    order = pc.sort_indices(rows, sort_keys=[(name, way) for name in rows.column_names[:2]])
     keys: Keys = rows.column(1).take(order).to_numpy()
     if len(np.unique(keys)) != len(keys):
         raise UsageError(

@@ -6,13 +6,14 @@ Law: for every size the maintained sketch is compared with recapture before anyt
 the change and after it was taken back, and a cell carries the check of its kind; the
 baseline is the fastest way to recapture the sketch, in a warm session, timed once per case on the
 table without the change, which favours it where changes are large. A deletion takes back what was
-inserted before. Out of scope: how a change is made and timed (`app.measured`).
+inserted before. A cell's note has the number of ranges where the table had no values for all that
+were asked for. Out of scope: how a change is made and timed (`app.measured`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from impctl.app.follower import Checked, Followed, worse_of
 from impctl.app.measured import MeasuredQuery, measured_copy
@@ -46,6 +47,7 @@ class _Size:
     share: float
     checked: Mapping[str, Checked]
     runs: Sequence[tuple[str, Followed]]
+    state_bytes: int
 
 
 def measure_maintain(ground: Ground) -> Iterator[Cell]:
@@ -72,6 +74,8 @@ def _cells(ground: Ground, options: _Options) -> Iterator[Cell]:
             recaptures = _recaptures(ground, measured) if found else []
             turns = min(ground.repeat, _RECAPTURES)
             beside = recapture_beside(measured, turns) if found else Beside()
+            note = "; ".join(text for text in (_missing_ranges(measured), beside.note) if text)
+            beside = replace(beside, note=note)
         for entry in found:
             for kind in options.kinds:
                 yield _cell(ground, entry, kind, recaptures, beside, len(options.kinds) > 1)
@@ -97,7 +101,20 @@ def _size(ground: Ground, measured: MeasuredQuery, size: int, share: float) -> _
     for _ in range(ground.repeat):
         runs.append(("insert", measured.maintain(rows, forth=True)))
         runs.append(("delete", measured.maintain(rows, forth=False)))
-    return _Size(size, share, checked, runs)
+    return _Size(size, share, checked, runs, measured.follower.state_bytes)
+
+
+def _missing_ranges(measured: MeasuredQuery) -> str:
+    """How many ranges there are, where that is fewer than the suite asks for."""
+    parts = measured.scratch.workload.partitions
+    asked = {(part.table.lower(), part.column.lower()): part.fragments for part in parts}
+    found = {}
+    for part in measured.partitions.values():
+        wanted = asked.get((part.table.lower(), part.attribute.lower()))
+        if wanted is not None and part.ranges < wanted:
+            name = f"{part.table}.{part.attribute}"
+            found[name] = f"{part.ranges:,} of {wanted:,} ranges of {name} in use"
+    return "; ".join(found.values())
 
 
 def _recaptures(ground: Ground, measured: MeasuredQuery) -> list[float]:
@@ -125,6 +142,7 @@ def _cell(
         "commit_ms": Metric.of([run.done.commit_ms for run in runs]),
         "recapture_ms": recapture,
         "recapture_ratio": Metric.quotient(recapture, maintain),
+        "state_bytes": Metric.of([entry.state_bytes]),
         **beside.metrics,
     }
     return ground.cell(metrics, labels, checked=entry.checked[kind], note=beside.note)

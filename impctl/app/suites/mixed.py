@@ -13,12 +13,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import product
+from functools import reduce
+from itertools import chain, product
 from typing import TYPE_CHECKING
 
 from impctl.app.answers import answer_of
 from impctl.app.changed_table import changed_table
-from impctl.app.follower import Checked
+from impctl.app.follower import Checked, worse_of
 from impctl.app.parameters import with_parameters
 from impctl.app.prepared import prepare
 from impctl.app.scratch import scratch_copy
@@ -32,12 +33,11 @@ from impctl.app.suites.mixed_strategies import (
     held_specs,
 )
 from impctl.app.suites.operations import Operation, Ratio, sequence
-from impctl.app.suites.single import single
 from impctl.app.suites.update_stream import Pool, UpdateStream, pool_of
 from impctl.app.verify import same_rows
 from impctl.app.workbench import Workbench
 from impctl.bench.clock import WARM_UP
-from impctl.bench.record import Cell, Label
+from impctl.bench.record import Cell, Label, Metric
 from impctl.workload.models import QuerySpec
 
 if TYPE_CHECKING:
@@ -106,12 +106,13 @@ def _cells(ground: Ground, options: _Options) -> Iterator[Cell]:
         _run(bench, specs, tables, pool, kind, warm, options.changes[0], ground.seed)
     for turn, (ratio, size) in enumerate(product(options.ratios, options.changes)):
         operations = sequence(ratio, options.operations, len(specs), ground.seed)
-        runs: dict[str, _Run] = {}
-        for name in _in_turn(turn):
+        runs: dict[str, list[_Run]] = {name: [] for name in STRATEGIES}
+        for name in chain.from_iterable(_in_turn(turn + n) for n in range(ground.repeat)):
             ground.step(f"{ratio} with {size} changes, {name}")
             kind = STRATEGIES[name]
-            runs[name] = _run(bench, specs, tables, pool, kind, operations, size, ground.seed)
-        expected = runs[next(iter(STRATEGIES))].answers
+            run = _run(bench, specs, tables, pool, kind, operations, size, ground.seed)
+            runs[name].append(run)
+        expected = runs[next(iter(STRATEGIES))][0].answers
         for name in STRATEGIES:
             labels: dict[str, Label] = {"ratio": str(ratio), "changes": size, "strategy": name}
             yield _cell(ground, labels, runs[name], expected, len(operations))
@@ -158,28 +159,32 @@ def _run(
 def _cell(
     ground: Ground,
     labels: Mapping[str, Label],
-    run: _Run,
+    runs: Sequence[_Run],
     expected: Sequence[pa.Table],
     operations: int,
 ) -> Cell:
-    spent = run.spent
+    """Totals are medians of the runs, and each run's answers and sketches are checked."""
+    totals = [run.total_ms for run in runs]
     metrics = {
-        "total_ms": run.total_ms,
-        "update_ms": run.update_ms,
-        "query_ms": spent.query_ms,
-        "maintain_ms": spent.maintain_ms,
-        "capture_ms": spent.capture_ms,
-        "operation_ms": run.total_ms / operations,
+        "total_ms": Metric.of(totals),
+        "update_ms": Metric.of([run.update_ms for run in runs]),
+        "query_ms": Metric.of([run.spent.query_ms for run in runs]),
+        "maintain_ms": Metric.of([run.spent.maintain_ms for run in runs]),
+        "capture_ms": Metric.of([run.spent.capture_ms for run in runs]),
+        "operation_ms": Metric.of([total / operations for total in totals]),
     }
+    compared = [run.answers for run in runs if run.answers is not expected]
     equal = all(
         same_rows(answer_of(mine).rows, answer_of(theirs).rows)
-        for mine, theirs in zip(run.answers, expected, strict=True)
+        for answers in compared
+        for mine, theirs in zip(answers, expected, strict=True)
     )
+    checks = [run.checked for run in runs if run.checked is not None]
     return ground.cell(
-        single(metrics),
+        metrics,
         labels,
-        checked=run.checked,
-        equal=equal if run.answers is not expected else None,
-        note=f"{operations} operations, {len(run.answers)} of them queries;"
-        f" {run.sketches} captured a sketch",
+        checked=reduce(worse_of, checks) if checks else None,
+        equal=equal if compared else None,
+        note=f"{operations} operations, {len(expected)} of them queries;"
+        f" {runs[0].sketches} captured a sketch",
     )

@@ -63,13 +63,13 @@ def planned_suite(request: SuiteRequest, reporter: Reporter) -> PlannedSuite:
         raise unknown_suite(request.suite)
     folder = DEFAULT_FOLDER / path.stem if request.folder is None else request.folder
     suite = load_suite(path, os.environ, folder, VOCABULARY)
-    figures = _chosen(suite, request.only)
     scale = suite.scale if request.scale is None else request.scale
     if not 0 < scale <= MAX_SCALE:
         raise UsageError(
             f"The scale must be above 0 and at most {MAX_SCALE}: {scale:g}",
             hint="1 is the full size of the suite",
         )
+    figures = tuple(figure.at(scale) for figure in _chosen(suite, request.only))
     repeat = suite.repeat if request.repeat is None else request.repeat
     settings = Settings(path, spark_profile=request.spark_profile)
     bench = Workbench(settings, suite.workload, reporter)
@@ -96,7 +96,9 @@ def list_suites(reporter: Reporter) -> Outcome:
 def _described(path: Path, reporter: Reporter) -> SuiteResult:
     suite = load_suite(path, os.environ, DEFAULT_FOLDER, VOCABULARY)
     bench = Workbench(Settings(path), suite.workload, reporter)
-    _planned(bench, suite.figures, suite.repeat, suite.seed, suite.scale)
+    for scale in sorted({suite.scale, 1.0}):
+        at_scale = [figure.at(scale) for figure in suite.figures]
+        _planned(bench, at_scale, suite.repeat, suite.seed, scale)
     names = tuple(figure.name for figure in suite.figures)
     cases = sum(len(figure.cases) for figure in suite.figures)
     return SuiteResult(suite.name, suite.title, suite.file, tuple(suite.data), names, cases)

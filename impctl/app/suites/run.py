@@ -25,12 +25,9 @@ from impctl.app.suites.data import make_data
 from impctl.app.suites.keep import write_kept
 from impctl.app.suites.plan import PlannedFigure, PlannedSuite, planned_suite
 from impctl.bench.record import Cell, Chart, Figure, Label, Record
-from impctl.bench.yardstick import noise_of, yardstick
+from impctl.bench.yardstick import UNSTEADY, noise_of, yardstick
 from impctl.errors import ImpctlError, UnsoundSketchError
 from impctl.workload.suite_models import CaseSpec, FigureSpec
-
-_UNQUIET = 0.25
-"""Noise from which on a run is told to be of little use."""
 
 
 def run_suite(request: SuiteRequest, reporter: Reporter) -> Outcome:
@@ -43,7 +40,7 @@ def run_suite(request: SuiteRequest, reporter: Reporter) -> Outcome:
             # After every figure: an interrupt costs the figure at hand, not hours.
             written = write_kept(request, record)
     warnings = []
-    if record.noise > _UNQUIET:
+    if record.noise >= UNSTEADY:
         warnings.append(
             f"the machine was not quiet: equal work took up to {record.noise:.0%} longer"
         )

@@ -11,15 +11,15 @@ Out of scope: commits (`update_stream`), one maintenance (`follower`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import reduce
 
 from impctl.app.changed_table import changed_table
-from impctl.app.follower import Followed, captured
+from impctl.app.follower import Checked, Followed, captured, worse_of
 from impctl.app.prepared import prepare
 from impctl.app.scratch import scratch_copy
 from impctl.app.suites.ground import Ground
-from impctl.app.suites.single import single
 from impctl.app.suites.update_stream import Pool, UpdateStream, pool_of
 from impctl.bench.record import Cell, Metric
 
@@ -33,6 +33,14 @@ class _Options:
     changes: int
     batches: tuple[int, ...]
     key: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """All updates once: the maintenances, and the sketch at the end."""
+
+    steps: Sequence[Followed]
+    checked: Checked
 
 
 def measure_strategies(ground: Ground) -> Iterator[Cell]:
@@ -53,15 +61,18 @@ def _cells(ground: Ground, options: _Options) -> Iterator[Cell]:
     changed = changed_table(bench, tables)
     pool = pool_of(bench, changed, options.key, ground.seed)
     # What is done for the first time in a process costs more than ever after.
-    _cell(ground, options, tables, pool, 1, updates=3)
+    _run(ground, options, tables, pool, 1, updates=3)
     # A batch of everything is what lazy does.
     smaller = [size for size in options.batches if size < options.updates * options.changes]
     for batch in (*smaller, None):
-        ground.step(f"{options.updates} updates, " + (f"batches of {batch}" if batch else LAZY))
-        yield _cell(ground, options, tables, pool, batch, updates=options.updates)
+        runs = []
+        for _ in range(ground.repeat):
+            ground.step(f"{options.updates} updates, " + (f"batches of {batch}" if batch else LAZY))
+            runs.append(_run(ground, options, tables, pool, batch, updates=options.updates))
+        yield _cell(ground, options, batch, runs)
 
 
-def _cell(
+def _run(
     ground: Ground,
     options: _Options,
     tables: tuple[str, ...],
@@ -69,7 +80,7 @@ def _cell(
     batch: int | None,
     *,
     updates: int,
-) -> Cell:
+) -> _Run:
     """All updates with one size of batch; None is lazy."""
     with scratch_copy(ground.bench, tables) as scratch, scratch.writing("bench"):
         follower = captured(scratch, ground.query)
@@ -85,15 +96,22 @@ def _cell(
         if waiting:
             steps.append(follower.follow())
         checked = follower.checked()
-    done = [step for step in steps if step is not None]
-    total = sum(step.total_ms for step in done)
+    return _Run([step for step in steps if step is not None], checked)
+
+
+def _cell(ground: Ground, options: _Options, batch: int | None, runs: Sequence[_Run]) -> Cell:
+    """Totals are medians of the runs; a step is any of them."""
+    steps = [step for run in runs for step in run.steps]
+    totals = [sum(step.total_ms for step in run.steps) for run in runs]
     metrics = {
-        **single({"maintain_ms": total, "per_update_ms": total / updates}),
-        "step_ms": Metric.of([step.total_ms for step in done]),
-        "read_ms": Metric.of([step.read_ms for step in done]),
-        "engine_ms": Metric.of([step.done.engine_ms for step in done]),
-        "commit_ms": Metric.of([step.done.commit_ms for step in done]),
+        "maintain_ms": Metric.of(totals),
+        "per_update_ms": Metric.of([total / options.updates for total in totals]),
+        "step_ms": Metric.of([step.total_ms for step in steps]),
+        "read_ms": Metric.of([step.read_ms for step in steps]),
+        "engine_ms": Metric.of([step.done.engine_ms for step in steps]),
+        "commit_ms": Metric.of([step.done.commit_ms for step in steps]),
     }
     label = LAZY if batch is None else str(batch)
-    note = f"{updates} updates of {options.changes} rows in {len(done)} steps"
+    note = f"{options.updates} updates of {options.changes} rows in {len(runs[0].steps)} steps"
+    checked = reduce(worse_of, [run.checked for run in runs])
     return ground.cell(metrics, {"batch": label}, checked=checked, note=note)
