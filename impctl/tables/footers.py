@@ -22,7 +22,7 @@ def int96_columns(snapshot: Snapshot) -> frozenset[ColumnName]:
     Raises HistoryGoneError for a file that is gone.
     """
     names = {
-        snapshot.columns.physical[column.name]: column.name
+        snapshot.columns.physical[column.name].lower(): column.name
         for column in snapshot.schema
         if column.type.kind in (Kind.TIMESTAMP, Kind.OTHER)
     }
@@ -36,6 +36,6 @@ def int96_columns(snapshot: Snapshot) -> frozenset[ColumnName]:
         except READ_FAILURES as error:
             raise read_failure(snapshot, file, error) from error
         stored = (schema.column(at) for at in range(len(schema)))
-        tops = (leaf.path.split(".")[0] for leaf in stored if leaf.physical_type == "INT96")
+        tops = (leaf.path.split(".")[0].lower() for leaf in stored if leaf.physical_type == "INT96")
         found.update(names[top] for top in tops if top in names)
     return frozenset(found)

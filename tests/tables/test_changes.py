@@ -370,6 +370,54 @@ def test_old_dates_of_spark_2_are_refused(tmp_path: Path, day: str, is_read: boo
             read_changes(source, 0, 1, ["d"])
 
 
+@pytest.mark.parametrize(
+    ("version", "as_int96", "is_read"),
+    [
+        ("2.4.8", False, False),
+        ("3.0.3", True, False),
+        ("3.0.3", False, True),
+        ("3.1.0", True, True),
+    ],
+)
+def test_old_times_of_spark_3_0_are_refused_where_they_are_int96(
+    tmp_path: Path, version: str, as_int96: bool, is_read: bool
+) -> None:
+    at = datetime(1899, 12, 31, tzinfo=UTC)
+    mark = {"org.apache.spark.version": version}
+    data = pa.table({"at": pa.array([at], pa.timestamp("us", tz="UTC"))})
+    fields = [handmade.field("at", "timestamp")]
+    handmade.commit(tmp_path, 0, handmade.protocol(), handmade.metadata(fields, configuration=FEED))
+    name = handmade.write_file(
+        tmp_path,
+        "a.parquet",
+        data.replace_schema_metadata(mark),
+        use_deprecated_int96_timestamps=as_int96,
+    )
+    handmade.commit(tmp_path, 1, handmade.add(name, 1, (tmp_path / name).stat().st_size))
+    source = open_source("t", str(tmp_path))
+    if is_read:
+        assert read_changes(source, 0, 1, ["at"]).table.column("at").to_pylist() == [at]
+    else:
+        with pytest.raises(TableError, match="`at` holds old dates"):
+            read_changes(source, 0, 1, ["at"])
+
+
+@pytest.mark.parametrize("partitions", [[], ["p"]])
+def test_column_in_other_letters_is_read(tmp_path: Path, partitions: list[str]) -> None:
+    fields = [handmade.field("Id", "long"), handmade.field("p", "string")]
+    about = handmade.metadata(fields, partition_columns=partitions, configuration=FEED)
+    handmade.commit(tmp_path, 0, handmade.protocol(), about)
+    held = {"id": [1, 2]} if partitions else {"id": [1, 2], "P": ["a", "a"]}
+    name = handmade.write_file(tmp_path, "a.parquet", pa.table(held))
+    size = (tmp_path / name).stat().st_size
+    values = {"p": "a"} if partitions else {}
+    handmade.commit(tmp_path, 1, handmade.add(name, 2, size, partitionValues=values))
+    source = open_source("t", str(tmp_path))
+    found = check(source, 0, 1, "file_diff" if partitions else "change_feed")
+    assert found.table.column("Id").to_pylist() == [1, 2]
+    assert found.table.column("p").to_pylist() == ["a", "a"]
+
+
 def test_mapped_table_has_its_files_compared() -> None:
     source = open_source("t", str(fixture_table("table_with_partitioning_mapping")))
     assert source.snapshot().column_mapping == {"newid": "id", "description": "description"}
