@@ -176,6 +176,8 @@ def check_writable(snapshot: Snapshot) -> None:
             reason = f"its column `{entry['name']}` is generated"
         if any(key.startswith("delta.identity.") for key in entry["metadata"]):
             reason = f"its column `{entry['name']}` is an identity column"
+        if entry["type"] == "timestamp" and entry["name"] in snapshot.partition_columns:
+            reason = f"deltalake writes times of its partitions, `{entry['name']}`, without a zone"
     if reason is not None:
         raise TableError(
             f"impctl cannot write to table `{snapshot.table}`: {reason}",

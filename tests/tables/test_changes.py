@@ -290,7 +290,7 @@ def test_typed_partition_values(tmp_path: Path) -> None:
     data = pa.table(
         {
             "d": pa.array([0, 19000], pa.int32()).cast(pa.date32()),
-            "t": pa.array([1, -1_000_001], pa.timestamp("us", tz="UTC")),
+            "t": pa.array([1, -1_000_001], pa.timestamp("us")),
             "m": pa.array(["1.50", "7.25"]).cast(pa.decimal128(10, 2)),
             "b": [True, False],
             "f": [1.5, float("nan")],
@@ -302,6 +302,26 @@ def test_typed_partition_values(tmp_path: Path) -> None:
     source = open_source("t", path)
     assert bag(read_rows(source.snapshot(0), data.column_names)) == bag(data)
     check(source, 0, 1, "file_diff")  # colons of times are encoded in paths, see ODD_KEYS
+
+
+def test_partitions_of_times_are_read_while_every_one_tells_its_zone(tmp_path: Path) -> None:
+    fields = [handmade.field("v", "long"), handmade.field("at", "timestamp")]
+    about = handmade.metadata(fields, partition_columns=["at"], configuration=FEED)
+    handmade.commit(tmp_path, 0, handmade.protocol(), about)
+    written = ["2024-01-01T02:00:00+02:00", "2024-01-01T00:00:00.000000Z", None]
+    for version, text in enumerate([*written, "2024-01-01 00:00:00"], start=1):
+        name = handmade.write_file(tmp_path, f"{version}.parquet", pa.table({"v": [version]}))
+        size = (tmp_path / name).stat().st_size
+        file = handmade.add(name, 1, size, partitionValues={"at": text})
+        handmade.commit(tmp_path, version, file)
+    source = open_source("t", str(tmp_path))
+    before = source.snapshot(3)
+    at = datetime(2024, 1, 1, tzinfo=UTC)
+    assert set(read_rows(before, ["at"]).column("at").to_pylist()) == {at, None}
+    assert read_changes(source, 0, 3, ["at", "v"], known=source.snapshot(0)).rows == 3
+    with pytest.raises(TableError, match="`at` of table `t` cannot be read: .* without a zone"):
+        read_changes(source, 3, 4, ["at"], known=before)
+    assert read_changes(source, 3, 4, ["v"], known=before).rows == 1
 
 
 def test_types_are_the_same_either_way(tmp_path: Path) -> None:

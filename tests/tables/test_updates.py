@@ -136,6 +136,14 @@ def test_check_constraint_is_kept(tmp_path: Path) -> None:
         apply(path, UpdateKind.UPDATE, assignments={"price": "price - 100"})
 
 
+def test_times_of_partitions_are_not_written_without_a_zone(tmp_path: Path) -> None:
+    data = pa.table({"v": [1], "at": pa.array([0], pa.timestamp("us", tz="UTC"))})
+    write_deltalake(str(tmp_path), data, partition_by=["at"])
+    with pytest.raises(TableError, match="of its partitions, `at`, without a zone") as caught:
+        apply(str(tmp_path), UpdateKind.INSERT, rows=({"v": 9},))
+    assert caught.value.code == "table_not_writable"
+
+
 def test_int96_rows_are_not_copied(tmp_path: Path) -> None:
     path = tmp_path / "t"
     shutil.copytree(fixture_table("table_with_edge_timestamps"), path)
