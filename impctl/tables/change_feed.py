@@ -26,6 +26,7 @@ from impctl.tables.calendars import is_hybrid
 from impctl.tables.commits import Commits
 from impctl.tables.failures import READ_FAILURES, failure_text, is_missing
 from impctl.tables.feed_files import CHANGE_TYPE, FeedRows, read_feed_files
+from impctl.tables.footers import stored_names
 from impctl.tables.rows import bare_rows, spellings
 from impctl.tables.snapshot import Snapshot, null_when_empty
 from impctl.tables.source import DeltaSource
@@ -121,7 +122,7 @@ def _is_spelled_otherwise(
     deltalake reads such a column as NULL, where Spark finds it.
     """
     for footer in _footers(source, commits):
-        present = spellings(footer.schema.to_arrow_schema().names)
+        present = spellings(stored_names(footer.schema))
         if any(present.get(name.lower(), [name]) != [name] for name in columns):
             return True
     return False

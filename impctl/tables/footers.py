@@ -46,10 +46,17 @@ def respelled_columns(snapshot: Snapshot) -> frozenset[ColumnName]:
     """
     names = {physical.lower(): column for column, physical in snapshot.columns.physical.items()}
     exact = frozenset(snapshot.columns.physical.values())
-    present = {
-        name for schema in _file_schemas(snapshot) for name in schema.to_arrow_schema().names
-    }
+    present = {name for schema in _file_schemas(snapshot) for name in stored_names(schema)}
     return frozenset(names[name.lower()] for name in present - exact if name.lower() in names)
+
+
+def stored_names(schema: pq.ParquetSchema) -> frozenset[ColumnName]:
+    """The names of a file's columns, whatever their types, and with them those of nested ones.
+
+    A name may hold a dot, and then looks like that of a nested column.
+    """
+    paths = [schema.column(at).path for at in range(len(schema))]
+    return frozenset([*paths, *(path.split(".")[0] for path in paths)])
 
 
 def _file_schemas(snapshot: Snapshot) -> Iterator[pq.ParquetSchema]:
