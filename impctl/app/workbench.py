@@ -96,8 +96,9 @@ class Workbench:
         return self._marks[table]
 
     def repin(self, table: TableName) -> DeltaSource:
-        """Open the table again, after this process itself has changed it."""
+        """Open the table again, after it has changed: another one may stand at its path by now."""
         self._sources.pop(table, None)
+        self._snapshots = {key: held for key, held in self._snapshots.items() if key[0] != table}
         return self.source(table)
 
     def advance(self, table: TableName) -> DeltaSource:

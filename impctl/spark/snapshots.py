@@ -125,6 +125,9 @@ def _directory_says_it(snapshot: Snapshot, file: DataFile) -> bool:
         return False
     for folder, name in zip(folders, snapshot.partition_columns, strict=True):
         value = file.partition_values[name]
+        if value == _NULL_DIRECTORY:
+            # The folder of NULL is called so too, and Spark takes this one for it.
+            return False
         text = _NULL_DIRECTORY if value is None else value
         if "+" in folder or folder.partition("=")[0] != name:
             return False

@@ -1,17 +1,19 @@
 """Data files whose old dates and times Spark reads differently from everybody else.
 
-Law: a file written in the hybrid calendar (by Spark 2, or by Spark 3 in legacy mode) is read here
-only while no value of it lies before the calendars part; otherwise the column is refused.
+Law: a column written in the hybrid calendar (by Spark 2, as INT96 by Spark 3.0, or in the legacy
+mode of a later one) is read here only while no value of it lies before the calendars part;
+otherwise the column is refused.
 Out of scope: converting between calendars (Spark does that when it reads the file).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from impctl.data.schema import Kind, SqlType
 from impctl.errors import TableError
@@ -22,14 +24,33 @@ _FIRST_SAFE_MICROSECOND = -2208988800000000
 """1900-01-01: since then zone offsets agree too, as Spark itself assumes."""
 _LEGACY_MARKS = (b"org.apache.spark.legacyDateTime", b"org.apache.spark.legacyINT96")
 _SPARK_VERSION = b"org.apache.spark.version"
+_FIRST_PROLEPTIC = b"3.0.0"
+_FIRST_PROLEPTIC_INT96 = b"3.1.0"
+"""Spark 3.0 still wrote INT96 by the old calendar, and Spark compares the versions as texts."""
 
 
-def is_hybrid(footer: Mapping[bytes, bytes] | None) -> bool:
-    """Whether a Parquet footer says that the file's dates are in the hybrid calendar."""
+def is_hybrid(footer: Mapping[bytes, bytes] | None, *, as_int96: bool = False) -> bool:
+    """Whether a Parquet footer says that the file's dates are in the hybrid calendar.
+
+    `as_int96` asks about its timestamps of that physical type.
+    """
     if footer is None:
         return False
-    version = footer.get(_SPARK_VERSION, b"")
-    return any(mark in footer for mark in _LEGACY_MARKS) or version[:2] in (b"1.", b"2.")
+    first = _FIRST_PROLEPTIC_INT96 if as_int96 else _FIRST_PROLEPTIC
+    version = footer.get(_SPARK_VERSION)
+    return any(mark in footer for mark in _LEGACY_MARKS) or (
+        version is not None and version < first
+    )
+
+
+def hybrid_columns(file: pq.FileMetaData, columns: Iterable[str]) -> frozenset[str]:
+    """Those of these top-level columns whose dates and times are in the hybrid calendar."""
+    if is_hybrid(file.metadata):
+        return frozenset(columns)
+    if not is_hybrid(file.metadata, as_int96=True):
+        return frozenset()
+    leaves = (file.schema.column(at) for at in range(len(file.schema)))
+    return frozenset(columns) & {leaf.path for leaf in leaves if leaf.physical_type == "INT96"}
 
 
 def check_calendar(values: Any, kind: SqlType, column: str, uri: str) -> None:
@@ -44,6 +65,6 @@ def check_calendar(values: Any, kind: SqlType, column: str, uri: str) -> None:
     if lowest is not None and lowest < limit:
         raise TableError(
             f"Column `{column}` holds old dates or times in Spark 2's calendar: {uri}",
-            hint="rewrite the file with Spark 3 or newer, or leave the column out of the query",
+            hint="rewrite the file with Spark 3.1 or newer, or leave the column out of the query",
             code="legacy_calendar",
         )

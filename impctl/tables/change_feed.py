@@ -8,6 +8,7 @@ Out of scope: whether the feed may be used for a range (`tables.changes`).
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 from urllib.parse import unquote
@@ -25,7 +26,8 @@ from impctl.tables.calendars import is_hybrid
 from impctl.tables.commits import Commits
 from impctl.tables.failures import READ_FAILURES, failure_text, is_missing
 from impctl.tables.feed_files import CHANGE_TYPE, FeedRows, read_feed_files
-from impctl.tables.rows import bare_rows
+from impctl.tables.footers import stored_names
+from impctl.tables.rows import bare_rows, spellings
 from impctl.tables.snapshot import Snapshot, null_when_empty
 from impctl.tables.source import DeltaSource
 from impctl.tables.storage import local_path, object_store
@@ -45,10 +47,15 @@ def read_change_feed(
     *,
     with_versions: bool,
 ) -> FeedRows | None:
-    """The feed of `commits`, those after `since`; None when files or commits it needs are gone."""
+    """The feed of `commits`, those after `since`.
+
+    None when files or commits it needs are gone, or where deltalake would not find a column.
+    """
     direct = read_feed_files(commits, since, after, columns)
     if direct is not None:
         return direct if with_versions else replace(direct, versions=None)
+    if _is_spelled_otherwise(source, commits, columns):
+        return None
     # deltalake reads these as SQL: a name that is not quoted would be folded to lower case.
     quoted = ['"' + name.replace('"', '""') + '"' for name in columns]
     extra = [CHANGE_TYPE, _VERSION] if with_versions else [CHANGE_TYPE]
@@ -96,23 +103,44 @@ def _typed(column: pa.ChunkedArray, kind: SqlType, table: TableName, name: Colum
 def is_misread(source: DeltaSource, commits: Commits) -> bool:
     """Whether a file the feed may read holds times that deltalake reads wrongly.
 
-    These are INT96 timestamps and files in Spark 2's calendar. A file that is gone counts as
-    neither: the feed then fails by itself if it needs it.
+    These are INT96 timestamps and files in Spark 2's calendar.
+    """
+    return any(
+        is_hybrid(footer.metadata)
+        or any(
+            footer.schema.column(at).physical_type == "INT96" for at in range(len(footer.schema))
+        )
+        for footer in _footers(source, commits)
+    )
+
+
+def _is_spelled_otherwise(
+    source: DeltaSource, commits: Commits, columns: tuple[ColumnName, ...]
+) -> bool:
+    """Whether a file the feed may read has one of the columns in other letters.
+
+    deltalake reads such a column as NULL, where Spark finds it.
+    """
+    for footer in _footers(source, commits):
+        present = spellings(stored_names(footer.schema))
+        if any(present.get(name.lower(), [name]) != [name] for name in columns):
+            return True
+    return False
+
+
+def _footers(source: DeltaSource, commits: Commits) -> Iterator[pq.FileMetaData]:
+    """Footers of the files the feed may read.
+
+    A file that is gone is left out: the feed then fails by itself if it needs it.
     """
     folder = local_path(source.path)
     store = None if folder is not None else object_store(source.path, source.storage_options)
     for path in commits.files():
         name = unquote(path) if folder is None else os.path.join(folder, unquote(path))
         try:
-            footer = pq.read_metadata(name, filesystem=store)
+            yield pq.read_metadata(name, filesystem=store)
         except FileNotFoundError:
             continue
-        schema = footer.schema
-        if is_hybrid(footer.metadata) or any(
-            schema.column(at).physical_type == "INT96" for at in range(len(schema))
-        ):
-            return True
-    return False
 
 
 def _may_serve_otherwise(error: Exception) -> bool:

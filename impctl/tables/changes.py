@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from impctl.aliases import ColumnName, TableVersion
-from impctl.data.schema import TEMPORAL
+from impctl.data.schema import TEMPORAL, Kind
 from impctl.errors import SchemaChangedError, TableRecreatedError
 from impctl.tables.arrow_types import arrow_type
 from impctl.tables.change_feed import OWN_COLUMNS, is_misread, read_change_feed
@@ -75,7 +75,10 @@ def read_changes(
     if known is not None and not (known.version == since and known.table_id == source.table_id):
         known = None
     is_same = known is not None and commits is not None and not commits.may_change_metadata
-    after = _moved(known, until) if known is not None and is_same else source.snapshot(until)
+    if known is not None and is_same and not _has_moments_in_log(known, columns):
+        after = _moved(known, until)
+    else:
+        after = source.snapshot(until)
     wanted = tuple(after.readable(name).name for name in columns)
     if since == until:
         return no_changes(after, wanted)
@@ -98,6 +101,12 @@ def read_changes(
 def _moved(known: Snapshot, until: TableVersion) -> Snapshot:
     """The columns of a snapshot at a later version that has the same ones."""
     return replace(known, version=until)
+
+
+def _has_moments_in_log(known: Snapshot, columns: Sequence[ColumnName]) -> bool:
+    """Whether a file alone can make a column unreadable: by how the log writes its times."""
+    found = [known.column(name) for name in columns]
+    return any(c.type.kind is Kind.TIMESTAMP and c.name in known.partition_columns for c in found)
 
 
 def check_same_columns(before: Snapshot, after: Snapshot, columns: Sequence[ColumnName]) -> None:

@@ -1,14 +1,14 @@
 """Rows of a snapshot's files as Arrow, read without a JVM.
 
-Law: columns are read by physical name and handed out by logical name in `tables.arrow_types`
-form; partition columns come from the log, columns a file lacks are NULL, deleted rows are left
-out. Equal, as a bag, to what Spark reads.
+Law: columns are read by physical name, found without regard to case as Spark does, and handed out
+by logical name in `tables.arrow_types` form; partition columns come from the log, columns a file
+lacks are NULL, deleted rows are left out. Equal, as a bag, to what Spark reads.
 Out of scope: which files may be skipped (`tables.prune`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from impctl.aliases import ColumnName
 from impctl.data.schema import Column, Kind
 from impctl.errors import HistoryGoneError, ImpctlError, StorageError, TableError
 from impctl.tables.arrow_types import arrow_type, to_arrow_type
-from impctl.tables.calendars import check_calendar, is_hybrid
+from impctl.tables.calendars import check_calendar, hybrid_columns
 from impctl.tables.failures import READ_FAILURES, failure_text, is_missing
 from impctl.tables.snapshot import DataFile, Positions, Snapshot
 from impctl.tables.storage import local_path, object_store
@@ -135,49 +135,74 @@ class FileReader:
     def _read(
         self, file: DataFile, choose: Callable[[int], Sequence[int]] | None = None
     ) -> pa.Table:
-        physical = self._snapshot.columns.physical
-        partitions = self._snapshot.partition_columns
         try:
             name = file_name(file, self._filesystem)
             with pq.ParquetFile(
                 name, filesystem=self._filesystem, coerce_int96_timestamp_unit="us"
             ) as parquet:
-                present = set(parquet.schema_arrow.names)
-                stored = [
-                    physical.get(c.name, c.name)
-                    for c in self._columns
-                    if c.name not in partitions and physical.get(c.name, c.name) in present
-                ]
+                names = self._stored_names(parquet.schema_arrow.names, file)
+                stored = list(names.values())
                 groups = range(parquet.num_row_groups)
                 chosen = groups if choose is None else choose(len(groups))
                 rows = sum(parquet.metadata.row_group(group).num_rows for group in chosen)
                 data = parquet.read_row_groups(list(chosen), columns=stored) if stored else None
-                is_old = is_hybrid(parquet.metadata.metadata)
+                old = hybrid_columns(parquet.metadata, stored)
         except READ_FAILURES as error:
             raise read_failure(self._snapshot, file, error) from error
-        arrays = [self._array(column, data, file, rows) for column in self._columns]
-        if is_old:
-            for column, values in zip(self._columns, arrays, strict=True):
+        arrays = [self._array(c, data, names.get(c.name), file, rows) for c in self._columns]
+        for column, values in zip(self._columns, arrays, strict=True):
+            if names.get(column.name) in old:
                 check_calendar(values, column.type, column.name, file.uri)
         if not self._columns:
             return bare_rows(rows)
         return pa.Table.from_arrays(arrays, schema=self._arrow_schema)
 
-    def _array(self, column: Column, data: Any, file: DataFile, rows: int) -> Any:
+    def _stored_names(self, present: Sequence[str], file: DataFile) -> dict[ColumnName, str]:
+        """What the file calls each of the columns that it holds."""
+        spelled = spellings(present)
+        found: dict[ColumnName, str] = {}
+        for column in self._columns:
+            if column.name in self._snapshot.partition_columns:
+                continue
+            physical = self._snapshot.columns.physical.get(column.name, column.name)
+            names = spelled.get(physical.lower(), [])
+            if len(names) > 1:
+                raise TableError(
+                    f"Column `{column.name}` of table `{self._snapshot.table}` has several columns"
+                    f" of its name in a data file, {' and '.join(f'`{name}`' for name in names)}:"
+                    f" {file.uri}",
+                    hint="rewrite the data file; names are compared without regard to case",
+                    code="file_column_ambiguous",
+                )
+            if names:
+                found[column.name] = names[0]
+        return found
+
+    def _array(
+        self, column: Column, data: Any, stored: str | None, file: DataFile, rows: int
+    ) -> Any:
         if column.name in self._snapshot.partition_columns:
             return partition_literal(column, file.partition_values[column.name], rows)
-        physical = self._snapshot.columns.physical.get(column.name, column.name)
-        if data is None or physical not in data.column_names:
+        if stored is None:
             return pa.nulls(rows, arrow_type(column.type))
+        values = data.column(stored)
         try:
-            return to_arrow_type(data.column(physical), column.type)
+            return to_arrow_type(values, column.type)
         except pa.ArrowException as error:
             raise TableError(
                 f"Column `{column.name}` of table `{self._snapshot.table}` is stored as"
-                f" `{data.column(physical).type}`, which is no `{column.type}`: {file.uri}",
+                f" `{values.type}`, which is no `{column.type}`: {file.uri}",
                 hint="rewrite the data file",
                 code="file_type_differs",
             ) from error
+
+
+def spellings(present: Iterable[str]) -> dict[str, list[str]]:
+    """The names a file has, by their form in lower case."""
+    found: dict[str, list[str]] = {}
+    for name in present:
+        found.setdefault(name.lower(), []).append(name)
+    return found
 
 
 def partition_literal(column: Column, text: str | None, rows: int) -> pa.Array:

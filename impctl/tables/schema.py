@@ -36,6 +36,7 @@ _READABLE_CHANGES = frozenset(
     }
 )
 """Type changes whose older files both readers were seen to read right."""
+_FROM_FLOAT = ("float", "double")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +51,8 @@ class TableSchema:
     not_null: frozenset[ColumnName]
     invariants: tuple[str, ...]
     """SQL conditions that every row meets, from column metadata."""
+    once_float: frozenset[ColumnName] = frozenset()
+    """Columns of DOUBLE that were FLOAT: older files' statistics are texts of floats."""
 
 
 def read_schema(schema_json: str, *, is_mapped: bool) -> TableSchema:
@@ -72,6 +75,7 @@ def read_schema(schema_json: str, *, is_mapped: bool) -> TableSchema:
         opaque,
         frozenset(column.name for column in columns if not column.nullable),
         tuple(_invariants(fields)),
+        frozenset(field["name"] for field in fields if _FROM_FLOAT in _type_changes(field)),
     )
 
 
@@ -115,11 +119,16 @@ def _is_padded(field: Mapping[str, Any]) -> bool:
 
 
 def _unreadable_change(field: Mapping[str, Any]) -> tuple[str, str] | None:
-    for change in field["metadata"].get(_TYPE_CHANGES, ()):
-        pair = (str(change.get("fromType")), str(change.get("toType")))
+    for pair in _type_changes(field):
         if pair not in _READABLE_CHANGES:
             return pair
     return None
+
+
+def _type_changes(field: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """From which type to which the column was changed, oldest first."""
+    changes = field["metadata"].get(_TYPE_CHANGES, ())
+    return [(str(change.get("fromType")), str(change.get("toType"))) for change in changes]
 
 
 def _mentions(delta_type: Any, wanted: str) -> bool:

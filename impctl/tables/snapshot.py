@@ -8,8 +8,9 @@ Out of scope: reading rows (`tables.rows`), file statistics (`tables.statistics`
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -31,6 +32,9 @@ Positions = npt.NDArray[np.int64]
 
 _ROW_BYTES = 32
 """What a row of a few columns takes in Parquet, where no file of the table tells its own."""
+
+_ZONE = re.compile(r"(Z|[-+]\d\d:?\d\d)$")
+"""The end of a time that names its zone; a date's end has one hyphen more."""
 
 CHANGE_FEED = "delta.enableChangeDataFeed"
 _CONSTRAINT = "delta.constraints."
@@ -188,6 +192,7 @@ def take_snapshot(
         actions = pa.table(delta.get_add_actions(flatten=False))
         uris = tuple(file_uri(path, logged) for logged in actions.column("path").to_pylist())
         has_vectors = "deletionVectors" in reader_features
+        columns = _readable_partitions(columns, partition_columns, delta)
         deletions = _deletions(pa.table(delta.deletion_vectors()), uris) if has_vectors else {}
     except READ_FAILURES as error:
         raise StorageError(
@@ -206,7 +211,7 @@ def take_snapshot(
         version=delta.version(),
         table_id=str(metadata.id),
         schema_json=schema_json,
-        columns=_without_binary_partitions(columns, partition_columns),
+        columns=columns,
         partition_columns=partition_columns,
         configuration=configuration,
         reader_features=reader_features,
@@ -218,22 +223,29 @@ def take_snapshot(
     )
 
 
-def _without_binary_partitions(columns: TableSchema, partitions: tuple[str, ...]) -> TableSchema:
-    """Binary partition values have no text form that every reader agrees on."""
+def _readable_partitions(
+    columns: TableSchema, partitions: tuple[ColumnName, ...], delta: DeltaTable
+) -> TableSchema:
+    """Partition values must be texts of the log that every reader takes for the same value."""
+    kinds = {column.name: column.type.kind for column in columns.schema}
     refused = {
-        column.name: "it is a binary partition column"
-        for column in columns.schema
-        if column.name in partitions and column.type.kind is Kind.BINARY
+        name: "it is a binary partition column" for name in partitions if kinds[name] is Kind.BINARY
     }
-    if not refused:
-        return columns
-    return TableSchema(
-        columns.schema,
-        columns.physical,
-        {**columns.opaque, **refused},
-        columns.not_null,
-        columns.invariants,
-    )
+    moments = [name for name in partitions if kinds[name] is Kind.TIMESTAMP]
+    if moments:
+        texts = delta.partitions()
+        for name in moments:
+            if any(_is_local(found[name]) for found in texts):
+                refused[name] = (
+                    "it is a partition column with times written without a zone, which every Spark"
+                    " session takes for times of its own zone"
+                )
+    return replace(columns, opaque={**columns.opaque, **refused}) if refused else columns
+
+
+def _is_local(text: str | None) -> bool:
+    """Whether a time of the log has neither `Z` nor an offset at its end; NULL has no zone."""
+    return bool(text) and _ZONE.search(text or "") is None
 
 
 def _deletions(vectors: pa.Table, uris: tuple[str, ...]) -> dict[str, Positions] | None:

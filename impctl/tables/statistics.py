@@ -2,8 +2,9 @@
 
 Law: every value of the file that is neither NULL nor NaN lies between `minimum` and `maximum`;
 None means that nothing is known on that side. Statistics bend the truth in known ways, and each
-is undone here: timestamps are cut to milliseconds, decimals may have passed through a double,
-doubles may be off in the last place, long strings are cut, NaN is left out, and deletion vectors
+is undone here: timestamps are cut to milliseconds and, where a zone's offset had seconds, told a
+minute off; decimals may have passed through a double, doubles may be off in the last place (that
+of a float, where the column was one), long strings are cut, NaN is left out, and deletion vectors
 leave bounds of rows that are gone (bounds stay bounds, counts become upper limits).
 Out of scope: which files to read (`tables.prune`).
 """
@@ -11,22 +12,27 @@ Out of scope: which files to read (`tables.prune`).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from impctl.aliases import ColumnName
-from impctl.data.schema import Column, Kind
+from impctl.data.schema import FLOAT, Column, Kind
 from impctl.data.vector import INT64_MAX, INT64_MIN, from_arrow
 from impctl.sketch.partition import BoundaryValue
 from impctl.tables.arrow_types import to_arrow_type
 from impctl.tables.snapshot import Snapshot, partition_array
 
 _TRUSTED_TEXT = 32
-"""Code points from which a string maximum may be the cut-off form of a longer one."""
+"""UTF-16 units from which a string maximum may be the cut-off form of a longer one."""
+_TIE_BREAKER = "\ufffd"
+"""What Delta put behind a text it cut, as the greatest; in the order of UTF-8 it is not."""
 _MILLISECOND = 1000
+_MINUTE = 60_000_000
+_FIRST_WHOLE_OFFSET = 94_694_400_000_000
+"""1973-01-01: since 1972 every zone's offset has whole minutes, all that statistics tell of it."""
 _EXACT_KINDS = frozenset({Kind.BOOLEAN, Kind.BYTE, Kind.SHORT, Kind.INTEGER, Kind.LONG, Kind.DATE})
 _BOUNDED_KINDS = _EXACT_KINDS | {
     Kind.FLOAT,
@@ -105,10 +111,12 @@ def file_bounds(snapshot: Snapshot, column: ColumnName) -> tuple[FileBounds, ...
     null_counts = [None] * len(rows) if counts is None else counts.to_pylist()
     is_float = found.type.is_fractional
     lows, highs = _limits(snapshot.actions, found, physical)
+    # A double that is the text of a float is as far from the float as a float is from its text.
+    stated = replace(found, type=FLOAT) if found.name in snapshot.columns.once_float else found
     return tuple(
         FileBounds(
-            _low(low, found),
-            _high(high, found),
+            _low(low, stated),
+            _high(high, stated),
             nulls,
             count,
             is_float and (nulls is None or count is None or nulls < count),
@@ -182,8 +190,16 @@ def _high(value: Any, column: Column) -> BoundaryValue | None:
     if _is_void(value, column):
         return None
     if column.type.kind is Kind.STRING:
-        return value if len(value) < _TRUSTED_TEXT else None
+        return None if _may_be_cut(value) else value
     return _moved(value, column, 1)
+
+
+def _may_be_cut(text: str) -> bool:
+    """Whether a stated maximum may stand for longer texts, and be less than they are.
+
+    Older writers of Delta judge by UTF-16, in which an emoji is two units and below U+FFFD.
+    """
+    return len(text.encode("utf-16-le")) // 2 >= _TRUSTED_TEXT or text.endswith(_TIE_BREAKER)
 
 
 def _is_void(value: Any, column: Column) -> bool:
@@ -200,12 +216,16 @@ def _moved(value: Any, column: Column, direction: int) -> BoundaryValue:
     Rounding never changes a sign, so zero is where a bound may stop: sign facts rest on it.
     """
     kind = column.type.kind
-    if kind in (Kind.TIMESTAMP, Kind.TIMESTAMP_NTZ):
+    if kind is Kind.TIMESTAMP_NTZ:
         return int(value) + direction * _MILLISECOND
+    if kind is Kind.TIMESTAMP:
+        off = _MILLISECOND + (_MINUTE if value < _FIRST_WHOLE_OFFSET else 0)
+        return int(value) + direction * off
     if kind is Kind.DECIMAL:
         moved: Any = value + direction * (1 + (abs(value) >> _DECIMAL_BITS))
     elif kind is Kind.FLOAT:
-        moved = float(np.nextafter(np.float32(value), np.float32(direction * np.inf)))
+        with np.errstate(over="ignore"):
+            moved = float(np.nextafter(np.float32(value), np.float32(direction * np.inf)))
     elif kind is Kind.DOUBLE:
         once = np.nextafter(value, direction * np.inf)
         moved = float(np.nextafter(once, direction * np.inf))

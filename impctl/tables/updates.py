@@ -29,7 +29,7 @@ from impctl.errors import (
     UsageError,
 )
 from impctl.tables.failures import READ_FAILURES, failure_text
-from impctl.tables.footers import int96_columns
+from impctl.tables.footers import int96_columns, respelled_columns
 from impctl.tables.inserted_rows import file_to_insert, rows_to_insert
 from impctl.tables.snapshot import Snapshot
 from impctl.tables.source import DeltaSource, refresh
@@ -176,6 +176,8 @@ def check_writable(snapshot: Snapshot) -> None:
             reason = f"its column `{entry['name']}` is generated"
         if any(key.startswith("delta.identity.") for key in entry["metadata"]):
             reason = f"its column `{entry['name']}` is an identity column"
+        if entry["type"] == "timestamp" and entry["name"] in snapshot.partition_columns:
+            reason = f"deltalake writes times of its partitions, `{entry['name']}`, without a zone"
     if reason is not None:
         raise TableError(
             f"impctl cannot write to table `{snapshot.table}`: {reason}",
@@ -193,6 +195,14 @@ def _check_rewritable(snapshot: Snapshot) -> None:
             f" `{min(stored)}` is stored as INT96, which deltalake copies wrongly",
             hint="apply the batch with Spark and the Delta JAR, or rewrite the table's files",
             code="int96_timestamps",
+        )
+    respelled = respelled_columns(snapshot)
+    if respelled:
+        raise TableError(
+            f"impctl cannot change rows of table `{snapshot.table}`: a data file spells column"
+            f" `{min(respelled)}` in other letters, of which deltalake makes NULL",
+            hint="apply the batch with Spark and the Delta JAR, or rewrite the table's files",
+            code="table_not_writable",
         )
 
 

@@ -15,7 +15,9 @@ from deltalake import DeltaTable, write_deltalake
 from impctl.errors import HistoryGoneError, TableError
 from impctl.spark import snapshots
 from impctl.spark.snapshots import MAX_BRANCHES, snapshot_frame
+from impctl.tables.rows import read_rows
 from impctl.tables.source import open_source
+from tests.tables import handmade
 
 pytestmark = pytest.mark.spark
 
@@ -149,6 +151,44 @@ def test_many_partitions_are_read_at_once(spark, tmp_path, folder):
     assert_same(frame, source.delta)
     branches = snapshots._branches(source.snapshot(), source.snapshot().files)
     assert len(branches) == 1
+
+
+def test_a_text_called_as_the_folder_of_null_is_no_null(spark, tmp_path):
+    texts = pa.array([*(f"p{number}" for number in range(MAX_BRANCHES)), "x"])
+    write_deltalake(str(tmp_path), pa.table({"n": range(len(texts)), "p": texts}), partition_by="p")
+    snapshot = open_source("t", str(tmp_path)).snapshot()
+    log = next((tmp_path / "_delta_log").glob("*.json"))
+    null = "__HIVE_DEFAULT_PARTITION__"
+    (tmp_path / "p=x").rename(tmp_path / f"p={null}")
+    log.write_text(log.read_text().replace("p=x/", f"p={null}/").replace('"x"', f'"{null}"'))
+    source = open_source("t", str(tmp_path))
+    assert null in {file.partition_values["p"] for file in source.snapshot().files}
+    assert len(snapshots._branches(snapshot, snapshot.files)) == 1
+    assert len(snapshots._branches(source.snapshot(), source.snapshot().files)) > 1
+    assert_same(snapshot_frame(spark, source.snapshot()), source.delta)
+
+
+def test_partitions_of_times_do_not_follow_the_sessions_zone(spark, tmp_path):
+    fields = [handmade.field("n", "long"), handmade.field("at", "timestamp")]
+    texts = ["2024-01-01T02:00:00+02:00", "1969-07-20T20:17:40.000001Z", None]
+    files = []
+    for number, text in enumerate(texts):
+        name = handmade.write_file(tmp_path, f"{number}.parquet", pa.table({"n": [number]}))
+        size = (tmp_path / name).stat().st_size
+        files.append(handmade.add(name, 1, size, partitionValues={"at": text}))
+    about = handmade.metadata(fields, partition_columns=["at"])
+    handmade.commit(tmp_path, 0, handmade.protocol(), about, *files)
+    snapshot = open_source("t", str(tmp_path)).snapshot()
+    spark.conf.set("spark.sql.session.timeZone", "Asia/Tokyo")
+    try:
+        found = snapshot_frame(spark, snapshot, ["at", "n"]).toArrow()
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", "UTC")
+    read = found.column("at").cast(pa.timestamp("us", tz="UTC")).to_pylist()
+    expected = read_rows(snapshot, ["at", "n"])
+    assert dict(zip(found.column("n").to_pylist(), read, strict=True)) == {
+        row["n"]: row["at"] for row in expected.to_pylist()
+    }
 
 
 def test_directories_beyond_ascii_are_not_trusted(spark, tmp_path):

@@ -1,4 +1,4 @@
-"""Rows as bags, so that tables are compared without order."""
+"""Rows as bags, so that tables and their changes are compared without order."""
 
 from __future__ import annotations
 
@@ -7,11 +7,15 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
 from impctl.data.schema import Kind
+from impctl.tables.changes import Changes, read_changes
+from impctl.tables.rows import read_rows
 from impctl.tables.snapshot import Snapshot
+from impctl.tables.source import DeltaSource
 
 Bag = dict[str, int]
 
@@ -62,3 +66,16 @@ def fixture_table(name: str) -> Path:
     if not path.is_dir():
         pytest.skip(f"no Delta fixture table {path}; name their folder in IMPCTL_FIXTURES")
     return path
+
+
+def check(source: DeltaSource, since: int, until: int, method: str) -> Changes:
+    """The changes are the difference of the two snapshots, found the expected way."""
+    before, after = source.snapshot(since), source.snapshot(until)
+    columns = [name for name in readable_columns(after) if before.schema.find(name) is not None]
+    expected = minus(bag(read_rows(after, columns)), bag(read_rows(before, columns)))
+    found = read_changes(source, since, until, columns)
+    assert weighted_bag(found.table, found.weights) == expected
+    assert found.method == method
+    assert found.rows == len(found.weights) == found.table.num_rows
+    assert found.weights.dtype == np.int64
+    return found

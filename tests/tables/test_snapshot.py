@@ -142,6 +142,18 @@ def test_file_of_a_narrower_type_is_widened(tmp_path: Path) -> None:
     assert found.column("a").type == pa.int64()
 
 
+def test_column_that_a_file_has_twice_is_refused(tmp_path: Path) -> None:
+    name = handmade.write_file(tmp_path, "a.parquet", pa.table({"a": [1], "A": [2], "b": [3]}))
+    fields = [handmade.field("a", "long"), handmade.field("B", "long")]
+    handmade.commit(
+        tmp_path, 0, handmade.protocol(), handmade.metadata(fields), handmade.add(name, 1)
+    )
+    snapshot = open_source("t", str(tmp_path)).snapshot()
+    assert read_rows(snapshot, ["b"]).column("B").to_pylist() == [3]
+    with pytest.raises(TableError, match="several columns of its name in a data file, `a` and `A`"):
+        read_rows(snapshot, ["a"])
+
+
 def test_file_of_another_type_is_refused(tmp_path: Path) -> None:
     name = handmade.write_file(tmp_path, "a.parquet", pa.table({"a": ["x"]}))
     handmade.commit(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -17,6 +18,7 @@ from impctl.tables.rows import read_rows
 from impctl.tables.snapshot import Snapshot
 from impctl.tables.source import open_source
 from impctl.tables.statistics import column_statistics, file_bounds
+from tests.tables import handmade
 from tests.tables.bags import fixture_table
 
 LONG_TEXT = "é" * 40
@@ -153,3 +155,73 @@ def test_timestamps_are_widened_by_a_millisecond(tmp_path: Path) -> None:
     assert found.minimum is not None
     assert found.maximum is not None
     assert int(found.maximum) - int(found.minimum) == 2000
+
+
+def stated(path: Path, field: dict[str, Any], value: pa.Array, low: Any, high: Any) -> Snapshot:
+    """One file with this one value, whose statistics are written by hand."""
+    name = handmade.write_file(path, "a.parquet", pa.table({"v": value}))
+    limits = {"minValues": {"v": low}, "maxValues": {"v": high}, "nullCount": {"v": 0}}
+    file = handmade.add(name, len(value), stats=json.dumps({"numRecords": len(value), **limits}))
+    handmade.commit(path, 0, handmade.protocol(), handmade.metadata([field]), file)
+    return open_source("t", str(path)).snapshot()
+
+
+@pytest.mark.parametrize("value", [0.1, -0.1, 16777217.3, 1e38, 1e-45])
+def test_texts_of_floats_bound_the_doubles_they_became(tmp_path: Path, value: float) -> None:
+    changes = [{"fromType": "float", "toType": "double"}]
+    field = handmade.field("v", "double", **{"delta.typeChanges": changes})
+    single = np.float32(value)
+    text = float(str(single))
+    snapshot = stated(tmp_path, field, pa.array([single], pa.float32()), text, text)
+    check_sound(snapshot, "v")
+    (bounds,) = file_bounds(snapshot, "v")
+    assert isinstance(bounds.minimum, float)
+    assert (bounds.minimum < 0) == (value < 0)
+
+
+@pytest.mark.parametrize("value", [1e300, -1e300, 1e-300, -1e-300, 0.0, 0.1])
+def test_doubles_written_after_floats_are_bounded_too(tmp_path: Path, value: float) -> None:
+    changes = [{"fromType": "float", "toType": "double"}]
+    field = handmade.field("v", "double", **{"delta.typeChanges": changes})
+    check_sound(stated(tmp_path, field, pa.array([value]), value, value), "v")
+
+
+@pytest.mark.parametrize(
+    ("text", "maximum"),
+    [
+        # As older writers of Delta cut it: 32 units of UTF-16, and one that is the greatest there.
+        ("\U0001f600" * 20, "\U0001f600" * 16 + "\ufffd"),
+        ("\U0001f600" * 16, "\U0001f600" * 15 + "~~"),
+        ("\U0001f600", "\ufffd"),
+    ],
+    ids=["tie breaker", "32 units", "tie breaker alone"],
+)
+def test_texts_cut_by_the_order_of_utf_16_bound_nothing(
+    tmp_path: Path, text: str, maximum: str
+) -> None:
+    field = handmade.field("v", "string")
+    check_sound(stated(tmp_path, field, pa.array([text]), text[:8], maximum), "v")
+
+
+def test_short_texts_beyond_utf_16_are_bounds(tmp_path: Path) -> None:
+    field = handmade.field("v", "string")
+    text = "\U0001f600" * 15
+    (bounds,) = file_bounds(stated(tmp_path, field, pa.array([text]), text, text), "v")
+    assert (bounds.minimum, bounds.maximum) == (text, text)
+
+
+@pytest.mark.parametrize(
+    ("at", "text"),
+    [
+        # New York's offset was -04:56:02, Liberia's -00:44:30: Java tells hours and minutes.
+        (datetime(1880, 1, 1, 4, 56, 2, tzinfo=UTC), "1880-01-01T00:00:00.000-04:56"),
+        (datetime(1972, 1, 6, 0, 44, 30, tzinfo=UTC), "1972-01-06T00:00:00.000-00:44"),
+        (datetime(1930, 1, 1, 0, 0, 28, tzinfo=UTC), "1930-01-01T00:20:00.000+00:19"),
+    ],
+)
+def test_times_of_offsets_with_seconds_lie_within_bounds(
+    tmp_path: Path, at: datetime, text: str
+) -> None:
+    field = handmade.field("v", "timestamp")
+    values = pa.array([at], pa.timestamp("us", tz="UTC"))
+    check_sound(stated(tmp_path, field, values, text, text), "v")

@@ -16,6 +16,7 @@ from impctl.tables.rows import read_rows
 from impctl.tables.snapshot import CHANGE_FEED
 from impctl.tables.source import open_source
 from impctl.tables.updates import AppliedUpdate, UpdateKind, UpdateRequest, apply_update
+from tests.tables import handmade
 from tests.tables.bags import fixture_table
 
 SALES = pa.table(
@@ -134,6 +135,27 @@ def test_check_constraint_is_kept(tmp_path: Path) -> None:
         apply(path, UpdateKind.INSERT, rows=({"sid": 9, "price": -1},))
     with pytest.raises(UsageError, match="does not accept the batch"):
         apply(path, UpdateKind.UPDATE, assignments={"price": "price - 100"})
+
+
+def test_columns_in_other_letters_are_not_copied(tmp_path: Path) -> None:
+    name = handmade.write_file(tmp_path, "a.parquet", pa.table({"id": [1, 2], "v": [5, 6]}))
+    about = handmade.metadata([handmade.field("Id", "long"), handmade.field("v", "long")])
+    size = (tmp_path / name).stat().st_size
+    handmade.commit(tmp_path, 0, handmade.protocol(), about, handmade.add(name, 2, size))
+    with pytest.raises(TableError, match="spells column `Id` in other letters") as caught:
+        apply(str(tmp_path), UpdateKind.DELETE, where="v = 5")
+    assert caught.value.code == "table_not_writable"
+    assert apply(str(tmp_path), UpdateKind.INSERT, rows=({"Id": 3},)).inserted == 1
+    found = read_rows(open_source("t", str(tmp_path)).snapshot(), ["id"])
+    assert sorted(found.column("Id").to_pylist()) == [1, 2, 3]
+
+
+def test_times_of_partitions_are_not_written_without_a_zone(tmp_path: Path) -> None:
+    data = pa.table({"v": [1], "at": pa.array([0], pa.timestamp("us", tz="UTC"))})
+    write_deltalake(str(tmp_path), data, partition_by=["at"])
+    with pytest.raises(TableError, match="of its partitions, `at`, without a zone") as caught:
+        apply(str(tmp_path), UpdateKind.INSERT, rows=({"v": 9},))
+    assert caught.value.code == "table_not_writable"
 
 
 def test_int96_rows_are_not_copied(tmp_path: Path) -> None:

@@ -1,0 +1,33 @@
+"""What a run keeps of its tables, and until when."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pyarrow as pa
+
+from impctl.app.settings import Settings
+from impctl.app.workbench import open_workbench
+from impctl.tables.create import create_table
+
+WORKLOAD = """
+version: 1
+tables: {t: {path: t}, u: {path: u}}
+partitions: {t: {id: {boundaries: [2]}}}
+queries: {q: {sql: "SELECT id, COUNT(*) n FROM t GROUP BY id HAVING COUNT(*) > 1"}}
+"""
+
+
+def test_a_table_pinned_anew_is_read_anew(tmp_path: Path) -> None:
+    for name in ("t", "u"):
+        create_table(str(tmp_path / name), pa.table({"id": [1, 2]}))
+    (tmp_path / "w.yaml").write_text(WORKLOAD)
+    with open_workbench(Settings(tmp_path / "w.yaml")) as bench:
+        old, beside = bench.snapshot("t"), bench.snapshot("u")
+        shutil.rmtree(tmp_path / "t")
+        create_table(str(tmp_path / "t"), pa.table({"id": [1, 2, 3]}))
+        found = bench.repin("t")
+        assert (found.version, found.table_id != old.table_id) == (old.version, True)
+        assert (bench.snapshot("t").table_id, bench.snapshot("t").rows) == (found.table_id, 3)
+        assert bench.snapshot("u") is beside
