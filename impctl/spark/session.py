@@ -2,7 +2,8 @@
 
 Law: settings that decide what a query means (ANSI rules, case, time zone, what a missing file is)
 are the same in every impctl session; a workload that sets them otherwise is refused, because the
-engine computes by the same rules. What the installation sets of them otherwise is set right. Nothing Spark logs reaches the user unless `log_level` asks.
+engine computes by the same rules. What the installation sets of them otherwise is set right.
+Nothing Spark logs reaches the user unless `log_level` asks.
 Out of scope: starting the JVM (`spark.launch`), running SQL (`spark.run`).
 """
 
