@@ -20,7 +20,7 @@ from impctl.app.prepared import PreparedQuery, prepare
 from impctl.app.restored import capture_way
 from impctl.app.results import CaptureResult, SketchEntry
 from impctl.app.stages import ENGINE, SPARK
-from impctl.app.stored import is_current, is_defined_alike
+from impctl.app.stored import is_captured_alike, is_current
 from impctl.app.workbench import Workbench
 from impctl.errors import RecaptureNeededError
 from impctl.maintain.way import Way
@@ -95,7 +95,7 @@ def _stored(bench: Workbench, store: Store | None, spec: QuerySpec) -> str:
         stored = None if store is None else store.load(spec.name)
         if stored is None:
             return "none"
-        is_fresh = is_defined_alike(bench, spec, stored) and is_current(stored, bench)
+        is_fresh = is_captured_alike(bench, spec, stored) and is_current(stored, bench)
     except RecaptureNeededError:
         # What cannot be read back is replaced by the capture.
         return "stale"

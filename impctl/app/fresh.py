@@ -1,7 +1,7 @@
 """The stored sketch of one query, brought up to date first: what using a sketch starts from.
 
-Law: a sketch is only used at the versions it stands for, and only while its query is safe; the
-lazy maintenance happens here, under the query's own policy.
+Law: a sketch is only used at the versions it stands for, only while its query is safe and reads as
+it did at the capture; the lazy maintenance happens here, under the query's own policy.
 Out of scope: rewriting (`app.rewrite`), running (`app.query`).
 """
 
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from impctl.aliases import TableName, TableVersion
 from impctl.app.maintain import maintain
 from impctl.app.prepared import PreparedQuery, prepare
-from impctl.app.restored import restored_verdict
+from impctl.app.restored import is_same_circuit, restored_verdict
 from impctl.app.results import MaintainResult, Outcome, ReuseEntry
 from impctl.app.stored import (
     catch_up,
@@ -80,13 +80,13 @@ def _brought_up_to_date(bench: Workbench, spec: QuerySpec) -> tuple[Outcome, Sto
     Another process may maintain the sketch past them in between: then they are pinned again.
     """
     for _ in range(_ATTEMPTS):
-        outcome = maintain(bench, [spec.name])
+        outcome = maintain(bench, [spec.name], for_use=True)
         if outcome.failures:
             raise outcome.failures[0].error
         stored = stored_query(bench, bench.reading_store(), spec)
         check_definition(bench, spec, stored)
         catch_up(bench, stored)
-        if is_current(stored, bench):
+        if is_current(stored, bench) and is_same_circuit(bench, prepare(bench, spec), stored):
             return outcome, stored
     raise moved_meanwhile(spec.name)
 

@@ -1,4 +1,4 @@
-"""What a program need not find out twice: plans of its queries, and which sketch serves which.
+"""What a program need not find out twice: plans of its queries, which sketch serves which.
 
 Law: everything here is a function of the arguments it is remembered under, so forgetting it changes
 nothing but time. A run of the command line has its own; a workload opened by a program keeps one.
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from impctl.aliases import AccessId, ColumnName
     from impctl.plan.facts import Fact
-    from impctl.plan.nodes import Query
+    from impctl.plan.nodes import Plan, Query
     from impctl.plan.planned import PlannedQueries
     from impctl.plan.reuse import ReuseVerdict
 
@@ -53,3 +53,19 @@ class Memory:
             return check_reuse(asked, captured, dict(sketched), facts)
 
         return judge
+
+    def circuit(self, core: Plan) -> str:
+        """The name of the circuit that a plan compiles to, as of `app.state_meta`."""
+        # By identity: to hash a plan, or compare two, takes as long as to name it.
+        known = self._circuits.get(id(core))
+        if known is None or known[0] is not core:
+            from impctl.app.state_meta import circuit_id
+
+            if len(self._circuits) >= _VERDICTS:
+                self._circuits.clear()
+            known = self._circuits[id(core)] = (core, circuit_id(core))
+        return known[1]
+
+    @cached_property
+    def _circuits(self) -> dict[int, tuple[Plan, str]]:
+        return {}

@@ -14,7 +14,7 @@ from typing import assert_never
 from impctl.app.explanations import PlanEntry
 from impctl.app.filters import filters_of, interval_texts
 from impctl.app.prepared import PreparedQuery
-from impctl.app.stored import is_defined_alike
+from impctl.app.stored import is_captured_alike
 from impctl.app.workbench import Workbench
 from impctl.errors import ImpctlError
 from impctl.expr.nodes import Span, walk
@@ -57,7 +57,7 @@ def kept_state(bench: Workbench, spec: QuerySpec, way: Way) -> KeptState | None:
     stored = None if store is None else store.load(spec.name)
     if store is None or stored is None or stored.mode is not way.mode:
         return None
-    if not is_defined_alike(bench, spec, stored):
+    if not is_captured_alike(bench, spec, stored):
         return None
     pieces: dict[str, int] = {}
     for run in store.run_refs(spec.name):

@@ -34,8 +34,8 @@ from impctl.app.state_meta import StateMeta
 from impctl.app.status import sketch_entry
 from impctl.app.stored import (
     check_definition,
+    is_captured_alike,
     is_current,
-    is_defined_alike,
     moved_meanwhile,
     stored_query,
 )
@@ -59,7 +59,7 @@ def rebalance(bench: Workbench, queries: Sequence[QueryName] | None) -> Outcome:
     """Bring the queries named (default: all) up to date, then even out their ranges."""
     specs = bench.queries(queries)
     results: list[CaptureResult] = []
-    outcome = maintain(bench, [spec.name for spec in specs])
+    outcome = maintain(bench, [spec.name for spec in specs], for_use=True)
     failures = list(outcome.failures)
     failed = {failure.query for failure in failures}
     left = [spec for spec in specs if spec.name not in failed]
@@ -291,7 +291,7 @@ def _foreseen(bench: Workbench, store: Store | None, spec: QuerySpec) -> Capture
     """A dry run: ranges that would be split and merged, where the sketch is current."""
     stored = stored_query(bench, store, spec)
     assert store is not None
-    if is_current(stored, bench) and is_defined_alike(bench, spec, stored):
+    if is_current(stored, bench) and is_captured_alike(bench, spec, stored):
         return _Rebalanced(bench, store, spec).foreseen()
     reason = "would be brought up to date first; how even its ranges are is looked at after that"
     found = _result(stored, "none", reason, 0.0, 0.0)

@@ -14,7 +14,7 @@ from dataclasses import replace
 from impctl.aliases import AccessId
 from impctl.app.facts import constraint_facts, fact_of
 from impctl.app.prepared import PreparedQuery
-from impctl.app.state_meta import StateMeta, circuit_id
+from impctl.app.state_meta import StateMeta
 from impctl.app.workbench import Workbench
 from impctl.errors import RecaptureNeededError
 from impctl.maintain.strategy import AsRecorded, BySize, Chooser, Strategy
@@ -80,10 +80,11 @@ def capture_way(
 def check_circuit(bench: Workbench, prepared: PreparedQuery, way: Way, stored: StoredQuery) -> None:
     """RecaptureNeededError where the stored state is not that of the circuit built now."""
     meta = StateMeta.read(stored.query, stored.state_meta)
-    if way.mode is stored.mode and meta.circuit == circuit_id(prepared.core):
+    is_same = is_same_circuit(bench, prepared, stored)
+    if way.mode is stored.mode and is_same:
         return
     name = prepared.spec.name
-    if stored.mode is Mode.RECAPTURE:
+    if stored.mode is Mode.RECAPTURE and is_same:
         raise RecaptureNeededError(
             f"Query `{name}` has no state to go on from: {meta.way}",
             code="not_incremental",
@@ -95,6 +96,11 @@ def check_circuit(bench: Workbench, prepared: PreparedQuery, way: Way, stored: S
         code="engine_changed",
         hint=f"run `impctl capture {bench.workload.file} --query {name}`",
     )
+
+
+def is_same_circuit(bench: Workbench, prepared: PreparedQuery, stored: StoredQuery) -> bool:
+    """Whether the query reads as the plan that the stored sketch was captured for."""
+    return bool(stored.state_meta.get("circuit") == bench.memory.circuit(prepared.core))
 
 
 def restored_verdict(

@@ -14,7 +14,7 @@ from impctl.app.drift import ranges_entries
 from impctl.app.isolated import Isolated
 from impctl.app.past_runs import VERIFIED, VERIFY, PendingEntry, RunEntry, VerifiedEntry
 from impctl.app.results import Failure, Outcome, SketchEntry, StatusResult
-from impctl.app.stored import catch_up, check_pins, is_defined_alike
+from impctl.app.stored import catch_up, check_pins, is_defined_alike, is_of_this_release
 from impctl.app.workbench import Workbench
 from impctl.errors import TableRecreatedError
 from impctl.store.records import RunRecord, StoredQuery, StoredSketch, TablePin
@@ -116,6 +116,8 @@ def _pending(
     }
     if not is_defined_alike(bench, spec, stored):
         return pending, "the query or its partitions changed since the capture; capture it again"
+    if not is_of_this_release(stored):
+        return pending, "another release of impctl captured it; capture it again"
     try:
         check_pins(stored, bench)
     except TableRecreatedError as replaced:

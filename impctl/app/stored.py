@@ -2,7 +2,8 @@
 
 Law: told from content hashes, versions and table identities alone, without reading SQL, so that a
 run with nothing to do ends at once. `definition` changes whenever the query, its parameters,
-the sketch asked for, its candidate partitions or the tables' paths change.
+the sketch asked for, its candidate partitions or the tables' paths change. Another release of
+impctl may read the same SQL otherwise, or capture otherwise; so what it captured is captured anew.
 Out of scope: what to do about it (`app.maintain`).
 """
 
@@ -11,6 +12,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 
+from impctl import __version__
 from impctl.aliases import QueryName, TableName, TableVersion
 from impctl.app.workbench import Workbench
 from impctl.errors import RecaptureNeededError, RetryableError, TableRecreatedError
@@ -49,7 +51,10 @@ def catch_up(bench: Workbench, stored: StoredQuery) -> None:
 
 
 def check_definition(bench: Workbench, spec: QuerySpec, stored: StoredQuery) -> None:
-    """RecaptureNeededError where the sketch was captured for another definition of the query."""
+    """RecaptureNeededError where the sketch was captured for another definition of the query.
+
+    So too where another release of impctl captured it.
+    """
     if not is_defined_alike(bench, spec, stored):
         raise RecaptureNeededError(
             f"Query `{spec.name}`, its partitions or settings changed since the capture",
@@ -57,6 +62,24 @@ def check_definition(bench: Workbench, spec: QuerySpec, stored: StoredQuery) -> 
             hint=f"run `impctl capture {bench.workload.file} --query {spec.name}`; if another "
             "file has a query of this name in the same store, give one a `store` of its own",
         )
+    if not is_of_this_release(stored):
+        raise RecaptureNeededError(
+            f"The sketch of query `{spec.name}` was captured by another release of impctl, "
+            "which may read the query otherwise",
+            code="engine_changed",
+            hint=f"run `impctl capture {bench.workload.file} --query {spec.name}`",
+        )
+
+
+def is_captured_alike(bench: Workbench, spec: QuerySpec, stored: StoredQuery) -> bool:
+    """Whether this release captured the stored sketch for what the workload file says now."""
+    return is_of_this_release(stored) and is_defined_alike(bench, spec, stored)
+
+
+def is_of_this_release(stored: StoredQuery) -> bool:
+    """Whether the stored sketch was captured by the release of impctl that runs."""
+    template = str(stored.state_meta.get("template", ""))
+    return template.partition(":")[0] == __version__
 
 
 def is_defined_alike(bench: Workbench, spec: QuerySpec, stored: StoredQuery) -> bool:

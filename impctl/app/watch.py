@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
+from dataclasses import replace
 
 from impctl.aliases import TableName
 from impctl.app.settings import FollowRequest
 from impctl.app.workbench import Workbench
 from impctl.errors import ImpctlError
 from impctl.store.catalog import catalog_mark
-from impctl.tables.arrivals import Seen, has_new_log, log_end, newest_version, pinned_anew, seen
+from impctl.tables.arrivals import Seen, has_new_log, log_end, newest_version, pinned_anew
 from impctl.tables.change_size import change_size
 from impctl.tables.commits import read_commits
 from impctl.tables.source import DeltaSource
@@ -47,18 +48,21 @@ class Watch:
             self._looked_anew = now
             return []
         found = []
-        for known in self._seen.values():
+        for name, known in self._seen.items():
             try:
                 found.append(pinned_anew(known))
             except ImpctlError:
-                # The run opens it anew, and tells for the queries that read it what is wrong.
-                continue
+                # The run opens it anew, and tells for the queries that read it what is wrong. What
+                # was read of it here may be part of another log: nothing is added to that.
+                self._seen[name] = replace(known, mark=None)
         return found
 
     def saw(self, bench: Workbench) -> None:
-        """Remember what a run worked on, once it is over."""
-        for source in (*(s.source for s in self._seen.values()), *bench.pinned.values()):
-            self._seen[source.name] = seen(source)
+        """Remember what a run worked on, once it is over, as it was when the run pinned it.
+
+        Another log may have taken its place since; what is seen of that must not pass for it.
+        """
+        self._seen.update(bench.pinned)
         self._stuck = {
             name: _end(known) for name, known in self._seen.items() if name not in bench.pinned
         }

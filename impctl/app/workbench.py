@@ -22,7 +22,7 @@ from impctl.app.sessions import OwnSession, Sessions
 from impctl.app.settings import Settings, lock_timeout_of, policy_of, spark_of, store_of
 from impctl.errors import UsageError
 from impctl.store.store import Store
-from impctl.tables.commit_mark import commit_mark
+from impctl.tables.arrivals import Seen, seen
 from impctl.tables.source import DeltaSource, advance, open_source
 from impctl.workload.load import load_spark_profile, load_workload
 from impctl.workload.models import Policy, QuerySpec, SparkSpec, Workload
@@ -51,7 +51,7 @@ class Workbench:
         self.memory = Memory() if memory is None else memory
         self._sessions = OwnSession(reporter.spark_log) if sessions is None else sessions
         self._sources: dict[TableName, DeltaSource] = {}
-        self._marks: dict[TableName, str | None] = {}
+        self._seen: dict[TableName, Seen] = {}
         self._snapshots: dict[tuple[TableName, int], Snapshot] = {}
         self._store: Store | None = None
         self._spark: SparkSession | None = None
@@ -73,9 +73,9 @@ class Workbench:
         self._spark = run._spark
 
     @property
-    def pinned(self) -> Mapping[TableName, DeltaSource]:
-        """The tables asked for so far."""
-        return self._sources
+    def pinned(self) -> Mapping[TableName, Seen]:
+        """The tables asked for so far, each as it was when it was pinned."""
+        return self._seen
 
     def source(self, table: TableName) -> DeltaSource:
         """The table, pinned at the version that was newest when first asked for."""
@@ -88,12 +88,12 @@ class Workbench:
 
     def _pin(self, source: DeltaSource) -> None:
         self._sources[source.name] = source
-        self._marks[source.name] = commit_mark(source, source.version)
+        self._seen[source.name] = seen(source)
 
     def mark(self, table: TableName) -> str | None:
         """The mark of the table's pinned commit, taken when it was pinned."""
         self.source(table)
-        return self._marks[table]
+        return self._seen[table].mark
 
     def repin(self, table: TableName) -> DeltaSource:
         """Open the table again, after it has changed: another one may stand at its path by now."""
@@ -104,7 +104,7 @@ class Workbench:
     def advance(self, table: TableName) -> DeltaSource:
         """Pin a table that only this process writes at its newest version."""
         found = self._sources[table] = advance(self.source(table))
-        self._marks[table] = None
+        self._seen[table] = Seen(found, None, None)
         return found
 
     def snapshot(self, table: TableName, version: int | None = None) -> Snapshot:

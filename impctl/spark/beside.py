@@ -16,12 +16,11 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from impctl.errors import UsageError
-from impctl.spark.session import DEFAULTS, FIXED, QUERY_LOGGERS, refuse_changed_meaning
+from impctl.spark.session import DEFAULTS, QUERY_LOGGERS, adopt, refuse_changed_meaning
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_LEGACY = "spark.sql.legacy."
 _ZONE = "spark.sql.session.timeZone"
 
 
@@ -62,35 +61,7 @@ def session_beside(session: SparkSession, conf: Mapping[str, str]) -> SparkSessi
     Raises UsageError for a setting that changes what a query means and cannot be set here.
     """
     refuse_changed_meaning(conf)
-    own = session.newSession()
-    for name in own.conf.getAll:
-        if name.startswith(_LEGACY):
-            # Settings of the cluster come along; without a value of its own, Spark's default holds.
-            _ensure(own, name, None)
-    for name, value in {_ZONE: DEFAULTS[_ZONE], **conf}.items():
-        if own.conf.isModifiable(name):
-            own.conf.set(name, value)
-    for name, value in FIXED.items():
-        _ensure(own, name, value)
-    return own
-
-
-def _ensure(own: SparkSession, name: str, value: str | None) -> None:
-    """The setting as it must be, unset where `value` is None; UsageError where it cannot be."""
-    if own.conf.isModifiable(name):
-        if value is None:
-            own.conf.unset(name)
-        else:
-            own.conf.set(name, value)
-        return
-    found = own.conf.get(name, None)
-    if value is None or str(found).lower() != value.lower():
-        wanted = "unset" if value is None else value
-        raise UsageError(
-            f"Setting `{name}` of the running Spark must be {wanted}: {found}",
-            code="spark_setting_refused",
-            hint="start Spark without it; it changes what a query means",
-        )
+    return adopt(session.newSession(), {_ZONE: DEFAULTS[_ZONE], **conf})
 
 
 @contextmanager

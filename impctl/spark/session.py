@@ -2,7 +2,8 @@
 
 Law: settings that decide what a query means (ANSI rules, case, time zone, what a missing file is)
 are the same in every impctl session; a workload that sets them otherwise is refused, because the
-engine computes by the same rules. Nothing Spark logs reaches the user unless `log_level` asks.
+engine computes by the same rules. What the installation sets of them otherwise is set right.
+Nothing Spark logs reaches the user unless `log_level` asks.
 Out of scope: starting the JVM (`spark.launch`), running SQL (`spark.run`).
 """
 
@@ -40,6 +41,8 @@ FIXED = {
     "spark.sql.groupByOrdinal": "true",
     "spark.sql.orderByOrdinal": "true",
     "spark.sql.parser.escapedStringLiterals": "false",
+    "spark.sql.parquet.datetimeRebaseModeInRead": "CORRECTED",
+    "spark.sql.parquet.int96RebaseModeInRead": "CORRECTED",
     "spark.sql.parquet.int96TimestampConversion": "false",
     "spark.sql.timestampType": "TIMESTAMP_LTZ",
     "spark.sql.variable.substitute": "false",
@@ -47,6 +50,8 @@ FIXED = {
 """What the meaning of a query rests on, and silent loss of rows; never changed."""
 
 QUERY_LOGGERS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
+
+_LEGACY = "spark.sql.legacy."
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,11 +81,31 @@ def open_session(settings: SparkSettings) -> SparkSession:
     _quiet_query_loggers()
     active = SparkSession.getActiveSession()
     if active is not None:
-        return _adopt(active, conf)
+        return adopt(active, conf)
     with scratch_folder(SPARK_SCRATCH) as folder:
         session = launch(settings.master, conf, settings.log_level, folder)
-    # What the environment tells spark-submit would come first otherwise.
-    return _adopt(session, conf)
+    try:
+        # What the environment tells spark-submit would come first otherwise.
+        return adopt(session, conf)
+    except UsageError:
+        session.stop()
+        raise
+
+
+def adopt(session: SparkSession, conf: Mapping[str, str]) -> SparkSession:
+    """An open session with the settings that can still be changed on it, and none of `legacy`.
+
+    Raises UsageError for a setting that changes what a query means and cannot be set here.
+    """
+    # The installation's settings come along; without a value of its own, Spark's default holds.
+    for name in [name for name in session.conf.getAll if name.startswith(_LEGACY)]:
+        _ensure(session, name, None)
+    for name, value in conf.items():
+        if name not in FIXED and session.conf.isModifiable(name):
+            session.conf.set(name, value)
+    for name, value in FIXED.items():
+        _ensure(session, name, value)
+    return session
 
 
 def close_session(session: SparkSession) -> None:
@@ -91,7 +116,7 @@ def close_session(session: SparkSession) -> None:
 def refuse_changed_meaning(conf: Mapping[str, str]) -> None:
     """UsageError for settings asked for that would change what a query means."""
     for name in conf:
-        if name.startswith("spark.sql.legacy."):
+        if name.startswith(_LEGACY):
             raise UsageError(
                 f"Setting `{name}` may change what a query means",
                 code="spark_setting_refused",
@@ -114,9 +139,20 @@ def _quiet_query_loggers() -> None:
         PySparkLogger.getLogger(name).setLevel(logging.CRITICAL + 1)
 
 
-def _adopt(session: SparkSession, conf: Mapping[str, str]) -> SparkSession:
-    """An open session with the settings that can still be changed on it."""
-    for name, value in conf.items():
-        if session.conf.isModifiable(name):
+def _ensure(session: SparkSession, name: str, value: str | None) -> None:
+    """The setting as it must be, unset where `value` is None; UsageError where it cannot be."""
+    if session.conf.isModifiable(name):
+        if value is None:
+            session.conf.unset(name)
+        else:
             session.conf.set(name, value)
-    return session
+        return
+    found = session.conf.get(name, None)
+    if value is None or str(found).lower() != value.lower():
+        wanted = "unset" if value is None else value
+        raise UsageError(
+            f"Setting `{name}` of the running Spark must be {wanted}: {found}",
+            code="spark_setting_refused",
+            hint="start Spark without it (program, spark-defaults.conf, PYSPARK_SUBMIT_ARGS); "
+            "it changes what a query means",
+        )

@@ -33,7 +33,12 @@ if TYPE_CHECKING:
 MAX_BRANCHES = 16
 """Partition tuples read as a union of their own; every branch costs planning and tasks."""
 
-_STRICT = {"ignoreCorruptFiles": "false", "ignoreMissingFiles": "false"}
+_STRICT = {
+    "ignoreCorruptFiles": "false",
+    "ignoreMissingFiles": "false",
+    "datetimeRebaseMode": "CORRECTED",
+    "int96RebaseMode": "CORRECTED",
+}
 """As in every session of impctl; a frame may be computed as part of another session's."""
 
 _HIDDEN = ("_", ".")

@@ -20,7 +20,10 @@ _Stat = tuple[int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A table as it was when a run pinned it: its source, and the log entry of that version."""
+    """A table as it was when a run pinned it: its source, and the log entry of that version.
+
+    `mark` and `entry` are None where there is none to look at, and then nothing follows from them.
+    """
 
     source: DeltaSource
     mark: str | None
@@ -28,8 +31,14 @@ class Seen:
 
 
 def seen(source: DeltaSource) -> Seen:
-    """The table as it is pinned."""
-    return Seen(source, commit_mark(source, source.version), _entry(source, source.version))
+    """The table as it is pinned; to be called at that moment.
+
+    Later another log may stand there, and its mark would vouch for the table opened before it.
+    """
+    mark = commit_mark(source, source.version)
+    # Looked at last: an entry that comes in between is taken for known, its mark for another one.
+    is_local = local_path(source.path) is not None
+    return Seen(source, mark, _entry(source, source.version) if is_local else None)
 
 
 def has_new_log(found: Seen) -> bool:
@@ -58,11 +67,17 @@ def newest_version(found: Seen) -> TableVersion | None:
 
 
 def log_end(found: Seen) -> object:
-    """How the log ends now: another value when it grows or its newest entry is another one."""
+    """How the log ends now: another value when it grows, or another one comes to stand there.
+
+    Of another log than the pinned one only its folder tells, which changes with every new entry.
+    """
+    source = found.source
+    folder = local_path(source.path)
     newest = newest_version(found)
-    if newest is None or local_path(found.source.path) is None:
+    if folder is None:
         return newest
-    return newest, _entry(found.source, newest)
+    at = source.version if newest is None else newest
+    return newest, _entry(source, at), _stat(os.path.join(folder, "_delta_log"))
 
 
 def pinned_anew(found: Seen) -> DeltaSource:
@@ -83,8 +98,12 @@ def _entry(source: DeltaSource, version: TableVersion) -> _Stat | None:
     """What the disk tells of the log entry of `version`; None where it is not there."""
     folder = local_path(source.path)
     assert folder is not None, "only a log on the local disk has entries to look at"
+    return _stat(os.path.join(folder, "_delta_log", f"{version:020d}.json"))
+
+
+def _stat(path: str) -> _Stat | None:
     try:
-        found = os.stat(os.path.join(folder, "_delta_log", f"{version:020d}.json"))
+        found = os.stat(path)
     except OSError:
         return None
     return found.st_ino, found.st_mtime_ns, found.st_size

@@ -21,6 +21,8 @@ HOSTILE = {
     "spark.sql.caseSensitive": "true",
     "spark.sql.session.timeZone": "Asia/Tokyo",
     "spark.sql.groupByOrdinal": "false",
+    "spark.sql.parquet.datetimeRebaseModeInRead": "LEGACY",
+    "spark.sql.parquet.int96RebaseModeInRead": "LEGACY",
     "spark.sql.files.ignoreMissingFiles": "true",
     "spark.sql.legacy.timeParserPolicy": "LEGACY",
 }
@@ -120,6 +122,7 @@ def test_a_session_stays_as_it_was(folder: Path, mine: Any) -> None:
         frame = opened.dataframe("q")
     assert frame.sparkSession is not mine
     assert frame.sparkSession.conf.get("spark.sql.session.timeZone") == "UTC"
+    assert frame.sparkSession.conf.get("spark.sql.parquet.datetimeRebaseModeInRead") == "CORRECTED"
     assert "spark.sql.legacy.timeParserPolicy" not in frame.sparkSession.conf.getAll
     assert mine.conf.getAll == before
     assert mine.table("t").collect()[0].g == 99

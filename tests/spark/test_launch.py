@@ -37,6 +37,27 @@ assert session.sparkContext.getConf().get("spark.my.token") == "second"
 close_session(session)
 print("held")
 """
+INSTALLED = """
+from impctl.errors import UsageError
+from impctl.spark.session import SparkSettings, close_session, open_session
+
+try:
+    session = open_session(SparkSettings("local[1]", {"spark.driver.memory": "1g"}))
+except UsageError as error:
+    print(error.code, error.message)
+else:
+    told = session.sparkContext.getConf()
+    assert told.get("spark.sql.legacy.statisticalAggregate") == "true"
+    assert told.get("spark.sql.legacy.timeParserPolicy") == "LEGACY"
+    print([name for name in session.conf.getAll if "legacy" in name and "pyspark" not in name])
+    print(session.conf.get("spark.sql.legacy.timeParserPolicy"))
+    print(session.conf.get("spark.sql.parquet.datetimeRebaseModeInRead"))
+    close_session(session)
+"""
+LEGACY = """
+spark.sql.legacy.statisticalAggregate true
+spark.sql.parquet.datetimeRebaseModeInRead LEGACY
+"""
 
 
 def test_the_file_is_for_its_owner_only(tmp_path: Path) -> None:
@@ -65,3 +86,32 @@ def test_settings_arrive_unseen(token: str) -> None:
         [sys.executable, "-c", STARTED, token], env=env, capture_output=True, text=True, check=False
     )
     assert (done.stdout, done.stderr) == ("held\n", "")
+
+
+def installed(folder: Path, defaults: str) -> list[str]:
+    """What a session says where the installation has these defaults, and the environment others."""
+    (folder / "spark-defaults.conf").write_text(defaults)
+    env = {
+        **os.environ,
+        "SPARK_CONF_DIR": str(folder),
+        "PYSPARK_SUBMIT_ARGS": "--conf spark.sql.legacy.timeParserPolicy=LEGACY pyspark-shell",
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", INSTALLED], env=env, capture_output=True, text=True, check=False
+    )
+    assert done.stderr == ""
+    return done.stdout.splitlines()
+
+
+@pytest.mark.spark
+def test_the_installation_does_not_change_what_a_query_means(tmp_path: Path) -> None:
+    """With the legacy aggregate, the variance of one row was NaN where the engine has NULL."""
+    assert installed(tmp_path, LEGACY) == ["[]", "CORRECTED", "CORRECTED"]
+
+
+@pytest.mark.spark
+def test_what_the_installation_says_for_good_is_refused_by_name(tmp_path: Path) -> None:
+    name = "spark.sql.legacy.sessionInitWithConfigDefaults"
+    (said,) = installed(tmp_path, f"{name} true")
+    assert said.startswith("spark_setting_refused")
+    assert name in said

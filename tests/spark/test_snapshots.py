@@ -237,3 +237,24 @@ def test_hidden_file_is_refused(spark, tmp_path):
     with pytest.raises(TableError) as caught:
         snapshot_frame(spark, snapshot, files=[hidden])
     assert caught.value.code == "data_file_hidden"
+
+
+def test_old_dates_are_read_as_written_whatever_the_session_says(spark, tmp_path):
+    """Without Spark's mark in the file, `LEGACY` takes its days for those of another calendar."""
+    days = -719162
+    rows = pa.table(
+        {
+            "d": pa.array([days], pa.int32()).cast(pa.date32()),
+            "t": pa.array([days * 86_400_000_000], pa.timestamp("us", "UTC")),
+        }
+    )
+    write_deltalake(str(tmp_path / "t"), rows)
+    snapshot = open_source("t", str(tmp_path / "t")).snapshot()
+    session = spark.newSession()
+    for kind in ("datetime", "int96"):
+        session.conf.set(f"spark.sql.parquet.{kind}RebaseModeInRead", "LEGACY")
+    frame = snapshot_frame(session, snapshot)
+    (found,) = frame.selectExpr("CAST(d AS STRING) d", "unix_micros(t) t").collect()
+    assert found.d == "0001-01-01"
+    assert found.t == days * 86_400_000_000
+    assert frame.where("d = DATE '0001-01-01'").count() == 1
