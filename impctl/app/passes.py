@@ -21,6 +21,7 @@ from impctl.app.restored import capture_way
 from impctl.app.workbench import Workbench
 from impctl.capture.render import render_plan
 from impctl.data.vector import Ints
+from impctl.errors import EvaluationError
 from impctl.maintain.compile import Compiled
 from impctl.maintain.partials import Partials, fill, needs_specials, partials
 from impctl.maintain.session import MaintainedQuery
@@ -67,7 +68,11 @@ def filled_circuit(
             return None
         # Part of the table already went through that circuit.
         compiled = _compiled(capture_way(bench, prepared, verdict, partitions))
-    return Filled(_from_partials(bench, compiled, partitions), uses_spark=True)
+    try:
+        return Filled(_from_partials(bench, compiled, partitions), uses_spark=True)
+    except EvaluationError:
+        # What the engine cannot compute here; where the query fails in Spark too, its pass tells.
+        return None
 
 
 def _compiled(way: Way) -> Compiled:

@@ -41,10 +41,9 @@ def break_even_words(record: Record, other: str = RECAPTURE) -> dict[tuple[str, 
 def earliest_break_even(record: Record) -> tuple[str, str] | None:
     """The earliest break-even with recapture in words, and where it lies; None without any."""
     cases = _cases(record, RECAPTURE)
-    shares = [case for case in cases if case.even.size == "share"]
     if not cases:
         return None
-    first = min(shares or cases, key=_place)
+    first = min(cases, key=_place)
     name = case_name(first.figure, first.cell)
     where = f"{first.figure.title}: {name}" if name else first.figure.title
     if first.even.beyond is not None:
@@ -52,11 +51,12 @@ def earliest_break_even(record: Record) -> tuple[str, str] | None:
     return first.text, where
 
 
-def _place(case: _Case) -> tuple[int, float]:
-    """Below what was measured, then a crossing, then beyond: each by its size."""
+def _place(case: _Case) -> tuple[int, bool, float]:
+    """Below what was measured, then a crossing, then beyond: shares first, each by its size."""
     even = case.even
     sides = (even.before, even.at, even.beyond)
-    return next((side, amount) for side, amount in enumerate(sides) if amount is not None)
+    side, amount = next((at, amount) for at, amount in enumerate(sides) if amount is not None)
+    return side, even.size != "share", amount
 
 
 def _cases(record: Record, other: str) -> list[_Case]:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, assert_never
 from sqlglot import exp, parse_one
 
 from impctl.aliases import AccessId, AttributeId
+from impctl.capture.averages import whole_averages
 from impctl.capture.literals import DIALECT
 from impctl.capture.render_expr import bracketed, column, render_expr
 from impctl.expr.nodes import Expr, columns_of
@@ -250,9 +251,9 @@ class Renderer:
 
 
 def render_plan(plan: Plan, table_names: Mapping[AccessId, str]) -> Rendered:
-    """The plan over views called `table_names`; its columns come in the plan's order."""
+    """The plan for Spark, over views called `table_names`; its columns come in the plan's order."""
     renderer = Renderer(table_names)
-    select = renderer.select(plan)
+    select = renderer.select(whole_averages(plan))
     return Rendered(select, renderer.names)
 
 

@@ -15,7 +15,7 @@ from sqlglot import exp
 
 from impctl.aliases import AttributeId
 from impctl.capture.literals import literal, sql_type, string_sql
-from impctl.data.schema import DOUBLE, Kind, decimal
+from impctl.data.schema import Kind
 from impctl.errors import QueryError
 from impctl.expr.nodes import (
     And,
@@ -38,16 +38,12 @@ from impctl.expr.nodes import (
     Not,
     Or,
 )
-from impctl.expr.types import SHORT_AVERAGE
 
 if TYPE_CHECKING:
     from sqlglot.expressions import Expr as Sql
 
 Names = Mapping[AttributeId, str]
 """The name each column has in the SQL."""
-
-_AVERAGE_DIGITS = 4
-"""Digits behind the point that AVG adds to a decimal."""
 
 _ARITHMETIC = {
     ArithmeticOp.ADD: exp.Add,
@@ -162,23 +158,11 @@ def _render_call(expr: Case | Coalesce | Cast | Mean | Call, names: Names) -> Sq
 def _mean(expr: Mean, names: Names) -> Sql:
     """AVG's last step. A count of 0 becomes NULL first, since ANSI forbids to divide by it.
 
-    Short decimals are averaged as doubles, as AVG does it (`expr.average`). For longer ones Spark
-    divides to more digits than AVG keeps and rounds half up twice. That differs from AVG only in a
-    group of more than 10^6 rows and sums of more than 26 digits.
+    For decimals it is AVG's but for its last digits; Spark is asked for AVG there
+    (`capture.averages`).
     """
     count = exp.Nullif(this=render_expr(expr.count, names), expression=exp.Literal.number(0))
-    if expr.type.kind is not Kind.DECIMAL:
-        return exp.Div(this=_operand(expr.total, names), expression=count)
-    if expr.type.precision > SHORT_AVERAGE:
-        share = exp.Div(this=_operand(expr.total, names), expression=count)
+    share = exp.Div(this=_operand(expr.total, names), expression=count)
+    if expr.type.kind is Kind.DECIMAL:
         return exp.Cast(this=share, to=sql_type(expr.type))
-    scale = expr.type.scale - _AVERAGE_DIGITS
-    unit = exp.Literal.string(str(10**scale))
-    whole = exp.Cast(this=unit, to=sql_type(decimal(scale + 1, 0)))
-    unscaled = exp.Mul(this=_operand(expr.total, names), expression=whole)
-    share = exp.Div(this=_double(unscaled), expression=_double(count))
-    return exp.Cast(this=exp.Div(this=share, expression=_double(unit)), to=sql_type(expr.type))
-
-
-def _double(value: Sql) -> Sql:
-    return exp.Cast(this=value, to=sql_type(DOUBLE))
+    return share

@@ -5,7 +5,7 @@ Spark averages decimals of at most eleven digits as doubles (its rule `DecimalAg
 of the unscaled values by the count, by the power of ten, then cast to the result's type. That is
 done here as long as such a sum is exact whatever the order of its rows; beyond that the order
 decides in Spark itself, and the average is refused. Longer decimals are divided exactly.
-Out of scope: sums and counts (`engine`), the same step in SQL (`capture.render_expr`).
+Out of scope: sums and counts (`engine`), averages in SQL (`capture.averages`).
 """
 
 from __future__ import annotations

@@ -39,6 +39,8 @@ FIXED = {
     "spark.sql.files.ignoreMissingFiles": "false",
     "spark.sql.groupByAliases": "true",
     "spark.sql.groupByOrdinal": "true",
+    # The engine averages short decimals as an optimizer rule has Spark do it.
+    "spark.sql.optimizer.excludedRules": "",
     "spark.sql.orderByOrdinal": "true",
     "spark.sql.parser.escapedStringLiterals": "false",
     "spark.sql.parquet.datetimeRebaseModeInRead": "CORRECTED",

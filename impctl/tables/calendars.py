@@ -65,6 +65,6 @@ def check_calendar(values: Any, kind: SqlType, column: str, uri: str) -> None:
     if lowest is not None and lowest < limit:
         raise TableError(
             f"Column `{column}` holds old dates or times in Spark 2's calendar: {uri}",
-            hint="rewrite the file with Spark 3.1 or newer, or leave the column out of the query",
+            hint="rewrite the file with Spark 3.1 or newer, or leave the column out",
             code="legacy_calendar",
         )

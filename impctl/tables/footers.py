@@ -3,51 +3,46 @@
 Law: a column is named when any file stores it so that deltalake reads it wrongly (and writes it
 back wrongly), while Spark and `tables.rows` read it right: as INT96, wrong outside 1677..2262, or
 under its name in other letters, of which deltalake makes NULL.
-Cost: one small read per file; INT96 is looked for only in tables with a TIMESTAMP column.
+Cost: one small read per file.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import pyarrow.parquet as pq
 
 from impctl.aliases import ColumnName
-from impctl.data.schema import Kind
 from impctl.tables.failures import READ_FAILURES
 from impctl.tables.rows import file_name, file_system, read_failure
 from impctl.tables.snapshot import Snapshot
 
 
-def int96_columns(snapshot: Snapshot) -> frozenset[ColumnName]:
-    """The columns that some file of the snapshot stores as INT96.
+@dataclass(frozen=True, slots=True)
+class Miscopied:
+    """The columns that deltalake would copy wrongly: stored as INT96, or in other letters."""
 
-    Raises HistoryGoneError for a file that is gone.
-    """
-    names = {
-        snapshot.columns.physical[column.name].lower(): column.name
-        for column in snapshot.schema
-        if column.type.kind in (Kind.TIMESTAMP, Kind.OTHER)
-    }
-    if not names:
-        return frozenset()
-    found: set[ColumnName] = set()
-    for schema in _file_schemas(snapshot):
-        stored = (schema.column(at) for at in range(len(schema)))
-        tops = (leaf.path.split(".")[0].lower() for leaf in stored if leaf.physical_type == "INT96")
-        found.update(names[top] for top in tops if top in names)
-    return frozenset(found)
+    as_int96: frozenset[ColumnName]
+    respelled: frozenset[ColumnName]
 
 
-def respelled_columns(snapshot: Snapshot) -> frozenset[ColumnName]:
-    """The columns that some file of the snapshot has under their name in other letters.
+def miscopied_columns(snapshot: Snapshot) -> Miscopied:
+    """The columns of which some file of the snapshot makes deltalake write something else.
 
     Raises HistoryGoneError for a file that is gone.
     """
     names = {physical.lower(): column for column, physical in snapshot.columns.physical.items()}
     exact = frozenset(snapshot.columns.physical.values())
-    present = {name for schema in _file_schemas(snapshot) for name in stored_names(schema)}
-    return frozenset(names[name.lower()] for name in present - exact if name.lower() in names)
+    int96: set[ColumnName] = set()
+    respelled: set[ColumnName] = set()
+    for schema in _file_schemas(snapshot):
+        stored = (schema.column(at) for at in range(len(schema)))
+        tops = (leaf.path.split(".")[0].lower() for leaf in stored if leaf.physical_type == "INT96")
+        int96.update(names[top] for top in tops if top in names)
+        others = (name.lower() for name in stored_names(schema) - exact)
+        respelled.update(names[name] for name in others if name in names)
+    return Miscopied(frozenset(int96), frozenset(respelled))
 
 
 def stored_names(schema: pq.ParquetSchema) -> frozenset[ColumnName]:

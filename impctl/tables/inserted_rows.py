@@ -21,6 +21,7 @@ from impctl.aliases import ColumnName
 from impctl.data.schema import Column, Kind, SqlType
 from impctl.errors import StorageError, UsageError
 from impctl.tables.arrow_types import arrow_type, to_arrow_type
+from impctl.tables.calendars import check_calendar, hybrid_columns
 from impctl.tables.failures import READ_FAILURES, failure_text
 from impctl.tables.snapshot import Snapshot, null_when_empty
 
@@ -51,7 +52,7 @@ def rows_to_insert(snapshot: Snapshot, rows: Sequence[Mapping[ColumnName, object
 
 def file_to_insert(snapshot: Snapshot, path: str) -> pa.Table:
     """The rows of a Parquet or CSV file (by its ending) as a table in the snapshot's columns."""
-    data = _read_file(snapshot, path)
+    data, hybrid = _read_file(snapshot, path)
     given = {
         _known(snapshot, name, f"file {path}").name: data.column(at)
         for at, name in enumerate(data.column_names)
@@ -60,6 +61,7 @@ def file_to_insert(snapshot: Snapshot, path: str) -> pa.Table:
         raise UsageError(
             f"A column occurs twice in {path}", hint="column names are compared without case"
         )
+    old = {name.lower() for name in hybrid}
     arrays: list[pa.Array | None] = []
     for column in snapshot.schema:
         values = given.get(column.name)
@@ -68,21 +70,26 @@ def file_to_insert(snapshot: Snapshot, path: str) -> pa.Table:
             arrays.append(None)
             continue
         try:
-            arrays.append(to_arrow_type(values, column.type))
+            converted = to_arrow_type(values, column.type)
         except pa.ArrowException as error:
             raise UsageError(
                 f"Column `{column.name}` of {path} does not fit `{column.type}`:"
                 f" {failure_text(error)}",
                 hint=f"give the file's column the type of `{snapshot.table}.{column.name}`",
             ) from error
+        if column.name.lower() in old:
+            check_calendar(converted, column.type, column.name, path)
+        arrays.append(converted)
     return _complete(snapshot, arrays, data.num_rows)
 
 
-def _read_file(snapshot: Snapshot, path: str) -> pa.Table:
+def _read_file(snapshot: Snapshot, path: str) -> tuple[pa.Table, frozenset[ColumnName]]:
+    """The file's rows, and its columns in the calendar of Spark 2."""
     try:
         if path.lower().endswith(".parquet"):
             with pq.ParquetFile(path, coerce_int96_timestamp_unit="us") as file:
-                return file.read()
+                rows = file.read()
+                return rows, hybrid_columns(file.metadata, rows.column_names)
         if path.lower().endswith(".csv"):
             types = {c.name: _csv_type(c) for c in snapshot.schema if c.type.kind is not Kind.OTHER}
             options = pa_csv.ConvertOptions(
@@ -91,7 +98,7 @@ def _read_file(snapshot: Snapshot, path: str) -> pa.Table:
                 strings_can_be_null=True,
                 quoted_strings_can_be_null=False,
             )
-            return pa_csv.read_csv(path, convert_options=options)
+            return pa_csv.read_csv(path, convert_options=options), frozenset()
     except FileNotFoundError as error:
         raise UsageError(
             f"The file to insert does not exist: {path}",

@@ -29,7 +29,7 @@ from impctl.errors import (
     UsageError,
 )
 from impctl.tables.failures import READ_FAILURES, failure_text
-from impctl.tables.footers import int96_columns, respelled_columns
+from impctl.tables.footers import miscopied_columns
 from impctl.tables.inserted_rows import file_to_insert, rows_to_insert
 from impctl.tables.snapshot import Snapshot
 from impctl.tables.source import DeltaSource, refresh
@@ -188,19 +188,18 @@ def check_writable(snapshot: Snapshot) -> None:
 
 def _check_rewritable(snapshot: Snapshot) -> None:
     """Deletes and updates copy rows; refuse where the copy would not be the row."""
-    stored = int96_columns(snapshot)
-    if stored:
+    found = miscopied_columns(snapshot)
+    if found.as_int96:
         raise TableError(
             f"impctl cannot change rows of table `{snapshot.table}`: column"
-            f" `{min(stored)}` is stored as INT96, which deltalake copies wrongly",
+            f" `{min(found.as_int96)}` is stored as INT96, which deltalake copies wrongly",
             hint="apply the batch with Spark and the Delta JAR, or rewrite the table's files",
             code="int96_timestamps",
         )
-    respelled = respelled_columns(snapshot)
-    if respelled:
+    if found.respelled:
         raise TableError(
             f"impctl cannot change rows of table `{snapshot.table}`: a data file spells column"
-            f" `{min(respelled)}` in other letters, of which deltalake makes NULL",
+            f" `{min(found.respelled)}` in other letters, of which deltalake makes NULL",
             hint="apply the batch with Spark and the Delta JAR, or rewrite the table's files",
             code="table_not_writable",
         )

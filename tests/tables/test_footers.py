@@ -1,4 +1,4 @@
-"""INT96 columns are found in footers, and only looked for where they can be."""
+"""Columns that deltalake would copy wrongly are found in footers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from deltalake import write_deltalake
 
 from impctl.errors import HistoryGoneError
-from impctl.tables.footers import int96_columns
+from impctl.tables.footers import miscopied_columns
 from impctl.tables.source import open_source
 from tests.tables import handmade
 from tests.tables.bags import fixture_table
@@ -17,7 +17,7 @@ from tests.tables.bags import fixture_table
 
 def test_int96_columns_are_named() -> None:
     snapshot = open_source("t", str(fixture_table("table_with_edge_timestamps"))).snapshot()
-    assert int96_columns(snapshot) == {"BIG_DATE", "NORMAL_DATE"}
+    assert miscopied_columns(snapshot).as_int96 == {"BIG_DATE", "NORMAL_DATE"}
 
 
 def test_a_file_may_spell_the_column_otherwise(tmp_path: Path) -> None:
@@ -25,21 +25,15 @@ def test_a_file_may_spell_the_column_otherwise(tmp_path: Path) -> None:
     name = handmade.write_file(tmp_path, "a.parquet", data, use_deprecated_int96_timestamps=True)
     about = handmade.metadata([handmade.field("at", "timestamp")])
     handmade.commit(tmp_path, 0, handmade.protocol(), about, handmade.add(name, 1))
-    assert int96_columns(open_source("t", str(tmp_path)).snapshot()) == {"at"}
+    found = miscopied_columns(open_source("t", str(tmp_path)).snapshot())
+    assert (found.as_int96, found.respelled) == ({"at"}, {"at"})
 
 
 def test_timestamps_of_today_are_not_int96(tmp_path: Path) -> None:
     data = pa.table({"t": pa.array([1], pa.timestamp("us", tz="UTC"))})
     write_deltalake(str(tmp_path), data)
     snapshot = open_source("t", str(tmp_path)).snapshot()
-    assert int96_columns(snapshot) == frozenset()
+    assert miscopied_columns(snapshot).as_int96 == frozenset()
     Path(snapshot.files[0].uri).unlink()
     with pytest.raises(HistoryGoneError, match="can no longer be read"):
-        int96_columns(snapshot)
-
-
-def test_no_file_is_opened_without_a_timestamp(tmp_path: Path) -> None:
-    write_deltalake(str(tmp_path), pa.table({"v": [1]}))
-    snapshot = open_source("t", str(tmp_path)).snapshot()
-    Path(snapshot.files[0].uri).unlink()
-    assert int96_columns(snapshot) == frozenset()
+        miscopied_columns(snapshot)

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import write_deltalake
 
-from impctl.errors import UsageError
+from impctl.errors import TableError, UsageError
 from impctl.tables.inserted_rows import file_to_insert, rows_to_insert
 from impctl.tables.snapshot import Snapshot
 from impctl.tables.source import open_source
@@ -137,6 +137,21 @@ def test_parquet_file(snapshot: Snapshot, tmp_path: Path) -> None:
     assert found.column("Id").to_pylist() == [1, 2]
     assert found.column("m").to_pylist() == [Decimal("1.50"), Decimal("2.00")]
     assert found.column("l").null_count == 2
+
+
+def test_old_days_of_spark_2_are_not_inserted_as_others(snapshot: Snapshot, tmp_path: Path) -> None:
+    path = str(tmp_path / "old.parquet")
+    for day, is_fine in ((date(1582, 10, 15), True), (date(1500, 1, 1), False)):
+        rows = pa.table({"D": [day], "id": pa.array([1], pa.int8())}).replace_schema_metadata(
+            {"org.apache.spark.version": "2.4.8"}
+        )
+        pq.write_table(rows, path)
+        if is_fine:
+            assert file_to_insert(snapshot, path).column("d").to_pylist() == [day]
+            continue
+        with pytest.raises(TableError) as caught:
+            file_to_insert(snapshot, path)
+        assert caught.value.code == "legacy_calendar"
 
 
 def test_csv_file(snapshot: Snapshot, tmp_path: Path) -> None:
