@@ -26,6 +26,15 @@ class _Case:
     def text(self) -> str:
         return _break_even_text(self.even, self.cell, self.figure.chart.x)
 
+    @property
+    def short_text(self) -> str:
+        """In one size: the share of the table where it is known."""
+        even = self.even
+        sides = (("below ", even.before), ("", even.at), ("above ", even.beyond))
+        sign, amount = next((sign, amount) for sign, amount in sides if amount is not None)
+        texts = _size_texts(even.size, amount, self.cell)
+        return sign + texts.get("share", texts[even.size])
+
 
 def break_even_words(record: Record, other: str = RECAPTURE) -> dict[tuple[str, str], str]:
     """Break-even in words, by figure and case; `other` is the metric maintaining is held against.
@@ -48,7 +57,7 @@ def earliest_break_even(record: Record) -> tuple[str, str] | None:
     where = f"{first.figure.title}: {name}" if name else first.figure.title
     if first.even.beyond is not None:
         where = "beyond every change measured"
-    return first.text, where
+    return first.short_text, where
 
 
 def _place(case: _Case) -> tuple[int, bool, float]:
