@@ -25,6 +25,7 @@ from impctl.plan.nodes import (
     Project,
     Select,
     attributes_of,
+    expressions_of,
     inputs_of,
     with_inputs,
 )
@@ -48,7 +49,8 @@ def _whole(plan: Plan) -> Plan:
     wanted = dict.fromkeys(_means(plan))
     if not wanted:
         return plan
-    assert isinstance(plan, Project | Select)
+    if not isinstance(plan, Project | Select):
+        raise _left()
     child, found = plan.child, {}
     for mean in wanted:
         child, average = _averaged(child, mean)
@@ -66,14 +68,7 @@ def _whole(plan: Plan) -> Plan:
 
 def _means(plan: Plan) -> Iterator[Mean]:
     """Averages of decimals in the node's own expressions."""
-    match plan:
-        case Project():
-            own: tuple[Expr, ...] = tuple(output.expr for output in plan.outputs)
-        case Select():
-            own = (plan.predicate,)
-        case _:
-            return
-    for expr in own:
+    for expr in expressions_of(plan):
         for part in walk(expr):
             if isinstance(part, Mean) and part.type.kind is Kind.DECIMAL:
                 yield part

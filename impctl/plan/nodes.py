@@ -281,6 +281,34 @@ def _nullable(attributes: tuple[Attribute, ...]) -> tuple[Attribute, ...]:
     return tuple(replace(attribute, nullable=True) for attribute in attributes)
 
 
+def expressions_of(node: Plan) -> tuple[Expr, ...]:
+    """All scalar expressions of the node itself."""
+    match node:
+        case Select():
+            return (node.predicate,)
+        case Project():
+            return tuple(output.expr for output in node.outputs)
+        case Join():
+            return () if node.condition is None else (node.condition,)
+        case Aggregate():
+            calls = [output.call for output in node.aggregates]
+            conditions = (call.condition for call in calls if call.condition is not None)
+            arguments = (argument for call in calls for argument in call.arguments)
+            return (*(key.expr for key in node.keys), *arguments, *conditions)
+        case TopK():
+            return (*node.partition_by, *(key.expr for key in node.order))
+        case Sort():
+            return tuple(key.expr for key in node.order)
+        case Window():
+            return tuple(
+                part
+                for call in node.calls
+                for part in (*call.arguments, *call.partition_by, *(k.expr for k in call.order))
+            )
+        case Scan() | Distinct() | SetOperation():
+            return ()
+
+
 def inputs_of(plan: Plan) -> tuple[Plan, ...]:
     """The direct inputs of a node, left to right."""
     match plan:

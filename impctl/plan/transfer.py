@@ -32,6 +32,7 @@ from impctl.plan.nodes import (
     Sort,
     TopK,
     Window,
+    expressions_of,
     inputs_of,
 )
 from impctl.plan.ordering import first_rows, first_rows_per_partition, window
@@ -177,7 +178,7 @@ def _without_loose_ties(node: Plan, inputs: list[NodeState], state: NodeState) -
 
 
 def _changing_call(node: Plan) -> Call | None:
-    for expr in _expressions(node):
+    for expr in expressions_of(node):
         for part in walk(expr):
             if isinstance(part, Call) and part.name.lower() in VOLATILE and not _is_clockless(part):
                 return part
@@ -187,33 +188,6 @@ def _changing_call(node: Plan) -> Call | None:
 def _is_clockless(call: Call) -> bool:
     """`unix_timestamp(text)` only converts; without arguments it reads the clock."""
     return call.name.lower() == "unix_timestamp" and bool(call.arguments)
-
-
-def _expressions(node: Plan) -> tuple[Expr, ...]:
-    match node:
-        case Select():
-            return (node.predicate,)
-        case Project():
-            return tuple(output.expr for output in node.outputs)
-        case Join():
-            return () if node.condition is None else (node.condition,)
-        case Aggregate():
-            calls = [output.call for output in node.aggregates]
-            conditions = (call.condition for call in calls if call.condition is not None)
-            arguments = (argument for call in calls for argument in call.arguments)
-            return (*(key.expr for key in node.keys), *arguments, *conditions)
-        case TopK():
-            return (*node.partition_by, *(key.expr for key in node.order))
-        case Sort():
-            return tuple(key.expr for key in node.order)
-        case Window():
-            return tuple(
-                part
-                for call in node.calls
-                for part in (*call.arguments, *call.partition_by, *(k.expr for k in call.order))
-            )
-        case Scan() | Distinct() | SetOperation():
-            return ()
 
 
 def _scan(

@@ -38,6 +38,13 @@ QUERIES = [
     "SELECT v / 2, v % 3, v div 2, m * 1.5, m / 3, d * 2 FROM t",
     "SELECT upper(`group name`), substring(`group name`, 1, 1), year(day) FROM t",
     "SELECT `group name`, sum(v), avg(m), avg(v), count(v), min(d), max(day) FROM t GROUP BY 1",
+    "SELECT v, avg(m) AS a, avg(m) * 2, sum(m) FROM t GROUP BY v"
+    " HAVING avg(m) > 1.5 OR count(m) > 9",
+    "SELECT v FROM t GROUP BY v ORDER BY avg(m) FILTER (WHERE id > 5) DESC NULLS LAST, v LIMIT 3",
+    "SELECT id FROM t WHERE m > (SELECT avg(m) FROM t)",
+    "SELECT u.id, a.x FROM u LEFT JOIN (SELECT v, avg(m) x FROM t GROUP BY v) a ON u.w = a.v"
+    " WHERE a.x IS NULL OR a.x > 2",
+    "SELECT avg(m) FROM t GROUP BY v UNION SELECT avg(x) FROM (SELECT avg(m) x FROM t GROUP BY v)",
     "SELECT v % 2, count(DISTINCT d), sum(v) FILTER (WHERE id > 5) FROM t GROUP BY v % 2",
     "SELECT sum(v) FROM t WHERE id < 0",
     "SELECT `group name` FROM t GROUP BY `group name` HAVING sum(v) > 10 AND avg(d) IS NOT NULL",
