@@ -16,6 +16,7 @@ help: ## Show the targets
 install: $(READY) ## Make the virtual environment with impctl and what its tests need
 
 $(READY): pyproject.toml
+	@echo "installing impctl and its packages into $(VENV), about 1.2 GB"
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[dev]"
 	@$(BIN)/python -c "import os; from impctl.spark.java import find_java; find_java(os.environ)" \
@@ -32,7 +33,7 @@ bench: $(READY) ## Measure maintaining against recapture on a generated table (s
 bench-smoke: $(READY) ## Hold a few ratios against their baseline (under three minutes)
 	$(BIN)/python -m pytest -m alone
 
-test: $(READY) ## Fast tests, without Spark, in two processes (1 to 4 minutes)
+test: $(READY) ## Fast tests, without Spark, in two processes (1 to 10 minutes)
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 test-spark: $(READY) ## Tests that start Spark
