@@ -29,11 +29,15 @@ class _Case:
     @property
     def short_text(self) -> str:
         """In one size: the share of the table where it is known."""
-        even = self.even
-        sides = (("below ", even.before), ("", even.at), ("above ", even.beyond))
-        sign, amount = next((sign, amount) for sign, amount in sides if amount is not None)
-        texts = _size_texts(even.size, amount, self.cell)
-        return sign + texts.get("share", texts[even.size])
+        side, amount = self.place
+        texts = _size_texts(self.even.size, amount, self.cell)
+        return ("below ", "", "above ")[side] + texts.get("share", texts[self.even.size])
+
+    @property
+    def place(self) -> tuple[int, float]:
+        """0 below what was measured, 1 a crossing, 2 beyond, and the size that is told."""
+        sides = (self.even.before, self.even.at, self.even.beyond)
+        return next((side, amount) for side, amount in enumerate(sides) if amount is not None)
 
 
 def break_even_words(record: Record, other: str = RECAPTURE) -> dict[tuple[str, str], str]:
@@ -52,20 +56,13 @@ def earliest_break_even(record: Record) -> tuple[str, str] | None:
     cases = _cases(record, RECAPTURE)
     if not cases:
         return None
-    first = min(cases, key=_place)
+    # Of equal sides those told in shares come first, for these are what compares.
+    first = min(cases, key=lambda case: (case.place[0], case.even.size != "share", case.place[1]))
     name = case_name(first.figure, first.cell)
     where = f"{first.figure.title}: {name}" if name else first.figure.title
     if first.even.beyond is not None:
         where = "beyond every change measured"
     return first.short_text, where
-
-
-def _place(case: _Case) -> tuple[int, bool, float]:
-    """Below what was measured, then a crossing, then beyond: shares first, each by its size."""
-    even = case.even
-    sides = (even.before, even.at, even.beyond)
-    side, amount = next((at, amount) for at, amount in enumerate(sides) if amount is not None)
-    return side, even.size != "share", amount
 
 
 def _cases(record: Record, other: str) -> list[_Case]:

@@ -89,12 +89,10 @@ def _averaged(plan: Plan, mean: Mean) -> tuple[Plan, ColumnRef]:
             exprs = {output.attribute.id: output.expr for output in plan.outputs}
             inner = replace(mean, total=exprs[total.id], count=exprs[count.id])
             child, average = _averaged(plan.child, inner)
-            column = Attribute(average.id, "average", mean.type)
-            if column.id in exprs:
-                return plan, average
-            return replace(plan, child=child, outputs=(*plan.outputs, Output(column, average))), (
-                average
-            )
+            if average.id not in exprs:
+                passed = Output(Attribute(average.id, "average", mean.type), average)
+                plan = replace(plan, child=child, outputs=(*plan.outputs, passed))
+            return plan, average
         case Join():
             return _averaged_side(plan, mean, total)
         case _:

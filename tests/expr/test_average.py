@@ -16,8 +16,10 @@ from impctl.errors import EvaluationError
 from impctl.expr.average import mean, most_rows
 from impctl.expr.types import average_type, sum_type
 
-KINDS = [(11, 0), (11, 2), (7, 2), (10, 2), (5, 5), (11, 11), (1, 0), (12, 2), (20, 4)]
-KINDS += [(25, 6), (28, 10), (38, 18)]
+KINDS = [
+    *[(11, 0), (11, 2), (7, 2), (10, 2), (5, 5), (11, 11), (1, 0)],
+    *[(12, 2), (20, 4), (25, 6), (28, 10), (38, 18)],
+]
 
 
 def averages(digits: int, scale: int, totals: list[int], counts: list[int]) -> list[int | None]:

@@ -71,13 +71,19 @@ def test_another_log_that_came_during_a_run_is_no_continuation(
     place.check_sound()
 
 
-def test_a_table_that_a_run_did_not_pin_stays_as_it_was_seen(
-    place: Place, bench: Workbench, aside: Callable[[], None]
-) -> None:
+def watching(bench: Workbench) -> Watch:
+    """A watch after a first run that pinned the table."""
     watch = Watch(FollowRequest())
     first = bench.next_run(watch.pinned())
     first.source("t")
     watch.saw(first)
+    return watch
+
+
+def test_a_table_that_a_run_did_not_pin_stays_as_it_was_seen(
+    place: Place, bench: Workbench, aside: Callable[[], None]
+) -> None:
+    watch = watching(bench)
     aside()
     # A run that fails before it looks at any table.
     watch.saw(Workbench(bench.settings, bench.workload, bench.reporter))
@@ -90,10 +96,7 @@ def test_a_table_that_a_run_did_not_pin_stays_as_it_was_seen(
 def test_a_table_that_is_gone_is_looked_for_until_it_is_there_again(
     place: Place, bench: Workbench, aside: Callable[[], None]
 ) -> None:
-    watch = Watch(FollowRequest())
-    first = bench.next_run(watch.pinned())
-    first.source("t")
-    watch.saw(first)
+    watch = watching(bench)
     shutil.move(place.table, place.folder / "away")
     assert watch.is_due(bench)
     second = bench.next_run(watch.pinned())
