@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from impctl.aliases import AccessId
 from impctl.app.facts import broken_assumption
-from impctl.app.passes import range_rows, run_pass
+from impctl.app.passes import counted_rows, run_pass
 from impctl.app.settings import large_change_of
 from impctl.app.shared_changes import Need, SharedChanges
 from impctl.app.workbench import Workbench
@@ -76,7 +76,7 @@ def grouped_change(
     partition = partitions[compiled.chain.scan.access]
     before = bench.snapshot(need.table, need.since)
     after = bench.snapshot(need.table, need.until)
-    check_same_columns(before, after, need.columns)
+    check_same_columns(before.columns, before.version, after, need.columns)
     files = changed_files(before, after)
     bench.reporter.step(f"grouping the change of {need.table} in Spark")
     sides = ((after, files.came), (before, files.went))
@@ -87,7 +87,7 @@ def grouped_change(
         pass_ = partials(compiled, counts_specials=True)
         tables = [_run(bench, compiled, partition, pass_, *side) for side in sides]
     came, went = (
-        GroupedRows(table, range_rows(bench, partition, *side))
+        GroupedRows(table, counted_rows(bench, compiled, pass_, table, partition, *side))
         for table, side in zip(tables, sides, strict=True)
     )
     return GroupedChange(pass_, came, went, partition)

@@ -23,7 +23,13 @@ from impctl.capture.render import render_plan
 from impctl.data.vector import Ints
 from impctl.errors import EvaluationError
 from impctl.maintain.compile import Compiled
-from impctl.maintain.partials import Partials, fill, needs_specials, partials
+from impctl.maintain.partials import (
+    Partials,
+    fill,
+    needs_specials,
+    partials,
+    rows_told_by,
+)
 from impctl.maintain.session import MaintainedQuery
 from impctl.maintain.touch import TouchedQuery
 from impctl.maintain.way import Way
@@ -56,8 +62,8 @@ def filled_circuit(
 ) -> Filled | None:
     """A session whose circuit, that of `way`, stands at the pinned versions of its tables.
 
-    By the engine where that is quicker and possible; else from a pass of Spark; None where the
-    engine could not and no pass can.
+    By the engine where that is quicker and possible; else from a pass of Spark; None where neither
+    comes to a state, and the sketch alone has to be captured.
     """
     compiled = _compiled(way)
     if is_loaded_here(bench, compiled):
@@ -71,7 +77,8 @@ def filled_circuit(
     try:
         return Filled(_from_partials(bench, compiled, partitions), uses_spark=True)
     except EvaluationError:
-        # What the engine cannot compute here; where the query fails in Spark too, its pass tells.
+        # The pass, or the engine on its result, met a value it cannot compute. If Spark cannot
+        # compute it either, the capture of the sketch alone fails and says so.
         return None
 
 
@@ -96,8 +103,23 @@ def _from_partials(
         table = run_pass(bench, scan, partition, pass_, snapshot)
     fill(compiled, pass_, table, partition)
     session = MaintainedQuery(compiled)
-    session.range_rows.fill(partition, range_rows(bench, partition, snapshot))
+    counted = counted_rows(bench, compiled, pass_, table, partition, snapshot)
+    session.range_rows.fill(partition, counted)
     return session
+
+
+def counted_rows(
+    bench: Workbench,
+    compiled: Compiled,
+    pass_: Partials,
+    table: pa.Table,
+    partition: RangePartition,
+    snapshot: Snapshot,
+    files: Sequence[DataFile] | None = None,
+) -> Ints:
+    """Rows per fragment of what a pass went over, by its result `table` where that tells."""
+    counted = rows_told_by(compiled, pass_, table, partition)
+    return rows_by_spark(bench, partition, snapshot, files) if counted is None else counted
 
 
 def touched(
@@ -109,11 +131,11 @@ def touched(
     ((access, partition),) = partitions.items()
     query = TouchedQuery(partition, found[access])
     snapshot = bench.snapshot(partition.table)
-    query.range_rows.fill(partition, range_rows(bench, partition, snapshot))
+    query.range_rows.fill(partition, rows_by_spark(bench, partition, snapshot))
     return query
 
 
-def range_rows(
+def rows_by_spark(
     bench: Workbench,
     partition: RangePartition,
     snapshot: Snapshot,

@@ -294,10 +294,17 @@ class StaleRun:
         return Moved(changes, until, ending, mark, lambda: self.bench.snapshot(need.table, until))
 
     def _warn_of_file_diff(self, table: TableName) -> None:
-        warning = (
-            f"table `{table}` has no change feed for all of these versions, so whole files were "
-            "compared; set `delta.enableChangeDataFeed` to true on it"
-        )
+        if self.bench.snapshot(table).has_change_feed:
+            warning = (
+                f"the change feed of table `{table}` does not tell all of this change (it was off, "
+                "or a writer other than Spark copied files that it may misread), so whole files "
+                "were compared"
+            )
+        else:
+            warning = (
+                f"table `{table}` has no change feed for all of these versions, so whole files "
+                "were compared; set `delta.enableChangeDataFeed` to true on it"
+            )
         if warning not in self.warnings:
             self.warnings.append(warning)
 

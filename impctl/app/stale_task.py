@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from impctl.aliases import ColumnName, TableName
 from impctl.app.kept import KeptStates
 from impctl.app.maintainer import Maintainer
 from impctl.app.partners import partners_of
@@ -23,6 +24,7 @@ from impctl.sketch.mode import Mode
 from impctl.store.records import StoredQuery
 from impctl.store.store import Store
 from impctl.tables.changes import check_same_columns, check_same_order
+from impctl.tables.schema import read_schema
 from impctl.workload.models import MaintainMode, Policy, QuerySpec
 
 
@@ -93,7 +95,7 @@ def _maintainer(
     try:
         check_circuit(bench, prepared, way, stored)
     except RecaptureNeededError:
-        _check_schemas(bench, prepared, stored)
+        _check_columns_and_order(bench, prepared, stored)
         raise
     if way.mode is Mode.RECAPTURE:
         raise RecaptureNeededError(
@@ -102,13 +104,34 @@ def _maintainer(
             hint="use policy `auto` to let `maintain` recapture it",
             location=prepared.place(way.span),
         )
+    if way.mode is Mode.TOUCH:
+        _check_columns_read(bench, prepared, stored)
     return Maintainer(store, way, stored, partners_of(bench, way, partitions), spark_start)
 
 
-def _check_schemas(bench: Workbench, prepared: PreparedQuery, stored: StoredQuery) -> None:
-    """SchemaChangedError where a column the query reads is what makes the circuit another."""
+def _check_columns_read(bench: Workbench, prepared: PreparedQuery, stored: StoredQuery) -> None:
+    """SchemaChangedError where a column that the query reads is another one than it was.
+
+    Changes are read in the sketched column alone, and no row need change for another column to
+    take a name over.
+    """
     for pin in stored.pins:
-        read = [a.name for s in prepared.scans if s.table == pin.table for a in s.attributes]
-        snapshots = bench.snapshot(pin.table, pin.version), bench.snapshot(pin.table)
-        check_same_columns(*snapshots, read)
-        check_same_order(*snapshots, read)
+        after = bench.snapshot(pin.table)
+        # As the table is mapped now: before that, physical names were the names.
+        before = read_schema(pin.schema_json, is_mapped=after.column_mapping is not None)
+        check_same_columns(before, pin.version, after, _columns_read(prepared, pin.table))
+
+
+def _columns_read(prepared: PreparedQuery, table: TableName) -> list[ColumnName]:
+    return [a.name for scan in prepared.scans if scan.table == table for a in scan.attributes]
+
+
+def _check_columns_and_order(
+    bench: Workbench, prepared: PreparedQuery, stored: StoredQuery
+) -> None:
+    """SchemaChangedError where a column the query reads, or their order, makes another circuit."""
+    for pin in stored.pins:
+        read = _columns_read(prepared, pin.table)
+        before, after = bench.snapshot(pin.table, pin.version), bench.snapshot(pin.table)
+        check_same_columns(before.columns, before.version, after, read)
+        check_same_order(before, after, read)

@@ -36,8 +36,11 @@ from impctl.plan.nodes import (
     Attribute,
     Output,
     Plan,
+    Project,
+    Scan,
+    nodes_of,
 )
-from impctl.sketch.partition import RangePartition
+from impctl.sketch.partition import Fragments, RangePartition
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +55,13 @@ class Partials:
     key_types: tuple[SqlType, ...]
     has_fragment: bool
     names: tuple[tuple[str, SqlType], ...]
+    """The first counts rows."""
     counts_specials: bool
+
+    @property
+    def first_name(self) -> int:
+        """The place of the first of `names` among the result's columns."""
+        return len(self.key_types) + int(self.has_fragment)
 
 
 def partials(compiled: Compiled, *, counts_specials: bool = False) -> Partials:
@@ -157,10 +166,9 @@ def needs_specials(pass_: Partials, table: pa.Table) -> bool:
     """Whether some double was NaN or infinite, so that the pass must count those apart."""
     if pass_.counts_specials:
         return False
-    offset = len(pass_.key_types) + int(pass_.has_fragment)
     for index, (name, _) in enumerate(pass_.names):
         if name.startswith("m"):
-            vector = from_arrow(table.column(offset + index), DOUBLE)
+            vector = from_arrow(table.column(pass_.first_name + index), DOUBLE)
             if not bool(np.isfinite(vector.values).all()):
                 return True
     return False
@@ -179,19 +187,12 @@ def absorb(
 ) -> None:
     """Step the circuit with the pass's result over rows that came, or (`sign` -1) went."""
     chain = _chain(compiled)
-    keys = [from_arrow(table.column(i), kind) for i, kind in enumerate(pass_.key_types)]
-    offset = len(keys)
-    if pass_.has_fragment:
-        fragments = from_arrow(table.column(offset), INTEGER).values.astype(np.int32)
-        offset += 1
-    else:
-        assert chain.first_key is not None
-        fragments = partition.fragments_of(keys[chain.first_key])
+    keys = _keys(pass_, table)
     values = {
-        name: _numbers(table.column(offset + index), kind)
+        name: _numbers(table.column(pass_.first_name + index), kind)
         for index, (name, kind) in enumerate(pass_.names)
     }
-    tags = (RowTags(fragments),)
+    tags = (RowTags(_fragments(chain, pass_, table, partition)),)
     if chain.first is None:
         rows: Ints = values["rows"] * sign
         compiled.circuit.resume(Batch({}, rows, tags), len(compiled.circuit.operators))
@@ -200,6 +201,39 @@ def absorb(
     assert isinstance(operator, AggregateOperator)
     output = operator.absorb(keys, values, tags, sign)
     compiled.circuit.resume(output, chain.first + 1)
+
+
+def rows_told_by(
+    compiled: Compiled, pass_: Partials, table: pa.Table, partition: RangePartition
+) -> Ints | None:
+    """Rows of the table per fragment, shape (size,), as the pass's result tells them.
+
+    None where it does not count every row: where something below its grouping selects some.
+    """
+    assert isinstance(pass_.plan, Aggregate)
+    if not all(isinstance(node, Scan | Project) for node in nodes_of(pass_.plan.child)):
+        return None
+    rows = _numbers(table.column(pass_.first_name), LONG)
+    counts = np.zeros(partition.size, dtype=np.int64)
+    np.add.at(counts, _fragments(_chain(compiled), pass_, table, partition), rows)
+    return counts
+
+
+def _keys(pass_: Partials, table: pa.Table) -> list[Vector]:
+    return [from_arrow(table.column(i), kind) for i, kind in enumerate(pass_.key_types)]
+
+
+def _fragments(
+    chain: Chain, pass_: Partials, table: pa.Table, partition: RangePartition
+) -> Fragments:
+    """The fragment of every row of the pass's result."""
+    if pass_.has_fragment:
+        column = table.column(len(pass_.key_types))
+        fragments: Fragments = from_arrow(column, INTEGER).values.astype(np.int32)
+        return fragments
+    assert chain.first_key is not None
+    key = from_arrow(table.column(chain.first_key), pass_.key_types[chain.first_key])
+    return partition.fragments_of(key)
 
 
 def start_upper(compiled: Compiled, first: int) -> None:

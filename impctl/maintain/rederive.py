@@ -70,6 +70,7 @@ def rederived(
 
 
 def _is_keyed(compiled: Compiled, chain: Chain) -> bool:
+    """Whether a group's fragment follows from its key; without a grouping there is none."""
     if chain.first is None:
         return False
     operator = compiled.circuit.operators[chain.first]

@@ -44,13 +44,39 @@ def is_hybrid(footer: Mapping[bytes, bytes] | None, *, as_int96: bool = False) -
 
 
 def hybrid_columns(file: pq.FileMetaData, columns: Iterable[str]) -> frozenset[str]:
-    """Those of these top-level columns whose dates and times are in the hybrid calendar."""
+    """Those of these columns (leaves) whose dates and times are in the hybrid calendar."""
     if is_hybrid(file.metadata):
         return frozenset(columns)
     if not is_hybrid(file.metadata, as_int96=True):
         return frozenset()
     leaves = (file.schema.column(at) for at in range(len(file.schema)))
     return frozenset(columns) & {leaf.path for leaf in leaves if leaf.physical_type == "INT96"}
+
+
+def is_surely_modern(file: pq.FileMetaData, at: int) -> bool:
+    """Whether the leaf at this place holds no date or time from before the calendars part.
+
+    True for a leaf of another type; False where a row group does not tell its least value.
+    """
+    leaf = file.schema.column(at)
+    kind = leaf.logical_type
+    if leaf.physical_type != "INT96" and kind.type not in ("DATE", "TIMESTAMP"):
+        return True
+    if kind.type == "TIMESTAMP" and "microseconds" not in kind.to_json():
+        return False
+    limit = _FIRST_SAFE_DAY if kind.type == "DATE" else _FIRST_SAFE_MICROSECOND
+    chunks = (file.row_group(group).column(at) for group in range(file.num_row_groups))
+    return all(_starts_at(chunk, limit) for chunk in chunks)
+
+
+def _starts_at(chunk: Any, limit: int) -> bool:
+    """Whether a column chunk tells that it has no value below this one."""
+    if not chunk.is_stats_set:
+        return False
+    told = chunk.statistics
+    if told.null_count == chunk.num_values:
+        return True
+    return told.has_min_max and isinstance(told.min_raw, int) and told.min_raw >= limit
 
 
 def check_calendar(values: Any, kind: SqlType, column: str, uri: str) -> None:

@@ -7,11 +7,9 @@ Out of scope: whether the feed may be used for a range (`tables.changes`).
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
-from urllib.parse import unquote
 
 import numpy as np
 import pyarrow as pa
@@ -26,11 +24,9 @@ from impctl.tables.calendars import is_hybrid
 from impctl.tables.commits import Commits
 from impctl.tables.failures import READ_FAILURES, failure_text, is_missing
 from impctl.tables.feed_files import CHANGE_TYPE, FeedRows, read_feed_files
-from impctl.tables.footers import stored_names
-from impctl.tables.rows import bare_rows, spellings
-from impctl.tables.snapshot import Snapshot, null_when_empty
+from impctl.tables.rows import bare_rows, file_name, file_system, read_failure, spellings
+from impctl.tables.snapshot import Snapshot, logged_file, null_when_empty
 from impctl.tables.source import DeltaSource
-from impctl.tables.storage import local_path, object_store
 
 _VERSION = "_commit_version"
 OWN_COLUMNS = frozenset({CHANGE_TYPE, _VERSION, "_commit_timestamp"})
@@ -54,7 +50,7 @@ def read_change_feed(
     direct = read_feed_files(commits, since, after, columns)
     if direct is not None:
         return direct if with_versions else replace(direct, versions=None)
-    if _is_spelled_otherwise(source, commits, columns):
+    if _is_spelled_otherwise(after, commits, columns):
         return None
     # deltalake reads these as SQL: a name that is not quoted would be folded to lower case.
     quoted = ['"' + name.replace('"', '""') + '"' for name in columns]
@@ -100,7 +96,7 @@ def _typed(column: pa.ChunkedArray, kind: SqlType, table: TableName, name: Colum
         ) from error
 
 
-def is_misread(source: DeltaSource, commits: Commits) -> bool:
+def is_misread(after: Snapshot, commits: Commits) -> bool:
     """Whether a file the feed may read holds times that deltalake reads wrongly.
 
     These are INT96 timestamps and files in Spark 2's calendar.
@@ -110,37 +106,46 @@ def is_misread(source: DeltaSource, commits: Commits) -> bool:
         or any(
             footer.schema.column(at).physical_type == "INT96" for at in range(len(footer.schema))
         )
-        for footer in _footers(source, commits)
+        for footer in _footers(after, commits)
     )
 
 
 def _is_spelled_otherwise(
-    source: DeltaSource, commits: Commits, columns: tuple[ColumnName, ...]
+    after: Snapshot, commits: Commits, columns: tuple[ColumnName, ...]
 ) -> bool:
     """Whether a file the feed may read has one of the columns in other letters.
 
     deltalake reads such a column as NULL, where Spark finds it.
     """
-    for footer in _footers(source, commits):
-        present = spellings(stored_names(footer.schema))
+    for footer in _footers(after, commits):
+        present = spellings(_names_in(footer.schema))
         if any(present.get(name.lower(), [name]) != [name] for name in columns):
             return True
     return False
 
 
-def _footers(source: DeltaSource, commits: Commits) -> Iterator[pq.FileMetaData]:
+def _names_in(schema: pq.ParquetSchema) -> frozenset[ColumnName]:
+    """The names of a file's columns, whatever their types, and with them those of nested ones.
+
+    A name may hold a dot, and then looks like that of a nested column.
+    """
+    paths = [schema.column(at).path for at in range(len(schema))]
+    return frozenset([*paths, *(path.split(".")[0] for path in paths)])
+
+
+def _footers(after: Snapshot, commits: Commits) -> Iterator[pq.FileMetaData]:
     """Footers of the files the feed may read.
 
     A file that is gone is left out: the feed then fails by itself if it needs it.
     """
-    folder = local_path(source.path)
-    store = None if folder is not None else object_store(source.path, source.storage_options)
+    store = file_system(after)
     for path in commits.files():
-        name = unquote(path) if folder is None else os.path.join(folder, unquote(path))
+        file = logged_file(after.path, path)
         try:
-            yield pq.read_metadata(name, filesystem=store)
-        except FileNotFoundError:
-            continue
+            yield pq.read_metadata(file_name(file, store), filesystem=store)
+        except READ_FAILURES as error:
+            if not is_missing(error):
+                raise read_failure(after, file, error) from error
 
 
 def _may_serve_otherwise(error: Exception) -> bool:

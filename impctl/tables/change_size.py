@@ -1,8 +1,8 @@
 """How large a change is, told from the log alone.
 
-Law: no data file is opened. `rows` are those that reading the change would give, None where a
-commit does not tell; a writer's own count of deleted and updated rows is believed, because the
-number is only ever shown or fed to an estimate.
+Law: no data file is opened. `rows` are those that the change feed would give (comparing whole files
+gives more), None where a commit does not tell; a writer's own count of deleted and updated rows is
+believed, because the number is only ever shown or fed to an estimate.
 Out of scope: the rows themselves (`tables.changes`).
 """
 
@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from impctl.tables.commits import Commits
+from impctl.tables.commits import Action, Commits
 
 _WEIGHT_OF_METRIC = {
     "num_deleted_rows": 1,
@@ -28,8 +28,6 @@ _WEIGHT_OF_METRIC = {
     "numTargetRowsUpdated": 2,
 }
 """Counts that deltalake and Spark write; an updated row is a deletion and an insertion."""
-
-_Action = tuple[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +48,8 @@ def change_size(commits: Commits, held: Mapping[str, int] | None = None) -> Chan
     known = dict(held or {})
     rows: int | None = 0
     files = size = 0
-    for actions in commits.by_commit():
+    for actions, read in zip(commits.by_commit(), commits.fed(), strict=True):
         known |= _records(actions)
-        read = _files_read(actions)
         files += len(read)
         size += sum(int(body.get("size") or 0) for _, body in read)
         found = _rows(actions, read, known)
@@ -60,20 +57,8 @@ def change_size(commits: Commits, held: Mapping[str, int] | None = None) -> Chan
     return ChangeSize(rows, files, size)
 
 
-def _files_read(actions: Sequence[_Action]) -> list[_Action]:
-    """The entries of files a change feed reads for a commit; none for one that only moves rows."""
-    feed = [(name, body) for name, body in actions if name == "cdc"]
-    if feed:
-        return feed
-    return [
-        (name, body)
-        for name, body in actions
-        if name in ("add", "remove") and body.get("dataChange") is not False
-    ]
-
-
 def _rows(
-    actions: Sequence[_Action], read: Sequence[_Action], known: Mapping[str, int]
+    actions: Sequence[Action], read: Sequence[Action], known: Mapping[str, int]
 ) -> int | None:
     if not read:
         return 0
@@ -95,7 +80,7 @@ def _rows(
     return sum(abs(rows) for rows in live.values())
 
 
-def _counted_by_the_writer(actions: Sequence[_Action]) -> int | None:
+def _counted_by_the_writer(actions: Sequence[Action]) -> int | None:
     for name, body in actions:
         metrics = body.get("operationMetrics") if name == "commitInfo" and body else None
         if isinstance(metrics, Mapping):
@@ -118,7 +103,7 @@ def _live_rows(body: Mapping[str, Any], known: Mapping[str, int]) -> int | None:
     return max(0, rows - int((body.get("deletionVector") or {}).get("cardinality") or 0))
 
 
-def _records(actions: Sequence[_Action]) -> dict[str, int]:
+def _records(actions: Sequence[Action]) -> dict[str, int]:
     """Rows by the path of each file added, deleted ones included."""
     added = [body for name, body in actions if name == "add"]
     return {body["path"]: rows for body in added if (rows := _records_of(body)) is not None}

@@ -1,8 +1,9 @@
 """What changed in a table between two versions, as rows with weights.
 
 Law: the weighted rows are snapshot(until) minus snapshot(since) as a bag, not consolidated. The
-change feed serves where it is on for the whole range and nothing the query reads was altered
-within it; else the two snapshots' files are compared; else the history is gone, by name.
+change feed serves where it is on for the whole range, nothing the query reads was altered within
+it, and rows that were copied from file to file are the same rows to Spark; else the two snapshots'
+files are compared; else the history is gone, by name.
 Out of scope: operators over changes (`engine`).
 """
 
@@ -21,6 +22,7 @@ from impctl.errors import SchemaChangedError, TableRecreatedError
 from impctl.tables.arrow_types import arrow_type
 from impctl.tables.change_feed import OWN_COLUMNS, is_misread, read_change_feed
 from impctl.tables.commits import Commits, read_commits
+from impctl.tables.copies import has_faithful_copies
 from impctl.tables.feed_files import FeedRows
 from impctl.tables.file_diff import read_file_diff
 from impctl.tables.schema import TableSchema, read_schema
@@ -74,11 +76,7 @@ def read_changes(
         commits = read_commits(source, since, until)
     if known is not None and not (known.version == since and known.table_id == source.table_id):
         known = None
-    is_same = known is not None and commits is not None and not commits.may_change_metadata
-    if known is not None and is_same and not _has_moments_in_log(known, columns):
-        after = _moved(known, until)
-    else:
-        after = source.snapshot(until)
+    after = _ending(source, until, known, commits, columns)
     wanted = tuple(after.readable(name).name for name in columns)
     if since == until:
         return no_changes(after, wanted)
@@ -87,19 +85,36 @@ def read_changes(
         before = source.snapshot(since) if known is None else known
         if before.table_id != after.table_id:
             raise recreated(source)
-        check_same_columns(before, after, wanted)
-    if commits is not None and commits.only_move_rows:
-        return replace(no_changes(after, wanted), ending=after)
-    feed = _from_change_feed(source, since, after, before, commits, wanted, with_versions)
-    if feed is not None:
-        return Changes(feed.table, feed.weights, "change_feed", feed.versions, after)
+        check_same_columns(before.columns, since, after, wanted)
+    if commits is not None and _may_tell(commits, after):
+        if commits.only_move_rows:
+            return replace(no_changes(after, wanted), ending=after)
+        feed = _from_change_feed(source, since, after, before, commits, wanted, with_versions)
+        if feed is not None:
+            return Changes(feed.table, feed.weights, "change_feed", feed.versions, after)
     whole = source.snapshot(until)
     diff = read_file_diff(source.snapshot(since) if before is None else before, whole, wanted)
     return Changes(diff.table, diff.weights, "file_diff", ending=whole)
 
 
-def _moved(known: Snapshot, until: TableVersion) -> Snapshot:
-    """The columns of a snapshot at a later version that has the same ones."""
+def _may_tell(commits: Commits, after: Snapshot) -> bool:
+    """Whether the log or the feed may tell the change; copies matter only where one could."""
+    could = after.has_change_feed or commits.only_move_rows
+    return could and has_faithful_copies(commits, after)
+
+
+def _ending(
+    source: DeltaSource,
+    until: TableVersion,
+    known: Snapshot | None,
+    commits: Commits | None,
+    columns: Sequence[ColumnName],
+) -> Snapshot:
+    """The columns at the end: those of `known` where no commit can have changed them."""
+    if known is None or commits is None or commits.may_change_metadata:
+        return source.snapshot(until)
+    if _has_moments_in_log(known, columns):
+        return source.snapshot(until)
     return replace(known, version=until)
 
 
@@ -109,10 +124,15 @@ def _has_moments_in_log(known: Snapshot, columns: Sequence[ColumnName]) -> bool:
     return any(c.type.kind is Kind.TIMESTAMP and c.name in known.partition_columns for c in found)
 
 
-def check_same_columns(before: Snapshot, after: Snapshot, columns: Sequence[ColumnName]) -> None:
-    """Raise SchemaChangedError for a column that is not what it was; other columns may change."""
+def check_same_columns(
+    before: TableSchema, since: TableVersion, after: Snapshot, columns: Sequence[ColumnName]
+) -> None:
+    """Raise SchemaChangedError for a column that is not what it was; other columns may change.
+
+    `before` are the columns at version `since`.
+    """
     hint = "run `impctl capture` after correcting the query if it names the old column"
-    place = f"of table `{after.table}` between versions {before.version} and {after.version}"
+    place = f"of table `{after.table}` between versions {since} and {after.version}"
     for name in columns:
         new = after.column(name)
         old = before.schema.find(name)
@@ -123,7 +143,7 @@ def check_same_columns(before: Snapshot, after: Snapshot, columns: Sequence[Colu
                 f"Column `{name}` {place} changed its type from `{old.type}` to `{new.type}`",
                 hint=hint,
             )
-        if before.columns.physical[old.name] != after.columns.physical[new.name]:
+        if before.physical[old.name] != after.columns.physical[new.name]:
             raise SchemaChangedError(f"Column `{name}` {place} was replaced", hint=hint)
 
 
@@ -166,12 +186,12 @@ def _from_change_feed(
     since: TableVersion,
     after: Snapshot,
     before: Snapshot | None,
-    commits: Commits | None,
+    commits: Commits,
     columns: tuple[ColumnName, ...],
     with_versions: bool,
 ) -> FeedRows | None:
     """The change feed's rows, or None where it may not or cannot serve."""
-    if commits is None or not after.has_change_feed:
+    if not after.has_change_feed:
         return None
     if after.column_mapping is not None:
         return None
@@ -180,7 +200,7 @@ def _from_change_feed(
     if any(name.lower() in OWN_COLUMNS for name in after.schema.names):
         return None
     kinds = {after.column(name).type.kind for name in columns}
-    if kinds & TEMPORAL and is_misread(source, commits):
+    if kinds & TEMPORAL and is_misread(after, commits):
         return None
     return read_change_feed(source, since, after, commits, columns, with_versions=with_versions)
 

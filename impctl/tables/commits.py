@@ -7,19 +7,24 @@ Out of scope: replaying the log into a snapshot (deltalake does that).
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from impctl.aliases import TableVersion
 from impctl.tables.source import DeltaSource
 from impctl.tables.storage import read_text
 
+Action = tuple[str, Any]
+"""Name and body of an entry of the log."""
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(frozen=True)
 class Commits:
     """The texts of consecutive commits, oldest first."""
 
+    # Without slots: the parsed actions are kept beside the texts.
     texts: tuple[str, ...]
 
     @property
@@ -31,7 +36,7 @@ class Commits:
     def only_move_rows(self) -> bool:
         """True only where all that happened to files is OPTIMIZE and its like.
 
-        Their writers vouch, as the protocol asks, that the table holds the same rows as before.
+        That the new files hold the rows of the old ones is its writer's word (`tables.copies`).
         """
         if self.may_change_metadata or any('"dataChange":true' in text for text in self.texts):
             return False
@@ -39,11 +44,18 @@ class Commits:
             body.get("dataChange") is False for body in self._bodies("add", "remove")
         )
 
-    def by_commit(self) -> Iterator[list[tuple[str, Any]]]:
+    def by_commit(self) -> Sequence[Sequence[Action]]:
         """Name and body of every action, commit by commit, in the log's order."""
-        for text in self.texts:
-            lines = [json.loads(line) for line in text.splitlines() if line.strip()]
-            yield [action for line in lines for action in line.items()]
+        return self._parsed
+
+    @cached_property
+    def _parsed(self) -> list[list[Action]]:
+        # Not `splitlines`: JSON need not escape U+2028 and the like, which texts may hold.
+        lines = ([line for line in text.split("\n") if line.strip()] for text in self.texts)
+        return [
+            [(name, body) for line in each for name, body in json.loads(line).items() if body]
+            for each in lines
+        ]
 
     def metadata(self) -> list[dict[str, Any]]:
         """The metadata actions, oldest first."""
@@ -53,24 +65,26 @@ class Commits:
         """Log paths of the files whose rows a change feed may read: added, removed, change data."""
         return [body["path"] for body in self._bodies("add", "remove", "cdc")]
 
+    def fed(self) -> Iterator[list[Action]]:
+        """The actions whose files a change feed reads, commit by commit.
+
+        The change data alone where there is some; none of a commit that only moves rows.
+        """
+        for actions in self.by_commit():
+            told = [(name, body) for name, body in actions if name == "cdc"]
+            yield told or [
+                (name, body)
+                for name, body in actions
+                if name in ("add", "remove") and body.get("dataChange") is not False
+            ]
+
     @property
     def changed_bytes(self) -> int:
         """Bytes of the files a change feed would read; a file whose size is not told counts 0."""
-        total = 0
-        for actions in self.by_commit():
-            has_change_data = any(name == "cdc" for name, _ in actions)
-            for name, body in actions:
-                is_read = name == "cdc" if has_change_data else name in ("add", "remove")
-                total += int(body.get("size") or 0) if is_read else 0
-        return total
+        return sum(int(body.get("size") or 0) for actions in self.fed() for _, body in actions)
 
     def _bodies(self, *names: str) -> list[dict[str, Any]]:
-        return [
-            body
-            for actions in self.by_commit()
-            for name, body in actions
-            if name in names and body is not None
-        ]
+        return [body for actions in self.by_commit() for name, body in actions if name in names]
 
 
 def read_commits(source: DeltaSource, since: TableVersion, until: TableVersion) -> Commits | None:

@@ -58,8 +58,11 @@ _RANGES = {Kind.BYTE: 2**7, Kind.SHORT: 2**15, Kind.INTEGER: 2**31, Kind.LONG: 2
 _WIDE = "DECIMAL(20,0)"
 _EXACT_DOUBLE_DIGITS = 15
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_SKIPPABLE = frozenset({Kind.BOOLEAN, *INTEGRAL, Kind.STRING, Kind.DATE})
-"""Types whose file statistics deltalake's own skipping was seen to use rightly."""
+_SKIPPABLE = frozenset({Kind.BOOLEAN, *INTEGRAL, Kind.DATE})
+"""Types whose file statistics deltalake's own skipping was seen to use rightly.
+
+Not texts: Spark may have cut the log's maximum of one in the middle of a character.
+"""
 
 
 class UntranslatableError(UnsupportedError):

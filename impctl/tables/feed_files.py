@@ -23,7 +23,7 @@ from impctl.data.schema import STRING, Column
 from impctl.errors import HistoryGoneError
 from impctl.tables.commits import Commits
 from impctl.tables.rows import FileReader, bare_rows
-from impctl.tables.snapshot import DataFile, Snapshot, below_root, file_uri
+from impctl.tables.snapshot import DataFile, Snapshot, logged_file
 
 CHANGE_TYPE = "_change_type"
 """Column of a change data file that says what happened to the row."""
@@ -93,18 +93,10 @@ def _told(table: pa.Table) -> npt.NDArray[np.int64] | None:
 
 def _parts(commits: Commits, since: TableVersion, path: str) -> list[_Part] | None:
     parts: list[_Part] = []
-    for version, actions in enumerate(commits.by_commit(), start=since + 1):
-        if any(name == "cdc" for name, _ in actions):
-            actions = [(name, body) for name, body in actions if name == "cdc"]
+    for version, actions in enumerate(commits.fed(), start=since + 1):
         for name, body in actions:
-            if name not in ("add", "remove", "cdc"):
-                continue
-            if name != "cdc" and not body.get("dataChange", True):
-                continue
             if body.get("deletionVector") is not None:
                 return None
             weight = {"add": 1, "remove": -1, "cdc": None}[name]
-            uri = file_uri(path, body["path"])
-            file = DataFile(uri, 0, None, {}, below_root=below_root(path, uri))
-            parts.append(_Part(file, weight, version))
+            parts.append(_Part(logged_file(path, body["path"]), weight, version))
     return parts

@@ -1,30 +1,49 @@
-"""What the Parquet footers of a snapshot's files say and the Delta log does not.
+"""What Parquet footers say of a data file and the Delta log does not.
 
-Law: a column is named when any file stores it so that deltalake reads it wrongly (and writes it
-back wrongly), while Spark and `tables.rows` read it right: as INT96, wrong outside 1677..2262, or
-under its name in other letters, of which deltalake makes NULL.
+Law: a column is named when the file stores it so that deltalake reads it wrongly (and writes it
+back wrongly), while Spark and `tables.rows` read it right: as INT96, wrong outside 1677..2262; in
+the hybrid calendar (`tables.calendars`), whose mark is lost in the copy; or in other letters, of
+which it makes NULL.
 Cost: one small read per file.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import reduce
+from typing import Any
 
 import pyarrow.parquet as pq
 
 from impctl.aliases import ColumnName
+from impctl.tables.calendars import hybrid_columns, is_surely_modern
 from impctl.tables.failures import READ_FAILURES
 from impctl.tables.rows import file_name, file_system, read_failure
+from impctl.tables.schema import PHYSICAL_NAME
 from impctl.tables.snapshot import Snapshot
 
 
 @dataclass(frozen=True, slots=True)
 class Miscopied:
-    """The columns that deltalake would copy wrongly: stored as INT96, or in other letters."""
+    """The columns that deltalake would copy wrongly, by what is the matter with them."""
 
-    as_int96: frozenset[ColumnName]
-    respelled: frozenset[ColumnName]
+    as_int96: frozenset[ColumnName] = frozenset()
+    respelled: frozenset[ColumnName] = frozenset()
+    in_old_calendar: frozenset[ColumnName] = frozenset()
+
+    @property
+    def columns(self) -> frozenset[ColumnName]:
+        """All of them."""
+        return self.as_int96 | self.respelled | self.in_old_calendar
+
+    def __or__(self, other: Miscopied) -> Miscopied:
+        return Miscopied(
+            self.as_int96 | other.as_int96,
+            self.respelled | other.respelled,
+            self.in_old_calendar | other.in_old_calendar,
+        )
 
 
 def miscopied_columns(snapshot: Snapshot) -> Miscopied:
@@ -32,32 +51,89 @@ def miscopied_columns(snapshot: Snapshot) -> Miscopied:
 
     Raises HistoryGoneError for a file that is gone.
     """
-    names = {physical.lower(): column for column, physical in snapshot.columns.physical.items()}
-    exact = frozenset(snapshot.columns.physical.values())
-    int96: set[ColumnName] = set()
-    respelled: set[ColumnName] = set()
-    for schema in _file_schemas(snapshot):
-        stored = (schema.column(at) for at in range(len(schema)))
-        tops = (leaf.path.split(".")[0].lower() for leaf in stored if leaf.physical_type == "INT96")
-        int96.update(names[top] for top in tops if top in names)
-        others = (name.lower() for name in stored_names(schema) - exact)
-        respelled.update(names[name] for name in others if name in names)
-    return Miscopied(frozenset(int96), frozenset(respelled))
+    expected = ExpectedNames.of(snapshot)
+    found = (expected.miscopied(footer) for footer in _footers(snapshot))
+    return reduce(Miscopied.__or__, found, Miscopied())
 
 
-def stored_names(schema: pq.ParquetSchema) -> frozenset[ColumnName]:
-    """The names of a file's columns, whatever their types, and with them those of nested ones.
+@dataclass(frozen=True, slots=True)
+class ExpectedNames:
+    """The names that a table's data files ought to have."""
 
-    A name may hold a dot, and then looks like that of a nested column.
-    """
-    paths = [schema.column(at).path for at in range(len(schema))]
-    return frozenset([*paths, *(path.split(".")[0] for path in paths)])
+    columns: Mapping[str, ColumnName]
+    """The table's column by its physical name in lower case."""
+    exact: frozenset[str]
+    """The physical names."""
+    fields: Mapping[ColumnName, Mapping[str, frozenset[str]]]
+    """How the fields nested in a column are spelled, by their names in lower case."""
+
+    @classmethod
+    def of(cls, snapshot: Snapshot) -> ExpectedNames:
+        """Those of a snapshot's schema."""
+        physical = snapshot.columns.physical
+        fields: dict[ColumnName, dict[str, frozenset[str]]] = {}
+        for column in json.loads(snapshot.schema_json)["fields"]:
+            spelled = fields.setdefault(column["name"], {})
+            for name in _field_names(column["type"]):
+                key = name.lower()
+                spelled[key] = spelled.get(key, frozenset()) | {name}
+        columns = {stored.lower(): column for column, stored in physical.items()}
+        return cls(columns, frozenset(physical.values()), fields)
+
+    def miscopied(self, file: pq.FileMetaData) -> Miscopied:
+        """The columns that deltalake would copy wrongly from this file; it may have others."""
+        leaves = [file.schema.column(at) for at in range(len(file.schema))]
+        found = [self._column(leaf.path) for leaf in leaves]
+        old = hybrid_columns(file, [leaf.path for leaf in leaves])
+        int96: set[ColumnName] = set()
+        respelled: set[ColumnName] = set()
+        in_old_calendar: set[ColumnName] = set()
+        for at, (leaf, place) in enumerate(zip(leaves, found, strict=True)):
+            if place is None:
+                continue
+            column, is_exact = place
+            if leaf.physical_type == "INT96":
+                int96.add(column)
+            if not is_exact:
+                respelled.add(column)
+            if leaf.path in old and not is_surely_modern(file, at):
+                in_old_calendar.add(column)
+        return Miscopied(frozenset(int96), frozenset(respelled), frozenset(in_old_calendar))
+
+    def _column(self, path: str) -> tuple[ColumnName, bool] | None:
+        """The table's column of a leaf, and whether all names on the way are spelled as there.
+
+        A name may hold a dot, and then looks like that of a nested column. What stands on the way
+        in lists and maps by Parquet's own rules is no field's name.
+        """
+        parts = path.split(".")
+        tops = (".".join(parts[:end]) for end in range(len(parts), 0, -1))
+        top = next((top for top in tops if top.lower() in self.columns), None)
+        if top is None:
+            return None
+        column = self.columns[top.lower()]
+        fields = self.fields.get(column, {})
+        below = path[len(top) + 1 :].split(".")
+        is_exact = all(name in fields.get(name.lower(), (name,)) for name in below)
+        return column, is_exact and top in self.exact
 
 
-def _file_schemas(snapshot: Snapshot) -> Iterator[pq.ParquetSchema]:
+def _field_names(kind: Any) -> Iterator[str]:
+    """The names of all fields in a type of Delta's schema, nested ones and physical ones too."""
+    if not isinstance(kind, dict):
+        return
+    for field in kind.get("fields", ()):
+        yield field["name"]
+        yield field["metadata"].get(PHYSICAL_NAME, field["name"])
+        yield from _field_names(field["type"])
+    for part in ("elementType", "keyType", "valueType"):
+        yield from _field_names(kind.get(part))
+
+
+def _footers(snapshot: Snapshot) -> Iterator[pq.FileMetaData]:
     store = file_system(snapshot)
     for file in snapshot.files:
         try:
-            yield pq.read_metadata(file_name(file, store), filesystem=store).schema
+            yield pq.read_metadata(file_name(file, store), filesystem=store)
         except READ_FAILURES as error:
             raise read_failure(snapshot, file, error) from error

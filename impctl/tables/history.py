@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from impctl.aliases import TableVersion
 from impctl.errors import HistoryGoneError
 from impctl.tables.commits import Commits, read_commits
+from impctl.tables.copies import copied_by_others
 from impctl.tables.snapshot import file_uri
 from impctl.tables.source import DeltaSource
 from impctl.tables.storage import local_path
@@ -23,7 +24,8 @@ def why_gone(source: DeltaSource, since: TableVersion) -> str | None:
     commits = read_commits(source, since, source.version)
     folder = local_path(source.path)
     if commits is not None:
-        lost = _missing(file_uri(source.path, name) for name in _fed(commits)) if folder else None
+        needed = [*_fed(commits), *copied_by_others(commits)]
+        lost = _missing(file_uri(source.path, name) for name in needed) if folder else None
         if lost is None:
             return None
     try:
@@ -40,12 +42,7 @@ def why_gone(source: DeltaSource, since: TableVersion) -> str | None:
 
 def _fed(commits: Commits) -> Iterable[str]:
     """Log paths of the files that a change feed over these commits reads."""
-    for commit in commits.by_commit():
-        has_change_data = any(name == "cdc" for name, _ in commit)
-        for name, body in commit:
-            is_change = name in ("add", "remove") and body.get("dataChange", True)
-            if name == "cdc" or (is_change and not has_change_data):
-                yield body["path"]
+    return (body["path"] for actions in commits.fed() for _, body in actions)
 
 
 def _missing(uris: Iterable[str]) -> str | None:

@@ -77,7 +77,7 @@ def committed_at(source: DeltaSource, version: TableVersion) -> float | None:
     name = f"_delta_log/{version:020}.json"
     try:
         text = read_text(source.path, source.storage_options, name)
-        for line in text.splitlines():
+        for line in text.split("\n"):
             said = json.loads(line).get("commitInfo") if '"commitInfo"' in line else None
             if said is not None and isinstance(said.get("timestamp"), int | float):
                 return float(said["timestamp"]) / 1000

@@ -235,7 +235,7 @@ def _readable_partitions(
     if moments:
         texts = delta.partitions()
         for name in moments:
-            if any(_is_local(found[name]) for found in texts):
+            if any(_lacks_zone(found[name]) for found in texts):
                 refused[name] = (
                     "it is a partition column with times written without a zone, which every Spark"
                     " session takes for times of its own zone"
@@ -243,9 +243,9 @@ def _readable_partitions(
     return replace(columns, opaque={**columns.opaque, **refused}) if refused else columns
 
 
-def _is_local(text: str | None) -> bool:
-    """Whether a time of the log has neither `Z` nor an offset at its end; NULL has no zone."""
-    return bool(text) and _ZONE.search(text or "") is None
+def _lacks_zone(text: str | None) -> bool:
+    """Whether a time of the log has neither `Z` nor an offset at its end; NULL lacks nothing."""
+    return text is not None and text != "" and _ZONE.search(text) is None
 
 
 def _deletions(vectors: pa.Table, uris: tuple[str, ...]) -> dict[str, Positions] | None:
@@ -280,6 +280,12 @@ def file_uri(path: str, logged: str) -> str:
     if "://" in logged or logged.startswith("/"):
         return unquote(logged)
     return _root(path) + unquote(logged)
+
+
+def logged_file(path: str, logged: str) -> DataFile:
+    """A file by its name in the log, for readers that need its place alone."""
+    uri = file_uri(path, logged)
+    return DataFile(uri, 0, None, {}, below_root=below_root(path, uri))
 
 
 def _uri_forms(name: str) -> tuple[str, ...]:

@@ -190,19 +190,29 @@ def _check_rewritable(snapshot: Snapshot) -> None:
     """Deletes and updates copy rows; refuse where the copy would not be the row."""
     found = miscopied_columns(snapshot)
     if found.as_int96:
-        raise TableError(
-            f"impctl cannot change rows of table `{snapshot.table}`: column"
-            f" `{min(found.as_int96)}` is stored as INT96, which deltalake copies wrongly",
-            hint="apply the batch with Spark and the Delta JAR, or rewrite the table's files",
-            code="int96_timestamps",
+        reason = (
+            f"column `{min(found.as_int96)}` is stored as INT96, which deltalake copies wrongly"
         )
-    if found.respelled:
-        raise TableError(
-            f"impctl cannot change rows of table `{snapshot.table}`: a data file spells column"
-            f" `{min(found.respelled)}` in other letters, of which deltalake makes NULL",
-            hint="apply the batch with Spark and the Delta JAR, or rewrite the table's files",
-            code="table_not_writable",
+        code = "int96_timestamps"
+    elif found.in_old_calendar:
+        reason = (
+            f"column `{min(found.in_old_calendar)}` may hold old dates or times in Spark 2's"
+            " calendar, of which deltalake makes others"
         )
+        code = "legacy_calendar"
+    elif found.respelled:
+        reason = (
+            f"a data file spells column `{min(found.respelled)}` in other letters, it or a field"
+            " of it, of which deltalake makes NULL"
+        )
+        code = "table_not_writable"
+    else:
+        return
+    raise TableError(
+        f"impctl cannot change rows of table `{snapshot.table}`: {reason}",
+        hint="apply the batch with Spark and the Delta JAR, or rewrite the table's files",
+        code=code,
+    )
 
 
 def _count(metrics: Mapping[str, Any], name: str) -> int:

@@ -105,7 +105,7 @@ def test_the_feed_is_on_for_a_part(without_feed: Place) -> None:
     append(without_feed, 7)
     found = expect_carried(without_feed)
     (warning,) = found["auto"].document["warnings"]
-    assert "no change feed for all of these versions" in warning
+    assert "the change feed of table `t` does not tell all of this change" in warning
     assert "`t`" in warning
 
 

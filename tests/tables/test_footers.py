@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -27,6 +28,68 @@ def test_a_file_may_spell_the_column_otherwise(tmp_path: Path) -> None:
     handmade.commit(tmp_path, 0, handmade.protocol(), about, handmade.add(name, 1))
     found = miscopied_columns(open_source("t", str(tmp_path)).snapshot())
     assert (found.as_int96, found.respelled) == ({"at"}, {"at"})
+
+
+def test_fields_in_columns_may_be_spelled_otherwise(tmp_path: Path) -> None:
+    within = {"type": "struct", "fields": [handmade.field("a", "long")]}
+    several = {"type": "array", "elementType": within, "containsNull": True}
+    fields = [
+        handmade.field("s", within),
+        handmade.field("l", several),
+        handmade.field("x.Y", "long"),
+        handmade.field("x.z", within),
+    ]
+    handmade.commit(tmp_path, 0, handmade.protocol(), handmade.metadata(fields))
+    data = pa.table({"s": [{"A": 1}], "l": [[{"a": 1}]], "x.Y": [1], "x.z": [{"A": 1}]})
+    name = handmade.write_file(tmp_path, "a.parquet", data)
+    handmade.commit(tmp_path, 1, handmade.add(name, 1))
+    found = miscopied_columns(open_source("t", str(tmp_path)).snapshot())
+    assert found.columns == found.respelled == {"s", "x.z"}
+
+
+def test_names_of_one_level_say_nothing_of_another(tmp_path: Path) -> None:
+    within = {"type": "struct", "fields": [handmade.field("id", "long")]}
+    counts = {"type": "map", "keyType": "string", "valueType": "long", "valueContainsNull": True}
+    fields = [
+        handmade.field("Id", "long"),
+        handmade.field("s", within),
+        handmade.field("Key", "long"),
+        handmade.field("m", counts),
+    ]
+    handmade.commit(tmp_path, 0, handmade.protocol(), handmade.metadata(fields))
+    kind = pa.map_(pa.string(), pa.int64())
+    data = pa.table({"id": [1], "s": [{"id": 1}], "Key": [1], "m": pa.array([[("a", 1)]], kind)})
+    name = handmade.write_file(tmp_path, "a.parquet", data)
+    handmade.commit(tmp_path, 1, handmade.add(name, 1))
+    found = miscopied_columns(open_source("t", str(tmp_path)).snapshot())
+    assert found.columns == found.respelled == {"Id"}
+
+
+OLD = {"org.apache.spark.version": "2.4.8"}
+BEFORE_1900, SINCE_1900 = -2208988800000001, -2208988800000000
+
+
+@pytest.mark.parametrize(
+    ("values", "unit", "options", "is_named"),
+    [
+        ([SINCE_1900, None], "us", {}, False),
+        ([SINCE_1900, BEFORE_1900], "us", {"row_group_size": 1}, True),
+        ([SINCE_1900], "us", {"write_statistics": False}, True),
+        ([SINCE_1900 // 1000], "ms", {}, True),
+        ([None, None], "us", {}, False),
+    ],
+    ids=["since 1900", "in the second group", "no statistics", "milliseconds", "all NULL"],
+)
+def test_old_times_are_told_from_statistics(
+    tmp_path: Path, values: list[int | None], unit: str, options: dict[str, Any], is_named: bool
+) -> None:
+    kind = pa.timestamp(unit, tz="UTC")
+    data = pa.table({"t": pa.array(values, kind)}).replace_schema_metadata(OLD)
+    name = handmade.write_file(tmp_path, "a.parquet", data, **options)
+    about = handmade.metadata([handmade.field("t", "timestamp")])
+    handmade.commit(tmp_path, 0, handmade.protocol(), about, handmade.add(name, len(values)))
+    found = miscopied_columns(open_source("t", str(tmp_path)).snapshot())
+    assert found.in_old_calendar == ({"t"} if is_named else set())
 
 
 def test_timestamps_of_today_are_not_int96(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
@@ -201,3 +202,36 @@ def test_rows_deleted_by_a_vector_stay_deleted(tmp_path: Path) -> None:
     rows = read_rows(source.snapshot(), ["value"]).column(0).to_pylist()
     assert sorted(rows) == [1, 2, 3, 4, 6, 107, 108]
     assert int(read_changes(source, 0, source.version, ["value"]).weights.sum()) == -3
+
+
+def old_dates(path: Path, day: str) -> str:
+    """A table with one file as Spark 2 wrote it."""
+    mark = {"org.apache.spark.version": "2.4.8"}
+    data = pa.table({"id": [1], "d": pa.array([day]).cast(pa.date32())})
+    name = handmade.write_file(path, "a.parquet", data.replace_schema_metadata(mark))
+    about = handmade.metadata([handmade.field("id", "long"), handmade.field("d", "date")])
+    size = (path / name).stat().st_size
+    handmade.commit(path, 0, handmade.protocol(), about, handmade.add(name, 1, size))
+    return str(path)
+
+
+def test_old_dates_of_spark_2_are_not_copied(tmp_path: Path) -> None:
+    path = old_dates(tmp_path / "t", "1582-10-14")
+    with pytest.raises(TableError, match="`d` may hold old dates") as caught:
+        apply(path, UpdateKind.DELETE, where="id = 7")
+    assert caught.value.code == "legacy_calendar"
+    path = old_dates(tmp_path / "u", "1582-10-15")
+    assert apply(path, UpdateKind.DELETE, where="id = 1").deleted == 1
+
+
+@pytest.mark.parametrize("where", ["s = '{}'", "s >= '{}'", "s LIKE '{}%'"])
+def test_a_maximum_that_was_cut_leaves_no_file_out(tmp_path: Path, where: str) -> None:
+    """Spark may have cut it in the middle of a character: less than the value, by its bytes."""
+    value = "a" * 32 + "\U0001f600"
+    name = handmade.write_file(tmp_path, "a.parquet", pa.table({"s": [value]}))
+    about = handmade.metadata([handmade.field("s", "string")])
+    cut = {"numRecords": 1, "minValues": {"s": "a" * 32}, "maxValues": {"s": "a" * 32 + "\ufffd"}}
+    size = (tmp_path / name).stat().st_size
+    added = handmade.add(name, 1, size, stats=json.dumps({**cut, "nullCount": {"s": 0}}))
+    handmade.commit(tmp_path, 0, handmade.protocol(), about, added)
+    assert apply(str(tmp_path), UpdateKind.DELETE, where=where.format(value)).deleted == 1
