@@ -32,6 +32,7 @@ from impctl.data.schema import (
     decimal,
     other,
 )
+from impctl.expr.nearest_float import nearest_float
 from impctl.expr.nodes import Cast, Expr, Literal, Span
 from impctl.expr.types import MAX_PRECISION
 from impctl.expr.zones import fixed_offset
@@ -71,7 +72,8 @@ def number(text: SqlText, node: exp.Expression, *, negative: bool = False) -> Li
     sign = "-" if negative else ""
     if suffix in ("d", "f") or (exponent and suffix != "bd"):
         kind = FLOAT if suffix == "f" else DOUBLE
-        approximate = float(sign + digits + exponent)
+        written = sign + digits + exponent
+        approximate = nearest_float(written) if kind == FLOAT else float(written)
         if isinf(approximate):
             raise text.error(f"The number {digits}{exponent} is out of range", node, hint="drop it")
         return Literal(approximate, kind, span=span)

@@ -53,6 +53,8 @@ _NONNEGATIVE_CALLS = frozenset(
         "exp",
     }
 )
+_EXACT_FLOAT = 2**24
+"""Whole numbers up to this size are single-precision numbers."""
 _NULL_LITERAL = Signs(nonnegative=True, nonpositive=True, nan_free=True)
 
 
@@ -119,13 +121,22 @@ def number_of(expr: Expr) -> Decimal | None:
             inner = number_of(expr.operand)
             return None if inner is None else -inner
         case Cast() if expr.type.is_fractional or expr.type.kind is Kind.LONG:
-            # Widening only: a cast that rounds could turn a small number into zero.
             inner = number_of(expr.operand)
-            source = type_of(expr.operand)
-            exact = expr.type.kind is Kind.DOUBLE or (source is not None and source.is_integral)
-            return inner if exact else None
+            return None if inner is None else _widened(inner, type_of(expr.operand), expr.type)
         case _:
             return None
+
+
+def _widened(number: Decimal, source: SqlType | None, target: SqlType) -> Decimal | None:
+    """The constant after a cast; a double's rounding may have moved it to the next whole number.
+
+    None for casts that round in other ways: these could turn a small number into zero.
+    """
+    if target.kind is Kind.DOUBLE:
+        return Decimal(str(float(number)))
+    if source is None or not source.is_integral:
+        return None
+    return number if target.kind is not Kind.FLOAT or abs(number) <= _EXACT_FLOAT else None
 
 
 def _negated(signs: Signs, operand: Expr) -> Signs:

@@ -140,6 +140,16 @@ REFUSED = (
         "outside of conditions everything must stay as it was: `v * 2`, now it says `v * 5`",
     ),
     Case(
+        "a constant that Spark rounds to single precision",
+        {"t": ("g x", (("A", 0.1), ("A", 0.5), ("B", 0.5), ("B", 0.5)))},
+        "SELECT g, count(*) AS n FROM t WHERE x >= 0.1F GROUP BY g HAVING count(*) >= 2",
+        "SELECT g, count(*) AS n FROM t WHERE x >= 0.1 GROUP BY g HAVING count(*) >= 2",
+        "g",
+        ("B",),
+        "WHERE does not imply what the sketch was captured for: `x >= 0.1F`, now it says"
+        " `x >= 0.1`",
+    ),
+    Case(
         "a right side that grows",
         {"t": ("k", ((1,), (2,))), "u": ("k y", ((1, 1), (2, 5)))},
         "SELECT k FROM t WHERE NOT EXISTS (SELECT 1 FROM u WHERE u.k = t.k AND u.y < 10)",

@@ -77,3 +77,22 @@ def test_the_rules_together() -> None:
         "        select shelf > 1\n"
         "          scan stock#1: brand, shelf"
     )
+
+
+@pytest.mark.parametrize(
+    ("limit", "count"),
+    [
+        ("2.99", 2),
+        ("2.99999999F", 3),
+        ("CAST(2.99999999999999999999 AS DOUBLE)", 3),
+        ("CAST(2.5 AS DOUBLE)", 2),
+        ("CAST(2 AS FLOAT)", 2),
+    ],
+)
+def test_a_rank_is_bounded_by_the_constant_as_spark_rounds_it(limit: str, count: int) -> None:
+    plan = plan_of(
+        "SELECT sid FROM (SELECT sid, RANK() OVER (PARTITION BY sid ORDER BY price) AS r"
+        f" FROM sales) WHERE r <= {limit}"
+    )
+    (first,) = (node for node in nodes_of(apply_rules(plan)) if isinstance(node, TopK))
+    assert first.count == count
