@@ -28,7 +28,7 @@ _LARGEST_LOAD = 32_000_000
 """Rows that take the engine about as long as Spark needs to start and to pass over them."""
 
 _LARGEST_LOAD_BESIDE_SPARK = 1_000_000
-"""The same for a keyed plan once Spark is running: it sends back one row per group."""
+"""The same where Spark is running already and would send few rows back."""
 
 
 def is_loaded_here(bench: Workbench, compiled: Compiled) -> bool:
@@ -38,7 +38,7 @@ def is_loaded_here(bench: Workbench, compiled: Compiled) -> bool:
     rows = bench.snapshot(compiled.chain.scan.table).rows
     if rows is None or rows > _LARGEST_LOAD:
         return False
-    if bench.has_spark and _is_keyed(compiled, compiled.chain):
+    if bench.has_spark and _sends_few_rows(compiled, compiled.chain):
         return rows <= _LARGEST_LOAD_BESIDE_SPARK
     return True
 
@@ -80,8 +80,11 @@ def _one_ahead(
         yield item
 
 
-def _is_keyed(compiled: Compiled, chain: Chain) -> bool:
-    """Whether Spark would send one row per group, not one per group and fragment."""
+def _sends_few_rows(compiled: Compiled, chain: Chain) -> bool:
+    """Whether Spark would send a row per group, or per fragment without a grouping.
+
+    The alternative is one per group and fragment.
+    """
     if chain.first is None:
         return True
     operator = compiled.circuit.operators[chain.first]

@@ -1,9 +1,9 @@
-"""What a program need not find out twice: plans of its queries, which sketch serves which.
+"""What a program need not find out twice: plans, which sketch serves which, names of circuits.
 
 Law: everything here is a function of the arguments it is remembered under, so forgetting it changes
 nothing but time. A run of the command line has its own; a workload opened by a program keeps one.
 Reading SQL is imported when a query is first read: a run with nothing to do never does.
-Out of scope: state of the engine (`app.watch`), anything that depends on rows.
+Out of scope: state of the engine (`app.kept`), anything that depends on rows.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
     Sketched = tuple[tuple[AccessId, ColumnName], ...]
 
-_VERDICTS = 256
-"""Pairs of queries remembered, as many as there are plans (`plan.planned.KEPT`): a verdict keeps
-both its queries, some tens of kilobytes each, also where their plans were let go."""
+_REMEMBERED = 256
+"""Entries of each kind, as many as there are plans (`plan.planned.KEPT`): each keeps its plans,
+some tens of kilobytes, also where they were let go."""
 
 
 class Memory:
@@ -46,7 +46,7 @@ class Memory:
     def _judged(self) -> Callable[[Query, Query, Sketched, tuple[Fact, ...]], ReuseVerdict]:
         from impctl.plan.reuse import check_reuse
 
-        @lru_cache(maxsize=_VERDICTS)
+        @lru_cache(maxsize=_REMEMBERED)
         def judge(
             asked: Query, captured: Query, sketched: Sketched, facts: tuple[Fact, ...]
         ) -> ReuseVerdict:
@@ -56,12 +56,13 @@ class Memory:
 
     def circuit(self, core: Plan) -> str:
         """The name of the circuit that a plan compiles to, as of `app.state_meta`."""
-        # By identity: to hash a plan, or compare two, takes as long as to name it.
+        # By identity: to hash a plan, or compare two, takes as long as to name it. An entry holds
+        # its plan, so that no other one can have its id.
         known = self._circuits.get(id(core))
-        if known is None or known[0] is not core:
+        if known is None:
             from impctl.app.state_meta import circuit_id
 
-            if len(self._circuits) >= _VERDICTS:
+            if len(self._circuits) >= _REMEMBERED:
                 self._circuits.clear()
             known = self._circuits[id(core)] = (core, circuit_id(core))
         return known[1]

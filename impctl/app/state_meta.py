@@ -36,11 +36,11 @@ def template_id(root: Plan) -> str:
 class StateMeta(BaseModel):
     """`way` is why the query is maintained as it is; `counters` number an aggregate's groups.
 
-    `circuit` tells which circuit the state belongs to, `template` which queries may ask for the
-    sketch with other constants (empty in older sketches), `marks` which commit of each table it
-    stands at. `unsure` counts groups kept because a sum of doubles was too close to call: where
-    slack may come from. `distant` names the sides of joins whose rows the state does not hold.
-    `depths` tell how evenly the ranges are filled, where that is counted.
+    `circuit` tells which circuit the state belongs to, `template` which release captured the sketch
+    and which queries may ask for it with other constants (empty in older sketches), `marks` which
+    commit of each table it stands at. `unsure` counts groups kept because a sum of doubles was too
+    close to call: where slack may come from. `distant` names the sides of joins whose rows the
+    state does not hold. `depths` tell how evenly the ranges are filled, where that is counted.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)

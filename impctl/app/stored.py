@@ -78,8 +78,9 @@ def is_captured_alike(bench: Workbench, spec: QuerySpec, stored: StoredQuery) ->
 
 def is_of_this_release(stored: StoredQuery) -> bool:
     """Whether the stored sketch was captured by the release of impctl that runs."""
-    template = str(stored.state_meta.get("template", ""))
-    return template.partition(":")[0] == __version__
+    # As `state_meta.template_id` writes it; to import that would load the planner.
+    captured_by = str(stored.state_meta.get("template", "")).partition(":")[0]
+    return captured_by == __version__
 
 
 def is_defined_alike(bench: Workbench, spec: QuerySpec, stored: StoredQuery) -> bool:

@@ -87,6 +87,7 @@ def _batch(
 
 def _streams(seed: int) -> list[np.random.Generator]:
     """A stream per column, so that the size of a batch does not shift the others."""
+    # The key stays: without it every published seed would name another table.
     sequence = np.random.SeedSequence(entropy=seed, spawn_key=(0,))
     return [np.random.default_rng(child) for child in sequence.spawn(1 + len(MEASURES))]
 

@@ -50,7 +50,7 @@ def _whole(plan: Plan) -> Plan:
     if not wanted:
         return plan
     if not isinstance(plan, Project | Select):
-        raise _left()
+        raise _unsupported()
     child, found = plan.child, {}
     for mean in wanted:
         child, average = _averaged(child, mean)
@@ -78,7 +78,7 @@ def _averaged(plan: Plan, mean: Mean) -> tuple[Plan, ColumnRef]:
     """The plan with the average as one more column, and that column."""
     total, count = mean.total, mean.count
     if not (isinstance(total, ColumnRef) and isinstance(count, ColumnRef)):
-        raise _left()
+        raise _unsupported()
     match plan:
         case Aggregate():
             return _with_average(plan, mean, total, count)
@@ -96,7 +96,7 @@ def _averaged(plan: Plan, mean: Mean) -> tuple[Plan, ColumnRef]:
         case Join():
             return _averaged_side(plan, mean, total)
         case _:
-            raise _left()
+            raise _unsupported()
 
 
 def _averaged_side(plan: Join, mean: Mean, total: ColumnRef) -> tuple[Plan, ColumnRef]:
@@ -105,7 +105,7 @@ def _averaged_side(plan: Join, mean: Mean, total: ColumnRef) -> tuple[Plan, Colu
         side, average = _averaged(plan.left, mean)
         return replace(plan, left=side), average
     if plan.kind in (JoinKind.SEMI, JoinKind.ANTI):
-        raise _left()
+        raise _unsupported()
     side, average = _averaged(plan.right, mean)
     return replace(plan, right=side), average
 
@@ -116,7 +116,7 @@ def _with_average(
     calls = {output.attribute.id: output.call for output in plan.aggregates}
     summed, counted = calls.get(total.id), calls.get(count.id)
     if summed is None or counted is None or replace(summed, function="count") != counted:
-        raise _left()
+        raise _unsupported()
     column = Attribute(f"{total.id}/whole", "average", mean.type)
     if column.id not in calls:
         whole = AggregateOutput(column, replace(summed, function="avg"))
@@ -124,7 +124,7 @@ def _with_average(
     return plan, column.ref()
 
 
-def _left() -> QueryError:
+def _unsupported() -> QueryError:
     return QueryError(
         "An average of decimals stands where it cannot be captured in Spark",
         code="capture_unsupported",

@@ -95,7 +95,7 @@ def open_session(settings: SparkSettings) -> SparkSession:
 
 
 def adopt(session: SparkSession, conf: Mapping[str, str]) -> SparkSession:
-    """An open session with the settings that can still be changed on it, and none of `legacy`.
+    """An open session with the settings that can still be changed, `spark.sql.legacy.*` unset.
 
     Raises UsageError for a setting that changes what a query means and cannot be set here.
     """
