@@ -14,7 +14,7 @@ say() { printf '# %s\n' "$@"; }
 
 keep() {
   export IMPCTL_STORE=$IMPCTL_DATA/store/$1
-  printf '\n$ export IMPCTL_DATA=%s IMPCTL_STORE=%s\n' "${IMPCTL_DATA//$PWD\//}" "${IMPCTL_STORE//$PWD\//}"
+  printf '\n$ export IMPCTL_DATA=%q IMPCTL_STORE=%q\n' "$IMPCTL_DATA" "$IMPCTL_STORE"
 }
 
 run() {
@@ -49,7 +49,8 @@ run impctl apply $file three-rows one-group
 run impctl maintain $file --query q_avg
 run impctl rewrite $file --query q_avg
 run impctl bench $file --query q_avg --delta-rows 10 --delta-rows 1000 --repeat 3
-say "ratio: time to recapture (sketch only, Spark warm) over time to maintain, reading and commit included."
+say "query / with its sketch: the same query without and with it. capture with state: what a first capture takes." \
+  "ratio: time to recapture (sketch only, Spark warm) over time to maintain, reading and commit included."
 run impctl status $file --query q_avg
 
 if [[ -n ${IMPCTL_CRIMES:-} ]]; then
@@ -64,5 +65,11 @@ if [[ -n ${IMPCTL_CRIMES:-} ]]; then
   run impctl query $file --query q_arrest_rate
   run impctl verify $file
 else
-  title "Real data: skipped, IMPCTL_CRIMES names no file (see workloads/crimes.yaml)"
+  echo
+  say "A third part, on real data, runs where IMPCTL_CRIMES names a file (docs/tutorial.md)."
 fi
+
+title "Done: every step worked"
+say "Tables and sketches are in ${IMPCTL_DATA//$PWD\//}/; remove that folder when you are through. Go on with" \
+  "  . .venv/bin/activate && impctl init --demo    # a small example, typed by hand (README.md)" \
+  "  impctl init PATH/TO/DELTA_TABLE               # a workload file for your own table"
