@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from impctl.app import amend
 from impctl.app.envvars import FUZZ
 from impctl.store import states
 from tests.crash.photos import Photo, PhotoDisk
@@ -23,6 +24,8 @@ pytestmark = pytest.mark.slow
 def cli(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Cli:
     # Every run of state becomes a file: each is created, written, synced and removed.
     monkeypatch.setattr(states, "BLOB_LIMIT", 0)
+    # Every commit is timed in its record: the steps are the same however slow the disk is.
+    monkeypatch.setattr(amend, "_WORTH_TELLING_MS", 0.0)
     return Cli(capsys, write_workload(tmp_path))
 
 
@@ -142,7 +145,6 @@ def test_a_command_on_a_full_disk_can_be_tried_again(cli: Cli, tmp_path: Path, n
         shutil.rmtree(root)
         if any(kept.iterdir()):
             shutil.copytree(kept, root)
-        # Seen once beside much other work: a removal more, and all later steps one place on.
         failed.add(_fail_at(cli, at, command)[at])
         if (root / "catalog.sqlite").exists():
             check_store(root, tmp_path / "t")
