@@ -1,8 +1,9 @@
-"""The fastest way to find the sketch of one access, and nothing but the sketch.
+"""The fastest way to find the sketches of a query, and nothing but the sketches.
 
-Law: the passes of a `SketchQuery` together yield the fragments of exactly the rows the result
-stems from (all rows of a group, all rows tied in a top-k, the rows of every barrier). It is the
-oracle of maintenance and the baseline it is compared with, so it shares no code with the engine.
+Law: the passes yield, for every access asked for, the fragments of exactly the rows the result
+stems from (all rows of a group, all rows tied in a top-k, the rows of every barrier). Accesses
+whose sketches follow from the same rows share a pass. It is the oracle of maintenance and the
+baseline it is compared with, so it shares no code with the engine.
 
 Measured (10M rows, 5,000 groups spread over all fragments; processor seconds for 10 / 1,000 / 4,000
 ranges): joining the surviving groups back to the rows 2.4 / 3.2 / 3.5, grouping by (group,
@@ -12,14 +13,14 @@ Out of scope: running the passes (`spark.sketches`), SQL (`capture.render`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from impctl.aliases import AccessId, AttributeId
 from impctl.capture.collect import collect, distinct_fragments
 from impctl.capture.ties import with_ties
-from impctl.capture.trace import Traced, follow, reads, trace
+from impctl.capture.trace import follow, reads, trace
 from impctl.data.schema import INTEGER, Column
 from impctl.errors import UnsafeSketchError
 from impctl.plan.nodes import (
@@ -63,44 +64,49 @@ class Way(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SketchPass:
-    """One pass. The fragment of each row of `rows` follows from its column `key`.
+    """One pass. `keys` has, per access, the column of `rows` that tells the fragment of a row.
 
     ROWS, KEYED: the fragments of all rows. GROUPS: of those rows whose columns `group` are, NULL
-    being equal to NULL, a row of `groups`. COLLECTED: the only column of `above`, which reads
-    `rows` as the access STAGED, named as `staged` says.
+    being equal to NULL, a row of `groups`. COLLECTED: of one access, the only column of `above`,
+    which reads `rows` as the access STAGED, named as `staged` says.
     """
 
     way: Way
     rows: Plan
-    key: AttributeId
+    keys: Mapping[AccessId, AttributeId]
     group: tuple[AttributeId, ...] = ()
     groups: Plan | None = None
     above: Plan | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class SketchQuery:
-    """The passes whose fragments together are the sketch of `access`."""
+def sketch_passes(
+    query: Query, verdict: Verdict, columns: Mapping[AccessId, Column]
+) -> tuple[SketchPass, ...]:
+    """How to find, for every access, the fragments of its column that the query needs.
 
-    access: AccessId
-    passes: tuple[SketchPass, ...]
-
-
-def sketch_query(query: Query, verdict: Verdict, access: AccessId, column: Column) -> SketchQuery:
-    """How to find the fragments of `column` that the query needs of the access.
-
-    `verdict` is that of this very query (`check_safety`). Raises UnsafeSketchError for an unsafe
-    one, QueryError for a construct whose lineage impctl cannot capture.
+    Each access is in the keys of one pass. `verdict` is that of this very query (`check_safety`).
+    Raises UnsafeSketchError for an unsafe one, QueryError for a construct whose lineage impctl
+    cannot capture.
     """
     if not verdict.safe:
+        names = ", ".join(f"`{column.name}`" for column in columns.values())
         raise UnsafeSketchError(
-            f"A sketch on `{column.name}` is not safe for the query: {verdict.reason}",
+            f"A sketch on {names} is not safe for the query: {verdict.reason}",
             hint="sketch another attribute",
         )
-    whole = _without_top(_whole_result(query.root, verdict, access))
-    if isinstance(whole, TopK):
-        whole = with_ties(whole)
-    return SketchQuery(access, (_pass_for(whole, access, column),))
+    shared: list[tuple[_Basis, dict[AccessId, Column]]] = []
+    for access, column in columns.items():
+        whole = _without_top(_whole_result(query.root, verdict, access))
+        if isinstance(whole, TopK):
+            whole = with_ties(whole)
+        basis = _basis(whole, access, column)
+        for other, members in shared:
+            if basis == other and _traced(basis.plan, {**members, access: column}) is not None:
+                members[access] = column
+                break
+        else:
+            shared.append((basis, {access: column}))
+    return tuple(_pass(basis, members) for basis, members in shared)
 
 
 def staged(rows: Plan) -> Scan:
@@ -140,12 +146,57 @@ def _without_top(plan: Plan) -> Plan:
     return plan
 
 
-def _pass_for(plan: Plan, access: AccessId, column: Column) -> SketchPass:
-    traced = trace(plan, access, column)
-    if traced is not None:
-        is_grouped = any(isinstance(node, Aggregate | Distinct) for node in _path(plan, access))
-        return SketchPass(Way.KEYED if is_grouped else Way.ROWS, traced.plan, traced.key.id)
-    return _by_groups(plan, access, column) or _collected(plan, access, column)
+@dataclass(frozen=True, slots=True)
+class _Basis:
+    """What a sketch follows from: the rows of `plan`, those of surviving groups if it has any.
+
+    Without a plan to trace the access in, fragments are collected along `whole`.
+    """
+
+    plan: Plan | None
+    node: Aggregate | None = None
+    groups: Plan | None = None
+    whole: Plan | None = None
+
+
+def _basis(whole: Plan, access: AccessId, column: Column) -> _Basis:
+    if trace(whole, access, column) is not None:
+        return _Basis(whole)
+    return _by_groups(whole, access, column) or _Basis(None, whole=whole)
+
+
+def _pass(basis: _Basis, members: Mapping[AccessId, Column]) -> SketchPass:
+    traced = None if basis.plan is None else _traced(basis.plan, members)
+    if traced is None:
+        assert basis.whole is not None
+        ((access, column),) = members.items()
+        return _collected(basis.whole, access, column)
+    if basis.node is not None:
+        return _joined_back(basis, traced)
+    plan, keys = traced
+    is_keyed = all(_is_grouped(plan, access) for access in keys)
+    ids = {access: key.id for access, key in keys.items()}
+    return SketchPass(Way.KEYED if is_keyed else Way.ROWS, plan, ids)
+
+
+_Traced = tuple[Plan, dict[AccessId, Attribute]]
+
+
+def _traced(plan: Plan | None, columns: Mapping[AccessId, Column]) -> _Traced | None:
+    """The plan with the columns of all the accesses, traced one after another, or None."""
+    keys: dict[AccessId, Attribute] = {}
+    for access, column in columns.items():
+        traced = None if plan is None else trace(plan, access, column)
+        if traced is None:
+            return None
+        plan, keys[access] = traced.plan, traced.key
+    assert plan is not None
+    known = {attribute.id for attribute in attributes_of(plan)}
+    return (plan, keys) if all(key.id in known for key in keys.values()) else None
+
+
+def _is_grouped(plan: Plan, access: AccessId) -> bool:
+    return any(isinstance(node, Aggregate | Distinct) for node in _path(plan, access))
 
 
 def _path(plan: Plan, access: AccessId) -> Iterator[Plan]:
@@ -156,18 +207,17 @@ def _path(plan: Plan, access: AccessId) -> Iterator[Plan]:
             yield from _path(child, access)
 
 
-def _by_groups(plan: Plan, access: AccessId, column: Column) -> SketchPass | None:
+def _by_groups(plan: Plan, access: AccessId, column: Column) -> _Basis | None:
     """By the lowest grouping of the access that mixes fragments, if it is the only one."""
     for node in _path(plan, access):
         if not isinstance(node, Aggregate) or node.grouping_sets is not None:
             continue
-        below = trace(node.child, access, column)
-        if below is None:
+        if trace(node.child, access, column) is None:
             continue
         if _keeps_all(plan, node):
-            return SketchPass(Way.ROWS, below.plan, below.key.id)
+            return _Basis(node.child)
         groups = follow(plan, node, tuple(key.attribute.id for key in node.keys))
-        return None if groups is None else _joined_back(node, below, groups)
+        return None if groups is None else _Basis(node.child, node, groups)
     return None
 
 
@@ -180,11 +230,15 @@ def _keeps_all(plan: Plan, node: Aggregate) -> bool:
     return True
 
 
-def _joined_back(node: Aggregate, below: Traced, groups: Plan) -> SketchPass:
-    key = Output(replace(below.key, id=f"{below.key.id}/key"), below.key.ref())
-    rows = Project(below.plan, (*node.keys, key))
-    group = tuple(output.attribute.id for output in node.keys)
-    return SketchPass(Way.GROUPS, rows, key.attribute.id, group=group, groups=groups)
+def _joined_back(basis: _Basis, traced: _Traced) -> SketchPass:
+    assert basis.node is not None
+    plan, found = traced
+    keys = {access: replace(key, id=f"{key.id}/key/{access}") for access, key in found.items()}
+    outputs = (Output(keys[access], key.ref()) for access, key in found.items())
+    rows = Project(plan, (*basis.node.keys, *outputs))
+    group = tuple(output.attribute.id for output in basis.node.keys)
+    ids = {access: key.id for access, key in keys.items()}
+    return SketchPass(Way.GROUPS, rows, ids, group=group, groups=basis.groups)
 
 
 def _collected(plan: Plan, access: AccessId, column: Column) -> SketchPass:
@@ -196,7 +250,7 @@ def _collected(plan: Plan, access: AccessId, column: Column) -> SketchPass:
     own = Project(source, tuple(Output(a, a.ref()) for a in scan.attributes))
     annotated = collect(_replaced(plan, scan, own), source, FRAGMENT)
     above = distinct_fragments(annotated)
-    return SketchPass(Way.COLLECTED, rows.plan, rows.key.id, above=above)
+    return SketchPass(Way.COLLECTED, rows.plan, {access: rows.key.id}, above=above)
 
 
 def _replaced(plan: Plan, scan: Scan, source: Plan) -> Plan:

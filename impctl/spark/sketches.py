@@ -19,7 +19,7 @@ from impctl.capture.annotate import (
     STAGED,
     SketchPass,
     Way,
-    sketch_query,
+    sketch_passes,
     staged_name,
 )
 from impctl.capture.render import render_plan
@@ -77,16 +77,13 @@ def capture_sketches(
     """
     for access, partition in partitions.items():
         _require_attribute(frames[access], access, partition)
-    capture = _Capture(spark, frames, _view_names(query.root))
-    found: dict[AccessId, FragmentSet] = {}
-    for access, partition in partitions.items():
-        column = TableColumn(partition.attribute, partition.type)
-        ids: set[int] = set()
+    columns = {a: TableColumn(p.attribute, p.type) for a, p in partitions.items()}
+    capture = _Capture(spark, frames, _view_names(query.root), partitions)
+    found: dict[AccessId, set[int]] = {}
+    for pass_ in sketch_passes(query, verdict, columns):
         with plain_failures(versions):
-            for pass_ in sketch_query(query, verdict, access, column).passes:
-                ids |= capture.fragments(pass_, partition)
-        found[access] = FragmentSet.of(sorted(ids), partition.size)
-    return found
+            found.update(capture.fragments(pass_))
+    return {a: FragmentSet.of(sorted(found[a]), p.size) for a, p in partitions.items()}
 
 
 def _require_attribute(frame: DataFrame, access: AccessId, partition: RangePartition) -> None:
@@ -102,36 +99,46 @@ def _view_names(root: Plan) -> dict[AccessId, str]:
     return {scan.access: f"impctl_view{place}" for place, scan in enumerate(scans_of(root))}
 
 
+_Found = dict[AccessId, set[int]]
+
+
 @dataclass(frozen=True, slots=True)
 class _Capture:
     spark: SparkSession
     frames: Mapping[AccessId, DataFrame]
     views: Mapping[AccessId, str]
+    partitions: Mapping[AccessId, RangePartition]
 
-    def fragments(self, pass_: SketchPass, partition: RangePartition) -> set[int]:
-        """Distinct fragment ids of one pass."""
+    def fragments(self, pass_: SketchPass) -> _Found:
+        """Distinct fragment ids of every access of one pass."""
         match pass_.way:
             case Way.KEYED:
-                return self._of_keys(pass_, partition)
+                return self._of_keys(pass_)
             case Way.GROUPS:
-                return self._of_groups(pass_, partition)
-        rows = self._rows(pass_, partition)
+                return self._of_groups(pass_)
+        rows = self._rows(pass_)
         if pass_.above is not None:
             with temporary_views(self.spark, {_STAGED_VIEW: rows}):
                 rows = self._frame(pass_.above, {**self.views, STAGED: _STAGED_VIEW})
-        return _ids(rows.select(rows.columns[-1]).distinct())
+        return _ids(rows, pass_)
 
-    def _of_keys(self, pass_: SketchPass, partition: RangePartition) -> set[int]:
+    def _of_keys(self, pass_: SketchPass) -> _Found:
         """The keys are at most as many as result rows, so they are mapped without Spark."""
-        at = [attribute.id for attribute in attributes_of(pass_.rows)].index(pass_.key)
+        at = _places(pass_)
         rows = self._frame(pass_.rows, self.views)
-        keys = rows.toDF(*map(staged_name, range(len(rows.columns)))).select(staged_name(at))
+        names = list(map(staged_name, sorted(set(at.values()))))
+        keys = rows.toDF(*map(staged_name, range(len(rows.columns)))).select(*names)
         if any(isinstance(node, Join) for node in nodes_of(pass_.rows)):
             keys = keys.distinct()
-        found = partition.fragments_of(from_arrow(keys.toArrow().column(0), partition.type))
-        return {int(fragment) for fragment in np.unique(found)}
+        fetched = keys.toArrow()
+        found: _Found = {}
+        for access, place in at.items():
+            partition = self.partitions[access]
+            values = from_arrow(fetched.column(staged_name(place)), partition.type)
+            found[access] = set(np.unique(partition.fragments_of(values)).tolist())
+        return found
 
-    def _of_groups(self, pass_: SketchPass, partition: RangePartition) -> set[int]:
+    def _of_groups(self, pass_: SketchPass) -> _Found:
         """Joining on `=` is far cheaper than on `<=>`, so NULL keys are looked for first."""
         from pyspark.sql import functions as F
 
@@ -140,16 +147,15 @@ class _Capture:
         names = [f"g{place}" for place in range(len(pass_.group))]
         groups, null_free = self._fetched(groups.toDF(*names) if names else groups, pass_)
         if null_free is None:
-            return set()
-        rows = self._rows(pass_, partition)
+            return {access: set() for access in pass_.keys}
+        rows = self._rows(pass_)
         own = [a.id for a in attributes_of(pass_.rows)]
         condition = F.lit(True)
         for name, group in zip(names, pass_.group, strict=True):
             mine, theirs = F.col(staged_name(own.index(group))), F.col(name)
             same = mine == theirs if name in null_free else mine.eqNullSafe(theirs)
             condition = condition & same
-        kept = rows.join(groups, condition, "left_semi") if names else rows
-        return _ids(kept.select(f"`{FRAGMENT}`").distinct())
+        return _ids(rows.join(groups, condition, "left_semi") if names else rows, pass_)
 
     def _fetched(
         self, groups: DataFrame, pass_: SketchPass
@@ -174,12 +180,15 @@ class _Capture:
         few = answer.num_rows <= MAX_BROADCAST_GROUPS
         return (broadcast(fetched) if few else fetched), null_free
 
-    def _rows(self, pass_: SketchPass, partition: RangePartition) -> DataFrame:
-        """The pass's rows under their staged names, with their fragments."""
+    def _rows(self, pass_: SketchPass) -> DataFrame:
+        """The pass's rows under their staged names, then the fragments of its accesses."""
         rows = self._frame(pass_.rows, self.views)
         rows = rows.toDF(*(staged_name(place) for place in range(len(rows.columns))))
-        own = [attribute.id for attribute in attributes_of(pass_.rows)]
-        return with_fragment(rows, partition, staged_name(own.index(pass_.key)), FRAGMENT)
+        names = _fragment_names(pass_)
+        for access, place in _places(pass_).items():
+            partition = self.partitions[access]
+            rows = with_fragment(rows, partition, staged_name(place), names[access])
+        return rows
 
     def _frame(self, plan: Plan, views: Mapping[AccessId, str]) -> DataFrame:
         read = {scan.access for scan in scans_of(plan)} & self.frames.keys()
@@ -187,6 +196,30 @@ class _Capture:
             return self.spark.sql(render_plan(plan, views).sql)
 
 
-def _ids(fragments: DataFrame) -> set[int]:
-    found = fragments.toArrow().column(0).to_pylist()
-    return {fragment for fragment in found if fragment is not None}
+def _places(pass_: SketchPass) -> dict[AccessId, int]:
+    """Where the key of each access stands among the columns of the pass's rows."""
+    own = [attribute.id for attribute in attributes_of(pass_.rows)]
+    return {access: own.index(key) for access, key in pass_.keys.items()}
+
+
+def _fragment_names(pass_: SketchPass) -> dict[AccessId, str]:
+    """The columns of fragments; the only one, or the first, is as `staged` calls it."""
+    return {a: FRAGMENT + "+" * place for place, a in enumerate(pass_.keys)}
+
+
+def _ids(rows: DataFrame, pass_: SketchPass) -> _Found:
+    """The distinct ids in the last columns, one per access, found in one go over the rows."""
+    from pyspark.sql import functions as F
+
+    accesses, columns = list(pass_.keys), rows.columns[-len(pass_.keys) :]
+    if len(accesses) == 1:
+        single = rows.select(f"`{columns[0]}`").distinct().toArrow().column(0).to_pylist()
+        # Where fragments are collected, NULL stands for a side that has none.
+        return {accesses[0]: {fragment for fragment in single if fragment is not None}}
+    pairs = [
+        F.struct(F.lit(at).alias("at"), F.col(f"`{column}`").alias("id"))
+        for at, column in enumerate(columns)
+    ]
+    found = rows.select(F.inline(F.array(*pairs))).distinct().toArrow()
+    at, ids = found.column(0).to_numpy(), found.column(1).to_numpy()
+    return {a: set(ids[at == place].tolist()) for place, a in enumerate(accesses)}

@@ -45,6 +45,9 @@ queries:
   top: {sql: "SELECT id, a FROM t ORDER BY a LIMIT 10", sketch: {t: a}}
   groups: {sql: "SELECT a, MAX(c) AS m FROM t GROUP BY a HAVING MAX(c) > 90", sketch: {t: b}}
   rows: {sql: "SELECT id FROM t WHERE b < 5 AND c > 1", sketch: {t: b}}
+  mixing:
+    sql: SELECT s.b, COUNT(*) AS n FROM t JOIN s ON t.a = s.a GROUP BY s.b HAVING COUNT(*) > 60
+    sketch: {t: a, s: c}
 store: .impctl
 spark: {master: "local[2]", conf: {spark.sql.shuffle.partitions: 4}}
 """
@@ -148,7 +151,7 @@ def test_the_workload_of_a_fresh_process_is_that_of_the_scratch_copy(
         ]
 
 
-@pytest.mark.parametrize("query", ["window", "join", "groups", "rows"])
+@pytest.mark.parametrize("query", ["window", "join", "mixing", "groups", "rows"])
 def test_duckdb_finds_the_same_sketch(bench: Workbench, query: str) -> None:
     pytest.importorskip("duckdb")
     spec = bench.workload.queries[query]

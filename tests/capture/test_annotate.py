@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from impctl.capture.annotate import Way, sketch_query
+from impctl.capture.annotate import Way, sketch_passes
 from impctl.data.schema import INTEGER, LONG, STRING, Column, Schema
 from impctl.errors import QueryError, UnsafeSketchError
 from impctl.plan.facts import Fact, FactKind, FactSource
-from impctl.plan.nodes import Join, TopK, nodes_of, scans_of
+from impctl.plan.nodes import Join, TopK, attributes_of, nodes_of, scans_of
 from impctl.plan.parse import parse_query
 from impctl.plan.rules import apply_rules
 from impctl.plan.safety import check_safety
@@ -30,7 +30,7 @@ def planned(sql, attribute, *, table="t", with_rules=False):
         query = replace(query, root=apply_rules(query.root))
     access = next(scan.access for scan in scans_of(query.root) if scan.table == table)
     verdict = check_safety(query, {access: attribute}, FACTS)
-    return sketch_query(query, verdict, access, CATALOG[table].find(attribute))
+    return sketch_passes(query, verdict, {access: CATALOG[table].find(attribute)})
 
 
 SUMS = "SELECT g, sum(v) AS s FROM t GROUP BY g"
@@ -67,14 +67,38 @@ WAYS = [
 @pytest.mark.parametrize("with_rules", [False, True])
 @pytest.mark.parametrize(("sql", "attribute", "way"), WAYS)
 def test_the_cheapest_way_is_taken(sql, attribute, way, with_rules):
-    passes = planned(sql, attribute, with_rules=with_rules).passes
+    passes = planned(sql, attribute, with_rules=with_rules)
     assert [pass_.way for pass_ in passes] == [way]
+
+
+JOINED = "SELECT t.g FROM t JOIN u ON t.id = u.k"
+SHARED = [
+    (JOINED, {"t#1": "id", "u#1": "k"}, [{"t#1", "u#1"}]),
+    (JOINED, {"t#1": "g", "u#1": "w"}, [{"t#1", "u#1"}]),
+    (JOINED + " GROUP BY t.g HAVING sum(v) > 3", {"t#1": "id", "u#1": "w"}, [{"t#1", "u#1"}]),
+    (JOINED + " GROUP BY t.g HAVING sum(v) > 3", {"t#1": "g", "u#1": "g"}, [{"t#1"}, {"u#1"}]),
+    (JOINED + " AND t.g = u.g GROUP BY t.g HAVING sum(v) > 3", {"t#1": "g", "u#1": "g"}, None),
+    ("SELECT g FROM t UNION ALL SELECT g FROM u", {"t#1": "g", "u#1": "g"}, [{"t#1"}, {"u#1"}]),
+]
+
+
+@pytest.mark.parametrize(("sql", "sketched", "wanted"), SHARED)
+def test_accesses_that_follow_from_the_same_rows_share_a_pass(sql, sketched, wanted):
+    query = parse_query(sql, CATALOG)
+    verdict = check_safety(query, sketched, FACTS)
+    tables = {scan.access: scan.table for scan in scans_of(query.root)}
+    columns = {access: CATALOG[tables[access]].find(name) for access, name in sketched.items()}
+    passes = sketch_passes(query, verdict, columns)
+    assert [set(pass_.keys) for pass_ in passes] == (wanted or [set(sketched)])
+    for pass_ in passes:
+        known = {attribute.id for attribute in attributes_of(pass_.rows)}
+        assert known >= set(pass_.keys.values())
 
 
 def test_matched_rows_are_seen_through_what_equals_them():
     sql = "SELECT id FROM t WHERE id IN (SELECT k FROM u WHERE w > 3)"
-    assert planned(sql, "k", table="u").passes[0].way is Way.ROWS
-    assert planned(sql, "w", table="u").passes[0].way is Way.COLLECTED
+    assert planned(sql, "k", table="u")[0].way is Way.ROWS
+    assert planned(sql, "w", table="u")[0].way is Way.COLLECTED
 
 
 def test_a_barrier_says_all_of_what_is_below_it():
@@ -82,12 +106,12 @@ def test_a_barrier_says_all_of_what_is_below_it():
         "SELECT q.id FROM (SELECT id FROM t ORDER BY v DESC NULLS LAST, id LIMIT 9) q "
         "JOIN u ON q.id = u.k"
     )
-    (found,) = planned(sql, "id").passes
+    (found,) = planned(sql, "id")
     assert not any(isinstance(node, Join) for node in nodes_of(found.rows))
 
 
 def test_no_pass_cuts_ties_off():
-    passes = planned("SELECT id FROM t ORDER BY v DESC NULLS LAST, id LIMIT 9", "id").passes
+    passes = planned("SELECT id FROM t ORDER BY v DESC NULLS LAST, id LIMIT 9", "id")
     tops = [node for node in nodes_of(passes[0].rows) if isinstance(node, TopK)]
     assert [top.rank is not None and top.rank.function for top in tops] == ["rank"]
 
@@ -101,7 +125,7 @@ def test_a_verdict_of_another_plan_is_noticed():
     query = parse_query("SELECT id FROM t", CATALOG)
     verdict = check_safety(query, {"t#1": "id"}, FACTS)
     with pytest.raises(ValueError, match="another plan"):
-        sketch_query(query, replace(verdict, barrier_positions=(0,)), "t#1", Column("id", LONG))
+        sketch_passes(query, replace(verdict, barrier_positions=(0,)), {"t#1": Column("id", LONG)})
 
 
 REFUSED = [

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from impctl.capture import annotate
-from impctl.capture.annotate import sketch_query
+from impctl.capture.annotate import sketch_passes
 from impctl.capture.use import rewrite_sql
 from impctl.data.schema import DOUBLE, INTEGER, LONG, STRING, Column, Schema, decimal
 from impctl.errors import UnsafeSketchError, UsageError
@@ -170,7 +170,7 @@ def test_filtered_result_is_the_result(spark, frames, sql, place, attribute):
     verdict = check_safety(parsed, {access: attribute}, FACTS)
     if not verdict.safe:
         with pytest.raises(UnsafeSketchError):
-            sketch_query(parsed, verdict, access, Column(attribute, partition.type))
+            sketch_passes(parsed, verdict, {access: Column(attribute, partition.type)})
         return
     own = {scan.access: frames[scan.table] for scan in scans_of(parsed.root)}
     found = capture_sketches(spark, parsed, verdict, {access: partition}, own)[access]
@@ -185,7 +185,7 @@ def test_filtered_result_is_the_result(spark, frames, sql, place, attribute):
 def collected_sketch(spark, query, verdict, access, partition, own):
     """The sketch by the one way that treats every operator on its own."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(annotate, "_pass_for", annotate._collected)
+        patch.setattr(annotate, "_basis", lambda whole, *_: annotate._Basis(None, whole=whole))
         return capture_sketches(spark, query, verdict, {access: partition}, own)[access]
 
 
@@ -240,12 +240,42 @@ def test_barrier_rows_are_in_the_sketch(spark, frames):
     assert set(found.ids) == ids
 
 
-def test_several_accesses_have_a_sketch_each(spark, frames):
-    parsed = parse_query(QUERIES["join"], CATALOG)
-    verdict = check_safety(parsed, {"t#1": "id", "u#1": "k"}, FACTS)
-    own = {scan.access: frames[scan.table] for scan in scans_of(parsed.root)}
-    partitions = {"t#1": PARTITIONS["t", "id"], "u#1": PARTITIONS["u", "k"]}
+TOGETHER = {
+    "rows": (QUERIES["join"], {"t#1": "id", "u#1": "k"}),
+    "other columns": (QUERIES["join"], {"t#1": "d", "u#1": "g"}),
+    "matched": (QUERIES["in"], {"t#1": "g", "u#1": "k"}),
+    "itself": (QUERIES["self join"], {"t#1": "g", "t#2": "id"}),
+    "keyed": (
+        "SELECT t.g, count(*) AS n FROM t JOIN u ON t.g = u.g GROUP BY t.g HAVING count(*) > 20",
+        {"t#1": "g", "u#1": "g"},
+    ),
+    "groups": (QUERIES["join having"], {"t#1": "id", "u#1": "g"}),
+    "no groups": (
+        "SELECT sum(t.v) AS s FROM t JOIN u ON t.id = u.k HAVING sum(t.v) > 10000",
+        {"t#1": "id", "u#1": "g"},
+    ),
+    "NULL keys": (
+        "SELECT t.h, sum(t.v) AS s FROM t JOIN u ON t.g = u.g GROUP BY t.h HAVING sum(t.v) > 40",
+        {"t#1": "id", "u#1": "k"},
+    ),
+    "of different kinds": (
+        "SELECT t.g, sum(t.v) AS s FROM t JOIN u ON t.id = u.k GROUP BY t.g HAVING sum(t.v) > 20",
+        {"t#1": "g", "u#1": "k"},
+    ),
+}
+
+
+@pytest.mark.parametrize(("sql", "sketched"), TOGETHER.values(), ids=list(TOGETHER))
+def test_accesses_together_have_the_sketches_they_have_alone(spark, frames, sql, sketched):
+    parsed = parse_query(sql, CATALOG)
+    verdict = check_safety(parsed, sketched, FACTS)
+    tables = {scan.access: scan.table for scan in scans_of(parsed.root)}
+    own = {access: frames[table] for access, table in tables.items()}
+    partitions = {a: PARTITIONS[tables[a], attribute] for a, attribute in sketched.items()}
     found = capture_sketches(spark, parsed, verdict, partitions, own)
+    for access, partition in partitions.items():
+        alone = collected_sketch(spark, parsed, verdict, access, partition, own)
+        assert found[access] == alone
     filters = {a: range_filter(found[a], p) for a, p in partitions.items()}
     expected = bag(run_sql(spark, parsed.sql, frames))
     assert bag(run_sql(spark, rewrite_sql(parsed, filters), frames)) == expected

@@ -22,7 +22,7 @@ from impctl.aliases import AccessId
 from impctl.app.prepared import PreparedQuery
 from impctl.app.workbench import Workbench
 from impctl.bench.parquet_sql import ParquetSql, SqlFailed
-from impctl.capture.annotate import SketchPass, Way, sketch_query
+from impctl.capture.annotate import SketchPass, Way, sketch_passes
 from impctl.capture.literals import DIALECT
 from impctl.capture.render import Renderer
 from impctl.data.schema import Column
@@ -63,11 +63,8 @@ def duckdb_recapture(
     if reason:
         return Offered(None, reason)
     try:
-        texts = {
-            access: _texts(prepared, verdict, access, partition)
-            for access, partition in partitions.items()
-        }
-        recapture = _Recapture(bench, prepared, partitions, texts, connection)
+        passes = _passes(prepared, verdict, partitions)
+        recapture = _Recapture(bench, prepared, partitions, passes, connection)
         found = recapture()
     except (SqlFailed, SqlglotError, pa.ArrowException, _NoPassError) as error:
         return Offered(None, f"DuckDB cannot run the capture: {error}")
@@ -124,14 +121,15 @@ def _not_plain(snapshot: Snapshot) -> str:
     return "" if snapshot.files else "it has no files"
 
 
-def _texts(
-    prepared: PreparedQuery, verdict: Verdict, access: AccessId, partition: RangePartition
-) -> tuple[str, ...]:
-    """A SELECT per pass, of the values of the partition attribute that are needed."""
-    column = Column(partition.attribute, partition.type)
-    passes = sketch_query(prepared.planned, verdict, access, column).passes
+def _passes(
+    prepared: PreparedQuery, verdict: Verdict, partitions: Mapping[AccessId, RangePartition]
+) -> tuple[_Pass, ...]:
+    columns = {a: Column(p.attribute, p.type) for a, p in partitions.items()}
     views = _views(prepared)
-    return tuple(_translated(_needed_values(pass_, views)) for pass_ in passes)
+    return tuple(
+        _Pass(tuple(pass_.keys), _translated(_needed_values(pass_, views)))
+        for pass_ in sketch_passes(prepared.planned, verdict, columns)
+    )
 
 
 def _views(prepared: PreparedQuery) -> dict[AccessId, str]:
@@ -143,12 +141,14 @@ def _translated(select: exp.Select) -> str:
 
 
 def _needed_values(pass_: SketchPass, views: Mapping[AccessId, str]) -> exp.Select:
-    """The distinct values of the pass's key, those of rows in surviving groups where it has any."""
+    """Per access the list of distinct values of its key, of rows in surviving groups if any."""
     if pass_.way is Way.COLLECTED:
         raise _NoPassError("fragments are collected along the whole plan")
     renderer = Renderer(views)
     rows = renderer.select(pass_.rows).subquery("mine")
-    wanted = exp.select(_column("mine", renderer.name(pass_.key))).from_(rows).distinct()
+    keys = (_column("mine", renderer.name(key)) for key in pass_.keys.values())
+    lists = [exp.ArrayAgg(this=exp.Distinct(expressions=[key])) for key in keys]
+    wanted = exp.select(*lists).from_(rows)
     if pass_.groups is None:
         return wanted
     groups = renderer.select(pass_.groups)
@@ -167,23 +167,32 @@ def _column(table: str, name: str) -> exp.Column:
 
 
 @dataclass(frozen=True, slots=True)
+class _Pass:
+    """A SELECT of one row: per access the list of the partition attribute's values needed."""
+
+    accesses: tuple[AccessId, ...]
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class _Recapture:
     bench: Workbench
     prepared: PreparedQuery
     partitions: Mapping[AccessId, RangePartition]
-    texts: Mapping[AccessId, tuple[str, ...]]
+    passes: tuple[_Pass, ...]
     connection: ParquetSql
 
     def __call__(self) -> Fragments:
         for scan in self.prepared.scans:
             files = [file.uri for file in self.bench.snapshot(scan.table).files]
             self.connection.view(scan.table, files)
-        found = {}
-        for access, partition in self.partitions.items():
-            ids: set[int] = set()
-            for text in self.texts[access]:
-                values = to_arrow_type(self.connection.run(text).column(0), partition.type)
+        found: dict[AccessId, FragmentSet] = {}
+        for pass_ in self.passes:
+            answer = self.connection.run(pass_.text)
+            for access, lists in zip(pass_.accesses, answer.columns, strict=True):
+                partition = self.partitions[access]
+                values = to_arrow_type(lists.combine_chunks().flatten(), partition.type)
                 fragments = partition.fragments_of(from_arrow(values, partition.type))
-                ids.update(np.unique(fragments).tolist())
-            found[access] = FragmentSet.of(sorted(ids), partition.size)
+                ids = np.unique(fragments).tolist()
+                found[access] = FragmentSet.of(ids, partition.size)
         return found
