@@ -73,7 +73,7 @@ def capture_sketches(
     """The fragments that the query needs of each access in `partitions`.
 
     `verdict` is that of this very query; `frames` holds the rows of every access, those of sketched
-    ones with their partition attribute. Raises what `sketch_query` and running it in Spark raise.
+    ones with their partition attribute. Raises what `sketch_passes` and running it in Spark raise.
     """
     for access, partition in partitions.items():
         _require_attribute(frames[access], access, partition)

@@ -59,6 +59,12 @@ return [...document.body.querySelectorAll("*")].filter((element) => {
 }).map((element) => element.outerHTML.slice(0, 200));
 """
 
+PAINTED = """
+const done = arguments[0];
+requestAnimationFrame(() => requestAnimationFrame(done));
+"""
+"""Calls back when what was there has been painted."""
+
 
 class Shown:
     """A browser with one page in it."""
@@ -68,7 +74,9 @@ class Shown:
         self.folder = folder
         self.run = driver.execute_script
 
-    def show(self, html: str, *, width: int = 1280, theme: str = "light") -> None:
+    def show(
+        self, html: str, *, width: int = 1280, theme: str = "light", has_scripts: bool = True
+    ) -> None:
         file = self.folder / "page.html"
         file.write_text(html, encoding="utf-8")
         size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500}
@@ -78,6 +86,9 @@ class Shown:
         self.driver.get("about:blank")
         self.errors()
         self.driver.get(file.as_uri())
+        # Charts take their size from the page when it is laid out: in the frame after loading.
+        if has_scripts:
+            self.driver.execute_async_script(PAINTED)
 
     def errors(self) -> list[dict[str, Any]]:
         """What the console was told since it was last asked."""
@@ -201,7 +212,7 @@ def test_without_scripts_the_tables_are_there(shown: Shown, html: str) -> None:
     switch = "Emulation.setScriptExecutionDisabled"
     shown.driver.execute_cdp_cmd(switch, {"value": True})
     try:
-        shown.show(html)
+        shown.show(html, has_scripts=False)
         told = shown.driver.find_element("css selector", "body").text
     finally:
         shown.driver.execute_cdp_cmd(switch, {"value": False})
