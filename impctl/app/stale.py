@@ -297,8 +297,8 @@ class StaleRun:
         if self.bench.snapshot(table).has_change_feed:
             warning = (
                 f"the change feed of table `{table}` does not tell all of this change (it was off, "
-                "or a writer other than Spark copied files that it may misread), so whole files "
-                "were compared"
+                "rows went by deletion vectors, or a writer other than Spark copied files that it "
+                "may misread), so whole files were compared"
             )
         else:
             warning = (

@@ -2,8 +2,8 @@
 
 Law: the weighted rows are snapshot(until) minus snapshot(since) as a bag, not consolidated. The
 change feed serves where it is on for the whole range, nothing the query reads was altered within
-it, and rows that were copied from file to file are the same rows to Spark; else the two snapshots'
-files are compared; else the history is gone, by name.
+it, no deletion vector tells rows, and rows that were copied from file to file are the same rows to
+Spark; else the two snapshots' files are compared; else the history is gone, by name.
 Out of scope: operators over changes (`engine`).
 """
 
@@ -196,6 +196,9 @@ def _from_change_feed(
     if after.column_mapping is not None:
         return None
     if before is not None and not _is_steady(before, after, commits, columns):
+        return None
+    if commits.is_fed_by_vectors:
+        # deltalake takes the rows that a vector names for those that the file has left.
         return None
     if any(name.lower() in OWN_COLUMNS for name in after.schema.names):
         return None

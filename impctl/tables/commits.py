@@ -79,6 +79,16 @@ class Commits:
             ]
 
     @property
+    def is_fed_by_vectors(self) -> bool:
+        """Whether a change feed would have to tell rows from deletion vectors.
+
+        So after DELETE in Spark, which writes no change data then.
+        """
+        return any('"deletionVector"' in text for text in self.texts) and any(
+            body.get("deletionVector") is not None for actions in self.fed() for _, body in actions
+        )
+
+    @property
     def changed_bytes(self) -> int:
         """Bytes of the files a change feed would read; a file whose size is not told counts 0."""
         return sum(int(body.get("size") or 0) for actions in self.fed() for _, body in actions)

@@ -2,8 +2,8 @@
 
 Law: what the Delta protocol says of one commit: where it has change data, these files are all of
 its change; else every row of an added file was inserted and every row of a removed one deleted. A
-range with a commit that is not so simple (deletion vectors without change data) or with values
-that stand in the log only (partition columns) is left to deltalake's reader as a whole.
+range with values that stand in the log only (partition columns) is left to deltalake's reader as a
+whole; so is one with deletion vectors and no change data, for which no feed is asked.
 Why: opening these files takes a tenth of the time that reader takes.
 Out of scope: whether the feed may serve for a range at all (`tables.changes`).
 """

@@ -21,6 +21,7 @@ from tests.tables import handmade
 
 _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
 _NULL = "__HIVE_DEFAULT_PARTITION__"
+_WRITER = {"commitInfo": {"engineInfo": "Apache-Spark/4.0.0 Delta-Lake/4.0.0"}}
 _MAGIC = 1_681_511_377
 _NO_RUNS = 12_346
 _TYPES = {
@@ -73,6 +74,11 @@ class VectoredTable:
         actions, gone = self._deleted(doomed)
         self._commit([*actions, *self._added(changed(gone))])
 
+    def drop(self, partition: str) -> None:
+        """A commit that removes the files of a folder such as `p=a`, vectors or not."""
+        gone = [name for name in self._files if name.startswith(f"{partition}/")]
+        self._commit([_removed(self._files.pop(name)[0]["add"]) for name in gone])
+
     def rows(self) -> pa.Table:
         """All live rows."""
         parts = [_without(rows, gone) for _, rows, gone in self._files.values()]
@@ -80,7 +86,7 @@ class VectoredTable:
 
     def _commit(self, actions: Sequence[Mapping[str, Any]]) -> None:
         self.version += 1
-        handmade.commit(self.path, self.version, {"commitInfo": {}}, *actions)
+        handmade.commit(self.path, self.version, _WRITER, *actions)
 
     def _added(self, rows: pa.Table) -> list[dict[str, Any]]:
         actions = []
@@ -106,9 +112,7 @@ class VectoredTable:
             if not more:
                 continue
             lost.append(rows.take(sorted(more)))
-            vector = action["add"].get("deletionVector")
-            old = {} if vector is None else {"deletionVector": vector}
-            actions.append(handmade.remove(action["add"]["path"], **old))
+            actions.append(_removed(action["add"]))
             if len(gone | more) == len(rows):
                 del self._files[name]
                 continue
@@ -116,6 +120,13 @@ class VectoredTable:
             self._files[name] = (added, rows, gone | more)
             actions.append(added)
         return actions, pa.concat_tables(lost)
+
+
+def _removed(added: Mapping[str, Any]) -> dict[str, Any]:
+    """What Spark writes to remove a file: all that it knows of it, its vector too."""
+    told = ("partitionValues", "size", "stats", "deletionVector")
+    known = {key: added[key] for key in told if key in added}
+    return handmade.remove(added["path"], extendedFileMetadata=True, **known)
 
 
 def _partitioned(rows: pa.Table, by: Sequence[str]) -> list[tuple[dict[str, str | None], pa.Table]]:
