@@ -163,8 +163,11 @@ def _branch_frame(
     frame = reader.parquet(*paths)
     if branch.files[0].deleted is not None:
         frame = _without_deleted(spark, frame, branch.files)
-    elif not branch.literals and all(snapshot.columns.physical[c.name] == c.name for c in wanted):
-        # Already so; every column named once more costs calls into the JVM.
+    elif not snapshot.partition_columns and all(
+        snapshot.columns.physical[column.name] == column.name for column in wanted
+    ):
+        # Already so; every column named once more costs calls into the JVM. Not where directories
+        # are read: Spark puts their columns last, and in, asked for or not.
         return frame
     return frame.select(*(_column(snapshot, branch, column) for column in wanted))
 

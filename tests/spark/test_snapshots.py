@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
@@ -18,6 +19,7 @@ from impctl.spark.snapshots import MAX_BRANCHES, snapshot_frame
 from impctl.tables.rows import read_rows
 from impctl.tables.source import open_source
 from tests.tables import handmade
+from tests.tables.vectored import VectoredTable
 
 pytestmark = pytest.mark.spark
 
@@ -151,6 +153,27 @@ def test_many_partitions_are_read_at_once(spark, tmp_path, folder):
     assert_same(frame, source.delta)
     branches = snapshots._branches(source.snapshot(), source.snapshot().files)
     assert len(branches) == 1
+
+
+@pytest.mark.parametrize("columns", [None, ["v", "p"], ["v"], []])
+@pytest.mark.parametrize("has_vectors", [False, True])
+def test_many_partitions_in_the_order_of_the_table(spark, tmp_path, columns, has_vectors):
+    """Spark itself puts partition columns last; a union goes by position."""
+    count = MAX_BRANCHES + 4
+    data = pa.table(
+        {
+            "p": pa.array([n % count for n in range(2 * count)], pa.int32()),
+            "v": pa.array([1000 + n for n in range(2 * count)], pa.int32()),
+        }
+    )
+    table = VectoredTable(tmp_path / "t", data, by=["p"])
+    if has_vectors:
+        table.delete(lambda rows: pc.equal(rows["v"], 1005))
+    frame = snapshot_frame(spark, open_source("t", str(table.path)).snapshot(), columns)
+    wanted = ["p", "v"] if columns is None else columns
+    assert frame.columns == wanted
+    expected = [tuple(row[name] for name in wanted) for row in table.rows().to_pylist()]
+    assert sorted(tuple(row) for row in frame.collect()) == sorted(expected)
 
 
 def test_a_text_called_as_the_folder_of_null_is_no_null(spark, tmp_path):
