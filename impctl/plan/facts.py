@@ -105,11 +105,11 @@ def signs_of_scan(scan: Scan, facts: Collection[Fact]) -> dict[AttributeId | Exp
 
 def _signs_of_column(found: SqlType | None, nullable: bool, facts: Collection[Fact]) -> Signs:
     kinds = {fact.kind for fact in facts}
-    enforced = {fact.kind for fact in facts if fact.source is not FactSource.STATISTICS}
     is_number = found is not None and found.is_numeric
     exact = found is not None and is_number and not found.is_fractional
-    # Statistics skip NaN, a CHECK does not: NaN <= 0 is false.
-    nan_free = exact or FactKind.NAN_FREE in kinds or FactKind.NONPOSITIVE in enforced
+    # Statistics skip NaN, and so does a CHECK (x <= 0) of writers to whom a NaN with its sign bit
+    # set is less than every number.
+    nan_free = exact or FactKind.NAN_FREE in kinds
     return Signs(
         nonnegative=is_number and FactKind.NONNEGATIVE in kinds,
         nonpositive=is_number and FactKind.NONPOSITIVE in kinds and nan_free,

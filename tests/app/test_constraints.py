@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 
 from tests.app.conftest import ROWS
 from tests.support.run_cli import Cli
@@ -41,3 +44,22 @@ def test_a_check_constraint_is_none(summed: Cli, table: str, tmp_path: Path, che
     check = check.replace("g < 100", "(g IS NULL OR g < 100)")
     DeltaTable(table).alter.add_constraint({"c": check})
     assert assumptions(summed) == []
+
+
+def test_a_check_of_a_double_lets_nan_in(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = pa.table({"g": [1, 2], "k": [1, 1], "d": [-10.0, -10.0]})
+    path = str(tmp_path / "t")
+    write_deltalake(path, rows)
+    DeltaTable(path).alter.add_constraint({"c": "d <= 0"})
+    nan = pa.array(np.array([math.copysign(math.nan, -1)]))
+    write_deltalake(path, pa.table({"g": [1], "k": [5], "d": nan}), mode="append")
+    file = tmp_path / "w.yaml"
+    file.write_text(
+        "version: 1\ntables: {t: {path: t}}\npartitions: {t: {k: {boundaries: [3]}}}\n"
+        "queries: {q: {sql: 'SELECT g, SUM(d) s FROM t GROUP BY g HAVING SUM(d) < -5',"
+        " sketch: {t: k}}}\n"
+    )
+    ran = Cli(capsys, file)("capture", "--dry-run")
+    assert (ran.code, ran.error["code"]) == (3, "sketch_unsafe")
