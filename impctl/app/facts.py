@@ -30,12 +30,13 @@ from impctl.tables.statistics import column_statistics
 
 
 def constraint_facts(bench: Workbench, scans: Iterable[Scan]) -> tuple[Fact, ...]:
-    """What the tables themselves refuse to break, at the pinned versions: NOT NULL and CHECK."""
+    """What the tables themselves refuse to break, at the pinned versions: CHECK.
+
+    Not NOT NULL: it may be added over rows that hold NULL, as a CHECK may not.
+    """
     found: dict[Fact, None] = {}
     for table in dict.fromkeys(scan.table for scan in scans):
         snapshot = bench.snapshot(table)
-        for column in snapshot.not_null:
-            found[Fact(table, column, FactKind.NOT_NULL, FactSource.CONSTRAINT)] = None
         for text in snapshot.constraints:
             found.update(dict.fromkeys(_facts_of_check(snapshot, table, text)))
     return tuple(found)
@@ -83,14 +84,15 @@ def facts_of(bench: Workbench, scans: Iterable[Scan]) -> tuple[Fact, ...]:
 
 
 def _facts(snapshot: Snapshot, table: TableName, column: Column) -> Iterator[Fact]:
-    if not column.type.is_numeric:
+    is_declared = column.name in snapshot.not_null and column.name not in snapshot.columns.opaque
+    if not (column.type.is_numeric or is_declared):
         return
     statistics = column_statistics(snapshot, column.name)
     source = FactSource.STATISTICS
-    if statistics.null_count == 0 and column.name not in snapshot.not_null:
+    if statistics.null_count == 0:
         yield Fact(table, column.name, FactKind.NOT_NULL, source)
     # Statistics of floating columns leave NaN out: they bound neither side of such a column.
-    if column.type.is_fractional:
+    if column.type.is_fractional or not column.type.is_numeric:
         return
     if statistics.minimum is not None and statistics.minimum >= 0:  # type: ignore[operator]  # numeric columns only
         yield Fact(table, column.name, FactKind.NONNEGATIVE, source)

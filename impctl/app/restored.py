@@ -1,7 +1,7 @@
 """How a query is maintained, at capture and ever after: verdict, sides of joins, circuit.
 
 Law: a stored sketch is only used or maintained while its query is safe with the assumptions stored
-beside it; nothing but these assumptions and the table's own constraints is believed. What a capture
+beside it; nothing but these assumptions and the table's own CHECKs is believed. What a capture
 chose for the sides of joins holds until the next one.
 Out of scope: whether the assumptions still hold of the data (`app.facts`).
 """

@@ -28,7 +28,7 @@ class FactKind(StrEnum):
 
 class FactSource(StrEnum):
     CONSTRAINT = "constraint"
-    """NOT NULL or CHECK of the table: the table itself refuses rows that break it."""
+    """CHECK of the table: the table itself refuses rows that break it."""
     STATISTICS = "statistics"
     """True of one version; later rows may break it, so a sketch that rests on it records it."""
     PREDICATE = "predicate"

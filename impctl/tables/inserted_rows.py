@@ -164,16 +164,17 @@ def _complete(snapshot: Snapshot, arrays: Sequence[pa.Array | None], rows: int) 
     """A table of the given columns, NULL for those left out; refuses NULL where it may not be."""
     names, columns = [], []
     for column, array in zip(snapshot.schema, arrays, strict=True):
+        nullable = column.name not in snapshot.not_null
         if array is None and column.type.kind is Kind.OTHER:
-            if not column.nullable:
+            if not nullable:
                 raise _null_refused(snapshot, column)
             continue
         values = pa.nulls(rows, arrow_type(column.type)) if array is None else array
         if column.type.kind is Kind.STRING and column.name in snapshot.partition_columns:
             values = null_when_empty(values)
-        if values.null_count and not column.nullable:
+        if values.null_count and not nullable:
             raise _null_refused(snapshot, column)
-        names.append(pa.field(column.name, values.type, column.nullable))
+        names.append(pa.field(column.name, values.type, nullable))
         columns.append(values)
     return pa.Table.from_arrays(columns, schema=pa.schema(names))
 

@@ -2,6 +2,7 @@
 
 Law: a column whose values impctl cannot compute with is of kind OTHER, and one that nobody may
 read without the Delta JAR is listed in `opaque` with the reason; neither is fatal while unused.
+Every column may hold NULL: NOT NULL binds writers, and a file older than a column has none of it.
 Out of scope: protocol features of the table as a whole (`tables.features`).
 """
 
@@ -49,6 +50,7 @@ class TableSchema:
     opaque: Mapping[ColumnName, str]
     """Columns that cannot be read without the Delta JAR, with the reason."""
     not_null: frozenset[ColumnName]
+    """Columns declared NOT NULL, which says nothing of the rows that are there."""
     invariants: tuple[str, ...]
     """SQL conditions that every row meets, from column metadata."""
     once_float: frozenset[ColumnName] = frozenset()
@@ -64,7 +66,7 @@ def read_schema(schema_json: str, *, is_mapped: bool) -> TableSchema:
     for field in fields:
         name = field["name"]
         kind = _column_type(field)
-        columns.append(Column(name, kind, bool(field["nullable"])))
+        columns.append(Column(name, kind))
         physical[name] = field["metadata"].get(PHYSICAL_NAME, name) if is_mapped else name
         reason = _opaque_reason(field, kind, is_mapped=is_mapped)
         if reason is not None:
@@ -73,7 +75,7 @@ def read_schema(schema_json: str, *, is_mapped: bool) -> TableSchema:
         Schema(tuple(columns)),
         physical,
         opaque,
-        frozenset(column.name for column in columns if not column.nullable),
+        frozenset(field["name"] for field in fields if not field["nullable"]),
         tuple(_invariants(fields)),
         frozenset(field["name"] for field in fields if _FROM_FLOAT in _type_changes(field)),
     )

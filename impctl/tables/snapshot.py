@@ -85,7 +85,7 @@ class Snapshot:
 
     @property
     def not_null(self) -> frozenset[ColumnName]:
-        """Columns declared NOT NULL."""
+        """Columns declared NOT NULL: no writer may put NULL in, older files may lack them."""
         return self.columns.not_null
 
     @property

@@ -1,4 +1,4 @@
-"""CHECK constraints and NOT NULL as facts that need no re-check."""
+"""What the table itself says of its values: CHECK needs no re-check, NOT NULL is not believed."""
 
 from __future__ import annotations
 
@@ -7,11 +7,21 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
-from deltalake import DeltaTable, write_deltalake
+from deltalake import DeltaTable, Field, write_deltalake
+from deltalake.schema import PrimitiveType
+from deltalake.transaction import AddAction
 
 from tests.app.conftest import ROWS
 from tests.support.run_cli import Cli
+
+LEAST = "SELECT g, MAX(x) s FROM t GROUP BY g HAVING COALESCE(MAX(x), 100) > 50"
+"""A sketch on `k` is safe only while no `x` is NULL."""
+NUMBERS = pa.table(
+    {"g": [1, 2], "k": [5, 1], "x": [10, 60]},
+    schema=pa.schema([("g", pa.int64()), ("k", pa.int64()), pa.field("x", pa.int64(), False)]),
+)
 
 
 @pytest.fixture
@@ -20,6 +30,16 @@ def summed(cli: Cli) -> Cli:
     text = cli.workload.read_text().replace("COUNT(*) > 2", "SUM(x) > 20")
     cli.workload.write_text(text.replace("sketch: {t: g}", "sketch: {t: x}"))
     return cli
+
+
+def workload(folder: Path, capsys: pytest.CaptureFixture[str], sql: str) -> Cli:
+    """One query over `t`, sketched on `k`."""
+    file = folder / "w.yaml"
+    file.write_text(
+        "version: 1\ntables: {t: {path: t}}\npartitions: {t: {k: {boundaries: [3]}}}\n"
+        f"queries: {{q: {{sql: '{sql}', sketch: {{t: k}}}}}}\n"
+    )
+    return Cli(capsys, file)
 
 
 def assumptions(cli: Cli) -> list[str]:
@@ -55,11 +75,38 @@ def test_a_check_of_a_double_lets_nan_in(
     DeltaTable(path).alter.add_constraint({"c": "d <= 0"})
     nan = pa.array(np.array([math.copysign(math.nan, -1)]))
     write_deltalake(path, pa.table({"g": [1], "k": [5], "d": nan}), mode="append")
-    file = tmp_path / "w.yaml"
-    file.write_text(
-        "version: 1\ntables: {t: {path: t}}\npartitions: {t: {k: {boundaries: [3]}}}\n"
-        "queries: {q: {sql: 'SELECT g, SUM(d) s FROM t GROUP BY g HAVING SUM(d) < -5',"
-        " sketch: {t: k}}}\n"
-    )
-    ran = Cli(capsys, file)("capture", "--dry-run")
+    sql = "SELECT g, SUM(d) s FROM t GROUP BY g HAVING SUM(d) < -5"
+    ran = workload(tmp_path, capsys, sql)("capture", "--dry-run")
     assert (ran.code, ran.error["code"]) == (3, "sketch_unsafe")
+
+
+def test_not_null_is_not_believed_of_rows_that_lack_the_column(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = str(tmp_path / "t")
+    write_deltalake(path, NUMBERS.select(["g", "k"]))
+    DeltaTable(path).alter.add_columns([Field("x", PrimitiveType("long"), nullable=False)])
+    write_deltalake(path, NUMBERS, mode="append")
+    ran = workload(tmp_path, capsys, LEAST)("capture", "--dry-run")
+    assert (ran.code, ran.error["code"]) == (3, "sketch_unsafe")
+
+
+def test_not_null_is_an_assumption_where_statistics_bear_it_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = str(tmp_path / "t")
+    write_deltalake(path, NUMBERS)
+    cli = workload(tmp_path, capsys, LEAST)
+    assert assumptions(cli) == ["t.x is not null"]
+    cli.good("capture")
+    write_deltalake(path, NUMBERS, mode="append")
+    cli.good("maintain")
+    # A file without the column, as writers that look at nothing add it.
+    pq.write_table(NUMBERS.select(["g", "k"]), tmp_path / "t" / "late.parquet")
+    size = (tmp_path / "t" / "late.parquet").stat().st_size
+    late = AddAction("late.parquet", size, {}, 0, True, "{}")
+    delta = DeltaTable(path)
+    delta.create_write_transaction([late], mode="append", schema=delta.schema())
+    ran = cli("maintain", "--policy", "incremental")
+    assert (ran.code, ran.error["code"]) == (7, "assumption_broken")
+    assert "t.x is not null" in ran.error["message"]
