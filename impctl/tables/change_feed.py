@@ -31,6 +31,7 @@ from impctl.tables.source import DeltaSource
 _VERSION = "_commit_version"
 OWN_COLUMNS = frozenset({CHANGE_TYPE, _VERSION, "_commit_timestamp"})
 """Columns the feed adds; a table with a column of such a name cannot be read through it."""
+_OTHERWISE = ("Invalid table version", "not enabled", "missing required field")
 _INSERTED = pa.array(["insert", "update_postimage"])
 
 
@@ -45,29 +46,18 @@ def read_change_feed(
 ) -> FeedRows | None:
     """The feed of `commits`, those after `since`.
 
-    None when files or commits it needs are gone, or where deltalake would not find a column.
+    None when files or commits it needs are gone, where deltalake would not find a column, and for
+    removed files of which the log tells less than deltalake asks for.
     """
     direct = read_feed_files(commits, since, after, columns)
     if direct is not None:
         return direct if with_versions else replace(direct, versions=None)
-    if _is_spelled_otherwise(after, commits, columns):
+    if not _is_told_in_full(commits) or _is_spelled_otherwise(after, commits, columns):
         return None
-    # deltalake reads these as SQL: a name that is not quoted would be folded to lower case.
-    quoted = ['"' + name.replace('"', '""') + '"' for name in columns]
     extra = [CHANGE_TYPE, _VERSION] if with_versions else [CHANGE_TYPE]
-    try:
-        found = pa.table(
-            source.delta.load_cdf(
-                starting_version=since + 1, ending_version=after.version, columns=[*quoted, *extra]
-            )
-        )
-    except READ_FAILURES as error:
-        if _may_serve_otherwise(error):
-            return None
-        raise StorageError(
-            f"Reading the change feed of table `{source.name}` failed: {failure_text(error)}",
-            hint=f"check that `{source.path}` can be read, then run the command again",
-        ) from error
+    found = _loaded(source, since + 1, after.version, columns, extra)
+    if found is None:
+        return None
     inserted = pc.is_in(found.column(CHANGE_TYPE).cast(pa.string()), value_set=_INSERTED)
     weights = inserted.to_numpy().astype(np.int64) * 2 - 1
     arrays = []
@@ -82,6 +72,33 @@ def read_change_feed(
         pa.Table.from_arrays(arrays, names=list(columns)) if columns else bare_rows(len(weights))
     )
     return FeedRows(table, weights, versions)
+
+
+def _loaded(
+    source: DeltaSource,
+    starting: TableVersion,
+    ending: TableVersion,
+    columns: tuple[ColumnName, ...],
+    extra: list[ColumnName],
+) -> pa.Table | None:
+    """What deltalake's reader of the feed gives; None where comparing files may serve."""
+    # deltalake reads these as SQL: a name that is not quoted would be folded to lower case.
+    quoted = ['"' + name.replace('"', '""') + '"' for name in columns]
+    try:
+        return pa.table(
+            source.delta.load_cdf(
+                starting_version=starting, ending_version=ending, columns=[*quoted, *extra]
+            )
+        )
+    except BaseException as error:
+        if _may_serve_otherwise(error):
+            return None
+        if not isinstance(error, READ_FAILURES):
+            raise
+        raise StorageError(
+            f"Reading the change feed of table `{source.name}` failed: {failure_text(error)}",
+            hint=f"check that `{source.path}` can be read, then run the command again",
+        ) from error
 
 
 def _typed(column: pa.ChunkedArray, kind: SqlType, table: TableName, name: ColumnName) -> Any:
@@ -124,6 +141,17 @@ def _is_spelled_otherwise(
     return False
 
 
+def _is_told_in_full(commits: Commits) -> bool:
+    """Whether entries that remove files tell size and partition, which the protocol leaves open.
+
+    deltalake reads no feed without, and says so or panics.
+    """
+    removed = [body for actions in commits.fed() for name, body in actions if name == "remove"]
+    return all(
+        body.get("size") is not None and body.get("partitionValues") is not None for body in removed
+    )
+
+
 def _names_in(schema: pq.ParquetSchema) -> frozenset[ColumnName]:
     """The names of a file's columns, whatever their types, and with them those of nested ones.
 
@@ -148,7 +176,13 @@ def _footers(after: Snapshot, commits: Commits) -> Iterator[pq.FileMetaData]:
                 raise read_failure(after, file, error) from error
 
 
-def _may_serve_otherwise(error: Exception) -> bool:
-    """Whether comparing files may still answer: something the feed needs is not there."""
-    text = failure_text(error)
-    return is_missing(error) or "Invalid table version" in text or "not enabled" in text
+def _may_serve_otherwise(error: BaseException) -> bool:
+    """Whether comparing files may still answer: something the feed needs is not there.
+
+    deltalake needs more of an entry that removes a file than the protocol asks for. Where it gives
+    up altogether, what it raises is no Exception; nor is a wish to stop, which must pass.
+    """
+    if isinstance(error, READ_FAILURES):
+        text = failure_text(error)
+        return is_missing(error) or any(phrase in text for phrase in _OTHERWISE)
+    return type(error).__name__ == "PanicException"

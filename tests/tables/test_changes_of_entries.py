@@ -8,6 +8,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from impctl.tables import change_feed
+from impctl.tables.changes import read_changes
 from impctl.tables.source import open_source
 from tests.tables.bags import check
 from tests.tables.vectored import VectoredTable
@@ -35,3 +37,43 @@ def test_a_dropped_partition_with_a_deletion_vector(tmp_path: Path) -> None:
     table.drop("p=a")
     found = check(open_source("t", str(table.path)), 1, 2, "file_diff")
     assert found.weights.tolist() == [-1, -1]
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        {},
+        {"size": 700},
+        {"partitionValues": {"p": "a"}},
+        {"extendedFileMetadata": True, "partitionValues": {"p": "a"}},
+    ],
+)
+@pytest.mark.parametrize("is_foreseen", [True, False])
+def test_a_removed_file_of_which_the_log_tells_little(
+    tmp_path: Path,
+    told: dict[str, object],
+    is_foreseen: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """deltalake's reader of the feed refuses such an entry, or panics."""
+    table = VectoredTable(tmp_path / "t", ROWS, by=["p"], feed=True)
+    table.remove_bare("p=a", **told)
+    if not is_foreseen:
+        monkeypatch.setattr(change_feed, "_is_told_in_full", lambda commits: True)
+    check(open_source("t", str(table.path)), 0, 1, "file_diff")
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
+def test_a_wish_to_stop_is_no_failure_of_the_feed(
+    tmp_path: Path, error: type[BaseException], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = VectoredTable(tmp_path / "t", ROWS, by=["p"], feed=True)
+    table.append(ROWS)
+
+    def stop(*_: object, **__: object) -> None:
+        raise error
+
+    source = open_source("t", str(table.path))
+    monkeypatch.setattr(type(source.delta), "load_cdf", stop)
+    with pytest.raises(error):
+        read_changes(source, 0, 1, ["p"])

@@ -79,6 +79,11 @@ class VectoredTable:
         gone = [name for name in self._files if name.startswith(f"{partition}/")]
         self._commit([_removed(self._files.pop(name)[0]["add"]) for name in gone])
 
+    def remove_bare(self, partition: str, **told: Any) -> None:
+        """A commit that removes the one file of a folder and tells no more of it than this."""
+        (name,) = (name for name in self._files if name.startswith(f"{partition}/"))
+        self._commit([handmade.remove(self._files.pop(name)[0]["add"]["path"], **told)])
+
     def rows(self) -> pa.Table:
         """All live rows."""
         parts = [_without(rows, gone) for _, rows, gone in self._files.values()]
