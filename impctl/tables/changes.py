@@ -9,7 +9,7 @@ Out of scope: operators over changes (`engine`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -19,6 +19,7 @@ import pyarrow as pa
 from impctl.aliases import ColumnName, TableVersion
 from impctl.data.schema import TEMPORAL, Kind
 from impctl.errors import SchemaChangedError, TableRecreatedError
+from impctl.tables.arriving_files import files_come_and_go_once
 from impctl.tables.arrow_types import arrow_type
 from impctl.tables.change_feed import OWN_COLUMNS, is_misread, read_change_feed
 from impctl.tables.commits import Commits, read_commits
@@ -80,27 +81,40 @@ def read_changes(
     wanted = tuple(after.readable(name).name for name in columns)
     if since == until:
         return no_changes(after, wanted)
-    before = None
+    before: Snapshot | None = None
+
+    def start() -> Snapshot:
+        # The files of `known` may be those of an older version.
+        return source.snapshot(since) if before is None or known is not None else before
+
     if commits is None or commits.may_change_metadata:
         before = source.snapshot(since) if known is None else known
         if before.table_id != after.table_id:
             raise recreated(source)
         check_same_columns(before.columns, since, after, wanted)
-    if commits is not None and _may_tell(commits, after):
+    if commits is not None and _may_tell(commits, after, start):
         if commits.only_move_rows:
             return replace(no_changes(after, wanted), ending=after)
         feed = _from_change_feed(source, since, after, before, commits, wanted, with_versions)
         if feed is not None:
             return Changes(feed.table, feed.weights, "change_feed", feed.versions, after)
     whole = source.snapshot(until)
-    diff = read_file_diff(source.snapshot(since) if before is None else before, whole, wanted)
+    diff = read_file_diff(start(), whole, wanted)
     return Changes(diff.table, diff.weights, "file_diff", ending=whole)
 
 
-def _may_tell(commits: Commits, after: Snapshot) -> bool:
-    """Whether the log or the feed may tell the change; copies matter only where one could."""
-    could = after.has_change_feed or commits.only_move_rows
-    return could and has_faithful_copies(commits, after)
+def _may_tell(commits: Commits, after: Snapshot, start: Callable[[], Snapshot]) -> bool:
+    """Whether the log or the feed may tell the change; their entries matter only where one could.
+
+    `start` is the snapshot before them.
+    """
+    if commits.only_move_rows:
+        return has_faithful_copies(commits, after)
+    return (
+        after.has_change_feed
+        and has_faithful_copies(commits, after)
+        and files_come_and_go_once(commits, start)
+    )
 
 
 def _ending(

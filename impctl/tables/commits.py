@@ -72,11 +72,7 @@ class Commits:
         """
         for actions in self.by_commit():
             told = [(name, body) for name, body in actions if name == "cdc"]
-            yield told or [
-                (name, body)
-                for name, body in actions
-                if name in ("add", "remove") and body.get("dataChange") is not False
-            ]
+            yield told or [action for action in actions if changes_rows(action)]
 
     @property
     def is_fed_by_vectors(self) -> bool:
@@ -95,6 +91,12 @@ class Commits:
 
     def _bodies(self, *names: str) -> list[dict[str, Any]]:
         return [body for actions in self.by_commit() for name, body in actions if name in names]
+
+
+def changes_rows(action: Action) -> bool:
+    """Whether it adds or removes a file, and rows with it."""
+    name, body = action
+    return name in ("add", "remove") and body.get("dataChange") is not False
 
 
 def read_commits(source: DeltaSource, since: TableVersion, until: TableVersion) -> Commits | None:

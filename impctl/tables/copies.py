@@ -61,13 +61,13 @@ def copied_by_others(commits: Commits) -> list[str]:
     return [
         body["path"]
         for actions in commits.by_commit()
-        if not _is_of_spark(actions) and any(name in ("add", "cdc") for name, _ in actions)
+        if not is_of_spark(actions) and any(name in ("add", "cdc") for name, _ in actions)
         for name, body in actions
         if name == "remove"
     ]
 
 
-def _is_of_spark(actions: Sequence[Action]) -> bool:
+def is_of_spark(actions: Sequence[Action]) -> bool:
     """Whether a commit says that Spark wrote it."""
     writers = [body.get("engineInfo") or "" for name, body in actions if name == "commitInfo"]
     return bool(writers) and all(writer.startswith(_OF_SPARK) for writer in writers)

@@ -7,10 +7,14 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from deltalake import DeltaTable, write_deltalake
+from deltalake.transaction import AddAction
 
-from impctl.tables import change_feed
+from impctl.tables import arriving_files, change_feed
 from impctl.tables.changes import read_changes
+from impctl.tables.snapshot import CHANGE_FEED
 from impctl.tables.source import open_source
+from tests.tables import handmade
 from tests.tables.bags import check
 from tests.tables.vectored import VectoredTable
 
@@ -77,3 +81,61 @@ def test_a_wish_to_stop_is_no_failure_of_the_feed(
     monkeypatch.setattr(type(source.delta), "load_cdf", stop)
     with pytest.raises(error):
         read_changes(source, 0, 1, ["p"])
+
+
+ONCE = pa.table({"x": pa.array([1, 2], pa.int64())})
+NAMES = ("a.parquet", "b.parquet")
+
+
+def added(name: str, **more: object) -> dict[str, object]:
+    return handmade.add(name, 2, 500, **more)
+
+
+def removed(name: str, **more: object) -> dict[str, object]:
+    return handmade.remove(name, size=500, partitionValues={}, extendedFileMetadata=True, **more)
+
+
+@pytest.mark.parametrize(
+    ("entries", "method"),
+    [
+        ([added("a.parquet")], "file_diff"),
+        ([removed("b.parquet")], "file_diff"),
+        ([removed("a.parquet"), added("a.parquet")], "file_diff"),
+        ([removed("a.parquet", dataChange=False), added("a.parquet")], "file_diff"),
+        ([removed("a.parquet"), added("b.parquet")], "change_feed"),
+        ([added("b.parquet"), added("b.parquet")], "file_diff"),
+    ],
+)
+def test_files_that_were_there_or_were_not(
+    tmp_path: Path, entries: list[dict[str, object]], method: str
+) -> None:
+    for name in NAMES:
+        handmade.write_file(tmp_path, name, ONCE)
+    fields = [handmade.field("x", "long")]
+    about = handmade.metadata(fields, configuration={CHANGE_FEED: "true"})
+    handmade.commit(tmp_path, 0, handmade.protocol(), about, added("a.parquet"))
+    handmade.commit(tmp_path, 1, *entries)
+    check(open_source("t", str(tmp_path)), 0, 1, method)
+
+
+def test_what_operations_write_is_not_looked_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = str(tmp_path / "t")
+    write_deltalake(path, ONCE, configuration={CHANGE_FEED: "true"})
+    write_deltalake(path, ONCE, mode="append")
+    DeltaTable(path).delete("x = 1")
+    DeltaTable(path).restore(1)
+    write_deltalake(path, ONCE, mode="overwrite")
+    monkeypatch.setattr(arriving_files, "_is_plain", None)
+    check(open_source("t", path), 0, 4, "change_feed")
+
+
+def test_a_transaction_that_adds_a_file_again(tmp_path: Path) -> None:
+    path = str(tmp_path / "t")
+    write_deltalake(path, ONCE, configuration={CHANGE_FEED: "true"})
+    delta = DeltaTable(path)
+    (file,) = pa.table(delta.get_add_actions()).to_pylist()
+    again = AddAction(file["path"], file["size_bytes"], {}, 0, True, '{"numRecords": 2}')
+    delta.create_write_transaction([again], mode="append", schema=delta.schema())
+    assert check(open_source("t", path), 0, 1, "file_diff").rows == 0
