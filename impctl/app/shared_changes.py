@@ -1,7 +1,8 @@
 """Each table's change, read once for all queries of a run.
 
 Law: for one table and one range of versions, the change feed is read once, with the columns that
-any query of the run needs, and every query sees the same rows.
+any query of the run needs, and every query sees the same rows. Where a column of one query cannot
+be read, every query reads its own, so that only that one fails.
 Out of scope: what a query makes of them (`app.maintainer`).
 """
 
@@ -15,6 +16,7 @@ import numpy as np
 
 from impctl.aliases import ColumnName, TableName, TableVersion
 from impctl.app.workbench import Workbench
+from impctl.errors import SchemaChangedError, TableError
 from impctl.tables.change_size import ChangeSize, change_size
 from impctl.tables.changes import Changes, read_changes
 from impctl.tables.commits import Commits, read_commits
@@ -47,6 +49,8 @@ class SharedChanges:
     bench: Workbench
     _columns: dict[Span, dict[ColumnName, None]] = field(default_factory=dict)
     _versioned: set[Span] = field(default_factory=set)
+    _apart: set[Span] = field(default_factory=set)
+    """Spans of which each query reads its own columns."""
     _read: dict[Span, tuple[Changes, float]] = field(default_factory=dict)
     _commits: dict[Span, tuple[Commits | None, float]] = field(default_factory=dict)
     _sizes: dict[Span, ChangeSize | None] = field(default_factory=dict)
@@ -78,18 +82,39 @@ class SharedChanges:
         self.bench.reporter.step(f"reading changes of {need.table}")
         commits, log_ms = self._read_log(span)
         started = time.perf_counter()
-        changes = read_changes(
+        changes = self._read_for_all(need, commits)
+        if changes is None:
+            changes = self._read_columns(need, need.columns, commits)
+        elapsed = (time.perf_counter() - started) * 1000 + log_ms
+        if span not in self._apart:
+            self._read[span] = (changes, elapsed)
+        return changes, elapsed
+
+    def _read_for_all(self, need: Need, commits: Commits | None) -> Changes | None:
+        """The change in the columns of all queries; None where that fails for one of others'."""
+        columns = tuple(self._columns[need.span])
+        if need.span in self._apart:
+            return None
+        try:
+            return self._read_columns(need, columns, commits)
+        except (SchemaChangedError, TableError):
+            if set(columns) == set(need.columns):
+                raise
+            self._apart.add(need.span)
+            return None
+
+    def _read_columns(
+        self, need: Need, columns: tuple[ColumnName, ...], commits: Commits | None
+    ) -> Changes:
+        return read_changes(
             self.bench.source(need.table),
             need.since,
             need.until,
-            tuple(self._columns[span]),
+            columns,
             table_id=need.table_id,
-            with_versions=span in self._versioned,
+            with_versions=need.span in self._versioned,
             commits=commits,
         )
-        elapsed = (time.perf_counter() - started) * 1000 + log_ms
-        self._read[span] = (changes, elapsed)
-        return changes, elapsed
 
     def _read_log(self, span: Span) -> tuple[Commits | None, float]:
         """The entries, and the milliseconds that reading them took."""

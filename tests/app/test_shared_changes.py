@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from impctl.app import shared_changes
 from impctl.app.shared_changes import Need, SharedChanges, VersionedChange, by_version
+from impctl.errors import SchemaChangedError
 from impctl.tables.changes import Changes
 
 
@@ -131,6 +132,26 @@ def test_one_read_serves_all(reads: list[tuple[Any, ...]]) -> None:
 def test_what_was_not_announced_is_read_all_the_same(reads: list[tuple[Any, ...]]) -> None:
     shared().read(need("a", per_version=True))
     assert reads == [("source of t", 1, 5, ("a",), "id", True)]
+
+
+def test_a_column_of_another_query_harms_no_one_else(
+    reads: list[tuple[Any, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    willing = shared_changes.read_changes
+
+    def read(source: Any, since: int, until: int, columns: Any, **more: Any) -> Changes:
+        if "b" in columns:
+            raise SchemaChangedError("Column `b` was replaced")
+        return willing(source, since, until, columns, **more)
+
+    monkeypatch.setattr(shared_changes, "read_changes", read)
+    changes = shared()
+    changes.announce([need("a"), need("a", "b"), need("c")])
+    changes.read(need("a"))
+    with pytest.raises(SchemaChangedError):
+        changes.read(need("a", "b"))
+    changes.read(need("c"))
+    assert [columns for _, _, _, columns, _, _ in reads] == [("a",), ("c",)]
 
 
 def test_the_log_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
