@@ -199,5 +199,15 @@ def replaced_meanwhile(table: TableName) -> RetryableError:
 def _replaced(stored: StoredQuery, bench: Workbench) -> set[TableName]:
     """Tables whose log holds another commit at the stored version than it did."""
     marks: Mapping[TableName, str] = stored.state_meta.get("marks", {})
-    now = commit_marks(bench, {t: v for t, v in stored.versions.items() if t in marks})
-    return {table for table, mark in now.items() if mark != marks[table]}
+    now = {t: _mark_at(bench, t, v) for t, v in stored.versions.items() if t in marks}
+    return {table for table, mark in now.items() if mark not in (None, marks[table])}
+
+
+def _mark_at(bench: Workbench, table: TableName, version: TableVersion) -> str | None:
+    """The mark of the table's log entry at a version; of the pinned one as it was pinned.
+
+    Another log may stand there by now, which is not the one that is going to be read.
+    """
+    source = bench.source(table)
+    taken = bench.mark(table) if source.version == version else None
+    return commit_mark(source, version) if taken is None else taken

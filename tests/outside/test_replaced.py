@@ -12,6 +12,7 @@ from deltalake import write_deltalake
 
 from impctl.app import capture as capture_module
 from impctl.app import shared_changes, stored
+from impctl.app.workbench import Workbench
 from impctl.errors import TableRecreatedError
 from impctl.tables.source import open_source
 from tests.outside.conftest import FEED
@@ -98,6 +99,28 @@ def test_while_it_is_captured(place: Place, aside: Act, monkeypatch: pytest.Monk
         assert (ran.code, ran.error["code"]) == (6, "table_replaced_meanwhile")
         assert place.stored() == before
     place.captured()
+
+
+def test_a_backup_that_was_there_for_a_moment_is_not_taken_for_the_table(
+    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The backup is pinned, and the table's own log stands there again when that is looked at."""
+    other = tmp_path / "other"
+    shutil.copytree(place.table, other)
+    write_deltalake(str(other), more(3), mode="append")
+    write_deltalake(str(place.table), more(1), mode="append")
+    place.captured()
+
+    def exchange() -> None:
+        shutil.move(place.table, tmp_path / "aside")
+        shutil.move(other, place.table)
+        shutil.move(tmp_path / "aside", other)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Workbench, "_pin", around(Workbench._pin, after=exchange))
+        exchange()
+        ran = place.cli("rewrite", "--policy", "incremental")
+        assert (ran.code, ran.error["code"]) == (7, "table_recreated"), ran.document
 
 
 def test_an_older_version_is_not_read_from_another_table(tmp_path: Path) -> None:
