@@ -32,7 +32,8 @@ Difference = frozenset[AttributeId] | None
 def changed_columns(asked: Expr | None, captured: Expr | None) -> Difference:
     """Columns of the parts of two conjunctions that only one of them has.
 
-    None where these parts may tell 0.0 from -0.0: to a grouping that is one value.
+    None where these parts may tell 0.0 from -0.0: to a grouping that is one value; and where one
+    reads no column (`1 > 0`): it lets all rows through or none, which no column tells apart.
     """
     left, right = (
         {expr_text(part): part for part in (() if expr is None else conjuncts(expr))}
@@ -40,9 +41,10 @@ def changed_columns(asked: Expr | None, captured: Expr | None) -> Difference:
     )
     parts = [part for text, part in (*left.items(), *right.items())
              if text not in left or text not in right]  # fmt: skip
-    if any(map(_may_see_the_sign_of_zero, parts)):
+    read = [columns_of(part) for part in parts]
+    if not all(read) or any(map(_may_see_the_sign_of_zero, parts)):
         return None
-    return frozenset[AttributeId]().union(*(columns_of(part) for part in parts))
+    return frozenset[AttributeId]().union(*read)
 
 
 def _may_see_the_sign_of_zero(expr: Expr) -> bool:

@@ -13,7 +13,16 @@ from decimal import Decimal
 from random import Random
 
 from impctl.data.schema import DOUBLE, INTEGER, STRING, decimal
-from impctl.expr.nodes import And, Compare, CompareOp, Expr, InList, Literal, Or, transform
+from impctl.expr.nodes import (
+    And,
+    Compare,
+    CompareOp,
+    Expr,
+    InList,
+    Literal,
+    Or,
+    transform,
+)
 from impctl.plan.alignment import _made, _Renaming
 from impctl.plan.nodes import (
     Distinct,
@@ -23,6 +32,7 @@ from impctl.plan.nodes import (
     Plan,
     Project,
     Query,
+    Scan,
     Select,
     TopK,
     attributes_of,
@@ -52,6 +62,9 @@ _INWARDS = {
     CompareOp.LESS: -1,
     CompareOp.LESS_EQUAL: -1,
 }
+
+_GUARD = Compare(CompareOp.GREATER, Literal(1, INTEGER), Literal(0, INTEGER))
+"""Reads no column: all rows pass, or none."""
 
 Check = Callable[..., ReuseVerdict]
 
@@ -107,9 +120,10 @@ def make_reuse_trial(seed: int) -> Trial:
     """The trial of a seed: half of them as the safety test has them, half shaped for reuse."""
     trial = make_trial(seed)
     rng = Random(f"shape {seed // 4}")
+    guards = Random(f"guard {seed}")
     if rng.random() < 0.5:
-        return trial
-    root = ReuseMaker(rng).plan()
+        return replace(trial, root=_guarded(guards, trial.root))
+    root = _guarded(guards, ReuseMaker(rng).plan())
     rng = Random(f"partition {seed}")
     partitions = {}
     for scan in scans_of(root):
@@ -119,6 +133,27 @@ def make_reuse_trial(seed: int) -> Trial:
                 column, boundaries = scan.attributes[0].name, (1,)
             partitions[scan.access] = (column, boundaries)
     return replace(trial, root=root, partitions=partitions)
+
+
+def _guarded(rng: Random, plan: Plan) -> Plan:
+    """The plan with a comparison of constants over some of its tables, in a fifth of the trials."""
+    if rng.random() > 0.2:
+        return plan
+
+    def guarded(node: Plan) -> Plan:
+        if isinstance(node, Scan) and rng.random() < 0.6:
+            return Select(node, _GUARD)
+        return with_inputs(node, tuple(guarded(child) for child in inputs_of(node)))
+
+    return guarded(plan)
+
+
+def with_other_guards(rng: Random, plan: Plan) -> Plan:
+    """The plan with some of its comparisons of constants made false."""
+    plan = with_inputs(plan, tuple(with_other_guards(rng, child) for child in inputs_of(plan)))
+    if isinstance(plan, Select) and plan.predicate == _GUARD and rng.random() < 0.7:
+        return replace(plan, predicate=replace(_GUARD, left=_GUARD.right))
+    return plan
 
 
 def with_other_constants(rng: Random, plan: Plan, *, narrower: bool) -> Plan:
@@ -216,6 +251,8 @@ def run_reuse_trial(
     captured = rewrite(trial.root)
     narrower = rng.random() < 0.7
     asked = rewrite(with_other_constants(rng, trial.root, narrower=narrower))
+    if Random(f"guard {seed}").random() < 0.1:
+        asked = rewrite(with_other_guards(rng, trial.root))
     tally.trials += 1
     is_changed = asked != captured
     tally.changed += is_changed

@@ -158,6 +158,26 @@ REFUSED = (
         (2,),
         "other constants change the side of the ANTI join that must not",
     ),
+    Case(
+        "a guard that reads no column, beside NOT IN",
+        {"t": ("k", ((1,), (2,))), "u": ("k y", ((1, 1),))},
+        "SELECT k FROM t WHERE k NOT IN (SELECT k FROM u WHERE 1 > 0)",
+        "SELECT k FROM t WHERE k NOT IN (SELECT k FROM u WHERE 0 > 0)",
+        "k",
+        (2,),
+        "other constants change the side of the ANTI join that must not",
+    ),
+    Case(
+        "a guard that reads no column, below a count",
+        {"t": ("k", ((1,), (2,))), "u": ("k y", ((1, 1),))},
+        "SELECT t.k FROM t JOIN (SELECT count(*) AS c FROM u WHERE DATE '2024-06-01' >"
+        " DATE '2024-01-01') q ON q.c < 1",
+        "SELECT t.k FROM t JOIN (SELECT count(*) AS c FROM u WHERE DATE '2023-06-01' >"
+        " DATE '2024-01-01') q ON q.c < 1",
+        "k",
+        (2,),
+        "other constants below HAVING change the values that it compares in `q.c < 1`",
+    ),
 )
 
 

@@ -13,7 +13,9 @@ from typing import Any
 
 import pytest
 
+from impctl.expr.nodes import Expr, columns_of, conjuncts
 from impctl.plan import pairing, reuse
+from impctl.plan.changed_columns import changed_columns
 from impctl.plan.direction import Relation
 from impctl.plan.nodes import TopK
 from impctl.plan.rules import apply_rules
@@ -80,6 +82,13 @@ def _unchanged(rule: Callable[..., Any]) -> Callable[..., Any]:
     return broken
 
 
+def _told_by_columns(asked: Expr | None, captured: Expr | None) -> object:
+    """A changed condition that reads no column counts as none."""
+    difference = changed_columns(asked, captured)
+    parts = () if asked is None else conjuncts(asked)
+    return difference if all(map(columns_of, parts)) else frozenset()
+
+
 MUTATIONS = {
     "a top-k takes any rows": ("_top", _loose_top, 3763),
     "an aggregate over fewer rows keeps its value": (
@@ -89,6 +98,7 @@ MUTATIONS = {
     ),
     "a grouping forgets what differs": ("_aggregate", _unchanged(pairing._aggregate), 3763),
     "conditions need not imply": ("find_gap", lambda *_: None, 260),
+    "a guard of constants makes no difference": ("changed_columns", _told_by_columns, 8818),
     "an outer or anti join may lose partners": ("_require_kept", lambda *_: None, 3857),
 }
 """What is broken, how, and the trial that shows it; with other plans it is searched for."""
