@@ -118,6 +118,8 @@ def _exists(
         right = closed(query, reader, environment)
         return Membership(kind, right, None, False, span)
     source, correlated = _opened(query, reader, environment)
+    # The values do not matter, but what makes rows or none of a row does, and is refused.
+    _values(query, _correlated(source.scope, reader), reader)
     condition = conjunction(correlated, span) if correlated else None
     return Membership(kind, source.plan, condition, False, span)
 
@@ -131,9 +133,8 @@ def _in(
     correlated: tuple[Expr, ...] = ()
     if _is_plain(query) and not any(item.is_star for item in query.expressions):
         source, correlated = _opened(query, reader, environment)
-        inner = ExprReader(reader.reading, Names(reader.text, source.scope), "a subquery")
         right = source.plan
-        values = inner.read_all([item.unalias() for item in query.expressions])
+        values = _values(query, source.scope, reader)
     else:
         right = closed(query, reader, environment)
         values = tuple(attribute.ref(span) for attribute in attributes_of(right))
@@ -155,6 +156,13 @@ def _in(
         equals = Or((equals, IsNull(equals, span=span)), span=span)
     null_aware = kind is JoinKind.ANTI and not correlated
     return Membership(kind, right, conjunction((equals, *correlated), span), null_aware, span)
+
+
+def _values(query: exp.Expression, scope: Scope, reader: ExprReader) -> tuple[Expr, ...]:
+    """What a plain subquery selects, but for `*`."""
+    inner = ExprReader(reader.reading, Names(reader.text, scope), "a subquery")
+    listed = (item.unalias() for item in query.expressions if not item.is_star)
+    return inner.read_all(list(listed))
 
 
 def _is_plain(query: exp.Expression) -> bool:
@@ -183,13 +191,17 @@ def _opened(
     where = query.args.get("where")
     if where is None:
         return source, ()
-    outer = reader.names.scope
-    scope = replace(source.scope, outer=replace(outer, outer=None))
+    scope = _correlated(source.scope, reader)
     inner = ExprReader(reader.reading, Names(reader.text, scope), "WHERE")
     parts = read_condition(where.this, inner, environment)
-    correlated, own = _separated(parts, outer, query, reader)
+    correlated, own = _separated(parts, reader.names.scope, query, reader)
     span = reader.text.span_of(where.this)
     return Source(apply_condition(source.plan, own, span), source.scope), correlated
+
+
+def _correlated(scope: Scope, reader: ExprReader) -> Scope:
+    """A subquery's columns, then those of the enclosing query, but of no query around that."""
+    return replace(scope, outer=replace(reader.names.scope, outer=None))
 
 
 def _separated(

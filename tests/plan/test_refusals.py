@@ -43,6 +43,22 @@ CASES = [
     ("SELECT »1", "SELECT without FROM", "tables"),
     ("SELECT »explode(extra) FROM sales", "function `explode`", "without it"),
     ("SELECT »window(at, '1 day') FROM sales", "function `window`", "without it"),
+    (
+        "SELECT 1 FROM sales WHERE EXISTS (SELECT »explode(array(brand)) FROM stock)",
+        "function `explode`",
+        "without it",
+    ),
+    (
+        "SELECT 1 FROM sales s WHERE NOT EXISTS (SELECT *, »stack(1, t.shelf) FROM stock t WHERE"
+        " t.brand = s.brand)",
+        "function `stack`",
+        "without it",
+    ),
+    (
+        "SELECT 1 FROM stock WHERE NOT EXISTS (SELECT DISTINCT »window(at, '1 day') FROM sales)",
+        "function `window`",
+        "without it",
+    ),
     ("SELECT »uper(brand) FROM sales", "which Spark does not have", "`upper`"),
     ("SELECT transform(»extra, x -> x) FROM sales", "lambda", "without it"),
     ("SELECT sum(price), »brand FROM sales", "neither grouped nor", "GROUP BY"),

@@ -142,6 +142,7 @@ select a, b from t where (a,b) not in (select a,c from u);
 select a,b from t x where (a,b) not in (select a,c from u where u.s = x.s);
 select a from t left anti join u on t.a = u.a and u.c > 1 and t.b > 0;
 select a, s from t left semi join u using (a, s) where b > 0;
+select a from t where exists (select t.b, u.*, c + 1 from u where u.a = t.a);
 select * from t a1 full join u b1 on a1.a = b1.a where a1.a is null or b1.a is null;
 select coalesce(x.a, y.a) k, count(*) from t x full join u y on x.a = y.a group by coalesce(x.a, y.a) having k > 1;
 select k, sum(n) from (select a k, 1 n from t union all select c, 2 from u) group by k having sum(n) > 4 and k > 0;
