@@ -35,6 +35,7 @@ from impctl.expr.nodes import (
     CompareOp,
     Expr,
     IsNull,
+    Literal,
     Negate,
     Not,
     Span,
@@ -285,6 +286,8 @@ def _rewritten(name: str, parts: tuple[Expr, ...], zone: str, span: Span | None)
             return Arithmetic(ArithmeticOp.REMAINDER, left, right, span=span)
         case "negative", (operand,):
             return Negate(operand, span=span)
+        case "positive", (operand,):
+            return _positive(operand, span)
         case "isnull", (operand,):
             return IsNull(operand, span=span)
         case "isnotnull", (operand,):
@@ -296,3 +299,12 @@ def _rewritten(name: str, parts: tuple[Expr, ...], zone: str, span: Span | None)
     if name in _CAST_FUNCTIONS and len(parts) == 1:
         return Cast(parts[0], from_delta(_CAST_FUNCTIONS[name]), zone, span=span)
     return None
+
+
+def _positive(operand: Expr, span: Span | None) -> Expr | None:
+    """`+x` of a number is the number, but a constant's digits do not count as those of a literal;
+    None where it may be a cast."""
+    found = type_of(operand)
+    if found is None or not found.is_numeric:
+        return None
+    return Cast(operand, found, span=span) if isinstance(operand, Literal) else operand

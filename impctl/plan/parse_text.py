@@ -40,6 +40,21 @@ class _PlainParser(Spark.Parser):  # type: ignore[misc, valid-type]  # set by a 
         for name, parse in Spark.Parser.FUNCTION_PARSERS.items()
         if name in _SPECIAL_SYNTAX
     }
+    UNARY_PARSERS = {  # noqa: RUF012  # sqlglot's way to configure a parser
+        **Spark.Parser.UNARY_PARSERS,
+        TokenType.PLUS: lambda parser: _positive(parser),
+    }
+
+
+def _positive(parser: Any) -> exp.Expression | None:
+    """`+x` as the function that it is to Spark, which casts text; sqlglot itself drops the sign."""
+    sign = parser._prev
+    operand = parser._parse_unary()
+    if operand is None:
+        return None
+    found = exp.Anonymous(this="positive", expressions=[operand])
+    found.meta.update(start=sign.start, end=sign.end)
+    return found
 
 
 @dataclass(frozen=True, slots=True)

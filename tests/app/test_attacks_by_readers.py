@@ -81,6 +81,8 @@ def opened(tmp_path: Path, capsys: pytest.CaptureFixture[str], spark: Any) -> An
         ),
         ("SELECT id FROM w WHERE s NOT ILIKE 'a%'", "{w: id}", [[5], [7]]),
         ("SELECT id FROM w WHERE s = '\\\\247'", "{w: id}", [[7]]),
+        ("SELECT p FROM s WHERE +k = '1'", "{s: p}", [[1], [2]]),
+        ("SELECT p FROM s WHERE k IN (+'1')", "{s: p}", [[1], [2]]),
         ("SELECT id FROM w ORDER BY (1) LIMIT 1", "{w: id}", [[3]]),
         (
             "SELECT * FROM w LEFT SEMI JOIN v USING (id) ORDER BY 1 LIMIT 1",

@@ -137,10 +137,11 @@ def test_a_quotient_is_rounded_once(opened: Any, tmp_path: Path) -> None:
     assert answer["rows"] == [[1]]
 
 
-def test_a_decimal_that_is_rounded_to_be_compared_has_no_sign(opened: Any) -> None:
+@pytest.mark.parametrize("condition", ["x >= CAST(0 AS BIGINT)", "x >= +0"])
+def test_a_decimal_that_is_rounded_to_be_compared_has_no_sign(opened: Any, condition: str) -> None:
     tiny = ["3E-19", "-4E-19", "1"]
     rows = rows_of({"g": [1, 1, 2], "p": [1, 9, 1], "x": tiny}, 38, 30)
-    sql = "SELECT g FROM t WHERE x >= CAST(0 AS BIGINT) GROUP BY g HAVING SUM(x) > 0"
+    sql = f"SELECT g FROM t WHERE {condition} GROUP BY g HAVING SUM(x) > 0"
     cli = opened(sql, "p", rows)
     ran = cli("capture")
     assert (ran.code, ran.error["code"]) == (3, "sketch_unsafe")

@@ -29,6 +29,7 @@ CATALOG = {
             Column("c", other("string collate UTF8_LCASE")),
         )
     ),
+    "fine": Schema((Column("g", STRING), Column("p", INTEGER), Column("x", decimal(38, 30)))),
     "u": Schema((Column("h", STRING), Column("q", INTEGER), Column("w", INTEGER))),
 }
 
@@ -114,6 +115,15 @@ def test_a_decimal_of_a_double_may_be_null() -> None:
         assert not judged(sql, fact("d", FactKind.NAN_FREE), t="p").safe
     for kind in ("DECIMAL(20, 2)", "DOUBLE"):
         assert judged(having.format("v", kind, "> 5"), t="p").safe
+
+
+@pytest.mark.parametrize(
+    ("condition", "safe"),
+    [("x >= 0", True), ("x >= CAST(0 AS BIGINT)", False), ("x >= +0", False)],
+)
+def test_what_is_rounded_before_it_is_compared_has_no_sign(condition: str, safe: bool) -> None:
+    sql = f"SELECT g FROM fine WHERE {condition} GROUP BY g HAVING sum(x) > 5"
+    assert judged(sql, fine="p").safe is safe
 
 
 def test_a_condition_on_the_whole_summand_counts() -> None:

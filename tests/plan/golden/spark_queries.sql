@@ -179,4 +179,5 @@ select a, g from t group by a, g having sum(b) > 3 or a is null order by a, g li
 select a, sum(b) s from t group by a, g having sum(b) > 3 order by sum(t.b), a limit 3;
 select sum(b) from t group by g, a order by a, g limit 3;
 select '5L', cast('5' as int), cast(5 as double), cast(1.5 as float), 1.5f::double, 5::bigint from u;
+select a, +b from t where +a > +1 and b < + +5 order by +1;
 select 1 from u where a > -1 and c < - 2.5e0;
