@@ -68,7 +68,9 @@ def type_of(expr: Expr) -> SqlType | None:
         case Compare() | And() | Or() | Not() | IsNull() | InList() | Like():
             return BOOLEAN
         case Negate():
-            return type_of(expr.operand)
+            found = type_of(expr.operand)
+            # Spark casts text to DOUBLE first.
+            return found if found is not None and found.is_numeric else None
         case Arithmetic():
             left, right = type_of(expr.left), type_of(expr.right)
             if left is None or right is None:

@@ -301,3 +301,21 @@ def test_a_condition_that_sees_the_sign_of_zero_cuts_a_group_in_two() -> None:
     plain = text.replace(condition, "g IN ({})")
     captured, asked = (plain.format(values) for values in ("0.0D, 1.0D", "0.0D"))
     assert Case("plain", tables, captured, asked, "g", (0.5,), "").verdict().allowed
+
+
+@pytest.mark.parametrize(
+    ("captured", "asked"),
+    [
+        ("-s > '10'", "-s > '5'"),
+        ("-s > '5'", "-s > '10'"),
+        ("+s > '5'", "+s > '10'"),
+        ("-s <> '05'", "-s IN ('5')"),
+    ],
+)
+def test_texts_that_spark_makes_numbers_of_have_no_order_of_texts(
+    captured: str, asked: str
+) -> None:
+    texts = [f"SELECT p FROM t WHERE {condition}" for condition in (captured, asked)]
+    tables = {"t": ("s p", (("-7", 1), ("-70", 2)))}
+    verdict = Case("texts as numbers", tables, *texts, "p", (2,), "").verdict()
+    assert not verdict.allowed
