@@ -266,7 +266,8 @@ def _grouping(
                 key.span,
                 hint="compute it in a subquery and group by its column",
             )
-    if sets is None:
+    if sets is None or (not keys and sum(1 for _ in product(*factors)) == 1):
+        # GROUPING SETS (()) alone gives a row of no rows, as no GROUP BY does; twice it gives none.
         return Grouping(tuple(keys))
     if any(isinstance(key, Literal) for key in keys):
         raise reader.text.unsupported("a constant in ROLLUP, CUBE or GROUPING SETS", sets)
