@@ -319,14 +319,20 @@ def _compared_types(subject: Expr, other: Expr) -> tuple[SqlType, SqlType] | Non
 
 
 def _of_list(condition: InList, known: KnownSigns) -> dict[AttributeId | Expr, Signs]:
-    if isinstance(condition.operand, Literal):
+    if isinstance(condition.operand, Literal) or not condition.options:
         return {}
     signs = [
         _compared(condition.operand, CompareOp.EQUAL, option, known) for option in condition.options
     ]
-    if not signs:
-        return {}
-    found = signs[0]
-    for one in signs[1:]:
-        found = found.meet(one)
-    return {_key(condition.operand): found}
+    if not _shares_a_type((condition.operand, *condition.options)):
+        signs = [Signs(not_null=True)]
+    return {_key(condition.operand): reduce(Signs.meet, signs)}
+
+
+def _shares_a_type(values: tuple[Expr, ...]) -> bool:
+    """Whether one type holds all values unrounded; digits of literals do not narrow it in IN."""
+    found = type_of(values[0])
+    for value in values[1:]:
+        other = type_of(value)
+        found = None if found is None or other is None else common_type(found, other)
+    return found is not None

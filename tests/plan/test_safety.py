@@ -119,7 +119,14 @@ def test_a_decimal_of_a_double_may_be_null() -> None:
 
 @pytest.mark.parametrize(
     ("condition", "safe"),
-    [("x >= 0", True), ("x >= CAST(0 AS BIGINT)", False), ("x >= +0", False)],
+    [
+        ("x >= 0", True),
+        ("x >= CAST(0 AS BIGINT)", False),
+        ("x >= +0", False),
+        ("x IN (0)", False),
+        ("x IN (1, 2)", False),
+        ("x IN (0BD, 0.5)", True),
+    ],
 )
 def test_what_is_rounded_before_it_is_compared_has_no_sign(condition: str, safe: bool) -> None:
     sql = f"SELECT g FROM fine WHERE {condition} GROUP BY g HAVING sum(x) > 5"
