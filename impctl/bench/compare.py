@@ -1,9 +1,10 @@
 """Two records of one suite: which cells became faster or slower, beyond what noise can make.
 
-Law: a difference is told only where the runs of the two cells do not overlap and their medians
-lie further apart than noise can make: the noise of both records together, half where one of them
-has a single run, next to nothing for sizes. A ratio below 1 is less of the metric. Cells that only
-one of the records has are listed, never dropped; wrong ones of the new record come before numbers.
+Law: a difference is told only beyond the band (`band`) of the noise that both records had around
+the figure. A ratio below 1 is less of the metric. Times of different machines are not judged, for
+they tell the machines apart; ratios and sizes are. Cells that only one of the records has, or that
+measured something else under the same labels, are listed, never dropped; wrong ones of the new
+record come before numbers.
 Out of scope: records of different suites, scales or tables, which are refused.
 """
 
@@ -14,24 +15,23 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
+from impctl.bench.band import band_of, side_of
 from impctl.bench.record import Cell, Label, Metric, Record
 from impctl.errors import UsageError
 
-_SINGLE = 0.5
-"""Band of a time that was measured once: Spark alone makes one run differ by that from the next."""
-
-_EXACT = 0.01
-"""Band of sizes and counts, which do not depend on how quick the machine is."""
+_MACHINE = ("cpu", "cores")
+"""Facts of a machine without which its times mean nothing on another."""
 
 
 class Verdict(StrEnum):
-    """What became of a metric; the first three of times and ratios, the others of sizes."""
+    """What became of a metric: of times and ratios, of sizes, and of times of two machines."""
 
     SAME = "same"
     FASTER = "faster"
     SLOWER = "slower"
     LESS = "less"
     MORE = "more"
+    UNJUDGED = "unjudged"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +59,9 @@ class CellPlace:
 class RecordComparison:
     """All metrics of matched cells, and cells without a partner.
 
-    `noise` is the share by which medians may differ for no reason; `differences` names facts of
-    the runs that differ and may explain what changed. `wrong` are cells of the new record whose
-    check failed.
+    `noise` is that of both whole runs together; `differences` names facts of the runs that differ
+    and may explain what changed. `wrong` are cells of the new record whose check failed, `edited`
+    those that both records have, but of another query, partition, option or data.
     """
 
     suite: str
@@ -71,6 +71,7 @@ class RecordComparison:
     only_new: tuple[CellPlace, ...]
     differences: tuple[str, ...]
     wrong: tuple[CellPlace, ...] = ()
+    edited: tuple[CellPlace, ...] = ()
 
 
 def compare_records(old: Record, new: Record) -> RecordComparison:
@@ -78,22 +79,30 @@ def compare_records(old: Record, new: Record) -> RecordComparison:
     _check_comparable(old, new)
     before = {_key(cell): cell for cell in old.cells}
     after = {_key(cell): cell for cell in new.cells}
-    noise = (1 + old.noise) * (1 + new.noise) - 1
-    changes = [
-        change
-        for key, cell in before.items()
-        if key in after
-        for change in _changes(cell, after[key], noise)
-    ]
+    pairs = [(cell, after[key]) for key, cell in before.items() if key in after]
+    same = [(cell, other) for cell, other in pairs if not _is_edited(cell, other)]
+    machines = all(old.machine.get(fact) == new.machine.get(fact) for fact in _MACHINE)
+    changes = [change for pair in same for change in _changes(old, new, pair, machines)]
     return RecordComparison(
         new.suite,
-        noise,
+        _together(old.noise, new.noise),
         tuple(changes),
         _places(cell for key, cell in before.items() if key not in after),
         _places(cell for key, cell in after.items() if key not in before),
         _differences(old, new),
         _places(cell for cell in new.cells if cell.covers is False or cell.equal is False),
+        _places(cell for cell, other in pairs if _is_edited(cell, other)),
     )
+
+
+def _together(old: float, new: float) -> float:
+    return (1 + old) * (1 + new) - 1
+
+
+def _is_edited(old: Cell, new: Cell) -> bool:
+    """Do both tell what they measured, and not the same?"""
+    known = old.fingerprint and new.fingerprint
+    return bool(known) and old.fingerprint != new.fingerprint
 
 
 def _places(cells: Iterable[Cell]) -> tuple[CellPlace, ...]:
@@ -139,20 +148,23 @@ def _key(cell: Cell) -> tuple[str, frozenset[tuple[str, Label]]]:
     return cell.figure, frozenset(cell.labels.items())
 
 
-def _changes(old: Cell, new: Cell, noise: float) -> list[MetricChange]:
+def _changes(
+    old: Record, new: Record, pair: tuple[Cell, Cell], is_one_machine: bool
+) -> list[MetricChange]:
     """The metrics that both cells have."""
+    first, second = pair
+    noise = _together(old.noise_of(first.figure), new.noise_of(first.figure))
     found = []
-    for name, before in old.metrics.items():
-        after = new.metrics.get(name)
+    for name, before in first.metrics.items():
+        after = second.metrics.get(name)
         if after is None:
             continue
-        ratio = _over(after.median, before.median)
-        verdict = _verdict(name, before, after, ratio, _band(name, before, after, noise))
-        found.append(
-            MetricChange(old.figure, old.labels, name, before.median, after.median, ratio, verdict)
-        )
-    if old.slack is not None and new.slack is not None:
-        found.append(_slack_change(old, old.slack, new.slack))
+        judged = is_one_machine or not name.endswith("_ms")
+        verdict = _verdict(name, before, after, noise) if judged else Verdict.UNJUDGED
+        medians = before.median, after.median, _over(after.median, before.median)
+        found.append(MetricChange(first.figure, first.labels, name, *medians, verdict))
+    if first.slack is not None and second.slack is not None:
+        found.append(_slack_change(first, first.slack, second.slack))
     return found
 
 
@@ -170,20 +182,12 @@ def _over(after: float, before: float) -> float:
     return math.inf if after else 1.0
 
 
-def _band(name: str, old: Metric, new: Metric, noise: float) -> float:
-    """The share by which the medians may differ for no reason."""
-    if not name.endswith(("_ms", "_ratio")):
-        return _EXACT
-    return max(noise, _SINGLE) if min(old.runs, new.runs) < 2 else noise
-
-
-def _verdict(name: str, old: Metric, new: Metric, ratio: float, band: float) -> Verdict:
-    grown = new.low > old.high and ratio > 1 + band
-    shrunk = new.high < old.low and ratio < 1 / (1 + band)
-    if not grown and not shrunk:
+def _verdict(name: str, old: Metric, new: Metric, noise: float) -> Verdict:
+    side = side_of(old, new, band_of(name, old, new, noise))
+    if side == 0:
         return Verdict.SAME
     if name.endswith("_ratio"):
-        return Verdict.FASTER if grown else Verdict.SLOWER
+        return Verdict.FASTER if side > 0 else Verdict.SLOWER
     if name.endswith("_ms"):
-        return Verdict.SLOWER if grown else Verdict.FASTER
-    return Verdict.MORE if grown else Verdict.LESS
+        return Verdict.SLOWER if side > 0 else Verdict.FASTER
+    return Verdict.MORE if side > 0 else Verdict.LESS

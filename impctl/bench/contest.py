@@ -1,7 +1,7 @@
 """Two ways to the same result: which was quicker, and by how much.
 
 Law: a ratio compares two medians of one figure, so of one run on one machine; it is a win or a
-loss only beyond the record's noise band, and where no two runs of both overlap.
+loss by the rule that comparisons of records have, too (`band`), with the noise around the figure.
 Out of scope: words for it (`summary`).
 """
 
@@ -12,6 +12,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from impctl.bench.band import band_of, side_of
 from impctl.bench.break_even import SIZES
 from impctl.bench.quantity import named
 from impctl.bench.record import Cell, Figure, Label, Metric, Record
@@ -33,10 +34,10 @@ MAINTAINED, RECAPTURED, UNUSED = "incremental", "recapture", "none"
 
 @dataclass(frozen=True, slots=True)
 class Contest:
-    """`ratio` is how many times as quick `ours` was as `other`; `noise` a share as in the record.
+    """`ratio` is how many times as quick `ours` was as `other`; `band` the share that says nothing.
 
-    `case` are the labels but the one on x, `place` is that one; `apart` says that every run of one
-    was quicker than all runs of the other.
+    `case` are the labels but the one on x, `place` is that one; `side` is 1 where `ours` was
+    quicker, -1 where it was slower, 0 where noise or the spread of the runs may have made that.
     """
 
     figure: Figure
@@ -44,18 +45,18 @@ class Contest:
     case: str
     place: str
     ratio: float
-    noise: float
-    apart: bool
+    band: float
+    side: int
 
     @property
     def is_won(self) -> bool:
         """Quicker, beyond the noise."""
-        return self.apart and self.ratio > 1 + self.noise
+        return self.side > 0
 
     @property
     def is_lost(self) -> bool:
         """Slower, beyond the noise."""
-        return self.apart and self.ratio < 1 / (1 + self.noise)
+        return self.side < 0
 
     @property
     def name(self) -> str:
@@ -144,17 +145,11 @@ def place_name(figure: Figure, cell: Cell) -> str:
 
 
 def _contest(record: Record, figure: Figure, cell: Cell, ours: Metric, other: Metric) -> Contest:
-    noise = record.noise if math.isfinite(record.noise) and record.noise > 0 else 0.0
     case, place = case_name(figure, cell), place_name(figure, cell)
+    # Both are times, under whatever names.
+    band = band_of(MAINTAIN, ours, other, record.noise_of(figure.name))
     ratio = other.median / ours.median
-    return Contest(figure, cell, case, place, ratio, noise, _are_apart(ours, other))
-
-
-def _are_apart(ours: Metric, other: Metric) -> bool:
-    """Do no runs overlap? Of a single run nothing is known, so the noise alone decides."""
-    if min(ours.runs, other.runs) < 2:
-        return True
-    return ours.high < other.low or other.high < ours.low
+    return Contest(figure, cell, case, place, ratio, band, side_of(ours, other, band))
 
 
 def _without_strategy(cell: Cell) -> tuple[tuple[str, Label], ...]:

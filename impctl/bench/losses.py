@@ -64,11 +64,10 @@ def _undecided(record: Record) -> list[str]:
     if not slower:
         return []
     worst, _ = ends(slower)
-    noise = readable(worst.noise, Unit.SHARE)
     return [
-        f"Not decided: {_cells(len(slower))} slower with a sketch, but within the noise of this "
-        f"run (± {noise}) or the spread of its runs, the slowest {times(worst.ratio)} as quick "
-        f"({worst.full_name})."
+        f"Not decided: {_cells(len(slower))} slower with a sketch, but within the noise or the "
+        f"spread of the runs, the slowest {times(worst.ratio)} as quick ({worst.full_name}), where "
+        f"equal work may take {readable(worst.band, Unit.SHARE)} longer."
     ]
 
 

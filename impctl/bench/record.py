@@ -8,6 +8,7 @@ Out of scope: measuring (`app.suites`), comparing, drawing, judging (`bench`'s o
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -51,6 +52,8 @@ class Cell:
     `covers` says that the sketch was compared with recapture before anything was timed, None where
     a cell has no sketch to check; `slack` counts fragments held without need. `equal` says that
     results with and without sketch were compared. `note` is what a reader must know of this cell.
+    `fingerprint` stands for what labels leave out: the query, its partition, the options, the data;
+    it is empty in records from before there was one.
     """
 
     figure: str
@@ -60,6 +63,7 @@ class Cell:
     slack: int | None = None
     equal: bool | None = None
     note: str = ""
+    fingerprint: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +93,10 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One run: `started` is an ISO 8601 time in UTC, `noise` a share of the median.
+    """One run: `started` is an ISO 8601 time in UTC.
+
+    `noise` is the share by which equal work took longer at its slowest than at its quickest, over
+    the whole run; `figure_noise` is the same of the two times right before and after a figure.
 
     `tables` has the rows of every table that queries read, as they were before any change: a scale
     does not tell them where there is a least size or a source.
@@ -111,7 +118,13 @@ class Record:
     failures: tuple[str, ...] = ()
     format: int = field(default=RECORD_FORMAT)
     tables: Mapping[str, int] = field(default_factory=dict)
+    figure_noise: Mapping[str, float] = field(default_factory=dict)
 
     def cells_of(self, figure: str) -> tuple[Cell, ...]:
         """The cells of one figure, in the order they were measured."""
         return tuple(cell for cell in self.cells if cell.figure == figure)
+
+    def noise_of(self, figure: str) -> float:
+        """The noise around a figure; that of the whole run where a record has no other."""
+        noise = self.figure_noise.get(figure, self.noise)
+        return noise if math.isfinite(noise) and noise > 0 else 0.0

@@ -34,7 +34,9 @@ def record_from_json(text: str, name: str) -> Record:
     if not isinstance(found, dict) or "suite" not in found or "cells" not in found:
         raise _foreign(name, "it has no suite and cells")
     version = found.get("format")
-    if not isinstance(version, int) or version > RECORD_FORMAT:
+    if not isinstance(version, int):
+        raise _foreign(name, "it does not tell its format")
+    if version > RECORD_FORMAT:
         raise UsageError(
             f"Record `{name}` has a format this impctl does not know: {version}",
             code="record_newer",
@@ -89,6 +91,9 @@ def _record(found: Mapping[str, Any]) -> Record:
         failures=tuple(str(failure) for failure in found["failures"]),
         format=int(found["format"]),
         tables={str(name): int(rows) for name, rows in found.get("tables", {}).items()},
+        figure_noise={
+            str(name): _number(noise) for name, noise in found.get("figure_noise", {}).items()
+        },
     )
 
 
@@ -108,6 +113,7 @@ def _cell(found: Mapping[str, Any]) -> Cell:
         slack=None if found["slack"] is None else int(found["slack"]),
         equal=_checked(found["equal"]),
         note=str(found["note"]),
+        fingerprint=str(found.get("fingerprint", "")),
     )
 
 

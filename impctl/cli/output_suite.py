@@ -42,7 +42,15 @@ def comparison_lines(comparison: RecordComparison) -> list[str]:
         f"{count_text(len(places), 'cell')} compared, noise {comparison.noise:.0%}"
     ]
     lines += [f"  wrong: {_place(cell.figure, cell.labels)}" for cell in comparison.wrong]
-    differing = [change for change in comparison.changes if change.verdict != "same"]
+    edited = "of another query, partition, option or data"
+    lines += [
+        f"  not compared, {edited}: {_place(cell.figure, cell.labels)}"
+        for cell in comparison.edited
+    ]
+    judged = [change for change in comparison.changes if change.verdict != "unjudged"]
+    if len(judged) < len(comparison.changes):
+        lines.append("  times are not judged, they are of two machines: only ratios and sizes are")
+    differing = [change for change in judged if change.verdict != "same"]
     for change in differing:
         before = value_text(change.metric, change.old)
         after = value_text(change.metric, change.new)
@@ -51,7 +59,7 @@ def comparison_lines(comparison: RecordComparison) -> list[str]:
             f"{heading(change.metric)} {before}, then {after}"
             + (f" ({change.ratio:.2f})" if isfinite(change.ratio) else "")
         )
-    if not differing:
+    if judged and not differing:
         lines.append("  nothing differs beyond the noise")
     for which, places_only in (("old", comparison.only_old), ("new", comparison.only_new)):
         lines += [

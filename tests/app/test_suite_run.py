@@ -13,6 +13,7 @@ from impctl.app.reporter import SilentReporter
 from impctl.app.results import Outcome, Record
 from impctl.app.settings import SuiteRequest
 from impctl.app.suites import charts, plan
+from impctl.app.suites import run as run_module
 from impctl.app.suites.charts import Drawable
 from impctl.app.suites.ground import Ground
 from impctl.app.suites.run import run_suite
@@ -112,6 +113,28 @@ def test_an_interrupt_keeps_the_figures_that_are_done(suite: Path, tmp_path: Pat
     kept = record_from_json(out.read_text(), "record.json")
     assert [figure.name for figure in kept.figures] == ["first"]
     assert len(kept.cells) == 3
+
+
+def test_every_figure_has_the_noise_around_it(suite: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    times = iter([10.0, 10.0, 15.0])
+    monkeypatch.setattr(run_module, "yardstick", lambda folder: next(times))
+    record, _ = run(suite)
+    assert record.figure_noise == {"first": 0.0, "second": 0.5}
+    assert record.noise == 0.5
+
+
+def test_cells_of_one_case_share_a_fingerprint_of_what_was_measured(suite: Path) -> None:
+    def prints(text: str) -> dict[object, str]:
+        suite.write_text(text)
+        record, _ = run(suite, "first")
+        return {cell.labels["query"]: cell.fingerprint for cell in record.cells}
+
+    before = prints(SUITE)
+    assert len(set(before.values())) == 2
+    assert prints(SUITE.replace("SELECT 1 FROM t", "SELECT  1 FROM t")) == before
+    after = prints(SUITE.replace("SELECT 1 FROM t", "SELECT 3 FROM t"))
+    assert after["good"] != before["good"]
+    assert after["bad"] == before["bad"]
 
 
 def test_the_record_is_written_whole(suite: Path, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from impctl.bench.compare import Verdict, compare_records
-from impctl.bench.record import Cell, Metric
+from impctl.bench.record import Cell, Metric, Record
 from impctl.errors import UsageError
 
 from .one_figure import record_of
@@ -103,6 +103,49 @@ def test_a_record_is_the_same_as_itself() -> None:
     assert [change.verdict for change in found.changes] == [Verdict.SAME]
     assert (found.only_old, found.only_new, found.differences) == ((), (), ())
     assert found.noise == pytest.approx(0.21)
+
+
+def test_the_noise_around_the_figure_is_the_band() -> None:
+    old = record_of(cell("maintain_ms", Metric.of([10, 11, 12])), noise=1.5)
+    new = record_of(cell("maintain_ms", Metric.of([20, 22, 24])), noise=1.5)
+    assert compare_records(old, new).changes[0].verdict == "same"
+    quiet = [replace(record, figure_noise={"f": 0.2}) for record in (old, new)]
+    found = compare_records(*quiet)
+    assert found.changes[0].verdict == "slower"
+    assert found.noise == pytest.approx(5.25)
+
+
+def test_cells_of_something_else_under_the_same_labels_are_not_compared() -> None:
+    def record(fingerprint: str) -> Record:
+        other = replace(cell("maintain_ms", Metric.of([1.0]), 20), fingerprint="a")
+        return record_of(
+            replace(cell("maintain_ms", Metric.of([9.0])), fingerprint=fingerprint), other
+        )
+
+    found = compare_records(record("a"), record("b"))
+    assert [place.labels for place in found.edited] == [{"changes": 10}]
+    assert [change.labels for change in found.changes] == [{"changes": 20}]
+    assert (found.only_old, found.only_new) == ((), ())
+    # A record from before fingerprints says nothing against it.
+    for old, new in (("", "b"), ("a", ""), ("a", "a")):
+        assert compare_records(record(old), record(new)).edited == ()
+
+
+@pytest.mark.parametrize("other", [{"cpu": "y", "cores": "2"}, {"cpu": "x", "cores": "4"}])
+def test_times_of_two_machines_are_not_judged(other: dict[str, str]) -> None:
+    metrics = [{"maintain_ms": 1.0, "recapture_ratio": 9.0, "state_bytes": 5.0},
+               {"maintain_ms": 9.0, "recapture_ratio": 1.0, "state_bytes": 9.0}]  # fmt: skip
+    cells = [
+        Cell("f", {}, {name: Metric.of([value] * 3) for name, value in one.items()})
+        for one in metrics
+    ]
+    found = compare_records(record_of(cells[0], cpu="x", cores="2"), record_of(cells[1], **other))
+    verdicts = {change.metric: change.verdict for change in found.changes}
+    assert verdicts == {
+        "maintain_ms": Verdict.UNJUDGED,
+        "recapture_ratio": Verdict.SLOWER,
+        "state_bytes": Verdict.MORE,
+    }
 
 
 def test_cells_without_a_partner_and_other_machines_are_told() -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from impctl.bench.compare import compare_records
 from impctl.bench.contest import MAINTAIN, RECAPTURE, contests
 from impctl.bench.losses import losses
 from impctl.bench.record import Cell, Metric
@@ -25,9 +28,14 @@ def cell(changes: int = 10, **metrics: tuple[float, ...]) -> Cell:
         ((10, 11, 20), (20, 22, 24), 0.0, False, False),
         ((20, 22, 24), (10, 11, 20), 0.0, False, False),
         ((10, 11, 12), (20, 22, 24), 1.1, False, False),
-        # Of a single run nothing but the noise is known.
-        ((11,), (10, 22, 24), 0.5, True, False),
+        # A single run may differ by half for no reason, and must not lie among the others.
+        ((10,), (14,), 0.0, False, False),
+        ((10,), (16,), 0.0, True, False),
+        ((16,), (10,), 0.0, False, True),
+        ((11,), (10, 22, 24), 0.5, False, False),
         ((10, 11), (10, 11), 0.0, False, False),
+        # Few yardsticks may agree by chance: next to nothing is no win.
+        ((100, 101), (105, 106), 0.0, False, False),
     ],
 )
 def test_won_and_lost(
@@ -36,6 +44,30 @@ def test_won_and_lost(
     record = record_of(cell(maintain_ms=ours, recapture_ms=other), noise=noise)
     (found,) = contests(record, MAINTAIN, RECAPTURE)
     assert (found.is_won, found.is_lost) == (won, lost)
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.3, 1.2])
+@pytest.mark.parametrize("values", [((10,), (14,)), ((10,), (16,)), ((11,), (10, 22)),
+                                    ((10, 11), (13, 14)), ((22, 23), (10, 11))])  # fmt: skip
+def test_a_win_is_what_a_comparison_calls_faster(
+    values: tuple[tuple[float, ...], tuple[float, ...]], noise: float
+) -> None:
+    ours, other = values
+    (found,) = contests(
+        record_of(cell(maintain_ms=ours, recapture_ms=other), noise=noise), MAINTAIN, RECAPTURE
+    )
+    quiet = record_of(cell(maintain_ms=other))
+    (change,) = compare_records(quiet, record_of(cell(maintain_ms=ours), noise=noise)).changes
+    assert (found.is_won, found.is_lost) == (change.verdict == "faster", change.verdict == "slower")
+
+
+def test_the_noise_around_a_figure_counts_not_that_of_the_whole_run() -> None:
+    record = record_of(cell(maintain_ms=(10, 11), recapture_ms=(20, 22)), noise=1.5)
+    (whole,) = contests(record, MAINTAIN, RECAPTURE)
+    (local,) = contests(replace(record, figure_noise={"f": 0.2}), MAINTAIN, RECAPTURE)
+    (other,) = contests(replace(record, figure_noise={"g": 0.2}), MAINTAIN, RECAPTURE)
+    assert [contest.is_won for contest in (whole, local, other)] == [False, True, False]
+    assert (local.band, other.band) == (0.2, 1.5)
 
 
 @pytest.mark.parametrize("bad", [0.0, -1.0, float("nan"), float("inf")])
@@ -53,7 +85,7 @@ def test_duckdb_being_quicker_is_told() -> None:
     record = record_of(
         cell(10, maintain_ms=(5.0,), recapture_ms=(900.0,), duckdb_ms=(100.0,)),
         cell(1000, maintain_ms=(500.0,), recapture_ms=(900.0,), duckdb_ms=(100.0,)),
-        cell(sketch_ms=(340.0,), plain_ms=(1580.0,), duckdb_plain_ms=(245.0,)),
+        cell(sketch_ms=(340.0,), plain_ms=(1580.0,), duckdb_plain_ms=(205.0,)),
     )
     told = "\n".join(losses(record))
     assert "Recapture in DuckDB was quicker in “First”: at 1,000 changes (0.2× as quick)" in told

@@ -7,29 +7,8 @@ from dataclasses import replace
 import pytest
 
 from impctl.app.results import Failure, Outcome, ReuseCandidate, ReuseEntry, SketchEntry
-from impctl.cli.output_suite import value_text
 from impctl.errors import Location, Problem, QueryError, WorkloadError
 from tests.cli.examples import EXAMPLES
-
-RECORD_TEXT = """\
-micro: 6 cells of 2 figures, 6 checked, scale 0.05, 75 s, noise 4%
-
-groups: Number of groups
-   groups  changes  maintain  recapture  recapture ratio
-       50    1,000    2.1 ms     812 ms              387
-       50  100,000    1.62 s     812 ms              0.5
-  500,000    1,000    2.5 ms     812 ms              325
-  500,000  100,000   81.2 ms     812 ms               10
-  break-even, groups 50: at 6.19% of the table
-  break-even, groups 500,000: beyond 10% of the table, the largest measured
-  papers: Up to 1,000 changed rows maintaining wins by two to three orders of
-    magnitude. (section 8.3.1)
-
-skipping: What a sketch saves
-  layout      plain   rows
-  sorted      1.5 s  6.25%
-  not sorted  1.5 s   100%
-"""
 
 EXPECTED = {
     "check": """\
@@ -123,43 +102,6 @@ def test_bench(fake, impctl) -> None:
 def test_large_ratios_have_no_exponent(fake, impctl) -> None:
     fake.answer = Outcome((replace(EXAMPLES["bench"], ratio=2000.0),))
     assert ", ratio 2,000, slack 0\n" in impctl("bench", "w.yaml").stdout
-    assert [value_text("x_ratio", value) for value in (999.7, 2345.6)] == ["1,000", "2,346"]
-    assert value_text("rows_share", 12.0) == "1,200%"
-
-
-def test_a_record_is_a_table_per_figure(fake, impctl) -> None:
-    fake.answer = Outcome((EXAMPLES["record"], EXAMPLES["written"]))
-    ran = impctl("bench", "micro")
-    assert ran.stdout == RECORD_TEXT
-    assert ran.stderr == "record: r.json\n"
-    assert max(map(len, ran.stdout.splitlines())) <= 80
-
-
-def test_break_evens_that_agree_are_one_line(fake, impctl) -> None:
-    record = EXAMPLES["record"]
-    groups = [cell for cell in record.cells if cell.figure == "groups"]
-    fast = groups[-1].metrics
-    alike = tuple(replace(cell, metrics=fast) if cell in groups else cell for cell in record.cells)
-    fake.answer = Outcome((replace(record, cells=alike),))
-    told = [line for line in impctl("bench", "micro").stdout.splitlines() if "break-even" in line]
-    assert told == ["  break-even, 2 cases alike: beyond 10% of the table, the largest measured"]
-
-
-def test_a_comparison_tells_differences_and_what_has_no_partner(fake, impctl) -> None:
-    fake.answer = Outcome((EXAMPLES["comparison"],))
-    assert impctl("bench", "--compare", "a.json", "b.json").stdout == (
-        "micro: 2 metrics of 1 cell compared, noise 21%\n"
-        "  slower: groups, groups 50: maintain 2.1 ms, then 4.2 ms (2.00)\n"
-        "  only in the old record: groups, groups 9\n"
-        "  differs between the runs: cpu: x, then y\n"
-    )
-
-
-def test_a_suite_in_short(fake, impctl) -> None:
-    fake.answer = Outcome((EXAMPLES["suite"],))
-    assert impctl("check", "micro").stdout == (
-        "micro: Micro-benchmarks (1 figure, 3 cases)\n  groups\n"
-    )
 
 
 def test_generate(fake, impctl) -> None:

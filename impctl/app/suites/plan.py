@@ -75,9 +75,22 @@ def planned_suite(request: SuiteRequest, reporter: Reporter) -> PlannedSuite:
     bench = Workbench(settings, suite.workload, reporter)
     planned = _planned(bench, figures, repeat, suite.seed, scale)
     data = requests_of(
-        _needed(suite, figures, folder), scale=scale, seed=suite.seed, source=request.source
+        data_read(suite, figures, folder), scale=scale, seed=suite.seed, source=request.source
     )
     return PlannedSuite(suite, scale, repeat, folder, bench, data, planned)
+
+
+def data_read(suite: Suite, figures: Sequence[FigureSpec], folder: Path) -> tuple[DataSpec, ...]:
+    """The data whose tables a query of the figures may read: those its text names."""
+    texts = [suite.workload.queries[case.query].sql for fig in figures for case in fig.cases]
+    words = {word.lower() for text in texts for word in re.findall(r"\w+", text)}
+    base = folder.absolute()
+    used = {
+        Path(table.path).relative_to(base).parts[0]
+        for name, table in suite.workload.tables.items()
+        if name.lower() in words and Path(table.path).is_relative_to(base)
+    }
+    return tuple(spec for name, spec in suite.data.items() if name in used)
 
 
 def check_suite(word: str, reporter: Reporter) -> Outcome:
@@ -100,7 +113,8 @@ def _described(path: Path, reporter: Reporter) -> SuiteResult:
         at_scale = [figure.at(scale) for figure in suite.figures]
         _planned(bench, at_scale, suite.repeat, suite.seed, scale)
     names = tuple(figure.name for figure in suite.figures)
-    cases = sum(len(figure.cases) for figure in suite.figures)
+    # All there are: some belong to the full size alone.
+    cases = sum(len(figure.at(1.0).cases) for figure in suite.figures)
     return SuiteResult(suite.name, suite.title, suite.file, tuple(suite.data), names, cases)
 
 
@@ -143,16 +157,3 @@ def _planned(
         count = "a problem" if len(problems) == 1 else f"{len(problems)} problems"
         raise WorkloadError(f"The figures have {count}", problems)
     return tuple(planned)
-
-
-def _needed(suite: Suite, figures: Sequence[FigureSpec], folder: Path) -> tuple[DataSpec, ...]:
-    """The data whose tables a query of the figures may read: those its text names."""
-    texts = [suite.workload.queries[case.query].sql for fig in figures for case in fig.cases]
-    words = {word.lower() for text in texts for word in re.findall(r"\w+", text)}
-    base = folder.absolute()
-    used = {
-        Path(table.path).relative_to(base).parts[0]
-        for name, table in suite.workload.tables.items()
-        if name.lower() in words and Path(table.path).is_relative_to(base)
-    }
-    return tuple(spec for name, spec in suite.data.items() if name in used)

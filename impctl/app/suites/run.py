@@ -12,7 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
 from impctl.app.isolated import located
@@ -22,6 +22,7 @@ from impctl.app.reporter import Reporter
 from impctl.app.results import Failure, Outcome
 from impctl.app.settings import SuiteRequest
 from impctl.app.suites.data import make_data
+from impctl.app.suites.fingerprint import case_fingerprint
 from impctl.app.suites.keep import write_kept
 from impctl.app.suites.plan import PlannedFigure, PlannedSuite, planned_suite
 from impctl.bench.record import Cell, Chart, Figure, Label, Record
@@ -92,6 +93,10 @@ class _Run:
             cells=tuple(self.cells),
             failures=tuple(failure.error.message for failure in self.failures),
             tables=dict(self.tables),
+            figure_noise={
+                figure.spec.name: noise_of(self.medians[at : at + 2])
+                for at, figure in enumerate(planned.figures[:figures])
+            },
         )
 
     def _count_rows(self, figure: PlannedFigure) -> None:
@@ -107,9 +112,10 @@ class _Run:
     def _measure(self, figure: PlannedFigure) -> None:
         for case, cells in figure.cases:
             spec = self.planned.suite.workload.queries[case.query]
+            fingerprint = case_fingerprint(self.planned, figure.spec, case)
             try:
                 for cell in cells:
-                    self.cells.append(cell)
+                    self.cells.append(replace(cell, fingerprint=fingerprint))
                     self._judge(cell, case)
             except ImpctlError as error:
                 self._failed(figure.spec.name, case, located(error, spec))
