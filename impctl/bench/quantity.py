@@ -32,7 +32,13 @@ _DIMENSIONS = {
     Unit.RATIO: "Ratio",
     Unit.NONE: "Value",
 }
-_WORDS = {"plain_ms": "without sketch", "sketch_ms": "with sketch", "share": "share of the table"}
+_WORDS = {
+    "plain_ms": "without sketch",
+    "sketch_ms": "with sketch",
+    "duckdb_ms": "recapture in DuckDB",
+    "duckdb_plain_ms": "DuckDB without sketch",
+    "share": "share of the table",
+}
 """Names that say too little on their own."""
 
 _TIMES = ((1e3 * 60 * 60, "h"), (1e3 * 60, "min"), (1e3, "s"), (1.0, "ms"))

@@ -109,10 +109,14 @@ def _method(record: Record) -> str:
     noise = readable(record.noise, Unit.SHARE)
     return (
         f"<p>Every number is the median of its runs ({record.repeat} asked for); the small print "
-        "beside it is the least and the greatest of them, and so are the whiskers in a chart. A "
-        "number without such a range was measured once, whatever was asked for: series of "
-        "deletions are, and sizes. A recapture or a capture ran three times at most.</p>"
-        f"<p>A fixed piece of work was timed before every figure. Its medians differ by up to "
-        f"{noise} over this run: differences smaller than that are noise, and no win or loss "
-        "is counted there, nor where runs of both sides overlap.</p>"
+        "beside it is the least and the greatest of them, and so are the whiskers in a chart. Of a "
+        "ratio these are what the runs allow: the worst of one side over the best of the other. "
+        "Runs that read alike have no such range, nor has what was measured once: series of "
+        "deletions are, whole workloads and sizes. The table of each figure counts the runs. A "
+        "recapture or a capture ran three times at most.</p>"
+        "<p>A fixed piece of work was timed before every figure and at the end. Over this run it "
+        f"took up to {noise} longer than at its quickest. What holds for a figure is the "
+        "difference between the two times next to it, where the record has these, but at least "
+        "10 %, and 50 % where one side ran once: what differs by less, or where a run of one side "
+        "lies among those of the other, is counted as neither won nor lost.</p>"
     )

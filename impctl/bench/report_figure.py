@@ -1,7 +1,7 @@
 """One figure of a report as HTML: what it shows, its chart, the papers' claim, notes, its table.
 
-Law: the chart is an image with words for who cannot see it, and the table holds everything it
-shows; all text of the record is escaped. Out of scope: what is drawn where (`report_chart`).
+Law: the chart takes the keyboard and says in words what it shows, and the table holds all of it;
+all text of the record is escaped. Out of scope: what is drawn where (`report_chart`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from impctl.bench.contest import (
     labels_name,
     workload_contests,
 )
-from impctl.bench.quantity import number, plain_name, readable, unit_of
+from impctl.bench.quantity import Unit, number, plain_name, readable, unit_of
 from impctl.bench.record import Cell, Figure, Record
 from impctl.bench.report_chart import Drawing, draw
 from impctl.bench.report_table import table
@@ -53,7 +53,7 @@ def figure_section(record: Record, figure: Figure, index: int) -> tuple[str, Dra
         _charts(figure, drawing, index),
         _aside(record, figure),
         "</div>",
-        _notes(figure, cells, drawing),
+        _notes(record, figure, drawing),
         _cells_table(figure, cells),
         "</section>",
     ]
@@ -70,11 +70,11 @@ def measured_here(record: Record, figure: Figure) -> tuple[str, ...]:
         "Speed-up over recaptured sketches": workload_contests(own, RECAPTURED),
     }
     texts = [f"{says}: {range_text(found)}." for says, found in compared.items() if found]
-    texts += _even(own)
+    texts += _crossings(own)
     return tuple(texts) or _range(own, figure)
 
 
-def _even(own: Record) -> list[str]:
+def _crossings(own: Record) -> list[str]:
     """Where costs cross; that they do not is in the table."""
     evens = [(case, text) for (_, case), text in break_even_words(own).items()]
     crossed = [(case, text) for case, text in evens if not text.startswith("above")]
@@ -119,8 +119,10 @@ def _chart(figure: Figure, drawing: Drawing, index: int, at: int) -> str:
     words = _in_words(figure, drawing, at)
     return (
         f'<div class="chart">{title}<div class="canvas">'
-        f'<canvas role="img" tabindex="0" data-figure="{index}" data-panel="{at}" '
-        f'aria-label="{escape(words)}"></canvas></div></div>'
+        # An image would be read as it stands: an application is given the arrow keys.
+        '<canvas role="application" aria-roledescription="chart" tabindex="0" '
+        f'data-figure="{index}" data-panel="{at}" aria-label="{escape(words)}"></canvas>'
+        "</div></div>"
     )
 
 
@@ -133,7 +135,9 @@ def _in_words(figure: Figure, drawing: Drawing, at: int) -> str:
         f"a line for each {drawing.group_title}" if len(drawing.groups) > 1 else "",
     ]
     told = ", ".join(part for part in parts if part)
-    return f"{figure.title}. {told}. The table below holds every number."
+    return (
+        f"{figure.title}. {told}. Arrow keys read its points; the table below holds every number."
+    )
 
 
 def _aside(record: Record, figure: Figure) -> str:
@@ -149,8 +153,9 @@ def _aside(record: Record, figure: Figure) -> str:
     return f"<aside>{found}</aside>" if found else ""
 
 
-def _notes(figure: Figure, cells: Sequence[Cell], drawing: Drawing | None) -> str:
-    """Every note once, with the cells it is about where these are few."""
+def _notes(record: Record, figure: Figure, drawing: Drawing | None) -> str:
+    """Every note once, with the cells it is about where these are few, and the noise around."""
+    cells = record.cells_of(figure.name)
     about: dict[str, list[Cell]] = {}
     for cell in cells:
         if cell.note:
@@ -167,6 +172,9 @@ def _notes(figure: Figure, cells: Sequence[Cell], drawing: Drawing | None) -> st
             f"{number(drawing.hidden)} of the numbers in the table have no place on these axes "
             "(zero on a logarithmic axis, or no number) and are not drawn."
         )
+    if cells and math.isfinite(record.figure_noise.get(figure.name, math.nan)):
+        noise = readable(record.noise_of(figure.name), Unit.SHARE)
+        notes.append(f"Around this figure equal work took up to {noise} longer.")
     if not notes:
         return ""
     return f'<ul class="notes">{"".join(f"<li>{prose(note)}</li>" for note in notes)}</ul>'

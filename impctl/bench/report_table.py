@@ -1,12 +1,14 @@
 """A figure's cells as an HTML table: what a chart shows, in numbers anybody can read out.
 
-Law: every cell is a row and every metric a column, medians with least and greatest; text is
-escaped. A column nothing stands in is left out. Out of scope: drawing, what the numbers mean.
+Law: every cell is a row and every metric a column, medians with least and greatest; labels are
+heads of their row; text is escaped. A column nothing stands in is left out.
+Out of scope: drawing, what the numbers mean.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from html import escape
 from itertools import groupby
 
@@ -20,9 +22,9 @@ _NOTHING = '<span class="none">–</span>'
 
 def table(cells: Sequence[Cell], caption: str) -> str:
     """The whole table in a box of its own that scrolls, focusable so that keys scroll it too."""
-    columns = [column for column in _columns(cells) if any(column[1](cell) for cell in cells)]
+    columns = [column for column in _columns(cells) if any(column.show(cell) for cell in cells)]
     heads = "".join(
-        f'<th scope="col"{_right(is_right)}>{escape(name)}</th>' for name, _, is_right in columns
+        f'<th scope="col"{_right(column.is_right)}>{escape(column.name)}</th>' for column in columns
     )
     return _box(heads, "\n".join(_row(cell, columns) for cell in cells), caption)
 
@@ -38,11 +40,13 @@ def plain_table(section: Section) -> str:
         held = list(group)
         first = f'<th scope="rowgroup" rowspan="{len(held)}">{prose(name)}</th>'
         for at, row in enumerate(held):
+            # The second column names the row within its group, where there is more than one.
+            case = f'<th scope="row">{prose(row[1])}</th>' if row[1] else f"<td>{_NOTHING}</td>"
             data = "".join(
                 f"<td{_right(column in section.numbers)}>{prose(text) or _NOTHING}</td>"
-                for column, text in enumerate(row[1:], start=1)
+                for column, text in enumerate(row[2:], start=2)
             )
-            shown.append(f"<tr>{'' if at else first}{data}</tr>")
+            shown.append(f"<tr>{'' if at else first}{case}{data}</tr>")
     return _box(heads, "\n".join(shown), section.title)
 
 
@@ -54,8 +58,17 @@ def _box(heads: str, rows: str, caption: str) -> str:
     )
 
 
-_Column = tuple[str, Callable[[Cell], str], bool]
-"""A heading, what stands below it as HTML, and whether it is a number."""
+@dataclass(frozen=True, slots=True)
+class _Column:
+    """A heading and what stands below it as HTML; numbers stand to the right.
+
+    A column of labels names its rows.
+    """
+
+    name: str
+    show: Callable[[Cell], str]
+    is_right: bool = False
+    is_label: bool = False
 
 
 def _columns(cells: Sequence[Cell]) -> list[_Column]:
@@ -64,11 +77,11 @@ def _columns(cells: Sequence[Cell]) -> list[_Column]:
     return [
         *(_label_column(name, cells) for name in labels),
         *(_metric_column(name) for name in metrics),
-        ("runs", _runs, True),
-        ("covers", lambda cell: _verdict(cell.covers), False),
-        ("slack", lambda cell: "" if cell.slack is None else f"{cell.slack:,}", True),
-        ("equal", lambda cell: _verdict(cell.equal), False),
-        ("note", lambda cell: prose(cell.note), False),
+        _Column("runs", _runs, True),
+        _Column("covers", lambda cell: _verdict(cell.covers)),
+        _Column("slack", lambda cell: "" if cell.slack is None else f"{cell.slack:,}", True),
+        _Column("equal", lambda cell: _verdict(cell.equal)),
+        _Column("note", lambda cell: prose(cell.note)),
     ]
 
 
@@ -77,7 +90,7 @@ def _label_column(name: str, cells: Sequence[Cell]) -> _Column:
         return escape(label_text(name, cell.labels[name])) if name in cell.labels else ""
 
     counted = all(is_number(cell.labels[name]) for cell in cells if name in cell.labels)
-    return plain_name(name), show, counted
+    return _Column(plain_name(name), show, counted, is_label=True)
 
 
 def _metric_column(name: str) -> _Column:
@@ -91,7 +104,7 @@ def _metric_column(name: str) -> _Column:
         small = f" <small>{escape(spread)}</small>" if spread else ""
         return f"<b>{escape(readable(metric.median, unit))}</b>{small}"
 
-    return plain_name(name), show, True
+    return _Column(plain_name(name), show, True)
 
 
 def _runs(cell: Cell) -> str:
@@ -108,10 +121,14 @@ def _verdict(right: bool | None) -> str:
 
 
 def _row(cell: Cell, columns: Sequence[_Column]) -> str:
-    data = "".join(
-        f"<td{_right(is_right)}>{show(cell) or _NOTHING}</td>" for _, show, is_right in columns
-    )
-    return f"<tr>{data}</tr>"
+    return f"<tr>{''.join(_field(cell, column) for column in columns)}</tr>"
+
+
+def _field(cell: Cell, column: _Column) -> str:
+    text, right = column.show(cell), _right(column.is_right)
+    if column.is_label and text:
+        return f'<th scope="row"{right}>{text}</th>'
+    return f"<td{right}>{text or _NOTHING}</td>"
 
 
 def _right(is_right: bool) -> str:

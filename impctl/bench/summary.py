@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from impctl.bench.break_even_words import break_even_words, earliest_break_even
+from impctl.bench.break_even_words import break_even_words
 from impctl.bench.contest import (
     DUCKDB_RECAPTURE,
     MAINTAIN,
@@ -27,22 +27,14 @@ from impctl.bench.contest import (
     middle,
     workload_contests,
 )
+from impctl.bench.headlines import Headline, by_size, headlines, slack_words
 from impctl.bench.losses import losses
 from impctl.bench.quantity import is_number, named, number, times
-from impctl.bench.record import Cell, Record
+from impctl.bench.record import Record
 from impctl.bench.yardstick import UNSTEADY
 
-_LISTED = 6
-"""Cases named in one sentence at most: the tables hold all of them."""
-
-
-@dataclass(frozen=True, slots=True)
-class Headline:
-    """A number to remember, what it is, and where it holds."""
-
-    value: str
-    meaning: str
-    where: str
+_VALUES = 6
+"""Values of a label that are told one by one, at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +74,7 @@ def summarize(record: Record) -> Summary:
     ]
     return Summary(
         _alarms(record),
-        tuple(_headlines(record, maintained, used)),
+        headlines(record, maintained, used),
         tuple(section for section in sections if section is not None),
     )
 
@@ -107,52 +99,18 @@ def range_text(found: Sequence[Contest]) -> str:
     return f"{times(least.ratio)} to {times(most.ratio)}, median {times(middle(found))}"
 
 
-def _headlines(
-    record: Record, maintained: Sequence[Contest], used: Sequence[Contest]
-) -> list[Headline]:
-    found = []
-    if maintained:
-        least, most = ends(maintained)
-        found.append(
-            Headline(
-                times(middle(maintained)),
-                "median speed-up of maintaining a sketch over recapturing it",
-                f"from {times(least.ratio)} to {times(most.ratio)}",
-            )
-        )
-    if even := earliest_break_even(record):
-        meaning = "size of a change from which on recapture is the quicker one, in the worst case"
-        found.append(Headline(even[0], meaning, even[1]))
-    if used:
-        least, most = ends(used)
-        found.append(
-            Headline(
-                times(middle(used)),
-                "median speed-up of a query by its sketch",
-                f"from {times(least.ratio)} to {times(most.ratio)}",
-            )
-        )
-    held = [cell for cell in record.cells if cell.covers is not None]
-    if held:
-        right = sum(cell.covers is True for cell in held)
-        found.append(
-            Headline(
-                f"{number(right)} of {number(len(held))}",
-                "sketches covered what recapture found",
-                _slack_words(held),
-            )
-        )
-    return found
-
-
 def _maintaining(found: Sequence[Contest]) -> Section | None:
     if not found:
         return None
     least, most = ends(found)
     won = sum(contest.is_won for contest in found)
+    medians = " and ".join(
+        f"{times(middle(size.found))}{f' at {size.words}' if size.words else ''}"
+        for size in by_size(found)
+    )
     text = (
         f"Maintaining was quicker than recapture in {number(won)} of {_count(found, 'measurement')}"
-        f"{_even(found)}. The median speed-up is {times(middle(found))}; the greatest is "
+        f"{_undecided(found)}. The median speed-up is {medians}; the greatest of all is "
         f"{times(most.ratio)} ({most.full_name}), the least {times(least.ratio)} "
         f"({least.full_name})."
     )
@@ -163,29 +121,34 @@ def _cases(record: Record, found: Sequence[Contest]) -> Section | None:
     """Every case with its break-even: the size of a change at which recapture takes over."""
     if not found:
         return None
-    evens = [break_even_words(record)]
-    heads = ["Figure", "Case", "Median", "Least", "at", "Greatest", "at", "Break-even"]
+    evens = {"Break-even": break_even_words(record)}
     if duckdb := break_even_words(record, DUCKDB_RECAPTURE):
-        evens.append(duckdb)
-        heads.append("with DuckDB")
+        evens["with DuckDB"] = duckdb
+    heads = ("Figure", "Case", *evens, "Median", "Least", "at", "Greatest", "at")
+    # What to look for stands where a narrow screen still has it.
     rows = tuple(
-        (*_case_row(group), *(even.get(key, "") for even in evens))
+        (
+            group[0].figure.title,
+            group[0].case,
+            *(even.get(key, "") for even in evens.values()),
+            *_speed_ups(group),
+        )
         for key, group in by_case(found).items()
     )
+    numbers = tuple(2 + len(evens) + column for column in (0, 1, 3))
     text = (
-        "Speed-up of maintaining over recapture. Break-even is the size of a change, in the share "
-        "of its table or in rows, from which on recapture is the quicker one; “above” means that "
-        "it lies beyond the largest change measured."
+        "Break-even is the size of a change, in the share of its table or in rows, from which on "
+        "recapture is the quicker one; “above” means that it lies beyond the largest change "
+        "measured. The others are speed-ups of maintaining over recapture, at the sizes of a case."
     )
-    return Section("Case by case", (text,), (), tuple(heads), (2, 3, 5), rows)
+    return Section("Case by case", (text,), (), heads, numbers, rows)
 
 
-def _case_row(group: Sequence[Contest]) -> tuple[str, ...]:
+def _speed_ups(group: Sequence[Contest]) -> tuple[str, ...]:
+    """Median, least and greatest over the sizes of one case."""
     least, most = ends(group)
     several = len(group) > 1
     return (
-        group[0].figure.title,
-        group[0].case,
         times(middle(group)),
         times(least.ratio),
         least.place if several else "",
@@ -202,7 +165,7 @@ def _workloads(record: Record) -> Section | None:
             won = sum(contest.is_won for contest in found)
             points.append(
                 f"Over {words}: speed-up {range_text(found)}; quicker in {number(won)} of "
-                f"{_count(found, 'workload')}{_even(found)}."
+                f"{_count(found, 'workload')}{_undecided(found)}."
             )
     if not points:
         return None
@@ -216,14 +179,14 @@ def _using(found: Sequence[Contest]) -> Section | None:
     won = sum(contest.is_won for contest in found)
     text = (
         f"With its sketch a query was quicker in {number(won)} of {_count(found, 'measurement')}"
-        f"{_even(found)}; speed-up {range_text(found)}."
+        f"{_undecided(found)}; speed-up {range_text(found)}."
     )
     points = []
     for name in _text_labels(found):
         values = dict.fromkeys(contest.cell.labels[name] for contest in found)
         for value in values:
             held = [contest for contest in found if contest.cell.labels[name] == value]
-            points.append(f"{named(name, value)}: {range_text(held)}.")
+            points.append(f"{named(name, value)}: {range_text(held)}{_undecided(held)}.")
     return Section("What a sketch saves a query", (text,), tuple(points))
 
 
@@ -237,7 +200,7 @@ def _text_labels(found: Sequence[Contest]) -> list[str]:
     return [
         name
         for name in shared
-        if 2 <= len({contest.cell.labels[name] for contest in found}) <= _LISTED
+        if 2 <= len({contest.cell.labels[name] for contest in found}) <= _VALUES
         and not any(is_number(contest.cell.labels[name]) for contest in found)
     ]
 
@@ -260,7 +223,7 @@ def _checks(record: Record) -> Section | None:
         right = sum(cell.covers is True for cell in held)
         texts.append(
             f"{number(right)} of {number(len(held))} sketches covered recapture; "
-            f"{_slack_words(held)}."
+            f"{slack_words(held)}."
         )
     if compared:
         same = sum(cell.equal is True for cell in compared)
@@ -291,14 +254,10 @@ def _alarms(record: Record) -> tuple[str, ...]:
     return (*missing, *unequal)
 
 
-def _slack_words(held: Sequence[Cell]) -> str:
-    loose = sum(bool(cell.slack) for cell in held)
-    return "none with slack" if loose == 0 else f"{number(loose)} with slack"
-
-
-def _even(found: Sequence[Contest]) -> str:
-    even = sum(not contest.is_won and not contest.is_lost for contest in found)
-    return f" ({number(even)} within the noise)" if even else ""
+def _undecided(found: Sequence[Contest]) -> str:
+    """How many were neither won nor lost."""
+    count = sum(not contest.is_won and not contest.is_lost for contest in found)
+    return f" ({number(count)} within the noise)" if count else ""
 
 
 def _count(found: Sequence[Contest], noun: str) -> str:

@@ -112,7 +112,13 @@ def test_a_record_gives_the_same_page_again(record: Record, html: str) -> None:
 def test_the_run_is_described_on_top(page: Page) -> None:
     for fact in ("2026-03-14 09:26 UTC", "AMD EPYC", "2 cores", "24 GB memory", "06649a5"):
         assert fact in page.text
-    for fact in ("microbenchmarks", "pyspark 4.1.0", "0.5× the suite", "10 runs", "± 6 %"):
+    for fact in (
+        "microbenchmarks",
+        "pyspark 4.1.0",
+        "0.5× the suite",
+        "10 runs",
+        "up to 6 % longer",
+    ):
         assert fact in page.text
 
 
@@ -131,8 +137,20 @@ def test_every_chart_says_in_words_what_it_shows(page: Page) -> None:
     canvases = page.all("canvas")
     assert len(canvases) >= 11
     for canvas in canvases:
-        assert canvas["role"] == "img"
-        assert "table below" in (canvas["aria-label"] or "")
+        # The role of an image would keep arrow keys from it.
+        assert canvas["role"] == "application"
+        assert canvas["aria-roledescription"] == "chart"
+        assert canvas["tabindex"] == "0"
+        assert "Arrow keys read its points; the table below" in (canvas["aria-label"] or "")
+
+
+def test_rows_have_heads(record: Record, html: str) -> None:
+    rows = re.findall(r"<tr>(.*?)</tr>", html)
+    assert '<th scope="row" class="n">500,000</th><th scope="row" class="n">10</th>' in html
+    held = [row for row in rows if '<th scope="row"' in row]
+    cases = {(cell.figure, *cell.labels.items()) for cell in record.cells}
+    assert len(held) > len(cases)
+    assert all('<th scope="' in row for row in rows)
 
 
 def test_headings_go_down_one_step_at_a_time(page: Page) -> None:
@@ -233,6 +251,20 @@ def test_figures_with_one_name_have_links_of_their_own() -> None:
     test_ids_are_there_once_and_links_lead_somewhere(
         Page(render_report(small_record(figures=twice)))
     )
+
+
+def test_the_noise_around_a_figure_is_told_there_and_one_sided() -> None:
+    cell = small_cell({"changes": 10}, {"maintain_ms": 1.0})
+    text = Page(render_report(small_record(cell, figure_noise={"f": 0.125}))).text
+    assert "Around this figure equal work took up to 12.5 % longer." in text
+    assert "Noise equal work took up to 5 % longer" in text
+    assert "±" not in text
+    assert "Around this figure" not in Page(render_report(small_record(cell))).text
+
+
+def test_ranges_are_explained_as_they_are_made(page: Page) -> None:
+    assert "the worst of one side over the best of the other" in page.text
+    assert "Runs that read alike have no such range" in page.text
 
 
 def test_wrong_answers_come_first() -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from impctl.bench.record import Cell, Chart, Figure, Metric
 from impctl.bench.report import render_report
+from tests.bench.every_measure import every_measure_record
 from tests.bench.paper_records import papers_record, small_cell, small_record
 
 pytestmark = pytest.mark.slow
@@ -172,6 +173,32 @@ def test_a_narrow_page_never_scrolls_sideways(shown: Shown, html: str, width: in
     tables = "return [...document.querySelectorAll('.scroll')]"
     assert shown.run(f"{tables}.some((box) => box.scrollWidth > box.clientWidth)")
     assert shown.run(BLANK) == []
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_every_measure_with_all_its_metrics_is_drawn(shown: Shown, theme: str) -> None:
+    record = every_measure_record()
+    shown.show(render_report(record), theme=theme)
+    shown.run("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
+    assert shown.errors() == []
+    assert shown.run("return document.querySelectorAll('.empty').length") == 0
+    drawn = shown.run("return [...document.querySelectorAll('.charts')].map((one) => "
+                      "one.querySelectorAll('canvas[data-figure]').length > 0)")  # fmt: skip
+    assert drawn == [True] * len(record.figures)
+    assert shown.run(BLANK) == []
+    assert shown.run(FAINT) == []
+
+
+def test_a_phone_shows_break_even_and_that_the_table_goes_on(shown: Shown, html: str) -> None:
+    shown.show(html, width=390)
+    right = """
+      const box = [...document.querySelectorAll("#summary .scroll")].pop();
+      const head = [...box.querySelectorAll("th")].find((one) => one.textContent === "Break-even");
+      return head.getBoundingClientRect().right - box.getBoundingClientRect().right;
+    """
+    assert shown.run(right) < 0
+    edges = "return getComputedStyle(document.querySelector('.scroll')).backgroundAttachment"
+    assert shown.run(edges) == "local, local, scroll, scroll"
 
 
 def test_a_legend_hides_and_shows_by_key(shown: Shown, html: str) -> None:
