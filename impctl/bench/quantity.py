@@ -61,8 +61,8 @@ def plain_name(name: str) -> str:
     if name in _WORDS:
         return _WORDS[name]
     unit = unit_of(name)
-    # "rows share" says more than "rows" beside a percent sign.
-    keep = unit in (Unit.NONE, Unit.SHARE)
+    # "rows share" says more than "rows" beside a percent sign, and `recapture_ms` has a ratio, too.
+    keep = unit in (Unit.NONE, Unit.SHARE, Unit.RATIO)
     stem = name if keep else name.removesuffix(unit.value).rstrip("_")
     return (stem or name).replace("_", " ")
 

@@ -1,4 +1,4 @@
-"""The suite `smoke` against its committed baseline: nothing may become several times slower."""
+"""The suite `smoke` against its committed baseline: nothing may become half as quick."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """A run held against a committed baseline of ratios: is anything far slower than it used to be?
 
 Law: only ratios of one run count (`..._ratio`, the larger the better), never times, so the baseline
-holds on any machine. A ratio is bad where it lies below the baseline's by more than the run's noise
-and `factor` together; the factor stands for how much machines differ, because a smoke test must
-never cry wolf. A cell that the run lacks is bad, too.
+holds on any machine. A ratio is bad where its median lies below the baseline's by more than the
+noise of the whole run and `factor` together; the factor stands for how much runs and machines
+differ, because a smoke test must never cry wolf. A cell that the run lacks is bad, too.
 Out of scope: exact comparison of two runs (`bench.compare`).
 """
 
@@ -18,9 +18,8 @@ from statistics import median
 from impctl.bench.quantity import number
 from impctl.bench.record import Cell, Label, Record
 
-FACTOR = 3.0
-"""How many times worse a ratio may become before it counts as broken, with nothing beside the run:
-runs on one machine differ by a sixth, machines by a factor of two; losing the engine costs more."""
+FACTOR = 2.0
+"""How many times worse a ratio may become before it counts as broken, beyond the run's noise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +84,9 @@ def write_baseline(path: Path, baseline: Sequence[Expected]) -> None:
 
 
 def _ratio(record: Record, like: Cell, metric: str) -> float | None:
-    """The metric of the same cell in this run; the best of its runs, which noise spoils least."""
+    """The median of the same cell in this run: its best run would pair the slowest recapture with
+    the quickest maintenance."""
     for cell in record.cells_of(like.figure):
         if dict(cell.labels) == dict(like.labels) and metric in cell.metrics:
-            return cell.metrics[metric].high
+            return cell.metrics[metric].median
     return None
