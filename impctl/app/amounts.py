@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from impctl.bench.quantity import number
 
-_SIZES = ("B", "KB", "MB", "GB")
+_SIZES = ("B", "kB", "MB", "GB")
 _LARGEST_SIZE = "TB"
 _NEXT = 999.5
 """From here on three digits are a thousand of the unit."""

@@ -1,7 +1,8 @@
 """Records of suites and their comparisons as lines of text, readable at 80 columns.
 
 Law: a table per figure, numbers to the right with their unit, then break-even and what the papers
-print. Out of scope: which columns a table has (`app.suites.summary`), streams (`output_text`).
+print. Out of scope: which columns a table has, and the words of its values
+(`app.suites.figure_tables`); streams (`output_text`).
 """
 
 from __future__ import annotations
@@ -10,14 +11,18 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from math import isfinite
 
-from impctl.app.amounts import duration_text, number_text, size_text
+from impctl.app.amounts import duration_text
 from impctl.app.results import Record, RecordComparison
-from impctl.app.suites.summary import BreakEven, FigureSummary, summaries
+from impctl.app.suites.figure_tables import (
+    FigureTable,
+    figure_tables,
+    heading,
+    metric_text,
+    value_text,
+)
 from impctl.cli.wording import count_text
 
 _WIDTH = 80
-
-_Value = str | int | float | None
 
 
 def record_lines(record: Record) -> list[str]:
@@ -29,8 +34,8 @@ def record_lines(record: Record) -> list[str]:
         f"scale {record.scale:g}, {duration_text(record.elapsed_s * 1000)}, "
         f"noise {record.noise:.0%}"
     ]
-    for summary in summaries(record):
-        lines += ["", *_figure_lines(summary)]
+    for table in figure_tables(record):
+        lines += ["", *_figure_lines(table)]
     return lines
 
 
@@ -52,8 +57,8 @@ def comparison_lines(comparison: RecordComparison) -> list[str]:
         lines.append("  times are not judged, they are of two machines: only ratios and sizes are")
     differing = [change for change in judged if change.verdict != "same"]
     for change in differing:
-        before = value_text(change.metric, change.old)
-        after = value_text(change.metric, change.new)
+        before = metric_text(change.metric, change.old)
+        after = metric_text(change.metric, change.new)
         lines.append(
             f"  {change.verdict}: {_place(change.figure, change.labels)}: "
             f"{heading(change.metric)} {before}, then {after}"
@@ -69,33 +74,11 @@ def comparison_lines(comparison: RecordComparison) -> list[str]:
     return lines + [f"  differs between the runs: {fact}" for fact in comparison.differences]
 
 
-def heading(name: str) -> str:
-    """A metric's name without its unit, which its values carry; labels as they are."""
-    for unit in ("_ms", "_bytes", "_rows", "_share"):
-        name = name.removesuffix(unit)
-    return name.replace("_", " ")
-
-
-def value_text(name: str, value: _Value) -> str:
-    """A value with the unit that its name ends in."""
-    if value is None:
-        return "-"
-    if isinstance(value, str):
-        return value
-    if name.endswith("_ms"):
-        return duration_text(value)
-    if name.endswith("_bytes"):
-        return size_text(round(value))
-    if name.endswith("share"):
-        return _percent(value)
-    return number_text(value)
-
-
-def _figure_lines(summary: FigureSummary) -> list[str]:
-    figure = summary.figure
+def _figure_lines(table: FigureTable) -> list[str]:
+    figure = table.figure
     lines = [f"{figure.name}: {figure.title}"]
-    lines += [f"  {line}" for line in _table(summary)]
-    for text in _break_even_texts(summary.break_evens):
+    lines += [f"  {line}" for line in _table(table)]
+    for text in _break_even_texts(table.break_evens):
         lines += _wrapped(text)
     if figure.claim:
         source = f" ({figure.source})" if figure.source else ""
@@ -107,15 +90,12 @@ def _wrapped(text: str) -> list[str]:
     return textwrap.wrap(text, _WIDTH, initial_indent="  ", subsequent_indent="    ")
 
 
-def _table(summary: FigureSummary) -> list[str]:
-    names = (*summary.labels, *summary.metrics)
-    rows = [[heading(name) for name in names]]
-    rows += [
-        [value_text(name, value) for name, value in zip(names, row, strict=True)]
-        for row in summary.rows
-    ]
-    is_text = [any(isinstance(row[at], str) for row in summary.rows) for at in range(len(names))]
-    widths = [max(len(row[at]) for row in rows) for at in range(len(names))]
+def _table(table: FigureTable) -> list[str]:
+    rows = [[heading(name) for name in (*table.labels, *table.metrics)]]
+    rows += [[value_text(table, at, value) for at, value in enumerate(row)] for row in table.rows]
+    columns = range(len(rows[0]))
+    is_text = [any(isinstance(row[at], str) for row in table.rows) for at in columns]
+    widths = [max(len(row[at]) for row in rows) for at in columns]
     return [_aligned(row, widths, is_text) for row in rows]
 
 
@@ -127,36 +107,14 @@ def _aligned(row: Sequence[str], widths: Sequence[int], is_text: Sequence[bool])
     return "  ".join(cells).rstrip()
 
 
-def _break_even_texts(found: Sequence[BreakEven]) -> list[str]:
+def _break_even_texts(found: Sequence[tuple[str, str]]) -> list[str]:
     """A line per case that breaks even somewhere, or one for all of these where they agree."""
-    texts = [_break_even_text(even) for even in found]
-    if len(texts) > 1 and len(set(texts)) == 1:
-        return [f"break-even, {len(texts)} cases alike: {texts[0]}"]
-    heads = [
-        ", ".join(f"{name} {value_text('', value)}" for name, value in even.labels.items())
-        for even in found
-    ]
+    texts = {text for _, text in found}
+    if len(found) > 1 and len(texts) == 1:
+        return [f"break-even, {len(found)} cases alike: {texts.pop()}"]
     return [
-        f"break-even, {head}: {text}" if head else f"break-even: {text}"
-        for head, text in zip(heads, texts, strict=True)
+        f"break-even, {case}: {text}" if case else f"break-even: {text}" for case, text in found
     ]
-
-
-def _break_even_text(found: BreakEven) -> str:
-    """Where recapture becomes cheaper, in the words of what was measured."""
-    if found.at is not None:
-        return f"at {_size(found.size, found.at)}"
-    if found.beyond is not None:
-        return f"beyond {_size(found.size, found.beyond)}, the largest measured"
-    return f"below {_size(found.size, found.before or 0)}, the smallest measured"
-
-
-def _size(label: str, value: float) -> str:
-    return f"{_percent(value)} of the table" if label == "share" else f"{value:,.0f} changed rows"
-
-
-def _percent(share: float) -> str:
-    return f"{number_text(100 * share)}%"
 
 
 def _place(figure: str, labels: Mapping[str, str | int | float]) -> str:

@@ -26,7 +26,7 @@ def test_a_plan(fake, impctl) -> None:
     assert impctl("plan", "w.yaml").stdout == (
         "q_top: exact by engine, sales@0..2\n"
         "  every operator is maintained [incremental]\n"
-        "  sales: 2 versions, 1,000 changed rows in 3 files, 45.7 KB\n"
+        "  sales: 2 versions, 1,000 changed rows in 3 files, 45.7 kB\n"
         "  estimated to maintain: 2.35 ms (12 runs)\n"
         "  estimated to recapture: 812 ms (1 run)\n"
         "  policy auto chooses: exact\n"
@@ -56,7 +56,7 @@ def test_a_dry_capture(fake, impctl) -> None:
     fake.answer = Outcome((CAPTURE,))
     assert impctl("capture", "w.yaml", "--dry-run").stdout == (
         "q_top: would capture sales.price in 4 ranges at sales@0, mode exact by engine\n"
-        "  would read sales@0: 7 rows in 1 file, 1.92 KB\n"
+        "  would read sales@0: 7 rows in 1 file, 1.92 kB\n"
         "  sales.sid not safe: it cuts groups apart\n"
         "  rests on: sales.price is nonnegative\n"
         "  replaces a sketch that is not current\n"

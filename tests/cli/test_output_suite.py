@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from impctl.app.results import Outcome
+from impctl.app.suites.figure_tables import metric_text
 from impctl.bench.compare import Verdict
-from impctl.cli.output_suite import value_text
 from tests.cli.examples import EXAMPLES
 
 RECORD_TEXT = """\
@@ -14,25 +14,25 @@ micro: 6 cells of 2 figures, 6 checked, scale 0.05, 75 s, noise 4%
 
 groups: Number of groups
    groups  changes  maintain  recapture  recapture ratio
-       50    1,000    2.1 ms     812 ms              387
-       50  100,000    1.62 s     812 ms              0.5
-  500,000    1,000    2.5 ms     812 ms              325
-  500,000  100,000   81.2 ms     812 ms               10
-  break-even, groups 50: at 6.19% of the table
-  break-even, groups 500,000: beyond 10% of the table, the largest measured
+       50    1,000    2.1 ms     812 ms             387×
+       50  100,000    1.62 s     812 ms             0.5×
+  500,000    1,000    2.5 ms     812 ms             325×
+  500,000  100,000   81.2 ms     812 ms              10×
+  break-even, 50 groups: 6.2 % (62,000 changes)
+  break-even, 500,000 groups: above 100,000 changes
   papers: Up to 1,000 changed rows maintaining wins by two to three orders of
     magnitude. (section 8.3.1)
 
 skipping: What a sketch saves
-  layout      plain   rows
-  sorted      1.5 s  6.25%
-  not sorted  1.5 s   100%
+  layout      without sketch  rows share
+  sorted               1.5 s      6.25 %
+  not sorted           1.5 s       100 %
 """
 
 
 def test_large_ratios_have_no_exponent() -> None:
-    assert [value_text("x_ratio", value) for value in (999.7, 2345.6)] == ["1,000", "2,346"]
-    assert value_text("rows_share", 12.0) == "1,200%"
+    assert [metric_text("x_ratio", value) for value in (999.7, 2345.6)] == ["1,000×", "2,346×"]
+    assert metric_text("rows_share", 12.0) == "1,200 %"
 
 
 def test_a_record_is_a_table_per_figure(fake, impctl) -> None:
@@ -50,7 +50,7 @@ def test_break_evens_that_agree_are_one_line(fake, impctl) -> None:
     alike = tuple(replace(cell, metrics=fast) if cell in groups else cell for cell in record.cells)
     fake.answer = Outcome((replace(record, cells=alike),))
     told = [line for line in impctl("bench", "micro").stdout.splitlines() if "break-even" in line]
-    assert told == ["  break-even, 2 cases alike: beyond 10% of the table, the largest measured"]
+    assert told == ["  break-even, 2 cases alike: above 100,000 changes"]
 
 
 def test_a_comparison_tells_differences_and_what_has_no_partner(fake, impctl) -> None:

@@ -29,29 +29,29 @@ q_top: exact sales@0..1, sales.price +{1}
     "status": """\
 q_top: stale, sales.price 3 of 4 {1-3, NULL}
   why      the table has newer versions
-  pending  sales@1..3: 2 versions, 1,000 rows in 3 files, 2.05 KB
+  pending  sales@1..3: 2 versions, 1,000 rows in 3 files, 2.05 kB
   pending  brands@0..1: 1 version, the log does not say how much (any more)
   stands   sales@1, mode exact, policy auto
-  size     sketch 2 B, state 1.23 KB
+  size     sketch 2 B, state 1.23 kB
   slack    1, verified at sales@1, 2026-01-31 12:00:30Z
   runs     2026-01-31 12:00:30Z  exact, 1 change, 2.35 ms: 1 change
            2026-01-31 12:00:30Z  capture, 1.2 s: capture was asked for
 """,
     "gc": """\
-removed 12 old sketch versions of q_top, 3.1 KB
+removed 12 old sketch versions of q_top, 3.1 kB
 removed 1 partition that no sketch uses, 812 B
 removed state that no run refers to: demo/.impctl/state/3f2a.arrow, 5.2 MB
-left scratch of a run that was killed: demo/.impctl-bench-x1, 1.23 KB
+left scratch of a run that was killed: demo/.impctl-bench-x1, 1.23 kB
 removed 5.2 MB in all; each query keeps its latest 8 sketch versions
 """,
     "explain": """\
 q_top: exact (policy auto)
   every operator is maintained
-  plan, state 2.35 KB
+  plan, state 2.35 kB
     select SUM(price * numSold) > 5000
       - exact
       aggregate by brand
-        - exact: sums of whole numbers; state 1.49 KB
+        - exact: sums of whole numbers; state 1.49 kB
         scan sales
           - exact
           - reads 3 of 5 columns

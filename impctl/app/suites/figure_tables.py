@@ -1,42 +1,72 @@
 """A record as one small table per figure, with its break-even, for a reader at a terminal.
 
 Law: only labels that differ within the figure and the metrics that its chart draws are shown,
-with ratios; nothing is rounded here. Out of scope: how values look (`cli.output_suite`).
+with ratios; values and break-even have the words of the report, which shows the same record.
+Out of scope: lines and columns (`cli.output_suite`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from impctl.bench.break_even import SIZES, break_evens
-from impctl.bench.break_even import BreakEven as BreakEven
+from impctl.bench.break_even import SIZES
+from impctl.bench.break_even_words import break_even_words
+from impctl.bench.quantity import label_text, plain_name, readable, unit_of
 from impctl.bench.record import Cell, Figure, Label, Record
 
 
 @dataclass(frozen=True, slots=True)
-class FigureSummary:
-    """A figure's table: `labels` and `metrics` are its columns, `rows` their values in order."""
+class FigureTable:
+    """A figure's table: `labels` and `metrics` are its columns, `rows` their values in order.
+
+    `break_evens` are cases with their break-even; the name of the only case may be empty.
+    """
 
     figure: Figure
     labels: tuple[str, ...]
     metrics: tuple[str, ...]
     rows: tuple[tuple[Label | None, ...], ...]
-    break_evens: tuple[BreakEven, ...]
+    break_evens: tuple[tuple[str, str], ...]
 
 
-def summaries(record: Record) -> tuple[FigureSummary, ...]:
+def figure_tables(record: Record) -> tuple[FigureTable, ...]:
     """Every figure with cells."""
-    found = break_evens(record)
+    evens = break_even_words(record)
     return tuple(
-        _summary(figure, cells, tuple(entry for entry in found if entry.figure == figure.name))
+        _table(
+            figure,
+            cells,
+            [(case, text) for (name, case), text in evens.items() if name == figure.name],
+        )
         for figure in record.figures
         if (cells := record.cells_of(figure.name))
     )
 
 
-def _summary(
-    figure: Figure, cells: tuple[Cell, ...], found: tuple[BreakEven, ...]
-) -> FigureSummary:
+def heading(name: str) -> str:
+    """A metric's or label's name in words, without the unit that its values carry."""
+    return plain_name(name)
+
+
+def metric_text(name: str, value: float) -> str:
+    """A metric's value with the unit that its name ends in."""
+    return readable(value, unit_of(name))
+
+
+def value_text(table: FigureTable, column: int, value: Label | None) -> str:
+    """What stands in this column of a table; a hyphen for nothing."""
+    name = (*table.labels, *table.metrics)[column]
+    if value is None:
+        return "-"
+    if isinstance(value, str) or column < len(table.labels):
+        return label_text(name, value)
+    return metric_text(name, value)
+
+
+def _table(
+    figure: Figure, cells: tuple[Cell, ...], found: Sequence[tuple[str, str]]
+) -> FigureTable:
     labels = _labels(figure, cells)
     metrics = _metrics(figure, cells)
     rows = tuple(
@@ -46,7 +76,7 @@ def _summary(
         )
         for cell in cells
     )
-    return FigureSummary(figure, labels, metrics, rows, found)
+    return FigureTable(figure, labels, metrics, rows, tuple(found))
 
 
 def _labels(figure: Figure, cells: tuple[Cell, ...]) -> tuple[str, ...]:
