@@ -85,8 +85,8 @@ def _unsteady(record: Record) -> Section | None:
         return None
     text = (
         f"A fixed piece of work took up to {times(1 + record.noise)} its time during this run. "
-        "Speed-ups smaller than that are not counted as won or lost; measure again on a machine "
-        "that does nothing else."
+        "Speed-ups smaller than the noise around their figure are not counted as won or lost; "
+        "measure again on a machine that does nothing else."
     )
     return Section("The machine was not steady", (text,))
 

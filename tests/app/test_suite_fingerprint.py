@@ -8,8 +8,10 @@ import pytest
 
 from impctl.app.reporter import SilentReporter
 from impctl.app.settings import SuiteRequest
-from impctl.app.suites.fingerprint import case_fingerprint
-from impctl.app.suites.plan import planned_suite
+from impctl.app.suites.fingerprint import _LABELLED, case_fingerprint
+from impctl.app.suites.plan import VOCABULARY, planned_suite
+from impctl.app.suites.shipped import shipped_suites
+from impctl.workload.suites import load_suite
 
 SUITE = """\
 version: 1
@@ -58,6 +60,17 @@ def fingerprint(folder: Path, old: str = "", new: str = "", *, repeat: int = 2) 
 )  # fmt: skip
 def test_what_is_measured_counts(tmp_path: Path, old: str, new: str) -> None:
     assert fingerprint(tmp_path, old, new) != fingerprint(tmp_path)
+
+
+def test_options_left_out_are_options_that_suites_give_to_these_measures(tmp_path: Path) -> None:
+    suites = [load_suite(path, {}, tmp_path, VOCABULARY) for path in shipped_suites().values()]
+    given = {
+        (figure.measure, option)
+        for suite in suites
+        for figure in suite.figures
+        for option in figure.at(1).options
+    }
+    assert {(name, option) for name, held in _LABELLED.items() for option in held} <= given
 
 
 @pytest.mark.parametrize(

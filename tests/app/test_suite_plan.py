@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from impctl.app.reporter import SilentReporter
+from impctl.app.results import SuiteResult
 from impctl.app.settings import SuiteRequest
 from impctl.app.suites.plan import check_suite, list_suites, planned_suite
 from impctl.app.suites.shipped import can_only_name_a_suite, shipped_suites, suite_file
@@ -69,6 +70,15 @@ def test_full_size_has_the_sizes_of_the_papers_and_what_is_wrong_there_is_found_
             write(tmp_path, wrong.replace("version: 1", "version: 1\nscale: 0.1")), SilentReporter()
         )
     assert "Option `knid` is unknown" in caught.value.problems[0].message
+
+
+def test_cases_of_the_full_size_count(tmp_path: Path) -> None:
+    more = "cases: [{query: q}], full: {cases: [{query: q, at: 2}]}, chart: {x: ch"
+    text = SUITE.replace("cases: [{query: q}], chart: {x: ch", more)
+    path = write(tmp_path, text.replace("version: 1", "version: 1\nscale: 0.1"))
+    (found,) = check_suite(path, SilentReporter()).results
+    assert isinstance(found, SuiteResult)
+    assert found.cases == 3
 
 
 def test_only_the_data_that_the_figures_read_is_needed(tmp_path: Path) -> None:

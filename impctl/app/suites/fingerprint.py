@@ -11,24 +11,23 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 
-from impctl.app.suites.charts import DRAWABLE
 from impctl.app.suites.plan import PlannedSuite, data_read
 from impctl.workload.models import PartitionSpec, QuerySpec
 from impctl.workload.suite_models import CaseSpec, FigureSpec
 
-_LABELLED = {
-    "batches": "batch",
-    "buffers": "buffer",
-    "changes": "changes",
-    "kind": "kind",
-    "patterns": "pattern",
-    "ranges": "ranges",
-    "ratios": "ratio",
-    "shares": "share",
+_LABELLED: Mapping[str, tuple[str, ...]] = {
+    "deletions": ("patterns", "buffers"),
+    "engine": ("changes",),
+    "maintain": ("changes", "shares"),
+    "memory": ("ranges",),
+    "mixed": ("changes", "ratios"),
+    "strategies": ("batches",),
 }
-"""Options by the label that has one of their values in each cell, where a measure gives it."""
+"""Options by measure whose every value has cells of its own, which are labelled with it: not those
+of which a cell shows the effect of several, as `changes` of `memory`."""
 
 
 def case_fingerprint(planned: PlannedSuite, figure: FigureSpec, case: CaseSpec) -> str:
@@ -50,10 +49,8 @@ def case_fingerprint(planned: PlannedSuite, figure: FigureSpec, case: CaseSpec) 
 
 
 def _options(figure: FigureSpec) -> dict[str, object]:
-    labels = DRAWABLE[figure.measure].labels
-    return {
-        name: value for name, value in figure.options.items() if _LABELLED.get(name) not in labels
-    }
+    labelled = _LABELLED.get(figure.measure, ())
+    return {name: value for name, value in figure.options.items() if name not in labelled}
 
 
 def _query_facts(query: QuerySpec) -> dict[str, object]:
