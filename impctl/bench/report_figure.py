@@ -13,6 +13,8 @@ from html import escape
 
 from impctl.bench.break_even_words import break_even_words
 from impctl.bench.contest import (
+    DUCKDB_RECAPTURE,
+    DUCKDB_WITHOUT,
     MAINTAIN,
     RECAPTURE,
     RECAPTURED,
@@ -65,7 +67,9 @@ def measured_here(record: Record, figure: Figure) -> tuple[str, ...]:
     own = replace(record, figures=(figure,), cells=record.cells_of(figure.name))
     compared = {
         "Speed-up over recapture": contests(own, MAINTAIN, RECAPTURE),
+        "Speed-up over recapture in DuckDB": contests(own, MAINTAIN, DUCKDB_RECAPTURE),
         "Speed-up of the query by its sketch": contests(own, WITH, WITHOUT),
+        "Speed-up of that over DuckDB": contests(own, WITH, DUCKDB_WITHOUT),
         "Speed-up over no sketch": workload_contests(own, UNUSED),
         "Speed-up over recaptured sketches": workload_contests(own, RECAPTURED),
     }

@@ -262,6 +262,17 @@ def test_the_noise_around_a_figure_is_told_there_and_one_sided() -> None:
     assert "Around this figure" not in Page(render_report(small_record(cell))).text
 
 
+def test_duckdb_is_told_beside_the_figure_where_it_was_measured() -> None:
+    maintained = {"maintain_ms": 10.0, "recapture_ms": 900.0, "duckdb_ms": 50.0}
+    asked = {"sketch_ms": 100.0, "plain_ms": 400.0, "duckdb_plain_ms": 50.0}
+    for metrics, told in (
+        (maintained, "Speed-up over recapture: 90×. Speed-up over recapture in DuckDB: 5×."),
+        (asked, "Speed-up of the query by its sketch: 4×. Speed-up of that over DuckDB: 0.5×."),
+    ):
+        record = small_record(small_cell({"changes": 10}, metrics))
+        assert told in Page(render_report(record)).text
+
+
 def test_ranges_are_explained_as_they_are_made(page: Page) -> None:
     assert "the worst of one side over the best of the other" in page.text
     assert "Runs that read alike have no such range" in page.text
