@@ -80,8 +80,8 @@ def slack_words(held: Sequence[Cell]) -> str:
 
 def _speed_up(found: Sequence[Contest], meaning: str) -> Headline:
     least, most = ends(found)
-    where = f"from {times(least.ratio)} to {times(most.ratio)}, {number(len(found))} measured"
-    return Headline(times(middle(found)), meaning, "measured once" if len(found) == 1 else where)
+    span = f"from {times(least.ratio)} to {times(most.ratio)}, {number(len(found))} measured"
+    return Headline(times(middle(found)), meaning, span if len(found) > 1 else "one measured")
 
 
 def _usual(found: Sequence[Contest]) -> AtSize | None:
