@@ -1,17 +1,21 @@
 """Measuring: repeats, medians and spread on a monotonic clock.
 
 Law: a measurement is the median of its runs, quoted with how far they lie apart; what is measured
-is called, never simulated. Out of scope: what is measured and whether its answer is right.
+is called, never simulated; what is compared is timed in turns, so that drift meets all alike.
+Out of scope: what is measured and whether its answer is right.
 """
 
 from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 WARM_UP = 4
 """Runs of a query that are not counted: Spark compiles and recompiles it in the first ones."""
+
+_WARM_SECONDS = 10.0
+"""Warming up goes no further after this long: a run of seconds is compiled in its own course."""
 
 
 def milliseconds(work: Callable[[], object]) -> float:
@@ -19,6 +23,24 @@ def milliseconds(work: Callable[[], object]) -> float:
     started = time.perf_counter()
     work()
     return (time.perf_counter() - started) * 1000
+
+
+def warm_up(work: Callable[[], object], *, done: int = 0) -> None:
+    """Call it until it ran WARM_UP times, `done` of them before; at most until 10 s have passed."""
+    started = time.perf_counter()
+    for _ in range(WARM_UP - done):
+        work()
+        if time.perf_counter() - started >= _WARM_SECONDS:
+            return
+
+
+def in_turns(works: Mapping[str, Callable[[], object]], runs: int) -> dict[str, list[float]]:
+    """Milliseconds of so many calls of each, all of them called once before any is again."""
+    times: dict[str, list[float]] = {name: [] for name in works}
+    for _ in range(runs):
+        for name, work in works.items():
+            times[name].append(milliseconds(work))
+    return times
 
 
 def median_of(work: Callable[[], object], repeat: int, *, warm_up: int = 1) -> float:

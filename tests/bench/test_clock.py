@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from impctl.bench import clock
-from impctl.bench.clock import median_of, milliseconds, spread
+from impctl.bench.clock import WARM_UP, in_turns, median_of, milliseconds, spread, warm_up
 
 
 def ticking(monkeypatch: pytest.MonkeyPatch, *durations: float) -> None:
@@ -58,6 +58,26 @@ def test_warm_up_runs_but_is_not_measured(warm_up: int, monkeypatch: pytest.Monk
     calls: list[int] = []
     assert median_of(lambda: calls.append(1), 2, warm_up=warm_up) == pytest.approx(1000)
     assert len(calls) == warm_up + 2
+
+
+@pytest.mark.parametrize(
+    ("seconds", "done", "runs"), [(0, 0, WARM_UP), (0, 3, 1), (0, 9, 0), (4, 0, 3), (60, 0, 1)]
+)
+def test_warming_up_ends_after_its_runs_or_ten_seconds(
+    seconds: float, done: int, runs: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[int] = []
+    now = SimpleNamespace(perf_counter=lambda: len(calls) * seconds)
+    monkeypatch.setattr(clock, "time", now)
+    warm_up(lambda: calls.append(1), done=done)
+    assert len(calls) == runs
+
+
+def test_what_is_compared_is_timed_in_turns() -> None:
+    calls: list[str] = []
+    times = in_turns({"a": lambda: calls.append("a"), "b": lambda: calls.append("b")}, 2)
+    assert calls == ["a", "b", "a", "b"]
+    assert {name: len(values) for name, values in times.items()} == {"a": 2, "b": 2}
 
 
 def test_a_failing_call_is_not_a_measurement() -> None:

@@ -2,17 +2,18 @@
 
 No options. `capture_ms` fills sketch and state without storing them, `recapture_ms` finds the
 sketch alone, `plain_ms` is the query without a sketch; `state_bytes` is the state on disk.
-Law: the stored sketch is compared with recapture before anything is timed.
+Law: the stored sketch is compared with recapture before anything is timed; all three are warmed
+up, each until it ran four times or for ten seconds, and then timed in turns.
 Out of scope: maintaining what was captured (`app.suites.maintain_cost`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from impctl.app.measured import measured_copy
 from impctl.app.suites.ground import Ground
-from impctl.bench.clock import WARM_UP, milliseconds
+from impctl.bench.clock import in_turns, warm_up
 from impctl.bench.record import Cell, Metric
 
 _MOST = 3
@@ -29,15 +30,17 @@ def _cells(ground: Ground) -> Iterator[Cell]:
     ground.step(f"capturing {ground.query.name}")
     with measured_copy(ground.bench, ground.query) as measured:
         checked = measured.checked()
-        for _ in range(WARM_UP):
-            measured.answer()
-        turns = range(min(ground.repeat, _MOST))
-        metrics = {
-            "plain_ms": Metric.of([milliseconds(measured.answer) for _ in turns]),
-            "recapture_ms": Metric.of([milliseconds(measured.recapture) for _ in turns]),
+        works: dict[str, Callable[[], object]] = {
+            "plain_ms": measured.answer,
+            "recapture_ms": measured.recapture,
         }
         if measured.has_state:
-            metrics["capture_ms"] = Metric.of([milliseconds(measured.capture) for _ in turns])
+            works["capture_ms"] = measured.capture
+        for work in works.values():
+            warm_up(work)
+        times = in_turns(works, min(ground.repeat, _MOST))
+        metrics = {name: Metric.of(values) for name, values in times.items()}
+        if measured.has_state:
             runs = measured.scratch.store().run_refs(ground.query.name)
             metrics["state_bytes"] = Metric.of([float(sum(run.bytes for run in runs))])
         yield ground.cell(metrics, checked=checked)
