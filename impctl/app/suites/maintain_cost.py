@@ -4,8 +4,9 @@ Options: `changes` (rows) and `shares` (of the table changed), sizes of a change
 delete, both): which changes count; several are cells of their own, labelled `kind`.
 Law: for every size the maintained sketch is compared with recapture before anything is timed, with
 the change and after it was taken back, and a cell carries the check of its kind; the
-baseline is the fastest way to recapture the sketch, in a warm session, timed once per case on the
-table without the change, which favours it where changes are large. A deletion takes back what was
+baseline is the fastest way to recapture the sketch, timed per case on the table without the change,
+which favours it where changes are large. It is warmed up until it ran four times, those of the
+checks counted, or for ten seconds more. A deletion takes back what was
 inserted before. A cell's note has the number of ranges where the table had no values for all that
 were asked for. Out of scope: how a change is made and timed (`app.measured`).
 """
@@ -19,7 +20,7 @@ from impctl.app.follower import Checked, Followed, worse_of
 from impctl.app.measured import MeasuredQuery, measured_copy
 from impctl.app.suites.duckdb_times import Beside, recapture_beside
 from impctl.app.suites.ground import Ground
-from impctl.bench.clock import milliseconds
+from impctl.bench.clock import milliseconds, warm_up
 from impctl.bench.record import Cell, Label, Metric
 from impctl.errors import ImpctlError
 
@@ -70,8 +71,8 @@ def _cells(ground: Ground, options: _Options) -> Iterator[Cell]:
                     found.append(_size(ground, measured, size, share))
             except ImpctlError as error:
                 failure = error
-            # Last, when the checks have warmed up the session: a cold baseline would flatter us.
-            recaptures = _recaptures(ground, measured) if found else []
+            # Last and warm: a cold baseline would flatter us.
+            recaptures = _recaptures(ground, measured, len(found)) if found else []
             turns = min(ground.repeat, _RECAPTURES)
             beside = recapture_beside(measured, turns) if found else Beside()
             note = "; ".join(text for text in (_missing_ranges(measured), beside.note) if text)
@@ -117,8 +118,10 @@ def _missing_ranges(measured: MeasuredQuery) -> str:
     return "; ".join(found.values())
 
 
-def _recaptures(ground: Ground, measured: MeasuredQuery) -> list[float]:
+def _recaptures(ground: Ground, measured: MeasuredQuery, sizes: int) -> list[float]:
+    """Times of the baseline; the checks made one recapture per size and one without a change."""
     ground.step(f"recapturing {ground.query.name}")
+    warm_up(measured.recapture, done=sizes + 1)
     return [milliseconds(measured.recapture) for _ in range(min(ground.repeat, _RECAPTURES))]
 
 

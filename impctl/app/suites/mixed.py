@@ -101,7 +101,8 @@ def _cells(ground: Ground, options: _Options) -> Iterator[Cell]:
     tables = prepare(bench, specs[0]).tables
     changed = changed_table(bench, tables)
     pool = pool_of(bench, changed, options.key, ground.seed)
-    warm = [Operation(None), *[Operation(0)] * WARM_UP]
+    # An update before each query, so that what recaptures is as warm as what reads.
+    warm = [Operation(None), Operation(0)] * WARM_UP
     for kind in STRATEGIES.values():
         _run(bench, specs, tables, pool, kind, warm, options.changes[0], ground.seed)
     for turn, (ratio, size) in enumerate(product(options.ratios, options.changes)):
