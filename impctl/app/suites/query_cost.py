@@ -4,8 +4,8 @@ No options. The time with the sketch has choosing the files in it, not looking f
 store; `gain_ratio` is the time without over it. `files_share` and
 `rows_share` are the files that are read and the rows in them, `fragments_share` the fragments that
 the sketches hold, each of all there are.
-Law: both results are compared before anything is timed, and both ways are timed in turn in one
-warm session. Out of scope: finding a sketch that serves (`app.suites.mixed` counts it).
+Law: both results are compared before anything is timed, and both ways are warmed up and timed
+in turns in one session. Out of scope: finding a sketch that serves (`app.suites.mixed` counts it).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from impctl.app.suites.duckdb_times import answer_beside
 from impctl.app.suites.ground import Ground
 from impctl.app.suites.single import single
 from impctl.app.verify import same_rows
-from impctl.bench.clock import WARM_UP, milliseconds
+from impctl.bench.clock import in_turns, warm_up
 from impctl.bench.record import Cell, Metric
 
 
@@ -33,15 +33,17 @@ def _cells(ground: Ground) -> Iterator[Cell]:
     ground.step(f"running {ground.query.name} with and without its sketch")
     with measured_copy(ground.bench, ground.query) as measured:
         pruned = measured.pruned()
-        with_sketch = answer_of(measured.answer(pruned))
         whole = measured.answer()
-        without = answer_of(whole)
-        plain: list[float] = []
-        sketched: list[float] = []
-        for _ in range(WARM_UP + ground.repeat):
-            plain.append(milliseconds(measured.answer))
-            sketched.append(milliseconds(lambda: measured.answer(measured.pruned())))
-        without_ms, with_ms = Metric.of(plain[WARM_UP:]), Metric.of(sketched[WARM_UP:])
+        found = answer_of(measured.answer(pruned))
+        equal = same_rows(found.rows, answer_of(whole).rows)
+        works = {
+            "plain_ms": measured.answer,
+            "sketch_ms": lambda: measured.answer(measured.pruned()),
+        }
+        for work in works.values():
+            warm_up(work)
+        times = in_turns(works, ground.repeat)
+        without_ms, with_ms = Metric.of(times["plain_ms"]), Metric.of(times["sketch_ms"])
         beside = answer_beside(measured, whole, ground.repeat)
         metrics = {
             **beside.metrics,
@@ -56,9 +58,7 @@ def _cells(ground: Ground) -> Iterator[Cell]:
                 }
             ),
         }
-        yield ground.cell(
-            metrics, equal=same_rows(with_sketch.rows, without.rows), note=beside.note
-        )
+        yield ground.cell(metrics, equal=equal, note=beside.note)
 
 
 def _rows_share(measured: MeasuredQuery, pruned: Pruned) -> float:
