@@ -12,14 +12,15 @@ from impctl.app.gravity import gravest
 from impctl.app.reporter import SilentReporter
 from impctl.app.results import Outcome, Record
 from impctl.app.settings import SuiteRequest
-from impctl.app.suites import charts, plan
+from impctl.app.suites import charts, keep, plan
 from impctl.app.suites import run as run_module
 from impctl.app.suites.charts import Drawable
 from impctl.app.suites.ground import Ground
+from impctl.app.suites.keep import try_kept
 from impctl.app.suites.run import run_suite
 from impctl.bench.record import Cell, Metric
 from impctl.bench.record_json import record_from_json
-from impctl.errors import TableError
+from impctl.errors import StorageError, TableError, UsageError
 
 SUITE = """\
 version: 1
@@ -105,14 +106,14 @@ def test_a_bug_is_not_hidden_among_the_failures(suite: Path) -> None:
         run(suite, "second")
 
 
-def test_an_interrupt_keeps_the_figures_that_are_done(suite: Path, tmp_path: Path) -> None:
+def test_an_interrupt_keeps_the_cells_that_are_done(suite: Path, tmp_path: Path) -> None:
     suite.write_text(SUITE.replace("measure: query", "measure: capture"))
     out = tmp_path / "record.json"
     with pytest.raises(KeyError):
         run(suite, out=out)
     kept = record_from_json(out.read_text(), "record.json")
-    assert [figure.name for figure in kept.figures] == ["first"]
-    assert len(kept.cells) == 3
+    assert [figure.name for figure in kept.figures] == ["first", "second"]
+    assert [cell.figure for cell in kept.cells] == ["first", "first", "first", "second"]
 
 
 def test_every_figure_has_the_noise_around_it(suite: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,3 +144,41 @@ def test_the_record_is_written_whole(suite: Path, tmp_path: Path) -> None:
     assert out.is_file()
     assert [path.name for path in out.parent.iterdir()] == ["record.json"]
     assert outcome.results[1].path == str(out)  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("place", ["file/record.json", "folder"])
+def test_files_that_cannot_be_written_are_told_before_anything_is_measured(
+    suite: Path, tmp_path: Path, place: str
+) -> None:
+    (tmp_path / "file").write_text("mine")
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(StorageError) as caught:
+        run(suite, out=tmp_path / place)
+    assert caught.value.exit_code == 6
+    assert "The record could not be written to" in caught.value.message
+    assert not (tmp_path / "data").exists()
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_the_trial_leaves_a_file_as_it_is(tmp_path: Path) -> None:
+    out = tmp_path / "record.json"
+    out.write_text("an earlier one")
+    try_kept(SuiteRequest("s", out=out, report=tmp_path / "new" / "page.html"))
+    assert out.read_text() == "an earlier one"
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["new", "record.json"]
+    with pytest.raises(UsageError, match="name the same file"):
+        try_kept(SuiteRequest("s", out=out, report=out))
+
+
+def test_a_disk_that_fills_up_later_costs_no_figure(
+    suite: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(path: object, target: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(keep.os, "replace", full)
+    record, outcome = run(suite, out=tmp_path / "record.json")
+    assert {cell.figure for cell in record.cells} == {"first", "second"}
+    assert outcome.failures[-1].error.message.endswith("No space left on device")
+    assert len(outcome.results) == 1
+    assert not list(tmp_path.glob("*.part"))

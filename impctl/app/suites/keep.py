@@ -1,11 +1,14 @@
 """Records as files: written after a run, read to compare two runs.
 
-Law: a file is written whole or not at all. Out of scope: what is in it (`bench.record_json`).
+Law: a file is written whole or not at all; whether it can be is tried before anything is measured,
+and the trial leaves what stands there as it is. Out of scope: what is in it (`bench.record_json`).
 """
 
 from __future__ import annotations
 
 import os
+from contextlib import suppress
+from errno import EISDIR, ENOTDIR
 from pathlib import Path
 
 from impctl.app.reporter import Reporter
@@ -15,6 +18,19 @@ from impctl.bench.compare import compare_records
 from impctl.bench.record import Record
 from impctl.bench.record_json import record_from_json, record_to_json
 from impctl.errors import StorageError, UnsoundSketchError, UsageError
+
+
+def try_kept(request: SuiteRequest) -> None:
+    """StorageError where a file asked for could not be written, UsageError where both are one."""
+    asked = {"record": request.out, "report": request.report}
+    paths = {kind: path for kind, path in asked.items() if path is not None}
+    if len({path.absolute() for path in paths.values()}) < len(paths):
+        raise UsageError(
+            f"`--out` and `--report` name the same file: {request.out}",
+            hint="give the record and the page a file each",
+        )
+    for kind, path in paths.items():
+        _tried(kind, path)
 
 
 def write_kept(request: SuiteRequest, record: Record) -> tuple[WrittenResult, ...]:
@@ -60,15 +76,39 @@ def _read(file: Path) -> Record:
 
 
 def _written(kind: str, path: Path, text: str) -> WrittenResult:
-    part = path.with_name(f".{path.name}.part")
+    part = _part(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         part.write_text(text, encoding="utf-8")
         os.replace(part, path)
     except OSError as error:
-        part.unlink(missing_ok=True)
-        raise StorageError(
-            f"The {kind} could not be written to `{path}`: {error.strerror}",
-            hint="name a file in a folder that you may write",
-        ) from error
+        with suppress(OSError):
+            part.unlink(missing_ok=True)
+        raise _not_written(kind, path, error) from error
     return WrittenResult(kind, str(path))
+
+
+def _tried(kind: str, path: Path) -> None:
+    """Go as far as a file beside the one asked for, which is removed again."""
+    try:
+        if path.is_dir():
+            raise IsADirectoryError(EISDIR, os.strerror(EISDIR))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part = _part(path)
+        part.write_text("", encoding="utf-8")
+        part.unlink()
+    except OSError as error:
+        raise _not_written(kind, path, error) from error
+
+
+def _part(path: Path) -> Path:
+    return path.with_name(f".{path.name}.part")
+
+
+def _not_written(kind: str, path: Path, error: OSError) -> StorageError:
+    # A file where a folder should be: the system says that it exists.
+    reason = os.strerror(ENOTDIR) if isinstance(error, FileExistsError) else error.strerror
+    return StorageError(
+        f"The {kind} could not be written to `{path}`: {reason}",
+        hint="name a file in a folder that you may write",
+    )

@@ -2,8 +2,8 @@
 
 Law: a case that fails is named in `failures` and among the run's failures, its cells so far are
 kept and the others go on; a sketch found too small, or a result that differs, fails the run. The
-yardstick is timed before every figure and at the end. Files asked for hold every figure that is
-done, so an interrupt keeps those.
+yardstick is timed before every figure and at the end. Files asked for hold every cell that is done,
+so an interrupt keeps those.
 Out of scope: what a case measures (`app.suites.registry`), files (`app.suites.keep`).
 """
 
@@ -23,11 +23,11 @@ from impctl.app.results import Failure, Outcome
 from impctl.app.settings import SuiteRequest
 from impctl.app.suites.data import make_data
 from impctl.app.suites.fingerprint import case_fingerprint
-from impctl.app.suites.keep import write_kept
+from impctl.app.suites.keep import try_kept, write_kept
 from impctl.app.suites.plan import PlannedFigure, PlannedSuite, planned_suite
 from impctl.bench.record import Cell, Chart, Figure, Label, Record
 from impctl.bench.yardstick import UNSTEADY, noise_of, yardstick
-from impctl.errors import ImpctlError, UnsoundSketchError
+from impctl.errors import ImpctlError, StorageError, UnsoundSketchError
 from impctl.workload.suite_models import CaseSpec, FigureSpec
 
 
@@ -35,12 +35,20 @@ def run_suite(request: SuiteRequest, reporter: Reporter) -> Outcome:
     """The record, the files asked for, and what failed."""
     planned = planned_suite(request, reporter)
     with closing(planned.bench):
+        try_kept(request)
         make_data(planned.data, planned.folder, reporter)
         run = _Run(planned, reporter)
+        unwritten: StorageError | None = None
         for record in run.records():
-            # After every figure: an interrupt costs the figure at hand, not hours.
-            written = write_kept(request, record)
+            # After every cell: an interrupt costs the one at hand, not hours.
+            try:
+                written, unwritten = write_kept(request, record), None
+            except StorageError as error:
+                # What was measured goes on being measured and is shown in any case.
+                written, unwritten = (), error
     warnings = []
+    if unwritten is not None:
+        run.failures.append(Failure(None, unwritten))
     if record.noise >= UNSTEADY:
         warnings.append(
             f"the machine was not quiet: equal work took up to {record.noise:.0%} longer"
@@ -65,7 +73,7 @@ class _Run:
         self.machine = machine_facts(self.planned.bench)
 
     def records(self) -> Iterator[Record]:
-        """Measure figure by figure; after each the record so far, the last one whole."""
+        """Measure figure by figure; after every cell the record so far, the last one whole."""
         planned = self.planned
         planned.folder.mkdir(parents=True, exist_ok=True)
         clock = time.perf_counter()
@@ -73,7 +81,8 @@ class _Run:
         for number, figure in enumerate(planned.figures, start=1):
             self.reporter.step(f"figure {figure.spec.name}", number - 1, len(planned.figures))
             self._count_rows(figure)
-            self._measure(figure)
+            for _ in self._measured(figure):
+                yield self._record(number, round(time.perf_counter() - clock, 1))
             self.medians.append(yardstick(planned.folder))
             yield self._record(number, round(time.perf_counter() - clock, 1))
 
@@ -95,7 +104,8 @@ class _Run:
             tables=dict(self.tables),
             figure_noise={
                 figure.spec.name: noise_of(self.medians[at : at + 2])
-                for at, figure in enumerate(planned.figures[:figures])
+                # A figure that is not done has no yardstick after it.
+                for at, figure in enumerate(planned.figures[: len(self.medians) - 1])
             },
         )
 
@@ -109,7 +119,8 @@ class _Run:
                     if rows is not None:
                         self.tables[table] = rows
 
-    def _measure(self, figure: PlannedFigure) -> None:
+    def _measured(self, figure: PlannedFigure) -> Iterator[Cell]:
+        """Every cell as soon as it is there and judged."""
         for case, cells in figure.cases:
             spec = self.planned.suite.workload.queries[case.query]
             fingerprint = case_fingerprint(self.planned, figure.spec, case)
@@ -117,6 +128,7 @@ class _Run:
                 for cell in cells:
                     self.cells.append(replace(cell, fingerprint=fingerprint))
                     self._judge(cell, case)
+                    yield cell
             except ImpctlError as error:
                 self._failed(figure.spec.name, case, located(error, spec))
 
