@@ -95,10 +95,10 @@ class MeasuredQuery:
         self.maintain(rows, forth=True)
         inserted = self.checked()
         self.maintain(rows, forth=False)
-        return inserted, self.follower.checked(self._unchanged)
+        return inserted, self.follower.checked(self.unchanged)
 
     @cached_property
-    def _unchanged(self) -> Mapping[AccessId, FragmentSet]:
+    def unchanged(self) -> Mapping[AccessId, FragmentSet]:
         """The accurate sketches without any change: taking one back gives the same rows again."""
         return self.recapture()
 

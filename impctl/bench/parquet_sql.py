@@ -7,7 +7,8 @@ Out of scope: which SQL, and whether its answer is right (`app.suites.duckdb_rec
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import Any, Self
 
@@ -35,23 +36,35 @@ class ParquetSql:
         return cls(duckdb.connect(":memory:"))
 
     def view(self, name: str, files: Sequence[str]) -> None:
-        """From now on `name` stands for the rows of these files."""
-        self._connection.read_parquet(list(files)).create_view(name, replace=True)
+        """From now on `name` stands for the rows of these files; SqlFailed where one is gone."""
+        with _told():
+            self._connection.read_parquet(list(files)).create_view(name, replace=True)
 
     def run(self, sql: str) -> pa.Table:
         """The answer of a SELECT; SqlFailed where DuckDB does not run it."""
-        import duckdb
-
-        try:
+        with _told():
             found: pa.Table = self._connection.sql(sql).to_arrow_table()
-        except duckdb.Error as error:
-            raise SqlFailed(str(error).splitlines()[0]) from error
-        except RuntimeError as error:
-            # Ctrl-C while DuckDB runs comes out of it as an error of no particular kind.
-            if "interrupted" in str(error).lower():
-                raise KeyboardInterrupt from error
-            raise
-        return found
+            return found
+
+    def close(self) -> None:
+        """Let go of its memory and threads."""
+        self._connection.close()
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    """What DuckDB complains of as SqlFailed."""
+    import duckdb
+
+    try:
+        yield
+    except duckdb.Error as error:
+        raise SqlFailed(str(error).splitlines()[0]) from error
+    except RuntimeError as error:
+        # Ctrl-C while DuckDB runs comes out of it as an error of no particular kind.
+        if "interrupted" in str(error).lower():
+            raise KeyboardInterrupt from error
+        raise
 
 
 class SqlFailed(Exception):  # noqa: N818  # a finding of a measurement, never an error of impctl

@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from impctl.app.capture import capture_query
 from impctl.app.generate import generate
+from impctl.app.measured import MeasuredQuery
 from impctl.app.prepared import prepare
 from impctl.app.reporter import SilentReporter
 from impctl.app.restored import restored_verdict
 from impctl.app.scratch import scratch_copy
 from impctl.app.settings import Example, GenerateRequest, Settings
+from impctl.app.suites import duckdb_times
 from impctl.app.suites.charts import DRAWABLE
 from impctl.app.suites.duckdb_recapture import duckdb_plain, duckdb_recapture
+from impctl.app.suites.duckdb_times import answer_beside
 from impctl.app.suites.fresh_process import workload_document
 from impctl.app.suites.ground import Ground
 from impctl.app.suites.registry import MEASURES
 from impctl.app.suites.update_stream import UpdateStream, pool_of
 from impctl.app.workbench import Workbench, open_workbench
+from impctl.bench.parquet_sql import ParquetSql, SqlFailed
 from impctl.bench.record import Cell
 from impctl.errors import UsageError, WorkloadError
 from impctl.workload.suite_models import CaseSpec, ChartSpec, FigureSpec, OptionValue
@@ -163,13 +168,45 @@ def test_duckdb_finds_the_same_sketch(bench: Workbench, query: str) -> None:
         verdict, partitions = restored_verdict(scratch, prepared, stored)
         held = {sketch.access: sketch.fragments for sketch in stored.sketches}
         assert any(len(fragments) for fragments in held.values())
-        offered = duckdb_recapture(scratch, prepared, verdict, partitions, held)
+        connection = ParquetSql.open()
+        assert connection is not None
+        offered = duckdb_recapture(connection, scratch, prepared, verdict, partitions, held)
         assert offered.run is not None, offered.reason
         assert offered.run() == held
         less = {access: fragments.minus(fragments) for access, fragments in held.items()}
-        refused = duckdb_recapture(scratch, prepared, verdict, partitions, less)
+        refused = duckdb_recapture(connection, scratch, prepared, verdict, partitions, less)
         assert "another sketch" in refused.reason
-        assert duckdb_plain(scratch, prepared).run is not None
+        assert duckdb_plain(connection, scratch, prepared).run is not None
+        connection.close()
+
+
+def test_duckdb_that_fails_later_is_a_note(
+    bench: Workbench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where its memory ends, or a file goes, between the check and the timed runs."""
+    pytest.importorskip("duckdb")
+    opened: list[ParquetSql] = []
+    open_ = ParquetSql.open
+
+    def noted() -> ParquetSql | None:
+        opened.append(open_())
+        return opened[0]
+
+    def answered_once(run: Callable[[], object]) -> float:
+        opened[0].view("t", ["/nowhere/gone.parquet"])
+        return 0.0
+
+    monkeypatch.setattr(ParquetSql, "open", noted)
+    monkeypatch.setattr(duckdb_times, "milliseconds", answered_once)
+    with scratch_copy(bench, ("t",)) as scratch:
+        measured = MeasuredQuery(scratch, bench.workload.queries["rows"])
+        expected = pa.table({"id": []})
+        monkeypatch.setattr(duckdb_times, "_same", lambda found, rows: True)
+        beside = answer_beside(measured, expected, 3)
+        assert not beside.metrics
+        assert "DuckDB failed after it had answered once: IO Error" in beside.note
+        with pytest.raises(SqlFailed, match="Connection"):
+            opened[0].run("SELECT 1")
 
 
 @pytest.mark.spark

@@ -49,6 +49,7 @@ class Offered:
 
 
 def duckdb_recapture(
+    connection: ParquetSql,
     bench: Workbench,
     prepared: PreparedQuery,
     verdict: Verdict,
@@ -56,9 +57,6 @@ def duckdb_recapture(
     expected: Fragments,
 ) -> Offered:
     """The recapture at the pinned versions, checked against the `expected` sketches once."""
-    connection = ParquetSql.open()
-    if connection is None:
-        return Offered(None, "DuckDB is not installed")
     reason = _unreadable(bench, prepared)
     if reason:
         return Offered(None, reason)
@@ -74,11 +72,8 @@ def duckdb_recapture(
     return Offered(recapture)
 
 
-def duckdb_plain(bench: Workbench, prepared: PreparedQuery) -> Offered:
+def duckdb_plain(connection: ParquetSql, bench: Workbench, prepared: PreparedQuery) -> Offered:
     """The query over whole tables; `run` gives an Arrow table for the caller to compare."""
-    connection = ParquetSql.open()
-    if connection is None:
-        return Offered(None, "DuckDB is not installed")
     reason = _unreadable(bench, prepared)
     if reason:
         return Offered(None, reason)

@@ -74,7 +74,8 @@ def _cells(ground: Ground, options: _Options) -> Iterator[Cell]:
             # Last and warm: a cold baseline would flatter us.
             recaptures = _recaptures(ground, measured, len(found)) if found else []
             turns = min(ground.repeat, _RECAPTURES)
-            beside = recapture_beside(measured, turns) if found else Beside()
+            # After a failure nobody knows whether the change is still there.
+            beside = recapture_beside(measured, turns) if failure is None else Beside()
             note = "; ".join(text for text in (_missing_ranges(measured), beside.note) if text)
             beside = replace(beside, note=note)
         for entry in found:
