@@ -120,3 +120,15 @@ def test_a_crimes_file_is_no_tpch_folder(tmp_path: Path, monkeypatch: pytest.Mon
     assert (request.source, request.scale_factor) == (None, 1.0)
     with pytest.raises(UsageError):
         requests_of([spec("crimes")], scale=1, seed=1, source=tmp_path)
+
+
+def test_a_folder_that_is_not_there_is_no_reason_to_generate_other_data(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("impctl.app.suites.data._generator", lambda: "tpchgen-cli")
+    with pytest.raises(UsageError) as caught:
+        requests_of([spec("tpch")], scale=1, seed=1, source=tmp_path / "typo")
+    assert caught.value.code == "source_missing"
+    assert caught.value.message.endswith("/typo")
+    assert "or none to run it" in (caught.value.hint or "")
+    assert caught.value.location == PLACE

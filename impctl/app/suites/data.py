@@ -195,6 +195,14 @@ def _tpch(spec: DataSpec, scale: float, seed: int, source: Path | None) -> DataR
     folder = _source(spec, source)
     if folder is not None and folder.is_dir():
         return DataRequest(spec.name, spec.example, seed=seed, source=str(folder.absolute()))
+    if folder is not None and not folder.exists():
+        # Other data than those asked for would be measured, and nobody told.
+        raise UsageError(
+            f"The folder to make the tables `{spec.name}` from is not there: {folder}",
+            code="source_missing",
+            hint=f"give the folder that `{_GENERATOR}` wrote with `--source`, or none to run it",
+            location=spec.location,
+        )
     if _generator() is None:
         raise UsageError(
             f"The tables `{spec.name}` need `{_GENERATOR}`, or the folder that it wrote",
