@@ -32,14 +32,17 @@ class Sessions(Protocol):
 
 
 class OwnSession:
-    """The process's one session, which a command works in and may configure."""
+    """The process's one session, which a command works in and may configure.
+
+    It is running where an earlier run of this process has launched it.
+    """
 
     def __init__(self, log_level: str = "off") -> None:
         self._log_level = log_level
 
     @property
     def is_running(self) -> bool:
-        return False
+        return _is_up()
 
     def open(self, spec: SparkSpec) -> SparkSession:
         """The session with these settings, launched unless a run before has done so."""
@@ -65,9 +68,7 @@ class SessionBeside:
 
     @property
     def is_running(self) -> bool:
-        from impctl.spark.beside import running_session
-
-        return running_session() is not None
+        return _is_up()
 
     def open(self, spec: SparkSpec) -> SparkSession:
         """The session; where Spark is not up it is launched as a command would."""
@@ -103,3 +104,9 @@ class SessionBeside:
                 hint="open the workload again with a session that is running, or without one",
             )
         return self._given
+
+
+def _is_up() -> bool:
+    from impctl.spark.beside import running_session
+
+    return running_session() is not None

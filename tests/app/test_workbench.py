@@ -6,9 +6,12 @@ import shutil
 from pathlib import Path
 
 import pyarrow as pa
+import pytest
 
+from impctl.app.scratch import scratch_copy
 from impctl.app.settings import Settings
 from impctl.app.workbench import open_workbench
+from impctl.spark import beside
 from impctl.tables.create import create_table
 
 WORKLOAD = """
@@ -31,3 +34,18 @@ def test_a_table_pinned_anew_is_read_anew(tmp_path: Path) -> None:
         assert (found.version, found.table_id != old.table_id) == (old.version, True)
         assert (bench.snapshot("t").table_id, bench.snapshot("t").rows) == (found.table_id, 3)
         assert bench.snapshot("u") is beside
+
+
+@pytest.mark.parametrize("running", [None, object()])
+def test_a_scratch_copy_knows_whether_spark_runs_in_the_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, running: object
+) -> None:
+    """Else its captures would be loaded row by row where a running Spark is far quicker."""
+    monkeypatch.setattr(beside, "running_session", lambda: running)
+    create_table(str(tmp_path / "t"), pa.table({"id": [1, 2]}))
+    (tmp_path / "w.yaml").write_text(WORKLOAD)
+    with (
+        open_workbench(Settings(tmp_path / "w.yaml")) as bench,
+        scratch_copy(bench, ("t",)) as scratch,
+    ):
+        assert scratch.has_spark is (running is not None)
