@@ -63,7 +63,7 @@ def test_full_size_has_the_sizes_of_the_papers_and_what_is_wrong_there_is_found_
         (figure,) = planned_suite(request, SilentReporter()).figures
         return figure.spec.options["shares"]
 
-    assert (sizes(0.5), sizes(1)) == ((0.1,), (0.001, 0.01, 0.1))
+    assert (sizes(0.5), sizes(1)) == ((0.1,), (0.001, 0.01, 0.05, 0.1))
     wrong = SUITE.replace("chart: {x: ch", "full: {with: {knid: both}}, chart: {x: ch")
     with pytest.raises(WorkloadError) as caught:
         check_suite(
