@@ -1,6 +1,7 @@
 """A query on a scratch copy, captured, to be changed and maintained under a stopwatch.
 
-Law: every part of maintaining counts (`app.follower`); writing the change itself does not. Changes
+Law: maintaining counts from following the log to the durable commit, in a process that is up
+(`app.follower` says what is not in it); writing the change itself does not. Changes
 are insertions of rows like the table's own, and their deletion by going back, so that the table
 does not grow.
 Out of scope: what is repeated and compared (`app.bench`, `app.suites`).
@@ -67,7 +68,7 @@ class MeasuredQuery:
 
     def maintain(self, rows: pa.Table, *, forth: bool) -> Followed:
         """Commit the change, then maintain: read, engine and commit."""
-        self._commit(rows, forth=forth)
+        self.commit(rows, forth=forth)
         step = self.follower.follow()
         changes = 0 if step is None else step.done.changes
         if step is None or changes != len(rows):
@@ -78,7 +79,8 @@ class MeasuredQuery:
             )
         return step
 
-    def _commit(self, rows: pa.Table, *, forth: bool) -> None:
+    def commit(self, rows: pa.Table, *, forth: bool) -> None:
+        """Insert the rows, or take the last commit back; nothing is maintained."""
         source = self.scratch.source(self.table)
         if forth:
             append_rows(source.path, rows)

@@ -282,6 +282,15 @@ def test_memory_of_a_fresh_process(bench: Workbench, spark: Any) -> None:
 
 
 @pytest.mark.spark
+def test_a_fresh_process_is_timed_beside_a_step(bench: Workbench, spark: Any) -> None:
+    ten, twenty = cells(bench, "maintain", "window", changes=(10, 20), processes=10)
+    assert ten.covers
+    assert ten.metrics["process_ms"].runs == 6
+    assert values(ten)["process_ms"] > values(ten)["maintain_ms"]
+    assert "process_ms" not in twenty.metrics
+
+
+@pytest.mark.spark
 def test_more_ranges_take_more_memory(bench: Workbench, spark: Any) -> None:
     few, many = cells(bench, "memory", "window", changes=5, ranges=(5, 50), process=False)
     assert values(few)["ranges_bytes"] < values(many)["ranges_bytes"]

@@ -117,6 +117,7 @@ def test_wrong_requests(tmp_path: Path, request_: dict[str, object], code: str) 
         ("kind: both", "changes: [1, 2.5]", "must be whole numbers of at least 1"),
         ("kind: both", "changes: true", "must be whole numbers of at least 1"),
         ("kind: both", "shares: [-0.1]", "must be numbers of at least 0"),
+        ("kind: both", "processes: 7", "must be sizes that `changes` has too"),
         ("kind: both", "shares: x", "must be numbers of at least 0"),
     ],
 )

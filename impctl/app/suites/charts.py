@@ -39,7 +39,7 @@ DRAWABLE: Mapping[str, Drawable] = {
         ("changes", "share", "kind"),
         (
             *("maintain_ms", "read_ms", "engine_ms", "commit_ms"),
-            *("recapture_ms", "recapture_ratio", "state_bytes", "duckdb_ms"),
+            *("recapture_ms", "recapture_ratio", "state_bytes", "duckdb_ms", "process_ms"),
         ),
     ),
     "memory": Drawable(

@@ -5,8 +5,8 @@ Options: `patterns` (`minimal`, `random`, or a ratio of both such as `2:1`), `bu
 column whose least values `minimal` deletes (with `greatest` its greatest), and `key`, which tells
 rows apart. `points` cells per pattern and buffer show how time, refills and state go on.
 
-Law: every cell of a pattern sees the same deletions; every step counts all of its maintenance,
-refills included; sketches are checked against recapture at every point, outside the timed part.
+Law: every cell of a pattern sees the same deletions; a step is timed with its refills; sketches are
+checked against recapture at every point, outside the timed part.
 Out of scope: patterns (`deletion_patterns`), how a buffer is refilled (`app.refilling`).
 """
 

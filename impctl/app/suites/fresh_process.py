@@ -1,7 +1,8 @@
-"""`impctl maintain` in a process of its own, and the most memory that took.
+"""`impctl maintain` in a process of its own: how long it took, and the most memory.
 
 Law: the process is a real one, started from a workload file written beside the scratch copy; what
-it does is committed to the scratch store. Peak memory is that of `impctl` itself: a JVM it has to
+it does is committed to the scratch store. Its time is all there is, from starting Python to its
+end, without that of the process between. Peak memory is that of `impctl` itself: a JVM it has to
 start outlives it, so nobody learns what that took.
 Out of scope: what the state in it consists of (`app.suites.memory`).
 """
@@ -23,11 +24,13 @@ from impctl.workload.models import PartitionSpec, QuerySpec, Workload
 # A process that comes from a large one counts the memory of that one as its own peak, so a small
 # one stands between. Linux counts kibibytes, macOS bytes.
 _LAUNCHER = """
-import os, subprocess, sys
+import os, subprocess, sys, time
+started = time.perf_counter()
 child = subprocess.Popen(sys.argv[1:], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
 said = child.stderr.read()
 _, status, used = os.wait4(child.pid, 0)
-print(used.ru_maxrss * (1 if sys.platform == "darwin" else 1024), flush=True)
+elapsed = (time.perf_counter() - started) * 1000
+print(used.ru_maxrss * (1 if sys.platform == "darwin" else 1024), elapsed, flush=True)
 sys.stderr.buffer.write(said)
 os._exit(os.waitstatus_to_exitcode(status) & 255)
 """
@@ -35,8 +38,9 @@ os._exit(os.waitstatus_to_exitcode(status) & 255)
 
 @dataclass(frozen=True, slots=True)
 class ProcessRun:
-    """Peak memory of a process that ended well."""
+    """A process that ended well: its time in all and its peak memory."""
 
+    elapsed_ms: float
     peak_bytes: int
 
 
@@ -63,7 +67,8 @@ def maintain_afresh(scratch: Workbench, spec: QuerySpec) -> ProcessRun:
             f"`impctl maintain` in a process of its own failed: {complaints.strip()[-500:]}",
             hint="run the suite again",
         )
-    return ProcessRun(int(said))
+    peak, elapsed = said.split()
+    return ProcessRun(float(elapsed), int(peak))
 
 
 def workload_document(workload: Workload, spec: QuerySpec, store: Path) -> dict[str, object]:

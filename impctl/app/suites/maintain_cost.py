@@ -1,14 +1,17 @@
 """Measure `maintain`: what a change costs, maintained incrementally and by recapture.
 
 Options: `changes` (rows) and `shares` (of the table changed), sizes of a change; `kind` (insert,
-delete, both): which changes count; several are cells of their own, labelled `kind`.
+delete, both): which changes count; several are cells of their own, labelled `kind`. `processes`:
+sizes out of `changes` for which `impctl maintain` is also started anew, as a timer would, three
+times per kind: `process_ms` is all that takes, `maintain_ms` a step in a process that is up and
+holds state and lock (`app.follower`).
 Law: for every size the maintained sketch is compared with recapture before anything is timed, with
-the change and after it was taken back, and a cell carries the check of its kind; the
-baseline is the fastest way to recapture the sketch, timed per case on the table without the change,
-which favours it where changes are large. It is warmed up until it ran four times, those of the
-checks counted, or for ten seconds more. A deletion takes back what was
-inserted before. A cell's note has the number of ranges where the table had no values for all that
-were asked for. Out of scope: how a change is made and timed (`app.measured`).
+the change and after it was taken back, and a cell carries the check of its kind; what the processes
+stored is compared after them. The baseline is the fastest way to recapture the sketch, timed per
+case on the table without the change, which favours it where changes are large; it is warmed up
+until it ran four times, those of the checks counted, or for ten seconds more. A deletion takes back
+what was inserted before. A cell's note has the number of ranges where the table had no values for
+all that were asked for. Out of scope: how a change is made and timed (`app.measured`).
 """
 
 from __future__ import annotations
@@ -16,9 +19,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from impctl.app.follower import Checked, Followed, worse_of
+from impctl.app.follower import Checked, Followed, Follower, worse_of
 from impctl.app.measured import MeasuredQuery, measured_copy
 from impctl.app.suites.duckdb_times import Beside, recapture_beside
+from impctl.app.suites.fresh_process import maintain_afresh
 from impctl.app.suites.ground import Ground
 from impctl.bench.clock import milliseconds, warm_up
 from impctl.bench.record import Cell, Label, Metric
@@ -32,10 +36,14 @@ _CHANGES = (10, 50, 100, 500, 1000)
 _RECAPTURES = 3
 """Recaptures timed at most: one takes as long as hundreds of maintains."""
 
+_PROCESSES = 3
+"""Processes started for a change and for its way back."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Options:
     changes: tuple[int, ...]
+    processes: tuple[int, ...]
     shares: tuple[float, ...]
     kinds: tuple[str, ...]
 
@@ -49,14 +57,20 @@ class _Size:
     checked: Mapping[str, Checked]
     runs: Sequence[tuple[str, Followed]]
     state_bytes: int
+    processes: Sequence[tuple[str, float]] = ()
+    """Milliseconds of each fresh process, with its kind."""
 
 
 def measure_maintain(ground: Ground) -> Iterator[Cell]:
     """Cells for every size and kind of change."""
-    ground.only("changes", "shares", "kind")
+    ground.only("changes", "shares", "kind", "processes")
     shares = ground.numbers("shares")
     changes = ground.whole_numbers("changes", () if shares else _CHANGES)
-    return _cells(ground, _Options(changes, shares, ground.choices("kind", KINDS, ("both",))))
+    processes = ground.whole_numbers("processes")
+    if not set(processes) <= set(changes):
+        raise ground.refuse("processes", "sizes that `changes` has too")
+    kinds = ground.choices("kind", KINDS, ("both",))
+    return _cells(ground, _Options(changes, processes, shares, kinds))
 
 
 def _cells(ground: Ground, options: _Options) -> Iterator[Cell]:
@@ -78,6 +92,11 @@ def _cells(ground: Ground, options: _Options) -> Iterator[Cell]:
             beside = recapture_beside(measured, turns) if failure is None else Beside()
             note = "; ".join(text for text in (_missing_ranges(measured), beside.note) if text)
             beside = replace(beside, note=note)
+        if failure is None:
+            try:
+                found = [_with_processes(ground, measured, entry, options) for entry in found]
+            except ImpctlError as error:
+                failure = error
         for entry in found:
             for kind in options.kinds:
                 yield _cell(ground, entry, kind, recaptures, beside, len(options.kinds) > 1)
@@ -104,6 +123,27 @@ def _size(ground: Ground, measured: MeasuredQuery, size: int, share: float) -> _
         runs.append(("insert", measured.maintain(rows, forth=True)))
         runs.append(("delete", measured.maintain(rows, forth=False)))
     return _Size(size, share, checked, runs, measured.follower.state_bytes)
+
+
+def _with_processes(
+    ground: Ground, measured: MeasuredQuery, entry: _Size, options: _Options
+) -> _Size:
+    """The size with the times of fresh processes, where they were asked for; the store is free."""
+    if entry.rows not in options.processes:
+        return entry
+    ground.step(f"{ground.query.name} with {entry.rows} changes, a process each")
+    scratch = measured.scratch
+    rows = measured.rows_like_the_table(entry.rows, ground.seed)
+    times: list[tuple[str, float]] = []
+    for turn in range(2 * _PROCESSES):
+        forth = turn % 2 == 0
+        measured.commit(rows, forth=forth)
+        scratch.advance(measured.table)
+        run = maintain_afresh(scratch, ground.query)
+        times.append(("insert" if forth else "delete", run.elapsed_ms))
+    stored = Follower(scratch, measured.prepared).checked(measured.unchanged)
+    checked = {kind: worse_of(held, stored) for kind, held in entry.checked.items()}
+    return replace(entry, processes=times, checked=checked)
 
 
 def _missing_ranges(measured: MeasuredQuery) -> str:
@@ -149,4 +189,7 @@ def _cell(
         "state_bytes": Metric.of([entry.state_bytes]),
         **beside.metrics,
     }
+    processes = [time for way, time in entry.processes if kind in (way, "both")]
+    if processes:
+        metrics["process_ms"] = Metric.of(processes)
     return ground.cell(metrics, labels, checked=entry.checked[kind], note=beside.note)

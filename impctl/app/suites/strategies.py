@@ -5,7 +5,7 @@ an eager sketch is maintained, those left out that all updates together do not e
 cell maintains once, when all updates are in, as a query that comes then would do.
 
 Law: every cell sees the same seeded commits on a scratch copy of its own and begins with a current
-sketch; only maintenance is timed, all of it; the sketch is checked against recapture at the end.
+sketch; only steps of maintenance are timed; the sketch is checked against recapture at the end.
 Out of scope: commits (`update_stream`), one maintenance (`follower`).
 """
 
