@@ -69,11 +69,15 @@ class MeasuredQuery:
     def maintain(self, rows: pa.Table, *, forth: bool) -> Followed:
         """Commit the change, then maintain: read, engine and commit."""
         self.commit(rows, forth=forth)
+        return self.followed(len(rows))
+
+    def followed(self, wanted: int) -> Followed:
+        """Maintain what was committed: so many changed rows, else RecaptureNeededError."""
         step = self.follower.follow()
         changes = 0 if step is None else step.done.changes
-        if step is None or changes != len(rows):
+        if step is None or changes != wanted:
             raise RecaptureNeededError(
-                f"The clone of `{self.table}` shows {changes} changes instead of {len(rows)}",
+                f"The clone of `{self.table}` shows {changes} changes instead of {wanted}",
                 code="bench_disturbed",
                 hint="run `impctl bench` again",
             )

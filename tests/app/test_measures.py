@@ -99,6 +99,7 @@ def values(cell: Cell) -> Mapping[str, float]:
         ("deletions", {"buffers": ("20", "none")}),
         ("strategies", {"batches": 0}),
         ("memory", {"process": "no"}),
+        ("maintain", {"kind": "delete_old", "changes": 10, "shares": 0.1}),
     ],
 )
 def test_a_wrong_option_is_refused_before_anything_runs(
@@ -279,6 +280,15 @@ def test_memory_of_a_fresh_process(bench: Workbench, spark: Any) -> None:
     assert held["state_bytes"] >= held["join_bytes"] + held["aggregate_bytes"]
     # A hundred ranges of `s`, which impctl chose, beside five of `t`.
     assert held["sketch_bytes"] == 14
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("query", ["window", "join"])
+def test_old_rows_are_deleted_and_come_back(bench: Workbench, spark: Any, query: str) -> None:
+    kinds = ("both", "delete_old")
+    both, old = cells(bench, "maintain", query, changes=30, kind=kinds)
+    assert (old.labels["kind"], old.covers, old.slack) == ("delete_old", True, 0)
+    assert (both.metrics["maintain_ms"].runs, old.metrics["maintain_ms"].runs) == (2, 1)
 
 
 @pytest.mark.spark

@@ -111,7 +111,7 @@ def test_wrong_requests(tmp_path: Path, request_: dict[str, object], code: str) 
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("kind: both", "kind: none", "must be one of `insert`, `delete`, `both`"),
+        ("kind: both", "kind: none", "must be one of `insert`, `delete`, `both`, `del"),
         ("kind: both", "kinds: both", "Option `kinds` is unknown to measure `maintain`"),
         ("kind: both", "changes: 0", "must be whole numbers of at least 1"),
         ("kind: both", "changes: [1, 2.5]", "must be whole numbers of at least 1"),

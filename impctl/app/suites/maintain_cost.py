@@ -1,17 +1,18 @@
 """Measure `maintain`: what a change costs, maintained incrementally and by recapture.
 
 Options: `changes` (rows) and `shares` (of the table changed), sizes of a change; `kind` (insert,
-delete, both): which changes count; several are cells of their own, labelled `kind`. `processes`:
-sizes out of `changes` for which `impctl maintain` is also started anew, as a timer would, three
-times per kind: `process_ms` is all that takes, `maintain_ms` a step in a process that is up and
-holds state and lock (`app.follower`).
+delete, both; delete_old, rows the table always had, by `changes` only): which changes count;
+several are cells of their own, labelled `kind`. `processes`: sizes out of `changes` for which
+`impctl maintain` is also started anew, as a timer would, three times per kind: `process_ms` is all
+that takes, `maintain_ms` a step in a process that is up and holds state and lock (`app.follower`).
 Law: for every size the maintained sketch is compared with recapture before anything is timed, with
 the change and after it was taken back, and a cell carries the check of its kind; what the processes
 stored is compared after them. The baseline is the fastest way to recapture the sketch, timed per
 case on the table without the change, which favours it where changes are large; it is warmed up
 until it ran four times, those of the checks counted, or for ten seconds more. A deletion takes back
-what was inserted before. A cell's note has the number of ranges where the table had no values for
-all that were asked for. Out of scope: how a change is made and timed (`app.measured`).
+what was inserted before, but for `delete_old` (`old_rows`). A cell's note has the number of ranges
+where the table had no values for all that were asked for.
+Out of scope: how a change is made and timed (`app.measured`).
 """
 
 from __future__ import annotations
@@ -24,11 +25,14 @@ from impctl.app.measured import MeasuredQuery, measured_copy
 from impctl.app.suites.duckdb_times import Beside, recapture_beside
 from impctl.app.suites.fresh_process import maintain_afresh
 from impctl.app.suites.ground import Ground
+from impctl.app.suites.old_rows import old_rows_deleted
 from impctl.bench.clock import milliseconds, warm_up
 from impctl.bench.record import Cell, Label, Metric
 from impctl.errors import ImpctlError
 
-KINDS = ("insert", "delete", "both")
+OLD = "delete_old"
+KINDS = ("insert", "delete", "both", OLD)
+"""`both` is an insertion and a deletion that takes it back."""
 
 _CHANGES = (10, 50, 100, 500, 1000)
 """Sizes that the papers call realistic."""
@@ -70,6 +74,10 @@ def measure_maintain(ground: Ground) -> Iterator[Cell]:
     if not set(processes) <= set(changes):
         raise ground.refuse("processes", "sizes that `changes` has too")
     kinds = ground.choices("kind", KINDS, ("both",))
+    if OLD in kinds and shares:
+        raise ground.refuse(
+            "shares", f"left out where `kind` has `{OLD}`: its rows are of one file"
+        )
     return _cells(ground, _Options(changes, processes, shares, kinds))
 
 
@@ -82,7 +90,7 @@ def _cells(ground: Ground, options: _Options) -> Iterator[Cell]:
         with measured.scratch.writing("bench"):
             try:
                 for size, share in sizes.items():
-                    found.append(_size(ground, measured, size, share))
+                    found.append(_size(ground, measured, size, share, options.kinds))
             except ImpctlError as error:
                 failure = error
             # Last and warm: a cold baseline would flatter us.
@@ -112,8 +120,10 @@ def _sizes(measured: MeasuredQuery, options: _Options) -> dict[int, float]:
     return dict(sorted(sizes.items()))
 
 
-def _size(ground: Ground, measured: MeasuredQuery, size: int, share: float) -> _Size:
-    """One size: checked, then maintained forth and back in turn."""
+def _size(
+    ground: Ground, measured: MeasuredQuery, size: int, share: float, kinds: Sequence[str]
+) -> _Size:
+    """One size: checked, then maintained forth and back in turn; last, old rows deleted."""
     ground.step(f"{ground.query.name} with {size} changes")
     rows = measured.rows_like_the_table(size, ground.seed)
     inserted, deleted = measured.checked_both_ways(rows)
@@ -122,6 +132,9 @@ def _size(ground: Ground, measured: MeasuredQuery, size: int, share: float) -> _
     for _ in range(ground.repeat):
         runs.append(("insert", measured.maintain(rows, forth=True)))
         runs.append(("delete", measured.maintain(rows, forth=False)))
+    if OLD in kinds:
+        checked[OLD], steps = old_rows_deleted(measured, size, ground.repeat, ground.seed)
+        runs += [(OLD, step) for step in steps]
     return _Size(size, share, checked, runs, measured.follower.state_bytes)
 
 
@@ -177,7 +190,7 @@ def _cell(
     labels: dict[str, Label] = {"changes": entry.rows, "share": float(f"{entry.share:.3g}")}
     if labelled:
         labels["kind"] = kind
-    runs = [run for way, run in entry.runs if kind in (way, "both")]
+    runs = [run for way, run in entry.runs if _counts(way, kind)]
     maintain, recapture = Metric.of([run.total_ms for run in runs]), Metric.of(recaptures)
     metrics = {
         "maintain_ms": maintain,
@@ -189,7 +202,12 @@ def _cell(
         "state_bytes": Metric.of([entry.state_bytes]),
         **beside.metrics,
     }
-    processes = [time for way, time in entry.processes if kind in (way, "both")]
+    processes = [time for way, time in entry.processes if _counts(way, kind)]
     if processes:
         metrics["process_ms"] = Metric.of(processes)
     return ground.cell(metrics, labels, checked=entry.checked[kind], note=beside.note)
+
+
+def _counts(way: str, kind: str) -> bool:
+    """Whether a run counts for cells of this kind."""
+    return way == kind or (kind == "both" and way != OLD)
