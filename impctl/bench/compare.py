@@ -128,7 +128,7 @@ def _rows(old: Record, new: Record) -> list[tuple[str, str, str]]:
     """The sizes of the tables that both measured: a source of data is as large as it is."""
     both = [name for name in old.tables if name in new.tables]
     return [
-        (f"sizes of table `{name}`", f"{old.tables[name]:,} rows", f"{new.tables[name]:,}")
+        (f"sizes of table `{name}`", f"{old.tables[name]:,} rows", f"{new.tables[name]:,} rows")
         for name in both
     ]
 

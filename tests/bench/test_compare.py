@@ -95,6 +95,7 @@ def test_tables_of_other_sizes_are_refused() -> None:
     with pytest.raises(UsageError, match="sizes of table `t`: 1,000 rows and 2,000"):
         compare_records(one, other)
     assert compare_records(one, replace(other, tables={"s": 7})).changes == ()
+    assert compare_records(one, replace(one, tables={"r": 5, "u": 9})).changes == ()
 
 
 def test_a_record_is_the_same_as_itself() -> None:
