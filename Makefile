@@ -27,7 +27,7 @@ $(READY): pyproject.toml
 demo: $(READY) ## Run the examples through the command line, data in $(DEMO)
 	PATH="$(abspath $(BIN)):$$PATH" workloads/demo.sh $(DEMO)
 
-bench: $(READY) ## Measure maintaining against recapture on a generated table (some minutes)
+bench: $(READY) ## Measure a workload over a generated table, with its page (some minutes)
 	PATH="$(abspath $(BIN)):$$PATH" workloads/bench.sh $(DEMO)
 
 bench-smoke: $(READY) ## Hold a few ratios against their baseline (under three minutes)

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Maintaining against recapture on the synthetic table, a line per query and size of change.
+# What the sketches of the synthetic workload cost and save: three figures, their record and its page.
 # Usage: bench.sh [FOLDER] [ROWS] [GROUPS], the folder for the table (default: demo 10000000 5000).
 set -euo pipefail
 
@@ -15,5 +15,4 @@ export IMPCTL_DATA IMPCTL_STORE SYNTHETIC_LIMIT
 if [[ ! -d $IMPCTL_DATA/synthetic/_delta_log ]]; then
   impctl bench --generate "$IMPCTL_DATA" --example synthetic --rows "$rows" --groups "$groups" --sorted
 fi
-impctl bench "$workloads/synthetic.yaml" \
-  --delta-rows 10 --delta-rows 1000 --delta-rows 100000 --repeat 5
+impctl bench "$workloads/synthetic.yaml" --out "$IMPCTL_DATA/bench.json" --report "$IMPCTL_DATA/bench.html"

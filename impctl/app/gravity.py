@@ -6,7 +6,7 @@ Out of scope: the records themselves (`app.results`), exit codes of a process (`
 
 from __future__ import annotations
 
-from impctl.app.results import BenchResult, Failure, Outcome, VerifyResult
+from impctl.app.results import Failure, Outcome, VerifyResult
 from impctl.errors import ImpctlError, UnsoundSketchError
 
 GRAVITY = (5, 1, 130, 2, 3, 4, 7, 6)
@@ -22,7 +22,7 @@ def gravest(outcome: Outcome) -> Failure | None:
 
 
 def with_unsound(outcome: Outcome) -> Outcome:
-    """`outcome`, with a failure for every unsound sketch that a measurement or check brought up.
+    """`outcome`, with a failure for every unsound sketch that a check brought up.
 
     So no use case can report an unsound sketch and have the run end well.
     """
@@ -30,25 +30,23 @@ def with_unsound(outcome: Outcome) -> Outcome:
     found = [
         Failure(result.query, error)
         for result in outcome.results
-        if isinstance(result, VerifyResult | BenchResult)
+        if isinstance(result, VerifyResult)
         and result.query not in told
         and (error := _unsoundness(result)) is not None
     ]
     return Outcome(outcome.results, outcome.warnings, (*outcome.failures, *found))
 
 
-def _unsoundness(result: VerifyResult | BenchResult) -> UnsoundSketchError | None:
+def _unsoundness(result: VerifyResult) -> UnsoundSketchError | None:
     hint = "capture it again with `impctl capture`, and please report this"
     if not result.covers:
-        missing = ""
-        if isinstance(result, VerifyResult):
-            names = ("NULL" if f == result.total else str(f) for f in result.missing)
-            fragments = ", ".join(names)
-            missing = f" on `{result.table}.{result.attribute}`, it lacks fragments: {fragments}"
+        names = ("NULL" if f == result.total else str(f) for f in result.missing)
         return UnsoundSketchError(
-            f"The sketch of query `{result.query}` is too small{missing}", hint=hint
+            f"The sketch of query `{result.query}` is too small on "
+            f"`{result.table}.{result.attribute}`, it lacks fragments: {', '.join(names)}",
+            hint=hint,
         )
-    if isinstance(result, VerifyResult) and result.results_equal is False:
+    if result.results_equal is False:
         return UnsoundSketchError(
             f"Query `{result.query}` has another result with its sketch than without", hint=hint
         )

@@ -10,7 +10,7 @@ Out of scope: what `check`, `explain` and `plan` say (`app.explanations`), how a
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import date, datetime
 from decimal import Decimal
 
@@ -21,6 +21,7 @@ from impctl.app.foreseen import PlanResult, ReadEntry
 from impctl.app.past_runs import PendingEntry, RunEntry, VerifiedEntry
 from impctl.app.started import StartedResult
 from impctl.bench.compare import RecordComparison as RecordComparison
+from impctl.bench.record import Kind as Kind
 from impctl.bench.record import Record as Record
 from impctl.errors import ImpctlError
 
@@ -255,33 +256,6 @@ class VerifyResult:
 
 
 @dataclass(frozen=True, slots=True)
-class BenchResult:
-    """Medians over `repeat` runs; `spread` is (greatest - least) / median of `maintain_ms`.
-
-    `ratio` is recapture over maintain. `capture_ms` is a capture with its state in a warm
-    session (None where there is no state); `plain_ms` and `sketch_ms` time the query without
-    and with its sketch, where measured. `machine` is what a number needs beside it.
-    """
-
-    query: str
-    delta_rows: int
-    maintain_ms: float
-    read_ms: float
-    engine_ms: float
-    commit_ms: float
-    recapture_ms: float
-    ratio: float
-    covers: bool
-    slack: int
-    repeat: int
-    spread: float
-    plain_ms: float | None = None
-    sketch_ms: float | None = None
-    capture_ms: float | None = None
-    machine: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
 class GenerateResult:
     """A table written for the demo or a benchmark."""
 
@@ -324,7 +298,6 @@ Result = (
     | Finding
     | StartedResult
     | VerifyResult
-    | BenchResult
     | GenerateResult
     | Record
     | RecordComparison

@@ -8,7 +8,7 @@ Out of scope: what is measured on it (`app.measured`).
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -26,7 +26,8 @@ from impctl.workload.models import TableSpec
 @contextmanager
 def scratch_copy(bench: Workbench, tables: tuple[TableName, ...]) -> Iterator[Workbench]:
     """A workbench on clones of these tables, with a store of its own."""
-    with scratch_folder(BENCH_SCRATCH, _beside(bench, tables)) as folder:
+    _check_local(bench, tables)
+    with scratch_folder(BENCH_SCRATCH, folder_beside(bench, tables)) as folder:
         specs: Mapping[TableName, TableSpec] = bench.workload.tables
         cloned = dict(specs)
         for table in tables:
@@ -43,16 +44,19 @@ def scratch_copy(bench: Workbench, tables: tuple[TableName, ...]) -> Iterator[Wo
             scratch.close()
 
 
-def _beside(bench: Workbench, tables: tuple[TableName, ...]) -> Path | None:
+def folder_beside(bench: Workbench, tables: Iterable[TableName]) -> Path | None:
     """A folder on the tables' own device where hard links can be made; None for any."""
     for table in tables:
         path = local_path(bench.workload.tables[table].path)
-        if path is None:
+        if path is not None and os.access(Path(path).parent, os.W_OK):
+            return Path(path).parent
+    return None
+
+
+def _check_local(bench: Workbench, tables: Iterable[TableName]) -> None:
+    for table in tables:
+        if local_path(bench.workload.tables[table].path) is None:
             raise UsageError(
                 f"Table `{table}` is not on the local disk, so `bench` cannot clone it",
                 hint="copy the table to a local folder and point a workload at it",
             )
-        parent = Path(path).parent
-        if os.access(parent, os.W_OK):
-            return parent
-    return None

@@ -151,10 +151,11 @@ class GenerateRequest:
 
 @dataclass(frozen=True, slots=True)
 class SuiteRequest:
-    """A suite to run, by name or path; None leaves a choice to the suite.
+    """A suite or workload to run, by name or path; None leaves a choice to the suite.
 
     `folder` holds the generated data; `source` is what examples are made from that are not drawn
-    at random; `out` and `report` are files to write the record and its page to.
+    at random; `out` and `report` are files to write the record and its page to. A workload has no
+    use for `scale`, `folder` and `source`.
     """
 
     suite: str

@@ -1,7 +1,7 @@
-"""Measuring: repeats, medians and spread on a monotonic clock.
+"""Measuring: repeats and medians on a monotonic clock.
 
-Law: a measurement is the median of its runs, quoted with how far they lie apart; what is measured
-is called, never simulated; what is compared is timed in turns, so that drift meets all alike.
+Law: a measurement is the median of its runs; what is measured is called, never simulated; what is
+compared is timed in turns, so that drift meets all alike.
 Out of scope: what is measured and whether its answer is right.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 WARM_UP = 4
 """Runs of a query that are not counted: Spark compiles and recompiles it in the first ones."""
@@ -48,9 +48,3 @@ def median_of(work: Callable[[], object], repeat: int, *, warm_up: int = 1) -> f
     for _ in range(warm_up):
         work()
     return statistics.median(milliseconds(work) for _ in range(repeat))
-
-
-def spread(values: Sequence[float]) -> float:
-    """(greatest - least) / median; 0 for a single value."""
-    middle = statistics.median(values)
-    return (max(values) - min(values)) / middle if middle else 0.0

@@ -1,4 +1,4 @@
-"""What one run of a suite measured: cells with labels and metrics, the figures that show them.
+"""What one run measured: cells with labels and metrics, and the figures that show them.
 
 Law: a record is complete in itself: machine, versions, commit, seed, scale and noise stand beside
 the numbers, and reading what was written gives the same record. A metric's name ends in its unit
@@ -12,11 +12,19 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 RECORD_FORMAT = 1
 
 Label = str | int | float
 """What tells a cell from its neighbours: `groups: 50`, `changes: 1000`, `strategy: eager`."""
+
+
+class Kind(StrEnum):
+    """What a record was measured from: a suite has a scale, a workload tables as they are."""
+
+    SUITE = "suite"
+    WORKLOAD = "workload"
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +106,8 @@ class Record:
     `noise` is the share by which equal work took longer at its slowest than at its quickest, over
     the whole run; `figure_noise` is the same of the two times right before and after a figure.
 
+    `suite` is the name of the suite, or of the workload, as `kind` tells.
+
     `tables` has the rows of every table that queries read, as they were before any change: a scale
     does not tell them where there is a least size or a source.
 
@@ -119,6 +129,7 @@ class Record:
     format: int = field(default=RECORD_FORMAT)
     tables: Mapping[str, int] = field(default_factory=dict)
     figure_noise: Mapping[str, float] = field(default_factory=dict)
+    kind: Kind = Kind.SUITE
 
     def cells_of(self, figure: str) -> tuple[Cell, ...]:
         """The cells of one figure, in the order they were measured."""

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from impctl.bench.record import RECORD_FORMAT, Cell, Chart, Figure, Label, Metric, Record
+from impctl.bench.record import RECORD_FORMAT, Cell, Chart, Figure, Kind, Label, Metric, Record
 from impctl.errors import UsageError
 
 _NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
@@ -52,7 +52,7 @@ def _foreign(name: str, why: str) -> UsageError:
     return UsageError(
         f"File `{name}` is not a record of `impctl bench`: {why}",
         code="record_foreign",
-        hint="give a file that `impctl bench SUITE --out FILE` wrote",
+        hint="give a file that `impctl bench SUITE|WORKLOAD --out FILE` wrote",
     )
 
 
@@ -94,6 +94,7 @@ def _record(found: Mapping[str, Any]) -> Record:
         figure_noise={
             str(name): _number(noise) for name, noise in found.get("figure_noise", {}).items()
         },
+        kind=Kind(found.get("kind", Kind.SUITE)),
     )
 
 

@@ -12,7 +12,7 @@ from html import escape
 
 from impctl.bench.headlines import Headline
 from impctl.bench.quantity import Unit, number, readable, times
-from impctl.bench.record import Record
+from impctl.bench.record import Kind, Record
 from impctl.bench.report_table import plain_table
 from impctl.bench.report_text import prose
 from impctl.bench.summary import Section, Summary
@@ -46,7 +46,7 @@ def facts(record: Record) -> str:
     pairs = {
         "Started": _when(record.started),
         "Took": readable(record.elapsed_s * 1000, Unit.MS),
-        "Scale": f"{times(record.scale)} the suite's rows",
+        "Scale": _scale(record),
         "Rows": _rows(record.tables),
         "Repeat": f"{number(record.repeat)} {'run' if record.repeat == 1 else 'runs'} asked for",
         "Seed": str(record.seed),
@@ -64,6 +64,11 @@ def facts(record: Record) -> str:
 def _noise(noise: float) -> str:
     """One-sided: equal work never takes less than at its quickest."""
     return f"equal work took up to {readable(noise, Unit.SHARE)} longer"
+
+
+def _scale(record: Record) -> str:
+    """Of a suite alone: the tables of a workload are as large as they are."""
+    return f"{times(record.scale)} the suite's rows" if record.kind is Kind.SUITE else ""
 
 
 def _rows(tables: Mapping[str, int]) -> str:

@@ -14,7 +14,6 @@ from impctl.app.findings import Finding
 from impctl.app.foreseen import PlanResult
 from impctl.app.results import (
     ApplyResult,
-    BenchResult,
     CaptureResult,
     Failure,
     GenerateResult,
@@ -47,7 +46,6 @@ class Output(Protocol):
     def finding(self, result: Finding) -> None: ...
     def started(self, result: StartedResult) -> None: ...
     def verify(self, result: VerifyResult) -> None: ...
-    def bench(self, result: BenchResult) -> None: ...
     def generate(self, result: GenerateResult) -> None: ...
     def record(self, result: Record) -> None: ...
     def comparison(self, result: RecordComparison) -> None: ...
@@ -85,8 +83,6 @@ def show(output: Output, result: Result) -> None:
             _show_of_upkeep(output, result)
         case VerifyResult():
             output.verify(result)
-        case BenchResult():
-            output.bench(result)
         case GenerateResult():
             output.generate(result)
         case Record() | RecordComparison() | WrittenResult() | SuiteResult():

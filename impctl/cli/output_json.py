@@ -37,7 +37,7 @@ class JsonOutput:
 
     check = capture = apply = maintain = rewrite = query = _keep
     finding = started = _keep
-    status = explain = verify = bench = generate = plan = _keep
+    status = explain = verify = generate = plan = _keep
     record = comparison = written = suite = gc = _keep
 
     def document(self, text: str) -> None:

@@ -1,4 +1,4 @@
-"""Records of suites and their comparisons as lines of text, readable at 80 columns.
+"""Records and their comparisons as lines of text, readable at 80 columns.
 
 Law: a table per figure, numbers to the right with their unit, then break-even and what the papers
 print. Out of scope: which columns a table has, and the words of its values
@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from math import isfinite
 
 from impctl.app.amounts import duration_text
-from impctl.app.results import Record, RecordComparison
+from impctl.app.results import Kind, Record, RecordComparison
 from impctl.app.suites.figure_tables import (
     FigureTable,
     figure_tables,
@@ -31,12 +31,15 @@ def record_lines(record: Record) -> list[str]:
     lines = [
         f"{record.suite}: {count_text(len(record.cells), 'cell')} of "
         f"{count_text(len(record.figures), 'figure')}, {checked:,} checked, "
-        f"scale {record.scale:g}, {duration_text(record.elapsed_s * 1000)}, "
-        f"noise {record.noise:.0%}"
+        f"{_scale_text(record)}{duration_text(record.elapsed_s * 1000)}, noise {record.noise:.0%}"
     ]
     for table in figure_tables(record):
         lines += ["", *_figure_lines(table)]
     return lines
+
+
+def _scale_text(record: Record) -> str:
+    return f"scale {record.scale:g}, " if record.kind is Kind.SUITE else ""
 
 
 def comparison_lines(comparison: RecordComparison) -> list[str]:

@@ -12,14 +12,13 @@ import os
 from collections.abc import Sequence
 from typing import TextIO
 
-from impctl.app.amounts import duration_text, number_text
+from impctl.app.amounts import duration_text
 from impctl.app.collected import GcResult
 from impctl.app.explanations import CheckResult, ExplainResult
 from impctl.app.findings import Finding, Level
 from impctl.app.foreseen import PlanResult
 from impctl.app.results import (
     ApplyResult,
-    BenchResult,
     CaptureResult,
     Failure,
     GenerateResult,
@@ -234,28 +233,6 @@ class TextOutput:
             self._detail(f"missing {fragments_text(result.missing, result.total)}")
         if result.extra:
             self._detail(f"more than needed {fragments_text(result.extra, result.total)}")
-
-    def bench(self, result: BenchResult) -> None:
-        """Maintaining against recapture, with its parts."""
-        sound = f"slack {result.slack}" if result.covers else "NOT SOUND"
-        self._say(
-            f"{result.query}: {count_text(result.delta_rows, 'change')}, "
-            f"maintain {duration_text(result.maintain_ms)}, "
-            f"recapture {duration_text(result.recapture_ms)}, "
-            f"ratio {number_text(result.ratio)}, {sound}"
-        )
-        self._detail(
-            f"read {duration_text(result.read_ms)}, engine {duration_text(result.engine_ms)}, "
-            f"commit {duration_text(result.commit_ms)}; "
-            f"median of {result.repeat}, spread {result.spread:.0%}"
-        )
-        if result.plain_ms is not None and result.sketch_ms is not None:
-            self._detail(
-                f"query {duration_text(result.plain_ms)}, "
-                f"with its sketch {duration_text(result.sketch_ms)}"
-            )
-        if result.capture_ms is not None:
-            self._detail(f"capture with state {duration_text(result.capture_ms)}")
 
     def generate(self, result: GenerateResult) -> None:
         """Where the table is."""

@@ -53,10 +53,15 @@ def broken(ground: Ground) -> Iterator[Cell]:
     raise KeyError("a bug")
 
 
+def stopped(ground: Ground) -> Iterator[Cell]:
+    yield ground.cell(ONE)
+    raise KeyboardInterrupt
+
+
 @pytest.fixture
 def suite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The file, whose measures are those above; no table is opened."""
-    measures = {"maintain": measured, "query": unsound, "capture": broken}
+    measures = {"maintain": measured, "query": unsound, "capture": broken, "engine": stopped}
     monkeypatch.setattr(plan, "MEASURES", measures)
     drawable = Drawable(("at",), ("a_ms",))
     monkeypatch.setattr(charts, "DRAWABLE", dict.fromkeys(measures, drawable))
@@ -100,16 +105,23 @@ def test_a_failed_check_is_the_gravest_failure(suite: Path) -> None:
     assert len(record.cells_of("second")) == 2
 
 
-def test_a_bug_is_not_hidden_among_the_failures(suite: Path) -> None:
+def test_a_bug_is_told_as_one_and_costs_its_case_only(suite: Path) -> None:
     suite.write_text(SUITE.replace("measure: query", "measure: capture"))
-    with pytest.raises(KeyError):
-        run(suite, "second")
+    record, outcome = run(suite)
+    assert len(record.cells_of("first")) == 3
+    assert len(record.cells_of("second")) == 1
+    decisive = gravest(outcome)
+    assert decisive is not None
+    # Before the table that is gone: exit code 1 is a bug, whatever else failed.
+    assert decisive.error.exit_code == 1
+    assert "Unexpected error, KeyError" in decisive.error.message
+    assert isinstance(decisive.error.__cause__, KeyError)
 
 
 def test_an_interrupt_keeps_the_cells_that_are_done(suite: Path, tmp_path: Path) -> None:
-    suite.write_text(SUITE.replace("measure: query", "measure: capture"))
+    suite.write_text(SUITE.replace("measure: query", "measure: engine"))
     out = tmp_path / "record.json"
-    with pytest.raises(KeyError):
+    with pytest.raises(KeyboardInterrupt):
         run(suite, out=out)
     kept = record_from_json(out.read_text(), "record.json")
     assert [figure.name for figure in kept.figures] == ["first", "second"]

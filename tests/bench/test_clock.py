@@ -1,4 +1,4 @@
-"""Repeats, medians and spread."""
+"""Repeats and medians."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from impctl.bench import clock
-from impctl.bench.clock import WARM_UP, in_turns, median_of, milliseconds, spread, warm_up
+from impctl.bench.clock import WARM_UP, in_turns, median_of, milliseconds, warm_up
 
 
 def ticking(monkeypatch: pytest.MonkeyPatch, *durations: float) -> None:
@@ -86,9 +86,3 @@ def test_a_failing_call_is_not_a_measurement() -> None:
 
     with pytest.raises(ValueError, match="no"):
         median_of(work, 3)
-
-
-def test_spread() -> None:
-    assert spread([7.0]) == 0
-    assert spread([10.0, 12.0, 9.0]) == pytest.approx(0.3)
-    assert spread([0.0, 0.0]) == 0

@@ -70,9 +70,8 @@ USE_CASES = {
     "verify": ("verify",),
     "doctor": ("doctor",),
     "init": ("init",),
-    "bench": ("bench",),
     "generate": ("generate",),
-    "suites.run": ("run_suite",),
+    "suites.run": ("run_suite", "run_workload"),
     "suites.keep": ("compare_files", "report_file"),
     "suites.plan": ("check_suite", "list_suites", "suite_schema_text"),
 }

@@ -12,7 +12,6 @@ from impctl.app.foreseen import PlannedChange, PlanResult
 from impctl.app.past_runs import PendingEntry, RunEntry, VerifiedEntry
 from impctl.app.results import (
     ApplyResult,
-    BenchResult,
     CaptureResult,
     GenerateResult,
     MaintainResult,
@@ -207,9 +206,6 @@ EXAMPLES: dict[str, Result] = {
     ),
     "started": StartedResult("w.yaml", ("sales",), ("q_top",), ("impctl check w.yaml",)),
     "verify": VerifyResult("q_top", "sales", "price", 4, True, 1, (), (0,), True, {"sales": 1}),
-    "bench": BenchResult(
-        "q_top", 1000, 2.1, 0.9, 0.5, 0.7, 812.0, 386.7, True, 0, 5, 0.08, 300.0, 40.0
-    ),
     "generate": GenerateResult("sales", "demo/sales", 7, 0),
     "record": RECORD,
     "comparison": RecordComparison(

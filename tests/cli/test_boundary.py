@@ -96,13 +96,6 @@ def test_an_unsound_sketch_is_told_once(fake, impctl) -> None:
     assert (ran.code, ran.stderr) == (5, "error: `q_top`: too small [sketch_unsound]\n")
 
 
-def test_a_measurement_of_an_unsound_sketch_fails_as_well(fake, impctl) -> None:
-    from dataclasses import replace
-
-    fake.answer = Outcome((replace(EXAMPLES["bench"], covers=False),))
-    assert impctl("bench", "w.yaml").code == 5
-
-
 def test_warnings_of_libraries_stay_away_unless_asked_for(fake, impctl, monkeypatch) -> None:
     import warnings
 

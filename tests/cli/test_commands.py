@@ -37,10 +37,13 @@ BENCH_NEEDS = "Command `bench` needs either a suite, a workload file, `--generat
         (["verify", "w.yaml", "--results"], ("verify", (BENCH, ()), {"results": True})),
         (["gc", "w.yaml"], ("gc", (BENCH, None), {})),
         (["gc", "w.yaml", "--keep", "8"], ("gc", (BENCH, 8), {})),
-        (["bench", "w.yaml"], ("bench", (BENCH, ()), {"delta_rows": (1000,), "repeat": 5})),
         (
-            ["bench", "w.yaml", "--delta-rows", "1", "--delta-rows", "7", "--repeat", "2"],
-            ("bench", (BENCH, ()), {"delta_rows": (1, 7), "repeat": 2}),
+            ["bench", "w.yaml"],
+            ("run_workload", (BENCH, SuiteRequest("w.yaml"), ()), {"delta_rows": ()}),
+        ),
+        (
+            ["bench", "w.yaml", "--query", "a", "--delta-rows", "1", "--delta-rows", "7"],
+            ("run_workload", (BENCH, SuiteRequest("w.yaml"), ("a",)), {"delta_rows": (1, 7)}),
         ),
     ],
 )  # fmt: skip
@@ -60,6 +63,18 @@ def test_a_suite_and_all_its_options(fake, impctl) -> None:
     assert name == "run_suite"
     assert request == SuiteRequest(
         "micro", ("groups", "ranges"), 0.5, 2, Path("d"), Path("s"), Path("r.json"), Path("r.html")
+    )
+
+
+def test_a_workload_and_the_options_it_shares_with_suites(fake, impctl) -> None:
+    impctl(
+        "bench", "w.yaml", "--only", "changes", "--repeat", "2", "--out", "r.json",
+        "--report", "r.html",
+    )  # fmt: skip
+    ((name, (_, request, _), _),) = fake.calls
+    assert name == "run_workload"
+    assert request == SuiteRequest(
+        "w.yaml", ("changes",), repeat=2, out=Path("r.json"), report=Path("r.html")
     )
 
 
@@ -162,8 +177,8 @@ def test_an_empty_variable_is_unset(fake, impctl, monkeypatch) -> None:
         (["bench", "micro", "--compare", "a.json", "b.json"], BENCH_NEEDS),
         (["bench", "micro", "--delta-rows", "9"], "Option `--delta-rows` does not go with a suite"),
         (["bench", "micro", "--rows", "9"], "Option `--rows` does not go with a suite"),
-        (["bench", "w.yaml", "--only", "a"], "Option `--only` does not go with a workload"),
-        (["bench", "w.yaml", "--out", "a"], "Option `--out` does not go with a workload"),
+        (["bench", "w.yaml", "--scale", "1"], "Option `--scale` does not go with a workload"),
+        (["bench", "w.yaml", "--data", "a"], "Option `--data` does not go with a workload"),
         (["bench", "--list", "--scale", "1"], "Option `--scale` does not go with `--list`"),
         (["bench", "--generate", "d", "--repeat", "1"],
          "Option `--repeat` does not go with `--generate`"),

@@ -9,7 +9,7 @@ from decimal import Decimal
 
 import pytest
 
-from impctl.app.results import Failure, Outcome
+from impctl.app.results import Failure, Kind, Outcome
 from impctl.cli.output_json import to_json
 from impctl.errors import (
     HistoryGoneError,
@@ -80,10 +80,12 @@ def test_the_fields_that_the_design_names(fake, impctl) -> None:
         "elapsed_ms",
     } <= set(entry("maintain"))
     assert {"query", "covers", "slack", "results_equal"} <= set(entry("verify"))
-    assert {
-        "query", "delta_rows", "maintain_ms", "read_ms", "engine_ms", "commit_ms",
-        "recapture_ms", "ratio", "covers", "slack",
-    } <= set(entry("bench"))  # fmt: skip
+    fake.answer = Outcome((replace(EXAMPLES["record"], kind=Kind.WORKLOAD),))
+    record = strict(impctl("bench", "w.yaml", "--json").stdout)["results"][0]
+    assert (record["kind"], record["suite"]) == ("workload", "micro")
+    cell = record["cells"][0]
+    assert {"maintain_ms", "recapture_ms", "recapture_ratio"} <= set(cell["metrics"])
+    assert (cell["covers"], cell["slack"], cell["labels"]["changes"]) == (True, 0, 1000)
 
 
 def test_values_of_a_query(fake, impctl) -> None:

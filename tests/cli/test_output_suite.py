@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from impctl.app.results import Outcome
+from impctl.app.results import Kind, Outcome
 from impctl.app.suites.figure_tables import metric_text
 from impctl.bench.compare import Verdict
 from tests.cli.examples import EXAMPLES
@@ -41,6 +41,13 @@ def test_a_record_is_a_table_per_figure(fake, impctl) -> None:
     assert ran.stdout == RECORD_TEXT
     assert ran.stderr == "record: r.json\n"
     assert max(map(len, ran.stdout.splitlines())) <= 80
+
+
+def test_a_workload_is_shown_alike_but_has_no_scale(fake, impctl) -> None:
+    fake.answer = Outcome((replace(EXAMPLES["record"], kind=Kind.WORKLOAD),))
+    ran = impctl("bench", "w.yaml")
+    assert "scale" not in ran.stdout
+    assert ran.stdout == RECORD_TEXT.replace("scale 0.05, ", "")
 
 
 def test_break_evens_that_agree_are_one_line(fake, impctl) -> None:

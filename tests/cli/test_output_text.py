@@ -90,20 +90,6 @@ def test_apply(fake, impctl) -> None:
     assert ran.stdout == "s8: sales version 1, 1 inserted, 0 deleted, 0 updated\n"
 
 
-def test_bench(fake, impctl) -> None:
-    fake.answer = Outcome((EXAMPLES["bench"],))
-    assert impctl("bench", "w.yaml").stdout == (
-        "q_top: 1,000 changes, maintain 2.1 ms, recapture 812 ms, ratio 387, slack 0\n"
-        "  read 0.9 ms, engine 0.5 ms, commit 0.7 ms; median of 5, spread 8%\n"
-        "  query 300 ms, with its sketch 40 ms\n"
-    )
-
-
-def test_large_ratios_have_no_exponent(fake, impctl) -> None:
-    fake.answer = Outcome((replace(EXAMPLES["bench"], ratio=2000.0),))
-    assert ", ratio 2,000, slack 0\n" in impctl("bench", "w.yaml").stdout
-
-
 def test_generate(fake, impctl) -> None:
     fake.answer = Outcome((EXAMPLES["generate"],))
     ran = impctl("bench", "--generate", "demo")

@@ -70,7 +70,7 @@ def _read(file: Path) -> Record:
         raise UsageError(
             f"Record `{file}` cannot be read: {reason}",
             code="record_unreadable",
-            hint="give a file that `impctl bench SUITE --out FILE` wrote",
+            hint="give a file that `impctl bench SUITE|WORKLOAD --out FILE` wrote",
         ) from None
     return record_from_json(text, str(file))
 

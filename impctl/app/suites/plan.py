@@ -1,7 +1,8 @@
 """A suite read and checked: its figures, the data they need, and their cases ready to be measured.
 
 Law: everything that can be wrong with a suite is found here, before a table is written or a second
-measured. Out of scope: generating (`app.suites.data`), measuring (`app.suites.run`).
+measured. A workload is planned as the suite that is made from it, which needs no data.
+Out of scope: generating (`app.suites.data`), measuring (`app.suites.run`).
 """
 
 from __future__ import annotations
@@ -13,16 +14,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from impctl.aliases import QueryName
 from impctl.app.reporter import Reporter
 from impctl.app.results import Outcome, SuiteResult
 from impctl.app.settings import Example, Settings, SuiteRequest
 from impctl.app.suites.charts import chart_problems
 from impctl.app.suites.data import DataRequest, requests_of
+from impctl.app.suites.from_workload import suite_of
 from impctl.app.suites.ground import Ground
 from impctl.app.suites.registry import MEASURES
 from impctl.app.suites.shipped import shipped_suites, suite_file, unknown_suite
 from impctl.app.workbench import Workbench
-from impctl.bench.record import Cell
+from impctl.bench.record import Cell, Kind
 from impctl.errors import Problem, UsageError, WorkloadError
 from impctl.workload.reading import suggestion
 from impctl.workload.suite_models import CaseSpec, DataSpec, FigureSpec, Suite
@@ -54,6 +57,7 @@ class PlannedSuite:
     bench: Workbench
     data: tuple[DataRequest, ...]
     figures: tuple[PlannedFigure, ...]
+    kind: Kind = Kind.SUITE
 
 
 def planned_suite(request: SuiteRequest, reporter: Reporter) -> PlannedSuite:
@@ -78,6 +82,20 @@ def planned_suite(request: SuiteRequest, reporter: Reporter) -> PlannedSuite:
         data_read(suite, figures, folder), scale=scale, seed=suite.seed, source=request.source
     )
     return PlannedSuite(suite, scale, repeat, folder, bench, data, planned)
+
+
+def planned_workload(
+    bench: Workbench,
+    request: SuiteRequest,
+    queries: Sequence[QueryName] | None,
+    delta_rows: Sequence[int],
+    folder: Path,
+) -> PlannedSuite:
+    """The open workload as a suite; the noise is measured in `folder`."""
+    suite = suite_of(bench.workload, bench.queries(queries), delta_rows)
+    repeat = suite.repeat if request.repeat is None else request.repeat
+    figures = _planned(bench, _chosen(suite, request.only), repeat, suite.seed, suite.scale)
+    return PlannedSuite(suite, suite.scale, repeat, folder, bench, (), figures, Kind.WORKLOAD)
 
 
 def data_read(suite: Suite, figures: Sequence[FigureSpec], folder: Path) -> tuple[DataSpec, ...]:
@@ -128,7 +146,7 @@ def _chosen(suite: Suite, names: Sequence[str]) -> tuple[FigureSpec, ...]:
     for name in names:
         if name not in known:
             raise UsageError(
-                f"Figure `{name}` is not in suite `{suite.name}`",
+                f"Figure `{name}` is not among those of `{suite.name}`",
                 code="figure_unknown",
                 hint=suggestion(name, list(known), "its figures"),
             )

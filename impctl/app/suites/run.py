@@ -1,33 +1,37 @@
-"""Use case: measure the figures of a suite, one after another, into one record.
+"""Use case: measure the figures of a suite or a workload, one after another, into one record.
 
-Law: a case that fails is named in `failures` and among the run's failures, its cells so far are
-kept and the others go on; a sketch found too small, or a result that differs, fails the run. The
-yardstick is timed before every figure and at the end. Files asked for hold every cell that is done,
-so an interrupt keeps those.
+Law: a case that fails, by a bug too, is named in `failures` and among the run's failures, its cells
+so far are kept and the others go on; a sketch found too small, or a result that differs, fails the
+run. A workload is measured as the suite that is made from it. The yardstick is timed before every
+figure and at the end. Files asked for hold every cell that is done, so an interrupt keeps those.
 Out of scope: what a case measures (`app.suites.registry`), files (`app.suites.keep`).
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
-from impctl.app.isolated import located
+from impctl.aliases import QueryName
+from impctl.app.isolated import Isolated
 from impctl.app.machine_facts import machine_facts
 from impctl.app.prepared import prepare
 from impctl.app.reporter import Reporter
 from impctl.app.results import Failure, Outcome
+from impctl.app.scratch import folder_beside
 from impctl.app.settings import SuiteRequest
 from impctl.app.suites.data import make_data
 from impctl.app.suites.fingerprint import case_fingerprint
 from impctl.app.suites.keep import try_kept, write_kept
-from impctl.app.suites.plan import PlannedFigure, PlannedSuite, planned_suite
+from impctl.app.suites.plan import PlannedFigure, PlannedSuite, planned_suite, planned_workload
+from impctl.app.workbench import Workbench
 from impctl.bench.record import Cell, Chart, Figure, Label, Record
 from impctl.bench.yardstick import UNSTEADY, noise_of, yardstick
 from impctl.errors import ImpctlError, StorageError, UnsoundSketchError
+from impctl.store.scratch import BENCH_SCRATCH, scratch_folder
 from impctl.workload.suite_models import CaseSpec, FigureSpec
 
 
@@ -37,15 +41,34 @@ def run_suite(request: SuiteRequest, reporter: Reporter) -> Outcome:
     with closing(planned.bench):
         try_kept(request)
         make_data(planned.data, planned.folder, reporter)
-        run = _Run(planned, reporter)
-        unwritten: StorageError | None = None
-        for record in run.records():
-            # After every cell: an interrupt costs the one at hand, not hours.
-            try:
-                written, unwritten = write_kept(request, record), None
-            except StorageError as error:
-                # What was measured goes on being measured and is shown in any case.
-                written, unwritten = (), error
+        return _recorded(planned, request, reporter)
+
+
+def run_workload(
+    bench: Workbench,
+    request: SuiteRequest,
+    queries: Sequence[QueryName] | None,
+    *,
+    delta_rows: Sequence[int],
+) -> Outcome:
+    """The same for a workload that is open: no data, but a folder on the disk of its tables."""
+    try_kept(request)
+    with scratch_folder(BENCH_SCRATCH, folder_beside(bench, bench.workload.tables)) as folder:
+        planned = planned_workload(bench, request, queries, delta_rows, folder)
+        return _recorded(planned, request, bench.reporter)
+
+
+def _recorded(planned: PlannedSuite, request: SuiteRequest, reporter: Reporter) -> Outcome:
+    """The record written after every cell."""
+    run = _Run(planned, reporter)
+    unwritten: StorageError | None = None
+    for record in run.records():
+        # After every cell: an interrupt costs the one at hand, not hours.
+        try:
+            written, unwritten = write_kept(request, record), None
+        except StorageError as error:
+            # What was measured goes on being measured and is shown in any case.
+            written, unwritten = (), error
     warnings = []
     if unwritten is not None:
         run.failures.append(Failure(None, unwritten))
@@ -107,13 +130,14 @@ class _Run:
                 # A figure that is not done has no yardstick after it.
                 for at, figure in enumerate(planned.figures[: len(self.medians) - 1])
             },
+            kind=planned.kind,
         )
 
     def _count_rows(self, figure: PlannedFigure) -> None:
         bench = self.planned.bench
         for case, _ in figure.cases:
             # What is wrong with a query or its tables is told where it is measured.
-            with suppress(ImpctlError):
+            with suppress(Exception):
                 for table in prepare(bench, bench.workload.queries[case.query]).tables:
                     rows = bench.snapshot(table).rows
                     if rows is not None:
@@ -124,17 +148,18 @@ class _Run:
         for case, cells in figure.cases:
             spec = self.planned.suite.workload.queries[case.query]
             fingerprint = case_fingerprint(self.planned, figure.spec, case)
-            try:
+            failed: list[Failure] = []
+            with Isolated(failed, spec):
                 for cell in cells:
                     self.cells.append(replace(cell, fingerprint=fingerprint))
                     self._judge(cell, case)
                     yield cell
-            except ImpctlError as error:
-                self._failed(figure.spec.name, case, located(error, spec))
+            for failure in failed:
+                self._failed(figure.spec.name, case, failure.error)
 
     def _judge(self, cell: Cell, case: CaseSpec) -> None:
         """A cell whose check failed is a failure of the run."""
-        hint = "please report this, with the suite and its seed"
+        hint = f"please report this, with the {self.planned.kind} and its seed"
         if cell.covers is False:
             text = f"The maintained sketch of query `{case.query}` is too small"
             self._failed(cell.figure, case, UnsoundSketchError(text, hint=hint), cell.labels)

@@ -36,7 +36,8 @@ DeltaRows = Annotated[
         "--delta-rows",
         metavar="N",
         min=1,
-        help="Size of a change on a workload; repeat for more. Default: 1000.",
+        help="Rows of a change on a workload; repeat for more. Default: 10, 100 and 1000 rows, "
+        "and 1% and 10% of the table.",
     ),
 ]
 Repeat = Annotated[
@@ -46,12 +47,12 @@ Repeat = Annotated[
         metavar="N",
         min=1,
         show_default=False,
-        help="Runs per size. Default: 5, or as the suite says.",
+        help="Runs of each thing. Default: 3 for a workload, else as the suite says.",
     ),
 ]
 Only = Annotated[
     list[str] | None,
-    typer.Option("--only", metavar="FIGURE", help="Only this figure of a suite; repeat for more."),
+    typer.Option("--only", metavar="FIGURE", help="Only this figure; repeat for more."),
 ]
 Scale = Annotated[
     float | None,
@@ -78,7 +79,7 @@ Out = Annotated[
         "--out",
         metavar="FILE",
         show_default=False,
-        help="Write the suite's record here (JSON).",
+        help="Write the record here (JSON).",
         autocompletion=left_to_shell,
     ),
 ]
@@ -88,7 +89,7 @@ Report = Annotated[
         "--report",
         metavar="FILE",
         show_default=False,
-        help="Write a page with the suite's figures here (HTML).",
+        help="Write a page with the figures here (HTML).",
         autocompletion=left_to_shell,
     ),
 ]
@@ -175,11 +176,11 @@ _BELONGS: Mapping[str, tuple[str, ...]] = {
     "--query": ("a workload",),
     "--delta-rows": ("a workload",),
     "--repeat": ("a workload", "a suite"),
-    "--only": ("a suite",),
+    "--only": ("a workload", "a suite"),
     "--scale": ("a suite",),
     "--data": ("a suite",),
-    "--out": ("a suite",),
-    "--report": ("a suite", "a record"),
+    "--out": ("a workload", "a suite"),
+    "--report": ("a workload", "a suite", "a record"),
     "--example": ("`--generate`",),
     "--table": ("`--generate`",),
     "--rows": ("`--generate`",),
@@ -238,11 +239,11 @@ def bench(
     quiet: Quiet = False,
     verbose: Verbose = 0,
 ) -> Job:
-    """Measure a suite of figures, or one workload (starts Spark).
+    """Measure a workload, or a suite of figures (starts Spark).
 
-    A workload is measured maintaining against recapture; changes go to copies of its tables, never
-    to yours. With --generate, write a table instead; with --compare, tell what changed between two
-    records of a suite.
+    A workload has three figures: changes, skipping and capture. All is done on copies of its
+    tables, never on yours. With --generate, write a table instead; with --compare, tell what
+    changed between two records.
 
     Example: impctl bench micro --only groups --out groups.json
     """
@@ -257,7 +258,7 @@ def bench(
     for_generating = (example, table, rows, groups, sort_rows, seed)
     options = dict(zip(_BELONGS, for_measuring + for_generating, strict=True))
     settings = settings_of(Path(word), store=store, spark_profile=spark_profile)
-    sizes = tuple(delta_rows or (1000,))
+    sizes = tuple(delta_rows or ())
     asked = _Asked(workload, options, suite, request, tuple(query or ()), sizes, settings)
     return Job("bench", display_of(json, quiet, verbose), _work(asked, compare, list_suites))
 
@@ -297,14 +298,13 @@ def _measure(asked: _Asked, reporter: Reporter) -> Outcome:
 
         asked.only_with("a suite")
         return run_suite(asked.suite, reporter)
-    repeat = 5 if asked.suite.repeat is None else asked.suite.repeat
 
     def use_case(bench: Workbench) -> Outcome:
-        from impctl.app.bench import bench as measure
+        from impctl.app.suites.run import run_workload
 
         # Not before the file was read: one that is missing or broken may be meant as a suite.
         asked.only_with("a workload")
-        return measure(bench, asked.queries, delta_rows=asked.delta_rows, repeat=repeat)
+        return run_workload(bench, asked.suite, asked.queries, delta_rows=asked.delta_rows)
 
     return in_workbench(asked.settings, use_case, reporter)
 

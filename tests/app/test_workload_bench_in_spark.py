@@ -1,0 +1,73 @@
+"""A small workload measured for real: the record, its page, and a comparison with itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from impctl.bench.break_even import break_evens
+from impctl.bench.record import Kind
+from impctl.bench.record_json import record_from_json
+from impctl.cli.boundary import run
+from impctl.cli.main import build_app
+from impctl.tables.create import create_table
+from tests.app.conftest import ROWS
+from tests.support.run_cli import Cli
+
+WORKLOAD = """\
+version: 1
+name: small
+tables: {t: {path: t}}
+partitions: {t: {g: {boundaries: [2, 4, 6]}}}
+queries:
+  by_g: {sql: "SELECT g, SUM(x) AS s FROM t GROUP BY g HAVING SUM(x) > 1", sketch: {t: g}}
+  wrong: {sql: SELECT nothing FROM t, sketch: {t: g}}
+"""
+
+
+@pytest.mark.spark
+def test_from_the_workload_to_the_comparison(
+    spark: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    create_table(str(tmp_path / "t"), ROWS)
+    file = tmp_path / "w.yaml"
+    file.write_text(WORKLOAD)
+    out, page = tmp_path / "record.json", tmp_path / "record.html"
+    words = ("--delta-rows", "1", "--delta-rows", "20", "--repeat", "2")
+    ran = Cli(capsys, file)("bench", *words, "--out", str(out), "--report", str(page))
+
+    # A query that cannot be read is named in every figure, and costs the other nothing.
+    assert ran.code == 3
+    assert ran.error["query"] == "wrong"
+    record = record_from_json(out.read_text(), "record.json")
+    assert (record.kind, record.suite, record.repeat) == (Kind.WORKLOAD, "small", 2)
+    assert record.tables == {"t": len(ROWS)}
+    assert len(record.failures) == 3
+
+    costs = record.cells_of("changes")
+    assert [cell.labels["changes"] for cell in costs] == [1, 20]
+    for cell in costs:
+        assert (cell.labels["query"], cell.covers, cell.slack) == ("by_g", True, 0)
+        assert cell.metrics["recapture_ratio"].median > 0
+        assert cell.metrics["maintain_ms"].runs == 4
+    (even,) = break_evens(record)
+    assert even.labels == {"query": "by_g"}
+    (saved,) = record.cells_of("skipping")
+    assert saved.equal is True
+    assert {"plain_ms", "sketch_ms", "rows_share"} <= saved.metrics.keys()
+    (first,) = record.cells_of("capture")
+    assert first.covers is True
+    assert {"recapture_ms", "capture_ms"} <= first.metrics.keys()
+
+    # Nothing of the copies is left, and the table and its store are as they were.
+    kept = {"t", "w.yaml", "record.json", "record.html"}
+    assert {path.name for path in tmp_path.iterdir()} == kept
+    text = page.read_text()
+    assert "Workload small" in text
+    assert "Break-even" in text
+    assert run(build_app(), ["bench", "--compare", str(out), str(out)]) == 0
+    assert "nothing differs beyond the noise" in capsys.readouterr().out
+    assert run(build_app(), ["bench", str(out), "--report", str(tmp_path / "again.html")]) == 0
+    assert (tmp_path / "again.html").read_text() == text
