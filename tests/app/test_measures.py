@@ -24,6 +24,7 @@ from impctl.app.suites.duckdb_recapture import duckdb_plain, duckdb_recapture
 from impctl.app.suites.duckdb_times import answer_beside
 from impctl.app.suites.fresh_process import workload_document
 from impctl.app.suites.ground import Ground
+from impctl.app.suites.maintain_cost import _told
 from impctl.app.suites.registry import MEASURES
 from impctl.app.suites.update_stream import UpdateStream, pool_of
 from impctl.app.workbench import Workbench, open_workbench
@@ -107,6 +108,20 @@ def test_a_wrong_option_is_refused_before_anything_runs(
 ) -> None:
     with pytest.raises(WorkloadError):
         MEASURES[measure](ground(bench, measure, "window", **options))
+
+
+@pytest.mark.parametrize(
+    ("share", "size", "total", "told"),
+    [
+        (0.1, 100, 1000, 0.1),
+        (0.01, 123, 12345, 0.01),
+        (0.1, 1, 7, 1 / 7),
+        (0.01, 1, 7, 1 / 7),
+        (0.1, 1, 0, 0.1),
+    ],
+)
+def test_a_share_is_told_as_it_is(share: float, size: int, total: int, told: float) -> None:
+    assert _told(share, size, total) == told
 
 
 def test_sizes_among_the_options_follow_the_scale(bench: Workbench) -> None:

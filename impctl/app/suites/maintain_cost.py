@@ -116,8 +116,15 @@ def _sizes(measured: MeasuredQuery, options: _Options) -> dict[int, float]:
     """Rows of every change, and their share of the table; small ones first."""
     total = measured.scratch.snapshot(measured.table).rows or 0
     sizes = {size: size / total if total else 0.0 for size in options.changes}
-    sizes |= {max(1, round(share * total)): share for share in options.shares}
+    for share in options.shares:
+        size = max(1, round(share * total))
+        sizes[size] = _told(share, size, total)
     return dict(sorted(sizes.items()))
+
+
+def _told(share: float, size: int, total: int) -> float:
+    """The share asked for, or the real one where a table is too small to be divided like that."""
+    return size / total if total and abs(size - share * total) > 0.005 * size else share
 
 
 def _size(
