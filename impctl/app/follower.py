@@ -23,6 +23,7 @@ from impctl.app.restored import chooser_of, chosen_way, restored_verdict
 from impctl.app.state_meta import StateMeta
 from impctl.app.workbench import Workbench
 from impctl.errors import UnsupportedError
+from impctl.maintain.way import Way
 from impctl.sketch.fragments import FragmentSet
 from impctl.sketch.mode import Mode
 from impctl.sketch.sketch import compare
@@ -60,7 +61,8 @@ def worse_of(one: Checked, other: Checked) -> Checked:
 
 
 class Follower:
-    """A stored query taken up; `captured` makes one."""
+    """A stored query taken up; `captured` makes one. What only recapture keeps has a sketch to use
+    and to recapture; only `maintainer`, and with it `follow`, is refused."""
 
     def __init__(self, scratch: Workbench, prepared: PreparedQuery) -> None:
         self.scratch = scratch
@@ -68,26 +70,46 @@ class Follower:
         stored = scratch.store().load(prepared.spec.name)
         assert stored is not None, "a follower takes up what was captured"
         self.verdict, self.partitions = restored_verdict(scratch, prepared, stored)
-        self.maintainer = self._taken_up(stored)
+        self._captured = stored
+        self._way = self._way_of(stored)
+        self._maintainer = self._taken_up(stored)
         self._endings: dict[TableName, Snapshot] = {
-            table: scratch.snapshot(table, version)
-            for table, version in self.maintainer.versions.items()
+            table: scratch.snapshot(table, version) for table, version in stored.versions.items()
         }
 
-    def _taken_up(self, stored: StoredQuery) -> Maintainer:
+    def _way_of(self, stored: StoredQuery) -> Way:
         meta = StateMeta.read(stored.query, stored.state_meta)
         chooser = chooser_of(self.prepared, meta)
-        way = chosen_way(self.prepared, self.verdict, self.partitions, chooser)
-        if way.mode is Mode.RECAPTURE:
+        return chosen_way(self.prepared, self.verdict, self.partitions, chooser)
+
+    def _taken_up(self, stored: StoredQuery) -> Maintainer | None:
+        if self._way.mode is Mode.RECAPTURE:
+            return None
+        partners = partners_of(self.scratch, self._way, self.partitions)
+        return Maintainer(self.scratch.store(), self._way, stored, partners)
+
+    @property
+    def maintainer(self) -> Maintainer:
+        """What carries changes; UnsupportedError where only recapture keeps the query."""
+        if self._maintainer is None:
             raise UnsupportedError(
-                f"Query `{stored.query}` can only be recaptured, so there is nothing to compare: "
-                f"{way.reason}",
+                f"Query `{self._captured.query}` can only be recaptured, so there is nothing to "
+                f"compare: {self._way.reason}",
                 code="not_incremental",
                 hint="`impctl explain` says what stands in the way",
-                location=self.prepared.place(way.span),
+                location=self.prepared.place(self._way.span),
             )
-        partners = partners_of(self.scratch, way, self.partitions)
-        return Maintainer(self.scratch.store(), way, stored, partners)
+        return self._maintainer
+
+    @property
+    def stored(self) -> StoredQuery:
+        """The query as it is stored now."""
+        return self._captured if self._maintainer is None else self._maintainer.stored
+
+    @property
+    def has_state(self) -> bool:
+        """Whether a capture fills operator state too."""
+        return self._maintainer is not None and self._maintainer.session is not None
 
     def follow(self) -> Followed | None:
         """Bring the sketch to the newest versions; None where it stands at them."""
@@ -124,18 +146,19 @@ class Follower:
     def checked(self, accurate: Mapping[AccessId, FragmentSet] | None = None) -> Checked:
         """The sketches against those given, else against recapture at their versions."""
         accurate = self.recapture() if accurate is None else accurate
-        relations = [compare(held, accurate[a]) for a, held in self.maintainer.fragments.items()]
+        held = {sketch.access: sketch.fragments for sketch in self.stored.sketches}
+        relations = [compare(fragments, accurate[a]) for a, fragments in held.items()]
         return Checked(all(r.covers for r in relations), sum(r.slack for r in relations))
 
     def recapture(self) -> Mapping[AccessId, FragmentSet]:
         """The accurate sketches, by the fastest pass of Spark."""
-        versions = self.maintainer.versions
+        versions = self.stored.versions
         return recaptured(self.scratch, self.prepared, self.verdict, self.partitions, versions)
 
     @property
     def state_bytes(self) -> int:
         """Bytes of operator state in memory; 0 where there is none."""
-        session = self.maintainer.session
+        session = None if self._maintainer is None else self._maintainer.session
         return 0 if session is None else session.state_bytes()
 
 

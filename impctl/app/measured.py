@@ -22,7 +22,6 @@ from impctl.app.changed_table import changed_table
 from impctl.app.drawn_rows import drawn_rows
 from impctl.app.filters import Pruned, filters_of
 from impctl.app.follower import Checked, Followed, captured
-from impctl.app.maintainer import Maintainer
 from impctl.app.passes import filled_circuit
 from impctl.app.prepared import PreparedQuery, prepare
 from impctl.app.restored import chooser_for, chosen_way
@@ -33,6 +32,7 @@ from impctl.errors import RecaptureNeededError
 from impctl.plan.safety import Verdict
 from impctl.sketch.fragments import FragmentSet
 from impctl.sketch.partition import RangePartition
+from impctl.store.records import StoredQuery
 from impctl.tables.rewind import append_rows, rewind
 from impctl.workload.models import QuerySpec
 
@@ -50,8 +50,8 @@ class MeasuredQuery:
         return self.follower.prepared
 
     @property
-    def maintainer(self) -> Maintainer:
-        return self.follower.maintainer
+    def stored(self) -> StoredQuery:
+        return self.follower.stored
 
     @property
     def verdict(self) -> Verdict:
@@ -64,7 +64,7 @@ class MeasuredQuery:
     @property
     def has_state(self) -> bool:
         """Whether a capture fills operator state too."""
-        return self.maintainer.session is not None
+        return self.follower.has_state
 
     def maintain(self, rows: pa.Table, *, forth: bool) -> Followed:
         """Commit the change, then maintain: read, engine and commit."""
@@ -120,13 +120,12 @@ class MeasuredQuery:
 
     def pruned(self) -> Pruned:
         """What the captured sketches leave to read."""
-        stored = self.maintainer.stored
+        stored = self.stored
         return filters_of(self.scratch, self.prepared.scans, stored.sketches, stored.versions)
 
     def answer(self, pruned: Pruned | None = None) -> pa.Table:
         """The query's result at the captured versions, read through `pruned` where given."""
-        versions = self.maintainer.stored.versions
-        return answer_table(self.scratch, self.prepared, versions, pruned)
+        return answer_table(self.scratch, self.prepared, self.stored.versions, pruned)
 
     def rows_like_the_table(self, size: int, seed: int) -> pa.Table:
         """So many rows drawn from all over the table, file by file."""

@@ -71,6 +71,6 @@ def _rows_share(measured: MeasuredQuery, pruned: Pruned) -> float:
 
 def _fragments_share(measured: MeasuredQuery) -> float:
     """Fragments held, of all ranges of the sketched attributes."""
-    sketches = measured.maintainer.stored.sketches
+    sketches = measured.stored.sketches
     total = sum(sketch.partition.size for sketch in sketches)
     return sum(len(sketch.fragments) for sketch in sketches) / total if total else 0.0
