@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # What the sketches of the synthetic workload cost and save: three figures, their record and its page.
-# Usage: bench.sh [FOLDER] [ROWS] [GROUPS], the folder for the table (default: demo 10000000 5000).
+# Usage: bench.sh [FOLDER] [ROWS] [GROUPS], the folder for the table (default: demo 1000000 5000).
 set -euo pipefail
 
 workloads=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-rows=${2:-10000000}
+rows=${2:-1000000}
 groups=${3:-5000}
 mkdir -p "${1:-demo}"
 IMPCTL_DATA=$(cd "${1:-demo}" && pwd)/bench-$rows-$groups
