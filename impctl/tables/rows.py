@@ -206,13 +206,24 @@ def spellings(present: Iterable[str]) -> dict[str, list[str]]:
 
 
 def partition_literal(column: Column, text: str | None, rows: int) -> pa.Array:
-    """A partition column of one file: the same value in every row."""
+    """A partition column of one file: the same value in every row.
+
+    Raises TableError for a text that Arrow cannot read, such as a year after 9999.
+    """
     wanted = arrow_type(column.type)
     if text is None:
         return pa.nulls(rows, wanted)
     if column.type.kind is Kind.STRING:
         return pa.repeat(pa.scalar(text, wanted), rows)
-    return pa.repeat(pa.scalar(text, pa.string()).cast(wanted), rows)
+    try:
+        return pa.repeat(pa.scalar(text, pa.string()).cast(wanted), rows)
+    except pa.ArrowException as error:
+        raise TableError(
+            f"Partition column `{column.name}` holds a value that impctl cannot read: {text}"
+            f" is no `{column.type}` to it",
+            hint="leave the column out of the query; dates and times are read up to year 9999",
+            code="column_unreadable",
+        ) from error
 
 
 def file_system(snapshot: Snapshot) -> Any:

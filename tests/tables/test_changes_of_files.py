@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
 
 from impctl.errors import TableError
 from impctl.tables.changes import read_changes
@@ -115,3 +116,13 @@ def test_column_in_other_letters_is_read(tmp_path: Path, partitions: list[str]) 
     found = check(source, 0, 1, "file_diff" if partitions else "change_feed")
     assert found.table.column("Id").to_pylist() == [1, 2]
     assert found.table.column("p").to_pylist() == ["a", "a"]
+
+
+def test_a_partition_beyond_year_9999_is_refused_in_words(tmp_path: Path) -> None:
+    path = str(tmp_path / "t")
+    days = pa.array([2_932_897 + 5, 3], pa.date32())
+    write_deltalake(path, pa.table({"d": days, "x": [1, 2]}), partition_by=["d"])
+    snapshot = open_source("t", path).snapshot()
+    with pytest.raises(TableError, match="`d` holds a value .* 10000-01-06 is no `date`"):
+        read_rows(snapshot, ["d"])
+    assert read_rows(snapshot, ["x"]).num_rows == 2
