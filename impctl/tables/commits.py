@@ -7,12 +7,13 @@ Out of scope: replaying the log into a snapshot (deltalake does that).
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from impctl.aliases import TableVersion
+from impctl.aliases import TableName, TableVersion
+from impctl.errors import TableError
 from impctl.tables.source import DeltaSource
 from impctl.tables.storage import read_text
 
@@ -22,10 +23,15 @@ Action = tuple[str, Any]
 
 @dataclass(frozen=True)
 class Commits:
-    """The texts of consecutive commits, oldest first."""
+    """The texts of consecutive commits, oldest first, of a table after one version.
+
+    Asking for an entry that is damaged raises TableError.
+    """
 
     # Without slots: the parsed actions are kept beside the texts.
     texts: tuple[str, ...]
+    table: TableName = ""
+    since: TableVersion = 0
 
     @property
     def may_change_metadata(self) -> bool:
@@ -53,9 +59,18 @@ class Commits:
         # Not `splitlines`: JSON need not escape U+2028 and the like, which texts may hold.
         lines = ([line for line in text.split("\n") if line.strip()] for text in self.texts)
         return [
-            [(name, body) for line in each for name, body in json.loads(line).items() if body]
-            for each in lines
+            [(name, body) for line in each for name, body in self._entry(at, line) if body]
+            for at, each in enumerate(lines, start=self.since + 1)
         ]
+
+    def _entry(self, version: TableVersion, line: str) -> Iterable[Action]:
+        try:
+            entry = json.loads(line)
+        except ValueError as error:
+            raise _damaged(self.table, version, error) from error
+        if not isinstance(entry, dict):
+            raise _damaged(self.table, version, f"`{line[:40]}` is no entry")
+        return entry.items()
 
     def metadata(self) -> list[dict[str, Any]]:
         """The metadata actions, oldest first."""
@@ -100,7 +115,10 @@ def changes_rows(action: Action) -> bool:
 
 
 def read_commits(source: DeltaSource, since: TableVersion, until: TableVersion) -> Commits | None:
-    """The commits after `since` up to `until`; None when one is missing or the range is empty."""
+    """The commits after `since` up to `until`; None when one is missing or the range is empty.
+
+    Raises TableError for an entry that is no text.
+    """
     if until < since:
         return None
     texts = []
@@ -110,4 +128,15 @@ def read_commits(source: DeltaSource, since: TableVersion, until: TableVersion) 
             texts.append(read_text(source.path, source.storage_options, name))
         except OSError:
             return None
-    return Commits(tuple(texts))
+        except UnicodeDecodeError as error:
+            raise _damaged(source.name, version, error) from error
+    return Commits(tuple(texts), source.name, since)
+
+
+def _damaged(table: TableName, version: TableVersion, what: object) -> TableError:
+    """The error for a commit that cannot be read, which deltalake may not even have opened."""
+    return TableError(
+        f"The log entry of version {version} of table `{table}` is damaged: {what}",
+        hint="restore the entry, or make a checkpoint after it and run `impctl capture`",
+        code="table_unreadable",
+    )

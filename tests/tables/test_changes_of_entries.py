@@ -10,6 +10,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from deltalake.transaction import AddAction
 
+from impctl.errors import TableError
 from impctl.tables import arriving_files, change_feed
 from impctl.tables.changes import read_changes
 from impctl.tables.snapshot import CHANGE_FEED
@@ -139,3 +140,15 @@ def test_a_transaction_that_adds_a_file_again(tmp_path: Path) -> None:
     again = AddAction(file["path"], file["size_bytes"], {}, 0, True, '{"numRecords": 2}')
     delta.create_write_transaction([again], mode="append", schema=delta.schema())
     assert check(open_source("t", path), 0, 1, "file_diff").rows == 0
+
+
+@pytest.mark.parametrize("damage", [b"\xff\xfe", b'{"add": {', b"[]"])
+def test_a_damaged_entry_behind_a_checkpoint_is_told(tmp_path: Path, damage: bytes) -> None:
+    """deltalake does not open it, having a checkpoint."""
+    path = str(tmp_path / "t")
+    write_deltalake(path, ONCE, configuration={CHANGE_FEED: "true"})
+    write_deltalake(path, ONCE, mode="append")
+    DeltaTable(path).create_checkpoint()
+    (tmp_path / "t" / "_delta_log" / f"{1:020}.json").write_bytes(damage)
+    with pytest.raises(TableError, match="log entry of version 1 of table `t` is damaged"):
+        read_changes(open_source("t", path), 0, 1, ["x"])
