@@ -297,8 +297,8 @@ class StaleRun:
         if self.bench.snapshot(table).has_change_feed:
             warning = (
                 f"the change feed of table `{table}` does not tell all of this change (it was off, "
-                "rows went by deletion vectors, or a writer other than Spark copied files that it "
-                "may misread), so whole files were compared"
+                "the log names deletion vectors or says too little of a file, or a writer other "
+                "than Spark copied files that it may misread), so whole files were compared"
             )
         else:
             warning = (

@@ -113,6 +113,18 @@ def test_without_a_feed_files_are_compared(tmp_path: Path) -> None:
     check(source, 3, 1, "file_diff")
 
 
+def test_a_snapshot_that_was_carried_on_is_not_compared_by_its_files(tmp_path: Path) -> None:
+    path = make(tmp_path / "t", configuration=FEED)
+    write_deltalake(path, ROWS, mode="append")
+    source = open_source("t", path)
+    carried = read_changes(source, 0, 1, ["id"], known=source.snapshot(0)).ending
+    write_deltalake(path, ROWS, mode="append")
+    DeltaTable(path).alter.set_table_properties({CHANGE_FEED: "false"})
+    source = open_source("t", path)
+    found = read_changes(source, 1, source.version, ["id"], known=carried)
+    assert (found.method, found.rows) == ("file_diff", 3)
+
+
 def test_feed_on_for_a_part_of_the_range(tmp_path: Path) -> None:
     path = make(tmp_path / "t")
     for switch in ("true", "false", "true"):
