@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from sqlglot import exp
 
 from impctl.data.schema import (
+    BINARY,
     BOOLEAN,
     DATE,
     DOUBLE,
@@ -100,7 +101,7 @@ _RESULT_TYPES = (
     ),
     (BOOLEAN, "contains endswith isnan regexp_like startswith"),
 )
-"""Functions whose result type is the same for all arguments that Spark takes."""
+"""Functions whose result type is the same for all arguments; STRING only for plain ones."""
 _FIELDS = {
     "days": "day", "dow": "dayofweek", "doy": "dayofyear", "week": "weekofyear", "hours": "hour",
     "minutes": "minute", "months": "month", "years": "year",
@@ -196,13 +197,13 @@ def _cast_type(text: SqlText, node: exp.Cast) -> SqlType:
 def _trim(reader: ExprReader, node: exp.Trim, span: Span | None) -> Expr:
     position = str(node.args.get("position") or "BOTH").upper()
     name = {"BOTH": "btrim", "LEADING": "ltrim", "TRAILING": "rtrim"}[position]
+    parts: tuple[Expr, ...] = (reader.read(node.this),)
     if node.expression is None:
-        return Call(
-            "trim" if name == "btrim" else name, (reader.read(node.this),), STRING, span=span
-        )
-    value, characters = reader.read(node.this), reader.read(node.expression)
-    ordered = (value, characters) if name == "btrim" else (characters, value)
-    return Call(name, ordered, STRING, span=span)
+        name = "trim" if name == "btrim" else name
+    else:
+        characters = reader.read(node.expression)
+        parts = (*parts, characters) if name == "btrim" else (characters, *parts)
+    return Call(name, parts, _result_type(name, parts), span=span)
 
 
 def _function(reader: ExprReader, node: exp.Anonymous, span: Span | None) -> Expr:
@@ -256,7 +257,7 @@ def _call(
 def _result_type(name: str, parts: tuple[Expr, ...]) -> SqlType | None:
     for kind, names in _RESULT_TYPES:
         if name in names.split():
-            return kind
+            return kind if kind != STRING or _is_plain_text(name, parts) else None
     if name in _SAME_TYPE and len(parts) == 1:
         found = type_of(parts[0])
         return found if found is not None and found.is_numeric else None
@@ -264,6 +265,15 @@ def _result_type(name: str, parts: tuple[Expr, ...]) -> SqlType | None:
         first = parts if name == "concat" else parts[:1]
         return STRING if first and all(type_of(part) == STRING for part in first) else None
     return number_type(name, parts)
+
+
+def _is_plain_text(name: str, parts: tuple[Expr, ...]) -> bool:
+    """Whether a text function gives plain text: of collated text most of them give collated text,
+    and padded bytes stay bytes."""
+    types = [type_of(part) for part in parts]
+    if name in ("lpad", "rpad") and BINARY in types:
+        return False
+    return all(found is not None and found.kind is not Kind.OTHER for found in types)
 
 
 def _rewritten(name: str, parts: tuple[Expr, ...], zone: str, span: Span | None) -> Expr | None:
@@ -295,7 +305,8 @@ def _rewritten(name: str, parts: tuple[Expr, ...], zone: str, span: Span | None)
         case "equal_null", (left, right):
             return Compare(CompareOp.NULL_SAFE_EQUAL, left, right, span=span)
         case (("lcase" | "ucase"), (operand,)):
-            return Call("lower" if name == "lcase" else "upper", parts, STRING, span=span)
+            name = "lower" if name == "lcase" else "upper"
+            return Call(name, parts, _result_type(name, parts), span=span)
     if name in _CAST_FUNCTIONS and len(parts) == 1:
         return Cast(parts[0], from_delta(_CAST_FUNCTIONS[name]), zone, span=span)
     return None

@@ -310,12 +310,18 @@ def test_a_condition_that_sees_the_sign_of_zero_cuts_a_group_in_two() -> None:
         ("-s > '5'", "-s > '10'"),
         ("+s > '5'", "+s > '10'"),
         ("-s <> '05'", "-s IN ('5')"),
+        ("lower(collate(s, 'UTF8_LCASE')) > 'B'", "lower(collate(s, 'UTF8_LCASE')) > 'a'"),
+        ("trim(collate(s, 'UTF8_LCASE')) > 'B'", "trim(collate(s, 'UTF8_LCASE')) > 'a'"),
+        ("ucase(collate(s, 'UTF8_LCASE')) > 'B'", "ucase(collate(s, 'UTF8_LCASE')) > 'a'"),
+        (
+            "replace(s, '-', collate('+', 'UTF8_LCASE')) > 'B'",
+            "replace(s, '-', collate('+', 'UTF8_LCASE')) > 'a'",
+        ),
+        ("rpad(CAST(s AS BINARY), 9) > 'B'", "rpad(CAST(s AS BINARY), 9) > 'a'"),
     ],
 )
-def test_texts_that_spark_makes_numbers_of_have_no_order_of_texts(
-    captured: str, asked: str
-) -> None:
+def test_what_is_no_plain_text_to_spark_has_no_order_of_texts(captured: str, asked: str) -> None:
     texts = [f"SELECT p FROM t WHERE {condition}" for condition in (captured, asked)]
     tables = {"t": ("s p", (("-7", 1), ("-70", 2)))}
-    verdict = Case("texts as numbers", tables, *texts, "p", (2,), "").verdict()
+    verdict = Case("no plain texts", tables, *texts, "p", (2,), "").verdict()
     assert not verdict.allowed
