@@ -29,9 +29,9 @@ def test_only_a_fall_beyond_noise_and_factor_counts() -> None:
     assert falls(record(30.0), usual) == ()
     assert falls(record(300.0), usual) == ()
     assert falls(record(30.0 / FACTOR), usual) == ()
-    assert falls(record(14.0, noise=0.2), usual) == ()
-    (told,) = falls(record(14.0), usual)
-    assert told == "a_ratio of figure `f` (query 0) is 14, below 15; usual is 30"
+    assert falls(record(11.0, noise=0.2), usual) == ()
+    (told,) = falls(record(11.0), usual)
+    assert told == "a_ratio of figure `f` (query 0) is 11, below 12; usual is 30"
 
 
 def test_the_median_counts_not_what_the_luckiest_runs_allow() -> None:

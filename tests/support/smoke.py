@@ -18,7 +18,7 @@ from statistics import median
 from impctl.bench.quantity import number
 from impctl.bench.record import Cell, Label, Record
 
-FACTOR = 2.0
+FACTOR = 2.5
 """How many times worse a ratio may become before it counts as broken, beyond the run's noise."""
 
 
