@@ -9,7 +9,6 @@ Out of scope: what facts imply (`plan.safety`).
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from decimal import Decimal
 
 import numpy as np
 import pyarrow as pa
@@ -20,10 +19,11 @@ from impctl.data.identifiers import quoted
 from impctl.data.schema import Column
 from impctl.data.vector import Ints, from_arrow
 from impctl.errors import AssumptionBrokenError, ImpctlError
-from impctl.expr.nodes import ColumnRef, Compare, CompareOp, Expr, Literal, conjuncts
-from impctl.plan.facts import Fact, FactKind, FactSource
+from impctl.expr.nodes import ColumnRef, Compare, Expr, Literal, conjuncts
+from impctl.plan.facts import NOTHING, Fact, FactKind, FactSource
 from impctl.plan.nodes import Scan, Select, nodes_of, scans_of
 from impctl.plan.parse import parse_query
+from impctl.plan.signs import learn
 from impctl.store.records import Assumption
 from impctl.tables.snapshot import Snapshot
 from impctl.tables.statistics import column_statistics
@@ -62,10 +62,10 @@ def _sign_of(part: Expr) -> tuple[AttributeId, FactKind] | None:
         return None
     if not (isinstance(part.right, Literal) and part.right.type.is_numeric):
         return None
-    limit = Decimal(str(part.right.value))
-    if part.op in (CompareOp.GREATER, CompareOp.GREATER_EQUAL) and limit >= 0:
+    signs = learn(part, {}).get(part.left.id, NOTHING)
+    if signs.nonnegative:
         return part.left.id, FactKind.NONNEGATIVE
-    if part.op in (CompareOp.LESS, CompareOp.LESS_EQUAL) and limit <= 0:
+    if signs.nonpositive:
         return part.left.id, FactKind.NONPOSITIVE
     return None
 

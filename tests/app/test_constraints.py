@@ -13,6 +13,10 @@ from deltalake import DeltaTable, Field, write_deltalake
 from deltalake.schema import PrimitiveType
 from deltalake.transaction import AddAction
 
+from impctl.app.facts import _facts_of_check
+from impctl.plan.facts import FactKind
+from impctl.tables.create import create_table
+from impctl.tables.snapshot import take_snapshot
 from tests.app.conftest import ROWS
 from tests.support.run_cli import Cli
 
@@ -110,3 +114,24 @@ def test_not_null_is_an_assumption_where_statistics_bear_it_out(
     ran = cli("maintain", "--policy", "incremental")
     assert (ran.code, ran.error["code"]) == (7, "assumption_broken")
     assert "t.x is not null" in ran.error["message"]
+
+
+@pytest.mark.parametrize(
+    ("check", "kinds"),
+    [
+        ("x >= 0", [FactKind.NONNEGATIVE]),
+        ("x < -1", [FactKind.NONPOSITIVE]),
+        ("fine >= 0.0", [FactKind.NONNEGATIVE]),
+        ("fine >= 0", []),
+        ("fine <= CAST(0 AS BIGINT)", []),
+    ],
+)
+def test_a_check_that_rounds_first_tells_no_sign(
+    tmp_path: Path, check: str, kinds: list[FactKind]
+) -> None:
+    """`fine >= 0` makes DECIMAL(38, 37) of -4E-38, which is no negative number any more."""
+    empty = pa.table({"x": pa.array([], pa.int32()), "fine": pa.array([], pa.decimal128(38, 38))})
+    create_table(str(tmp_path / "t"), empty)
+    snapshot = take_snapshot(DeltaTable(str(tmp_path / "t")), "t", None)
+    found = _facts_of_check(snapshot, "t", check)
+    assert [fact.kind for fact in found] == kinds
