@@ -66,7 +66,7 @@ _NO_PARENTHESES = {
     "SessionUser": "session_user",
 }
 """By the name of the node class, since older versions of sqlglot lack some."""
-_CAST_FUNCTIONS = {
+CAST_FUNCTIONS = {
     "bigint": "long",
     "binary": "binary",
     "boolean": "boolean",
@@ -79,6 +79,7 @@ _CAST_FUNCTIONS = {
     "timestamp": "timestamp",
     "tinyint": "byte",
 }
+"""Casts that are written as functions, and their types."""
 _INTERVALS = frozenset({"interval day", "interval month", "interval year"})
 _RESULT_TYPES = (
     (
@@ -182,7 +183,7 @@ def _cast(reader: ExprReader, node: exp.Cast, span: Span | None) -> Expr:
 
 def _cast_type(text: SqlText, node: exp.Cast) -> SqlType:
     written = str(node.to.sql(dialect="spark")).lower()
-    name = _CAST_FUNCTIONS.get(written, written)
+    name = CAST_FUNCTIONS.get(written, written)
     if name in ("decimal", "numeric", "dec"):
         return decimal(10, 0)
     if name.startswith("decimal("):
@@ -237,7 +238,7 @@ def _refuse_kinds(reader: ExprReader, node: exp.Anonymous, name: str) -> None:
         raise text.unsupported(f"`{name}` without OVER", node, hint="add OVER (...)")
     if name in GENERATORS or name in TIME_WINDOWS:
         raise text.unsupported(f"the function `{name}`", node)
-    if name not in SCALARS and name not in _CAST_FUNCTIONS:
+    if name not in SCALARS and name not in CAST_FUNCTIONS:
         raise text.error(
             f"Query `{text.name}` uses the function `{name}`, which Spark does not have",
             node,
@@ -307,8 +308,8 @@ def _rewritten(name: str, parts: tuple[Expr, ...], zone: str, span: Span | None)
         case (("lcase" | "ucase"), (operand,)):
             name = "lower" if name == "lcase" else "upper"
             return Call(name, parts, _result_type(name, parts), span=span)
-    if name in _CAST_FUNCTIONS and len(parts) == 1:
-        return Cast(parts[0], from_delta(_CAST_FUNCTIONS[name]), zone, span=span)
+    if name in CAST_FUNCTIONS and len(parts) == 1:
+        return Cast(parts[0], from_delta(CAST_FUNCTIONS[name]), zone, span=span)
     return None
 
 

@@ -8,6 +8,7 @@ Out of scope: FROM (`parse_relation`), set operations (`parse_sets`).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -36,16 +37,19 @@ from impctl.plan.parse_aggregate import (
     result_type,
 )
 from impctl.plan.parse_aggregate import placeholder as aggregate_placeholder
+from impctl.plan.parse_call import CAST_FUNCTIONS, arguments_of, function_name
 from impctl.plan.parse_condition import Membership, Part, apply_condition, read_condition
 from impctl.plan.parse_expr import ExprReader
 from impctl.plan.parse_order import Order, limited, read_order
 from impctl.plan.parse_relation import Environment, Source, read_from, refuse_parts
 from impctl.plan.parse_scope import Names, Prefer
+from impctl.plan.parse_subquery import bare
 from impctl.plan.parse_window import WindowCollector, reads_window
 from impctl.plan.parse_window import placeholder as window_placeholder
 from impctl.plan.reading import Reading, attribute_for
 from impctl.plan.render_expr import column_name
 
+_A_NAME = re.compile(r"[\w.`]*")
 _PARTS = frozenset(
     {
         "expressions",
@@ -176,9 +180,24 @@ def _name(node: exp.Expression, span: Span | None, reading: Reading) -> str:
         raise reading.text.unsupported("several aliases for one expression", node)
     if node.alias:
         return str(node.alias)
-    if isinstance(node, exp.Column):
-        return str(node.name)
-    return "column" if span is None else reading.text.written(span)
+    inner = bare(node)
+    for found in (inner, _cast_operand(inner)):
+        if isinstance(found, exp.Column):
+            return str(found.name)
+    if isinstance(inner, exp.Literal):
+        return str(inner.name)
+    written = "" if span is None else reading.text.written(span)
+    # A place may leave out words beside it: what is not a column must not be called as one.
+    return str(inner.sql("spark")) if _A_NAME.fullmatch(written) else written
+
+
+def _cast_operand(node: exp.Expression) -> exp.Expression | None:
+    """What a cast reads, written as a function or not; Spark calls a cast as its column."""
+    if isinstance(node, exp.Cast):
+        return bare(node.this)
+    is_cast = function_name(node) in (*CAST_FUNCTIONS, "decimal")
+    parts = arguments_of(node) if is_cast else ()
+    return bare(parts[0]) if len(parts) == 1 else None
 
 
 def _star(node: exp.Expression, source: Source, reading: Reading) -> list[Item]:

@@ -25,7 +25,7 @@ from impctl.expr.nodes import (
 from impctl.expr.types import type_of
 from impctl.plan.nodes import Project, Select
 from impctl.plan.render_expr import expr_text
-from tests.plan.catalogs import plan_of
+from tests.plan.catalogs import plan_of, text_of
 
 PRICE = ColumnRef("sales#1.price", INTEGER)
 DAY = ColumnRef("sales#1.day", DATE)
@@ -193,3 +193,34 @@ def test_every_part_keeps_its_place() -> None:
 )
 def test_types_of_outputs(written: str, expected: SqlType) -> None:
     assert type_of(column(written)) == expected
+
+
+@pytest.mark.parametrize(
+    ("written", "name"),
+    [
+        ("-price", "-price"),
+        ("+price", "+price"),
+        ("NOT ok", "NOT ok"),
+        ("ok IS NULL", "ok IS NULL"),
+        ("trim(brand)", "TRIM(brand)"),
+        ("extract(YEAR FROM day)", "EXTRACT(YEAR FROM day)"),
+        ("(sales.price)", "price"),
+        ("CAST((price) AS STRING)", "price"),
+        ("string(sales.price)", "price"),
+        ("decimal(price)", "price"),
+        ("price::int::string", "CAST(CAST(price AS INT) AS STRING)"),
+        ("'price'", "price"),
+        ("true", "TRUE"),
+        ("price + 1", "price + 1"),
+    ],
+)
+def test_only_columns_and_their_casts_are_called_as_columns(written: str, name: str) -> None:
+    root = plan_of(f"SELECT {written} FROM sales")
+    assert isinstance(root, Project)
+    assert root.outputs[0].attribute.name == name
+
+
+def test_order_by_a_column_below_an_expression_of_it() -> None:
+    """`-price` is no column `price`, and `price` in ORDER BY is the table's."""
+    found = text_of("SELECT -price FROM sales ORDER BY price")
+    assert found.splitlines()[:2] == ["project -price", "  sort by price"]

@@ -149,6 +149,11 @@ select k, sum(n) from (select a k, 1 n from t union all select c, 2 from u) grou
 select * from (select a from t intersect select c from u) where a > 1;
 select * from (select a from t except all select c from u) where a > 1;
 select a, a from t order by a limit 5;
+select -b from t order by b, a, d limit 3;
+select trim(s), a from t order by s, a limit 4;
+select not g, a from t order by g, a limit 4;
+select string(b) from t order by b limit 4;
+select b from (select string(b) from t) where b > '3';
 select t.a x, u.a x2 from t join u on t.a = u.a order by t.a, u.a limit 3;
 select sum(x) from (select a x from t where b > 0 union select b from t) where x > 1;
 select f from t where f > 1;
