@@ -140,6 +140,7 @@ def test_nodes(written: str, expected: Expr) -> None:
     ("written", "text"),
     [
         ("price + 1 * 2", "price + 1 * 2"),
+        ("price + numSold % 2", "price + numSold % 2"),
         ("(price + 1) * 2", "(price + 1) * 2"),
         ("price - (1 - 2)", "price - (1 - 2)"),
         ("mod(price, 2) = price % 2", "price % 2 = price % 2"),
