@@ -29,6 +29,7 @@ Values = dict[str, Any]
 """State columns by name; arrays of one length."""
 
 _ROUNDING = 2.0**-53
+_ALL_BUT_LOST = float(np.finfo(np.float64).max) * 0.99
 _EXACT_DOUBLE = 2.0**53
 _SPECIALS = ("nan", "pinf", "ninf")
 
@@ -243,7 +244,8 @@ class FloatSum:
         return Vector(DOUBLE, sums, None, error)
 
     def _with_specials(self, sums: Any, error: Any, state: Values) -> tuple[Any, Any]:
-        lost = ~np.isfinite(sums) | ~np.isfinite(error)
+        # Just below the greatest double, adding in another order may overflow.
+        lost = ~np.isfinite(sums) | ~np.isfinite(error) | (state[f"size{self.slot}"] > _ALL_BUT_LOST)
         if bool(lost.any()):
             sums, error = np.where(lost, 0.0, sums), np.where(lost, np.inf, error)
         nan, plus, minus = (state[f"{name}{self.slot}"] for name in _SPECIALS)
@@ -251,7 +253,10 @@ class FloatSum:
             is_nan = (nan > 0) | ((plus > 0) & (minus > 0))
             special = is_nan | (plus > 0) | (minus > 0)
             shown = np.where(is_nan, np.nan, np.where(plus > 0, np.inf, -np.inf))
-            sums, error = np.where(special, shown, sums), np.where(special, 0.0, error)
+            # Finite values that overflow may meet an infinity as one of the other sign: NaN then,
+            # or not, by the order in which they are added.
+            open_ended = np.where(lost & ~is_nan, np.inf, 0.0)
+            sums, error = np.where(special, shown, sums), np.where(special, open_ended, error)
         return sums, error
 
 
