@@ -30,6 +30,8 @@ Values = dict[str, Any]
 
 _ROUNDING = 2.0**-53
 _ALL_BUT_LOST = float(np.finfo(np.float64).max) * 0.99
+_OVERFLOWS = np.errstate(over="ignore", invalid="ignore")
+"""Of doubles an overflow is no mistake: it leaves bounds that are infinite, or NaN, and so open."""
 _EXACT_DOUBLE = 2.0**53
 _SPECIALS = ("nan", "pinf", "ninf")
 
@@ -136,6 +138,7 @@ class FloatSum:
         floats = {f"{name}{self.slot}": np.float64 for name in names}
         return {**floats, **{f"{name}{self.slot}": np.int64 for name in _SPECIALS}}
 
+    @_OVERFLOWS
     def delta(self, vector: Vector, weights: Ints, grouping: Grouping) -> Values:
         values = vector.values
         if vector.valid is not None:
@@ -175,6 +178,7 @@ class FloatSum:
             for name, kind in zip(_SPECIALS, kinds, strict=True)
         }
 
+    @_OVERFLOWS
     def add(self, old: Values, delta: Values) -> Values:
         names = [f"{name}{self.slot}" for name in ("sum", "rest", "size", "drift")]
         total, rest, size, drift = names
@@ -198,6 +202,7 @@ class FloatSum:
             added[f"{name}{self.slot}"] = kept if change is None else kept + change
         return added
 
+    @_OVERFLOWS
     def partial(self, table: Mapping[str, Any], grouping: Grouping, sign: int) -> Values:
         """From Spark's partial sums `s`, magnitudes `m` and counts `c`, grouped again.
 
@@ -229,13 +234,13 @@ class FloatSum:
             )
         return values
 
+    @_OVERFLOWS
     def value(self, state: Values, kind: SqlType) -> Vector:
         """SUM's value with the bound on how far Spark's may lie from it."""
         sums = state[f"sum{self.slot}"] + state[f"rest{self.slot}"]
         size, rows = state[f"size{self.slot}"], state["rows"]
-        with np.errstate(invalid="ignore", over="ignore"):
-            spread = rows * _ROUNDING * size * 1.01 + state[f"drift{self.slot}"]
-            error = spread + np.abs(sums) * (2 * _ROUNDING)
+        spread = rows * _ROUNDING * size * 1.01 + state[f"drift{self.slot}"]
+        error = spread + np.abs(sums) * (2 * _ROUNDING)
         if self.integral:
             # Whole numbers of small magnitude: Spark's sum is exact, and ours once rounded.
             exact = (size < _EXACT_DOUBLE / 2) & (state[f"drift{self.slot}"] < 0.25)
@@ -245,7 +250,8 @@ class FloatSum:
 
     def _with_specials(self, sums: Any, error: Any, state: Values) -> tuple[Any, Any]:
         # Just below the greatest double, adding in another order may overflow.
-        lost = ~np.isfinite(sums) | ~np.isfinite(error) | (state[f"size{self.slot}"] > _ALL_BUT_LOST)
+        size = state[f"size{self.slot}"]
+        lost = ~np.isfinite(sums) | ~np.isfinite(error) | (size > _ALL_BUT_LOST)
         if bool(lost.any()):
             sums, error = np.where(lost, 0.0, sums), np.where(lost, np.inf, error)
         nan, plus, minus = (state[f"{name}{self.slot}"] for name in _SPECIALS)

@@ -1,4 +1,4 @@
-"""Sums of doubles that overflow beside an infinity: Spark's is NaN or infinite, by the order of rows."""
+"""Sums of doubles that overflow beside an infinity: NaN or infinite to Spark, as rows are ordered."""
 
 from __future__ import annotations
 
