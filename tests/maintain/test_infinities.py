@@ -1,4 +1,4 @@
-"""Sums of doubles that overflow beside an infinity: NaN or infinite to Spark, as rows are ordered."""
+"""Sums of doubles that overflow beside an infinity: to Spark NaN or infinite, by the rows' order."""
 
 from __future__ import annotations
 
