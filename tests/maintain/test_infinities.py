@@ -1,4 +1,4 @@
-"""Sums of doubles that overflow beside an infinity: to Spark NaN or infinite, by the rows' order."""
+"""Sums of doubles that overflow beside an infinity: NaN or infinite to Spark, by the order."""
 
 from __future__ import annotations
 
