@@ -125,7 +125,6 @@ class Column:
 
     name: str
     type: SqlType
-    nullable: bool = True
 
 
 @dataclass(frozen=True, slots=True)

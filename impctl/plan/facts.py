@@ -91,7 +91,7 @@ def may_be_nan(found: SqlType | None, signs: Signs) -> bool:
 
 
 def signs_of_scan(scan: Scan, facts: Collection[Fact]) -> dict[AttributeId | Expr, Signs]:
-    """Facts of a table's columns in one access, the schema's NOT NULL included."""
+    """Facts of a table's columns in one access."""
     about: dict[ColumnName, set[Fact]] = {}
     for fact in facts:
         if fact.table == scan.table:
@@ -99,11 +99,11 @@ def signs_of_scan(scan: Scan, facts: Collection[Fact]) -> dict[AttributeId | Exp
     signs: dict[AttributeId | Expr, Signs] = {}
     for attribute in scan.attributes:
         found = about.get(attribute.name.lower(), set())
-        signs[attribute.id] = _signs_of_column(attribute.type, attribute.nullable, found)
+        signs[attribute.id] = _signs_of_column(attribute.type, found)
     return signs
 
 
-def _signs_of_column(found: SqlType | None, nullable: bool, facts: Collection[Fact]) -> Signs:
+def _signs_of_column(found: SqlType | None, facts: Collection[Fact]) -> Signs:
     kinds = {fact.kind for fact in facts}
     is_number = found is not None and found.is_numeric
     exact = found is not None and is_number and not found.is_fractional
@@ -114,5 +114,5 @@ def _signs_of_column(found: SqlType | None, nullable: bool, facts: Collection[Fa
         nonnegative=is_number and FactKind.NONNEGATIVE in kinds,
         nonpositive=is_number and FactKind.NONPOSITIVE in kinds and nan_free,
         nan_free=nan_free,
-        not_null=not nullable or FactKind.NOT_NULL in kinds,
+        not_null=FactKind.NOT_NULL in kinds,
     )

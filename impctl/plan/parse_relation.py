@@ -212,8 +212,7 @@ def _table(node: exp.Table, environment: Environment) -> Source:
     schema = reading.catalog[table]
     access = reading.next_access(table)
     attributes = tuple(
-        Attribute(f"{access}.{column.name}", column.name, column.type, column.nullable)
-        for column in schema
+        Attribute(f"{access}.{column.name}", column.name, column.type) for column in schema
     )
     scan = Scan(access, table, attributes, span=name_span(node, environment))
     scope = relation_scope(node.alias or node.name, attributes)

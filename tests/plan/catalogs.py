@@ -22,7 +22,7 @@ from impctl.plan.parse import parse_query
 
 SALES = Schema(
     (
-        Column("sid", LONG, nullable=False),
+        Column("sid", LONG),
         Column("brand", STRING),
         Column("price", INTEGER),
         Column("numSold", INTEGER),

@@ -111,7 +111,7 @@ class PlanMaker(ExprMaker):
         self.accesses[table] = self.accesses.get(table, 0) + 1
         access = f"{table}#{self.accesses[table]}"
         attributes = tuple(
-            Attribute(f"{access}.{column.name}", column.name, column.type, column.nullable)
+            Attribute(f"{access}.{column.name}", column.name, column.type)
             for column in CATALOG[table]
         )
         return Scan(access, table, attributes)
