@@ -21,8 +21,8 @@ from impctl.app.foreseen import PlanResult, ReadEntry
 from impctl.app.past_runs import PendingEntry, RunEntry, VerifiedEntry
 from impctl.app.started import StartedResult
 from impctl.bench.compare import RecordComparison as RecordComparison
-from impctl.bench.record import Kind as Kind
 from impctl.bench.record import Record as Record
+from impctl.bench.record import RecordKind as RecordKind
 from impctl.errors import ImpctlError
 
 SCHEMA_VERSION = 1

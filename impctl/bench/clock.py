@@ -43,8 +43,7 @@ def in_turns(works: Mapping[str, Callable[[], object]], runs: int) -> dict[str, 
     return times
 
 
-def median_of(work: Callable[[], object], repeat: int, *, warm_up: int = 1) -> float:
-    """Median milliseconds of `repeat` calls, after some that are not counted."""
-    for _ in range(warm_up):
-        work()
+def median_of(work: Callable[[], object], repeat: int) -> float:
+    """Median milliseconds of `repeat` calls, after one that is not counted."""
+    work()
     return statistics.median(milliseconds(work) for _ in range(repeat))

@@ -111,6 +111,7 @@ def _places(cells: Iterable[Cell]) -> tuple[CellPlace, ...]:
 
 def _check_comparable(old: Record, new: Record) -> None:
     for what, mine, theirs in (
+        ("kinds", str(old.kind), str(new.kind)),
         ("suites", old.suite, new.suite),
         ("scales", f"{old.scale:g}", f"{new.scale:g}"),
         ("seeds", str(old.seed), str(new.seed)),
@@ -120,7 +121,7 @@ def _check_comparable(old: Record, new: Record) -> None:
             raise UsageError(
                 f"The records are of different {what}: {mine} and {theirs}",
                 code="records_differ",
-                hint="run the suite twice with the same options, then compare",
+                hint="measure twice with the same options, then compare",
             )
 
 

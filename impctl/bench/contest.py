@@ -12,7 +12,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from impctl.bench.band import band_of, side_of
+from impctl.bench.band import side_of, time_band
 from impctl.bench.break_even import SIZES
 from impctl.bench.quantity import named
 from impctl.bench.record import Cell, Figure, Label, Metric, Record
@@ -146,8 +146,7 @@ def place_name(figure: Figure, cell: Cell) -> str:
 
 def _contest(record: Record, figure: Figure, cell: Cell, ours: Metric, other: Metric) -> Contest:
     case, place = case_name(figure, cell), place_name(figure, cell)
-    # Both are times, under whatever names.
-    band = band_of(MAINTAIN, ours, other, record.noise_of(figure.name))
+    band = time_band(ours, other, record.noise_of(figure.name))
     ratio = other.median / ours.median
     return Contest(figure, cell, case, place, ratio, band, side_of(ours, other, band))
 

@@ -37,12 +37,12 @@ class ParquetSql:
 
     def view(self, name: str, files: Sequence[str]) -> None:
         """From now on `name` stands for the rows of these files; SqlFailed where one is gone."""
-        with _told():
+        with _as_sql_failures():
             self._connection.read_parquet(list(files)).create_view(name, replace=True)
 
     def run(self, sql: str) -> pa.Table:
         """The answer of a SELECT; SqlFailed where DuckDB does not run it."""
-        with _told():
+        with _as_sql_failures():
             found: pa.Table = self._connection.sql(sql).to_arrow_table()
             return found
 
@@ -52,7 +52,7 @@ class ParquetSql:
 
 
 @contextmanager
-def _told() -> Iterator[None]:
+def _as_sql_failures() -> Iterator[None]:
     """What DuckDB complains of as SqlFailed."""
     import duckdb
 

@@ -20,7 +20,7 @@ Label = str | int | float
 """What tells a cell from its neighbours: `groups: 50`, `changes: 1000`, `strategy: eager`."""
 
 
-class Kind(StrEnum):
+class RecordKind(StrEnum):
     """What a record was measured from: a suite has a scale, a workload tables as they are."""
 
     SUITE = "suite"
@@ -129,7 +129,7 @@ class Record:
     format: int = field(default=RECORD_FORMAT)
     tables: Mapping[str, int] = field(default_factory=dict)
     figure_noise: Mapping[str, float] = field(default_factory=dict)
-    kind: Kind = Kind.SUITE
+    kind: RecordKind = RecordKind.SUITE
 
     def cells_of(self, figure: str) -> tuple[Cell, ...]:
         """The cells of one figure, in the order they were measured."""

@@ -14,7 +14,16 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from impctl.bench.record import RECORD_FORMAT, Cell, Chart, Figure, Kind, Label, Metric, Record
+from impctl.bench.record import (
+    RECORD_FORMAT,
+    Cell,
+    Chart,
+    Figure,
+    Label,
+    Metric,
+    Record,
+    RecordKind,
+)
 from impctl.errors import UsageError
 
 _NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
@@ -94,7 +103,7 @@ def _record(found: Mapping[str, Any]) -> Record:
         figure_noise={
             str(name): _number(noise) for name, noise in found.get("figure_noise", {}).items()
         },
-        kind=Kind(found.get("kind", Kind.SUITE)),
+        kind=RecordKind(found.get("kind", RecordKind.SUITE)),
     )
 
 

@@ -17,6 +17,7 @@ from importlib.resources import files
 from string import Template
 from typing import Any
 
+from impctl.bench.band import LEAST, SINGLE
 from impctl.bench.quantity import Unit, readable
 from impctl.bench.record import Record
 from impctl.bench.report_chart import Drawing
@@ -107,6 +108,7 @@ def _contents(record: Record) -> str:
 
 def _method(record: Record) -> str:
     noise = readable(record.noise, Unit.SHARE)
+    least, single = readable(LEAST, Unit.SHARE), readable(SINGLE, Unit.SHARE)
     return (
         f"<p>Every number is the median of its runs ({record.repeat} asked for); the small print "
         "beside it is the least and the greatest of them, and so are the whiskers in a chart. Of a "
@@ -117,6 +119,6 @@ def _method(record: Record) -> str:
         "<p>A fixed piece of work was timed before every figure and at the end. Over this run it "
         f"took up to {noise} longer than at its quickest. What holds for a figure is the "
         "difference between the two times next to it, where the record has these, but at least "
-        "10 %, and 50 % where one side ran once: what differs by less, or where a run of one side "
-        "lies among those of the other, is counted as neither won nor lost.</p>"
+        f"{least}, and {single} where one side ran once: what differs by less, or where a run of "
+        "one side lies among those of the other, is counted as neither won nor lost.</p>"
     )

@@ -12,7 +12,7 @@ from html import escape
 
 from impctl.bench.headlines import Headline
 from impctl.bench.quantity import Unit, number, readable, times
-from impctl.bench.record import Kind, Record
+from impctl.bench.record import Record, RecordKind
 from impctl.bench.report_table import plain_table
 from impctl.bench.report_text import prose
 from impctl.bench.summary import Section, Summary
@@ -68,7 +68,7 @@ def _noise(noise: float) -> str:
 
 def _scale(record: Record) -> str:
     """Of a suite alone: the tables of a workload are as large as they are."""
-    return f"{times(record.scale)} the suite's rows" if record.kind is Kind.SUITE else ""
+    return f"{times(record.scale)} the suite's rows" if record.kind is RecordKind.SUITE else ""
 
 
 def _rows(tables: Mapping[str, int]) -> str:

@@ -1,8 +1,8 @@
-"""A fixed piece of work, timed before every figure: how steady the machine is.
+"""A fixed piece of work, timed before every figure and at the end: how steady the machine is.
 
 Law: the work never changes from run to run and has a share of each thing that measurements rest
 on: numbers, a file, a sync. What its medians differ by is noise, whatever the code measured does.
-Out of scope: what the noise means for a comparison (`bench.compare`).
+Out of scope: what the noise means for a comparison (`bench.band`).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def yardstick(folder: Path) -> float:
 
 
 def noise_of(medians: Sequence[float]) -> float:
-    """The share by which the yardstick's medians of one run differ; 0 for fewer than two."""
+    """The share by which these medians of the yardstick differ; 0 for fewer than two."""
     return max(medians) / min(medians) - 1 if len(medians) > 1 else 0.0
 
 

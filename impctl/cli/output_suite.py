@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from math import isfinite
 
 from impctl.app.amounts import duration_text
-from impctl.app.results import Kind, Record, RecordComparison
+from impctl.app.results import Record, RecordComparison, RecordKind
 from impctl.app.suites.figure_tables import (
     FigureTable,
     figure_tables,
@@ -39,7 +39,7 @@ def record_lines(record: Record) -> list[str]:
 
 
 def _scale_text(record: Record) -> str:
-    return f"scale {record.scale:g}, " if record.kind is Kind.SUITE else ""
+    return f"scale {record.scale:g}, " if record.kind is RecordKind.SUITE else ""
 
 
 def comparison_lines(comparison: RecordComparison) -> list[str]:

@@ -11,7 +11,7 @@ import pytest
 from impctl.app.follower import Checked
 from impctl.app.gravity import gravest
 from impctl.app.reporter import SilentReporter
-from impctl.app.results import Kind, Outcome, Record
+from impctl.app.results import Outcome, Record, RecordKind
 from impctl.app.settings import Settings, SuiteRequest
 from impctl.app.suites import plan
 from impctl.app.suites.charts import chart_problems
@@ -84,7 +84,8 @@ def test_every_figure_has_every_query_and_draws_what_its_measure_gives(workload:
 
 def test_the_record_of_a_workload(workload: Path) -> None:
     record, outcome = run(workload)
-    assert (record.kind, record.suite, record.title) == (Kind.WORKLOAD, "mine", "Workload mine")
+    assert record.kind is RecordKind.WORKLOAD
+    assert (record.suite, record.title) == ("mine", "Workload mine")
     assert (record.scale, record.repeat, record.seed) == (1.0, 3, 1)
     assert record_from_json(record_to_json(record), "r.json") == record
     (cell,) = record.cells_of("changes")
@@ -145,4 +146,4 @@ def test_a_measurement_of_a_wrong_answer_fails_the_run(
 def test_a_record_without_a_kind_is_that_of_a_suite(workload: Path) -> None:
     record, _ = run(workload)
     older = record_to_json(record).replace('"kind": "workload"', '"other": 0')
-    assert record_from_json(older, "r.json") == replace(record, kind=Kind.SUITE)
+    assert record_from_json(older, "r.json") == replace(record, kind=RecordKind.SUITE)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from impctl.bench.break_even import break_evens
-from impctl.bench.record import Kind
+from impctl.bench.record import RecordKind
 from impctl.bench.record_json import record_from_json
 from impctl.cli.boundary import run
 from impctl.cli.main import build_app
@@ -43,7 +43,7 @@ def test_from_the_workload_to_the_comparison(
     assert ran.code == 3
     assert ran.error["query"] in ("hashed", "wrong")
     record = record_from_json(out.read_text(), "record.json")
-    assert (record.kind, record.suite, record.repeat) == (Kind.WORKLOAD, "small", 2)
+    assert (record.kind, record.suite, record.repeat) == (RecordKind.WORKLOAD, "small", 2)
     assert record.tables == {"t": len(ROWS)}
     assert [text.split(": ")[0] for text in record.failures] == [
         "Figure `changes`, query hashed",

@@ -52,12 +52,11 @@ def test_the_median_counts(
     assert median_of(lambda: None, len(durations)) == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("warm_up", [0, 1, 3])
-def test_warm_up_runs_but_is_not_measured(warm_up: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_first_run_is_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     ticking(monkeypatch, 1, 1)
     calls: list[int] = []
-    assert median_of(lambda: calls.append(1), 2, warm_up=warm_up) == pytest.approx(1000)
-    assert len(calls) == warm_up + 2
+    assert median_of(lambda: calls.append(1), 2) == pytest.approx(1000)
+    assert len(calls) == 3
 
 
 @pytest.mark.parametrize(

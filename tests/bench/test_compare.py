@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from impctl.bench.compare import Verdict, compare_records
-from impctl.bench.record import Cell, Metric, Record
+from impctl.bench.record import Cell, Metric, Record, RecordKind
 from impctl.errors import UsageError
 
 from .one_figure import record_of
@@ -160,7 +160,10 @@ def test_cells_without_a_partner_and_other_machines_are_told() -> None:
     assert found.differences == ("cpu: x, then y", "commit: unknown, then c")
 
 
-@pytest.mark.parametrize("change", [{"suite": "t"}, {"scale": 1.0}, {"seed": 2}])
+@pytest.mark.parametrize(
+    "change",
+    [{"suite": "t"}, {"scale": 1.0}, {"seed": 2}, {"kind": RecordKind.WORKLOAD}],
+)
 def test_records_of_different_runs_are_refused(change: dict[str, object]) -> None:
     record = record_of()
     with pytest.raises(UsageError) as caught:

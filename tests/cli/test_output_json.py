@@ -9,7 +9,7 @@ from decimal import Decimal
 
 import pytest
 
-from impctl.app.results import Failure, Kind, Outcome
+from impctl.app.results import Failure, Outcome, RecordKind
 from impctl.cli.output_json import to_json
 from impctl.errors import (
     HistoryGoneError,
@@ -80,7 +80,7 @@ def test_the_fields_that_the_design_names(fake, impctl) -> None:
         "elapsed_ms",
     } <= set(entry("maintain"))
     assert {"query", "covers", "slack", "results_equal"} <= set(entry("verify"))
-    fake.answer = Outcome((replace(EXAMPLES["record"], kind=Kind.WORKLOAD),))
+    fake.answer = Outcome((replace(EXAMPLES["record"], kind=RecordKind.WORKLOAD),))
     record = strict(impctl("bench", "w.yaml", "--json").stdout)["results"][0]
     assert (record["kind"], record["suite"]) == ("workload", "micro")
     cell = record["cells"][0]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from impctl.app.results import Kind, Outcome
+from impctl.app.results import Outcome, RecordKind
 from impctl.app.suites.figure_tables import metric_text
 from impctl.bench.compare import Verdict
 from tests.cli.examples import EXAMPLES
@@ -44,7 +44,7 @@ def test_a_record_is_a_table_per_figure(fake, impctl) -> None:
 
 
 def test_a_workload_is_shown_alike_but_has_no_scale(fake, impctl) -> None:
-    fake.answer = Outcome((replace(EXAMPLES["record"], kind=Kind.WORKLOAD),))
+    fake.answer = Outcome((replace(EXAMPLES["record"], kind=RecordKind.WORKLOAD),))
     ran = impctl("bench", "w.yaml")
     assert "scale" not in ran.stdout
     assert ran.stdout == RECORD_TEXT.replace("scale 0.05, ", "")

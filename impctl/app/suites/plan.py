@@ -25,7 +25,7 @@ from impctl.app.suites.ground import Ground
 from impctl.app.suites.registry import MEASURES
 from impctl.app.suites.shipped import shipped_suites, suite_file, unknown_suite
 from impctl.app.workbench import Workbench
-from impctl.bench.record import Cell, Kind
+from impctl.bench.record import Cell, RecordKind
 from impctl.errors import Problem, UsageError, WorkloadError
 from impctl.workload.reading import suggestion
 from impctl.workload.suite_models import CaseSpec, DataSpec, FigureSpec, Suite
@@ -57,7 +57,7 @@ class PlannedSuite:
     bench: Workbench
     data: tuple[DataRequest, ...]
     figures: tuple[PlannedFigure, ...]
-    kind: Kind = Kind.SUITE
+    kind: RecordKind = RecordKind.SUITE
 
 
 def planned_suite(request: SuiteRequest, reporter: Reporter) -> PlannedSuite:
@@ -95,13 +95,13 @@ def planned_workload(
     suite = suite_of(bench.workload, bench.queries(queries), delta_rows)
     repeat = suite.repeat if request.repeat is None else request.repeat
     figures = _planned(bench, _chosen(suite, request.only), repeat, suite.seed, suite.scale)
-    return PlannedSuite(suite, suite.scale, repeat, folder, bench, (), figures, Kind.WORKLOAD)
+    return PlannedSuite(suite, suite.scale, repeat, folder, bench, (), figures, RecordKind.WORKLOAD)
 
 
 def data_read(suite: Suite, figures: Sequence[FigureSpec], folder: Path) -> tuple[DataSpec, ...]:
     """The data whose tables a query of the figures may read: those its text names."""
     texts = [suite.workload.queries[case.query].sql for fig in figures for case in fig.cases]
-    words = {word.lower() for text in texts for word in re.findall(r"\w+", text)}
+    words = frozenset[str]().union(*map(words_of, texts))
     base = folder.absolute()
     used = {
         Path(table.path).relative_to(base).parts[0]
@@ -109,6 +109,11 @@ def data_read(suite: Suite, figures: Sequence[FigureSpec], folder: Path) -> tupl
         if name.lower() in words and Path(table.path).is_relative_to(base)
     }
     return tuple(spec for name, spec in suite.data.items() if name in used)
+
+
+def words_of(sql: str) -> frozenset[str]:
+    """The words of a text in lower case: the tables it reads are among them."""
+    return frozenset(re.findall(r"\w+", sql.lower()))
 
 
 def check_suite(word: str, reporter: Reporter) -> Outcome:
