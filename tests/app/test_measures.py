@@ -24,7 +24,7 @@ from impctl.app.suites.duckdb_recapture import duckdb_plain, duckdb_recapture
 from impctl.app.suites.duckdb_times import answer_beside
 from impctl.app.suites.fresh_process import workload_document
 from impctl.app.suites.ground import Ground
-from impctl.app.suites.maintain_cost import _told
+from impctl.app.suites.maintain_cost import _real_share
 from impctl.app.suites.registry import MEASURES
 from impctl.app.suites.update_stream import UpdateStream, pool_of
 from impctl.app.workbench import Workbench, open_workbench
@@ -101,6 +101,7 @@ def values(cell: Cell) -> Mapping[str, float]:
         ("strategies", {"batches": 0}),
         ("memory", {"process": "no"}),
         ("maintain", {"kind": "delete_old", "changes": 10, "shares": 0.1}),
+        ("maintain", {"kind": "delete_old", "changes": 10, "key": ("id", "a")}),
     ],
 )
 def test_a_wrong_option_is_refused_before_anything_runs(
@@ -121,7 +122,7 @@ def test_a_wrong_option_is_refused_before_anything_runs(
     ],
 )
 def test_a_share_is_told_as_it_is(share: float, size: int, total: int, told: float) -> None:
-    assert _told(share, size, total) == told
+    assert _real_share(share, size, total) == told
 
 
 def test_sizes_among_the_options_follow_the_scale(bench: Workbench) -> None:

@@ -2,8 +2,8 @@
 
 No options. `capture_ms` fills sketch and state without storing them, `recapture_ms` finds the
 sketch alone, `plain_ms` is the query without a sketch; `state_bytes` is the state on disk.
-Law: the stored sketch is compared with recapture before anything is timed; all three are warmed
-up, each until it ran four times or for ten seconds, and then timed in turns.
+Law: the stored sketch is compared with recapture before anything is timed; what is timed is warmed
+up, each until it ran four times or for ten seconds, then timed in turns.
 Out of scope: maintaining what was captured (`app.suites.maintain_cost`).
 """
 

@@ -64,9 +64,9 @@ def measure_deletions(ground: Ground) -> Iterator[Cell]:
         ground.whole_number("rows", 20),
         ground.scaled("updates", 500, least=ground.whole_number("least", 60)),
         ground.whole_number("points", 5),
-        ground.texts("by", ("a",))[0],
+        ground.text("by", "a"),
         ground.flag("greatest"),
-        ground.texts("key", ("id",))[0],
+        ground.key(),
     )
     return _cells(ground, options)
 

@@ -10,24 +10,24 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 
-from impctl.app.suites.plan import PlannedSuite, data_read
+from impctl.app.suites.plan import PlannedSuite, data_read, words_of
 from impctl.workload.models import PartitionSpec, QuerySpec
 from impctl.workload.suite_models import CaseSpec, FigureSpec
 
 _LABELLED: Mapping[str, tuple[str, ...]] = {
     "deletions": ("patterns", "buffers"),
     "engine": ("changes",),
-    "maintain": ("changes", "shares"),
+    "maintain": ("changes", "shares", "processes"),
     "memory": ("ranges",),
     "mixed": ("changes", "ratios"),
     "strategies": ("batches",),
 }
-"""Options by measure whose every value has cells of its own, which are labelled with it: not those
-of which a cell shows the effect of several, as `changes` of `memory`."""
+"""Options by measure whose every value has cells of its own, which are labelled with it, or only
+adds a metric to one: not those of which a cell shows the effect of several, as `changes` of
+`memory`."""
 
 
 def case_fingerprint(planned: PlannedSuite, figure: FigureSpec, case: CaseSpec) -> str:
@@ -70,4 +70,4 @@ def _is_of(partition: PartitionSpec, query: QuerySpec) -> bool:
     """May the query have its sketch on this partition?"""
     if query.sketch:
         return query.sketch.get(partition.table) == partition.column
-    return partition.table.lower() in re.findall(r"\w+", query.sql.lower())
+    return partition.table.lower() in words_of(query.sql)

@@ -8,7 +8,7 @@ Out of scope: measuring (`app.suites.run`), suites written as files (`workload.s
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from impctl.errors import Location
 from impctl.workload.models import QuerySpec, Workload
@@ -43,51 +43,58 @@ def suite_of(
 def _figures(
     workload: Workload, cases: tuple[CaseSpec, ...], delta_rows: tuple[int, ...]
 ) -> tuple[FigureSpec, ...]:
+    place = Location(workload.file, 1, 1)
+    return (_changes(cases, delta_rows, place), _skipping(cases, place), _capture(cases, place))
+
+
+def _changes(
+    cases: tuple[CaseSpec, ...], delta_rows: tuple[int, ...], place: Location
+) -> FigureSpec:
     sizes: dict[str, OptionValue] = {"changes": _CHANGES, "shares": _SHARES}
     if delta_rows:
         sizes = {"changes": delta_rows}
-    costs = ChartSpec("changes", ("maintain_ms", "recapture_ms"), ("query",), ("x", "y"))
-    saved = ChartSpec("query", ("plain_ms", "sketch_ms", "rows_share"), (), ())
-    first = ChartSpec("query", ("plain_ms", "recapture_ms", "capture_ms"), (), ())
-    place = Location(workload.file, 1, 1)
-    return (
-        _figure(
-            "changes",
-            "Size of a change",
-            "Bringing a sketch up to date after a change of its table, by maintaining it and by "
-            "capturing it anew. The rows of a change are drawn from the table.",
-            ("maintain", costs, sizes),
-            cases,
-            place,
-        ),
-        _figure(
-            "skipping",
-            "What a sketch saves",
-            "The query as it is and through its sketch, and the rows that the sketch leaves to "
-            "read.",
-            ("query", saved, {}),
-            cases,
-            place,
-        ),
-        _figure(
-            "capture",
-            "First capture",
-            "Capturing sketch and state once, against the query and a recapture of the sketch "
-            "alone.",
-            ("capture", first, {}),
-            cases,
-            place,
-        ),
+    return FigureSpec(
+        name="changes",
+        title="Size of a change",
+        about="Bringing a sketch up to date after a change of its table, by maintaining it and by "
+        "capturing it anew. The rows of a change are drawn from the table.",
+        claim="",
+        source="",
+        measure="maintain",
+        options=sizes,
+        cases=cases,
+        chart=ChartSpec("changes", ("maintain_ms", "recapture_ms"), ("query",), ("x", "y")),
+        location=place,
     )
 
 
-def _figure(
-    name: str,
-    title: str,
-    about: str,
-    measure: tuple[str, ChartSpec, Mapping[str, OptionValue]],
-    cases: tuple[CaseSpec, ...],
-    place: Location,
-) -> FigureSpec:
-    measured, chart, options = measure
-    return FigureSpec(name, title, about, "", "", measured, options, cases, chart, place)
+def _skipping(cases: tuple[CaseSpec, ...], place: Location) -> FigureSpec:
+    return FigureSpec(
+        name="skipping",
+        title="What a sketch saves",
+        about="The query as it is and through its sketch, and the rows that the sketch leaves to "
+        "read.",
+        claim="",
+        source="",
+        measure="query",
+        options={},
+        cases=cases,
+        chart=ChartSpec("query", ("plain_ms", "sketch_ms", "rows_share"), (), ()),
+        location=place,
+    )
+
+
+def _capture(cases: tuple[CaseSpec, ...], place: Location) -> FigureSpec:
+    return FigureSpec(
+        name="capture",
+        title="First capture",
+        about="Capturing sketch and state once, against the query and a recapture of the sketch "
+        "alone.",
+        claim="",
+        source="",
+        measure="capture",
+        options={},
+        cases=cases,
+        chart=ChartSpec("query", ("plain_ms", "recapture_ms", "capture_ms"), (), ()),
+        location=place,
+    )

@@ -113,6 +113,17 @@ class Ground:
         """Words that only the measure knows, one or a list; numbers as they are written."""
         return tuple(str(value) for value in self._values(name, default))
 
+    def text(self, name: str, default: str) -> str:
+        """One word that only the measure knows."""
+        found = self.texts(name, (default,))
+        if len(found) != 1:
+            raise self.refuse(name, "one word")
+        return found[0]
+
+    def key(self) -> str:
+        """The column that tells rows apart, as the option `key` names it."""
+        return self.text("key", "id")
+
     def refuse(self, name: str, wanted: str) -> WorkloadError:
         """The error for an option that must be something else, such as "a ratio like `1U5Q`"."""
         message = f"Option `{name}` of figure `{self.figure.name}` must be {wanted}"

@@ -2,9 +2,10 @@
 
 Options: `changes` (rows) and `shares` (of the table changed), sizes of a change; `kind` (insert,
 delete, both; delete_old, rows the table always had, by `changes` only): which changes count;
-several are cells of their own, labelled `kind`. `processes`: sizes out of `changes` for which
-`impctl maintain` is also started anew, as a timer would, three times per kind: `process_ms` is all
-that takes, `maintain_ms` a step in a process that is up and holds state and lock (`app.follower`).
+several are cells of their own, labelled `kind`. `key` (`id`): the column by which `delete_old`
+tells rows apart. `processes`: sizes out of `changes` for which `impctl maintain` is also started
+anew, as a timer would, three times per kind: `process_ms` is all that takes, `maintain_ms` a step
+in a process that is up and holds state and lock (`app.follower`).
 Law: for every size the maintained sketch is compared with recapture before anything is timed, with
 the change and after it was taken back, and a cell carries the check of its kind; what the processes
 stored is compared after them. The baseline is the fastest way to recapture the sketch, timed per
@@ -50,6 +51,7 @@ class _Options:
     processes: tuple[int, ...]
     shares: tuple[float, ...]
     kinds: tuple[str, ...]
+    key: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +69,7 @@ class _Size:
 
 def measure_maintain(ground: Ground) -> Iterator[Cell]:
     """Cells for every size and kind of change."""
-    ground.only("changes", "shares", "kind", "processes")
+    ground.only("changes", "shares", "kind", "processes", "key")
     shares = ground.numbers("shares")
     changes = ground.whole_numbers("changes", () if shares else _CHANGES)
     processes = ground.whole_numbers("processes")
@@ -78,7 +80,7 @@ def measure_maintain(ground: Ground) -> Iterator[Cell]:
         raise ground.refuse(
             "shares", f"left out where `kind` has `{OLD}`: its rows are of one file"
         )
-    return _cells(ground, _Options(changes, processes, shares, kinds))
+    return _cells(ground, _Options(changes, processes, shares, kinds, ground.key()))
 
 
 def _cells(ground: Ground, options: _Options) -> Iterator[Cell]:
@@ -90,7 +92,7 @@ def _cells(ground: Ground, options: _Options) -> Iterator[Cell]:
         with measured.scratch.writing("bench"):
             try:
                 for size, share in sizes.items():
-                    found.append(_size(ground, measured, size, share, options.kinds))
+                    found.append(_size(ground, measured, size, share, options))
             except ImpctlError as error:
                 failure = error
             # Last and warm: a cold baseline would flatter us.
@@ -118,17 +120,17 @@ def _sizes(measured: MeasuredQuery, options: _Options) -> dict[int, float]:
     sizes = {size: size / total if total else 0.0 for size in options.changes}
     for share in options.shares:
         size = max(1, round(share * total))
-        sizes[size] = _told(share, size, total)
+        sizes[size] = _real_share(share, size, total)
     return dict(sorted(sizes.items()))
 
 
-def _told(share: float, size: int, total: int) -> float:
+def _real_share(share: float, size: int, total: int) -> float:
     """The share asked for, or the real one where a table is too small to be divided like that."""
     return size / total if total and abs(size - share * total) > 0.005 * size else share
 
 
 def _size(
-    ground: Ground, measured: MeasuredQuery, size: int, share: float, kinds: Sequence[str]
+    ground: Ground, measured: MeasuredQuery, size: int, share: float, options: _Options
 ) -> _Size:
     """One size: checked, then maintained forth and back in turn; last, old rows deleted."""
     ground.step(f"{ground.query.name} with {size} changes")
@@ -139,8 +141,10 @@ def _size(
     for _ in range(ground.repeat):
         runs.append(("insert", measured.maintain(rows, forth=True)))
         runs.append(("delete", measured.maintain(rows, forth=False)))
-    if OLD in kinds:
-        checked[OLD], steps = old_rows_deleted(measured, size, ground.repeat, ground.seed)
+    if OLD in options.kinds:
+        checked[OLD], steps = old_rows_deleted(
+            measured, options.key, size, ground.repeat, ground.seed
+        )
         runs += [(OLD, step) for step in steps]
     return _Size(size, share, checked, runs, measured.follower.state_bytes)
 
@@ -197,7 +201,7 @@ def _cell(
     labels: dict[str, Label] = {"changes": entry.rows, "share": float(f"{entry.share:.3g}")}
     if labelled:
         labels["kind"] = kind
-    runs = [run for way, run in entry.runs if _counts(way, kind)]
+    runs = [run for way, run in entry.runs if _is_counted(way, kind)]
     maintain, recapture = Metric.of([run.total_ms for run in runs]), Metric.of(recaptures)
     metrics = {
         "maintain_ms": maintain,
@@ -209,12 +213,12 @@ def _cell(
         "state_bytes": Metric.of([entry.state_bytes]),
         **beside.metrics,
     }
-    processes = [time for way, time in entry.processes if _counts(way, kind)]
+    processes = [time for way, time in entry.processes if _is_counted(way, kind)]
     if processes:
         metrics["process_ms"] = Metric.of(processes)
     return ground.cell(metrics, labels, checked=entry.checked[kind], note=beside.note)
 
 
-def _counts(way: str, kind: str) -> bool:
+def _is_counted(way: str, kind: str) -> bool:
     """Whether a run counts for cells of this kind."""
     return way == kind or (kind == "both" and way != OLD)

@@ -47,7 +47,7 @@ def measure_memory(ground: Ground) -> Iterator[Cell]:
         ground.whole_numbers("changes", (1000,)),
         ground.whole_numbers("ranges"),
         ground.flag("process", True),
-        ground.texts("key", ("id",))[0],
+        ground.key(),
     )
     return _cells(ground, options)
 

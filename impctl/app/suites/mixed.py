@@ -90,7 +90,7 @@ def measure_mixed(ground: Ground) -> Iterator[Cell]:
         tuple(ratios),
         ground.whole_numbers("changes", (1, 20, 200, 2000)),
         ground.texts("constants"),
-        ground.texts("key", ("id",))[0],
+        ground.key(),
     )
     return _cells(ground, options)
 

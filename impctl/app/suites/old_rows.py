@@ -20,20 +20,21 @@ from impctl.errors import UsageError
 from impctl.tables.rows import read_rows
 from impctl.tables.snapshot import Snapshot
 
-KEY = "id"
-"""The column that tells rows apart."""
-
 
 def old_rows_deleted(
-    measured: MeasuredQuery, size: int, repeat: int, seed: int
+    measured: MeasuredQuery, key: str, size: int, repeat: int, seed: int
 ) -> tuple[Checked, list[Followed]]:
-    """So many deletions maintained, after one that is only checked, gone and come back."""
+    """So many deletions maintained, after one that is only checked, gone and come back.
+
+    `key` is the column that tells rows apart.
+    """
     before = measured.scratch.snapshot(measured.table)
+    key = _spelled(before, key)
     checked: Checked | None = None
     steps: list[Followed] = []
     for turn in range(1 + repeat):
         rows = _rows_of_a_file(before, size, np.random.default_rng(seed + turn))
-        step = _deleted(measured, rows)
+        step = _deleted(measured, key, rows)
         if checked is None:
             checked = measured.checked()
         else:
@@ -43,27 +44,32 @@ def old_rows_deleted(
     return worse_of(checked, measured.follower.checked(measured.unchanged)), steps
 
 
-def _deleted(measured: MeasuredQuery, rows: pa.Table) -> Followed:
+def _deleted(measured: MeasuredQuery, key: str, rows: pa.Table) -> Followed:
     """The rows gone, and that maintained."""
     table = measured.table
-    keys = rows.column(KEY).to_pylist()
+    keys = rows.column(key).to_pylist()
     # The bounds leave other files unread where rows lie in the order of their keys.
-    where = f"`{KEY}` >= {min(keys)} AND `{KEY}` <= {max(keys)}"
+    where = f"`{key}` >= {min(keys)} AND `{key}` <= {max(keys)}"
     listed = ", ".join(map(str, keys))
     commits = measured.scratch.source(table).version
-    delete_where(measured.scratch, table, f"{where} AND `{KEY}` IN ({listed})")
+    delete_where(measured.scratch, table, f"{where} AND `{key}` IN ({listed})")
     settle(measured.scratch, table, commits)
     return measured.followed(len(keys))
 
 
-def _rows_of_a_file(snapshot: Snapshot, size: int, random: np.random.Generator) -> pa.Table:
-    """Rows with all their columns, each drawn once."""
-    column = snapshot.schema.find(KEY)
+def _spelled(snapshot: Snapshot, key: str) -> str:
+    """The column's name as the table spells it."""
+    column = snapshot.schema.find(key)
     if column is None or not column.type.is_integral:
         raise UsageError(
-            f"Table `{snapshot.table}` has no column `{KEY}` of whole numbers to tell rows by",
-            hint="name a query over such a table in the figure's cases",
+            f"Table `{snapshot.table}` has no column `{key}` of whole numbers to tell rows by",
+            hint="name one with `with.key`, or a query over another table in the figure's cases",
         )
+    return column.name
+
+
+def _rows_of_a_file(snapshot: Snapshot, size: int, random: np.random.Generator) -> pa.Table:
+    """Rows with all their columns, each drawn once."""
     large = [file for file in snapshot.files if (file.rows or 0) >= size]
     if not large:
         raise UsageError(

@@ -1,7 +1,8 @@
 """The measures that a figure of a suite may name.
 
 Law: a measure is a function from a ground to cells that keeps the law of `app.suites.ground`; its
-name in a suite file is its key here, and `docs/suites.md` describes it.
+name in a suite file is its key here, and `docs/suites.md` describes it. A new measure whose options
+stand in labels has a line in `fingerprint._LABELLED`.
 Out of scope: what each does (one file each beside this one).
 """
 

@@ -50,7 +50,7 @@ def measure_strategies(ground: Ground) -> Iterator[Cell]:
         ground.scaled("updates", 1000, least=ground.whole_number("least", 100)),
         ground.whole_number("changes", 1),
         ground.whole_numbers("batches", (1, 10, 20, 50, 100, 200, 500, 1000)),
-        ground.texts("key", ("id",))[0],
+        ground.key(),
     )
     return _cells(ground, options)
 
