@@ -84,6 +84,8 @@ def facts_of(bench: Workbench, scans: Iterable[Scan]) -> tuple[Fact, ...]:
 
 
 def _facts(snapshot: Snapshot, table: TableName, column: Column) -> Iterator[Fact]:
+    # NULLs of other types are looked at only where NOT NULL is declared: each fact has to be
+    # checked again with every change.
     is_declared = column.name in snapshot.not_null and column.name not in snapshot.columns.opaque
     if not (column.type.is_numeric or is_declared):
         return

@@ -324,12 +324,12 @@ def _of_list(condition: InList, known: KnownSigns) -> dict[AttributeId | Expr, S
     signs = [
         _compared(condition.operand, CompareOp.EQUAL, option, known) for option in condition.options
     ]
-    if not _shares_a_type((condition.operand, *condition.options)):
+    if not _has_common_type((condition.operand, *condition.options)):
         signs = [Signs(not_null=True)]
     return {_key(condition.operand): reduce(Signs.meet, signs)}
 
 
-def _shares_a_type(values: tuple[Expr, ...]) -> bool:
+def _has_common_type(values: tuple[Expr, ...]) -> bool:
     """Whether one type holds all values unrounded; digits of literals do not narrow it in IN."""
     found = type_of(values[0])
     for value in values[1:]:

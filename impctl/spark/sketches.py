@@ -204,7 +204,10 @@ def _places(pass_: SketchPass) -> dict[AccessId, int]:
 
 def _fragment_names(pass_: SketchPass) -> dict[AccessId, str]:
     """The columns of fragments; the only one, or the first, is as `staged` calls it."""
-    return {a: FRAGMENT + "+" * place for place, a in enumerate(pass_.keys)}
+    return {
+        access: f"{FRAGMENT}/{place}" if place else FRAGMENT
+        for place, access in enumerate(pass_.keys)
+    }
 
 
 def _ids(rows: DataFrame, pass_: SketchPass) -> _Found:

@@ -12,8 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from impctl.tables.commits import Action, Commits, changes_rows
-from impctl.tables.copies import is_of_spark
+from impctl.tables.commits import Action, Commits, is_of_rows, is_of_spark
 from impctl.tables.snapshot import Snapshot, file_uri
 
 _OF_DELTALAKE = "delta-rs:"
@@ -36,7 +35,7 @@ def files_come_and_go_once(commits: Commits, start: Callable[[], Snapshot]) -> b
 
 def _is_sure(actions: Sequence[Action]) -> bool:
     """Whether a commit has change data, moves no file, or says that such an operation wrote it."""
-    if any(name == "cdc" for name, _ in actions) or not any(map(changes_rows, actions)):
+    if any(name == "cdc" for name, _ in actions) or not any(map(is_of_rows, actions)):
         return True
     return is_of_spark(actions) or any(
         name == "commitInfo"
@@ -48,8 +47,8 @@ def _is_sure(actions: Sequence[Action]) -> bool:
 
 def _is_plain(path: str, actions: Sequence[Action], live: set[str]) -> bool:
     """Whether each file that the commit feeds is new to the table, or was in it, by one entry."""
-    fed = [action for action in actions if changes_rows(action)]
-    quiet = [action for action in actions if not changes_rows(action)]
+    fed = [action for action in actions if is_of_rows(action)]
+    quiet = [action for action in actions if not is_of_rows(action)]
     came, went = _uris(path, fed, "add"), _uris(path, fed, "remove")
     moved = {*_uris(path, quiet, "add"), *_uris(path, quiet, "remove")}
     return (

@@ -31,7 +31,8 @@ from impctl.tables.source import DeltaSource
 _VERSION = "_commit_version"
 OWN_COLUMNS = frozenset({CHANGE_TYPE, _VERSION, "_commit_timestamp"})
 """Columns the feed adds; a table with a column of such a name cannot be read through it."""
-_OTHERWISE = ("Invalid table version", "not enabled", "missing required field")
+_FILES_MAY_SERVE = ("Invalid table version", "not enabled", "missing required field")
+"""What deltalake says where comparing files may serve instead."""
 _INSERTED = pa.array(["insert", "update_postimage"])
 
 
@@ -91,6 +92,7 @@ def _loaded(
             )
         )
     except BaseException as error:
+        # A panic of deltalake is no Exception; what else is none passes below.
         if _may_serve_otherwise(error):
             return None
         if not isinstance(error, READ_FAILURES):
@@ -177,12 +179,8 @@ def _footers(after: Snapshot, commits: Commits) -> Iterator[pq.FileMetaData]:
 
 
 def _may_serve_otherwise(error: BaseException) -> bool:
-    """Whether comparing files may still answer: something the feed needs is not there.
-
-    deltalake needs more of an entry that removes a file than the protocol asks for. Where it gives
-    up altogether, what it raises is no Exception; nor is a wish to stop, which must pass.
-    """
+    """Whether comparing files may still answer: something the feed needs is not there."""
     if isinstance(error, READ_FAILURES):
         text = failure_text(error)
-        return is_missing(error) or any(phrase in text for phrase in _OTHERWISE)
+        return is_missing(error) or any(phrase in text for phrase in _FILES_MAY_SERVE)
     return type(error).__name__ == "PanicException"

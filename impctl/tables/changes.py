@@ -104,7 +104,7 @@ def read_changes(
 
 
 def _may_tell(commits: Commits, after: Snapshot, start: Callable[[], Snapshot]) -> bool:
-    """Whether the log or the feed may tell the change; their entries matter only where one could.
+    """Whether the log or the feed may tell the change; entries are looked at only where one could.
 
     `start` is the snapshot before them.
     """

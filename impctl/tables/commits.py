@@ -20,6 +20,8 @@ from impctl.tables.storage import read_text
 Action = tuple[str, Any]
 """Name and body of an entry of the log."""
 
+_OF_SPARK = ("Apache-Spark/", "Databricks-Runtime/")
+
 
 @dataclass(frozen=True)
 class Commits:
@@ -30,8 +32,8 @@ class Commits:
 
     # Without slots: the parsed actions are kept beside the texts.
     texts: tuple[str, ...]
-    table: TableName = ""
-    since: TableVersion = 0
+    table: TableName
+    since: TableVersion
 
     @property
     def may_change_metadata(self) -> bool:
@@ -87,7 +89,7 @@ class Commits:
         """
         for actions in self.by_commit():
             told = [(name, body) for name, body in actions if name == "cdc"]
-            yield told or [action for action in actions if changes_rows(action)]
+            yield told or [action for action in actions if is_of_rows(action)]
 
     @property
     def is_fed_by_vectors(self) -> bool:
@@ -108,10 +110,16 @@ class Commits:
         return [body for actions in self.by_commit() for name, body in actions if name in names]
 
 
-def changes_rows(action: Action) -> bool:
+def is_of_rows(action: Action) -> bool:
     """Whether it adds or removes a file, and rows with it."""
     name, body = action
     return name in ("add", "remove") and body.get("dataChange") is not False
+
+
+def is_of_spark(actions: Sequence[Action]) -> bool:
+    """Whether a commit says that Spark wrote it."""
+    writers = [body.get("engineInfo") or "" for name, body in actions if name == "commitInfo"]
+    return bool(writers) and all(writer.startswith(_OF_SPARK) for writer in writers)
 
 
 def read_commits(source: DeltaSource, since: TableVersion, until: TableVersion) -> Commits | None:

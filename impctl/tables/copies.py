@@ -10,18 +10,16 @@ itself needs.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow.parquet as pq
 
-from impctl.tables.commits import Action, Commits
+from impctl.tables.commits import Commits, is_of_spark
 from impctl.tables.failures import READ_FAILURES
 from impctl.tables.footers import ExpectedNames
 from impctl.tables.rows import file_name, file_system
 from impctl.tables.snapshot import Snapshot, logged_file
 
-_OF_SPARK = ("Apache-Spark/", "Databricks-Runtime/")
 _VECTORS = "deletionVectors"
 _AT_ONCE = 8
 """Footers read at a time: in an object store each is a round trip."""
@@ -65,9 +63,3 @@ def copied_by_others(commits: Commits) -> list[str]:
         for name, body in actions
         if name == "remove"
     ]
-
-
-def is_of_spark(actions: Sequence[Action]) -> bool:
-    """Whether a commit says that Spark wrote it."""
-    writers = [body.get("engineInfo") or "" for name, body in actions if name == "commitInfo"]
-    return bool(writers) and all(writer.startswith(_OF_SPARK) for writer in writers)

@@ -44,7 +44,7 @@ def test_rows_by_the_log_are_the_rows_read(tmp_path: Path, feed: str) -> None:
 
 
 def commit(*actions: dict[str, object]) -> Commits:
-    return Commits(("\n".join(json.dumps(action) for action in actions),))
+    return Commits(("\n".join(json.dumps(action) for action in actions),), "t", 0)
 
 
 def file(path: str, rows: int | None, deleted: int = 0, **more: object) -> dict[str, object]:

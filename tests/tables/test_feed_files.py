@@ -82,7 +82,7 @@ def test_deletion_vectors_without_change_data_are_left_to_others(tmp_path: Path,
     source = history(tmp_path / "t")
     path = next((tmp_path / "t").glob("*.parquet")).name
     text = f'{{"{name}": {{"path": "{path}", "dataChange": true, "deletionVector": {{}}}}}}'
-    assert read_feed_files(Commits((text,)), 0, source.snapshot(), ["id"]) is None
+    assert read_feed_files(Commits((text,), "t", 0), 0, source.snapshot(), ["id"]) is None
 
 
 def test_an_unknown_kind_of_change_is_left_to_others(tmp_path: Path) -> None:
@@ -92,4 +92,4 @@ def test_an_unknown_kind_of_change_is_left_to_others(tmp_path: Path) -> None:
         tmp_path / "t" / "change.parquet",
     )
     text = '{"cdc": {"path": "change.parquet", "dataChange": false}}'
-    assert read_feed_files(Commits((text,)), 0, source.snapshot(), ["id"]) is None
+    assert read_feed_files(Commits((text,), "t", 0), 0, source.snapshot(), ["id"]) is None
