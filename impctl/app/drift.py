@@ -10,10 +10,11 @@ Out of scope: counting (`maintain.range_rows`), mending (`app.rebalance`).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from impctl.aliases import ColumnName, TableName
+from impctl.app.range_depth import RangeDepth
 from impctl.app.results import RangesEntry
 from impctl.app.settings import imbalance_of
 from impctl.app.workbench import Workbench
@@ -24,21 +25,6 @@ if TYPE_CHECKING:
     from impctl.maintain.range_rows import RangeRows
 
 REBALANCE_HINT = "run `impctl capture --rebalance`"
-
-
-@dataclass(frozen=True, slots=True)
-class RangeDepth:
-    """How evenly one partition's ranges are filled.
-
-    `at_capture` is the imbalance when the ranges were chosen, 0 for a table without rows.
-    """
-
-    table: TableName
-    attribute: ColumnName
-    ranges: int
-    rows: int
-    largest: int
-    at_capture: float
 
 
 def depths(counted: RangeRows, before: Sequence[RangeDepth] = ()) -> list[RangeDepth]:

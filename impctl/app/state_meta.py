@@ -14,7 +14,7 @@ from typing import Any, Self
 from pydantic import BaseModel, ConfigDict, NonNegativeInt, ValidationError
 
 from impctl import __version__
-from impctl.app.drift import RangeDepth
+from impctl.app.range_depth import RangeDepth
 from impctl.errors import StateCorruptError
 from impctl.plan.fingerprint import fingerprint, template
 from impctl.plan.nodes import Plan

@@ -1,4 +1,4 @@
-"""Rooms and import directions, as the table in docs/architecture.md has them.
+"""Rooms and import directions, as the table in docs/architecture.md has them, and no circles.
 
 Every import counts: at the top, inside a function, and for types only.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +18,13 @@ ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "impctl"
 ONLY = {"cli": {"app", "errors"}, "api": {"app", "errors", "aliases"}}
 NEVER = {"engine": {"plan"}}
+CIRCLES = {
+    frozenset({"impctl.plan.parse_call", "impctl.plan.parse_expr"}),
+    frozenset(
+        f"impctl.maintain.{name}" for name in ("build", "refills", "joins", "sets", "first_rows")
+    ),
+}
+"""Files that import each other, as what they read or build is nested in itself."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +79,34 @@ def all_imports() -> Iterator[tuple[str, Import]]:
             yield parts[1], entry
 
 
+def import_graph() -> dict[str, set[str]]:
+    """Per file, as a module, those it imports: at the top, late, and for types only."""
+    modules = {
+        ".".join(file.relative_to(ROOT).with_suffix("").parts): file
+        for file in sorted(PACKAGE.rglob("*.py"))
+    }
+    graph = {}
+    for module, file in modules.items():
+        named = {entry.module for entry in imports_of(file, tuple(module.split(".")[:-1]))}
+        graph[module] = {name for one in named for name in (one, one.rpartition(".")[0])} & {
+            *modules
+        } - {module}
+    return graph
+
+
+def circles(graph: Mapping[str, set[str]]) -> set[frozenset[str]]:
+    """The strongly connected components: files from each of which each other one is reached."""
+    reached = {start: set(targets) for start, targets in graph.items()}
+    for between in graph:
+        for found in reached.values():
+            if between in found:
+                found |= reached[between]
+    return {
+        frozenset({one, *(other for other in reached[one] if one in reached[other])})
+        for one in graph
+    }
+
+
 def complaint(room: str, entry: Import) -> str | None:
     parts = entry.module.split(".")
     if parts[0] == "impctl":
@@ -115,6 +150,15 @@ def test_imports_go_to_smaller_numbers_and_listed_packages_only() -> None:
         if room in ROOMS and (text := complaint(room, entry)) is not None:
             found.append(f"{entry.file.relative_to(ROOT)}:{entry.line}: {text}")
     assert not found, "\n" + "\n".join(found)
+
+
+def test_files_import_each_other_only_where_that_is_known() -> None:
+    assert {circle for circle in circles(import_graph()) if len(circle) > 1} == CIRCLES
+
+
+def test_a_circle_is_found_across_a_file_between() -> None:
+    graph = {"a": {"b"}, "b": {"c"}, "c": {"a", "d"}, "d": set(), "e": {"a"}}
+    assert sorted(map(sorted, circles(graph))) == [["a", "b", "c"], ["d"], ["e"]]
 
 
 def test_a_rooms_init_imports_nothing() -> None:
