@@ -1,9 +1,8 @@
 """A query on a scratch copy, captured, to be changed and maintained under a stopwatch.
 
 Law: maintaining counts from following the log to the durable commit, in a process that is up
-(`app.follower` says what is not in it); writing the change itself does not. Changes
-are insertions of rows like the table's own, and their deletion by going back, so that the table
-does not grow.
+(`app.follower` says what is not in it); writing the change itself does not. Changes are insertions
+of rows like the table's own, and their deletion by going back, so that the table does not grow.
 Out of scope: what is repeated and compared (`app.suites`).
 """
 
@@ -47,18 +46,22 @@ class MeasuredQuery:
 
     @property
     def prepared(self) -> PreparedQuery:
+        """The query, read over the copies."""
         return self.follower.prepared
 
     @property
     def stored(self) -> StoredQuery:
+        """What the copy's store holds of the query now."""
         return self.follower.stored
 
     @property
     def verdict(self) -> Verdict:
+        """Why its sketches are safe."""
         return self.follower.verdict
 
     @property
     def partitions(self) -> Mapping[AccessId, RangePartition]:
+        """The ranges of the sketch of each access."""
         return self.follower.partitions
 
     @property

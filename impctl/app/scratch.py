@@ -45,7 +45,8 @@ def scratch_copy(bench: Workbench, tables: tuple[TableName, ...]) -> Iterator[Wo
 
 
 def folder_beside(bench: Workbench, tables: Iterable[TableName]) -> Path | None:
-    """A folder on the tables' own device where hard links can be made; None for any."""
+    """A folder on the tables' own device where hard links can be made; None where any
+    folder will do."""
     for table in tables:
         path = local_path(bench.workload.tables[table].path)
         if path is not None and os.access(Path(path).parent, os.W_OK):

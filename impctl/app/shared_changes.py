@@ -91,7 +91,8 @@ class SharedChanges:
         return changes, elapsed
 
     def _read_for_all(self, need: Need, commits: Commits | None) -> Changes | None:
-        """The change in the columns of all queries; None where that fails for one of others'."""
+        """The change in the columns of all queries; None where it fails for a column that only
+        other queries need."""
         columns = tuple(self._columns[need.span])
         if need.span in self._apart:
             return None

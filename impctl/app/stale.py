@@ -298,7 +298,8 @@ class StaleRun:
             warning = (
                 f"the change feed of table `{table}` does not tell all of this change (it was off, "
                 "the log names deletion vectors or says too little of a file, or a writer other "
-                "than Spark copied files that it may misread), so whole files were compared"
+                "than Spark copied files or added or removed them in a way that it may misread), "
+                "so whole files were compared"
             )
         else:
             warning = (
