@@ -76,9 +76,10 @@ def predicate_text(predicate: Expr, names: dict[AttributeId, ColumnName]) -> str
     text = _Renderer(names).render(predicate)
     touched = [part.type for part in walk(predicate) if isinstance(part, ColumnRef)]
     is_plain = all(kind.kind in _SKIPPABLE for kind in touched) and not any(
-        isinstance(part, Arithmetic | Negate | Cast) for part in walk(predicate)
+        isinstance(part, Arithmetic | Negate | Cast | Case | Coalesce) for part in walk(predicate)
     )
-    return text if is_plain else f"CASE WHEN {text} THEN TRUE ELSE FALSE END"
+    # A bare CASE over partition columns alone makes deltalake take every row for a match.
+    return text if is_plain else f"(CASE WHEN {text} THEN TRUE ELSE FALSE END) IS TRUE"
 
 
 def value_text(value: Expr, target: SqlType, names: dict[AttributeId, ColumnName]) -> str:
