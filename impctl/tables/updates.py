@@ -8,7 +8,6 @@ Out of scope: the workload file's spelling of a batch (`workload`), new tables (
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -29,11 +28,11 @@ from impctl.errors import (
     UsageError,
 )
 from impctl.tables.failures import READ_FAILURES, failure_text
-from impctl.tables.footers import miscopied_columns
 from impctl.tables.inserted_rows import file_to_insert, rows_to_insert
 from impctl.tables.snapshot import Snapshot
 from impctl.tables.source import DeltaSource, refresh
 from impctl.tables.update_sql import assignment_texts, where_text
+from impctl.tables.writable import check_rewritable, check_writable
 
 _ROW_FAILURES = (
     "cast error",
@@ -117,7 +116,7 @@ def prepare_update(source: DeltaSource, update: UpdateRequest) -> PreparedUpdate
         raise UsageError(
             f"An update of table `{newest.name}` sets no column", hint="give at least one in `set`"
         )
-    _check_rewritable(snapshot)
+    check_rewritable(snapshot)
     if update.kind is UpdateKind.UPDATE:
         assignments = assignment_texts(snapshot, update.assignments)
     predicate = None if update.where is None else where_text(snapshot, update.where)
@@ -163,56 +162,6 @@ def _rows(source: DeltaSource, snapshot: Snapshot, update: UpdateRequest) -> pa.
     if update.file is not None:
         return file_to_insert(snapshot, update.file)
     return rows_to_insert(snapshot, update.rows or ())
-
-
-def check_writable(snapshot: Snapshot) -> None:
-    """Refuse tables into which deltalake would write something other than Spark would."""
-    reason = None
-    if snapshot.column_mapping is not None:
-        reason = "it maps column names"
-    fields = json.loads(snapshot.schema_json)["fields"]
-    for entry in fields:
-        if "delta.generationExpression" in entry["metadata"]:
-            reason = f"its column `{entry['name']}` is generated"
-        if any(key.startswith("delta.identity.") for key in entry["metadata"]):
-            reason = f"its column `{entry['name']}` is an identity column"
-        if entry["type"] == "timestamp" and entry["name"] in snapshot.partition_columns:
-            reason = f"deltalake writes times of its partitions, `{entry['name']}`, without a zone"
-    if reason is not None:
-        raise TableError(
-            f"impctl cannot write to table `{snapshot.table}`: {reason}",
-            hint="apply the batch with Spark and the Delta JAR",
-            code="table_not_writable",
-        )
-
-
-def _check_rewritable(snapshot: Snapshot) -> None:
-    """Deletes and updates copy rows; refuse where the copy would not be the row."""
-    found = miscopied_columns(snapshot)
-    if found.as_int96:
-        reason = (
-            f"column `{min(found.as_int96)}` is stored as INT96, which deltalake copies wrongly"
-        )
-        code = "int96_timestamps"
-    elif found.in_old_calendar:
-        reason = (
-            f"column `{min(found.in_old_calendar)}` may hold old dates or times in Spark 2's"
-            " calendar, of which deltalake makes others"
-        )
-        code = "legacy_calendar"
-    elif found.respelled:
-        reason = (
-            f"a data file spells column `{min(found.respelled)}` in other letters, it or a field"
-            " of it, of which deltalake makes NULL"
-        )
-        code = "table_not_writable"
-    else:
-        return
-    raise TableError(
-        f"impctl cannot change rows of table `{snapshot.table}`: {reason}",
-        hint="apply the batch with Spark and the Delta JAR, or rewrite the table's files",
-        code=code,
-    )
 
 
 def _count(metrics: Mapping[str, Any], name: str) -> int:

@@ -159,6 +159,29 @@ def test_times_of_partitions_are_not_written_without_a_zone(tmp_path: Path) -> N
     assert caught.value.code == "table_not_writable"
 
 
+@pytest.mark.parametrize(
+    ("value", "problem"),
+    [
+        (pa.array([None], pa.decimal128(10, 2)), "writes decimals below 0 of its partitions, `p`"),
+        (pa.array([None], pa.decimal128(10, 0)), "writes decimals below 0 of its partitions, `p`"),
+        (pa.array([None], pa.binary()), "writes bytes of its partitions, `p`"),
+    ],
+)
+def test_partitions_of_decimals_and_bytes_are_not_written(
+    tmp_path: Path, value: pa.Array, problem: str
+) -> None:
+    write_deltalake(str(tmp_path), pa.table({"v": [1], "p": value}), partition_by=["p"])
+    for kind, fields in (
+        (UpdateKind.INSERT, {"rows": ({"v": 9},)}),
+        (UpdateKind.DELETE, {"where": "v = 2"}),
+        (UpdateKind.UPDATE, {"assignments": {"v": "2"}}),
+    ):
+        with pytest.raises(TableError, match=problem) as caught:
+            apply(str(tmp_path), kind, **fields)
+        assert caught.value.code == "table_not_writable"
+    assert open_source("t", str(tmp_path)).version == 0
+
+
 def test_int96_rows_are_not_copied(tmp_path: Path) -> None:
     path = tmp_path / "t"
     shutil.copytree(fixture_table("table_with_edge_timestamps"), path)

@@ -1,0 +1,76 @@
+"""Tables that `apply` may write: refused by name is what deltalake would damage.
+
+Law: a table that passes is written by deltalake as Spark would write it; what a table's schema,
+properties or files have that the two understand differently is refused.
+Out of scope: the batch itself (`tables.updates`).
+"""
+
+from __future__ import annotations
+
+import json
+
+from impctl.errors import TableError
+from impctl.tables.footers import miscopied_columns
+from impctl.tables.snapshot import Snapshot
+
+
+def check_writable(snapshot: Snapshot) -> None:
+    """Refuse tables into which deltalake would write something other than Spark would."""
+    reason = None
+    if snapshot.column_mapping is not None:
+        reason = "it maps column names"
+    fields = json.loads(snapshot.schema_json)["fields"]
+    for entry in fields:
+        if "delta.generationExpression" in entry["metadata"]:
+            reason = f"its column `{entry['name']}` is generated"
+        if any(key.startswith("delta.identity.") for key in entry["metadata"]):
+            reason = f"its column `{entry['name']}` is an identity column"
+        if entry["name"] in snapshot.partition_columns:
+            reason = _partition_reason(entry["name"], entry["type"]) or reason
+    if reason is not None:
+        raise TableError(
+            f"impctl cannot write to table `{snapshot.table}`: {reason}",
+            hint="apply the batch with Spark and the Delta JAR",
+            code="table_not_writable",
+        )
+
+
+def _partition_reason(name: str, kind: object) -> str | None:
+    """Why values of the partition column cannot be left to deltalake; None where they can."""
+    text = str(kind)
+    if text == "timestamp":
+        return f"deltalake writes times of its partitions, `{name}`, without a zone"
+    if text.startswith("decimal"):
+        return f"deltalake writes decimals below 0 of its partitions, `{name}`, as other texts"
+    if text == "binary":
+        return f"deltalake writes bytes of its partitions, `{name}`, as other texts"
+    return None
+
+
+def check_rewritable(snapshot: Snapshot) -> None:
+    """Deletes and updates copy rows; refuse where the copy would not be the row."""
+    found = miscopied_columns(snapshot)
+    if found.as_int96:
+        reason = (
+            f"column `{min(found.as_int96)}` is stored as INT96, which deltalake copies wrongly"
+        )
+        code = "int96_timestamps"
+    elif found.in_old_calendar:
+        reason = (
+            f"column `{min(found.in_old_calendar)}` may hold old dates or times in Spark 2's"
+            " calendar, of which deltalake makes others"
+        )
+        code = "legacy_calendar"
+    elif found.respelled:
+        reason = (
+            f"a data file spells column `{min(found.respelled)}` in other letters, it or a field"
+            " of it, of which deltalake makes NULL"
+        )
+        code = "table_not_writable"
+    else:
+        return
+    raise TableError(
+        f"impctl cannot change rows of table `{snapshot.table}`: {reason}",
+        hint="apply the batch with Spark and the Delta JAR, or rewrite the table's files",
+        code=code,
+    )
