@@ -237,7 +237,14 @@ class _Renderer:
     def _pair(self, op: CompareOp, left: Expr, right: Expr) -> str:
         wanted = _comparison_type(left, right)
         sign = "IS NOT DISTINCT FROM" if op is CompareOp.NULL_SAFE_EQUAL else op.value
-        return f"({self._as(left, wanted)} {sign} {self._as(right, wanted)})"
+        return f"({self._comparable(left, wanted)} {sign} {self._comparable(right, wanted)})"
+
+    def _comparable(self, expr: Expr, wanted: SqlType) -> str:
+        """The value with one NaN for all: DataFusion orders NaN by its sign, Spark above all."""
+        text = self._as(expr, wanted)
+        if not wanted.is_fractional or isinstance(expr, Literal):
+            return text
+        return f"nanvl({text}, CAST('NaN' AS {_type_name(wanted)}))"
 
     def _case(self, expr: Case) -> str:
         wanted = _known(expr)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import random
 from datetime import date
 from decimal import Decimal
+from math import copysign, inf, nan
 from pathlib import Path
 
 import pyarrow as pa
@@ -22,7 +23,7 @@ from tests.tables.test_datafusion import matching_rows
 ROWS = 10
 CASES = 40
 DAYS = [date(2024, 1, 1), date(2024, 1, 2), None]
-NUMBERS = [1.5, 0.0, 2.5, None, float("inf")]
+NUMBERS = [1.5, 0.0, 2.5, None, inf]
 COLUMNS = {
     "i": (pa.int32(), [1, 2, 3, None]),
     "b": (pa.bool_(), [True, False, None]),
@@ -30,7 +31,7 @@ COLUMNS = {
     "f": (pa.float64(), NUMBERS),
     "m": (pa.decimal128(10, 2), [Decimal("1.50"), Decimal("2.00"), None]),
     "d": (pa.date32(), DAYS),
-    "g": (pa.float64(), [1.5, -0.0, 0.0, float("nan"), float("inf")]),
+    "g": (pa.float64(), [1.5, -0.0, 0.0, nan, copysign(nan, -1.0), inf]),
 }
 PARTITIONS = ("i", "b", "s", "f", "d")
 ATOMS = (
@@ -40,6 +41,8 @@ ATOMS = (
     *("m > 1", "m IS NULL", "m = i", "d = DATE '2024-01-01'", "d > DATE '2024-01-01'", "d IS NULL"),
     *("row < 5", "row % 2 = 0", "coalesce(b, i = 1)", "coalesce(i, 3) = 3", "1 = 1", "i = row"),
     *("CASE WHEN b THEN s = 'a' ELSE i = 2 END", "g = 0", "g > 1", "g < 0", "g = g", "g <> 1.5"),
+    *("-g < 0", "g - g < 1", "g <=> -g", "g * 0e0 > 1", "g IN (0e0, 1.5e0)"),
+    "CASE g WHEN 0 THEN b END",
 )
 OF_PARTITIONS = (
     "s = 'a'",
@@ -90,6 +93,22 @@ def test_a_delete_by_partition_columns_alone_leaves_the_other_rows(
     )
     assert (hit, counted) == (meant, len(meant))
     assert 0 < len(meant) < ROWS
+
+
+OF_NANS = ("g < 0", "g > 1", "-g < 0", "g - g < 1", "g - g > 5", "g <=> -g", "h < 1", "h <=> g")
+
+
+@pytest.mark.parametrize("where", OF_NANS)
+def test_a_nan_is_above_all_numbers_whatever_its_sign(tmp_path: Path, where: str) -> None:
+    values = [nan, copysign(nan, -1.0), inf, 1.0]
+    doubles = {"g": values, "h": pa.array(values, pa.float32()), "row": list(range(4))}
+    write_deltalake(str(tmp_path), pa.table(doubles))
+    source = open_source("t", str(tmp_path))
+    snapshot = source.snapshot()
+    meant = matching_rows(snapshot, where, read_rows(snapshot, snapshot.schema.names))
+    apply_update(source, UpdateRequest("t", UpdateKind.DELETE, where=where))
+    left = read_rows(open_source("t", source.path).snapshot(), ["row"]).column(0).to_pylist()
+    assert set(range(4)) - set(left) == meant
 
 
 @pytest.mark.parametrize("seed", range(CASES))
