@@ -91,14 +91,7 @@ def _read_file(snapshot: Snapshot, path: str) -> tuple[pa.Table, frozenset[Colum
                 rows = file.read()
                 return rows, hybrid_columns(file.metadata, rows.column_names)
         if path.lower().endswith(".csv"):
-            types = {c.name: _csv_type(c) for c in snapshot.schema if c.type.kind is not Kind.OTHER}
-            options = pa_csv.ConvertOptions(
-                column_types=types,
-                null_values=[""],
-                strings_can_be_null=True,
-                quoted_strings_can_be_null=False,
-            )
-            return pa_csv.read_csv(path, convert_options=options), frozenset()
+            return _read_csv(snapshot, path), frozenset()
     except FileNotFoundError as error:
         raise UsageError(
             f"The file to insert does not exist: {path}",
@@ -118,8 +111,23 @@ def _read_file(snapshot: Snapshot, path: str) -> tuple[pa.Table, frozenset[Colum
     )
 
 
-def _csv_type(column: Column) -> pa.DataType:
-    return arrow_type(column.type)
+def _read_csv(snapshot: Snapshot, path: str) -> pa.Table:
+    """The file's rows in the columns' types, each column called as the header spells it."""
+    with pa_csv.open_csv(path) as opened:
+        header = opened.schema.names
+    found = {name: snapshot.schema.find(name) for name in header}
+    options = pa_csv.ConvertOptions(
+        # pyarrow guesses the type of a column whose name is not here to the letter.
+        column_types={
+            name: arrow_type(column.type)
+            for name, column in found.items()
+            if column is not None and column.type.kind is not Kind.OTHER
+        },
+        null_values=[""],
+        strings_can_be_null=True,
+        quoted_strings_can_be_null=False,
+    )
+    return pa_csv.read_csv(path, convert_options=options)
 
 
 def _by_column(

@@ -164,6 +164,18 @@ def test_csv_file(snapshot: Snapshot, tmp_path: Path) -> None:
     ]
 
 
+def test_csv_values_have_their_columns_types_however_the_header_is_spelled(
+    snapshot: Snapshot, tmp_path: Path
+) -> None:
+    path = tmp_path / "batch.csv"
+    path.write_text("ID,S,M,K,T\n1,007,1.10,1e3,2024-01-01T00:00:00Z\n", encoding="utf-8")
+    found = file_to_insert(snapshot, str(path)).select(["s", "m", "k"])
+    assert found.to_pylist() == [{"s": "007", "m": Decimal("1.10"), "k": "1e3"}]
+    path.write_text("ID,S,K\n1,true,2024-01-01\n2,false,\n", encoding="utf-8")
+    found = file_to_insert(snapshot, str(path)).select(["s", "k"])
+    assert found.to_pylist() == [{"s": "true", "k": "2024-01-01"}, {"s": "false", "k": None}]
+
+
 def test_file_problems(snapshot: Snapshot, tmp_path: Path) -> None:
     for name, data, problem in [
         ("a.parquet", pa.table({"id": [1000]}), "`Id` of .* does not fit `tinyint`"),
