@@ -2,7 +2,7 @@
 
 Law: a value is taken only when the column's type holds it exactly; anything else is refused with
 its place. A column that is not given is NULL. Timestamps without a zone are read as UTC.
-Out of scope: committing the rows (`tables.updates`).
+Out of scope: rows in files (`tables.inserted_file`), committing the rows (`tables.updates`).
 """
 
 from __future__ import annotations
@@ -14,15 +14,11 @@ from decimal import Decimal, InvalidOperation, localcontext
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.csv as pa_csv
-import pyarrow.parquet as pq
 
 from impctl.aliases import ColumnName
 from impctl.data.schema import Column, Kind, SqlType
-from impctl.errors import StorageError, UsageError
-from impctl.tables.arrow_types import arrow_type, to_arrow_type
-from impctl.tables.calendars import check_calendar, hybrid_columns
-from impctl.tables.failures import READ_FAILURES, failure_text
+from impctl.errors import UsageError
+from impctl.tables.arrow_types import arrow_type
 from impctl.tables.snapshot import Snapshot, null_when_empty
 
 _BITS = {Kind.BYTE: 8, Kind.SHORT: 16, Kind.INTEGER: 32, Kind.LONG: 64}
@@ -38,7 +34,7 @@ def rows_to_insert(snapshot: Snapshot, rows: Sequence[Mapping[ColumnName, object
     arrays: list[pa.Array | None] = []
     for column in snapshot.schema:
         given = [row.get(column.name) for row in named]
-        kind = _insertable(snapshot, column, is_given=any(v is not None for v in given))
+        kind = insertable(snapshot, column, is_given=any(v is not None for v in given))
         if kind is None:
             arrays.append(None)
             continue
@@ -47,87 +43,7 @@ def rows_to_insert(snapshot: Snapshot, rows: Sequence[Mapping[ColumnName, object
             for at, value in enumerate(given, start=1)
         ]
         arrays.append(pa.array(values, kind))
-    return _complete(snapshot, arrays, len(named))
-
-
-def file_to_insert(snapshot: Snapshot, path: str) -> pa.Table:
-    """The rows of a Parquet or CSV file (by its ending) as a table in the snapshot's columns."""
-    data, hybrid = _read_file(snapshot, path)
-    given = {
-        _known(snapshot, name, f"file {path}").name: data.column(at)
-        for at, name in enumerate(data.column_names)
-    }
-    if len(given) != len(data.column_names):
-        raise UsageError(
-            f"A column occurs twice in {path}", hint="column names are compared without case"
-        )
-    old = {name.lower() for name in hybrid}
-    arrays: list[pa.Array | None] = []
-    for column in snapshot.schema:
-        values = given.get(column.name)
-        kind = _insertable(snapshot, column, is_given=values is not None)
-        if values is None or kind is None:
-            arrays.append(None)
-            continue
-        try:
-            converted = to_arrow_type(values, column.type)
-        except pa.ArrowException as error:
-            raise UsageError(
-                f"Column `{column.name}` of {path} does not fit `{column.type}`:"
-                f" {failure_text(error)}",
-                hint=f"give the file's column the type of `{snapshot.table}.{column.name}`",
-            ) from error
-        if column.name.lower() in old:
-            check_calendar(converted, column.type, column.name, path)
-        arrays.append(converted)
-    return _complete(snapshot, arrays, data.num_rows)
-
-
-def _read_file(snapshot: Snapshot, path: str) -> tuple[pa.Table, frozenset[ColumnName]]:
-    """The file's rows, and its columns in the calendar of Spark 2."""
-    try:
-        if path.lower().endswith(".parquet"):
-            with pq.ParquetFile(path, coerce_int96_timestamp_unit="us") as file:
-                rows = file.read()
-                return rows, hybrid_columns(file.metadata, rows.column_names)
-        if path.lower().endswith(".csv"):
-            return _read_csv(snapshot, path), frozenset()
-    except FileNotFoundError as error:
-        raise UsageError(
-            f"The file to insert does not exist: {path}",
-            hint="relative paths start at the workload file",
-        ) from error
-    except pa.ArrowInvalid as error:
-        raise UsageError(
-            f"The file to insert cannot be read: {failure_text(error)}", hint=f"correct {path}"
-        ) from error
-    except READ_FAILURES as error:
-        raise StorageError(
-            f"Reading the file to insert failed: {failure_text(error)}", hint=f"check {path}"
-        ) from error
-    raise UsageError(
-        f"The file to insert is neither Parquet nor CSV: {path}",
-        hint="name it `.parquet` or `.csv`",
-    )
-
-
-def _read_csv(snapshot: Snapshot, path: str) -> pa.Table:
-    """The file's rows in the columns' types, each column called as the header spells it."""
-    with pa_csv.open_csv(path) as opened:
-        header = opened.schema.names
-    found = {name: snapshot.schema.find(name) for name in header}
-    options = pa_csv.ConvertOptions(
-        # pyarrow guesses the type of a column whose name is not here to the letter.
-        column_types={
-            name: arrow_type(column.type)
-            for name, column in found.items()
-            if column is not None and column.type.kind is not Kind.OTHER
-        },
-        null_values=[""],
-        strings_can_be_null=True,
-        quoted_strings_can_be_null=False,
-    )
-    return pa_csv.read_csv(path, convert_options=options)
+    return complete(snapshot, arrays, len(named))
 
 
 def _by_column(
@@ -135,7 +51,7 @@ def _by_column(
 ) -> dict[ColumnName, object]:
     found: dict[ColumnName, object] = {}
     for name, value in row.items():
-        column = _known(snapshot, name, place)
+        column = known(snapshot, name, place)
         if column.name in found:
             raise UsageError(
                 f"Column `{column.name}` is given twice in {place} for table `{snapshot.table}`",
@@ -145,7 +61,8 @@ def _by_column(
     return found
 
 
-def _known(snapshot: Snapshot, name: ColumnName, place: str) -> Column:
+def known(snapshot: Snapshot, name: ColumnName, place: str) -> Column:
+    """The column of that name; UsageError with the place where the table has none."""
     found = snapshot.schema.find(name)
     if found is None:
         raise UsageError(
@@ -155,7 +72,7 @@ def _known(snapshot: Snapshot, name: ColumnName, place: str) -> Column:
     return found
 
 
-def _insertable(snapshot: Snapshot, column: Column, *, is_given: bool) -> pa.DataType | None:
+def insertable(snapshot: Snapshot, column: Column, *, is_given: bool) -> pa.DataType | None:
     """The Arrow type for the column's values; None when it can only be left NULL."""
     if column.type.kind is Kind.OTHER:
         if is_given:
@@ -168,7 +85,7 @@ def _insertable(snapshot: Snapshot, column: Column, *, is_given: bool) -> pa.Dat
     return arrow_type(column.type)
 
 
-def _complete(snapshot: Snapshot, arrays: Sequence[pa.Array | None], rows: int) -> pa.Table:
+def complete(snapshot: Snapshot, arrays: Sequence[pa.Array | None], rows: int) -> pa.Table:
     """A table of the given columns, NULL for those left out; refuses NULL where it may not be."""
     names, columns = [], []
     for column, array in zip(snapshot.schema, arrays, strict=True):

@@ -28,7 +28,8 @@ from impctl.errors import (
     UsageError,
 )
 from impctl.tables.failures import READ_FAILURES, failure_text
-from impctl.tables.inserted_rows import file_to_insert, rows_to_insert
+from impctl.tables.inserted_file import file_to_insert
+from impctl.tables.inserted_rows import rows_to_insert
 from impctl.tables.snapshot import Snapshot
 from impctl.tables.source import DeltaSource, refresh
 from impctl.tables.update_sql import assignment_texts, where_text

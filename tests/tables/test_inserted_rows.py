@@ -6,6 +6,7 @@ from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
@@ -13,7 +14,8 @@ import pytest
 from deltalake import write_deltalake
 
 from impctl.errors import TableError, UsageError
-from impctl.tables.inserted_rows import file_to_insert, rows_to_insert
+from impctl.tables.inserted_file import file_to_insert
+from impctl.tables.inserted_rows import rows_to_insert
 from impctl.tables.snapshot import Snapshot
 from impctl.tables.source import open_source
 
@@ -132,11 +134,76 @@ def test_wrong_row_is_explained(snapshot: Snapshot, row: dict[str, object], prob
 
 def test_parquet_file(snapshot: Snapshot, tmp_path: Path) -> None:
     path = str(tmp_path / "batch.parquet")
-    pq.write_table(pa.table({"S": ["x", None], "ID": [1, 2], "m": ["1.50", "2.00"]}), path)
+    pq.write_table(pa.table({"S": ["x", None], "ID": [1, 2], "m": [Decimal("1.50"), None]}), path)
     found = file_to_insert(snapshot, path)
     assert found.column("Id").to_pylist() == [1, 2]
-    assert found.column("m").to_pylist() == [Decimal("1.50"), Decimal("2.00")]
+    assert found.column("m").to_pylist() == [Decimal("1.50"), None]
     assert found.column("l").null_count == 2
+
+
+ZONED = pa.timestamp("ms", tz="America/New_York")
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "stored"),
+    [
+        ("l", pa.array([7], pa.uint8()), 7),
+        ("f", pa.array([2**24], pa.int32()), 2.0**24),
+        ("g", pa.array([0.1], pa.float32()), float(np.float32(0.1))),
+        ("m", pa.array([7], pa.int8()), Decimal("7.00")),
+        ("m", pa.array([Decimal("1.500")]), Decimal("1.50")),
+        ("s", pa.array(["x"]).dictionary_encode(), "x"),
+        ("t", pa.array([1000], ZONED), datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC)),
+        ("t", pa.array([date(2024, 1, 2)]), datetime(2024, 1, 2, tzinfo=UTC)),
+        ("t", pa.array([0], pa.timestamp("us")), datetime(1970, 1, 1, tzinfo=UTC)),
+        ("n", pa.array([0], pa.timestamp("ns")), datetime(1970, 1, 1)),
+    ],
+)
+def test_file_values_of_a_like_type_are_taken(
+    snapshot: Snapshot, tmp_path: Path, column: str, values: pa.Array, stored: object
+) -> None:
+    path = str(tmp_path / "batch.parquet")
+    pq.write_table(pa.table({"id": [1], column: values}), path)
+    assert file_to_insert(snapshot, path).column(column).to_pylist() == [stored]
+
+
+@pytest.mark.parametrize(
+    ("column", "values"),
+    [
+        ("l", pa.array([True])),
+        ("l", pa.array(["7"])),
+        ("l", pa.array([2.0])),
+        ("l", pa.array([0], pa.timestamp("us"))),
+        ("b", pa.array([2])),
+        ("b", pa.array(["yes"])),
+        ("m", pa.array([1.005])),
+        ("m", pa.array([Decimal("1.005")])),
+        ("m", pa.array(["1.50"])),
+        ("f", pa.array([0.1])),
+        ("f", pa.array([2**24 + 1])),
+        ("g", pa.array([2**53 + 1])),
+        ("g", pa.array([Decimal("0.1")])),
+        ("s", pa.array([1.0])),
+        ("s", pa.array([b"x"])),
+        ("s", pa.array([0], pa.timestamp("us"))),
+        ("s", pa.array([True])),
+        ("y", pa.array(["x"])),
+        ("d", pa.array([19000], pa.int32())),
+        ("d", pa.array([0], pa.timestamp("us"))),
+        ("t", pa.array([1_700_000_000])),
+        ("t", pa.array(["2024-01-01T00:00:00"])),
+        ("t", pa.array([1], pa.timestamp("ns"))),
+        ("n", pa.array([0], ZONED)),
+    ],
+)
+def test_file_values_that_spark_would_store_otherwise_are_refused(
+    snapshot: Snapshot, tmp_path: Path, column: str, values: pa.Array
+) -> None:
+    path = str(tmp_path / "batch.parquet")
+    pq.write_table(pa.table({"id": [1], column: values}), path)
+    with pytest.raises(UsageError, match=f"Column `{column}` of .* does not fit") as caught:
+        file_to_insert(snapshot, path)
+    assert f"the type of `sales.{column}`" in (caught.value.hint or "")
 
 
 def test_old_days_of_spark_2_are_not_inserted_as_others(snapshot: Snapshot, tmp_path: Path) -> None:
