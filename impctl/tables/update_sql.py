@@ -24,16 +24,22 @@ _TABLE = "updated_table"
 
 def where_text(snapshot: Snapshot, where: str) -> str:
     """The predicate of a delete or update, for deltalake."""
+    scan, predicate = read_condition(snapshot, where)
+    try:
+        return predicate_text(predicate, _names(scan))
+    except UntranslatableError as error:
+        raise _refused(snapshot, where, error) from error
+
+
+def read_condition(snapshot: Snapshot, where: str) -> tuple[Scan, Expr]:
+    """A condition on the table's rows, and the scan whose columns it names."""
     scan, predicate, _ = _read(snapshot, f"SELECT 1 FROM {_TABLE} WHERE {where}", where)
     if predicate is None or type_of(predicate) != BOOLEAN:
         raise UsageError(
             f"`where` must be a condition on the rows of table `{snapshot.table}`: {_shown(where)}",
             hint="write a comparison such as `sid = 3`",
         )
-    try:
-        return predicate_text(predicate, _names(scan))
-    except UntranslatableError as error:
-        raise _refused(snapshot, where, error) from error
+    return scan, predicate
 
 
 def assignment_texts(

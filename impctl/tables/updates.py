@@ -27,6 +27,7 @@ from impctl.errors import (
     TableError,
     UsageError,
 )
+from impctl.tables.constraints import check_assignments, check_rows
 from impctl.tables.failures import READ_FAILURES, failure_text
 from impctl.tables.inserted_file import file_to_insert
 from impctl.tables.inserted_rows import rows_to_insert
@@ -111,7 +112,9 @@ def prepare_update(source: DeltaSource, update: UpdateRequest) -> PreparedUpdate
     snapshot = newest.snapshot()
     check_writable(snapshot)
     if update.kind is UpdateKind.INSERT:
-        return PreparedUpdate(newest, update.kind, _rows(newest, snapshot, update))
+        rows = _rows(newest, snapshot, update)
+        check_rows(snapshot, rows)
+        return PreparedUpdate(newest, update.kind, rows)
     assignments: Mapping[ColumnName, str] = {}
     if update.kind is UpdateKind.UPDATE and not update.assignments:
         raise UsageError(
@@ -120,6 +123,7 @@ def prepare_update(source: DeltaSource, update: UpdateRequest) -> PreparedUpdate
     check_rewritable(snapshot)
     if update.kind is UpdateKind.UPDATE:
         assignments = assignment_texts(snapshot, update.assignments)
+        check_assignments(snapshot, update.assignments)
     predicate = None if update.where is None else where_text(snapshot, update.where)
     return PreparedUpdate(newest, update.kind, None, predicate, assignments)
 

@@ -6,6 +6,7 @@ Partition columns matter: deltalake takes whole files by them and may drop the c
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from datetime import date
 from decimal import Decimal
 from math import copysign, inf, nan
@@ -24,7 +25,7 @@ ROWS = 10
 CASES = 40
 DAYS = [date(2024, 1, 1), date(2024, 1, 2), None]
 NUMBERS = [1.5, 0.0, 2.5, None, inf]
-COLUMNS = {
+COLUMNS: dict[str, tuple[pa.DataType, Sequence[object]]] = {
     "i": (pa.int32(), [1, 2, 3, None]),
     "b": (pa.bool_(), [True, False, None]),
     "s": (pa.large_string(), ["a", "b", "c d", None, "B"]),
