@@ -14,6 +14,7 @@ from decimal import Decimal, InvalidOperation, localcontext
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from impctl.aliases import ColumnName
 from impctl.data.schema import Column, Kind, SqlType
@@ -99,9 +100,24 @@ def complete(snapshot: Snapshot, arrays: Sequence[pa.Array | None], rows: int) -
             values = null_when_empty(values)
         if values.null_count and not nullable:
             raise _null_refused(snapshot, column)
+        _check_length(snapshot, column, values)
         names.append(pa.field(column.name, values.type, nullable))
         columns.append(values)
     return pa.Table.from_arrays(columns, schema=pa.schema(names))
+
+
+def _check_length(snapshot: Snapshot, column: Column, values: pa.Array | pa.ChunkedArray) -> None:
+    """Refuse texts too long for VARCHAR(n); of blanks at the end, which Spark cuts, too."""
+    limit = snapshot.columns.longest.get(column.name)
+    if limit is None:
+        return
+    longest = pc.max(pc.utf8_length(values)).as_py()
+    if longest is not None and longest > limit:
+        raise UsageError(
+            f"Column `{snapshot.table}.{column.name}` is of type varchar({limit}), but a row gives"
+            f" it {longest} characters",
+            hint="shorten the text",
+        )
 
 
 def _null_refused(snapshot: Snapshot, column: Column) -> UsageError:

@@ -21,6 +21,7 @@ from impctl.data.schema import Column, Kind, Schema, SqlType, from_delta, other
 PHYSICAL_NAME = "delta.columnMapping.physicalName"
 _CHAR_TYPES = "__CHAR_VARCHAR_TYPE_STRING"
 _CHAR = re.compile(r"(?<!var)char\(", re.IGNORECASE)
+_VARCHAR = re.compile(r"varchar\((\d+)\)", re.IGNORECASE)
 _COLLATIONS = "__COLLATIONS"
 _TYPE_CHANGES = "delta.typeChanges"
 _PLAIN_COLLATIONS = frozenset({"UTF8_BINARY", "spark.UTF8_BINARY"})
@@ -53,6 +54,8 @@ class TableSchema:
     """Columns declared NOT NULL, which says nothing of the rows that are there."""
     invariants: tuple[str, ...]
     """SQL conditions that every row meets, from column metadata."""
+    longest: Mapping[ColumnName, int]
+    """Characters that a column of type VARCHAR(n) holds; Delta itself calls it a string."""
     once_float: frozenset[ColumnName] = frozenset()
     """Columns of DOUBLE that were FLOAT: older files' statistics are texts of floats."""
 
@@ -77,8 +80,16 @@ def read_schema(schema_json: str, *, is_mapped: bool) -> TableSchema:
         opaque,
         frozenset(field["name"] for field in fields if not field["nullable"]),
         tuple(_invariants(fields)),
+        dict(_limits(fields)),
         frozenset(field["name"] for field in fields if _FROM_FLOAT in _type_changes(field)),
     )
+
+
+def _limits(fields: list[Mapping[str, Any]]) -> Iterator[tuple[ColumnName, int]]:
+    for field in fields:
+        found = _VARCHAR.fullmatch(str(field["metadata"].get(_CHAR_TYPES, "")))
+        if found is not None:
+            yield field["name"], int(found.group(1))
 
 
 def _column_type(field: Mapping[str, Any]) -> SqlType:

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from impctl.aliases import ColumnName
-from impctl.data.schema import BOOLEAN
+from impctl.data.schema import BOOLEAN, Column
 from impctl.errors import QueryError, UsageError
-from impctl.expr.nodes import And, Expr
+from impctl.expr.nodes import And, Expr, Literal
 from impctl.expr.types import type_of
 from impctl.plan.nodes import Plan, Project, Scan, Select
 from impctl.plan.parse import parse_query
@@ -67,10 +67,23 @@ def assignment_texts(
                 hint="write one expression per column",
             )
         try:
+            _check_length(snapshot, column, values[0])
             texts[quoted(column.name)] = value_text(values[0], column.type, _names(scan))
         except UntranslatableError as error:
             raise _refused(snapshot, written, error) from error
     return texts
+
+
+def _check_length(snapshot: Snapshot, column: Column, value: Expr) -> None:
+    """Refuse what may be too long for VARCHAR(n), which to deltalake is a text of any length."""
+    limit = snapshot.columns.longest.get(column.name)
+    known = isinstance(value, Literal) and (value.value is None or isinstance(value.value, str))
+    if limit is None or (known and len(str(value.value or "")) <= limit):
+        return
+    raise UntranslatableError(
+        f"deltalake does not keep to the length of `{column.name}`, a varchar({limit})",
+        hint=f"set NULL or a text in quotes of at most {limit} characters",
+    )
 
 
 def _read(snapshot: Snapshot, sql: str, written: str) -> tuple[Scan, Expr | None, tuple[Expr, ...]]:

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from impctl.errors import EvaluationError, QueryError, TableError, UsageError
+from impctl.errors import EvaluationError, QueryError, TableError, UnsupportedError, UsageError
 from impctl.tables.changes import read_changes
 from impctl.tables.rows import read_rows
 from impctl.tables.snapshot import CHANGE_FEED
@@ -149,6 +149,35 @@ def test_columns_in_other_letters_are_not_copied(tmp_path: Path) -> None:
     assert apply(str(tmp_path), UpdateKind.INSERT, rows=({"Id": 3},)).inserted == 1
     found = read_rows(open_source("t", str(tmp_path)).snapshot(), ["id"])
     assert sorted(found.column("Id").to_pylist()) == [1, 2, 3]
+
+
+def short_texts(path: Path) -> str:
+    name = handmade.write_file(path, "a.parquet", pa.table({"id": [1], "v": ["ab"]}))
+    text = handmade.field("v", "string", __CHAR_VARCHAR_TYPE_STRING="varchar(3)")
+    about = handmade.metadata([handmade.field("id", "long"), text])
+    size = (path / name).stat().st_size
+    handmade.commit(path, 0, handmade.protocol(), about, handmade.add(name, 1, size))
+    return str(path)
+
+
+@pytest.mark.parametrize("value", ["abcd", "ab  "])
+def test_texts_longer_than_a_varchar_are_not_inserted(tmp_path: Path, value: str) -> None:
+    path = short_texts(tmp_path / "t")
+    file = str(tmp_path / "rows.parquet")
+    pq.write_table(pa.table({"id": [2], "v": [value]}), file)
+    for given in ({"rows": ({"id": 2, "v": value},)}, {"file": file}):
+        with pytest.raises(UsageError, match=r"of type varchar\(3\), but a row gives it 4 char"):
+            apply(path, UpdateKind.INSERT, **given)
+    assert apply(path, UpdateKind.INSERT, rows=({"id": 3, "v": "üöé"}, {"id": 4})).inserted == 2
+
+
+def test_only_texts_that_fit_are_set_in_a_varchar(tmp_path: Path) -> None:
+    path = short_texts(tmp_path)
+    for value in ("'abcd'", "id", "CASE WHEN id = 1 THEN 'a' ELSE 'abcd' END", "'ab  '"):
+        with pytest.raises(UnsupportedError, match="does not keep to the length of `v`"):
+            apply(path, UpdateKind.UPDATE, assignments={"V": value})
+    for value in ("'üöé'", "NULL"):
+        assert apply(path, UpdateKind.UPDATE, assignments={"V": value}).updated == 1
 
 
 def test_times_of_partitions_are_not_written_without_a_zone(tmp_path: Path) -> None:
