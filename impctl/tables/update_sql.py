@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from impctl.aliases import ColumnName
-from impctl.data.schema import BOOLEAN, Column
+from impctl.data.schema import BOOLEAN, Column, Kind
 from impctl.errors import QueryError, UsageError
 from impctl.expr.nodes import And, Expr, Literal
 from impctl.expr.types import type_of
@@ -68,9 +68,13 @@ def assignment_texts(
             )
         try:
             _check_length(snapshot, column, values[0])
-            texts[quoted(column.name)] = value_text(values[0], column.type, _names(scan))
+            text = value_text(values[0], column.type, _names(scan))
         except UntranslatableError as error:
             raise _refused(snapshot, written, error) from error
+        if column.type.kind is Kind.STRING and column.name in snapshot.partition_columns:
+            # The log has no empty text: it reads one as NULL, and a copied row would be in both.
+            text = f"nullif({text}, '')"
+        texts[quoted(column.name)] = text
     return texts
 
 

@@ -90,6 +90,23 @@ def test_empty_partition_text_is_stored_as_null(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    "value", ["''", "CASE WHEN sid = 2 THEN brand ELSE '' END", "CASE WHEN sid = 1 THEN '' END"]
+)
+def test_an_empty_text_set_in_a_partition_column_is_null(tmp_path: Path, value: str) -> None:
+    path = make(tmp_path / "t", partition_by=["brand"])
+    done = apply(path, UpdateKind.UPDATE, assignments={"Brand": value}, where="sid = 1")
+    assert done == AppliedUpdate(1, updated=1)
+    log = (tmp_path / "t" / "_delta_log" / f"{1:020}.json").read_text(encoding="utf-8")
+    assert '"brand":""' not in log
+    assert '"brand":null' in log
+    feed = DeltaTable(path).load_cdf(starting_version=1).read_all()
+    after = {row["_change_type"]: row["brand"] for row in pa.table(feed).to_pylist()}
+    assert after == {"update_preimage": "Dell", "update_postimage": None}
+    rows = read_rows(open_source("sales", path).snapshot(), ["sid", "brand"]).to_pylist()
+    assert {"sid": 1, "brand": None} in rows
+
+
+@pytest.mark.parametrize(
     ("kind", "fields", "error", "problem"),
     [
         (UpdateKind.INSERT, {}, UsageError, "needs either `rows` or `file`"),
