@@ -165,10 +165,7 @@ class _Renderer:
             case IsNull():
                 return f"({self._text(expr.operand)} IS NULL)"
             case InList():
-                pairs = (
-                    self._pair(CompareOp.EQUAL, expr.operand, option) for option in expr.options
-                )
-                return f"({' OR '.join(pairs)})"
+                return self._in_list(expr)
             case Like():
                 if "\\" in expr.pattern or expr.escape != "\\":
                     raise UntranslatableError("LIKE with escapes is not available in updates")
@@ -245,6 +242,15 @@ class _Renderer:
         if not wanted.is_fractional or isinstance(expr, Literal):
             return text
         return f"nanvl({text}, CAST('NaN' AS {_type_name(wanted)}))"
+
+    def _in_list(self, expr: InList) -> str:
+        """Pairs: the one type that Spark takes for all rounds nothing but longs and decimals."""
+        types = [_known(part) for part in (expr.operand, *expr.options)]
+        is_long = any(found.kind in (Kind.LONG, Kind.DECIMAL) for found in types)
+        if is_long and any(found.is_fractional for found in types):
+            raise UntranslatableError("an IN list that mixes long numbers and doubles")
+        pairs = (self._pair(CompareOp.EQUAL, expr.operand, option) for option in expr.options)
+        return f"({' OR '.join(pairs)})"
 
     def _case(self, expr: Case) -> str:
         wanted = _known(expr)

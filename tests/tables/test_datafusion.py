@@ -49,6 +49,8 @@ CONDITIONS = [
     "i IS NULL",
     "i IN (1, 29, 1299)",
     "i NOT IN (1, 29)",
+    "i IN (1, f, 29e0)",
+    "l IN (3, i, 4611686018427387904)",
     "i BETWEEN -7 AND 29",
     "l > i",
     "l = 4611686018427387904",
@@ -86,6 +88,10 @@ CONDITIONS = [
 
 REFUSED = [
     "i IN (1, NULL)",
+    "l IN (3, 5e0)",
+    "l IN (3, f)",
+    "m IN (1.15, f)",
+    "f IN (l, 1.5e0)",
     "f = cast('NaN' AS double)",
     "s > 1",
     "upper(s) = 'A'",
