@@ -8,6 +8,7 @@ Out of scope: rows in files (`tables.inserted_file`), committing the rows (`tabl
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, date, datetime
 from decimal import Decimal, InvalidOperation, localcontext
@@ -15,12 +16,20 @@ from decimal import Decimal, InvalidOperation, localcontext
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from deltalake import Schema as DeltaSchema
 
 from impctl.aliases import ColumnName
 from impctl.data.schema import Column, Kind, SqlType
 from impctl.errors import UsageError
 from impctl.tables.arrow_types import arrow_type
 from impctl.tables.snapshot import Snapshot, null_when_empty
+
+_DECIMAL_TEXT = re.compile(r"[-+]?(\d+(\.\d*)?|\.\d+)([eE][-+]?\d+)?", re.ASCII)
+_DATE_TEXT = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
+_TIME_TEXT = re.compile(
+    rf"{_DATE_TEXT.pattern}([T ]\d\d:\d\d(:\d\d(\.\d+)?)?(Z|[-+]\d\d:\d\d)?)?", re.ASCII
+)
+"""Spellings that Spark reads alike; Python would take `1_000`, `20241231` and other digits too."""
 
 _BITS = {Kind.BYTE: 8, Kind.SHORT: 16, Kind.INTEGER: 32, Kind.LONG: 64}
 
@@ -91,11 +100,7 @@ def complete(snapshot: Snapshot, arrays: Sequence[pa.Array | None], rows: int) -
     names, columns = [], []
     for column, array in zip(snapshot.schema, arrays, strict=True):
         nullable = column.name not in snapshot.not_null
-        if array is None and column.type.kind is Kind.OTHER:
-            if not nullable:
-                raise _null_refused(snapshot, column)
-            continue
-        values = pa.nulls(rows, arrow_type(column.type)) if array is None else array
+        values = pa.nulls(rows, _own_type(snapshot, column)) if array is None else array
         if column.type.kind is Kind.STRING and column.name in snapshot.partition_columns:
             values = null_when_empty(values)
         if values.null_count and not nullable:
@@ -104,6 +109,14 @@ def complete(snapshot: Snapshot, arrays: Sequence[pa.Array | None], rows: int) -
         names.append(pa.field(column.name, values.type, nullable))
         columns.append(values)
     return pa.Table.from_arrays(columns, schema=pa.schema(names))
+
+
+def _own_type(snapshot: Snapshot, column: Column) -> pa.DataType:
+    """The Arrow type of a column left out, structs and arrays included."""
+    if column.type.kind is not Kind.OTHER:
+        return arrow_type(column.type)
+    schema = pa.schema(DeltaSchema.from_json(snapshot.schema_json).to_arrow())
+    return schema.field(column.name).type
 
 
 def _check_length(snapshot: Snapshot, column: Column, values: pa.Array | pa.ChunkedArray) -> None:
@@ -162,6 +175,8 @@ def _fraction(value: object, kind: SqlType) -> float | None:
 def _decimal(value: object, kind: SqlType) -> Decimal | None:
     if isinstance(value, bool) or not isinstance(value, int | float | str | Decimal):
         return None
+    if isinstance(value, str) and _DECIMAL_TEXT.fullmatch(value) is None:
+        return None
     try:
         found = Decimal(repr(value) if isinstance(value, float) else value)
     except InvalidOperation:
@@ -192,6 +207,8 @@ def _date(value: object, _kind: SqlType) -> date | None:
     if isinstance(value, datetime):
         return None
     if isinstance(value, str):
+        if _DATE_TEXT.fullmatch(value) is None:
+            return None
         try:
             return date.fromisoformat(value)
         except ValueError:
@@ -203,7 +220,10 @@ def _instant(value: object, _kind: SqlType) -> datetime | None:
     found = _datetime(value)
     if found is None:
         return None
-    return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
+    try:
+        return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
+    except OverflowError:  # before year 1, or after 9999, in UTC
+        return None
 
 
 def _wall_time(value: object, _kind: SqlType) -> datetime | None:
@@ -213,6 +233,8 @@ def _wall_time(value: object, _kind: SqlType) -> datetime | None:
 
 def _datetime(value: object) -> datetime | None:
     if isinstance(value, str):
+        if _TIME_TEXT.fullmatch(value) is None:
+            return None
         try:
             return datetime.fromisoformat(value)
         except ValueError:

@@ -74,6 +74,7 @@ def test_values_of_every_type(snapshot: Snapshot) -> None:
         "t": datetime(2024, 1, 1, 10, tzinfo=UTC),
         "n": datetime(2024, 1, 1),
         "k": None,
+        "st": None,
     }
 
 
@@ -81,6 +82,25 @@ def test_missing_columns_are_null(snapshot: Snapshot) -> None:
     found = rows_to_insert(snapshot, [{"id": 1}, {"id": 2, "s": "x"}])
     assert found.column("s").to_pylist() == [None, "x"]
     assert found.column("m").null_count == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "stored"),
+    [
+        ("m", "-1.5", Decimal("-1.50")),
+        ("m", "+15e-1", Decimal("1.50")),
+        ("d", "0001-01-01", date(1, 1, 1)),
+        ("t", "2024-01-01", datetime(2024, 1, 1, tzinfo=UTC)),
+        ("t", "2024-01-01 12:00:00.5+02:00", datetime(2024, 1, 1, 10, 0, 0, 500000, tzinfo=UTC)),
+        ("t", "2024-01-01T12:00Z", datetime(2024, 1, 1, 12, tzinfo=UTC)),
+        ("n", "2024-01-01T12:00:00.000001", datetime(2024, 1, 1, 12, 0, 0, 1)),
+    ],
+)
+def test_texts_of_numbers_and_times(
+    snapshot: Snapshot, name: str, value: str, stored: object
+) -> None:
+    found = rows_to_insert(snapshot, [{"id": 1, name: value}])
+    assert found.column(name).to_pylist() == [stored]
 
 
 @pytest.mark.parametrize(
@@ -104,7 +124,16 @@ def test_missing_columns_are_null(snapshot: Snapshot) -> None:
         ("b", 1),
         ("d", datetime(2024, 1, 1)),
         ("d", "2024-13-01"),
+        ("d", "20240101"),
+        ("d", "2024-W01-1"),
+        ("m", "1_0"),
+        ("m", "１２"),
+        ("m", " 12 "),
         ("t", "noon"),
+        ("t", "20240101T000000"),
+        ("t", "0001-01-01T00:00:00+14:00"),
+        ("t", "9999-12-31T23:00:00-02:00"),
+        ("n", "2024-01-01T１2:00"),
         ("n", datetime(2024, 1, 1, tzinfo=UTC)),
     ],
 )
