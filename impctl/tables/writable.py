@@ -13,12 +13,17 @@ from impctl.errors import TableError
 from impctl.tables.footers import miscopied_columns
 from impctl.tables.snapshot import Snapshot
 
+_BOOLEANS = ("true", "false")
+
 
 def check_writable(snapshot: Snapshot) -> None:
     """Refuse tables into which deltalake would write something other than Spark would."""
     reason = None
     if snapshot.column_mapping is not None:
         reason = "it maps column names"
+    for key, value in sorted(snapshot.configuration.items()):
+        if key.startswith("delta.") and value.lower() in _BOOLEANS and value not in _BOOLEANS:
+            reason = f"deltalake does not read its property `{key}` = `{value}`, as Spark does"
     fields = json.loads(snapshot.schema_json)["fields"]
     for entry in fields:
         if "delta.generationExpression" in entry["metadata"]:

@@ -28,6 +28,8 @@ SALES = pa.table(
     }
 )
 
+MAPS = pa.map_(pa.string(), pa.int64())
+
 
 def make(path: Path, **options: object) -> str:
     configuration = {CHANGE_FEED: "true"}
@@ -226,6 +228,24 @@ def test_partitions_of_decimals_and_bytes_are_not_written(
             apply(str(tmp_path), kind, **fields)
         assert caught.value.code == "table_not_writable"
     assert open_source("t", str(tmp_path)).version == 0
+
+
+@pytest.mark.parametrize("name", ["delta.appendOnly", CHANGE_FEED])
+def test_properties_that_only_spark_reads_are_not_passed_over(tmp_path: Path, name: str) -> None:
+    about = handmade.metadata([handmade.field("id", "long")], configuration={name: "TRUE"})
+    handmade.commit(tmp_path, 0, handmade.protocol(), about)
+    with pytest.raises(TableError, match="does not read its property") as caught:
+        apply(str(tmp_path), UpdateKind.INSERT, rows=({"id": 1},))
+    assert caught.value.code == "table_not_writable"
+
+
+def test_nested_columns_left_out_are_null(tmp_path: Path) -> None:
+    nested = {"s": pa.array([{"a": 1}]), "l": pa.array([[1]]), "m": pa.array([[("k", 1)]], MAPS)}
+    write_deltalake(str(tmp_path), pa.table({"id": [1], **nested}))
+    assert apply(str(tmp_path), UpdateKind.INSERT, rows=({"id": 2},)).inserted == 1
+    rows = DeltaTable(str(tmp_path)).to_pyarrow_table().sort_by("id").to_pylist()
+    assert rows[0] == {"id": 1, "s": {"a": 1}, "l": [1], "m": [("k", 1)]}
+    assert rows[1] == {"id": 2, "s": None, "l": None, "m": None}
 
 
 def test_int96_rows_are_not_copied(tmp_path: Path) -> None:
