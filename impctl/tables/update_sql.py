@@ -81,9 +81,12 @@ def assignment_texts(
 def _check_length(snapshot: Snapshot, column: Column, value: Expr) -> None:
     """Refuse what may be too long for VARCHAR(n), which to deltalake is a text of any length."""
     limit = snapshot.columns.longest.get(column.name)
-    known = isinstance(value, Literal) and (value.value is None or isinstance(value.value, str))
-    if limit is None or (known and len(str(value.value or "")) <= limit):
+    if limit is None:
         return
+    if isinstance(value, Literal):
+        text = "" if value.value is None else value.value
+        if isinstance(text, str) and len(text) <= limit:
+            return
     raise UntranslatableError(
         f"deltalake does not keep to the length of `{column.name}`, a varchar({limit})",
         hint=f"set NULL or a text in quotes of at most {limit} characters",

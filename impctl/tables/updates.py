@@ -32,7 +32,7 @@ from impctl.tables.failures import READ_FAILURES, failure_text
 from impctl.tables.inserted_file import file_to_insert
 from impctl.tables.inserted_rows import rows_to_insert
 from impctl.tables.snapshot import Snapshot
-from impctl.tables.source import DeltaSource, refresh
+from impctl.tables.source import DeltaSource, recreated, refresh
 from impctl.tables.update_sql import assignment_texts, where_text
 from impctl.tables.writable import check_rewritable, check_writable
 
@@ -136,6 +136,9 @@ def commit_update(update: PreparedUpdate) -> AppliedUpdate:
             assert update.rows is not None
             if not len(update.rows):
                 return AppliedUpdate(source.version)
+            # Rows alone fit a table made anew at the path, too; deltalake writes them there.
+            if refresh(source).table_id != source.table_id:
+                raise recreated(source)
             with _plain_failures(source):
                 write_deltalake(source.delta, update.rows, mode="append")
             return AppliedUpdate(source.delta.version(), inserted=len(update.rows))
@@ -185,9 +188,27 @@ def _plain_failures(source: DeltaSource) -> Iterator[None]:
         raise _write_failure(source, error) from error
 
 
+def _moved_version(source: DeltaSource) -> TableVersion | None:
+    """The table's newest version, where it is not the one that the batch was prepared for."""
+    try:
+        newest = refresh(source).version
+    except ImpctlError:
+        return None
+    return newest if newest != source.version else None
+
+
 def _write_failure(source: DeltaSource, error: Exception) -> ImpctlError:
     text = failure_text(error)
     lowered = text.lower()
+    moved = None if isinstance(error, CommitFailedError) else _moved_version(source)
+    if moved is not None:
+        # Not to be retried by machines: an insert would be written twice.
+        return ImpctlError(
+            f"Writing to table `{source.name}` failed, but the table is at version {moved} now,"
+            f" after {source.version}, so the batch may be in it: {text}",
+            hint="look at the table's newest version before you run the command again",
+            code="batch_maybe_committed",
+        )
     if "features required" in lowered or "unsupported" in lowered:
         return TableError(
             f"impctl cannot write to table `{source.name}`: {text}",

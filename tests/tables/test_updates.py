@@ -5,18 +5,34 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from impctl.errors import EvaluationError, QueryError, TableError, UnsupportedError, UsageError
+from impctl.errors import (
+    EvaluationError,
+    ImpctlError,
+    QueryError,
+    TableError,
+    TableRecreatedError,
+    UnsupportedError,
+    UsageError,
+)
 from impctl.tables.changes import read_changes
 from impctl.tables.rows import read_rows
 from impctl.tables.snapshot import CHANGE_FEED
 from impctl.tables.source import open_source
-from impctl.tables.updates import AppliedUpdate, UpdateKind, UpdateRequest, apply_update
+from impctl.tables.updates import (
+    AppliedUpdate,
+    UpdateKind,
+    UpdateRequest,
+    apply_update,
+    commit_update,
+    prepare_update,
+)
 from tests.tables import handmade
 from tests.tables.bags import fixture_table
 
@@ -82,6 +98,33 @@ def test_batches_go_on_top_of_the_newest_version(tmp_path: Path) -> None:
     request = UpdateRequest("sales", UpdateKind.DELETE, where="sid = 2")
     assert apply_update(stale, request) == AppliedUpdate(2, deleted=1)
     assert (stale.version, stale.snapshot().rows) == (0, 3)
+
+
+def test_rows_are_not_inserted_into_a_table_made_anew_meanwhile(tmp_path: Path) -> None:
+    path = make(tmp_path / "t")
+    request = UpdateRequest("sales", UpdateKind.INSERT, rows=({"sid": 4},))
+    prepared = prepare_update(open_source("sales", path), request)
+    shutil.rmtree(path)
+    make(tmp_path / "t")
+    with pytest.raises(TableRecreatedError):
+        commit_update(prepared)
+    assert open_source("sales", path).version == 0
+
+
+def test_a_failure_after_the_commit_says_that_the_batch_may_be_in_the_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = make(tmp_path / "t")
+
+    def write_and_fail(*given: Any, **options: Any) -> None:
+        write_deltalake(*given, **options)
+        raise OSError("no space left")
+
+    monkeypatch.setattr("impctl.tables.updates.write_deltalake", write_and_fail)
+    with pytest.raises(ImpctlError, match="is at version 1 now, after 0, so the batch") as caught:
+        apply(path, UpdateKind.INSERT, rows=({"sid": 4},))
+    assert (caught.value.code, caught.value.exit_code) == ("batch_maybe_committed", 1)
+    assert "before you run the command again" in (caught.value.hint or "")
 
 
 def test_empty_partition_text_is_stored_as_null(tmp_path: Path) -> None:
