@@ -34,6 +34,7 @@ from impctl.tables.inserted_rows import rows_to_insert
 from impctl.tables.snapshot import Snapshot
 from impctl.tables.source import DeltaSource, recreated, refresh
 from impctl.tables.update_sql import assignment_texts, where_text
+from impctl.tables.whole_files import rows_taken
 from impctl.tables.writable import check_rewritable, check_writable
 
 _ROW_FAILURES = (
@@ -92,6 +93,8 @@ class PreparedUpdate:
     rows: pa.Table | None = None
     predicate: str | None = None
     assignments: Mapping[ColumnName, str] = field(default_factory=dict)
+    taken: int | None = None
+    """Rows that a delete must delete, where the log tells it."""
 
 
 def apply_update(source: DeltaSource, update: UpdateRequest) -> AppliedUpdate:
@@ -125,7 +128,8 @@ def prepare_update(source: DeltaSource, update: UpdateRequest) -> PreparedUpdate
         assignments = assignment_texts(snapshot, update.assignments)
         check_assignments(snapshot, update.assignments)
     predicate = None if update.where is None else where_text(snapshot, update.where)
-    return PreparedUpdate(newest, update.kind, None, predicate, assignments)
+    taken = rows_taken(snapshot, update.where) if update.kind is UpdateKind.DELETE else None
+    return PreparedUpdate(newest, update.kind, None, predicate, assignments, taken)
 
 
 def commit_update(update: PreparedUpdate) -> AppliedUpdate:
@@ -146,6 +150,7 @@ def commit_update(update: PreparedUpdate) -> AppliedUpdate:
             with _plain_failures(source):
                 metrics = source.delta.delete(update.predicate)
             deleted = _count(metrics, "num_deleted_rows")
+            _check_taken(update, deleted)
             return AppliedUpdate(source.delta.version(), deleted=deleted)
         case UpdateKind.UPDATE:
             with _plain_failures(source):
@@ -158,6 +163,19 @@ def commit_update(update: PreparedUpdate) -> AppliedUpdate:
             return AppliedUpdate(source.delta.version(), updated=updated)
         case _:
             assert_never(update.kind)
+
+
+def _check_taken(update: PreparedUpdate, deleted: int) -> None:
+    """Tell of a delete that took other rows than the log said it would; it can be undone."""
+    source = update.source
+    if update.taken is None or update.taken == deleted:
+        return
+    raise ImpctlError(
+        f"The delete from table `{source.name}` should take {update.taken} rows, but deltalake"
+        f" deleted {deleted}",
+        hint=f"restore the table to version {source.version}, and report it",
+        code="rows_deleted_differ",
+    )
 
 
 def _rows(source: DeltaSource, snapshot: Snapshot, update: UpdateRequest) -> pa.Table:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -109,6 +110,27 @@ def test_rows_are_not_inserted_into_a_table_made_anew_meanwhile(tmp_path: Path) 
     with pytest.raises(TableRecreatedError):
         commit_update(prepared)
     assert open_source("sales", path).version == 0
+
+
+def test_a_delete_that_takes_other_rows_than_the_log_tells_is_no_success(tmp_path: Path) -> None:
+    path = make(tmp_path / "t", partition_by=["brand"])
+    request = UpdateRequest("sales", UpdateKind.DELETE, where="brand = 'HP'")
+    prepared = prepare_update(open_source("sales", path), request)
+    assert prepared.taken == 1
+    bare = replace(prepared, predicate="CASE WHEN brand = 'HP' THEN TRUE ELSE FALSE END")
+    with pytest.raises(ImpctlError, match="should take 1 rows, but deltalake deleted 3") as caught:
+        commit_update(bare)
+    assert caught.value.code == "rows_deleted_differ"
+    assert "restore the table to version 0" in (caught.value.hint or "")
+
+
+@pytest.mark.parametrize("options", [{}, {"partition_by": ["brand"]}])
+def test_a_delete_of_all_rows(tmp_path: Path, options: dict[str, object]) -> None:
+    path = make(tmp_path / "t", **options)
+    assert apply(path, UpdateKind.DELETE, where="1 = 1") == AppliedUpdate(1, deleted=3)
+    apply(path, UpdateKind.INSERT, rows=({"sid": 1, "brand": "HP"}, {"sid": 2}))
+    assert apply(path, UpdateKind.DELETE) == AppliedUpdate(3, deleted=2)
+    assert apply(path, UpdateKind.DELETE).deleted == 0
 
 
 def test_a_failure_after_the_commit_says_that_the_batch_may_be_in_the_table(
