@@ -41,4 +41,5 @@ def rows_taken(snapshot: Snapshot, where: str | None) -> int | None:
         taken = truth(condition, columns, len(counts)).sure_true()
     except EvaluationError:
         return None
-    return sum(count for count, is_taken in zip(counts.to_pylist(), taken, strict=True) if is_taken)
+    rows: list[int] = counts.to_pylist()
+    return sum(count for count, is_taken in zip(rows, taken, strict=True) if is_taken)
