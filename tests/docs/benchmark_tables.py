@@ -1,0 +1,169 @@
+"""Tables of docs/benchmarks.md, drawn from the records in docs/records.
+
+Law: a table below `<!-- table: RECORD FIGURE -->` is that of the record, number by number, so that
+no figure on the page was copied by hand. `python -m tests.docs.benchmark_tables` writes them again.
+Out of scope: what is said about them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from impctl.bench.record import Cell, Record
+from impctl.bench.record_json import record_from_json
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "benchmarks.md"
+RECORDS = ROOT / "docs" / "records"
+
+_MARK = re.compile(r"^<!-- table: (\S+) (\S+) -->\n((?:\|.*\n)*)", re.MULTILINE)
+_SHARES = (0.01, 0.1)
+_CHANGES = (10, 1000)
+
+
+def drawn(page: str) -> str:
+    """The page with every marked table as its record has it."""
+    return _MARK.sub(lambda mark: _marked(mark[1], mark[2]), page)
+
+
+def marks(page: str) -> list[tuple[str, str]]:
+    """The record and the figure of every marked table."""
+    return [(mark[1], mark[2]) for mark in _MARK.finditer(page)]
+
+
+def _marked(name: str, figure: str) -> str:
+    record = record_from_json((RECORDS / name).read_text(encoding="utf-8"), name)
+    lines = "".join(f"| {' | '.join(row)} |\n" for row in _table(record, figure))
+    return f"<!-- table: {name} {figure} -->\n{lines}"
+
+
+def _table(record: Record, figure: str) -> Iterator[Sequence[str]]:
+    cells = record.cells_of(figure)
+    draw = next(draw for metric, draw in _BY_METRIC.items() if metric in cells[0].metrics)
+    head, *rows = draw(cells)
+    yield head
+    yield ["---"] * len(head)
+    yield from rows
+
+
+def _changes(cells: Sequence[Cell]) -> Iterator[Sequence[str]]:
+    """A row per case: recaptures, maintaining by size of change, how much faster that is."""
+    has_process = any("process_ms" in cell.metrics for cell in cells)
+    shares = [share for share in _SHARES if _with(cells, share=share)]
+    changes = [size for size in _CHANGES if _with(cells, changes=size)]
+    sizes = [*(f"{size:,} rows" for size in changes), *(f"{share:.0%}" for share in shares)]
+    told = sizes[changes.index(1000) :]
+    yield [
+        _case_name(cells),
+        "Spark",
+        "DuckDB",
+        *sizes,
+        *(["`impctl maintain`"] if has_process else []),
+        *(f"ratio at {size}" for size in told),
+        "state",
+    ]
+    for name, own in _by_case(cells).items():
+        chosen = [_with(own, changes=size) for size in changes]
+        chosen += [_with(own, share=share) for share in shares]
+        thousand = chosen[changes.index(1000)]
+        assert thousand is not None
+        yield [
+            name,
+            _metric(thousand, "recapture_ms"),
+            _metric(thousand, "duckdb_ms"),
+            *(_metric(cell, "maintain_ms") for cell in chosen),
+            *([_metric(thousand, "process_ms")] if has_process else []),
+            *(_metric(cell, "recapture_ratio") for cell in chosen[-len(told) :]),
+            _metric(thousand, "state_bytes"),
+        ]
+
+
+def _captures(cells: Sequence[Cell]) -> Iterator[Sequence[str]]:
+    yield [_case_name(cells), "plain query", "sketch alone", "with state", "state"]
+    metrics = ("plain_ms", "recapture_ms", "capture_ms", "state_bytes")
+    for name, (cell, *_) in _by_case(cells).items():
+        yield [name, *(_metric(cell, metric) for metric in metrics)]
+
+
+def _skipping(cells: Sequence[Cell]) -> Iterator[Sequence[str]]:
+    yield [
+        *("table", "groups that pass", "plain query", "with sketch", "times faster"),
+        *("rows read", "files read", "DuckDB, plain"),
+    ]
+    metrics = (
+        "plain_ms",
+        "sketch_ms",
+        "gain_ratio",
+        "rows_share",
+        "files_share",
+        "duckdb_plain_ms",
+    )
+    for cell in cells:
+        labels = [str(cell.labels["layout"]), f"{cell.labels['percent']}%"]
+        yield [*labels, *(_metric(cell, metric) for metric in metrics)]
+
+
+_BY_METRIC: dict[str, Callable[[Sequence[Cell]], Iterator[Sequence[str]]]] = {
+    "maintain_ms": _changes,
+    "capture_ms": _captures,
+    "gain_ratio": _skipping,
+}
+
+_SIZES = ("changes", "share")
+
+
+def _case_name(cells: Sequence[Cell]) -> str:
+    return ", ".join(name for name in cells[0].labels if name not in _SIZES)
+
+
+def _by_case(cells: Sequence[Cell]) -> dict[str, list[Cell]]:
+    found: dict[str, list[Cell]] = {}
+    # Cases that `full` adds are measured after the others.
+    for cell in sorted(cells, key=_sizes_named):
+        values = [
+            f"{value:,}" if isinstance(value, int) else str(value)
+            for name, value in cell.labels.items()
+            if name not in _SIZES
+        ]
+        found.setdefault(", ".join(values), []).append(cell)
+    return found
+
+
+def _sizes_named(cell: Cell) -> list[float]:
+    named = (value for name, value in cell.labels.items() if name not in _SIZES)
+    return [value for value in named if isinstance(value, int | float)]
+
+
+def _with(cells: Sequence[Cell], **labels: float) -> Cell | None:
+    ((name, wanted),) = labels.items()
+    found = (_share(cell) if name == "share" else cell.labels[name] for cell in cells)
+    return next((cell for cell, value in zip(cells, found, strict=True) if value == wanted), None)
+
+
+def _share(cell: Cell) -> float:
+    return round(float(cell.labels.get("share", 0)), 4)
+
+
+def _metric(cell: Cell | None, name: str) -> str:
+    """Milliseconds and ratios bare, as the head of the column says; bytes with their unit."""
+    if cell is None or name not in cell.metrics:
+        return "–"
+    value = cell.metrics[name].median
+    if name.endswith("_share"):
+        return f"{value:.0%}"
+    if name.endswith("_bytes"):
+        unit, size = ("MB", 1e6) if value >= 1e6 else ("kB", 1e3)
+        return f"{_three(value / size)} {unit}"
+    return _three(value)
+
+
+def _three(value: float) -> str:
+    """Three digits."""
+    text = f"{value:.3g}"
+    return f"{float(text):,.0f}" if abs(value) >= 100 else text
+
+
+if __name__ == "__main__":
+    PAGE.write_text(drawn(PAGE.read_text(encoding="utf-8")), encoding="utf-8")

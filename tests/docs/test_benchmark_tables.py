@@ -1,0 +1,23 @@
+"""No number of a marked table of docs/benchmarks.md was copied by hand."""
+
+from __future__ import annotations
+
+import json
+
+from tests.docs.benchmark_tables import PAGE, RECORDS, drawn, marks
+
+
+def test_the_tables_are_those_of_the_records() -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    assert marks(page)
+    assert drawn(page) == page
+
+
+def test_every_record_is_shown_and_whole() -> None:
+    named = {record for record, _ in marks(PAGE.read_text(encoding="utf-8"))}
+    found = {file.name: json.loads(file.read_text(encoding="utf-8")) for file in RECORDS.iterdir()}
+    assert named == set(found)
+    for name, record in found.items():
+        assert record["failures"] == [], name
+        assert all(cell["covers"] in (True, None) for cell in record["cells"]), name
+        assert all(cell["equal"] in (True, None) for cell in record["cells"]), name
