@@ -50,7 +50,7 @@ run impctl maintain $file --query q_avg
 run impctl rewrite $file --query q_avg
 run impctl bench $file --query q_avg --only changes --only skipping --report "$IMPCTL_DATA/bench.html"
 say "recapture ratio: time to recapture (sketch only, Spark warm) over time to maintain, reading and commit" \
-  "included. plain / sketch: the same query without and with its sketch. The page has every number."
+  "included. The page has every number."
 run impctl status $file --query q_avg
 
 if [[ -n ${IMPCTL_CRIMES:-} ]]; then
