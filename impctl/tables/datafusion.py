@@ -4,19 +4,20 @@ Law: the text computes the value that Spark computes; what cannot be promised is
 DataFusion differs in silence (integer arithmetic wraps, `/` truncates, `1.1` is a double), so every
 step is spelled out with casts, integer arithmetic runs in decimals, and a predicate on which file
 statistics may mislead (NaN, wide decimals) is kept from skipping files. A stored value that does
-not fit fails as in Spark; an overflow halfway inside a condition may be passed over, because
-DataFusion drops casts there: the exact value is then compared.
+not fit fails as in Spark; that an overflow halfway inside a condition may be passed over, because
+DataFusion drops casts there, is for `tables.matched_rows` to find.
 Out of scope: reading the SQL text (`tables.update_sql`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import assert_never
 
 from impctl.aliases import AttributeId, ColumnName
-from impctl.data.schema import BOOLEAN, DOUBLE, INTEGRAL, LONG, Kind, SqlType
+from impctl.data.schema import BOOLEAN, DOUBLE, INTEGRAL, LONG, Column, Kind, SqlType
 from impctl.errors import UnsupportedError
 from impctl.expr.nodes import (
     And,
@@ -38,7 +39,6 @@ from impctl.expr.nodes import (
     Negate,
     Not,
     Or,
-    walk,
 )
 from impctl.expr.support import find_blocker
 from impctl.expr.types import common_type, narrowed, type_of
@@ -74,12 +74,68 @@ class UntranslatableError(UnsupportedError):
 def predicate_text(predicate: Expr, names: dict[AttributeId, ColumnName]) -> str:
     """The predicate for a delete or update; rows where it is NULL are not matched."""
     text = _Renderer(names).render(predicate)
-    touched = [part.type for part in walk(predicate) if isinstance(part, ColumnRef)]
-    is_plain = all(kind.kind in _SKIPPABLE for kind in touched) and not any(
-        isinstance(part, Arithmetic | Negate | Cast | Case | Coalesce) for part in walk(predicate)
-    )
     # A bare CASE over partition columns alone makes deltalake take every row for a match.
-    return text if is_plain else f"(CASE WHEN {text} THEN TRUE ELSE FALSE END) IS TRUE"
+    return text if _is_plain(predicate) else f"(CASE WHEN {text} THEN TRUE ELSE FALSE END) IS TRUE"
+
+
+def _is_plain(predicate: Expr) -> bool:
+    """Whether deltalake may skip files by it: columns beside literals, and nothing turned round."""
+    match predicate:
+        case And() | Or():
+            return all(_is_plain(operand) for operand in predicate.operands)
+        case Compare():
+            sides = (predicate.left, predicate.right)
+            return predicate.op is not CompareOp.NULL_SAFE_EQUAL and (
+                _is_skippable(*sides) or _is_skippable(*reversed(sides))
+            )
+        case InList():
+            return all(_is_skippable(predicate.operand, option) for option in predicate.options)
+        case IsNull():
+            return _is_skippable(predicate.operand, None)
+        case Not():
+            inner = predicate.operand
+            return isinstance(inner, IsNull) and _is_skippable(inner.operand, None)
+        case _:
+            return False
+
+
+def _is_skippable(column: Expr, beside: Expr | None) -> bool:
+    if not isinstance(column, ColumnRef) or column.type.kind not in _SKIPPABLE:
+        return False
+    if beside is None:
+        return True
+    is_value = isinstance(beside, Literal) and beside.value is not None
+    return is_value and _known(beside).kind in _SKIPPABLE
+
+
+def is_one_of(columns: Sequence[Column], rows: Sequence[Sequence[object]]) -> str:
+    """Whether these columns have the values of one of these rows; NULL is a value like others.
+
+    A tree of equalities, IS NULL, AND and OR whose depth grows with the logarithm of the rows.
+    """
+    if len(rows) > 1:
+        middle = len(rows) // 2
+        return f"({is_one_of(columns, rows[:middle])} OR {is_one_of(columns, rows[middle:])})"
+    pairs = zip(columns, rows[0], strict=True)
+    return f"({' AND '.join(_is_value(column, value) for column, value in pairs)})"
+
+
+def _is_value(column: Column, value: object) -> str:
+    name = quoted(column.name)
+    match value:
+        case None if column.type.kind is Kind.STRING:
+            # The protocol reads an empty text as NULL, deltalake as a text.
+            return f"({name} IS NULL OR {name} = '')"
+        case None:
+            return f"{name} IS NULL"
+        case bool():
+            return f"{name} = {'TRUE' if value else 'FALSE'}"
+        case str():
+            return f"{name} = {_string(value)}"
+        case datetime():
+            return f"{name} = arrow_cast('{value.isoformat()}', 'Timestamp(Microsecond, None)')"
+        case _:
+            return f"{name} = CAST('{value}' AS {_type_name(column.type)})"
 
 
 def value_text(value: Expr, target: SqlType, names: dict[AttributeId, ColumnName]) -> str:

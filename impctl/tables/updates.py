@@ -1,55 +1,33 @@
 """Update batches: each becomes one new version of a table. The one place that changes a table.
 
-Law: a batch commits whole or not at all, its rows and values keep the columns' exact types, and
-the table's properties (the change feed among them) stay as they are. A table that deltalake would
-damage is refused by name.
+Law: a batch commits whole or not at all, its rows and values keep the columns' exact types, the
+rows it takes are known before it is written, and the table's properties (the change feed among
+them) stay as they are. A table that deltalake would damage is refused by name.
 Out of scope: the workload file's spelling of a batch (`workload`), new tables (`tables.create`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, assert_never
 
 import pyarrow as pa
 from deltalake import write_deltalake
-from deltalake.exceptions import CommitFailedError
 
 from impctl.aliases import ColumnName, TableName, TableVersion
-from impctl.errors import (
-    EvaluationError,
-    ImpctlError,
-    RetryableError,
-    StorageError,
-    TableError,
-    UsageError,
-)
+from impctl.errors import ImpctlError, RetryableError, UsageError
+from impctl.tables.batch_identity import carrying, identity_of, version_with
 from impctl.tables.constraints import check_assignments, check_rows
-from impctl.tables.failures import READ_FAILURES, failure_text
 from impctl.tables.inserted_file import file_to_insert
 from impctl.tables.inserted_rows import rows_to_insert
+from impctl.tables.matched_rows import MatchedRows, matched_rows
 from impctl.tables.snapshot import Snapshot
 from impctl.tables.source import DeltaSource, recreated, refresh
-from impctl.tables.update_sql import assignment_texts, where_text
-from impctl.tables.whole_files import rows_taken
+from impctl.tables.update_sql import assignment_texts
 from impctl.tables.writable import check_rewritable, check_writable
-
-_ROW_FAILURES = (
-    "cast error",
-    "cannot cast",
-    "can't cast",
-    "out of range",
-    "too large to store",
-    "too small to store",
-    "division by zero",
-    "divide by zero",
-    "dividebyzero",
-    "overflow",
-)
-_CONSTRAINT_FAILURES = ("constraint", "invariant", "append-only", "validation check")
+from impctl.tables.write_failures import plain_failures
 
 
 class UpdateKind(StrEnum):
@@ -72,6 +50,10 @@ class UpdateRequest:
     where: str | None = None
     """SQL condition; None means every row."""
     assignments: Mapping[ColumnName, str] = field(default_factory=dict)
+    name: str | None = None
+    """Makes the batch one that its table takes once; without a name every commit is a new one."""
+    again: bool = False
+    """Commit the batch though it is in the table already."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +64,8 @@ class AppliedUpdate:
     inserted: int = 0
     deleted: int = 0
     updated: int = 0
+    is_repeat: bool = False
+    """Nothing was done: an earlier run has committed the batch, as `version`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,10 +75,12 @@ class PreparedUpdate:
     source: DeltaSource
     kind: UpdateKind
     rows: pa.Table | None = None
-    predicate: str | None = None
+    matched: MatchedRows | None = None
+    """The rows that a delete or update takes."""
     assignments: Mapping[ColumnName, str] = field(default_factory=dict)
-    taken: int | None = None
-    """Rows that a delete must delete, where the log tells it."""
+    identity: str | None = None
+    in_version: TableVersion | None = None
+    """The version that has brought the batch in already; nothing else is prepared then."""
 
 
 def apply_update(source: DeltaSource, update: UpdateRequest) -> AppliedUpdate:
@@ -112,6 +98,23 @@ def prepare_update(source: DeltaSource, update: UpdateRequest) -> PreparedUpdate
     deltalake cannot be trusted with.
     """
     newest = refresh(source)
+    identity = _identity(newest, update)
+    if identity is not None and not update.again:
+        version = version_with(newest, identity)
+        if version is not None:
+            return PreparedUpdate(newest, update.kind, identity=identity, in_version=version)
+    return replace(_prepared(newest, update), identity=identity)
+
+
+def _identity(source: DeltaSource, update: UpdateRequest) -> str | None:
+    if update.name is None:
+        return None
+    rows = [sorted(row.items()) for row in update.rows or ()]
+    content = (str(update.kind), rows, update.where, sorted(update.assignments.items()))
+    return identity_of(source, update.name, content, update.file)
+
+
+def _prepared(newest: DeltaSource, update: UpdateRequest) -> PreparedUpdate:
     snapshot = newest.snapshot()
     check_writable(snapshot)
     if update.kind is UpdateKind.INSERT:
@@ -127,54 +130,89 @@ def prepare_update(source: DeltaSource, update: UpdateRequest) -> PreparedUpdate
     if update.kind is UpdateKind.UPDATE:
         assignments = assignment_texts(snapshot, update.assignments)
         check_assignments(snapshot, update.assignments)
-    predicate = None if update.where is None else where_text(snapshot, update.where)
-    taken = rows_taken(snapshot, update.where) if update.kind is UpdateKind.DELETE else None
-    return PreparedUpdate(newest, update.kind, None, predicate, assignments, taken)
+    matched = matched_rows(newest, snapshot, update.where)
+    return PreparedUpdate(newest, update.kind, None, matched, assignments)
 
 
 def commit_update(update: PreparedUpdate) -> AppliedUpdate:
-    """Commit what was prepared; nothing where there is no row to insert."""
+    """Commit what was prepared; nothing where no row is to insert, delete or change."""
     source = update.source
+    if update.in_version is not None:
+        return AppliedUpdate(update.in_version, is_repeat=True)
+    rows = len(update.rows or ()) if update.matched is None else update.matched.rows
+    if not rows:
+        return AppliedUpdate(source.version)
+    # Rows alone fit a table made anew at the path, too; deltalake writes them there.
+    if update.kind is UpdateKind.INSERT and refresh(source).table_id != source.table_id:
+        raise recreated(source)
+    try:
+        with plain_failures(source):
+            told = _commit(update)
+        version = source.delta.version()
+    except ImpctlError as error:
+        found = _version_in_spite_of(update, error)
+        if found is None:
+            raise
+        told, version = None, found
+    _check_told(update, rows, told)
     match update.kind:
         case UpdateKind.INSERT:
-            assert update.rows is not None
-            if not len(update.rows):
-                return AppliedUpdate(source.version)
-            # Rows alone fit a table made anew at the path, too; deltalake writes them there.
-            if refresh(source).table_id != source.table_id:
-                raise recreated(source)
-            with _plain_failures(source):
-                write_deltalake(source.delta, update.rows, mode="append")
-            return AppliedUpdate(source.delta.version(), inserted=len(update.rows))
+            return AppliedUpdate(version, inserted=rows)
         case UpdateKind.DELETE:
-            with _plain_failures(source):
-                metrics = source.delta.delete(update.predicate)
-            deleted = _count(metrics, "num_deleted_rows")
-            _check_taken(update, deleted)
-            return AppliedUpdate(source.delta.version(), deleted=deleted)
+            return AppliedUpdate(version, deleted=rows)
         case UpdateKind.UPDATE:
-            with _plain_failures(source):
-                metrics = source.delta.update(
-                    updates=dict(update.assignments),
-                    predicate=update.predicate,
-                    error_on_type_mismatch=True,
-                )
-            updated = _count(metrics, "num_updated_rows")
-            return AppliedUpdate(source.delta.version(), updated=updated)
+            return AppliedUpdate(version, updated=rows)
         case _:
             assert_never(update.kind)
 
 
-def _check_taken(update: PreparedUpdate, deleted: int) -> None:
-    """Tell of a delete that took other rows than the log said it would; it can be undone."""
+def _commit(update: PreparedUpdate) -> int | None:
+    """Commit; how many rows deltalake says it took, where it says so."""
+    delta, properties = update.source.delta, carrying(update.source, update.identity)
+    if update.rows is not None:
+        write_deltalake(delta, update.rows, mode="append", commit_properties=properties)
+        return None
+    assert update.matched is not None
+    metrics: Mapping[str, Any]
+    if update.kind is UpdateKind.DELETE:
+        metrics = delta.delete(update.matched.predicate, commit_properties=properties)
+        told = metrics.get("num_deleted_rows")
+    else:
+        metrics = delta.update(
+            updates=dict(update.assignments),
+            predicate=update.matched.predicate,
+            error_on_type_mismatch=True,
+            commit_properties=properties,
+        )
+        told = metrics.get("num_updated_rows")
+    return None if told is None else int(told)
+
+
+def _version_in_spite_of(update: PreparedUpdate, error: ImpctlError) -> TableVersion | None:
+    """The version of a batch whose commit is in, though what came after it failed."""
+    if update.identity is None or isinstance(error, RetryableError) and error.code == "retryable":
+        return None
+    try:
+        newest = refresh(update.source)
+        version = version_with(newest, update.identity)
+    except ImpctlError:
+        return None
+    return version if version is not None and version > update.source.version else None
+
+
+def _check_told(update: PreparedUpdate, rows: int, told: int | None) -> None:
+    """Tell of a batch that took other rows than it should; it can be undone."""
     source = update.source
-    if update.taken is None or update.taken == deleted:
+    # Of files with deletion vectors deltalake counts rows that are gone, too.
+    if told is None or told == rows or source.snapshot().deletions:
         return
+    is_delete = update.kind is UpdateKind.DELETE
+    done = "deleted" if is_delete else "updated"
     raise ImpctlError(
-        f"The delete from table `{source.name}` should take {update.taken} rows, but deltalake"
-        f" deleted {deleted}",
+        f"The {update.kind} of table `{source.name}` should take {rows} rows, but deltalake"
+        f" {done} {told}, as version {source.delta.version()}",
         hint=f"restore the table to version {source.version}, and report it",
-        code="rows_deleted_differ",
+        code="rows_deleted_differ" if is_delete else "rows_updated_differ",
     )
 
 
@@ -188,67 +226,3 @@ def _rows(source: DeltaSource, snapshot: Snapshot, update: UpdateRequest) -> pa.
     if update.file is not None:
         return file_to_insert(snapshot, update.file)
     return rows_to_insert(snapshot, update.rows or ())
-
-
-def _count(metrics: Mapping[str, Any], name: str) -> int:
-    return int(metrics[name])
-
-
-@contextmanager
-def _plain_failures(source: DeltaSource) -> Iterator[None]:
-    """Turns what deltalake raises while writing into impctl's errors."""
-    try:
-        yield
-    except Exception as error:
-        # deltalake raises bare Exception for a value that does not fit; nothing narrower to name.
-        if type(error) is not Exception and not isinstance(error, READ_FAILURES):
-            raise
-        raise _write_failure(source, error) from error
-
-
-def _moved_version(source: DeltaSource) -> TableVersion | None:
-    """The table's newest version, where it is not the one that the batch was prepared for."""
-    try:
-        newest = refresh(source).version
-    except ImpctlError:
-        return None
-    return newest if newest != source.version else None
-
-
-def _write_failure(source: DeltaSource, error: Exception) -> ImpctlError:
-    text = failure_text(error)
-    lowered = text.lower()
-    moved = None if isinstance(error, CommitFailedError) else _moved_version(source)
-    if moved is not None:
-        # Not to be retried by machines: an insert would be written twice.
-        return ImpctlError(
-            f"Writing to table `{source.name}` failed, but the table is at version {moved} now,"
-            f" after {source.version}, so the batch may be in it: {text}",
-            hint="look at the table's newest version before you run the command again",
-            code="batch_maybe_committed",
-        )
-    if "features required" in lowered or "unsupported" in lowered:
-        return TableError(
-            f"impctl cannot write to table `{source.name}`: {text}",
-            hint="apply the batch with Spark and the Delta JAR",
-            code="table_not_writable",
-        )
-    if any(phrase in lowered for phrase in _ROW_FAILURES):
-        return EvaluationError(
-            f"The update of table `{source.name}` fails on a row: {text}",
-            hint="restrict `where` to rows for which the expression can be computed",
-        )
-    if any(phrase in lowered for phrase in _CONSTRAINT_FAILURES):
-        return UsageError(
-            f"Table `{source.name}` does not accept the batch: {text.split(' Preview of')[0]}",
-            hint="correct the batch, or the table's constraints",
-        )
-    if isinstance(error, CommitFailedError):
-        return RetryableError(
-            f"Another writer changed table `{source.name}` meanwhile: {text}",
-            hint="run the command again",
-        )
-    return StorageError(
-        f"Writing to table `{source.name}` failed: {text}",
-        hint=f"check that `{source.path}` can be written, then run the command again",
-    )

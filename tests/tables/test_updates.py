@@ -23,6 +23,7 @@ from impctl.errors import (
     UsageError,
 )
 from impctl.tables.changes import read_changes
+from impctl.tables.matched_rows import MatchedRows
 from impctl.tables.rows import read_rows
 from impctl.tables.snapshot import CHANGE_FEED
 from impctl.tables.source import open_source
@@ -116,10 +117,10 @@ def test_a_delete_that_takes_other_rows_than_the_log_tells_is_no_success(tmp_pat
     path = make(tmp_path / "t", partition_by=["brand"])
     request = UpdateRequest("sales", UpdateKind.DELETE, where="brand = 'HP'")
     prepared = prepare_update(open_source("sales", path), request)
-    assert prepared.taken == 1
-    bare = replace(prepared, predicate="CASE WHEN brand = 'HP' THEN TRUE ELSE FALSE END")
+    assert prepared.matched == MatchedRows(1, "(\"brand\" = 'HP')")
+    bare = MatchedRows(1, "CASE WHEN brand = 'HP' THEN TRUE ELSE FALSE END")
     with pytest.raises(ImpctlError, match="should take 1 rows, but deltalake deleted 3") as caught:
-        commit_update(bare)
+        commit_update(replace(prepared, matched=bare))
     assert caught.value.code == "rows_deleted_differ"
     assert "restore the table to version 0" in (caught.value.hint or "")
 

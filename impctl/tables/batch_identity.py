@@ -1,0 +1,88 @@
+"""What tells an update batch from all others in its table's log, so that a repeat finds it there.
+
+Law: two batches have one identity only where their name, their content (a file's bytes, not its
+path) and their table are the same. It lies in the batch's own commit, as an application
+transaction of Delta, which checkpoints keep and of two commits at once lets in one.
+Out of scope: what is done about a batch that is in already (`tables.updates`, `app.apply`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from deltalake import CommitProperties, Transaction
+
+from impctl.aliases import TableVersion
+from impctl.errors import ImpctlError, StorageError, UsageError
+from impctl.tables.commits import Action, read_commits
+from impctl.tables.source import DeltaSource
+
+
+def identity_of(source: DeltaSource, name: str, content: object, file: str | None) -> str:
+    """The identity of the batch `name`, whose `content` has one `repr` however often it is read."""
+    digest = hashlib.sha256(repr((source.table_id, name, content)).encode("utf-8", "replace"))
+    if file is not None:
+        try:
+            with open(file, "rb") as opened:
+                digest.update(hashlib.file_digest(opened, "sha256").digest())
+        except FileNotFoundError as error:
+            raise UsageError(
+                f"File to insert does not exist: {file}",
+                hint="correct the path; relative paths start at the workload file",
+            ) from error
+        except OSError as error:
+            raise StorageError(
+                f"File to insert cannot be read: {file}", hint="check that it can be read"
+            ) from error
+    return f"impctl/apply/{digest.hexdigest()[:40]}"
+
+
+def carrying(source: DeltaSource, identity: str | None) -> CommitProperties:
+    """Properties of a commit on top of `source` that make the identity part of it."""
+    if identity is None:
+        return CommitProperties()
+    meant = Transaction(identity, source.version + 1, int(time.time() * 1000))
+    return CommitProperties(app_transactions=[meant])
+
+
+def version_with(source: DeltaSource, identity: str) -> TableVersion | None:
+    """The version that brought the batch in; None where it is not in the table.
+
+    A batch that RESTORE took out again is not in it. Where the log is cleaned up, the version is
+    the one that the commit was meant for. ImpctlError where a RESTORE does not say what it took.
+    """
+    meant = source.delta.transaction_version(identity)
+    if meant is None:
+        return None
+    commits = read_commits(source, meant - 1, source.version)
+    if commits is None:
+        return int(meant)
+    found: TableVersion | None = None
+    for version, actions in enumerate(commits.by_commit(), start=meant):
+        if any(name == "txn" and body.get("appId") == identity for name, body in actions):
+            found = version
+        elif found is not None and _is_restored_before(source, actions, version, found):
+            found = None
+    return found
+
+
+def _is_restored_before(
+    source: DeltaSource, actions: list[Action] | Any, version: TableVersion, batch: TableVersion
+) -> bool:
+    """Whether the commit puts back a version before that of the batch."""
+    infos = [body for name, body in actions if name == "commitInfo"]
+    if not any(info.get("operation") == "RESTORE" for info in infos):
+        return False
+    parameters: Mapping[str, Any] = infos[0].get("operationParameters") or {}
+    told = parameters.get("version")
+    if told is None or not str(told).isdecimal():
+        raise ImpctlError(
+            f"The batch came into table `{source.name}` at version {batch}, and version {version}"
+            " restored an older one, which it does not name: the batch may be in the table or not",
+            hint="look at the table; `apply --again` applies the batch once more",
+            code="batch_maybe_applied",
+        )
+    return int(told) < batch
