@@ -3,6 +3,7 @@
     ImpctlError                          1  unexpected
     ├── QueriesFailedError               that of the gravest failure of a Python call
     ├── ProblemsFoundError               that of the gravest problem that `doctor` found
+    ├── InvariantError                   1  a law of impctl's own is broken: refused, not guessed
     ├── UsageError                       2  usage or configuration
     │   └── WorkloadError                2  the workload file, all problems at once
     ├── UnsupportedError                 3  query or table not supported
@@ -121,6 +122,17 @@ class ProblemsFoundError(ImpctlError):
         super().__init__(message, hint=hint)
         if exit_code is not None:
             self.exit_code = exit_code
+
+
+class InvariantError(ImpctlError):
+    """A law that impctl keeps itself does not hold; going on could give a wrong answer."""
+
+    default_code = "invariant_broken"
+
+    def __init__(self, message: str) -> None:
+        super().__init__(
+            message, hint="this is a mistake in impctl: nothing was changed; report it"
+        )
 
 
 def unexpected(error: Exception) -> ImpctlError:

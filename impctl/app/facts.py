@@ -93,11 +93,14 @@ def _facts(snapshot: Snapshot, table: TableName, column: Column) -> Iterator[Fac
     source = FactSource.STATISTICS
     if statistics.null_count == 0:
         yield Fact(table, column.name, FactKind.NOT_NULL, source)
-    # Statistics of floating columns leave NaN out: they bound neither side of such a column.
-    if column.type.is_fractional or not column.type.is_numeric:
+    if not column.type.is_numeric:
         return
+    # Statistics of floating columns leave NaN out. It is the greatest value, so it harms no lower
+    # bound (`plan.facts`), as a CHECK (x >= 0) lets it in too; they bound no upper side.
     if statistics.minimum is not None and statistics.minimum >= 0:  # type: ignore[operator]  # numeric columns only
         yield Fact(table, column.name, FactKind.NONNEGATIVE, source)
+    if column.type.is_fractional:
+        return
     if statistics.maximum is not None and statistics.maximum <= 0:  # type: ignore[operator]  # numeric columns only
         yield Fact(table, column.name, FactKind.NONPOSITIVE, source)
 

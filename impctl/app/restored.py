@@ -1,8 +1,9 @@
 """How a query is maintained, at capture and ever after: verdict, sides of joins, circuit.
 
 Law: a stored sketch is only used or maintained while its query is safe with the assumptions stored
-beside it; nothing but these assumptions and the table's own CHECKs is believed. What a capture
-chose for the sides of joins holds until the next one.
+beside it; nothing but these assumptions and the table's own CHECKs is believed. The core is judged
+by all facts that the whole plan's verdict rests on, those of CHECKs too. What a capture chose for
+the sides of joins holds until the next one.
 Out of scope: whether the assumptions still hold of the data (`app.facts`).
 """
 
@@ -19,7 +20,7 @@ from impctl.app.workbench import Workbench
 from impctl.errors import RecaptureNeededError
 from impctl.maintain.strategy import AsRecorded, BySize, Chooser, Strategy
 from impctl.maintain.way import Way, choose_way
-from impctl.plan.safety import Verdict, check_safety
+from impctl.plan.safety import Verdict, carried, check_safety
 from impctl.sketch.mode import Mode
 from impctl.sketch.partition import RangePartition
 from impctl.store.records import StoredQuery
@@ -60,7 +61,7 @@ def chosen_way(
     return choose_way(
         prepared.core,
         verdict,
-        check_safety(core, sketched, verdict.assumptions),
+        carried(verdict, core, sketched),
         partitions,
         chooser,
         buffer=prepared.spec.buffer,

@@ -19,7 +19,7 @@ from impctl.errors import StateCorruptError
 from impctl.plan.fingerprint import fingerprint, template
 from impctl.plan.nodes import Plan
 
-ENGINE_FORMAT = 5
+ENGINE_FORMAT = 6
 """Goes up whenever the engine would read older state differently."""
 
 

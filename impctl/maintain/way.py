@@ -46,8 +46,9 @@ def choose_way(
 
     `core` is the plan without its output columns and `verdict` its verdict; `whole` is the verdict
     on the whole plan, which touch mode goes by. `chooser` decides which sides of joins are kept,
-    `buffer` bounds what MIN, MAX and top-k keep.
+    `buffer` bounds what MIN, MAX and top-k keep. InvariantError where either verdict is unsafe.
     """
+    whole, verdict = whole.required(), verdict.required()
     try:
         compiled = compile_plan(
             core,

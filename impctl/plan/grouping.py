@@ -145,10 +145,6 @@ def _of_sum(argument: Expr, columns: Columns, wording: Wording) -> tuple[Relatio
     if signs.nonnegative or signs.nonpositive:
         return Relation.UNKNOWN, ""
     cause = f"nothing says that `{wording.text(argument)}` is never negative"
-    of_type = type_of(argument)
-    if of_type is not None and of_type.is_fractional:
-        # NaN, and rounding in a sum.
-        cause += f" (of a {of_type} a constraint CHECK (x >= 0) says so, statistics do not)"
     return Relation.UNKNOWN, cause
 
 

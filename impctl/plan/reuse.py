@@ -22,7 +22,7 @@ from impctl.plan.fingerprint import fingerprint
 from impctl.plan.nodes import Query
 from impctl.plan.pairing import find_mismatch
 from impctl.plan.rules import core_of
-from impctl.plan.safety import check_safety
+from impctl.plan.safety import carried, check_safety
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +65,11 @@ def check_reuse(
     if fingerprint(plan) == fingerprint(model):
         return ReuseVerdict(True, "it was captured for the same conditions", None, accesses)
     here, there = (
-        check_safety(replace(query, root=root), sketches, facts).barrier_positions
-        for query, root, sketches in ((asked, core, own), (captured, model, sketched))
+        carried(verdict, replace(query, root=root), sketches).barrier_positions
+        for verdict, query, root, sketches in (
+            (safety, asked, core, own),
+            (before, captured, model, sketched),
+        )
     )
     if not set(here) <= set(there):
         return ReuseVerdict(False, "the sketch lacks the rows that a LIMIT of the query looks at")

@@ -3,7 +3,9 @@
 Law: `safe` means that for every range partition on these attributes and all sketches that cover the
 query's provenance, the query over the sketched tables gives the answer it gives over the tables.
 The test is sound, not complete: unsure is unsafe. Where a top-k is not the last step, the
-provenance includes its first rows, ties at the last place too (`barrier_positions`).
+provenance includes its first rows, ties at the last place too (`barrier_positions`). There is one
+judgement of facts: a plan with the same rows is judged by what the first one rests on (`carried`),
+and only a safe verdict tells what to capture and maintain.
 Out of scope: which attribute to take (`plan.choose`), capturing (`capture`, `maintain`).
 """
 
@@ -11,9 +13,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from typing import Self
 
 from impctl.aliases import AccessId, AttributeId, ColumnName
-from impctl.errors import UsageError
+from impctl.errors import InvariantError, UsageError
 from impctl.expr.nodes import Span
 from impctl.plan.facts import Fact, FactKind, FactSource
 from impctl.plan.grouping import grouped_keys
@@ -38,6 +41,7 @@ __all__ = [
     "Refusal",
     "Status",
     "Verdict",
+    "carried",
     "check_safety",
     "node_states",
 ]
@@ -51,9 +55,9 @@ class Verdict:
     `key_columns`: for an Aggregate at that position of `nodes_of(root)`, per access the grouping
     output that equals its partition attribute: all rows of a group lie in one fragment.
     `root_keyed`: touch maintenance is allowed.
-    `assumptions`: the facts from statistics that the verdict rests on; they must be checked again
-    for every later version. `barrier_positions`: nodes whose rows' lineage belongs to the sketch
-    even if the rows are dropped above. `ties`: why several answers are right, if so.
+    `facts`: all that it rests on; `assumptions`: those of them that are from statistics and must be
+    checked again for every later version. `barrier_positions`: nodes whose rows' lineage belongs to
+    the sketch even if the rows are dropped above. `ties`: why several answers are right, if so.
     """
 
     safe: bool
@@ -63,9 +67,22 @@ class Verdict:
     keyed: Mapping[AccessId, frozenset[AttributeId]] = field(default_factory=dict)
     key_columns: Mapping[int, Mapping[AccessId, AttributeId]] = field(default_factory=dict)
     root_keyed: bool = False
-    assumptions: tuple[Fact, ...] = ()
+    facts: tuple[Fact, ...] = ()
     barrier_positions: tuple[int, ...] = ()
     ties: Refusal | None = None
+
+    @property
+    def assumptions(self) -> tuple[Fact, ...]:
+        """The facts that a later version of a table may break."""
+        return tuple(fact for fact in self.facts if fact.source is FactSource.STATISTICS)
+
+    def required(self) -> Self:
+        """This verdict; InvariantError where it is unsafe, which tells nothing of barriers."""
+        if self.safe:
+            return self
+        raise InvariantError(
+            f"What a sketch keeps was asked of a plan that no sketch is safe for: {self.reason}"
+        )
 
     @property
     def barriers(self) -> int:
@@ -85,14 +102,23 @@ def check_safety(
     sure = [fact for fact in facts if fact.source is not FactSource.STATISTICS]
     found = analyse(query.root, sketched, sure, wording)
     if found.root.status is not Status.UNSAFE:
-        return _accepted(query, found, sketched, ())
+        return _accepted(query, found, sketched, sure)
     found = analyse(query.root, sketched, facts, wording)
     refusal = found.root.refusal
     if refusal is not None:
         return Verdict(False, Status.UNSAFE, refusal.reason, refusal.span)
     assumed = _needed_assumptions(query, sketched, sure, facts, wording)
     found = analyse(query.root, sketched, [*sure, *assumed], wording)
-    return _accepted(query, found, sketched, assumed)
+    return _accepted(query, found, sketched, [*sure, *assumed])
+
+
+def carried(verdict: Verdict, query: Query, sketched: Mapping[AccessId, ColumnName]) -> Verdict:
+    """The verdict on another plan of the same rows, resting on the facts of the first one.
+
+    InvariantError where either is unsafe: with fewer facts than it was accepted with, a plan seems
+    to have no barriers.
+    """
+    return check_safety(query, sketched, verdict.required().facts).required()
 
 
 def _refuse_unknown(query: Query, sketched: Mapping[AccessId, ColumnName]) -> None:
@@ -137,9 +163,10 @@ def _accepted(
     query: Query,
     found: Analysis,
     sketched: Mapping[AccessId, ColumnName],
-    assumed: tuple[Fact, ...],
+    facts: Collection[Fact],
 ) -> Verdict:
     root = found.root
+    assumed = tuple(fact for fact in facts if fact.source is FactSource.STATISTICS)
     return Verdict(
         True,
         root.status,
@@ -147,7 +174,7 @@ def _accepted(
         keyed=root.keys,
         key_columns=_key_columns(found),
         root_keyed=_is_root_keyed(query.root, found, sketched),
-        assumptions=assumed,
+        facts=tuple(facts),
         barrier_positions=_barriers(found),
         ties=root.ties,
     )

@@ -1,13 +1,15 @@
 """Random plans over two tables: joins of every kind, set operations, nesting.
 
 After every batch, of one table or of both, the maintained sketches of all accesses equal those of
-the reference's lineage, unless a sum of doubles was too close to call.
+the reference's lineage, unless a sum of doubles was too close to call. A plan whose sketches are
+safe is compiled as a capture does it, by its core and from the whole plan's verdict, so that facts
+lost on the way (half the signs are told by CHECKs) would show as barriers lost.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from itertools import chain
@@ -17,10 +19,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from impctl.app import restored as restored_by
+from impctl.app.prepared import PreparedQuery
+from impctl.app.restored import chosen_way
 from impctl.data.schema import Kind, SqlType
 from impctl.data.vector import Vector
 from impctl.engine.operators.union import Union
-from impctl.errors import EvaluationError, NotExactError
+from impctl.errors import EvaluationError, Location, NotExactError
 from impctl.maintain.compile import Compiled, compile_plan
 from impctl.maintain.flows import BlockedError
 from impctl.maintain.session import MaintainedQuery, TableChange
@@ -37,11 +42,13 @@ from impctl.plan.nodes import (
     nodes_of,
     scans_of,
 )
-from impctl.plan.rules import apply_rules
-from impctl.plan.safety import Verdict, check_safety
+from impctl.plan.parameters import BoundSql
+from impctl.plan.rules import apply_rules, core_of
+from impctl.plan.safety import FactSource, Verdict, check_safety
 from impctl.sketch.partition import RangePartition
+from impctl.workload.models import JoinStrategy, MaintainMode, Policy, QuerySpec, SqlOrigin
 from tests.plan.random_plans import CATALOG
-from tests.plan.trials import Trial, accurate_sketches, make_trial
+from tests.plan.trials import Trial, accurate_sketches, make_barrier_trial, make_trial
 from tests.support.random_cases import TIMES
 from tests.support.reference_expr import ReferenceFailure, ReferenceLimit, Value
 from tests.support.reference_partners import ReferencePartners
@@ -198,8 +205,36 @@ def has_choice(plan: Plan) -> bool:
     return any(call.function in ("min_by", "max_by") for call in calls)
 
 
-def one_case(seed: int, seen: Counter[str]) -> None:
-    trial = make_trial(seed)
+def captured(
+    trial: Trial,
+    root: Plan,
+    verdict: Verdict,
+    partitions: Mapping[str, RangePartition],
+    chooser: Chooser,
+    buffer: int | None,
+) -> Compiled:
+    """The circuit that a capture builds; BlockedError where it builds none."""
+    bound = BoundSql("")
+    query = Query("", trial.root)
+    place = Location("w.yaml", 1, 1)
+    how = (Policy.AUTO, MaintainMode.LAZY, JoinStrategy.AUTO)
+    spec = QuerySpec("q", "", {}, *how, place, SqlOrigin(place, (), ()), buffer=buffer)
+    core = core_of(trial.root)
+    prepared = PreparedQuery(spec, bound, query, replace(query, root=root), core)
+    way = chosen_way(prepared, verdict, partitions, chooser)
+    if way.compiled is None:
+        raise BlockedError(way.reason, None)
+    return way.compiled
+
+
+def is_by_check(trial: Trial, root: Plan, verdict: Verdict) -> bool:
+    """Whether there are barriers, and safety rests on a CHECK."""
+    others = [fact for fact in verdict.facts if fact.source is not FactSource.CONSTRAINT]
+    return verdict.barriers > 0 and not check_safety(Query("", root), trial.sketched, others).safe
+
+
+def one_case(seed: int, seen: Counter[str], make: Callable[[int], Trial] = make_trial) -> None:
+    trial = make(seed)
     partitions = partitions_of(trial)
     root = apply_rules(trial.root)
     verdict = check_safety(Query("", root), trial.sketched, trial.facts)
@@ -207,15 +242,15 @@ def one_case(seed: int, seen: Counter[str]) -> None:
     if judged is None:
         seen["no fixed answer"] += 1
         return
-
     buffer = Random(seed + 5).choice((None, 1, 2, 3))
 
     def table_rows(name: str, columns: Sequence[str], keys: Mapping[str, Vector]) -> list[pa.Table]:
         return [table_of(name, tables[name]).select(columns)]
 
     def compiled_by(chooser: Chooser) -> Compiled:
-        keys, barriers = verdict.key_columns, judged.barriers
-        return compile_plan(root, partitions, keys, chooser, barriers=barriers, buffer=buffer)
+        if verdict.safe:
+            return captured(trial, root, verdict, partitions, chooser, buffer)
+        return compile_plan(root, partitions, {}, chooser, barriers=(), buffer=buffer)
 
     try:
         compiled = compiled_by(SomeDistant(Random(seed)))
@@ -237,9 +272,9 @@ def one_case(seed: int, seen: Counter[str]) -> None:
             wanted = judged.sketches(trial, tables)
             seen[compared(session, wanted, (seed, trial.root), has_choice(trial.root))] += 1
             seen[f"with {len(compiled.distant_sides)} distant sides"] += 1
-            for kind in set(kinds_of(root).split(" ")):
-                seen[f"with {kind}"] += 1
+            seen.update(f"with {kind}" for kind in set(kinds_of(root).split(" ")))
             seen["with barrier"] += len(judged.barriers) > 0
+            seen["with barrier by CHECK"] += is_by_check(trial, root, verdict)
             session.step(changes_of(rng, compiled.tables, tables, spare), table_rows)
             seen["refilled"] += session.refilled()[0]
             if rng.random() < 0.3 and not session.unsure_rows():
@@ -283,9 +318,11 @@ def restored(
     return fresh
 
 
-def several_cases(seeds: Iterable[int], seen: Counter[str]) -> None:
+def several_cases(
+    seeds: Iterable[int], seen: Counter[str], make: Callable[[int], Trial] = make_trial
+) -> None:
     for seed in seeds:
-        one_case(seed, seen)
+        one_case(seed, seen, make)
 
 
 @pytest.mark.parametrize(
@@ -299,6 +336,34 @@ def test_sketches_of_random_plans(cases: Sequence[int]) -> None:
     kinds = ("inner", "semi", "anti", "left", "right", "full", "union", "intersect", "TopK")
     for kind in (*kinds, "row_number", "rank", "dense_rank", "barrier"):
         assert seen[f"with {kind}"] > len(cases) // 300, seen
+
+
+@pytest.mark.parametrize(
+    "cases",
+    [
+        pytest.param(range(200), id="few"),
+        pytest.param(range(2000 * TIMES), id="all", marks=pytest.mark.slow),
+    ],
+)
+def test_sketches_of_random_plans_with_barriers(cases: Sequence[int]) -> None:
+    seen: Counter[str] = Counter()
+    several_cases(cases, seen, make_barrier_trial)
+    assert seen["with barrier by CHECK"] > len(cases) // 3, seen
+    for kind in ("inner", "semi", "rank", "dense_rank", "row_number", "Aggregate"):
+        assert seen[f"with {kind}"] > len(cases) // 20, seen
+
+
+def test_facts_lost_between_two_judgements_would_be_noticed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The core judged without CHECKs, and what is unsafe compiled for all that, as it once was."""
+
+    def forgetful(verdict: Verdict, query: Query, sketched: Mapping[str, str]) -> Verdict:
+        return replace(check_safety(query, sketched, verdict.assumptions), safe=True)
+
+    monkeypatch.setattr(restored_by, "carried", forgetful)
+    with pytest.raises(AssertionError):
+        several_cases(range(200), Counter(), make_barrier_trial)
 
 
 def test_a_branch_with_the_wrong_sign_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -45,8 +45,7 @@ CORNERS = (
         "SELECT g, sum(d) FROM t GROUP BY g HAVING sum(d) < 0",
         P1,
         "HAVING compares `sum(d)`, which can be larger or smaller over part of a group than over"
-        " all of it, because nothing says that `d` is never negative (of a double a constraint"
-        " CHECK (x >= 0) says so, statistics do not)",
+        " all of it, because nothing says that `d` is never negative",
         (Fact("t", "d", FactKind.NONPOSITIVE, FactSource.STATISTICS),),
     ),
     Example(

@@ -17,9 +17,9 @@ from impctl.expr.nodes import Expr, columns_of, conjuncts
 from impctl.plan import pairing, reuse
 from impctl.plan.changed_columns import changed_columns
 from impctl.plan.direction import Relation
-from impctl.plan.nodes import TopK
+from impctl.plan.nodes import Query, TopK
 from impctl.plan.rules import apply_rules
-from impctl.plan.safety import check_safety
+from impctl.plan.safety import Verdict, check_safety
 from tests.plan.reuse_trials import ReuseTally, run_reuse_trial
 from tests.plan.trials import Violation
 from tests.support.random_cases import few_then_rest
@@ -114,4 +114,8 @@ def test_safety_must_be_judged_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     def always(*arguments: Any) -> object:
         return replace(check_safety(*arguments), safe=True)
 
+    def carried(verdict: Verdict, query: Query, sketched: Any) -> object:
+        return always(query, sketched, verdict.facts)
+
+    monkeypatch.setattr(reuse, "carried", carried)
     _caught(monkeypatch, reuse, "check_safety", always)

@@ -21,7 +21,7 @@ from impctl.plan.nodes import Query
 from impctl.plan.rules import apply_rules
 from impctl.plan.safety import Verdict, check_safety
 from impctl.plan.status import Status
-from tests.plan.trials import Tally, Violation, check_touch, run_trial
+from tests.plan.trials import Tally, Violation, check_touch, make_barrier_trial, run_trial
 from tests.support.random_cases import few_then_rest
 
 _FIRST_SEED = 7_000_000
@@ -45,6 +45,14 @@ def test_accepted_sketches_are_right_after_the_plan_rules_too(cases: range) -> N
     for seed in cases:
         run_trial(seed, tally, rewrite=apply_rules)
     assert tally.accepted > tally.trials // 3
+
+
+@few_then_rest(300, 3000, first=_FIRST_SEED)
+def test_accepted_sketches_with_barriers_never_change_the_answer(cases: range) -> None:
+    tally = Tally()
+    for seed in cases:
+        run_trial(seed, tally, rewrite=apply_rules, make=make_barrier_trial)
+    assert tally.accepted > tally.trials // 2
 
 
 @few_then_rest(500, 2500, first=_FIRST_SEED)

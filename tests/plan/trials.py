@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from functools import lru_cache
 from random import Random
@@ -19,6 +19,7 @@ from impctl.data.schema import DOUBLE, STRING
 from impctl.plan.facts import Fact, FactKind, FactSource
 from impctl.plan.nodes import Plan, Query, Scan, attributes_of, nodes_of, scans_of
 from impctl.plan.safety import Verdict, check_safety
+from tests.plan.barrier_plans import BarrierMaker
 from tests.plan.focused_plans import FocusedMaker
 from tests.plan.random_plans import CATALOG, MONEY, PlanMaker
 from tests.support.reference_expr import ReferenceFailure, Value
@@ -94,7 +95,8 @@ def make_trial(seed: int) -> Trial:
     scans = scans_of(root)
     chosen = [scan for scan in scans if rng.random() < 0.75] or [rng.choice(scans)]
     partitions = {scan.access: _partition(rng, scan) for scan in chosen}
-    return Trial(root, tables, partitions, tuple(_facts(rng, tables)))
+    facts = _facts(rng, tables)
+    return Trial(root, tables, partitions, tuple(_checked(Random(f"checks {seed}"), facts, tables)))
 
 
 @lru_cache(maxsize=8)
@@ -162,6 +164,60 @@ def _facts(rng: Random, tables: Tables) -> list[Fact]:
     return found
 
 
+def make_barrier_trial(seed: int) -> Trial:
+    """A plan with a barrier whose order most often rests on a sign, most often told by a CHECK."""
+    rng = Random(f"barrier {seed}")
+    root = BarrierMaker(rng).plan()
+    tables = {name: _few_groups(rng, name) for name in CATALOG}
+    scans = scans_of(root)
+    chosen = [scan for scan in scans if rng.random() < 0.8] or [rng.choice(scans)]
+    partitions = {scan.access: _partition(rng, scan) for scan in chosen}
+    facts = [
+        Fact(table, column.name, kind, source)
+        for table, rows in tables.items()
+        for column in CATALOG[table]
+        for kind, source in _true_facts([row[column.name] for row in rows])
+        if rng.random() < 0.9
+    ]
+    return Trial(root, tables, partitions, tuple(_checked(rng, facts, tables, 0.85)))
+
+
+def _few_groups(rng: Random, table: str) -> list[dict[str, Value]]:
+    """Rows of up to four groups; most columns are without negative values."""
+    rows = _rows(rng, table, few_groups=True) + _rows(rng, table, few_groups=True)
+    key = CATALOG[table].names[0]
+    positive = {c.name for c in CATALOG[table] if c.type != STRING and rng.random() < 0.8}
+    for row in rows:
+        row[key] = rng.choice((0, 1, 2, 3))
+        for name in positive:
+            value = row[name]
+            row[name] = value if value is None else abs(value)  # type: ignore[arg-type]  # numbers
+    return rows
+
+
+def _checked(rng: Random, facts: list[Fact], tables: Tables, share: float = 0.5) -> list[Fact]:
+    """The facts, most signs told by a CHECK in this share of the trials.
+
+    A CHECK and statistics are different ways to the same answer: whoever judges a plan twice must
+    have both. `x >= 0` lets NaN in; `x <= 0` tells nothing of a column that holds it.
+    """
+    signs = {FactKind.NONNEGATIVE, FactKind.NONPOSITIVE}
+    if rng.random() > share:
+        return facts
+    return [
+        replace(fact, source=FactSource.CONSTRAINT)
+        if fact.kind in signs and not _hides_nan(fact, tables) and rng.random() < 0.8
+        else fact
+        for fact in facts
+    ]
+
+
+def _hides_nan(fact: Fact, tables: Tables) -> bool:
+    values = [row[fact.column] for row in tables[fact.table]]
+    has_nan = any(isinstance(value, float) and math.isnan(value) for value in values)
+    return fact.kind is FactKind.NONPOSITIVE and has_nan
+
+
 def _true_facts(values: Sequence[Value]) -> list[tuple[FactKind, FactSource]]:
     known = [value for value in values if value is not None]
     clean = [v for v in known if not (isinstance(v, float) and math.isnan(v))]
@@ -205,9 +261,10 @@ def run_trial(
     check: Check = check_safety,
     barriers: bool = True,
     rewrite: Callable[[Plan], Plan] = lambda root: root,
+    make: Callable[[int], Trial] = make_trial,
 ) -> None:
     """Judge and try one seed; Violation if an accepted sketch changes the answer."""
-    trial = make_trial(seed)
+    trial = make(seed)
     rng = Random(seed + 1)
     root = rewrite(trial.root)
     tally.trials += 1
