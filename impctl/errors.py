@@ -19,6 +19,7 @@
     └── RecaptureNeededError             7  the sketch cannot be carried on from what is left
         ├── HistoryGoneError             7  change feed or data files needed are gone
         ├── TableRecreatedError          7  another table stands at the path now
+        ├── LogDiffersError              7  a table's log contradicts itself
         ├── SchemaChangedError           7  a column the query reads changed
         ├── AssumptionBrokenError        7  a fact that made the sketch safe no longer holds
         ├── NotExactError                7  a value rests on the order of a floating sum
@@ -251,6 +252,12 @@ class TableRecreatedError(RecaptureNeededError):
     """The table at the path is not the one the sketch was captured from."""
 
     default_code = "table_recreated"
+
+
+class LogDiffersError(RecaptureNeededError):
+    """A table's log entries and its files do not tell the same change."""
+
+    default_code = "log_differs"
 
 
 class SchemaChangedError(RecaptureNeededError):

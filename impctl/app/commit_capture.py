@@ -17,6 +17,7 @@ from impctl.maintain.touch import TouchedQuery
 from impctl.maintain.way import Way
 from impctl.store.records import Assumption, NewCapture, RunRecord, StoredSketch, TablePin
 from impctl.store.store import Store
+from impctl.tables.files_mark import files_mark
 
 
 def commit_capture(
@@ -41,6 +42,7 @@ def commit_capture(
         circuit=circuit,
         template=template_id(prepared.core),
         marks=marks,
+        files={table: files_mark(bench.snapshot(table)) for table in versions},
         distant=distant,
     )
     runs: dict[str, list[tuple[int, object]]] = {}

@@ -140,6 +140,7 @@ class Follower:
             until,
             changes.ending,
             commit_mark(source, until),
+            None,
             lambda: self.scratch.snapshot(table, until),
         )
 

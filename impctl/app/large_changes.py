@@ -27,7 +27,9 @@ from impctl.sketch.partition import RangePartition
 from impctl.store.records import Assumption
 from impctl.tables.changes import check_same_columns
 from impctl.tables.file_diff import changed_files
+from impctl.tables.files_mark import files_mark
 from impctl.tables.snapshot import DataFile, Snapshot
+from impctl.tables.source import other_history
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -70,13 +72,15 @@ def grouped_change(
     """The change, read and grouped by Spark.
 
     Raises AssumptionBrokenError for an inserted row that breaks what made the sketch safe,
-    SchemaChangedError and HistoryGoneError as reading the change itself would.
+    SchemaChangedError, HistoryGoneError and TableRecreatedError as reading the change would.
     """
     assert compiled.chain is not None
     partition = partitions[compiled.chain.scan.access]
     before = bench.snapshot(need.table, need.since)
     after = bench.snapshot(need.table, need.until)
     check_same_columns(before.columns, before.version, after, need.columns)
+    if need.held is not None and files_mark(before).digest != need.held.digest:
+        raise other_history(bench.source(need.table))
     files = changed_files(before, after)
     bench.reporter.step(f"grouping the change of {need.table} in Spark")
     sides = ((after, files.came), (before, files.went))

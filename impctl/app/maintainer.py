@@ -32,12 +32,13 @@ from impctl.sketch.mode import Mode
 from impctl.store.records import MaintainCommit, RunCost, RunRecord, StoredQuery, TablePin
 from impctl.store.store import Store
 from impctl.tables.changes import Changes
+from impctl.tables.files_mark import FilesMark
 from impctl.tables.snapshot import Snapshot
 
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """A table's change up to `until`, where it ends, and the mark of that commit.
+    """A table's change up to `until`, where it ends, and the marks of that commit and its files.
 
     `ending` is the newest version of the run, which a batch of versions may stop before; `reached`
     takes the snapshot of `until` itself, if it is asked for. With `grouped` the change is there,
@@ -48,6 +49,7 @@ class Moved:
     until: TableVersion
     ending: Snapshot
     mark: str | None
+    files: FilesMark | None
     reached: Callable[[], Snapshot]
     grouped: GroupedChange | None = None
 
@@ -154,7 +156,8 @@ class Maintainer:
         assumed = columns_assumed(self.stored.assumptions, table)
         pin = next(pin for pin in self.stored.pins if pin.table == table)
         wanted = tuple(dict.fromkeys((*columns, *assumed)))
-        return Need(table, pin.table_id, pin.version, until, wanted, per_version)
+        held = self.meta.files.get(table)
+        return Need(table, pin.table_id, pin.version, until, wanted, per_version, held)
 
     def step(
         self,
@@ -190,7 +193,9 @@ class Maintainer:
             }
             done = replace(done, added=new)
         done = replace(done, engine_ms=(time.perf_counter() - started) * 1000)
-        self.meta = self.meta.model_copy(update={"marks": self._marks(moved)})
+        self.meta = self.meta.model_copy(
+            update={"marks": self._marks(moved), "files": self._files(moved)}
+        )
         return self._commit(done, after, moved, reason_code, reason)
 
     def _computed(
@@ -242,6 +247,12 @@ class Maintainer:
         marks = {table: mark for table, mark in self.meta.marks.items() if table not in moved}
         found = {table: change.mark for table, change in moved.items()}
         return {**marks, **{table: mark for table, mark in found.items() if mark is not None}}
+
+    def _files(self, moved: Mapping[TableName, Moved]) -> dict[TableName, FilesMark]:
+        """The marks of all tables' files after the step; none where nobody looked at them."""
+        files = {table: mark for table, mark in self.meta.files.items() if table not in moved}
+        found = {table: change.files for table, change in moved.items()}
+        return {**files, **{table: mark for table, mark in found.items() if mark is not None}}
 
     def _touch(self, moved: Mapping[TableName, Moved]) -> Mapping[AccessId, FragmentSet]:
         """The sketch with the fragments of all changed rows."""

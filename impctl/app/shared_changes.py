@@ -20,6 +20,7 @@ from impctl.errors import SchemaChangedError, TableError
 from impctl.tables.change_size import ChangeSize, change_size
 from impctl.tables.changes import Changes, read_changes
 from impctl.tables.commits import Commits, read_commits
+from impctl.tables.files_mark import FilesMark
 
 Span = tuple[TableName, TableVersion, TableVersion]
 """A table's change: after one version, up to another."""
@@ -27,7 +28,10 @@ Span = tuple[TableName, TableVersion, TableVersion]
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """What one query needs to read: columns of a table between two versions."""
+    """What one query needs to read: columns of a table between two versions.
+
+    `held` marks the files that the table had when its sketch was taken to `since`.
+    """
 
     table: TableName
     table_id: str
@@ -35,6 +39,7 @@ class Need:
     until: TableVersion
     columns: tuple[ColumnName, ...]
     per_version: bool
+    held: FilesMark | None = None
 
     @property
     def span(self) -> Span:
@@ -51,7 +56,7 @@ class SharedChanges:
     _versioned: set[Span] = field(default_factory=set)
     _apart: set[Span] = field(default_factory=set)
     """Spans of which each query reads its own columns."""
-    _read: dict[Span, tuple[Changes, float]] = field(default_factory=dict)
+    _read: dict[tuple[Span, FilesMark | None], tuple[Changes, float]] = field(default_factory=dict)
     _commits: dict[Span, tuple[Commits | None, float]] = field(default_factory=dict)
     _sizes: dict[Span, ChangeSize | None] = field(default_factory=dict)
 
@@ -76,8 +81,8 @@ class SharedChanges:
     def read(self, need: Need) -> tuple[Changes, float]:
         """The change and the milliseconds its reading took (0 when it was read before)."""
         span = need.span
-        if span in self._read:
-            return self._read[span][0], 0.0
+        if (span, need.held) in self._read:
+            return self._read[span, need.held][0], 0.0
         self.announce([need])
         self.bench.reporter.step(f"reading changes of {need.table}")
         commits, log_ms = self._read_log(span)
@@ -87,7 +92,7 @@ class SharedChanges:
             changes = self._read_columns(need, need.columns, commits)
         elapsed = (time.perf_counter() - started) * 1000 + log_ms
         if span not in self._apart:
-            self._read[span] = (changes, elapsed)
+            self._read[span, need.held] = (changes, elapsed)
         return changes, elapsed
 
     def _read_for_all(self, need: Need, commits: Commits | None) -> Changes | None:
@@ -115,6 +120,7 @@ class SharedChanges:
             table_id=need.table_id,
             with_versions=need.span in self._versioned,
             commits=commits,
+            held=need.held,
         )
 
     def _read_log(self, span: Span) -> tuple[Commits | None, float]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 from impctl.aliases import TableName, TableVersion
 from impctl.app.capture import Captured, capture_query
@@ -50,6 +51,7 @@ from impctl.store.records import StoredQuery
 from impctl.store.store import Store
 from impctl.tables.changes import Changes, no_changes
 from impctl.tables.commit_mark import commit_mark
+from impctl.tables.files_mark import files_mark
 from impctl.workload.models import Policy, QuerySpec
 
 Stale = Sequence[tuple[QuerySpec, StoredQuery]]
@@ -291,7 +293,10 @@ class StaleRun:
     def _moved(self, need: Need, changes: Changes, until: TableVersion) -> Moved:
         mark = commit_mark(self.bench.source(need.table), until)
         ending = self.bench.snapshot(need.table)
-        return Moved(changes, until, ending, mark, lambda: self.bench.snapshot(need.table, until))
+        # Between two batches of versions the log's entry alone has to do.
+        files = files_mark(ending) if ending.version == until else None
+        reached = partial(self.bench.snapshot, need.table, until)
+        return Moved(changes, until, ending, mark, files, reached)
 
     def _warn_of_file_diff(self, table: TableName) -> None:
         if self.bench.snapshot(table).has_change_feed:

@@ -18,6 +18,7 @@ from impctl.app.range_depth import RangeDepth
 from impctl.errors import StateCorruptError
 from impctl.plan.fingerprint import fingerprint, template
 from impctl.plan.nodes import Plan
+from impctl.tables.files_mark import FilesMark
 
 ENGINE_FORMAT = 6
 """Goes up whenever the engine would read older state differently."""
@@ -38,9 +39,10 @@ class StateMeta(BaseModel):
 
     `circuit` tells which circuit the state belongs to, `template` which release captured the sketch
     and which queries may ask for it with other constants (empty in older sketches), `marks` which
-    commit of each table it stands at. `unsure` counts groups kept because a sum of doubles was too
-    close to call: where slack may come from. `distant` names the sides of joins whose rows the
-    state does not hold. `depths` tell how evenly the ranges are filled, where that is counted.
+    commit of each table it stands at and `files` which files. `unsure` counts groups
+    kept because a sum of doubles was too close to call: where slack may come from. `distant` names
+    the sides of joins whose rows the state does not hold. `depths` tell how evenly the ranges are
+    filled, where that is counted.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
@@ -49,6 +51,7 @@ class StateMeta(BaseModel):
     circuit: str
     template: str = ""
     marks: dict[str, str] = {}
+    files: dict[str, FilesMark] = {}
     counters: dict[str, NonNegativeInt] = {}
     unsure: NonNegativeInt = 0
     distant: list[str] = []

@@ -16,7 +16,7 @@ from impctl.app.past_runs import VERIFIED, VERIFY, PendingEntry, RunEntry, Verif
 from impctl.app.results import Failure, Outcome, SketchEntry, StatusResult
 from impctl.app.stored import catch_up, check_pins, is_defined_alike, is_of_this_release
 from impctl.app.workbench import Workbench
-from impctl.errors import TableRecreatedError
+from impctl.errors import RecaptureNeededError
 from impctl.store.records import RunRecord, StoredQuery, StoredSketch, TablePin
 from impctl.store.store import Store
 from impctl.tables.pending import pending_changes
@@ -120,7 +120,7 @@ def _pending(
         return pending, "another release of impctl captured it; capture it again"
     try:
         check_pins(stored, bench)
-    except TableRecreatedError as replaced:
+    except RecaptureNeededError as replaced:
         return pending, f"{replaced.message}; capture it again"
     if any(pending.values()):
         return pending, "the table has newer versions; `maintain` brings the sketch up to date"

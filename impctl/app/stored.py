@@ -15,10 +15,16 @@ from collections.abc import Mapping, Sequence
 from impctl import __version__
 from impctl.aliases import QueryName, TableName, TableVersion
 from impctl.app.workbench import Workbench
-from impctl.errors import RecaptureNeededError, RetryableError, TableRecreatedError
+from impctl.errors import (
+    HistoryGoneError,
+    RecaptureNeededError,
+    RetryableError,
+    TableRecreatedError,
+)
 from impctl.store.records import StoredQuery
 from impctl.store.store import Store
 from impctl.tables.commit_mark import commit_mark
+from impctl.tables.files_mark import files_mark
 from impctl.tables.source import DeltaSource, refresh
 from impctl.workload.models import JoinStrategy, QuerySpec
 
@@ -134,8 +140,9 @@ def is_current(stored: StoredQuery, bench: Workbench) -> bool:
     return all(
         bench.source(pin.table).version == pin.version
         and bench.source(pin.table).table_id == pin.table_id
+        and _is_same(stored, bench, pin.table)
         for pin in stored.pins
-    ) and not _replaced(stored, bench)
+    )
 
 
 def moved_meanwhile(query: QueryName) -> RetryableError:
@@ -148,15 +155,26 @@ def moved_meanwhile(query: QueryName) -> RetryableError:
 
 
 def check_pins(stored: StoredQuery, bench: Workbench) -> None:
-    """TableRecreatedError where a pinned table was re-created, replaced or went back in time."""
-    replaced = _replaced(stored, bench)
+    """TableRecreatedError where a pinned table was re-created, replaced or went back in time.
+
+    So too where nothing is left that could tell. A table that has moved on past a log entry that is
+    gone is held against its files when its change is read (`tables.changes`).
+    """
     for pin in stored.pins:
         source = bench.source(pin.table)
         is_other = source.table_id != pin.table_id or source.version < pin.version
-        if is_other or pin.table in replaced:
+        is_same = None if is_other else _is_same(stored, bench, pin.table)
+        if is_other or is_same is False:
             raise TableRecreatedError(
                 f"Table `{pin.table}` at {source.path} is not the one the sketch was captured from",
                 hint="run `impctl capture` to start again from the new table",
+            )
+        if is_same is None and not (source.version > pin.version and _held(stored, pin.table)):
+            raise HistoryGoneError(
+                f"The log entry of version {pin.version} of table `{pin.table}` is gone, and the "
+                "store has no mark of the files it had, so nothing tells that it is still the same",
+                code="version_unproven",
+                hint="run `impctl capture`; later runs compare the files",
             )
 
 
@@ -164,14 +182,14 @@ def check_not_replaced_meanwhile(stored: StoredQuery, bench: Workbench) -> None:
     """RetryableError where another table took a pinned one's place while this run read it.
 
     To be called when all was read and before anything is written: what was read may be the other
-    table's. Where the log's entry of the stored version cannot be marked, the table is opened anew.
+    table's. Where the log's entry of the stored version cannot be marked, the table is opened anew
+    and its files are compared.
     """
-    replaced = _replaced(stored, bench)
-    marks: Mapping[TableName, str] = stored.state_meta.get("marks", {})
     for pin in stored.pins:
         source = bench.source(pin.table)
-        is_marked = pin.table in marks and commit_mark(source, pin.version) is not None
-        if pin.table in replaced or not (is_marked or _is_still(refresh(source), source)):
+        is_marked = pin.table in _marks(stored) and commit_mark(source, pin.version) is not None
+        is_other = _is_same(stored, bench, pin.table) is False
+        if is_other or not (is_marked or _is_still(bench, source)):
             raise replaced_meanwhile(pin.table)
         check_pinned_commit(bench, pin.table)
 
@@ -183,8 +201,13 @@ def check_pinned_commit(bench: Workbench, table: TableName) -> None:
         raise replaced_meanwhile(table)
 
 
-def _is_still(found: DeltaSource, source: DeltaSource) -> bool:
-    return found.table_id == source.table_id and found.version >= source.version
+def _is_still(bench: Workbench, source: DeltaSource) -> bool:
+    """Whether what stands at the path now has the pinned version, with the files it had."""
+    found = refresh(source)
+    if found.table_id != source.table_id or found.version < source.version:
+        return False
+    now, pinned = found.snapshot(source.version), bench.snapshot(source.name)
+    return files_mark(now).digest == files_mark(pinned).digest
 
 
 def replaced_meanwhile(table: TableName) -> RetryableError:
@@ -196,11 +219,31 @@ def replaced_meanwhile(table: TableName) -> RetryableError:
     )
 
 
-def _replaced(stored: StoredQuery, bench: Workbench) -> set[TableName]:
-    """Tables whose log holds another commit at the stored version than it did."""
-    marks: Mapping[TableName, str] = stored.state_meta.get("marks", {})
-    now = {t: _mark_at(bench, t, v) for t, v in stored.versions.items() if t in marks}
-    return {table for table, mark in now.items() if mark not in (None, marks[table])}
+def _is_same(stored: StoredQuery, bench: Workbench, table: TableName) -> bool | None:
+    """Whether the table at the stored version is the one that the sketch stands for.
+
+    By the log's entry of that version, or where it is gone by the files, if the table is still at
+    it; None where neither can tell.
+    """
+    version, mark = stored.versions[table], _marks(stored).get(table)
+    now = None if mark is None else _mark_at(bench, table, version)
+    if now is not None:
+        return now == mark
+    held = _held(stored, table)
+    if held is None or bench.source(table).version != version:
+        return None
+    return files_mark(bench.snapshot(table)).digest == held
+
+
+def _marks(stored: StoredQuery) -> Mapping[TableName, str]:
+    found: Mapping[TableName, str] = stored.state_meta.get("marks", {})
+    return found
+
+
+def _held(stored: StoredQuery, table: TableName) -> str | None:
+    """The digest of the files that the table had; None where nobody took it."""
+    found: Mapping[TableName, Mapping[str, str]] = stored.state_meta.get("files", {})
+    return found[table]["digest"] if table in found else None
 
 
 def _mark_at(bench: Workbench, table: TableName, version: TableVersion) -> str | None:

@@ -11,11 +11,12 @@ from pathlib import Path
 
 from impctl.errors import UsageError
 from impctl.store.faults import damaged
-from impctl.store.migrations import v0001_initial, v0002_costs
+from impctl.store.migrations import v0001_initial, v0002_costs, v0003_file_marks
 
 MIGRATIONS: tuple[tuple[str, ...], ...] = (
     v0001_initial.STATEMENTS,
     v0002_costs.STATEMENTS,
+    v0003_file_marks.STATEMENTS,
 )
 """Statements that lead from format n to format n + 1, at position n."""
 

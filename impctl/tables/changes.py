@@ -18,17 +18,22 @@ import pyarrow as pa
 
 from impctl.aliases import ColumnName, TableVersion
 from impctl.data.schema import TEMPORAL, Kind
-from impctl.errors import SchemaChangedError, TableRecreatedError
+from impctl.errors import (
+    HistoryGoneError,
+    LogDiffersError,
+    SchemaChangedError,
+    TableRecreatedError,
+)
 from impctl.tables.arriving_files import files_come_and_go_once
 from impctl.tables.arrow_types import arrow_type
 from impctl.tables.change_feed import OWN_COLUMNS, is_misread, read_change_feed
 from impctl.tables.commits import Commits, read_commits
 from impctl.tables.copies import has_faithful_copies
-from impctl.tables.feed_files import FeedRows
 from impctl.tables.file_diff import read_file_diff
+from impctl.tables.files_mark import FilesMark, files_mark, is_reached
 from impctl.tables.schema import TableSchema, read_schema
 from impctl.tables.snapshot import CHANGE_FEED, Snapshot
-from impctl.tables.source import DeltaSource, recreated
+from impctl.tables.source import DeltaSource, other_history, recreated
 
 Weights = npt.NDArray[np.int64]
 
@@ -63,14 +68,15 @@ def read_changes(
     with_versions: bool = False,
     known: Snapshot | None = None,
     commits: Commits | None = None,
+    held: FilesMark | None = None,
 ) -> Changes:
     """The change from version `since` to version `until`, exactly `columns` in this order.
 
     `known` is the snapshot of `since` if it is at hand: a process that goes on from change to
     change then reads no snapshot at all, as long as no commit touches the metadata. `commits` are
     those of the range (`read_commits`) if they are at hand. `table_id` is the identity the table
-    had when `since` was read. Raises TableRecreatedError, SchemaChangedError, HistoryGoneError or
-    TableError rather than answer wrongly.
+    had when `since` was read, `held` the mark of the files it had then. Raises TableRecreatedError,
+    SchemaChangedError, HistoryGoneError or TableError rather than answer wrongly.
     """
     _check_identity(source, since, until, table_id)
     if commits is None and since != until:
@@ -92,15 +98,58 @@ def read_changes(
         if before.table_id != after.table_id:
             raise recreated(source)
         check_same_columns(before.columns, since, after, wanted)
-    if commits is not None and _may_tell(commits, after, start):
+    is_proven = held is None or _is_proven(source, held, commits, after, start)
+    if commits is not None and is_proven and _may_tell(commits, after, start):
         if commits.only_move_rows:
-            return replace(no_changes(after, wanted), ending=after)
-        feed = _from_change_feed(source, since, after, before, commits, wanted, with_versions)
-        if feed is not None:
-            return Changes(feed.table, feed.weights, "change_feed", feed.versions, after)
+            told: Changes | None = no_changes(after, wanted)
+        else:
+            told = _from_change_feed(source, since, after, before, commits, wanted, with_versions)
+        if told is not None:
+            return _checked(replace(told, ending=after), held)
     whole = source.snapshot(until)
     diff = read_file_diff(start(), whole, wanted)
     return Changes(diff.table, diff.weights, "file_diff", ending=whole)
+
+
+def _is_proven(
+    source: DeltaSource,
+    held: FilesMark,
+    commits: Commits | None,
+    after: Snapshot,
+    start: Callable[[], Snapshot],
+) -> bool:
+    """Whether the log's entries are what led from the files `held` to those of `after`.
+
+    False where only the files can be compared, as where an entry was copied or lost a line.
+    TableRecreatedError where the log leads to them from other files than these.
+    """
+    is_told = None if commits is None else is_reached(held, commits, after)
+    if is_told:
+        return True
+    try:
+        is_same = files_mark(start()).digest == held.digest
+    except HistoryGoneError:
+        if is_told is None:
+            raise
+        is_same = False
+    if not is_same:
+        raise other_history(source)
+    return commits is not None and is_told is None
+
+
+def _checked(changes: Changes, held: FilesMark | None) -> Changes:
+    """The change; LogDiffersError where the tables' statistics count other rows than it has."""
+    after = changes.ending
+    if held is None or held.rows is None or after is None or after.rows is None:
+        return changes
+    told, counted = int(changes.weights.sum()), after.rows - held.rows
+    if told != counted:
+        raise LogDiffersError(
+            f"The log of table `{after.table}` contradicts itself: its entries up to version "
+            f"{after.version} change the number of rows by {told}, its files by {counted}",
+            hint="an entry was altered or damaged; restore it from a copy, or run `impctl capture`",
+        )
+    return changes
 
 
 def _may_tell(commits: Commits, after: Snapshot, start: Callable[[], Snapshot]) -> bool:
@@ -203,7 +252,7 @@ def _from_change_feed(
     commits: Commits,
     columns: tuple[ColumnName, ...],
     with_versions: bool,
-) -> FeedRows | None:
+) -> Changes | None:
     """The change feed's rows, or None where it may not or cannot serve."""
     if not after.has_change_feed:
         return None
@@ -219,7 +268,8 @@ def _from_change_feed(
     kinds = {after.column(name).type.kind for name in columns}
     if kinds & TEMPORAL and is_misread(after, commits):
         return None
-    return read_change_feed(source, since, after, commits, columns, with_versions=with_versions)
+    feed = read_change_feed(source, since, after, commits, columns, with_versions=with_versions)
+    return None if feed is None else Changes(feed.table, feed.weights, "change_feed", feed.versions)
 
 
 def _is_steady(

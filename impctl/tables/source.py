@@ -94,6 +94,16 @@ def recreated(source: DeltaSource) -> TableRecreatedError:
     )
 
 
+def other_history(source: DeltaSource) -> TableRecreatedError:
+    """The error for a table of the same identity whose log leads from other files than it had."""
+    return TableRecreatedError(
+        f"Table `{source.name}` at {source.path} does not come from the files that the sketch was "
+        "captured from",
+        hint="a backup that went its own way stands there, or the log was altered; "
+        "run `impctl capture`",
+    )
+
+
 def refresh(source: DeltaSource) -> DeltaSource:
     """The same table, pinned at the version that is newest now."""
     return open_source(source.name, source.path, source.storage_options)
