@@ -37,8 +37,11 @@ class Disk(Protocol):
 
     def is_writable(self, folder: Path) -> bool: ...
 
-    def make_folder(self, path: Path) -> None:
-        """Create the folder (mode 0700) and its parents (at most 0755) where missing."""
+    def make_folder(self, path: Path) -> tuple[Path, ...]:
+        """Create the folder (mode 0700) and its parents (at most 0755) where missing.
+
+        Returns those it made, outermost first; their entries are not synced yet.
+        """
         ...
 
     def create_empty(self, path: Path) -> None:
@@ -78,6 +81,15 @@ class Disk(Protocol):
         ...
 
 
+def make_lasting_folder(path: Path, disk: Disk) -> None:
+    """Create the folder and bring the entry of every folder that was made to stable storage.
+
+    Nothing may be committed that lies in a folder whose own entry a power cut could take away.
+    """
+    for folder in disk.make_folder(path):
+        disk.sync_folder(folder.parent)
+
+
 class RealDisk:
     """The operating system's disk."""
 
@@ -88,12 +100,14 @@ class RealDisk:
     def is_writable(self, folder: Path) -> bool:
         return os.access(folder, os.W_OK | os.X_OK)
 
-    def make_folder(self, path: Path) -> None:
-        # Whatever the umask: who may write a parent may put another store in place of ours.
-        for parent in reversed(path.parents):
-            if not parent.exists():
+    def make_folder(self, path: Path) -> tuple[Path, ...]:
+        missing = [folder for folder in (*reversed(path.parents), path) if not folder.exists()]
+        for parent in path.parents[::-1]:
+            # Whatever the umask: who may write a parent may put another store in place of ours.
+            if parent in missing:
                 parent.mkdir(mode=0o755, exist_ok=True)
         path.mkdir(mode=0o700, exist_ok=True)
+        return tuple(missing)
 
     def create_empty(self, path: Path) -> None:
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from impctl.aliases import QueryName
 from impctl.errors import ImpctlError, StateCorruptError
-from impctl.store.disk import Disk, OutputFile
+from impctl.store.disk import Disk, OutputFile, make_lasting_folder
 from impctl.store.faults import damaged, translated
 from impctl.store.layout import Layout
 from impctl.store.records import Run, RunRef
@@ -210,7 +210,7 @@ def _write_file(
     name = layout.new_run_name()
     path = layout.run_file(name)
     with translated(path):
-        disk.make_folder(layout.state)
+        make_lasting_folder(layout.state, disk)
         file = disk.create(path)
         sink = _ChecksummedFile(file)
         try:

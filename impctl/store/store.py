@@ -30,7 +30,7 @@ from impctl.store.catalog import (
 )
 from impctl.store.collect import KEPT_VERSIONS, collect_sketches, find_leftovers
 from impctl.store.commits import Apply
-from impctl.store.disk import Disk, RealDisk
+from impctl.store.disk import Disk, RealDisk, make_lasting_folder
 from impctl.store.faults import read_only, translated
 from impctl.store.layout import Layout
 from impctl.store.lock import Owner, WriterLock, read_owner
@@ -358,8 +358,7 @@ class Store:
 
 def _created(layout: Layout, disk: Disk) -> Catalog | None:
     """Create the store under its lock, as two first commands may come at once."""
-    disk.make_folder(layout.root)
-    disk.sync_folder(layout.root.parent)
+    make_lasting_folder(layout.root, disk)
     lock = WriterLock(layout, disk)
     lock.acquire(_OWN_LOCK_TIMEOUT, "create the store")
     try:

@@ -78,8 +78,10 @@ class PhotoDisk(RealDisk):
 
     # The steps
 
-    def make_folder(self, path: Path) -> None:
-        self.step("make_folder", lambda: super(PhotoDisk, self).make_folder(path))
+    def make_folder(self, path: Path) -> tuple[Path, ...]:
+        made: list[Path] = []
+        self.step("make_folder", lambda: made.extend(super(PhotoDisk, self).make_folder(path)))
+        return tuple(made)
 
     def create_empty(self, path: Path) -> None:
         self.step("create_empty", lambda: super(PhotoDisk, self).create_empty(path))

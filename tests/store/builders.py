@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import functools
 import os
+import shutil
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
@@ -118,7 +119,8 @@ class FailingDisk(RealDisk):
     """Fails at the step numbered `at`; after a `Crash` nothing works any more.
 
     A step is one write, sync, removal, BEGIN or COMMIT. With `late`, the step takes effect first.
-    A crash takes along what no sync had made safe: contents of files, and files of a folder.
+    A crash takes along what no sync had made safe: contents of files, and a folder's entries of
+    files and folders.
     """
 
     def __init__(self, failure: Callable[[], BaseException], *, late: bool = False) -> None:
@@ -152,10 +154,20 @@ class FailingDisk(RealDisk):
         for path in self.unsynced:
             os.truncate(path, 0)
         for path in self.unlisted:
-            path.unlink(missing_ok=True)
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
 
-    def make_folder(self, path: Path) -> None:
-        self.step("make_folder", lambda: super(FailingDisk, self).make_folder(path), _nothing)
+    def make_folder(self, path: Path) -> tuple[Path, ...]:
+        made: list[Path] = []
+
+        def act() -> None:
+            made.extend(super(FailingDisk, self).make_folder(path))
+            self.unlisted.update(made)
+
+        self.step("make_folder", act, _nothing)
+        return tuple(made)
 
     def create(self, path: Path) -> OutputFile:
         made: list[OutputFile] = []

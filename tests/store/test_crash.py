@@ -144,6 +144,19 @@ def test_a_failed_commit_can_be_repeated_through_the_same_store(tmp_path: Path) 
     _check(root, may_be_new=True, may_be_old=False)
 
 
+@pytest.mark.parametrize("depth", [0, 1, 3])
+def test_what_a_new_store_commits_first_outlives_a_power_cut(tmp_path: Path, depth: int) -> None:
+    """The folders above it that were made for it, too, and the one of state."""
+    root = tmp_path.joinpath(*"abc"[:depth], "store")
+    disk = FailingDisk(Crash)
+    with Store.open(root, disk=disk) as store:
+        store.commit_capture(capture(), _OLD, record("capture"))
+        disk.arm(0)
+        with pytest.raises(Crash):
+            disk.step("power cut", lambda: None, lambda: None)
+    _check(root, may_be_new=False, may_be_old=True)
+
+
 def test_leftovers_of_a_crash_go_with_the_next_writer(tmp_path: Path) -> None:
     root = tmp_path / "store"
     generation = _prepare(root)
