@@ -19,10 +19,11 @@ from impctl.app.envvars import (
     LARGE_CHANGE,
     LOCK_TIMEOUT,
     POLICY,
+    SHARED_STORE,
     SPARK_PROFILE,
     STORE,
 )
-from impctl.app.settings import Policy, Settings
+from impctl.app.settings import Policy, Settings, is_shared_store
 from impctl.errors import UsageError
 
 T = TypeVar("T")
@@ -59,6 +60,7 @@ def settings_from(
         pick("spark_profile", SPARK_PROFILE, given.spark_profile, _folder),
         imbalance=pick("imbalance", IMBALANCE, given.imbalance, _at_least(1.0, float)),
         large_change=pick("large_change", LARGE_CHANGE, given.large_change, _at_least(0, int)),
+        shared_store=is_shared_store(environ.get(SHARED_STORE)),
     )
 
 

@@ -18,6 +18,7 @@ CRIMES = "IMPCTL_CRIMES"
 DATA = "IMPCTL_DATA"
 FIXTURES = "IMPCTL_FIXTURES"
 LARGE_CHANGE = "IMPCTL_LARGE_CHANGE"
+SHARED_STORE = "IMPCTL_SHARED_STORE"
 FUZZ = "IMPCTL_FUZZ"
 SOAK = "IMPCTL_SOAK"
 SPARK_MEMORY = "IMPCTL_SPARK_MEMORY"
@@ -41,6 +42,7 @@ ENVVARS = (
     EnvVar(BATCH_ROWS, "Changes that make up one eager batch", "--batch-rows", "0.1.0"),
     EnvVar(IMBALANCE, "How uneven ranges may become before that is told", "--imbalance", "0.1.0"),
     EnvVar(LARGE_CHANGE, "Megabytes of a change that Spark groups", "--large-change", "0.1.0"),
+    EnvVar(SHARED_STORE, "`1`: a store may be others' to own and write", None, "0.1.0"),
     EnvVar(CRIMES, "Parquet file with the crimes data, for demo and tests", "--source", "0.1.0"),
     EnvVar(DATA, "Folder of the tables in `workloads/*.yaml`", None, "0.1.0"),
     EnvVar(FIXTURES, "Folder of Delta tables by other writers, for tests", None, "0.1.0"),

@@ -31,7 +31,9 @@ def gc(bench: Workbench, keep: int | None = None) -> Outcome:
     failures: list[Failure] = []
     entries: list[GcEntry] = []
     try:
-        entries += _stored_entries(_collected(bench, kept), not foreseen)
+        found = _collected(bench, kept)
+        entries += _stored_entries(found, not foreseen)
+        failures += [] if found.refusal is None else [Failure(None, found.refusal)]
     except ImpctlError as error:
         failures.append(Failure(None, error))
     entries += _folder_entries(_scratch(bench))

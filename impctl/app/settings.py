@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
+from impctl.errors import UsageError
 from impctl.workload.models import Policy as Policy
 from impctl.workload.models import QuerySpec, SparkSpec, Workload
 
@@ -51,6 +52,7 @@ class Settings:
     dry_run: bool = False
     imbalance: float | None = None
     large_change: int | None = None
+    shared_store: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +72,17 @@ class FollowRequest:
 def store_of(settings: Settings, workload: Workload) -> str:
     """Folder of the store; a flag or variable is relative to the working directory."""
     return workload.store if settings.store is None else str(settings.store.absolute())
+
+
+def is_shared_store(text: str | None) -> bool:
+    """What `IMPCTL_SHARED_STORE` says; UsageError for what is neither yes nor no."""
+    if not text or text == "0":
+        return False
+    if text != "1":
+        raise UsageError(
+            f"Variable `IMPCTL_SHARED_STORE` cannot be: {text}", hint="set it to 1, or unset it"
+        )
+    return True
 
 
 def policy_of(settings: Settings, query: QuerySpec) -> Policy:

@@ -14,7 +14,6 @@ from impctl.app.findings import Area, Finding, Subject
 from impctl.app.workbench import Workbench
 from impctl.errors import ImpctlError
 from impctl.store.health import Checked, Folder, check_store, folder_of, lock_owner
-from impctl.store.store import Store
 
 _SCARCE = 1 << 30
 """Free bytes below which a large capture may not fit."""
@@ -29,17 +28,16 @@ def store_findings(bench: Workbench) -> Iterator[Finding]:
     path = bench.store_path
     subject = Subject(Area.STORE, str(path))
     folder = folder_of(path)
-    if Store.exists(path):
-        try:
-            store = bench.reading_store()
-            assert store is not None
-            checked = check_store(store)
-        except ImpctlError as error:
-            yield subject.failed("store_opens", error)
-        else:
-            yield from _contents(subject, checked, bench)
+    try:
+        store = bench.reading_store()
+        checked = None if store is None else check_store(store)
+    except ImpctlError as error:
+        yield subject.failed("store_opens", error)
     else:
-        yield subject.ok("store_opens", "No store yet; the first `impctl capture` creates it")
+        if checked is not None:
+            yield from _contents(subject, checked, bench)
+        else:
+            yield subject.ok("store_opens", "No store yet; the first `impctl capture` creates it")
     yield _lock(subject, path)
     yield from _rights(subject, folder)
     yield _room(subject, folder)

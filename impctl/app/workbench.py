@@ -129,13 +129,15 @@ class Workbench:
             # A reader saw the folder of a store whose creation was cut short, or an older format.
             self.close()
         if self._store is None:
-            self._store = Store.open(self.store_path)
+            shared = self.settings.shared_store
+            self._store = Store.open(self.store_path, is_shared=shared)
         return self._store
 
     def reading_store(self) -> Store | None:
         """The store if there is one (reading commands)."""
-        if self._store is None and Store.exists(self.store_path):
-            self._store = Store.open(self.store_path, create=False)
+        shared = self.settings.shared_store
+        if self._store is None and Store.exists(self.store_path, is_shared=shared):
+            self._store = Store.open(self.store_path, create=False, is_shared=shared)
         return self._store
 
     @contextmanager

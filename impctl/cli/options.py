@@ -6,13 +6,22 @@ Out of scope: options of one command only (they stand in its file).
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from impctl.app.envvars import IMBALANCE, LARGE_CHANGE, LOCK_TIMEOUT, POLICY, SPARK_PROFILE, STORE
-from impctl.app.settings import Policy, Settings
+from impctl.app.envvars import (
+    IMBALANCE,
+    LARGE_CHANGE,
+    LOCK_TIMEOUT,
+    POLICY,
+    SHARED_STORE,
+    SPARK_PROFILE,
+    STORE,
+)
+from impctl.app.settings import Policy, Settings, is_shared_store
 from impctl.cli.completion import complete_query, left_to_shell
 
 WORKLOAD_HELP = "Workload file (YAML)."
@@ -170,5 +179,13 @@ def settings_of(
 ) -> Settings:
     """The settings of a run, from its flags and variables."""
     return Settings(
-        workload, store, policy, lock_timeout, spark_profile, dry_run, imbalance, large_change
+        workload,
+        store,
+        policy,
+        lock_timeout,
+        spark_profile,
+        dry_run,
+        imbalance,
+        large_change,
+        is_shared_store(os.environ.get(SHARED_STORE)),
     )

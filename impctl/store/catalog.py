@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from impctl.errors import StorageError
+from impctl.errors import ImpctlError, StorageError, UsageError
 from impctl.store.disk import Disk
-from impctl.store.faults import read_only, translated
+from impctl.store.faults import is_full, read_only, translated
 from impctl.store.format import FORMAT_VERSION, check_format, migrate
 from impctl.store.layout import Layout
 
@@ -34,15 +34,28 @@ _COPY_ATTEMPTS = 20
 
 
 class Catalog:
-    """An open catalog; `is_writable` tells whether `writing` works."""
+    """An open catalog; `refusal` is what `writing` raises, None where it works.
+
+    Where the disk is full even a reader finds no room for SQLite's own files: a copy in memory
+    stands in then.
+    """
 
     def __init__(
-        self, connection: sqlite3.Connection, path: Path, disk: Disk, *, is_writable: bool
+        self,
+        connection: sqlite3.Connection,
+        path: Path,
+        disk: Disk,
+        *,
+        refusal: ImpctlError | None = None,
     ) -> None:
         self._connection = connection
         self._disk = disk
         self.path = path
-        self.is_writable = is_writable
+        self.refusal = refusal
+
+    @property
+    def is_writable(self) -> bool:
+        return self.refusal is None
 
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
@@ -57,8 +70,8 @@ class Catalog:
     @contextmanager
     def writing(self) -> Iterator[sqlite3.Connection]:
         """A transaction: everything inside is committed at the end, or none of it."""
-        if not self.is_writable:
-            raise read_only(self.path.parent)
+        if self.refusal is not None:
+            raise self.refusal
         with translated(self.path):
             self._disk.begin(self._connection)
             try:
@@ -113,26 +126,37 @@ def open_catalog(layout: Layout, disk: Disk) -> Catalog | None:
     """The catalog as it stands; None where there is none yet or an older format needs a writer."""
     if not layout.catalog.is_file():
         return None
-    is_writable = disk.is_writable(layout.root)
+    if not disk.is_writable(layout.root):
+        return _opened(layout, disk, read_only(layout.root))
+    try:
+        return _opened(layout, disk, None)
+    except StorageError as error:
+        if not is_full(error):
+            raise
+        return _opened(layout, disk, error)
+
+
+def _opened(layout: Layout, disk: Disk, refusal: ImpctlError | None) -> Catalog | None:
+    """The catalog, to write where nothing is against it; None where its format needs a writer."""
     with translated(layout.catalog):
-        connection = _connect(layout.catalog) if is_writable else _connect_unwritable(layout)
+        connection = _connect(layout.catalog) if refusal is None else _connect_unwritable(layout)
         try:
             if check_format(connection, layout.catalog) < FORMAT_VERSION:
                 connection.close()
                 return None
-            if is_writable:
+            if refusal is None:
                 _prepare_writer(connection, disk)
         except BaseException:
             connection.close()
             raise
-    return Catalog(connection, layout.catalog, disk, is_writable=is_writable)
+    return Catalog(connection, layout.catalog, disk, refusal=refusal)
 
 
 def empty_catalog(layout: Layout, disk: Disk) -> Catalog:
     """A catalog that knows nothing, in memory; stands in where a reader finds no store."""
     connection = sqlite3.connect(":memory:", isolation_level=None)
     migrate(connection, layout.catalog)
-    return Catalog(connection, layout.catalog, disk, is_writable=False)
+    return Catalog(connection, layout.catalog, disk, refusal=read_only(layout.root))
 
 
 def upgraded_copy(layout: Layout, disk: Disk) -> Catalog | None:
@@ -140,11 +164,9 @@ def upgraded_copy(layout: Layout, disk: Disk) -> Catalog | None:
     if not layout.catalog.is_file():
         return None
     with translated(layout.catalog):
-        held = (
-            _connect(layout.catalog)
-            if disk.is_writable(layout.root)
-            else _connect_unwritable(layout)
-        )
+        # Without a log there is nothing to put together, and on a full disk no room for it.
+        is_whole = not disk.is_writable(layout.root) or not _has_log(layout)
+        held = _connect_unwritable(layout) if is_whole else _connect(layout.catalog)
         try:
             if check_format(held, layout.catalog) == 0:
                 return None
@@ -153,7 +175,7 @@ def upgraded_copy(layout: Layout, disk: Disk) -> Catalog | None:
         finally:
             held.close()
         migrate(connection, layout.catalog)
-    return Catalog(connection, layout.catalog, disk, is_writable=False)
+    return Catalog(connection, layout.catalog, disk, refusal=read_only(layout.root))
 
 
 def catalog_mark(folder: Path) -> tuple[tuple[int, int, int] | None, ...]:
@@ -181,7 +203,7 @@ def _prepare_writer(connection: sqlite3.Connection, disk: Disk) -> None:
     if mode != "wal":
         mode = disk.use_log(connection)
     if mode != "wal":
-        raise StorageError(
+        raise UsageError(
             f"The file system of the store offers SQLite no write-ahead log, only `{mode}`",
             code="store_file_system",
             hint="set `store` to a folder on a local disk",
@@ -193,6 +215,14 @@ def _prepare_writer(connection: sqlite3.Connection, disk: Disk) -> None:
     connection.execute("PRAGMA cell_size_check = ON")
 
 
+def _has_log(layout: Layout) -> bool:
+    """Whether commits may stand in the log alone; one without a byte holds none."""
+    try:
+        return layout.write_ahead_log.stat().st_size > 0
+    except FileNotFoundError:
+        return False
+
+
 def _connect_unwritable(layout: Layout) -> sqlite3.Connection:
     """A reader in a folder where SQLite may not create the files a WAL catalog needs.
 
@@ -200,18 +230,19 @@ def _connect_unwritable(layout: Layout) -> sqlite3.Connection:
     complete; it is read whole, and read again if it changed meanwhile.
     """
     for _ in range(_COPY_ATTEMPTS):
-        if layout.write_ahead_log.exists():
+        if _has_log(layout):
             return sqlite3.connect(f"{layout.catalog.absolute().as_uri()}?mode=ro", uri=True)
         before = layout.catalog.stat()
         content = bytearray(layout.catalog.read_bytes())
         after = layout.catalog.stat()
-        if layout.write_ahead_log.exists() or before.st_mtime_ns != after.st_mtime_ns:
+        if _has_log(layout) or before.st_mtime_ns != after.st_mtime_ns:
             continue
         for position in _JOURNAL_BYTES:
             if position < len(content) and content[position] == 2:
                 content[position] = 1
         connection = sqlite3.connect(":memory:", isolation_level=None)
-        connection.deserialize(bytes(content))
+        if content:  # else its creation was cut short
+            connection.deserialize(bytes(content))
         return connection
     raise StorageError(
         f"Catalog `{layout.catalog}` changes all the time",

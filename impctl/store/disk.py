@@ -110,7 +110,8 @@ class RealDisk:
         return tuple(missing)
 
     def create_empty(self, path: Path) -> None:
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        os.close(os.open(path, flags, 0o600))
 
     def create(self, path: Path) -> OutputFile:
         return _DirectFile(path, self._staging)

@@ -42,6 +42,13 @@ class Layout:
         """Locked for an instant by whoever takes away a dead owner's lock."""
         return self.root / "lock.recovery"
 
+    @property
+    def own_files(self) -> tuple[Path, ...]:
+        """Whatever of the store has a fixed name, SQLite's files beside the catalog included."""
+        beside = (f"catalog.sqlite-{suffix}" for suffix in ("wal", "shm", "journal"))
+        named = (self.root / name for name in beside)
+        return self.catalog, *named, self.state, self.lock, self.recovery
+
     def run_file(self, name: str) -> Path:
         return self.state / name
 

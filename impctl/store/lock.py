@@ -18,10 +18,11 @@ from pathlib import Path
 
 from impctl.errors import LockHeldError
 from impctl.store.disk import Disk
-from impctl.store.faults import translated
+from impctl.store.faults import FULL_DISK, translated
 from impctl.store.layout import Layout
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.005, 0.1
+_OPEN = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
 _GRACE = 0.5
 """How long a dead owner's name must stand unchanged: a new owner writes its own at once."""
 
@@ -110,7 +111,7 @@ class WriterLock:
             return
         with translated(self._layout.lock):
             try:
-                self._disk.put_note(descriptor, b"")
+                _put_note(descriptor, b"", self._disk)
             finally:
                 os.close(descriptor)
 
@@ -125,14 +126,18 @@ def noted_owner(layout: Layout) -> Owner | None:
     """Whose note is in the lock file, dead or alive; None without one."""
     with translated(layout.lock):
         try:
-            return _owner(layout.lock.read_bytes())
+            descriptor = os.open(layout.lock, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         except FileNotFoundError:
             return None
+        try:
+            return _owner(_note(descriptor))
+        finally:
+            os.close(descriptor)
 
 
 def _try(path: Path) -> tuple[int | None, bytes]:
     """The locked descriptor, or None where another has it, and the note found in the file."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    descriptor = os.open(path, _OPEN, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -156,10 +161,10 @@ def _claim(descriptor: int, path: Path, command: str, disk: Disk) -> bool:
         "process_start": _process_start(os.getpid()) or "",
     }
     try:
-        disk.put_note(descriptor, json.dumps(owner).encode())
+        _put_note(descriptor, json.dumps(owner).encode(), disk)
         ours = os.fstat(descriptor)
         try:
-            there = os.stat(path)
+            there = os.lstat(path)
         except FileNotFoundError:
             there = None
     except BaseException:
@@ -173,7 +178,7 @@ def _claim(descriptor: int, path: Path, command: str, disk: Disk) -> bool:
 
 def _take_away(layout: Layout, text: bytes) -> None:
     """Remove the lock file whose owner is dead while a child of it still holds the lock."""
-    guard = os.open(layout.recovery, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    guard = os.open(layout.recovery, _OPEN, 0o600)
     try:
         fcntl.flock(guard, fcntl.LOCK_EX)
         taken, now = _try(layout.lock)
@@ -183,6 +188,15 @@ def _take_away(layout: Layout, text: bytes) -> None:
             layout.lock.unlink(missing_ok=True)
     finally:
         os.close(guard)
+
+
+def _put_note(descriptor: int, note: bytes, disk: Disk) -> None:
+    """Write the note, which is left out on a full disk: the lock holds without it."""
+    try:
+        disk.put_note(descriptor, note)
+    except OSError as error:
+        if error.errno not in FULL_DISK:
+            raise
 
 
 def _note(descriptor: int) -> bytes:

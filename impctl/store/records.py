@@ -15,6 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from impctl.aliases import AccessId, ColumnName, QueryName, TableName, TableVersion
+from impctl.errors import ImpctlError
 from impctl.sketch.fragments import FragmentSet
 from impctl.sketch.mode import Mode
 from impctl.sketch.partition import RangePartition
@@ -188,6 +189,8 @@ class Collected:
     partitions: int = 0
     partition_bytes: int = 0
     files: tuple[Leftover, ...] = ()
+    refusal: ImpctlError | None = None
+    """Why sketch versions and partitions stayed, although files could be removed."""
 
     def with_files(self, files: tuple[Leftover, ...]) -> Collected:
         """The same, and these files."""

@@ -263,7 +263,7 @@ class _ChecksummedFile:
 
 def _map(path: Path, length: int) -> pa.Buffer | None:
     """The file's bytes, mapped; None where it does not have `length` bytes."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
         if os.fstat(descriptor).st_size != length:
             return None

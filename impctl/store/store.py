@@ -19,19 +19,20 @@ from typing import Self
 import pyarrow as pa
 
 from impctl.aliases import QueryName, TableName, TableVersion
-from impctl.errors import StateCorruptError
+from impctl.errors import StateCorruptError, StorageError
 from impctl.store import commits, costs, history, queries, sketches, states
 from impctl.store.catalog import (
     Catalog,
-    create_catalog,
     empty_catalog,
     open_catalog,
     upgraded_copy,
 )
 from impctl.store.collect import KEPT_VERSIONS, collect_sketches, find_leftovers
 from impctl.store.commits import Apply
-from impctl.store.disk import Disk, RealDisk, make_lasting_folder
-from impctl.store.faults import read_only, translated
+from impctl.store.creation import OWN_LOCK_TIMEOUT, created
+from impctl.store.disk import Disk, RealDisk
+from impctl.store.faults import is_full, suppress_full, translated
+from impctl.store.guard import check_store_files
 from impctl.store.layout import Layout
 from impctl.store.lock import Owner, WriterLock, read_owner
 from impctl.store.records import (
@@ -46,8 +47,6 @@ from impctl.store.records import (
     StoredSketch,
 )
 
-_OWN_LOCK_TIMEOUT = 10.0
-"""Seconds a commit waits for another writer where its caller does not hold the lock already."""
 _READ_ATTEMPTS = 3
 """Tries to read runs whose files a writer may replace meanwhile."""
 
@@ -81,14 +80,23 @@ class Store:
         self._is_swept = False
 
     @staticmethod
-    def exists(path: Path) -> bool:
+    def exists(path: Path, *, is_shared: bool = False) -> bool:
         """Whether a store was created at `path`."""
+        layout = Layout(path)
         with translated(path):
-            return Layout(path).catalog.is_file()
+            check_store_files(layout, is_shared=is_shared)
+            return layout.catalog.is_file()
 
     @classmethod
-    def open(cls, path: Path, *, create: bool = True, disk: Disk | None = None) -> Self:
-        """The store at `path`.
+    def open(
+        cls,
+        path: Path,
+        *,
+        create: bool = True,
+        disk: Disk | None = None,
+        is_shared: bool = False,
+    ) -> Self:
+        """The store at `path`; UsageError for one that others may write, unless `is_shared`.
 
         Without `create`, one that is absent looks empty and cannot be written; one of an older
         format is read as it would be after its upgrade, and stays as it is.
@@ -96,9 +104,10 @@ class Store:
         layout = Layout(path)
         used = RealDisk() if disk is None else disk
         with translated(path):
+            check_store_files(layout, is_shared=is_shared)
             catalog = open_catalog(layout, used)
             if catalog is None and create:
-                catalog = _created(layout, used)
+                catalog = created(layout, used)
             if catalog is None:
                 # Absent as well: a writer has to open it anew, to create it or to bring it up.
                 copy = upgraded_copy(layout, used)
@@ -143,12 +152,17 @@ class Store:
         if self._lock.is_held:
             yield Held()
             return
-        if not self.is_writable:
-            raise read_only(self.path)
+        refusal = self._catalog.refusal
+        if refusal is not None and not is_full(refusal):
+            raise refusal
         recovered = self._lock.acquire(timeout, owner)
         try:
+            if refusal is not None:
+                # What it stands for may have moved on before the lock was ours.
+                self._look_again()
             if sweep:
                 self._sweep()
+                self._check_room()
             yield Held(recovered)
         finally:
             self._lock.release()
@@ -273,14 +287,14 @@ class Store:
 
     def add_record(self, query: QueryName, record: RunRecord) -> None:
         """Remember an action that committed nothing else; ignored for an unknown query."""
-        with self.lock(_OWN_LOCK_TIMEOUT), self._catalog.writing_unsynced() as connection:
+        with self.lock(OWN_LOCK_TIMEOUT), self._catalog.writing_unsynced() as connection:
             found = queries.find_query(connection, self._catalog.path, query)
             if found is not None:
                 history.add_record(connection, found.id, record)
 
     def amend_record(self, query: QueryName, record: RunRecord) -> None:
         """Replace the query's latest record, once what the commit cost is known."""
-        with self.lock(_OWN_LOCK_TIMEOUT), self._catalog.writing_unsynced() as connection:
+        with self.lock(OWN_LOCK_TIMEOUT), self._catalog.writing_unsynced() as connection:
             found = queries.find_query(connection, self._catalog.path, query)
             if found is not None:
                 history.replace_last_record(connection, found.id, record)
@@ -297,18 +311,32 @@ class Store:
         """Remove files without a run, sketch versions before the latest `keep`, and their like."""
         if dry_run:
             return self._collectable(keep)
-        with self.lock(_OWN_LOCK_TIMEOUT, sweep=False):
+        with self.lock(OWN_LOCK_TIMEOUT, sweep=False):
             found = self._collectable(keep)
-            if found.versions or found.partitions:
-                with self._catalog.writing() as connection:
-                    collect_sketches(connection, self._catalog.path, keep)
+            # Files first: on a full disk they make the room that the catalog's log takes.
             removed = states.remove_files(
                 [file.path.name for file in found.files], self._layout, self._disk
             )
             self._is_swept = True
-            self._catalog.shrink()
             files = [replace(file, removed=file.path.name in removed) for file in found.files]
-            return replace(found, files=tuple(files))
+            found = replace(found, files=tuple(files))
+            return self._trimmed(found, keep)
+
+    def _trimmed(self, found: Collected, keep: int) -> Collected:
+        """The same with old versions and partitions removed, or why the disk did not let them."""
+        try:
+            if found.versions or found.partitions:
+                self._check_room()
+                with self._catalog.writing() as connection:
+                    collect_sketches(connection, self._catalog.path, keep)
+        except StorageError as error:
+            if not is_full(error):
+                raise
+            return Collected(files=found.files, refusal=error)
+        with suppress_full():
+            # Worth a try only: it writes the whole catalog anew.
+            self._catalog.shrink()
+        return found
 
     def _collectable(self, keep: int) -> Collected:
         # A read transaction is rolled back at its end, whatever was done in it.
@@ -328,7 +356,7 @@ class Store:
 
     def _publish(self, runs: Sequence[Run], apply: Apply) -> tuple[int, ...]:
         """Write runs, then refer to them in one transaction, then remove what it replaced."""
-        with self.lock(_OWN_LOCK_TIMEOUT):
+        with self.lock(OWN_LOCK_TIMEOUT):
             written = states.write_runs(runs, self._layout, self._disk)
             is_applied = False
             try:
@@ -345,6 +373,20 @@ class Store:
             states.remove_files(applied.unused_files, self._layout, self._disk)
             return applied.generations
 
+    def _look_again(self) -> None:
+        """Open the catalog anew, whose disk was full: for what it holds now, and to write to it."""
+        found = open_catalog(self._layout, self._disk)
+        if found is not None:
+            self._catalog.close()
+            self._catalog = found
+
+    def _check_room(self) -> None:
+        """Raise where the disk is still too full for the catalog to be written."""
+        if self._catalog.refusal is not None:
+            self._look_again()
+        if self._catalog.refusal is not None:
+            raise self._catalog.refusal
+
     def _sweep(self) -> None:
         """Remove what a writer that was killed left behind; once per open store."""
         if self._is_swept:
@@ -354,18 +396,3 @@ class Store:
         names = [found.path.name for found in leftovers]
         states.remove_files(names, self._layout, self._disk)
         self._is_swept = True
-
-
-def _created(layout: Layout, disk: Disk) -> Catalog | None:
-    """Create the store under its lock, as two first commands may come at once."""
-    make_lasting_folder(layout.root, disk)
-    lock = WriterLock(layout, disk)
-    lock.acquire(_OWN_LOCK_TIMEOUT, "create the store")
-    try:
-        found = open_catalog(layout, disk)
-        if found is not None:
-            return found
-        create_catalog(layout, disk)
-        return open_catalog(layout, disk)
-    finally:
-        lock.release()

@@ -75,8 +75,7 @@ def read_changes(
     `known` is the snapshot of `since` if it is at hand: a process that goes on from change to
     change then reads no snapshot at all, as long as no commit touches the metadata. `commits` are
     those of the range (`read_commits`) if they are at hand. `table_id` is the identity the table
-    had when `since` was read, `held` the mark of the files it had then. Raises TableRecreatedError,
-    SchemaChangedError, HistoryGoneError or TableError rather than answer wrongly.
+    had when `since` was read, `held` its files' mark. Raises RecaptureNeededError or TableError.
     """
     _check_identity(source, since, until, table_id)
     if commits is None and since != until:

@@ -166,6 +166,8 @@ def _fail_at(cli: Cli, at: int, command: tuple[str, ...]) -> list[str]:
     # Only a removal may fail without failing the run: what is left is collected later, and `gc`
     # itself says so.
     can_pass = at < 0 or (disk.steps[at] == "remove" and command[0] != "gc")
+    # The lock holds without its owner's name, and shrinking the catalog is worth a try only.
+    can_pass = can_pass or disk.steps[at] in ("put_note", "vacuum", "checkpoint")
     assert ran.code == (0 if can_pass else 6), (at, disk.steps, ran.document)
     return disk.steps
 

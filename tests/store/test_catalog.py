@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from impctl.errors import ImpctlError, StateCorruptError, StorageError
+from impctl.errors import ImpctlError, StateCorruptError, StorageError, UsageError
 from impctl.store import catalog
 from impctl.store.disk import RealDisk
 from impctl.store.faults import from_sqlite
@@ -41,10 +41,10 @@ def test_a_read_only_store_can_be_read_and_says_why_it_is_not_written(root: Path
             lambda: store.collect(),
             lambda: store.add_record("q", record()),
         ):
-            with pytest.raises(StorageError) as caught:
+            with pytest.raises(UsageError) as caught:
                 write()
             assert caught.value.code == "store_read_only"
-            assert caught.value.exit_code == 6
+            assert caught.value.exit_code == 2
             assert caught.value.hint
     assert {path: path.stat().st_mtime_ns for path in root.rglob("*")} == before
 
@@ -60,8 +60,9 @@ def test_a_read_only_reader_sees_what_a_running_writer_committed(root: Path) -> 
 
 def test_a_folder_that_cannot_be_made_is_a_storage_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(StorageError) as caught:
+    with pytest.raises(UsageError) as caught:
         Store.open(tmp_path / "file" / ".impctl")
+    assert caught.value.code == "store_path"
     assert caught.value.hint
 
 
@@ -103,8 +104,8 @@ def test_a_full_catalog_is_a_storage_error(root: Path) -> None:
         (sqlite3.SQLITE_IOERR | 5 << 8, StorageError),
         (sqlite3.SQLITE_FULL, StorageError),
         (sqlite3.SQLITE_BUSY | 1 << 8, StorageError),
-        (sqlite3.SQLITE_CANTOPEN, StorageError),
-        (sqlite3.SQLITE_READONLY, StorageError),
+        (sqlite3.SQLITE_CANTOPEN, UsageError),
+        (sqlite3.SQLITE_READONLY, UsageError),
         (sqlite3.SQLITE_ERROR, StorageError),
     ],
 )

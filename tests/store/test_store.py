@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from impctl.data.schema import DOUBLE, STRING, decimal
-from impctl.errors import ImpctlError, RetryableError, StateCorruptError, StorageError
+from impctl.errors import ImpctlError, RetryableError, StateCorruptError, StorageError, UsageError
 from impctl.sketch.fragments import FragmentSet
 from impctl.sketch.partition import RangePartition
 from impctl.store.records import StoredSketch
@@ -86,7 +86,7 @@ def test_absent_store_looks_empty_and_stays_absent(root: Path) -> None:
         assert store.history("q") == ()
         assert store.load_runs("q") == {}
         assert store.sketch_at("q", {"sales": 0}) is None
-        with pytest.raises(StorageError) as caught:
+        with pytest.raises(UsageError) as caught:
             store.commit_capture(capture(), {}, record())
     assert caught.value.hint
     assert not root.exists()

@@ -1,0 +1,84 @@
+"""Whose a store's folder and files are: what others may write is not read, links are not followed.
+
+Law: who may write the store can write a sketch, and who can put a link into it can have a file
+of ours written over; so both are refused before anything is opened. The folder itself may be
+reached by a link that belongs to this user or to root, because it was named on purpose.
+Out of scope: rights of the tables; the folders above, which decide who may take the store away.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+from impctl.errors import UsageError
+from impctl.store.layout import Layout
+
+_OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
+
+
+def check_store_files(layout: Layout, *, is_shared: bool = False) -> None:
+    """Raise UsageError for a folder or file of the store that is not this user's alone to write.
+
+    `is_shared` lets other owners and rights pass, never links. What is not there is no fault.
+    """
+    root = layout.root
+    if "\0" in str(root):
+        raise UsageError(
+            "The path of the store holds a NUL character",
+            code="store_path",
+            hint="set `store` to the path of a folder, there already or to be made",
+        )
+    linked = _found(root, follow=False)
+    if linked is not None and stat.S_ISLNK(linked.st_mode) and linked.st_uid not in _trusted():
+        raise _link(root, "belongs to another user")
+    folder = _found(root)
+    if folder is None:
+        return
+    if not is_shared:
+        _check_rights(root, folder)
+    for path in layout.own_files:
+        found = _found(path, follow=False)
+        if found is None:
+            continue
+        if stat.S_ISLNK(found.st_mode):
+            raise _link(path, "stands where a file of the store should be")
+        if not is_shared:
+            _check_rights(path, found)
+
+
+def _trusted() -> frozenset[int]:
+    return frozenset({0, os.geteuid()})
+
+
+def _found(path: Path, *, follow: bool = True) -> os.stat_result | None:
+    try:
+        return path.stat() if follow else path.lstat()
+    except FileNotFoundError:
+        return None
+
+
+def _check_rights(path: Path, found: os.stat_result) -> None:
+    if found.st_uid != os.geteuid():
+        raise UsageError(
+            f"`{path}` of the store belongs to user {found.st_uid}, and this is {os.geteuid()}",
+            code="store_untrusted",
+            hint=f"run as its owner, or take it over with `chown -R {os.geteuid()}`; where a store "
+            "is shared on purpose, set IMPCTL_SHARED_STORE=1",
+        )
+    if found.st_mode & _OTHERS_MAY_WRITE:
+        raise UsageError(
+            f"`{path}` of the store may be written by others (mode {found.st_mode & 0o7777:04o})",
+            code="store_untrusted",
+            hint=f"run `chmod go-w {path}`; where a store is shared on purpose, set "
+            "IMPCTL_SHARED_STORE=1",
+        )
+
+
+def _link(path: Path, what: str) -> UsageError:
+    return UsageError(
+        f"The link `{path}` {what}",
+        code="store_link",
+        hint="look where it leads and who made it; then remove it, or name the folder itself",
+    )
