@@ -96,6 +96,12 @@ def test_first_rows_below_other_operators_are_exact() -> None:
             "a window function is not maintained by the engine yet",
             "SUM(price) OVER (PARTITION BY brand)",
         ),
+        (
+            "SELECT brand FROM (SELECT brand, price FROM sales GROUP BY brand, price "
+            "HAVING SUM(rate) > 2) GROUP BY brand HAVING COUNT(*) < 3",
+            "a condition on a sum of doubles below another grouping",
+            "SUM(rate) > 2",
+        ),
     ],
 )
 def test_touch_where_the_sketch_is_keyed(sql: str, reason: str, part: str) -> None:

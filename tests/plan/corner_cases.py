@@ -161,4 +161,45 @@ CORNERS = (
         P1,
         "ORDER BY ranks by `min(v)`, which can be larger over part of a group than over all of it",
     ),
+    Example(
+        "a sum of opposite infinities is NaN, also where it is taken from 0",
+        {
+            "t": (
+                "g p d e",
+                (
+                    ("A", 1, 5.0, 1.0),
+                    ("A", 2, math.inf, -math.inf),
+                    ("B", 1, 5.0, 2.0),
+                ),
+            )
+        },
+        "SELECT g, sum(0 - (d + e)) FROM t WHERE d + e >= 0 GROUP BY g"
+        " HAVING sum(0 - (d + e)) < -3",
+        P1,
+        "HAVING compares `sum(0 - (d + e))`, which can be larger or smaller over part of a group"
+        " than over all of it, because nothing says that `0 - (d + e)` is never negative (of a"
+        " double a constraint CHECK (x >= 0) says so, statistics do not)",
+        (
+            Fact("t", "d", FactKind.NAN_FREE, FactSource.STATISTICS),
+            Fact("t", "e", FactKind.NAN_FREE, FactSource.STATISTICS),
+        ),
+    ),
+    Example(
+        "NaN is at most NaN",
+        {
+            "t": (
+                "g p d e",
+                (
+                    ("A", 1, 5.0, 9.0),
+                    ("A", 2, math.nan, math.nan),
+                    ("B", 1, 5.0, 9.0),
+                ),
+            )
+        },
+        "SELECT g, sum(0 - d) FROM t WHERE d >= 0 AND d <= e GROUP BY g HAVING sum(0 - d) < -3",
+        P1,
+        "HAVING compares `sum(0 - d)`, which can be larger or smaller over part of a group than"
+        " over all of it, because nothing says that `0 - d` is never negative (of a double a"
+        " constraint CHECK (x >= 0) says so, statistics do not)",
+    ),
 )

@@ -178,6 +178,27 @@ REFUSED = (
         (2,),
         "other constants below HAVING change the values that it compares in `q.c < 1`",
     ),
+    Case(
+        "an OFFSET that begins later",
+        {"t": ("id v", ((1, 10), (2, 20), (3, 30)))},
+        "SELECT id FROM t ORDER BY v DESC LIMIT 1",
+        "SELECT id FROM t ORDER BY v DESC LIMIT 1 OFFSET 1",
+        "id",
+        (2, 3),
+        "OFFSET must stay as it was",
+    ),
+    Case(
+        "a join condition over both sides that lets fewer pairs through",
+        {
+            "t": ("g k v", (("A", 1, 1), ("A", 1, 9), ("B", 2, 9))),
+            "u": ("k x", ((1, 1), (2, 1))),
+        },
+        "SELECT t.g FROM t JOIN u ON t.k = u.k AND t.v + u.x > 1 GROUP BY t.g HAVING count(*) < 2",
+        "SELECT t.g FROM t JOIN u ON t.k = u.k AND t.v + u.x > 5 GROUP BY t.g HAVING count(*) < 2",
+        "g",
+        ("B",),
+        "other constants below HAVING change the values that it compares in `count(*) < 2`",
+    ),
 )
 
 
