@@ -81,7 +81,10 @@ def render_expr(expr: Expr, names: Names) -> Sql:
                 this=_operand(expr.left, names), expression=_operand(expr.right, names)
             )
         case Negate():
-            return exp.Neg(this=_operand(expr.operand, names))
+            operand = _operand(expr.operand, names)
+            # Without brackets the sign would be the constant's own, whose digits then count.
+            is_bare = isinstance(operand, exp.Literal)
+            return exp.Neg(this=exp.Paren(this=operand) if is_bare else operand)
         case And():
             return conjunction([_operand(part, names) for part in expr.operands])
         case Or():

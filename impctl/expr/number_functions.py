@@ -16,12 +16,13 @@ import numpy as np
 import pyarrow as pa
 
 from impctl.data.schema import DOUBLE, LONG, Kind, SqlType, decimal
-from impctl.data.vector import INT64_MAX, Vector
+from impctl.data.vector import Vector
 from impctl.expr.cast import cast
 from impctl.expr.cast import supports as supports_cast
 from impctl.expr.compare import compare
 from impctl.expr.nodes import CompareOp, Expr
 from impctl.expr.numbers import (
+    absolute,
     fit_decimals,
     fit_integers,
     narrow,
@@ -77,13 +78,7 @@ def _rounded_type(first: SqlType, rest: Sequence[Expr]) -> SqlType | None:
 
 
 def _abs(arguments: Sequence[Vector], result: SqlType) -> Vector:
-    (argument,) = arguments
-    if not argument.type.is_integral:
-        return Vector(argument.type, np.abs(argument.values), argument.valid, argument.error)
-    kept = argument.filled()
-    if len(kept) and int(kept.min()) < -INT64_MAX:
-        kept = kept.astype(object)
-    return Vector(argument.type, fit_integers(np.abs(kept), argument.type), argument.valid)
+    return absolute(arguments[0])
 
 
 def _whole(direction: int) -> Function:

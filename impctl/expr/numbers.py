@@ -1,8 +1,10 @@
 """Arithmetic on columns as Spark does it with ANSI on.
 
 Law: integers and decimals are exact, and a result that does not fit its type is an error, never
-wrapped; doubles carry a bound on how far they may lie from Spark's own result. A NULL slot never
-raises. Out of scope: comparison (`expr.compare`), casts between families (`expr.cast`).
+wrapped, but where Spark itself cuts off: the sign of a long decimal is turned in 34 digits, and
+`div` of decimals keeps 64 bits. Doubles carry a bound on how far they may lie from Spark's own
+result. A NULL slot never raises. Out of scope: comparison (`expr.compare`), casts between families
+(`expr.cast`).
 """
 
 from __future__ import annotations
@@ -12,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from impctl.data.schema import DOUBLE, Kind, SqlType
-from impctl.data.vector import INT64_MAX, INT64_MIN, Bools, Floats, Vector
+from impctl.data.schema import DOUBLE, Kind, SqlType, decimal
+from impctl.data.vector import INT64_MAX, INT64_MIN, Bools, Floats, Ints, Vector
 from impctl.errors import EvaluationError
 from impctl.expr.nodes import ArithmeticOp
 
@@ -25,6 +27,11 @@ EXACT_DOUBLE = 2**53
 """Integers up to this size are doubles."""
 _EXACT_POWER = 22
 """The largest power of ten that a double holds exactly."""
+_DIVISIONS = frozenset({ArithmeticOp.DIVIDE, ArithmeticOp.INTEGER_DIVIDE, ArithmeticOp.REMAINDER})
+_QUOTIENT_DIGITS = 39
+_WIDEST = decimal(38, 0)
+NEGATED_DIGITS = 34
+"""Digits that are left when Spark turns a decimal's sign: those of Java's DECIMAL128."""
 
 
 def both_valid(left: Vector, right: Vector) -> Bools | None:
@@ -37,7 +44,7 @@ def both_valid(left: Vector, right: Vector) -> Bools | None:
 def arithmetic(op: ArithmeticOp, left: Vector, right: Vector, result: SqlType) -> Vector:
     """`left op right` in Spark's result type; shape (n,)."""
     valid = both_valid(left, right)
-    if op in (ArithmeticOp.DIVIDE, ArithmeticOp.INTEGER_DIVIDE, ArithmeticOp.REMAINDER):
+    if op in _DIVISIONS:
         valid = _refuse_zero(right, valid)
     if result.is_fractional:
         return _of_doubles(op, to_double(left), to_double(right), valid)
@@ -67,7 +74,7 @@ def _filled(vector: Vector, valid: Bools | None, filler: int) -> Any:
 def _of_integers(
     op: ArithmeticOp, left: Vector, right: Vector, result: SqlType, valid: Bools | None
 ) -> Vector:
-    filler = 1 if op in (ArithmeticOp.INTEGER_DIVIDE, ArithmeticOp.REMAINDER) else 0
+    filler = 1 if op in _DIVISIONS else 0
     a, b = _filled(left, valid, filler), _filled(right, valid, filler)
     values = narrow(_exact(op, a, b))
     return Vector(result, fit_integers(values, result), valid)
@@ -130,7 +137,7 @@ def _of_decimals(
     op: ArithmeticOp, left: Vector, right: Vector, result: SqlType, valid: Bools | None
 ) -> Vector:
     s1, s2 = left.type.scale, right.type.scale
-    filler = 1 if op in (ArithmeticOp.DIVIDE, ArithmeticOp.REMAINDER) else 0
+    filler = 1 if op in _DIVISIONS else 0
     a, b = _filled(left, valid, filler), _filled(right, valid, filler)
     match op:
         case ArithmeticOp.MULTIPLY:
@@ -139,12 +146,37 @@ def _of_decimals(
             values, scale = divide_decimals(a, s1, b, s2, result.scale), result.scale
         case ArithmeticOp.INTEGER_DIVIDE:
             common = max(s1, s2)
-            values, scale = _exact(op, rescale(a, s1, common), rescale(b, s2, common)), 0
-            return Vector(result, fit_integers(narrow(values), result), valid)
+            values = _exact(op, rescale(a, s1, common), rescale(b, s2, common))
+            return Vector(result, _last_bits(fit_decimals(values, _WIDEST)), valid)
         case _:
             scale = max(s1, s2)
-            values = _exact(op, rescale(a, s1, scale), rescale(b, s2, scale))
+            a, b = rescale(a, s1, scale), rescale(b, s2, scale)
+            if op is ArithmeticOp.REMAINDER:
+                _refuse_long_quotients(a, b)
+            values = _exact(op, a, b)
     return Vector(result, fit_decimals(rescale(values, scale, result.scale), result), valid)
+
+
+def _last_bits(values: Any) -> Ints:
+    """Whole quotients as BIGINT: Spark's `div` of decimals keeps the last 64 bits in silence."""
+    if values.dtype != object:
+        return values  # type: ignore[no-any-return]  # narrowed to int64
+    wrapped = (values + INT64_MAX + 1) % (1 << 64) - INT64_MAX - 1
+    return wrapped.astype(np.int64)  # type: ignore[no-any-return]  # of Python integers
+
+
+def _refuse_long_quotients(a: Any, b: Any) -> None:
+    """Java gives no remainder where the whole quotient has more than 39 digits that count."""
+    if magnitude(a) < 10**_QUOTIENT_DIGITS:
+        return
+    for dividend, divisor in zip(a, b, strict=True):
+        quotient = abs(int(dividend)) // abs(int(divisor))
+        if quotient % 10 ** max(len(str(quotient)) - _QUOTIENT_DIGITS, 0):
+            raise EvaluationError(
+                "A remainder of decimals has a whole quotient of more than 39 digits",
+                code="arithmetic_overflow",
+                hint="filter such rows out; Spark fails on this row too",
+            )
 
 
 def divide_decimals(a: Any, scale_a: int, b: Any, scale_b: int, scale: int) -> Any:
@@ -170,7 +202,8 @@ def rescale(values: Any, scale: int, wanted: int) -> Any:
         return values
     if wanted > scale:
         factor = 10 ** (wanted - scale)
-        if magnitude(values) * factor > INT64_MAX:
+        # The factor itself must fit too, though all values may be 0.
+        if max(magnitude(values), 1) * factor > INT64_MAX:
             values = values.astype(object)
         return values * factor
     divisor = np.full(len(values), 10 ** (scale - wanted), dtype=object)
@@ -242,13 +275,38 @@ def _propagated(op: ArithmeticOp, left: Vector, right: Vector, values: Floats) -
 
 
 def negate(vector: Vector) -> Vector:
-    """`-x`; the smallest integer of a type overflows, as in Spark."""
+    """`-x`; the smallest integer of a type overflows, as in Spark, and decimals are rounded."""
+    if vector.type.is_fractional:
+        return Vector(vector.type, -vector.values, vector.valid, vector.error)
+    values = vector.filled()
+    if len(values) and int(values.min()) < -INT64_MAX:
+        values = values.astype(object)
     if vector.type.is_integral:
-        values = (
-            -vector.values.astype(object)
-            if magnitude(vector.values) > INT64_MAX
-            else -vector.values
-        )
-        kept = values if vector.valid is None else np.where(vector.valid, values, 0)
-        return Vector(vector.type, fit_integers(kept, vector.type), vector.valid)
-    return Vector(vector.type, -vector.values, vector.valid, vector.error)
+        return Vector(vector.type, fit_integers(-values, vector.type), vector.valid)
+    return Vector(vector.type, _few_digits(-values, vector.type), vector.valid)
+
+
+def absolute(vector: Vector) -> Vector:
+    """`abs(x)`, which turns the sign of what is below 0 as `-x` does, and keeps the rest."""
+    if vector.type.is_fractional:
+        return Vector(vector.type, np.abs(vector.values), vector.valid, vector.error)
+    values = vector.filled()
+    below = np.asarray(values < 0, dtype=np.bool_)
+    if not bool(below.any()):
+        return vector
+    turned = negate(Vector(vector.type, values, below))
+    return Vector(vector.type, np.where(below, turned.values, values), vector.valid)
+
+
+def _few_digits(values: Any, result: SqlType) -> Any:
+    """Unscaled values in at most 34 digits, halves to even, which may no longer fit the type."""
+    if result.precision <= NEGATED_DIGITS:
+        return values
+    rounded = [_to_digits(int(value)) for value in values]
+    return fit_decimals(np.array(rounded, dtype=object), result)
+
+
+def _to_digits(value: int) -> int:
+    unit: int = 10 ** max(len(str(abs(value))) - NEGATED_DIGITS, 0)
+    lower, rest = divmod(value, unit)
+    return unit * (lower + (2 * rest > unit or (2 * rest == unit and lower % 2 == 1)))

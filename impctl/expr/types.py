@@ -44,6 +44,7 @@ SHORT_AVERAGE = 15
 """AVG over decimals whose result has at most so many digits is an average of doubles in Spark."""
 _MINIMUM_ADJUSTED_SCALE = 6
 _INTEGRAL_ORDER = (Kind.BYTE, Kind.SHORT, Kind.INTEGER, Kind.LONG)
+_COUNTED_LITERALS = frozenset({Kind.SHORT, Kind.INTEGER, Kind.LONG})
 _INTEGRAL_DIGITS = {Kind.BYTE: 3, Kind.SHORT: 5, Kind.INTEGER: 10, Kind.LONG: 20}
 
 
@@ -124,14 +125,32 @@ def as_decimal(source: SqlType) -> SqlType:
 
 
 def narrowed(expr: Expr, own: SqlType, beside: SqlType) -> SqlType:
-    """An integer literal beside a decimal counts with just its digits, as in Spark."""
-    if isinstance(expr, Literal) and own.is_integral and beside.kind is Kind.DECIMAL:
+    """An integer literal beside a decimal counts with just its digits, as in Spark.
+
+    Not so a TINYINT (`3Y` is a DECIMAL(3, 0)), which Spark's rule leaves out, nor a NULL.
+    """
+    is_beside = own.kind in _COUNTED_LITERALS and beside.kind is Kind.DECIMAL
+    if is_beside and isinstance(expr, Literal) and expr.value is not None:
         return decimal(max(len(str(abs(int(str(expr.value))))), 1), 0)
     return own
 
 
+def uncounted(expr: Expr, *beside: Expr) -> Expr:
+    """The expression as one whose digits `narrowed` does not count: Spark puts the first value of
+    BETWEEN and NULLIF by before it types the comparison, so a literal there is none any more."""
+    own = type_of(expr)
+    if own is None or not own.is_integral or not isinstance(expr, Literal):
+        return expr
+    others = [type_of(part) for part in beside]
+    if all(other is not None and narrowed(expr, own, other) == own for other in others):
+        return expr
+    return Cast(expr, own, span=expr.span)
+
+
 def arithmetic_type(op: ArithmeticOp, left: SqlType, right: SqlType) -> SqlType | None:
     """Result type of a binary arithmetic operator over numbers; None for other operands."""
+    if op is ArithmeticOp.DIVIDE and left.kind is Kind.NULL:
+        return DOUBLE
     if left.kind is Kind.NULL and right.kind is Kind.NULL:
         return NULL
     if left.kind is Kind.NULL:

@@ -42,7 +42,7 @@ from impctl.expr.nodes import (
     Span,
 )
 from impctl.expr.number_functions import number_type
-from impctl.expr.types import type_of
+from impctl.expr.types import type_of, uncounted
 from impctl.plan import parse_literal
 from impctl.plan.functions import (
     AGGREGATES,
@@ -288,6 +288,7 @@ def _rewritten(name: str, parts: tuple[Expr, ...], zone: str, span: Span | None)
         case "nvl2", (tested, present, absent):
             return Case(((Not(IsNull(tested)), present),), absent, span=span)
         case "nullif", (value, unwanted):
+            value = uncounted(value, unwanted)
             return Case(
                 ((Compare(CompareOp.EQUAL, value, unwanted, span=span), null),), value, span=span
             )

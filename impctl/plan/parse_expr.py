@@ -34,7 +34,7 @@ from impctl.expr.nodes import (
     Or,
     Span,
 )
-from impctl.expr.types import type_of
+from impctl.expr.types import type_of, uncounted
 from impctl.plan import parse_call, parse_literal
 from impctl.plan.parse_scope import Names
 from impctl.plan.parse_text import SqlText
@@ -237,8 +237,8 @@ class ExprReader:
             for part in (node.this, node.args["low"], node.args["high"])
         ):
             raise self._parentheses(node)
-        operand = self.read(node.this)
         low, high = self.read(node.args["low"]), self.read(node.args["high"])
+        operand = uncounted(self.read(node.this), low, high)
         return And(
             (
                 Compare(

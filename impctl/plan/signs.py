@@ -37,7 +37,7 @@ from impctl.expr.nodes import (
     Not,
     Or,
 )
-from impctl.expr.types import common_type, loses_values, narrowed, type_of
+from impctl.expr.types import as_decimal, common_type, loses_values, narrowed, type_of
 from impctl.plan.facts import NOTHING, KnownSigns, Signs, may_be_nan
 from impctl.plan.normal_form import normalised
 
@@ -53,6 +53,8 @@ _NONNEGATIVE_CALLS = frozenset(
         "exp",
     }
 )
+_LONG_DIGITS = 18
+"""Digits that a BIGINT always holds."""
 _EXACT_FLOAT = 2**24
 """Whole numbers up to this size are single-precision numbers."""
 _NULL_LITERAL = Signs(nonnegative=True, nonpositive=True, nan_free=True)
@@ -167,7 +169,11 @@ def _typed_signs(expr: Arithmetic, left: Signs, right: Signs) -> Signs:
         case ArithmeticOp.MULTIPLY:
             square = expr.left == expr.right
             return _product(expr, left, right, is_square=square)
-        case ArithmeticOp.DIVIDE | ArithmeticOp.INTEGER_DIVIDE:
+        case ArithmeticOp.DIVIDE:
+            return _product(expr, left, right, is_square=False)
+        case ArithmeticOp.INTEGER_DIVIDE:
+            if _may_wrap(expr):
+                return NOTHING
             return _product(expr, left, right, is_square=False)
         case ArithmeticOp.REMAINDER:
             # The sign is the dividend's; infinity % x is NaN.
@@ -194,6 +200,17 @@ def _product(expr: Arithmetic, left: Signs, right: Signs, *, is_square: bool) ->
     )
     down = (left.nonnegative and right.nonpositive) or (left.nonpositive and right.nonnegative)
     return Signs(up, down and _operands_exact(expr), nan_free=_operands_exact(expr))
+
+
+def _may_wrap(expr: Arithmetic) -> bool:
+    """Whether a quotient of decimals may leave BIGINT, of which Spark then keeps the last bits."""
+    left, right = type_of(expr.left), type_of(expr.right)
+    if left is None or right is None or not _operands_exact(expr):
+        return True
+    if left.is_integral and right.is_integral:
+        return False
+    dividend = as_decimal(left)
+    return dividend.precision - dividend.scale + right.scale > _LONG_DIGITS
 
 
 def _operands_exact(expr: Arithmetic) -> bool:

@@ -40,6 +40,7 @@ from impctl.expr.nodes import (
     Not,
     Or,
 )
+from impctl.expr.numbers import NEGATED_DIGITS
 from impctl.expr.support import find_blocker
 from impctl.expr.types import common_type, narrowed, type_of
 
@@ -285,6 +286,10 @@ class _Renderer:
             return f"(- {inner})"
         if result.is_integral:
             return f"CAST(- CAST({inner} AS {_WIDE}) AS {_type_name(result)})"
+        if result.precision > NEGATED_DIGITS:
+            raise UntranslatableError(
+                f"`-` rounds a `{result}` to {NEGATED_DIGITS} digits in Spark"
+            )
         return f"CAST(- {inner} AS {_type_name(result)})"
 
     def _pair(self, op: CompareOp, left: Expr, right: Expr) -> str:

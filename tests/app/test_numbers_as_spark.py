@@ -145,3 +145,31 @@ def test_a_decimal_that_is_rounded_to_be_compared_has_no_sign(opened: Any, condi
     cli = opened(sql, "p", rows)
     ran = cli("capture")
     assert (ran.code, ran.error["code"]) == (3, "sketch_unsafe")
+
+
+@pytest.mark.parametrize(
+    ("digits", "scale", "value", "condition"),
+    [
+        (38, 18, "12345678901234567890.123456789012345678",
+         "-x = -12345678901234567890.12345678901235"),
+        (10, 4, "1.0000", "x / 3Y > 0.333333"),
+        (10, 4, "1.0000", "x / -(3) < -0.333333"),
+        (38, 30, "3.000000000000000000000000000004", "3 BETWEEN x AND 4 AND x > 3"),
+        (38, 30, "3.000000000000000000000000000004", "nullif(3, x) IS NULL"),
+        (38, 0, "9223372036854775807", "x div 0.1 = -10"),
+    ],
+)  # fmt: skip
+def test_numbers_on_the_border(
+    opened: Any, digits: int, scale: int, value: str, condition: str
+) -> None:
+    rows = rows_of({"g": [1, 9], "x": [value, "0"]}, digits, scale)
+    cli = opened(f"SELECT g FROM t WHERE {condition} GROUP BY g", "g", rows)
+    cli.good("capture")
+    assert answers(cli) == [[1]]
+
+
+def test_a_quotient_that_wraps_has_no_sign(opened: Any) -> None:
+    rows = rows_of({"g": [1, 1], "p": [1, 9], "x": ["9223372036854775807", "1"]}, 38, 0)
+    sql = "SELECT g FROM t WHERE x >= 0 GROUP BY g HAVING SUM(x div 0.1) > 0"
+    ran = opened(sql, "p", rows)("capture")
+    assert (ran.code, ran.error["code"]) == (3, "sketch_unsafe")

@@ -303,3 +303,57 @@ def test_dividing_by_what_may_be_zero_fails() -> None:
     unsure = {"t#1.d": Vector(DOUBLE, np.array([1e-20]), None, np.array([1e-16]))}
     with pytest.raises(EvaluationError):
         evaluate(expression("1 / d"), unsure, 1)
+
+
+def one(sql: str, **values: str | None) -> object:
+    """The expression over one row; the columns are `x` DECIMAL(38,18) and `o` DECIMAL(38,30)."""
+    query = parse_query(f"SELECT {sql} AS v FROM t", {"t": SCHEMA})
+    assert isinstance(query.root, Project)
+    expr = query.root.outputs[0].expr
+    columns = {}
+    for column in SCHEMA:
+        if column.name in values:
+            value = values[column.name]
+            kind = pa.decimal128(column.type.precision, column.type.scale)
+            array = pa.array([None if value is None else Decimal(value)], kind)
+            columns[f"t#1.{column.name}"] = from_arrow(array, column.type)
+    return value_at(evaluate(expr, columns, 1), 0)
+
+
+LONG_DECIMAL = "12345678901234567890.123456789012345678"
+SHORTENED = "12345678901234567890.123456789012350000"
+
+
+def test_a_turned_sign_leaves_34_digits() -> None:
+    # Each as Spark 4.3 says.
+    assert str(one("-x", x=LONG_DECIMAL)) == f"-{SHORTENED}"
+    assert str(one("negative(x)", x=f"-{LONG_DECIMAL}")) == SHORTENED
+    assert str(one("abs(x)", x=f"-{LONG_DECIMAL}")) == SHORTENED
+    assert str(one("abs(x)", x=LONG_DECIMAL)) == LONG_DECIMAL
+    # Halves go to the even digit.
+    assert str(one("-x", x="10000000000000000.000000000000000005")) == (
+        "-10000000000000000.000000000000000000"
+    )
+    assert str(one("-x", x="10000000000000000.000000000000000015")) == (
+        "-10000000000000000.000000000000000020"
+    )
+    assert one("-x", x=None) is None
+    with pytest.raises(EvaluationError):
+        one("-o", o="99999999.999999999999999999999999999999")
+
+
+def test_div_of_decimals_keeps_the_last_64_bits() -> None:
+    assert one("CAST(x AS DECIMAL(38, 0)) div 0.1", x="9223372036854775807") == -10
+    assert one("x div 7", x=None) is None
+    assert one("7 div x", x=None) is None
+    assert one("x div 7", x="-15.5") == -2
+
+
+def test_a_remainder_java_does_not_give_is_an_error() -> None:
+    with pytest.raises(EvaluationError):
+        one("x % o", x="12345678901234567890", o="7E-30")
+
+
+def test_zero_beside_a_long_scale() -> None:
+    assert one("o = 0", o="0") is True
+    assert one("CASE WHEN o < 0 THEN 1 ELSE 2 END", o="-1E-30") == 1

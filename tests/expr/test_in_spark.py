@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Callable, Iterator
 from datetime import UTC, date, datetime, timedelta
-from decimal import Decimal
+from decimal import Decimal, localcontext
 from typing import Any
 
 import numpy as np
@@ -101,6 +101,29 @@ TYPES: dict[str, tuple[SqlType, pa.DataType, list[Any]]] = {
         + [None],
     ),
     "j": (LONG, pa.int64(), [25, -25, 15, -15, 0, None, 2**63 - 1, -(2**63)]),
+    "x": (
+        decimal(38, 18),
+        pa.decimal128(38, 18),
+        [
+            Decimal(x)
+            for x in (
+                "12345678901234567890.123456789012345678",
+                "-12345678901234567890.12345678901235",
+                "1.000000000000000005",
+                "-1E-18",
+                "99999999999999.999999999999999999",
+                "-10000000000000000.000000000000000005",
+                "5",
+            )
+        ]
+        + [None],
+    ),
+    "o": (
+        decimal(38, 30),
+        pa.decimal128(38, 30),
+        [Decimal(x) for x in ("0", "4E-30", "-4E-30", "3", "-99999999", "1E-19", "3.000000001")]
+        + [None],
+    ),
     "q": (DOUBLE, pa.float64(), [2.5, -2.5, -0.0, math.nan, math.inf, -1e300, None, 9.3e18]),
 }
 SCHEMA = Schema(tuple(Column(name, found[0]) for name, found in TYPES.items()))
@@ -175,6 +198,12 @@ FUNCTIONS = [
     "greatest(t, w)", "least(h, h)", "greatest(d, i)", "nvl(i, l)", "ifnull(s, u)",
     "nvl2(i, s, u)", "nullif(u, '')", "if(b, w, t)", "w BETWEEN t AND DATE '2021-01-03'",
     "w IN (DATE '2000-02-29', DATE '9999-12-31')", "u IN ('', 'xx')", "CAST(1.005 AS DECIMAL(5,2))",
+    "-(x)", "negative(x)", "abs(x)", "-(-x)", "x = -12345678901234567890.12345678901235",
+    "-x = -12345678901234567890.12345678901235", "m div x", "x div m", "m div n", "x div 0.7",
+    "IF(m <> 0, n div m, 0)", "w IS NULL OR m div 0.01 IN (125, 310)", "(x div 1E-9BD) < 0",
+    "o = 0", "0 < o", "o IN (0, 1)", "o * 0 = 0", "o % 0.3", "least(o, 0)", "m / 3Y", "3Y / m",
+    "m * 3Y", "m / 3S", "m / 3L", "m / -3Y", "r / 3Y > 0.416666", "m / (-(3))", "m / +3",
+    "3 BETWEEN o AND m", "0 BETWEEN o AND 1", "nullif(0, o)", "nullif(0Y, o)", "NULL / m",
     "m * n", "r * r", "r / 7", "n + 1.5", "CASE WHEN m > r THEN m ELSE r END",
 ]  # fmt: skip
 """Calls, which the reference evaluator does not know."""
@@ -227,7 +256,8 @@ def value_at(vector: Vector, row: int) -> Any:
         return vector.values[row].as_py()
     value = vector.values[row]
     if vector.type.kind == "decimal":
-        return Decimal(int(value)).scaleb(-vector.type.scale)
+        with localcontext(prec=60):
+            return Decimal(int(value)).scaleb(-vector.type.scale)
     return value.item() if isinstance(value, np.generic) else value
 
 

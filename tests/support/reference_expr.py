@@ -11,11 +11,11 @@ import math
 import re
 import struct
 from collections.abc import Mapping
-from decimal import Decimal
+from decimal import ROUND_HALF_EVEN, Context, Decimal
 from fractions import Fraction
 
 from impctl.aliases import AttributeId
-from impctl.data.schema import Kind, SqlType
+from impctl.data.schema import Kind, SqlType, decimal
 from impctl.expr.nodes import (
     And,
     Arithmetic,
@@ -185,9 +185,7 @@ def _half_up(value: Fraction) -> int:
     return -size if value < 0 else size
 
 
-def _wide() -> object:
-    from decimal import Context
-
+def _wide() -> Context:
     return Context(prec=120)
 
 
@@ -218,6 +216,10 @@ def _arithmetic(expr: Arithmetic, row: Row) -> Value:
         value = _of_doubles(expr.op, float(left), float(right))
         return _single(value) if found.kind is Kind.FLOAT else value
     exact = _of_numbers(expr.op, _number(left), _number(right))
+    if expr.op is ArithmeticOp.INTEGER_DIVIDE and Kind.DECIMAL in (own_left.kind, own_right.kind):
+        whole = int(fit_decimal(exact, decimal(38, 0)))
+        # Spark keeps the last 64 bits.
+        return (whole + 2**63) % 2**64 - 2**63
     if found.is_integral:
         return fit_integer(int(exact), found)
     return fit_decimal(exact, found)
@@ -271,8 +273,10 @@ def _negated(value: Value, found: SqlType | None) -> Value:
         return -value
     if isinstance(value, int) and found is not None and found.is_integral:
         return fit_integer(-value, found)
-    if isinstance(value, Decimal):
-        return value.copy_negate() if value else value
+    if isinstance(value, Decimal) and found is not None:
+        # Java's DECIMAL128: 34 digits, halves to even.
+        few = Context(prec=34, rounding=ROUND_HALF_EVEN).minus(value)
+        return fit_decimal(Fraction(few), found)
     raise ReferenceLimit(f"-{value!r}")
 
 
@@ -337,7 +341,9 @@ def _call(expr: Call, row: Row) -> Value:
         case "abs", [int() as value]:
             found = type_of(expr.arguments[0])
             return fit_integer(abs(value), found) if found is not None else abs(value)
-        case "abs", [float() | Decimal() as value]:
+        case "abs", [float() as value]:
             return abs(value)
+        case "abs", [Decimal() as value]:
+            return _negated(value, type_of(expr.arguments[0])) if value < 0 else value
         case _:
             raise ReferenceLimit(f"function {expr.name}")

@@ -97,6 +97,7 @@ REFUSED = [
     "upper(s) = 'A'",
     "i / i = 1",
     "m / 3 > 1",
+    "-CAST(m AS DECIMAL(38, 18)) = 1.5",
     "f % i = 1",
     "s LIKE 'a\\\\_b'",
 ]
