@@ -16,6 +16,7 @@
     ├── RetryableError                   6  try again later
     │   ├── LockHeldError                6  another writer is at work
     │   └── StorageError                 6  the disk or the object store failed
+    ├── InterruptedRunError              130  the run was asked to end
     └── RecaptureNeededError             7  the sketch cannot be carried on from what is left
         ├── HistoryGoneError             7  change feed or data files needed are gone
         ├── TableRecreatedError          7  another table stands at the path now
@@ -233,6 +234,13 @@ class StorageError(RetryableError):
     """Reading or writing files failed for a reason outside impctl."""
 
     default_code = "storage_failed"
+
+
+class InterruptedRunError(ImpctlError):
+    """The run was asked to end before it was done."""
+
+    exit_code = 130
+    default_code = "interrupted"
 
 
 class RecaptureNeededError(ImpctlError):

@@ -1,7 +1,8 @@
 """Use case: commit update batches of the workload file as new table versions.
 
 Law: the one use case that writes a user's table; each batch is one commit, in the order of the
-file, and a batch that fails stops the run, because later ones may build on it. A dry run prepares
+file, and a batch that fails stops the run, because later ones may build on it. A batch that is in
+its table is left out, and what was committed is told however the run ends. A dry run prepares
 batches as a run does and leaves out the commits.
 Out of scope: what a batch may hold (`workload.updates`), how it is written (`tables.updates`).
 """
@@ -9,30 +10,54 @@ Out of scope: what a batch may hold (`workload.updates`), how it is written (`ta
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import assert_never
 
 from impctl.aliases import TableName
+from impctl.app.held_signals import held_signals
 from impctl.app.results import ApplyResult, Failure, Outcome
 from impctl.app.workbench import Workbench
-from impctl.errors import ImpctlError, UsageError
+from impctl.errors import ImpctlError, InterruptedRunError, UsageError, unexpected
 from impctl.tables.updates import UpdateKind, UpdateRequest, commit_update, prepare_update
 from impctl.workload.models import ChangeSpec, DeleteSpec, InsertSpec, UpdateSpec
 from impctl.workload.reading import suggestion
 
 
-def apply(bench: Workbench, names: Sequence[str], *, all_updates: bool) -> Outcome:
-    """Commit the batches named, or all of them in file order."""
+def apply(
+    bench: Workbench, names: Sequence[str], *, all_updates: bool, again: bool = False
+) -> Outcome:
+    """Commit the batches named, or all of them in file order; `again` those too that are in."""
     wanted = _wanted(bench, names, all_updates)
     results: list[ApplyResult] = []
     ahead: dict[TableName, int] = {}
-    for spec in wanted:
-        try:
-            results.append(_applied(bench, spec, ahead))
-        except ImpctlError as error:
-            if error.location is None:
-                error.location = spec.location
-            return Outcome(tuple(results), (), (Failure(spec.name, error),))
+    spec: UpdateSpec | None = None
+    try:
+        for spec in wanted:
+            _apply(bench, spec, again, ahead, results)
+    except KeyboardInterrupt as stop:
+        failures = [Failure(None, _interrupted(results, len(wanted)))]
+        if spec is not None and isinstance(stop.__context__, ImpctlError):
+            failures.append(Failure(spec.name, stop.__context__))  # the commit failed meanwhile
+        return Outcome(tuple(results), (), tuple(failures))
+    except Exception as error:  # noqa: BLE001  # what is in the tables is told, whatever happened
+        failed = error if isinstance(error, ImpctlError) else unexpected(error)
+        if failed.location is None and spec is not None:
+            failed.location = spec.location
+        return Outcome(tuple(results), (), (Failure(None if spec is None else spec.name, failed),))
     return Outcome(tuple(results))
+
+
+def _interrupted(results: Sequence[ApplyResult], wanted: int) -> InterruptedRunError:
+    made = [r for r in results if r.version is not None and not r.already_applied]
+    if not made:
+        return InterruptedRunError(
+            "Interrupted before a batch was committed", hint="run the command again"
+        )
+    told = ", ".join(f"`{r.name}` (version {r.version} of `{r.table}`)" for r in made)
+    return InterruptedRunError(
+        f"Interrupted after {len(results)} of {wanted} batches; in the tables are {told}",
+        hint="run the command again for the rest: batches that are in are left out",
+    )
 
 
 def _wanted(bench: Workbench, names: Sequence[str], all_updates: bool) -> list[UpdateSpec]:
@@ -52,23 +77,45 @@ def _wanted(bench: Workbench, names: Sequence[str], all_updates: bool) -> list[U
     return list(known.values()) if all_updates else [known[name] for name in names]
 
 
-def _applied(bench: Workbench, spec: UpdateSpec, ahead: dict[TableName, int]) -> ApplyResult:
+def _apply(
+    bench: Workbench,
+    spec: UpdateSpec,
+    again: bool,
+    ahead: dict[TableName, int],
+    results: list[ApplyResult],
+) -> None:
     """Commit a batch; a dry run counts in `ahead` the versions that it leaves out, by table."""
-    request = _request(spec)
+    request = replace(_request(spec), name=spec.name, again=again)
     bench.reporter.step(f"applying {spec.name}")
     prepared = prepare_update(bench.source(spec.table), request)
     rows = 0 if prepared.rows is None else len(prepared.rows)
     statement = _statement(spec, rows)
+    if prepared.in_version is not None:
+        version = prepared.in_version
+        results.append(
+            ApplyResult(spec.name, spec.table, version, 0, 0, 0, statement, already_applied=True)
+        )
+        return
     if bench.settings.dry_run:
         commits = rows > 0 or request.kind is not UpdateKind.INSERT
         ahead[spec.table] = ahead.get(spec.table, 0) + commits
         version = prepared.source.version + ahead[spec.table]
-        return ApplyResult(spec.name, spec.table, None, rows, 0, 0, statement, version)
-    done = commit_update(prepared)
+        results.append(ApplyResult(spec.name, spec.table, None, rows, 0, 0, statement, version))
+        return
+    with held_signals():
+        done = commit_update(prepared)
+        results.append(
+            ApplyResult(
+                spec.name,
+                spec.table,
+                done.version,
+                done.inserted,
+                done.deleted,
+                done.updated,
+                statement,
+            )
+        )
     bench.repin(spec.table)
-    return ApplyResult(
-        spec.name, spec.table, done.version, done.inserted, done.deleted, done.updated, statement
-    )
 
 
 def _statement(spec: UpdateSpec, rows: int) -> str:

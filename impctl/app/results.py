@@ -90,10 +90,11 @@ class CaptureResult:
 
 @dataclass(frozen=True, slots=True)
 class ApplyResult:
-    """One update batch; `version` is None where nothing was committed.
+    """One update batch; `version` is the one that it made, None where nothing was committed.
 
-    A dry run gives the `foreseen_version` that its `statement` would make, and counts the rows of
-    an insert; a delete or update that finds no row makes no version.
+    With `already_applied` an earlier run made that version, and this one did nothing. A dry run
+    gives the `foreseen_version` that its `statement` would make, and counts the rows of an insert;
+    a delete or update that finds no row makes no version.
     """
 
     name: str
@@ -104,6 +105,7 @@ class ApplyResult:
     updated: int
     statement: str = ""
     foreseen_version: int | None = None
+    already_applied: bool = False
 
 
 @dataclass(frozen=True, slots=True)

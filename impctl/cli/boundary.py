@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING
 import typer
 
 from impctl.cli.completion import COMPLETION_VARIABLE
-from impctl.cli.exit_codes import INTERRUPTED, PENDING
+from impctl.cli.exit_codes import PENDING
 from impctl.cli.job import Display, Job
-from impctl.errors import ImpctlError, UsageError, unexpected
+from impctl.errors import ImpctlError, InterruptedRunError, UsageError, unexpected
 
 if TYPE_CHECKING:
     from impctl.app.results import Failure, Outcome
@@ -30,13 +30,6 @@ if TYPE_CHECKING:
 
 _CLICK_USAGE_ERROR = typer.BadParameter.mro()[1]
 """The parser's usage error, which Typer exports under no name of its own."""
-
-
-class InterruptedRunError(ImpctlError):
-    """The user stopped the run."""
-
-    exit_code = INTERRUPTED
-    default_code = "interrupted"
 
 
 def run(app: typer.Typer, arguments: Sequence[str]) -> int:
@@ -154,7 +147,7 @@ def _usage_error(error: Exception) -> UsageError:
 
 def _interrupted() -> InterruptedRunError:
     return InterruptedRunError(
-        "Interrupted", hint="run the command again; nothing half done is kept"
+        "Interrupted", hint="run the command again; what was committed stays, the rest is dropped"
     )
 
 

@@ -107,6 +107,9 @@ class TextOutput:
             self._whole(statement)
             return
         at = f"version {result.version}"
+        if result.already_applied:
+            self._say(f"{result.name}: already applied, {result.table} {at} (--again repeats it)")
+            return
         counts = (
             f"{result.inserted:,} inserted, {result.deleted:,} deleted, {result.updated:,} updated"
         )

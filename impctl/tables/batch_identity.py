@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from deltalake import CommitProperties, Transaction
@@ -18,6 +18,7 @@ from deltalake import CommitProperties, Transaction
 from impctl.aliases import TableVersion
 from impctl.errors import ImpctlError, StorageError, UsageError
 from impctl.tables.commits import Action, read_commits
+from impctl.tables.failures import failure_text
 from impctl.tables.source import DeltaSource
 
 
@@ -30,12 +31,12 @@ def identity_of(source: DeltaSource, name: str, content: object, file: str | Non
                 digest.update(hashlib.file_digest(opened, "sha256").digest())
         except FileNotFoundError as error:
             raise UsageError(
-                f"File to insert does not exist: {file}",
-                hint="correct the path; relative paths start at the workload file",
+                f"The file to insert does not exist: {file}",
+                hint="relative paths start at the workload file",
             ) from error
         except OSError as error:
             raise StorageError(
-                f"File to insert cannot be read: {file}", hint="check that it can be read"
+                f"Reading the file to insert failed: {failure_text(error)}", hint=f"check {file}"
             ) from error
     return f"impctl/apply/{digest.hexdigest()[:40]}"
 
@@ -70,7 +71,7 @@ def version_with(source: DeltaSource, identity: str) -> TableVersion | None:
 
 
 def _is_restored_before(
-    source: DeltaSource, actions: list[Action] | Any, version: TableVersion, batch: TableVersion
+    source: DeltaSource, actions: Sequence[Action], version: TableVersion, batch: TableVersion
 ) -> bool:
     """Whether the commit puts back a version before that of the batch."""
     infos = [body for name, body in actions if name == "commitInfo"]

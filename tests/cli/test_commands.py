@@ -15,6 +15,11 @@ APPLY_NEEDS = "Command `apply` needs the names of updates, or `--all`"
 BENCH_NEEDS = "Command `bench` needs either a suite, a workload file, `--generate`, `--compare`"
 
 
+def applied(*, all_updates: bool = False, again: bool = False) -> dict[str, bool]:
+    """What `apply` is called with beside the names."""
+    return {"all_updates": all_updates, "again": again}
+
+
 @pytest.mark.parametrize(
     ("words", "called"),
     [
@@ -24,8 +29,9 @@ BENCH_NEEDS = "Command `bench` needs either a suite, a workload file, `--generat
             ["capture", "w.yaml", "--query", "a", "--query", "b"],
             ("capture", (BENCH, ("a", "b")), {}),
         ),
-        (["apply", "w.yaml", "u", "v"], ("apply", (BENCH, ("u", "v")), {"all_updates": False})),
-        (["apply", "w.yaml", "--all"], ("apply", (BENCH, ()), {"all_updates": True})),
+        (["apply", "w.yaml", "u", "v"], ("apply", (BENCH, ("u", "v")), applied())),
+        (["apply", "w.yaml", "--all"], ("apply", (BENCH, ()), applied(all_updates=True))),
+        (["apply", "w.yaml", "u", "--again"], ("apply", (BENCH, ("u",)), applied(again=True))),
         (["plan", "w.yaml", "--query", "a"], ("plan", (BENCH, ("a",)), {})),
         (["maintain", "w.yaml"], ("maintain", (BENCH, ()), {"batch_rows": None})),
         (["maintain", "w.yaml", "--batch-rows", "9"], ("maintain", (BENCH, ()), {"batch_rows": 9})),

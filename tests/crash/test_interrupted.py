@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.app.test_lock import held_lock
+from tests.crash.applying import disturbed
 from tests.crash.processes import end, ran, start, until_open
 from tests.crash.small import change, check_store, write_workload
 from tests.support.run_cli import Cli
@@ -65,3 +66,10 @@ def test_a_measurement_ends_with_nothing_left(cli: Cli, tmp_path: Path) -> None:
     assert left <= {entry["name"] for entry in found["entries"]}
     assert list(tmp_path.glob(".impctl-*")) == []
     check_store(tmp_path / ".impctl", tmp_path / "t")
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("heard_signals")
+@pytest.mark.parametrize("seed", range(4))
+def test_batches_are_in_once_however_often_apply_was_stopped(tmp_path: Path, seed: int) -> None:
+    assert disturbed(tmp_path, seed).total() > 0

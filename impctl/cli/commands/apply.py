@@ -29,6 +29,9 @@ def apply(
     all_updates: Annotated[
         bool, typer.Option("--all", help="Commit every update of the file, in its order.")
     ] = False,
+    again: Annotated[
+        bool, typer.Option("--again", help="Commit batches again that are in their table already.")
+    ] = False,
     dry_run: DryRun = False,
     json: AsJson = False,
     quiet: Quiet = False,
@@ -36,7 +39,8 @@ def apply(
 ) -> Job:
     """Commit update batches of the workload to its tables.
 
-    Each becomes a new version of its table; no other command writes a table of yours.
+    Each becomes a new version of its table; no other command writes a table of yours. A batch that
+    is in its table already, with the same name and content, is left out.
 
     Example: impctl apply workloads/running-example.yaml s8
     """
@@ -50,7 +54,7 @@ def apply(
     def use_case(bench: Workbench) -> Outcome:
         from impctl.app.apply import apply
 
-        return apply(bench, names, all_updates=all_updates)
+        return apply(bench, names, all_updates=all_updates, again=again)
 
     settings = settings_of(workload, dry_run=dry_run)
     return on_workbench("apply", display_of(json, quiet, verbose), settings, use_case)
