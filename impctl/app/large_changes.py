@@ -20,7 +20,7 @@ from impctl.app.settings import large_change_of
 from impctl.app.shared_changes import Need, SharedChanges
 from impctl.app.workbench import Workbench
 from impctl.maintain.compile import Compiled
-from impctl.maintain.partials import Partials, needs_specials, partials
+from impctl.maintain.partials import Partials
 from impctl.maintain.session import GroupedRows
 from impctl.plan.facts import FactKind
 from impctl.sketch.partition import RangePartition
@@ -32,7 +32,6 @@ from impctl.tables.snapshot import DataFile, Snapshot
 from impctl.tables.source import other_history
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import Column, DataFrame
 
 _MEGABYTE = 1 << 20
@@ -74,8 +73,9 @@ def grouped_change(
     Raises AssumptionBrokenError for an inserted row that breaks what made the sketch safe,
     SchemaChangedError, HistoryGoneError and TableRecreatedError as reading the change would.
     """
-    assert compiled.chain is not None
-    partition = partitions[compiled.chain.scan.access]
+    chain = compiled.chain
+    assert chain is not None
+    partition = partitions[chain.scan.access]
     before = bench.snapshot(need.table, need.since)
     after = bench.snapshot(need.table, need.until)
     check_same_columns(before.columns, before.version, after, need.columns)
@@ -85,28 +85,16 @@ def grouped_change(
     bench.reporter.step(f"grouping the change of {need.table} in Spark")
     sides = ((after, files.came), (before, files.went))
     _recheck(bench, after, files.came, assumptions)
-    pass_ = partials(compiled)
-    tables = [_run(bench, compiled, partition, pass_, *side) for side in sides]
-    if any(needs_specials(pass_, table) for table in tables):
-        pass_ = partials(compiled, counts_specials=True)
-        tables = [_run(bench, compiled, partition, pass_, *side) for side in sides]
+    pass_ = chain.partials()
+    tables = [run_pass(bench, chain.scan, partition, pass_, *side) for side in sides]
+    if any(pass_.needs_specials(table) for table in tables):
+        pass_ = chain.partials(counts_specials=True)
+        tables = [run_pass(bench, chain.scan, partition, pass_, *side) for side in sides]
     came, went = (
-        GroupedRows(table, counted_rows(bench, compiled, pass_, table, partition, *side))
+        GroupedRows(table, counted_rows(bench, pass_, table, partition, *side))
         for table, side in zip(tables, sides, strict=True)
     )
     return GroupedChange(pass_, came, went, partition)
-
-
-def _run(
-    bench: Workbench,
-    compiled: Compiled,
-    partition: RangePartition,
-    pass_: Partials,
-    snapshot: Snapshot,
-    files: Sequence[DataFile],
-) -> pa.Table:
-    assert compiled.chain is not None
-    return run_pass(bench, compiled.chain.scan, partition, pass_, snapshot, files)
 
 
 def _recheck(

@@ -17,9 +17,8 @@ import pyarrow as pa
 from impctl.aliases import AccessId, TableName
 from impctl.app.partners import Partners
 from impctl.app.workbench import Workbench
-from impctl.engine.operators.aggregate import Aggregate
 from impctl.errors import EvaluationError, JoinTooLargeError, NotExactError, TableError
-from impctl.maintain.compile import Chain, Compiled
+from impctl.maintain.compile import Compiled
 from impctl.maintain.session import MaintainedQuery
 from impctl.sketch.partition import RangePartition
 from impctl.tables.rows import read_batches
@@ -38,7 +37,7 @@ def is_loaded_here(bench: Workbench, compiled: Compiled) -> bool:
     rows = bench.snapshot(compiled.chain.scan.table).rows
     if rows is None or rows > _LARGEST_LOAD:
         return False
-    if bench.has_spark and _sends_few_rows(compiled, compiled.chain):
+    if bench.has_spark and compiled.chain.has_few_partials:
         return rows <= _LARGEST_LOAD_BESIDE_SPARK
     return True
 
@@ -78,14 +77,3 @@ def _one_ahead(
     while (item := following.result()) is not None:
         following = reader.submit(next, items, None)
         yield item
-
-
-def _sends_few_rows(compiled: Compiled, chain: Chain) -> bool:
-    """Whether Spark would send a row per group, or per fragment without a grouping.
-
-    The alternative is one per group and fragment.
-    """
-    if chain.first is None:
-        return True
-    operator = compiled.circuit.operators[chain.first]
-    return isinstance(operator, Aggregate) and operator.is_keyed

@@ -55,8 +55,7 @@ class Partners:
         """The rows of a side with these keys."""
         from impctl.spark.partners import with_keys
 
-        sides = [one for _, *both in self.compiled.distant.values() for one in both]
-        wanted = next(one for one in sides if one.name == side)
+        wanted = self.compiled.read_side(side)
         self.bench.reporter.step(f"reading partners of {len(keys[0]):,} keys")
         names = [name for name, _ in wanted.columns]
         places = [names.index(key) for key in wanted.keys]

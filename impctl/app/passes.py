@@ -23,13 +23,7 @@ from impctl.capture.render import render_plan
 from impctl.data.vector import Ints
 from impctl.errors import EvaluationError
 from impctl.maintain.compile import Compiled
-from impctl.maintain.partials import (
-    Partials,
-    fill,
-    needs_specials,
-    partials,
-    rows_told_by,
-)
+from impctl.maintain.partials import Partials
 from impctl.maintain.session import MaintainedQuery
 from impctl.maintain.touch import TouchedQuery
 from impctl.maintain.way import Way
@@ -92,25 +86,25 @@ def _from_partials(
     compiled: Compiled,
     partitions: Mapping[AccessId, RangePartition],
 ) -> MaintainedQuery:
-    assert compiled.chain is not None
-    scan = compiled.chain.scan
+    chain = compiled.chain
+    assert chain is not None
+    scan = chain.scan
     partition = partitions[scan.access]
     snapshot = bench.snapshot(scan.table)
-    pass_ = partials(compiled)
+    pass_ = chain.partials()
     table = run_pass(bench, scan, partition, pass_, snapshot)
-    if needs_specials(pass_, table):
-        pass_ = partials(compiled, counts_specials=True)
+    if pass_.needs_specials(table):
+        pass_ = chain.partials(counts_specials=True)
         table = run_pass(bench, scan, partition, pass_, snapshot)
-    fill(compiled, pass_, table, partition)
     session = MaintainedQuery(compiled)
-    counted = counted_rows(bench, compiled, pass_, table, partition, snapshot)
+    session.fill(pass_, table, partition)
+    counted = counted_rows(bench, pass_, table, partition, snapshot)
     session.range_rows.fill(partition, counted)
     return session
 
 
 def counted_rows(
     bench: Workbench,
-    compiled: Compiled,
     pass_: Partials,
     table: pa.Table,
     partition: RangePartition,
@@ -118,7 +112,7 @@ def counted_rows(
     files: Sequence[DataFile] | None = None,
 ) -> Ints:
     """Rows per fragment of what a pass went over, by its result `table` where that tells."""
-    counted = rows_told_by(compiled, pass_, table, partition)
+    counted = pass_.rows_told_by(table, partition)
     return rows_by_spark(bench, partition, snapshot, files) if counted is None else counted
 
 

@@ -23,6 +23,7 @@ from impctl.data.keys import Grouping
 from impctl.data.schema import DOUBLE, LONG, Kind, SqlType
 from impctl.data.vector import Ints, Vector
 from impctl.engine import compensated, wide
+from impctl.engine.partial_column import ROWS, SPECIALS, Meaning, PartialColumn
 from impctl.errors import EvaluationError
 
 Values = dict[str, Any]
@@ -58,12 +59,12 @@ class Count:
         name = f"count{self.slot}"
         return {name: old[name] + delta[name]}
 
-    def partial(self, table: Mapping[str, Any], grouping: Grouping, sign: int) -> Values:
-        """The change from partial aggregates (column `c<slot>`), grouped again.
+    def partial(self, table: Mapping[PartialColumn, Any], grouping: Grouping, sign: int) -> Values:
+        """The change from partial aggregates, grouped again.
 
         `sign` is 1 where their rows came, -1 where they went.
         """
-        counts = table[f"c{self.slot}"] * sign
+        counts = table[PartialColumn(Meaning.COUNT, self.slot)] * sign
         return {f"count{self.slot}": np.add.reduceat(counts[grouping.order], grouping.starts)}
 
     def value(self, state: Values, kind: SqlType) -> Vector:
@@ -97,8 +98,8 @@ class ExactSum:
         high, low = f"high{self.slot}", f"low{self.slot}"
         return self._columns(*wide.add(old[high], old[low], delta[high], delta[low]))
 
-    def partial(self, table: Mapping[str, Any], grouping: Grouping, sign: int) -> Values:
-        sums = table[f"s{self.slot}"]
+    def partial(self, table: Mapping[PartialColumn, Any], grouping: Grouping, sign: int) -> Values:
+        sums = table[PartialColumn(Meaning.SUM, self.slot)]
         signs = np.full(len(sums), sign, dtype=np.int64)
         return self._columns(
             *wide.widen(wide.grouped_sums(sums, signs, grouping.order, grouping.starts))
@@ -203,13 +204,14 @@ class FloatSum:
         return added
 
     @_OVERFLOWS
-    def partial(self, table: Mapping[str, Any], grouping: Grouping, sign: int) -> Values:
-        """From Spark's partial sums `s`, magnitudes `m` and counts `c`, grouped again.
+    def partial(self, table: Mapping[PartialColumn, Any], grouping: Grouping, sign: int) -> Values:
+        """From Spark's partial sums and magnitudes, grouped again.
 
         Spark's partial sum is itself off by at most its rows times 2^-53 of its magnitude.
         """
-        sums, sizes = table[f"s{self.slot}"] * sign, table[f"m{self.slot}"]
-        rows = table["rows"]
+        sums = table[PartialColumn(Meaning.SUM, self.slot)] * sign
+        sizes = table[PartialColumn(Meaning.SIZE, self.slot)]
+        rows = table[ROWS]
         total, rest = compensated.grouped_sums(sums[grouping.order], grouping.starts)
         lost = sizes * rows * (_ROUNDING * 1.01)
         if self.integral:
@@ -225,8 +227,8 @@ class FloatSum:
             f"drift{self.slot}": compensated.grouped_bound(lost[grouping.order], grouping.starts),
             f"touched{self.slot}": size,
         }
-        for name in _SPECIALS:
-            counts = table.get(f"{name}{self.slot}")
+        for name, meaning in zip(_SPECIALS, SPECIALS, strict=True):
+            counts = table.get(PartialColumn(meaning, self.slot))
             values[f"{name}{self.slot}"] = (
                 np.zeros(grouping.groups, dtype=np.int64)
                 if counts is None

@@ -1,103 +1,119 @@
-"""A circuit: operators in the order in which a change passes them, sources below, merge on top.
+"""A circuit: operators in the order in which a change passes them, sources below.
 
-Law: `step` takes the signed change of every source and leaves in every operator the state it would
-have had if it had seen all input at once; the merge at the end tells which fragments entered or
-left each sketch. An operator whose inputs did not change is not stepped. A failing step leaves the
-circuit unusable: take it up again from its last checkpoint (state is only written by `store`, in
-one transaction).
-Out of scope: building circuits from plans (`maintain.compile`).
+Law: `step` takes the signed change of every source, leaves in every operator the state it would
+have had if it had seen all input at once, and gives the change of the last operator's output. An
+operator whose inputs did not change is not stepped. A circuit is itself an operator and keeps an
+operator's obligations, so it can stand in another one. A failing step leaves it unusable: take it
+up again from its last checkpoint (state is only written by `store`, in one transaction).
+Out of scope: building circuits from plans (`maintain.compile`); what becomes of the output (`merge`
+makes sketches of it).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol
+from collections.abc import Iterator, Mapping, Sequence
 
-import pyarrow as pa
-
-from impctl.engine.batch import Batch
-from impctl.engine.operators.merge import Merge, SketchDelta
-from impctl.engine.run_log import RunChange
+from impctl.engine.batch import Batch, stacked_batches
+from impctl.engine.distant_rows import DistantRows
+from impctl.engine.operator import Keeper, Operator
 
 
-class Keeper(Protocol):
-    """Keyed state that a checkpoint writes."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def bytes_held(self) -> int: ...
-
-    def load(self, tables: Sequence[tuple[int, pa.Table]]) -> None:
-        """Take over stored runs; they count as saved."""
-        ...
-
-    def compact(self) -> None:
-        """Make the state smaller if that is worth it."""
-        ...
-
-    def changes(self) -> RunChange:
-        """What changed since the last `saved`."""
-        ...
-
-    def saved(self) -> None:
-        """The last changes are safe now."""
-        ...
-
-
-class Operator(Protocol):
-    """One step of a circuit: the change of its input, or of each, in; the change of its output out.
-
-    Obligations (checked by the law tests over every operator): stepping two batches one after the
-    other means the same as stepping their sum; an empty batch changes nothing; a batch and its
-    negative leave the state as it was. Several inputs: None is an input without a change.
-    """
-
-    @property
-    def step(self) -> Callable[..., Batch]:
-        """Consume the change of each input and return the output's."""
-        ...
-
-    def arrangements(self) -> Sequence[Keeper]:
-        """The keyed state to checkpoint; empty for a stateless operator."""
-        ...
-
-
-class Circuit:
-    """Operators, each after those it reads, and the merge at their root."""
+class Circuit(Operator):
+    """Operators, each after those it reads; the output is that of the last one."""
 
     def __init__(
-        self,
-        operators: Sequence[Operator],
-        merge: Merge,
-        inputs: Sequence[Sequence[int]] | None = None,
+        self, operators: Sequence[Operator], inputs: Sequence[Sequence[int]] | None = None
     ) -> None:
         """`inputs[i]` are the positions operator i reads, -1 - s for source s; default: a chain."""
-        self.operators = tuple(operators)
-        self.merge = merge
-        chain = [(position - 1,) for position in range(len(self.operators))]
-        self.inputs = tuple(tuple(wires) for wires in (chain if inputs is None else inputs))
+        self._operators = tuple(operators)
+        chain = [(position - 1,) for position in range(len(self._operators))]
+        self._inputs = tuple(tuple(wires) for wires in (chain if inputs is None else inputs))
+        self._place = {id(operator): at for at, operator in enumerate(self._operators)}
+        assert len(self._place) == len(self._operators), "an operator stands in one place"
+        self._keepers = _each_once(self._operators)
 
-    def step(self, *sources: Batch | None) -> tuple[SketchDelta, ...]:
-        """One change of all sources through all operators; a sketch delta per sketched access."""
+    def __iter__(self) -> Iterator[Operator]:
+        """The operators, in circuit order."""
+        return iter(self._operators)
+
+    def step(self, *sources: Batch | None) -> Batch | None:
+        """One change of all sources through all operators."""
         known = {-1 - number: batch for number, batch in enumerate(sources) if batch is not None}
-        return self._run(known, 0)
+        return self._run(known, 0, len(self._operators))
 
-    def resume(self, batch: Batch, position: int) -> tuple[SketchDelta, ...]:
-        """The change of what lies below `position` through all above that reads it."""
-        return self._run({position - 1: batch}, position)
+    def resume(self, batch: Batch, operator: Operator) -> Batch | None:
+        """The output's change if this operator's output changes by `batch`."""
+        at = self._place[id(operator)]
+        return self._run({at: batch}, at + 1, len(self._operators))
 
-    def _run(self, known: dict[int, Batch], position: int) -> tuple[SketchDelta, ...]:
-        for at in range(position, len(self.operators)):
-            batches = [known.get(wire) for wire in self.inputs[at]]
+    def arriving(self, batch: Batch, operator: Operator) -> Batch | None:
+        """What of a change of the only source arrives at an operator that reads one other.
+
+        It goes through what is below as in a step, but no further.
+        """
+        at = self._place[id(operator)]
+        (wire,) = self._inputs[at]
+        known = {-1: batch}
+        self._run(known, 0, at)
+        return known.get(wire)
+
+    def _run(self, known: dict[int, Batch], start: int, end: int) -> Batch | None:
+        for at in range(start, end):
+            batches = [known.get(wire) for wire in self._inputs[at]]
             if any(batch is not None for batch in batches):
-                known[at] = self.operators[at].step(*batches)
-        root = known.get(len(self.operators) - 1)
-        return self.merge.nothing() if root is None else self.merge.step(root)
+                output = self._operators[at].step(*batches)
+                if output is not None:
+                    known[at] = output
+        return known.get(end - 1)
 
-    def arrangements(self) -> Iterator[Keeper]:
-        """All keyed state, in circuit order."""
-        for operator in self.operators:
-            yield from operator.arrangements()
-        yield from self.merge.arrangements()
+    def arrangements(self) -> Sequence[Keeper]:
+        """All keyed state, in circuit order, each keeper once."""
+        return self._keepers
+
+    def counters(self) -> Mapping[str, int]:
+        return {name: n for one in self._operators for name, n in one.counters().items()}
+
+    def take_up(self, counters: Mapping[str, int]) -> None:
+        for operator in self._operators:
+            operator.take_up(counters)
+
+    def start(self) -> Batch | None:
+        """Bring all operators to where empty sources leave them, those at the output's side first.
+
+        So the own row of an upper one is in place before rows from below arrive.
+        """
+        return self._start(0)
+
+    def start_from(self, lowest: Operator) -> Batch | None:
+        """The same without the operators before `lowest`."""
+        return self._start(self._place[id(lowest)])
+
+    def _start(self, first: int) -> Batch | None:
+        parts = []
+        for operator in reversed(self._operators[first:]):
+            found = operator.start()
+            output = None if found is None else self.resume(found, operator)
+            parts += [] if output is None or len(output) == 0 else [output]
+        return stacked_batches(parts) if parts else None
+
+    @property
+    def unsure_rows(self) -> int:
+        return sum(operator.unsure_rows for operator in self._operators)
+
+    @property
+    def reads(self) -> Sequence[DistantRows]:
+        return tuple(side for operator in self._operators for side in operator.reads)
+
+    def fill(self, is_filling: bool) -> None:
+        for operator in self._operators:
+            operator.fill(is_filling)
+
+
+def _each_once(operators: Sequence[Operator]) -> tuple[Keeper, ...]:
+    """The keepers of all operators; two that share one name would overwrite each other."""
+    found: dict[str, Keeper] = {}
+    for operator in operators:
+        for keeper in operator.arrangements():
+            known = found.setdefault(keeper.name, keeper)
+            assert known is keeper, f"two keepers are called {keeper.name}"
+    return tuple(found.values())

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from impctl.engine.circuit import Keeper
+from impctl.engine.operator import Keeper
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 
 from impctl.aliases import AccessId, AttributeId, ColumnName, TableName
 from impctl.engine.circuit import Circuit
-from impctl.engine.operators.aggregate import Aggregate as AggregateOperator
-from impctl.engine.operators.merge import Merge
 from impctl.maintain.build import Builder
+from impctl.maintain.chain import Chain
 from impctl.maintain.flows import BlockedError, Source
-from impctl.maintain.readable import Readable
+from impctl.maintain.partials import FirstGrouping
+from impctl.maintain.readable import DistantJoin, Readable
 from impctl.maintain.refills import Refilled
 from impctl.maintain.strategy import Chooser, SideChoice, Strategy
 from impctl.plan.nodes import (
@@ -38,36 +38,21 @@ KeyColumns = Mapping[int, Mapping[AccessId, AttributeId]]
 
 
 @dataclass(frozen=True, slots=True)
-class Chain:
-    """A plan over one table whose first grouping partial aggregates from Spark can fill.
-
-    `first` is the position of the lowest Aggregate among the operators, None without any;
-    `first_node` is its plan node, `first_key` the place of its grouping column that equals the
-    partition attribute, where there is one. `nodes` lists the plan nodes from the scan up.
-    """
-
-    scan: Scan
-    nodes: tuple[Plan, ...]
-    first: int | None
-    first_node: Aggregate | None
-    first_key: int | None
-
-
-@dataclass(frozen=True, slots=True)
 class Compiled:
-    """A circuit for one query: its sources, and its sketched accesses in the merge's order.
+    """A circuit for one query: its sources, its sketched accesses, the sizes of their partitions.
 
-    `sides` are the choices for the sides of all joins; `distant` tells, for every join with a side
-    that is not kept, by its position, its rows and those of its sides.
+    `sides` are the choices for the sides of all joins; `distant` the joins with a side that is not
+    kept, in circuit order.
     """
 
     sources: tuple[Source, ...]
     accesses: tuple[AccessId, ...]
+    sizes: tuple[int, ...]
     circuit: Circuit
     chain: Chain | None
     """None where only stepping with whole tables can fill the circuit."""
     sides: tuple[SideChoice, ...] = ()
-    distant: Mapping[int, tuple[Readable, ...]] = field(default_factory=dict)
+    distant: tuple[DistantJoin, ...] = ()
     refills: tuple[Refilled, ...] = ()
     owners: Mapping[str, Plan] = field(default_factory=dict)
     """The plan node that each piece of state serves, by the state's name."""
@@ -78,6 +63,11 @@ class Compiled:
     def tables(self) -> tuple[TableName, ...]:
         """The tables of all sources, each once."""
         return tuple(dict.fromkeys(source.table for source in self.sources))
+
+    def read_side(self, name: str) -> Readable:
+        """The rows of a side that is not kept, by its name."""
+        sides = (side for join in self.distant for side in join.sides)
+        return next(side for side in sides if side.name == name)
 
     @property
     def distant_sides(self) -> tuple[str, ...]:
@@ -120,20 +110,21 @@ def compile_plan(
     flow = builder.root(root)
     if not flow.accesses:
         raise BlockedError("the query has no sketch to maintain", root.span)
-    sizes = [sketched[access].size for access in flow.accesses]
+    sizes = tuple(sketched[access].size for access in flow.accesses)
     if builder.barriers:
         builder.drop_unread()
-    circuit = Circuit(builder.operators, Merge(sizes), builder.inputs)
-    found = None
-    if chain is not None and not _needs_rows(builder):
-        found = _described(root, chain, builder, keyed, key_columns)
+    circuit = Circuit(builder.operators, builder.inputs)
+    found, first = None, builder.first_grouping
+    if chain is not None and (first is None or not first.operator.needs_rows):
+        found = _described(root, chain, circuit, first, keyed, key_columns)
     return Compiled(
         tuple(builder.sources),
         flow.accesses,
+        sizes,
         circuit,
         found,
         tuple(builder.sides),
-        dict(builder.distant),
+        tuple(builder.distant),
         tuple(builder.refills),
         builder.owners(),
         _note(builder),
@@ -159,15 +150,6 @@ def _last_top(root: Plan) -> TopK | None:
     while isinstance(node, Project | Sort):
         node = node.child
     return node if isinstance(node, TopK) else None
-
-
-def _needs_rows(builder: Builder) -> bool:
-    """Whether the first grouping cannot be filled from partial aggregates."""
-    first = builder.first_aggregate
-    if first is None:
-        return False
-    operator = builder.operators[first]
-    return isinstance(operator, AggregateOperator) and operator.needs_rows
 
 
 def _chain(root: Plan) -> tuple[Plan, ...] | None:
@@ -216,18 +198,16 @@ def _keyed(
 
 def _described(
     root: Plan,
-    chain: tuple[Plan, ...],
-    builder: Builder,
+    nodes: tuple[Plan, ...],
+    circuit: Circuit,
+    first: FirstGrouping | None,
     keyed: frozenset[int],
     key_columns: KeyColumns,
 ) -> Chain:
-    scan = chain[0]
+    scan = nodes[0]
     assert isinstance(scan, Scan)
-    node = next((node for node in chain if isinstance(node, Aggregate)), None)
-    if node is None:
-        return Chain(scan, chain, None, None, None)
     key = None
-    if id(node) in keyed:
-        wanted = _key_of(root, node, scan.access, key_columns)
-        key = [attribute.id for attribute in attributes_of(node)].index(wanted or "")
-    return Chain(scan, chain, builder.first_aggregate, node, key)
+    if first is not None and id(first.node) in keyed:
+        wanted = _key_of(root, first.node, scan.access, key_columns)
+        key = [attribute.id for attribute in attributes_of(first.node)].index(wanted or "")
+    return Chain(scan, nodes[-1], circuit, first, key)

@@ -11,7 +11,6 @@ Out of scope: when the first rows over sketches are those over the tables (`plan
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from impctl.engine.operators.project import Project
 from impctl.engine.operators.top import Cut, Limit, Top
@@ -26,13 +25,11 @@ from impctl.maintain.flows import (
     known_type,
     refuse_approximate,
 )
+from impctl.maintain.plumbing import Plumbing
 from impctl.plan.nodes import TopK
 
-if TYPE_CHECKING:
-    from impctl.maintain.build import Builder
 
-
-def build_top(builder: Builder, node: TopK, *, is_last: bool) -> Flow:
+def build_top(builder: Plumbing, node: TopK, *, is_last: bool) -> Flow:
     """The operators of a top-k; `is_last` if nothing above it decides which rows there are."""
     if not node.order or node.count is None:
         raise BlockedError("LIMIT without ORDER BY has no fixed answer", node.span)
@@ -57,7 +54,7 @@ def build_top(builder: Builder, node: TopK, *, is_last: bool) -> Flow:
 class _Parts:
     """One top-k: its columns, and its limit with the ties at the border and without."""
 
-    def __init__(self, builder: Builder, node: TopK, name: str, columns: Sequence[Column]) -> None:
+    def __init__(self, builder: Plumbing, node: TopK, name: str, columns: Sequence[Column]) -> None:
         assert node.count is not None
         self.builder = builder
         self.node = node

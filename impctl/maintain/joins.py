@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from impctl.aliases import AttributeId
 from impctl.engine.operators.join import Join as JoinOperator
@@ -40,12 +39,10 @@ from impctl.maintain.flows import (
     refuse_approximate,
 )
 from impctl.maintain.join_order import chain_of, pushed_below
-from impctl.maintain.readable import Readable, readable
+from impctl.maintain.plumbing import Plumbing
+from impctl.maintain.readable import DistantJoin, Readable, readable
 from impctl.maintain.strategy import SideFacts, Strategy, row_bytes
 from impctl.plan.nodes import Join, JoinKind, scans_of
-
-if TYPE_CHECKING:
-    from impctl.maintain.build import Builder
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +70,7 @@ class _Condition:
         return _Condition(keys, self.right, self.left, self.mixed)
 
 
-def build_join(builder: Builder, node: Join, *, must_be_sure: bool) -> Flow:
+def build_join(builder: Plumbing, node: Join, *, must_be_sure: bool) -> Flow:
     """The operators of a join of any kind."""
     if node.kind is JoinKind.INNER:
         return _build_chain(builder, node, must_be_sure=must_be_sure)
@@ -97,7 +94,7 @@ def build_join(builder: Builder, node: Join, *, must_be_sure: bool) -> Flow:
             return parts.outer(left, right, condition)
 
 
-def _build_chain(builder: Builder, node: Join, *, must_be_sure: bool) -> Flow:
+def _build_chain(builder: Plumbing, node: Join, *, must_be_sure: bool) -> Flow:
     """Inner joins one after the other; each condition as soon as its columns are there."""
     parts = _Parts(builder, node)
     chain = chain_of(node)
@@ -122,7 +119,7 @@ def _build_chain(builder: Builder, node: Join, *, must_be_sure: bool) -> Flow:
 class _Parts:
     """The pieces that joins are put together from."""
 
-    builder: Builder
+    builder: Plumbing
     node: Join
 
     def inner(self, left: Flow, right: Flow, condition: _Condition) -> Flow:
@@ -222,11 +219,11 @@ class _Parts:
         operator = JoinOperator(name, left_side, right_side, [key.null_safe for key in keys])
         at = builder.put(operator, left_flow, right_flow)
         found = Flow(at, columns, (*left.accesses, *right.accesses), plan=plan)
-        if plan is not None and operator.distant:
-            rows = [_side_rows(left_flow, left_side, f"{name}.left")]
-            rows.append(_side_rows(right_flow, right_side, f"{name}.right"))
+        if plan is not None and operator.reads:
+            mine = _side_rows(left_flow, left_side, f"{name}.left")
+            theirs = _side_rows(right_flow, right_side, f"{name}.right")
             out = readable(name, plan, found.columns, (), found.accesses)
-            builder.distant[at] = (out, *rows)
+            builder.distant.append(DistantJoin(operator, out, (mine, theirs)))
         return found
 
     def _chosen(self, flow: Flow, side: Side, name: str, *, is_readable: bool) -> Side:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 from impctl.aliases import AccessId, AttributeId, ColumnName
 from impctl.data.schema import INTEGER
+from impctl.engine.operator import Operator
 from impctl.maintain.flows import Column
 from impctl.plan.nodes import (
     Attribute,
@@ -43,6 +44,15 @@ class Readable:
     columns: tuple[Column, ...]
     keys: tuple[AttributeId, ...]
     accesses: tuple[AccessId, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DistantJoin:
+    """An operator with inputs that are not kept; the rows it gives, and those of each input."""
+
+    operator: Operator
+    joined: Readable
+    sides: tuple[Readable, ...]
 
 
 def fragment_attribute(access: AccessId) -> Attribute:

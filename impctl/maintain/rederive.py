@@ -11,19 +11,15 @@ Out of scope: reading those rows, and what to do where nothing can be derived (`
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 import pyarrow as pa
 
-from impctl.data.vector import Vector
 from impctl.engine.batch import Batch
-from impctl.engine.operators.aggregate import Aggregate
-from impctl.engine.tags import RowTags, Tags
-from impctl.maintain.compile import Chain, Compiled
-from impctl.maintain.partials import start_upper
+from impctl.engine.tags import RowTags
+from impctl.maintain.compile import Compiled
 from impctl.maintain.session import MaintainedQuery
-from impctl.sketch.partition import RangePartition
 from impctl.sketch.renumbering import Renumbering
 
 
@@ -36,7 +32,7 @@ def needs_rows(compiled: Compiled, renumbering: Renumbering) -> bool:
     """Whether the rows of split ranges have to be read again."""
     if not bool((renumbering.targets < 0).any()):
         return False
-    return compiled.chain is None or not _is_keyed(compiled, compiled.chain)
+    return compiled.chain is None or not compiled.chain.is_keyed
 
 
 def rederived(
@@ -51,60 +47,25 @@ def rederived(
     assert chain is not None
     assert before is not None
     session = MaintainedQuery(compiled)
-    circuit = compiled.circuit
-    if chain.first is None:
-        _renumber_root(held, session, renumbering)
-        for batch in _read(compiled, rows):
-            circuit.step(batch)
+    session.count(chain.start())
+    batches = _read(compiled, rows)
+    if chain.first is not None:
+        session.count(chain.adopt(before, renumbering, batches))
         return session
-    assert before.first is not None
-    mine, theirs = circuit.operators[chain.first], held.circuit.operators[before.first]
-    assert isinstance(mine, Aggregate)
-    assert isinstance(theirs, Aggregate)
-    start_upper(compiled, chain.first)
-    below = _through(compiled, chain.first, _read(compiled, rows))
-    key_tags = _tags_of(chain, renumbering.new) if mine.is_keyed else None
-    output = mine.adopt(theirs, renumbering.targets, below, key_tags)
-    circuit.resume(output, chain.first + 1)
+    session.count(_renumbered(held, renumbering))
+    for batch in batches:
+        session.count(compiled.circuit.step(batch))
     return session
 
 
-def _is_keyed(compiled: Compiled, chain: Chain) -> bool:
-    """Whether a group's fragment follows from its key; without a grouping there is none."""
-    if chain.first is None:
-        return False
-    operator = compiled.circuit.operators[chain.first]
-    return isinstance(operator, Aggregate) and operator.is_keyed
-
-
-def _renumber_root(
-    held: MaintainedQuery, session: MaintainedQuery, renumbering: Renumbering
-) -> None:
+def _renumbered(held: MaintainedQuery, renumbering: Renumbering) -> Batch:
     """Without a grouping a result row has one fragment, so the root's counts add up."""
-    (counts,) = held.circuit.merge.counts
+    (counts,) = held.merge.counts
     kept = np.flatnonzero((renumbering.targets >= 0) & (counts > 0))
-    tags = RowTags(renumbering.targets[kept].astype(np.int32))
-    session.circuit.resume(Batch({}, counts[kept], (tags,)), len(session.circuit.operators))
+    return Batch({}, counts[kept], (RowTags(renumbering.targets[kept].astype(np.int32)),))
 
 
 def _read(compiled: Compiled, rows: Iterable[pa.Table]) -> Iterator[Batch]:
     (source,) = compiled.sources
     for table in rows:
         yield source.scan.read(table, np.ones(len(table), dtype=np.int64))
-
-
-def _through(compiled: Compiled, first: int, batches: Iterable[Batch]) -> Iterator[Batch]:
-    """The batches as the first grouping gets them: what is below it remembers nothing."""
-    for batch in batches:
-        passed = batch
-        for operator in compiled.circuit.operators[:first]:
-            passed = operator.step(passed)
-        if len(passed):
-            yield passed
-
-
-def _tags_of(chain: Chain, partition: RangePartition) -> Callable[[Sequence[Vector]], Tags]:
-    """The fragment of each group by the grouping column that equals the attribute."""
-    place = chain.first_key
-    assert place is not None
-    return lambda keys: RowTags(partition.fragments_of(keys[place]))

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -19,16 +18,9 @@ import pyarrow as pa
 from impctl.aliases import AttributeId, ColumnName, TableName
 from impctl.data.vector import Vector
 from impctl.engine.batch import Batch, empty_batch, stacked_batches
-from impctl.engine.operators.aggregate import Aggregate
-from impctl.engine.operators.project import Project
-from impctl.engine.operators.select import Select
-from impctl.engine.operators.top import Top
+from impctl.engine.operator import Operator
 from impctl.engine.refill import owners_of
-from impctl.expr.nodes import ColumnRef
 from impctl.maintain.flows import Flow, Source
-
-if TYPE_CHECKING:
-    from impctl.maintain.build import Builder
 
 TableRows = Callable[
     [TableName, Sequence[ColumnName], Mapping[ColumnName, Vector]], Iterable[pa.Table]
@@ -39,68 +31,65 @@ along. The columns asked for come in any order."""
 
 @dataclass(frozen=True, slots=True)
 class Prefix:
-    """What lies between a table or a grouping and an operator: what is done to each row."""
+    """What lies between a table or an operator that knows its output, and a bounded operator."""
 
-    origin: Source | Aggregate
-    steps: tuple[Select | Project, ...]
-
-    @property
-    def accesses(self) -> int:
-        """How many sketched accesses its rows have fragments of."""
-        if isinstance(self.origin, Aggregate):
-            return self.origin.accesses
-        return len(self.origin.scan.partitions)
+    origin: Source | Operator
+    steps: tuple[Operator, ...]
 
     def column_of(self, source: Source, name: AttributeId) -> ColumnName | None:
         """The column of the table, where it starts there, that passes unchanged as this one."""
+        passed: AttributeId | None = name
         for step in reversed(self.steps):
-            if isinstance(step, Project):
-                expr = dict(step.outputs).get(name)
-                if not isinstance(expr, ColumnRef):
-                    return None
-                name = expr.id
+            passed = None if passed is None else step.passes(passed)
         columns = {identity: column for identity, column, _ in source.scan.columns}
-        return columns.get(name)
+        return None if passed is None else columns.get(passed)
 
-    def passed(self, batch: Batch) -> Batch:
+    def passed(self, batch: Batch) -> Batch | None:
         """What arrives at the operator for these rows of the origin."""
+        found: Batch | None = batch
         for step in self.steps:
-            batch = step.step(batch)
-        return batch
+            found = None if found is None else step.step(found)
+        return found
 
 
-def prefix_of(builder: Builder, flow: Flow) -> Prefix | None:
+def prefix_of(
+    operators: Sequence[Operator],
+    inputs: Sequence[Sequence[int]],
+    sources: Sequence[Source],
+    flow: Flow,
+) -> Prefix | None:
     """The way to this flow from a table or a grouping; None where there is more between."""
-    steps: list[Select | Project] = []
+    steps: list[Operator] = []
     at = flow.at
     while at >= 0:
-        operator = builder.operators[at]
-        if isinstance(operator, Aggregate) and operator.can_output:
+        operator = operators[at]
+        if operator.can_output:
             return Prefix(operator, tuple(reversed(steps)))
-        if not isinstance(operator, Select | Project):
+        if not operator.is_rowwise:
             return None
         steps.append(operator)
-        (at,) = builder.inputs[at]
-    return Prefix(builder.sources[-1 - at], tuple(reversed(steps)))
+        (at,) = inputs[at]
+    return Prefix(sources[-1 - at], tuple(reversed(steps)))
 
 
 @dataclass(slots=True)
 class Refilled:
-    """A bounded operator, what it reads, and how often it had to.
+    """A bounded operator, what it reads, by which keys and with how many tags, and how often.
 
     `rows` counts those of the table; a grouping's come from memory.
     """
 
-    operator: Aggregate | Top
+    operator: Operator
     prefix: Prefix
     keys: tuple[AttributeId, ...]
+    accesses: int
     groups: int = 0
     rows: int = 0
 
     def read_from(self, table_rows: TableRows) -> None:
         """Refill from these rows of the table from now on, where it is a table's."""
         source = self.prefix.origin
-        if isinstance(source, Aggregate):
+        if not isinstance(source, Source):
             return
         known = [(key, self.prefix.column_of(source, key)) for key in self.keys]
 
@@ -117,7 +106,7 @@ class Refilled:
     def read_from_groups(self) -> None:
         """Refill from the state of the grouping below from now on, where it is a grouping's."""
         grouping = self.prefix.origin
-        if isinstance(grouping, Aggregate):
+        if not isinstance(grouping, Source):
             self.operator.refill_from(lambda keys: self._filled(keys, [grouping.output()]))
 
     def _filled(self, keys: Sequence[Vector], batches: Iterable[Batch]) -> Batch:
@@ -125,12 +114,14 @@ class Refilled:
         count = len(keys[0]) if keys else 1
         parts = []
         for batch in batches:
-            if not isinstance(self.prefix.origin, Aggregate):
+            if isinstance(self.prefix.origin, Source):
                 self.rows += len(batch)
-            parts.append(owners_of(keys, count, self.prefix.passed(batch), self.keys)[1])
+            passed = self.prefix.passed(batch)
+            if passed is not None:
+                parts.append(owners_of(keys, count, passed, self.keys)[1])
         self.groups += count
         filled = [part for part in parts if len(part)]
-        return stacked_batches(filled) if filled else empty_batch(self.prefix.accesses)
+        return stacked_batches(filled) if filled else empty_batch(self.accesses)
 
 
 def _read(

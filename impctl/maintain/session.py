@@ -16,15 +16,14 @@ import pyarrow as pa
 from impctl.aliases import AccessId, TableName
 from impctl.data.vector import Ints
 from impctl.engine.batch import Batch
-from impctl.engine.circuit import Circuit, Keeper
+from impctl.engine.circuit import Circuit
 from impctl.engine.distant_rows import RowReader
-from impctl.engine.operators.aggregate import Aggregate
-from impctl.engine.operators.join import Join
-from impctl.engine.operators.merge import SketchDelta
-from impctl.engine.operators.select import Select
+from impctl.engine.operator import Keeper
+from impctl.engine.operators.merge import Merge, SketchDelta
+from impctl.maintain.chain import Chain
 from impctl.maintain.checkpoint import Checkpoint, checkpoint_of
 from impctl.maintain.compile import Compiled
-from impctl.maintain.partials import Partials, absorb, start_empty
+from impctl.maintain.partials import Partials
 from impctl.maintain.range_rows import RangeRows
 from impctl.maintain.readable import Readable
 from impctl.maintain.refills import TableRows
@@ -52,10 +51,11 @@ class GroupedRows:
 
 
 class MaintainedQuery:
-    """A compiled query with its state."""
+    """A compiled query with its state: the circuit, and on top of it the merge."""
 
     def __init__(self, compiled: Compiled) -> None:
         self.compiled = compiled
+        self.merge = Merge(compiled.sizes)
         self.range_rows = RangeRows(
             part for source in compiled.sources for part in source.scan.partitions
         )
@@ -73,19 +73,16 @@ class MaintainedQuery:
         self, runs: Mapping[str, Sequence[tuple[int, pa.Table]]], counters: Mapping[str, int]
     ) -> None:
         """Take up the state of a checkpoint."""
-        for arrangement in self.circuit.arrangements():
-            arrangement.load(runs.get(arrangement.name, ()))
-        for index, operator in enumerate(self._aggregates()):
-            operator.next_group = counters[f"next_group{index}"]
-        self.circuit.merge.restore()
+        for keeper in (*self.circuit.arrangements(), *self.merge.arrangements()):
+            keeper.load(runs.get(keeper.name, ()))
+        self.circuit.take_up(counters)
+        self.merge.restore()
         self.range_rows.load(runs)
 
     def _keepers(self) -> Iterator[Keeper]:
         yield from self.circuit.arrangements()
+        yield from self.merge.arrangements()
         yield from self.range_rows.arrangements()
-
-    def _aggregates(self) -> list[Aggregate]:
-        return [op for op in self.circuit.operators if isinstance(op, Aggregate)]
 
     def step(
         self, changes: Mapping[TableName, TableChange], table_rows: TableRows | None = None
@@ -104,8 +101,22 @@ class MaintainedQuery:
             batch = None if change is None else source.scan.read(change.rows, change.weights)
             batches.append(batch)
         self._count_rows(batches)
-        deltas = self.circuit.step(*batches)
+        deltas = self.count(self.circuit.step(*batches))
         return dict(zip(self.compiled.accesses, deltas, strict=True))
+
+    def count(self, output: Batch | None) -> tuple[SketchDelta, ...]:
+        """Count a change of the circuit's output in the sketches, in the accesses' order."""
+        return self.merge.nothing() if output is None else self.merge.step(output)
+
+    def fill(self, pass_: Partials, groups: pa.Table, partition: RangePartition) -> None:
+        """Bring a fresh circuit that has a chain to where it stands over the rows of a pass."""
+        self.count(self._chain.start())
+        self.count(self._chain.absorb(pass_, groups, partition, 1))
+
+    @property
+    def _chain(self) -> Chain:
+        assert self.compiled.chain is not None
+        return self.compiled.chain
 
     def absorb(
         self, pass_: Partials, came: GroupedRows, went: GroupedRows, partition: RangePartition
@@ -115,7 +126,7 @@ class MaintainedQuery:
         Rows that came go first: what went was there before, or came with them.
         """
         for sign, part in ((1, came), (-1, went)):
-            absorb(self.compiled, pass_, part.groups, partition, sign)
+            self.count(self._chain.absorb(pass_, part.groups, partition, sign))
             fragments = np.arange(len(part.range_rows), dtype=np.int64)
             slot = self.range_rows.slot(partition)
             self.range_rows.count(slot, fragments, part.range_rows * sign)
@@ -131,13 +142,8 @@ class MaintainedQuery:
 
     def read_by(self, reader: RowReader) -> None:
         """From the next step on, rows that the circuit does not keep are read by this reader."""
-        for join in self._distant_joins():
-            for side in join.distant:
-                side.reader = reader
-
-    def _distant_joins(self) -> list[Join]:
-        found = [self.circuit.operators[position] for position in self.compiled.distant]
-        return [operator for operator in found if isinstance(operator, Join)]
+        for side in self.circuit.reads:
+            side.reader = reader
 
     def load(
         self,
@@ -148,23 +154,21 @@ class MaintainedQuery:
 
         `pairs` gives the rows of a join that does not keep both its sides, and is needed for such.
         """
-        start_empty(self.compiled)
-        for join in self._distant_joins():
-            join.is_filling = True
+        self.count(self.circuit.start())
+        self.circuit.fill(True)
         for table, rows in batches:
             self.step({table: TableChange(rows, np.ones(len(rows), dtype=np.int64))})
-        for position, (joined, *_) in sorted(self.compiled.distant.items()):
+        for join in self.compiled.distant:
             assert pairs is not None, "the pairs of a distant join come from outside"
-            for batch in pairs(joined):
-                self.circuit.resume(batch, position + 1)
-        for join in self._distant_joins():
-            join.is_filling = False
+            for batch in pairs(join.joined):
+                self.count(self.circuit.resume(batch, join.operator))
+        self.circuit.fill(False)
         for keeper in self._keepers():
             keeper.compact()
 
     def fragments(self) -> Mapping[AccessId, FragmentSet]:
         """The sketch of every access as it stands."""
-        members = self.circuit.merge.members
+        members = self.merge.members
         return {
             access: FragmentSet.from_mask(members(at))
             for at, access in enumerate(self.compiled.accesses)
@@ -172,7 +176,7 @@ class MaintainedQuery:
 
     def unsure_rows(self) -> int:
         """How often a row was kept because its HAVING was too close to call."""
-        return sum(op.unsure_rows for op in self.circuit.operators if isinstance(op, Select))
+        return self.circuit.unsure_rows
 
     def refilled(self) -> tuple[int, int]:
         """Groups whose buffer was filled again so far, and the rows read for that."""
@@ -181,8 +185,7 @@ class MaintainedQuery:
 
     def checkpoint(self) -> Checkpoint:
         """What changed since the last `saved`."""
-        counters = {f"next_group{i}": op.next_group for i, op in enumerate(self._aggregates())}
-        return checkpoint_of(self._keepers(), counters)
+        return checkpoint_of(self._keepers(), self.circuit.counters())
 
     def saved(self) -> None:
         """The last checkpoint is committed."""

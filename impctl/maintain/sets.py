@@ -8,8 +8,6 @@ Out of scope: whether a side may be sketched (`plan.safety`).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from impctl.data.schema import LONG
 from impctl.engine.accumulators import ExactSum
 from impctl.engine.aggregate_column import AggregateColumn
@@ -19,13 +17,11 @@ from impctl.engine.operators.join import Side
 from impctl.engine.operators.repeat import Repeat
 from impctl.expr.nodes import Cast, ColumnRef, Literal
 from impctl.maintain.flows import Column, Flow, known_type, refuse_approximate, typed
+from impctl.maintain.plumbing import Plumbing
 from impctl.plan.nodes import Plan, SetKind, SetOperation, attributes_of
 
-if TYPE_CHECKING:
-    from impctl.maintain.build import Builder
 
-
-def build_set_operation(builder: Builder, node: SetOperation, *, must_be_sure: bool) -> Flow:
+def build_set_operation(builder: Plumbing, node: SetOperation, *, must_be_sure: bool) -> Flow:
     """The operators of UNION, INTERSECT and EXCEPT."""
     sure = must_be_sure or not (node.kind is SetKind.UNION and node.all)
     columns = typed(node.attributes, node.span)
@@ -46,7 +42,7 @@ def build_set_operation(builder: Builder, node: SetOperation, *, must_be_sure: b
 
 
 def _repeated(
-    builder: Builder, node: SetOperation, left: Flow, right: Flow, columns: tuple[Column, ...]
+    builder: Plumbing, node: SetOperation, left: Flow, right: Flow, columns: tuple[Column, ...]
 ) -> Flow:
     """INTERSECT ALL and EXCEPT ALL: each row with the copies that its counts leave."""
     name = builder.name("copies")
@@ -69,7 +65,7 @@ def _repeated(
     return Flow(builder.put(repeat, once), columns, accesses)
 
 
-def _common(builder: Builder, left: Flow, right: Flow, columns: tuple[Column, ...]) -> Flow:
+def _common(builder: Plumbing, left: Flow, right: Flow, columns: tuple[Column, ...]) -> Flow:
     """Rows that both sides have; each side has every row once."""
     name = builder.name("join")
     ids = tuple(column for column, _ in columns)
@@ -80,7 +76,7 @@ def _common(builder: Builder, left: Flow, right: Flow, columns: tuple[Column, ..
 
 
 def _renamed(
-    builder: Builder,
+    builder: Plumbing,
     node: SetOperation,
     side: Plan,
     columns: tuple[Column, ...],

@@ -18,12 +18,7 @@ ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "impctl"
 ONLY = {"cli": {"app", "errors"}, "api": {"app", "errors", "aliases"}}
 NEVER = {"engine": {"plan"}}
-CIRCLES = {
-    frozenset({"impctl.plan.parse_call", "impctl.plan.parse_expr"}),
-    frozenset(
-        f"impctl.maintain.{name}" for name in ("build", "refills", "joins", "sets", "first_rows")
-    ),
-}
+CIRCLES = {frozenset({"impctl.plan.parse_call", "impctl.plan.parse_expr"})}
 """Files that import each other, as what they read or build is nested in itself."""
 
 

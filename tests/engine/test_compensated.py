@@ -13,6 +13,7 @@ from impctl.data.keys import group_rows
 from impctl.data.schema import DOUBLE, LONG
 from impctl.data.vector import Vector
 from impctl.engine.accumulators import Count, FloatSum, Values
+from impctl.engine.partial_column import ROWS, Meaning, PartialColumn
 
 FINITE = st.one_of(
     st.floats(allow_nan=False, allow_infinity=False, width=64, min_value=-1e300, max_value=1e300),
@@ -77,7 +78,11 @@ def test_what_a_captured_sum_may_be_off_by_is_kept() -> None:
     total, huge = FloatSum("x", 0, False), 195326090969723374956.0
     one = np.ones(1, dtype=np.int64)
     grouping = group_rows([Vector(LONG, one)], 1)
-    partials = {"s0": np.array([huge + 5]), "m0": np.array([huge + 5]), "rows": one * 2}
+    partials = {
+        PartialColumn(Meaning.SUM): np.array([huge + 5]),
+        PartialColumn(Meaning.SIZE): np.array([huge + 5]),
+        ROWS: one * 2,
+    }
     empty = {name: np.zeros(1, dtype=kind) for name, kind in total.columns.items()}
     state = {**total.add(empty, total.partial(partials, grouping, 1)), "rows": one * 2}
     gone = total.delta(Vector(DOUBLE, np.array([huge])), -one, grouping)

@@ -13,10 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from impctl.engine.circuit import Circuit
-from impctl.engine.operators.aggregate import Aggregate
 from impctl.errors import CountBelowZeroError
-from tests.support.circuits import SHAPES, Row, contents, feed
+from tests.support.circuits import SHAPES, Row, contents, feed, restarted
 
 VALUES = st.sampled_from([None, -2, 0, 1, 2, 3, 5, 2**62, -(2**62)])
 SMALL = st.sampled_from([None, 0, 1, 2, 3, 4, 5, 6, 7])
@@ -24,19 +22,6 @@ TEXTS = st.sampled_from([None, "", "a", "ab", "é", "b"])
 DOUBLES = st.sampled_from([None, 0.0, -0.0, 1.5, -1.5, 1e16, 1.0, math.nan, math.inf, -math.inf])
 ROWS = st.tuples(SMALL, SMALL, TEXTS, VALUES, DOUBLES)
 shapes = pytest.mark.parametrize("shape", SHAPES)
-
-
-def restarted(shape: str, circuit: Circuit) -> Circuit:
-    """A fresh circuit that took up the checkpoint of another."""
-    _, fresh = SHAPES[shape]()
-    runs = {a.name: list(a.changes().put) for a in circuit.arrangements()}
-    for arrangement in fresh.arrangements():
-        arrangement.load(runs[arrangement.name])
-    for old, new in zip(circuit.operators, fresh.operators, strict=True):
-        if isinstance(old, Aggregate) and isinstance(new, Aggregate):
-            new.next_group = old.next_group
-    fresh.merge.restore()
-    return fresh
 
 
 @shapes
@@ -90,7 +75,7 @@ def test_restored_is_never_stopped_and_all_deleted_is_empty(
     later = [(*row[:3], (row[3] or 0) % 9, row[4]) for row in later]
     scan, circuit = SHAPES[shape]()
     feed(scan, circuit, rows, [1] * len(rows))
-    fresh = restarted(shape, circuit)
+    fresh = restarted(circuit, SHAPES[shape]()[1])
     deltas = [feed(scan, c, later, [1] * len(later)) for c in (circuit, fresh)]
     assert [d.added.tolist() for d in deltas[0]] == [d.added.tolist() for d in deltas[1]]
     assert contents(fresh) == contents(circuit)

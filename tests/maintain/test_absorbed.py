@@ -17,7 +17,7 @@ import pytest
 from impctl.data.vector import from_arrow
 from impctl.engine.operators.aggregate import Aggregate
 from impctl.errors import CountBelowZeroError
-from impctl.maintain.partials import Partials, needs_specials, partials, rows_told_by
+from impctl.maintain.partials import Partials
 from impctl.maintain.readable import FRAGMENT_COLUMN
 from impctl.maintain.session import GroupedRows, MaintainedQuery, TableChange
 from impctl.sketch.partition import RangePartition
@@ -47,7 +47,7 @@ def grouped(pass_: Partials, rows: list[Row], partition: RangePartition) -> pa.T
     found = evaluate(pass_.plan, {"t": tagged})
     kinds = [arrow_type(kind) for kind in pass_.key_types]
     kinds += [pa.int32()] if pass_.has_fragment else []
-    kinds += [arrow_type(kind) for _, kind in pass_.names]
+    kinds += [arrow_type(kind) for _, kind in pass_.columns]
     arrays = [pa.array([row[at] for row in found], kind) for at, kind in enumerate(kinds)]
     return pa.table(arrays, [f"c{at}" for at in range(len(arrays))])
 
@@ -56,15 +56,17 @@ def absorbed(
     session: MaintainedQuery, partition: RangePartition, came: list[Row], went: list[Row]
 ) -> bool:
     """Absorb the change; whether the pass told the rows of each range by itself."""
-    pass_ = partials(session.compiled)
+    chain = session.compiled.chain
+    assert chain is not None
+    pass_ = chain.partials()
     tables = [grouped(pass_, rows, partition) for rows in (came, went)]
-    if any(needs_specials(pass_, table) for table in tables):
-        pass_ = partials(session.compiled, counts_specials=True)
+    if any(pass_.needs_specials(table) for table in tables):
+        pass_ = chain.partials(counts_specials=True)
         tables = [grouped(pass_, rows, partition) for rows in (came, went)]
     parts = []
     for rows, table in zip((came, went), tables, strict=True):
         counts = np.bincount(fragments_of(rows, partition), minlength=partition.size)
-        told = rows_told_by(session.compiled, pass_, table, partition)
+        told = pass_.rows_told_by(table, partition)
         assert told is None or told.tolist() == counts.tolist()
         parts.append(GroupedRows(table, counts.astype(np.int64)))
     session.absorb(pass_, *parts, partition)

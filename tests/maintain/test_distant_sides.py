@@ -114,7 +114,7 @@ def started(found: Compiled, tables: Tables) -> MaintainedQuery:
 
 def counts(session: MaintainedQuery) -> list[list[int]]:
     """The rows that carry each fragment, per access."""
-    return [found.tolist() for found in session.circuit.merge.counts]
+    return [found.tolist() for found in session.merge.counts]
 
 
 def compared(name: str, sides: tuple[str, ...], seed: int, *, has_filter: bool = True) -> None:

@@ -67,7 +67,7 @@ def changes(found: dict[str, pa.Table], sign: int) -> dict[str, TableChange]:
 
 def held(session: MaintainedQuery) -> list[list[int]]:
     """The rows that carry each fragment, per access."""
-    return [counts.tolist() for counts in session.circuit.merge.counts]
+    return [counts.tolist() for counts in session.merge.counts]
 
 
 @every_query

@@ -45,7 +45,7 @@ def rows(names: tuple[str, ...], *values: tuple[int, ...]) -> pa.Table:
 
 def groups_of(session: MaintainedQuery) -> dict[int, tuple[int, int, dict[int, int], ...]]:
     """Per group: sum, count, and for each access the rows per fragment."""
-    operator = next(op for op in session.circuit.operators if isinstance(op, Aggregate))
+    operator = next(op for op in session.circuit if isinstance(op, Aggregate))
     groups, *fragments = operator.arrangements()
     newest: dict[int, tuple[int, int, int]] = {}
     runs: tuple[Run, ...] = groups.runs  # type: ignore[union-attr]  # sums only: no other state
@@ -89,7 +89,7 @@ def test_figure_5_of_the_edbt_paper() -> None:
     assert groups_of(session) == {9: (6, 1, {1: 1}, {0: 1}), 5: (7, 1, {0: 1}, {1: 1})}
     assert [delta.added.tolist() for delta in deltas.values()] == [[0], [1]]
     assert [delta.removed.tolist() for delta in deltas.values()] == [[], []]
-    counts = [count.tolist()[:2] for count in session.circuit.merge.counts]
+    counts = [count.tolist()[:2] for count in session.merge.counts]
     assert counts == [[1, 1], [1, 1]]
 
 

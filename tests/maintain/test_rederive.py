@@ -77,7 +77,7 @@ def moved(
 
 
 def state(session: MaintainedQuery) -> tuple[object, ...]:
-    counts = [found.tolist() for found in session.circuit.merge.counts]
+    counts = [found.tolist() for found in session.merge.counts]
     rows = session.range_rows
     return counts, [rows.counts(partition).tolist() for partition in rows.partitions]
 

@@ -7,6 +7,7 @@ WHERE and the merge. Nothing here knows plans or SQL.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,9 +16,12 @@ import pyarrow as pa
 from impctl.data.schema import DOUBLE, LONG, STRING
 from impctl.engine.accumulators import Count, ExactSum, FloatSum
 from impctl.engine.aggregate_column import AggregateColumn
+from impctl.engine.arrangement import Arrangement
+from impctl.engine.batch import Batch
 from impctl.engine.circuit import Circuit
+from impctl.engine.operator import Keeper
 from impctl.engine.operators.aggregate import Aggregate
-from impctl.engine.operators.merge import Merge
+from impctl.engine.operators.merge import Merge, SketchDelta
 from impctl.engine.operators.project import Project
 from impctl.engine.operators.scan import Scan
 from impctl.engine.operators.select import Select
@@ -38,6 +42,31 @@ _ARROW = pa.schema(
 )
 BY_ID = RangePartition("t", "id", LONG, (2, 4, 6))
 BY_G = RangePartition("t", "g", LONG, (1, 2))
+
+
+@dataclass(frozen=True)
+class Rooted:
+    """A circuit with the merge on top."""
+
+    circuit: Circuit
+    merge: Merge
+
+    def step(self, *sources: Batch | None) -> tuple[SketchDelta, ...]:
+        output = self.circuit.step(*sources)
+        return self.merge.nothing() if output is None else self.merge.step(output)
+
+    def arrangements(self) -> tuple[Keeper, ...]:
+        return (*self.circuit.arrangements(), *self.merge.arrangements())
+
+
+def restarted(old: Rooted, fresh: Rooted) -> Rooted:
+    """The fresh one, after it took up the checkpoint of the other."""
+    runs = {keeper.name: list(keeper.changes().put) for keeper in old.arrangements()}
+    for keeper in fresh.arrangements():
+        keeper.load(runs[keeper.name])
+    fresh.circuit.take_up(old.circuit.counters())
+    fresh.merge.restore()
+    return fresh
 
 
 def scan_of(partition: RangePartition) -> Scan:
@@ -62,9 +91,7 @@ def more_than(expr: Expr, bound: int) -> Compare:
     return Compare(CompareOp.GREATER, expr, Literal(bound, LONG))
 
 
-def _grouped(
-    partition: RangePartition, keys: Sequence[str], *, keyed: bool
-) -> tuple[Scan, Circuit]:
+def _grouped(partition: RangePartition, keys: Sequence[str], *, keyed: bool) -> tuple[Scan, Rooted]:
     kinds = dict(COLUMNS)
     x, d = Count("arg.x", 0), Count("arg.d", 1)
     total, float_sum = ExactSum("arg.x", 0, LONG), FloatSum("arg.d", 1, False)
@@ -88,10 +115,10 @@ def _grouped(
         Select(more_than(ColumnRef("sum_x", LONG), 3), must_be_sure=False),
         Project([("n", ColumnRef("n", LONG))]),
     ]
-    return scan_of(partition), Circuit(operators, Merge([partition.size]))
+    return scan_of(partition), Rooted(Circuit(operators), Merge([partition.size]))
 
 
-def _nested() -> tuple[Scan, Circuit]:
+def _nested() -> tuple[Scan, Rooted]:
     inner = Aggregate(
         "aggregate0",
         [("k.g", LONG), ("k.s", STRING)],
@@ -115,15 +142,15 @@ def _nested() -> tuple[Scan, Circuit]:
         outer,
         Select(more_than(ColumnRef("sum_n", LONG), 2), must_be_sure=False),
     ]
-    return scan_of(BY_ID), Circuit(operators, Merge([BY_ID.size]))
+    return scan_of(BY_ID), Rooted(Circuit(operators), Merge([BY_ID.size]))
 
 
-def _plain() -> tuple[Scan, Circuit]:
+def _plain() -> tuple[Scan, Rooted]:
     select = Select(more_than(ref("x"), 0), must_be_sure=False)
-    return scan_of(BY_ID), Circuit([select], Merge([BY_ID.size]))
+    return scan_of(BY_ID), Rooted(Circuit([select]), Merge([BY_ID.size]))
 
 
-SHAPES: dict[str, Callable[[], tuple[Scan, Circuit]]] = {
+SHAPES: dict[str, Callable[[], tuple[Scan, Rooted]]] = {
     "select only": _plain,
     "keyed group": lambda: _grouped(BY_G, ["g"], keyed=True),
     "group by string": lambda: _grouped(BY_ID, ["s"], keyed=False),
@@ -134,25 +161,24 @@ SHAPES: dict[str, Callable[[], tuple[Scan, Circuit]]] = {
 }
 
 
-def feed(scan: Scan, circuit: Circuit, rows: Sequence[Row], weights: Sequence[int]) -> Any:
+def feed(scan: Scan, circuit: Rooted, rows: Sequence[Row], weights: Sequence[int]) -> Any:
     """One step with these signed rows."""
     batch = scan.read(table_of(rows), np.array(weights, dtype=np.int64))
     return circuit.step(batch)
 
 
-def contents(circuit: Circuit) -> tuple[Any, ...]:
+def contents(circuit: Rooted) -> tuple[Any, ...]:
     """What the circuit remembers, whatever runs it lies in: merge counts and living groups."""
     state: list[Any] = [tuple(counts.tolist()) for counts in circuit.merge.counts]
-    for operator in circuit.operators:
-        if isinstance(operator, Aggregate):
-            state.append(_living(operator))
+    for keeper in circuit.circuit.arrangements():
+        if isinstance(keeper, Arrangement) and keeper.alive == "rows":
+            state.append(_living(keeper))
     return tuple(state)
 
 
-def _living(operator: Aggregate) -> tuple[Any, ...]:
+def _living(groups: Arrangement) -> tuple[Any, ...]:
     newest: dict[Any, dict[str, Any]] = {}
-    arrangement = operator.arrangements()[0]
-    for run in arrangement.runs:
+    for run in groups.runs:
         keys = [part.to_pylist() for part in run.keys]
         for row in range(len(run)):
             key = tuple("NaN" if k[row] != k[row] else k[row] for k in keys)

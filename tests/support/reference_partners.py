@@ -36,8 +36,7 @@ class ReferencePartners:
     def rows(self, side: str, keys: Sequence[Vector]) -> Batch:
         assert keys
         assert len(keys[0])
-        sides = [one for _, *both in self.compiled.distant.values() for one in both]
-        return self._read(next(one for one in sides if one.name == side))
+        return self._read(self.compiled.read_side(side))
 
     def pairs(self, joined: Readable) -> list[Batch]:
         whole = self._read(joined)

@@ -26,8 +26,6 @@ from impctl.app.suites.single import single
 from impctl.app.suites.update_stream import UpdateStream, pool_of
 from impctl.app.workbench import Workbench
 from impctl.bench.record import Cell, Label
-from impctl.engine.circuit import Operator
-from impctl.engine.operators.merge import Merge
 from impctl.sketch.partition import RangePartition
 from impctl.workload.models import PartitionSpec
 
@@ -124,10 +122,13 @@ def operator_bytes(follower: Follower) -> dict[str, int]:
     session = follower.maintainer.session
     found: dict[str, int] = {}
     if session is not None:
-        operators: list[Operator | Merge] = [*session.circuit.operators, session.circuit.merge]
-        for operator in operators:
+        seen: set[str] = set()
+        for operator in (*session.circuit, session.merge):
             name = f"{type(operator).__name__.lower()}_bytes"
-            held = sum(keeper.bytes_held for keeper in operator.arrangements())
+            # A keeper that several share is held once.
+            own = [keeper for keeper in operator.arrangements() if keeper.name not in seen]
+            seen |= {keeper.name for keeper in own}
+            held = sum(keeper.bytes_held for keeper in own)
             if held:
                 found[name] = found.get(name, 0) + held
         found["range_rows_bytes"] = sum(

@@ -33,7 +33,9 @@ from impctl.engine.extremes import Extreme, OrderedCounts
 from impctl.engine.firsts import Firsts, Picked
 from impctl.engine.fragment_counts import FragmentCounts
 from impctl.engine.group_extremes import Extremes, Touched
+from impctl.engine.operator import Operator
 from impctl.engine.ordered_values import First
+from impctl.engine.partial_column import ROWS, PartialColumn
 from impctl.engine.refill import Refill
 from impctl.engine.row_index import RowIndex
 from impctl.engine.runs import Run
@@ -45,7 +47,7 @@ _ROWS = "rows"
 _GROUP = "group"
 
 
-class Aggregate:
+class Aggregate(Operator):
     """GROUP BY `keys` with `columns`; `is_keyed` says that a group has one fragment per access."""
 
     def __init__(
@@ -85,7 +87,8 @@ class Aggregate:
             if is_keyed
             else tuple(FragmentCounts(f"{name}.fragments{index}") for index in range(accesses))
         )
-        self.next_group = 1
+        self._next_group = 1
+        self._counter = f"{name}.next_group"
 
     @property
     def accumulators(self) -> tuple[Accumulator, ...]:
@@ -94,11 +97,9 @@ class Aggregate:
 
     @property
     def is_bounded(self) -> bool:
-        """Whether not all values of some argument are kept."""
         return any(part.size is not None for part in self._extremes.parts)
 
     def refill_from(self, refill: Refill) -> None:
-        """Where the rows of a group come from whose buffer of best values is used up."""
         self._extremes.refill = refill
 
     @property
@@ -134,16 +135,16 @@ class Aggregate:
     def absorb(
         self,
         keys: Sequence[Vector],
-        partials: Mapping[str, Any],
+        partials: Mapping[PartialColumn, Any],
         tags: tuple[Tags, ...],
         sign: int = 1,
     ) -> Batch:
         """Count partial aggregates in: one row per (group, fragment) or group.
 
-        `partials` has `rows` and the accumulators' partial columns; `sign` is -1 where their rows
-        went. Returns the change of the output.
+        `partials` has `ROWS` and the accumulators' columns; `sign` is -1 where their rows went.
+        Returns the change of the output.
         """
-        rows = partials[_ROWS] * sign
+        rows = partials[ROWS] * sign
         if len(rows) == 0:
             return self.step(empty_batch(self.accesses))
         keys = [normalise(key) for key in keys]
@@ -172,7 +173,7 @@ class Aggregate:
             return empty_batch(self.accesses)
         keys = self._keys_of(run)
         self._groups.put(run.codes, keys, run.values)
-        self.next_group = other.next_group
+        self._next_group = other._next_group
         state = self._state_of(run)
         if key_tags is not None:
             tags = key_tags(keys)
@@ -183,18 +184,14 @@ class Aggregate:
                 self._recount(batch)
             tags = mine.sets_of(state[_GROUP])
         now = self._inserted(keys, state, tags)
-        return stacked_batches([self.initial().negated(), now]) if self.is_global else now
+        return stacked_batches([self._empty_row().negated(), now]) if self.is_global else now
 
     @property
     def can_output(self) -> bool:
-        """Whether `output` can tell the rows from the state alone."""
         return bool(self.keys) and not self.is_keyed and not self._firsts
 
     def output(self) -> Batch:
-        """All rows of the result as it stands, as insertions; only where `can_output`.
-
-        Cost: the groups, and their fragments.
-        """
+        """The rows of all groups. Cost: the groups, and their fragments."""
         run = self._groups.whole()
         if run is None:
             return empty_batch(self.accesses)
@@ -228,10 +225,11 @@ class Aggregate:
         for counts, tag in zip(self._fragments, batch.tags, strict=True):
             counts.count(groups, tag.expand(grouping.index(), batch.weights))
 
-    def initial(self) -> Batch:
-        """The output over empty input: nothing, or the one row of a global aggregate."""
-        if not self.is_global:
-            return empty_batch(self.accesses)
+    def start(self) -> Batch | None:
+        """The one row that there is over empty input without keys."""
+        return self._empty_row() if self.is_global else None
+
+    def _empty_row(self) -> Batch:
         empty = {name: np.zeros(1, dtype=kind) for name, kind in self._state_columns().items()}
         tags = tuple(no_fragments(1) for _ in range(self.accesses))
         batch = Batch(self._values(empty), np.ones(1, np.int64), tags)
@@ -284,8 +282,8 @@ class Aggregate:
         """Group numbers, with fresh ones for groups that have none."""
         fresh = np.flatnonzero(groups == 0)
         numbered = groups.copy()
-        numbered[fresh] = np.arange(self.next_group, self.next_group + len(fresh))
-        self.next_group += len(fresh)
+        numbered[fresh] = np.arange(self._next_group, self._next_group + len(fresh))
+        self._next_group += len(fresh)
         return numbered
 
     def _retag(
@@ -347,6 +345,13 @@ class Aggregate:
             *(values.arrangement for values in self._distinct.values()),
             *self._firsts.arrangements,
         )
+
+    def counters(self) -> Mapping[str, int]:
+        """The number of the next group that gets one."""
+        return {self._counter: self._next_group}
+
+    def take_up(self, counters: Mapping[str, int]) -> None:
+        self._next_group = counters[self._counter]
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ from impctl.data.vector import Ints
 from impctl.engine.batch import Batch, empty_batch, stacked_batches
 from impctl.engine.distant_rows import DistantRows
 from impctl.engine.key_filter import KeyFilter
+from impctl.engine.operator import Operator
 from impctl.engine.row_index import RowIndex
 
 
@@ -40,7 +41,7 @@ class Side:
     has_filter: bool = True
 
 
-class Join:
+class Join(Operator):
     """Rows of `left` and `right` whose keys are equal, place by place.
 
     `null_safe[i]` says that NULL equals NULL in the i-th key.
@@ -50,13 +51,16 @@ class Join:
         self.sides = (left, right)
         self._plain = tuple(at for at, safe in enumerate(null_safe) if not safe)
         self._indexes = (_rows_of(f"{name}.left", left), _rows_of(f"{name}.right", right))
-        self.is_filling = False
-        """Rows come in and nothing comes out, because the pairs come from outside."""
+        self._reads = tuple(index for index in self._indexes if isinstance(index, DistantRows))
+        self._is_filling = False
 
     @property
-    def distant(self) -> tuple[DistantRows, ...]:
-        """The sides whose rows are read when they are asked for."""
-        return tuple(index for index in self._indexes if isinstance(index, DistantRows))
+    def reads(self) -> tuple[DistantRows, ...]:
+        return self._reads
+
+    def fill(self, is_filling: bool) -> None:
+        # Pairs of sides that are both kept are found here, filling or not.
+        self._is_filling = is_filling and bool(self._reads)
 
     def step(self, *batches: Batch | None) -> Batch:
         """Pairs that came or went."""
@@ -65,9 +69,9 @@ class Join:
             for at, batch in enumerate(batches)
         ]
         parts = []
-        if self.is_filling:
+        if self._is_filling:
             self._add(found, (0, 1))
-        elif len(self.distant) == len(self.sides):
+        elif len(self._reads) == len(self.sides):
             self._add(found, (0, 1))
             parts += [*self._pairs(found, (0, 1)), *self._counted_twice(found)]
         else:

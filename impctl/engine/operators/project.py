@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from impctl.aliases import AttributeId
-from impctl.engine.arrangement import Arrangement
 from impctl.engine.batch import Batch
+from impctl.engine.operator import Operator
 from impctl.expr.evaluate import evaluate
-from impctl.expr.nodes import Expr
+from impctl.expr.nodes import ColumnRef, Expr
 
 
-class Project:
+class Project(Operator):
     """Computes `outputs`, pairs of a column identity and its expression."""
 
     def __init__(self, outputs: Sequence[tuple[AttributeId, Expr]]) -> None:
@@ -28,5 +28,10 @@ class Project:
         columns = {name: evaluate(expr, batch.columns, len(batch)) for name, expr in self.outputs}
         return Batch(columns, batch.weights, batch.tags)
 
-    def arrangements(self) -> tuple[Arrangement, ...]:
-        return ()
+    @property
+    def is_rowwise(self) -> bool:
+        return True
+
+    def passes(self, column: AttributeId) -> AttributeId | None:
+        expr = dict(self.outputs).get(column)
+        return expr.id if isinstance(expr, ColumnRef) else None

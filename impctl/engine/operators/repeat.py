@@ -11,11 +11,11 @@ from __future__ import annotations
 import numpy as np
 
 from impctl.aliases import AttributeId
-from impctl.engine.arrangement import Arrangement
 from impctl.engine.batch import Batch
+from impctl.engine.operator import Operator
 
 
-class Repeat:
+class Repeat(Operator):
     """min(left, right) copies of each row, or with `is_difference` max(left - right, 0)."""
 
     def __init__(self, left: AttributeId, right: AttributeId, *, is_difference: bool) -> None:
@@ -31,6 +31,3 @@ class Repeat:
         copies = np.maximum(left - right, 0) if self.is_difference else np.minimum(left, right)
         repeated = Batch(batch.columns, batch.weights * copies, batch.tags)
         return repeated.keep(copies > 0)
-
-    def arrangements(self) -> tuple[Arrangement, ...]:
-        return ()

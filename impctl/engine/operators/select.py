@@ -9,20 +9,21 @@ sketch too small. Not to be confused with a filter by the current sketch, which 
 
 from __future__ import annotations
 
-from impctl.engine.arrangement import Arrangement
+from impctl.aliases import AttributeId
 from impctl.engine.batch import Batch
+from impctl.engine.operator import Operator
 from impctl.errors import NotExactError
 from impctl.expr.evaluate import truth
 from impctl.expr.nodes import Expr
 
 
-class Select:
+class Select(Operator):
     """Keeps the rows for which `predicate` is true or, where that is sound, unsure."""
 
     def __init__(self, predicate: Expr, *, must_be_sure: bool) -> None:
         self.predicate = predicate
         self.must_be_sure = must_be_sure
-        self.unsure_rows = 0
+        self._unsure_rows = 0
 
     def step(self, batch: Batch) -> Batch:
         """The part of the change that passes."""
@@ -35,8 +36,16 @@ class Select:
                 "A condition below a grouping compares doubles too close to call",
                 hint="recapture with `impctl capture`, or compare with a decimal in the query",
             )
-        self.unsure_rows += unsure
+        self._unsure_rows += unsure
         return batch.keep(outcome.may_true)
 
-    def arrangements(self) -> tuple[Arrangement, ...]:
-        return ()
+    @property
+    def unsure_rows(self) -> int:
+        return self._unsure_rows
+
+    @property
+    def is_rowwise(self) -> bool:
+        return True
+
+    def passes(self, column: AttributeId) -> AttributeId | None:
+        return column

@@ -26,6 +26,7 @@ from impctl.engine.arrangement import Arrangement
 from impctl.engine.batch import Batch, empty_batch, stacked_batches
 from impctl.engine.best_rows import BestRows, Groups, Size
 from impctl.engine.disagreement import never_held
+from impctl.engine.operator import Operator
 from impctl.engine.order_codes import OrderKey, codes_of, exact_ranks
 from impctl.engine.refill import Refill
 from impctl.engine.row_index import RowIndex, identity_of, packed
@@ -64,7 +65,7 @@ class _First:
     borders: Ints
 
 
-class Top:
+class Top(Operator):
     """The first rows per group of `partition` columns by `order`, as many as `limit` says."""
 
     def __init__(
@@ -105,11 +106,9 @@ class Top:
 
     @property
     def is_bounded(self) -> bool:
-        """Whether not all rows are kept."""
         return self._buffer is not None
 
     def refill_from(self, refill: Refill) -> None:
-        """Where the rows of a group come from whose buffer is used up."""
         if self._buffer is not None:
             self._buffer.refill = refill
 

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from impctl.aliases import AttributeId
-from impctl.engine.arrangement import Arrangement
 from impctl.engine.batch import Batch, stacked_batches
+from impctl.engine.operator import Operator
 from impctl.engine.tags import no_fragments
 
 
@@ -31,7 +31,7 @@ class Branch:
     sign: int = 1
 
 
-class Union:
+class Union(Operator):
     """The sum of its inputs."""
 
     def __init__(self, branches: Sequence[Branch]) -> None:
@@ -43,9 +43,6 @@ class Union:
         parts = [_moved(branch, batch) for branch, batch in pairs if batch is not None]
         filled = [part for part in parts if len(part)]
         return stacked_batches(filled) if filled else parts[0]
-
-    def arrangements(self) -> tuple[Arrangement, ...]:
-        return ()
 
 
 def _moved(branch: Branch, batch: Batch) -> Batch:

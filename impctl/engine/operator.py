@@ -1,0 +1,148 @@
+"""What an operator of a circuit is: everything that is asked of it from outside.
+
+Law: nobody outside `engine` looks at what an operator is; whoever needs something asks here, and a
+simple operator answers with the defaults. Its obligations, and who checks each:
+
+1. Stepping two batches one after the other means the same as stepping their sum; no change and an
+   empty batch change nothing; a batch and its negative leave the state as it was.
+   (`tests/engine/test_laws.py` by circuits, `tests/maintain/test_laws.py` by whole queries.)
+2. What `arrangements` and `counters` hand out is all that is remembered: a fresh operator that
+   loaded the ones and took up the others goes on as if never stopped. (The same two.)
+3. Names of keepers and counters are given by whoever made the operator, and no others of the
+   circuit have them; a keeper may stand in several operators, and one of them alone writes it.
+   (`Circuit`, when it is made, and `tests/engine/test_sharing.py`.)
+4. `start` gives the output over empty input; `output`, where `can_output`, all of it as it stands.
+   (`tests/maintain/test_against_reference.py`, `test_bounded.py`.)
+5. What `is_rowwise` may be stepped with any rows at any time. (`test_bounded.py`.)
+6. Inputs in `reads` are read as they stand after the step. (`test_distant_sides.py`.)
+
+Out of scope: what operators there are (`engine.operators`), how they are wired (`engine.circuit`).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+import pyarrow as pa
+
+from impctl.aliases import AttributeId
+from impctl.engine.batch import Batch
+from impctl.engine.distant_rows import DistantRows
+from impctl.engine.refill import Refill
+from impctl.engine.run_log import RunChange
+
+
+class Keeper(Protocol):
+    """Keyed state that a checkpoint writes."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def bytes_held(self) -> int: ...
+
+    def load(self, tables: Sequence[tuple[int, pa.Table]]) -> None:
+        """Take over stored runs; they count as saved."""
+        ...
+
+    def compact(self) -> None:
+        """Make the state smaller if that is worth it."""
+        ...
+
+    def changes(self) -> RunChange:
+        """What changed since the last `saved`."""
+        ...
+
+    def saved(self) -> None:
+        """The last changes are safe now."""
+        ...
+
+
+class Operator(ABC):
+    """One step of a circuit: the change of its input, or of each, in; the change of its output out.
+
+    An operator without state has nothing to write but `step`.
+    """
+
+    @property
+    @abstractmethod
+    def step(self) -> Callable[..., Batch | None]:
+        """Consume the change of each input and return the output's.
+
+        None is no change: of an input where there are several, of the output where nothing came
+        out. An operator with no input changed is not stepped.
+        """
+
+    # State.
+
+    def arrangements(self) -> Sequence[Keeper]:
+        """The keyed state to checkpoint; of a keeper that is shared, every operator that has it."""
+        return ()
+
+    def counters(self) -> Mapping[str, int]:
+        """Numbers to checkpoint beside the keyed state, by names of their own."""
+        return {}
+
+    def take_up(self, counters: Mapping[str, int]) -> None:  # noqa: B027 - most have none
+        """Go on from the counters of a checkpoint, which may be those of others too.
+
+        Raises KeyError for one of its own that is missing.
+        """
+
+    # The output as a whole.
+
+    def start(self) -> Batch | None:
+        """Stand where empty input leaves it; the output over that, None where it is empty.
+
+        Asked once of a fresh operator, after those that read it.
+        """
+        return None
+
+    @property
+    def can_output(self) -> bool:
+        """Whether `output` can tell the rows from the state alone."""
+        return False
+
+    def output(self) -> Batch:
+        """All rows of the output as it stands, as insertions; only where `can_output`."""
+        raise NotImplementedError
+
+    @property
+    def unsure_rows(self) -> int:
+        """Rows that were kept because a condition was too close to call."""
+        return 0
+
+    # Rows on their way through.
+
+    @property
+    def is_rowwise(self) -> bool:
+        """Whether what it does to a row depends on that row alone and is the same at any time."""
+        return False
+
+    def passes(self, column: AttributeId) -> AttributeId | None:
+        """The column of its only input that this one of the output is, unchanged; None for none."""
+        return None
+
+    # Rows that are not kept.
+
+    @property
+    def reads(self) -> Sequence[DistantRows]:
+        """Inputs that are read where they lie; each wants a reader before its first step."""
+        return ()
+
+    def fill(self, is_filling: bool) -> None:  # noqa: B027 - most just step
+        """While it fills, an operator that `reads` takes rows in and gives none.
+
+        Its output comes from outside then (`Circuit.resume`). Others are filled by their steps.
+        """
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether it keeps only the best of its input, and may ask for the rest."""
+        return False
+
+    def refill_from(self, refill: Refill) -> None:
+        """Where its input comes from again; only where it `is_bounded`."""
+        raise NotImplementedError

@@ -1,0 +1,175 @@
+"""The plumbing of a circuit under construction: operators, wires, names, and the usual pieces.
+
+Law: an operator is put after those it reads, under a name no other has; what a piece gives is a
+flow that tells its columns and accesses. What is no operator of its own is put together from
+others: DISTINCT is a grouping without functions.
+Out of scope: which plan node becomes which operators (`maintain.build`, `joins`, `sets`,
+`first_rows`, which all stand on this).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Sequence
+
+from impctl.aliases import AccessId, AttributeId
+from impctl.engine.operator import Operator
+from impctl.engine.operators import project, select
+from impctl.engine.operators.aggregate import Aggregate
+from impctl.engine.operators.union import Branch, Union
+from impctl.expr.nodes import Expr, columns_of
+from impctl.maintain.flows import Column, Flow, Source, check, refuse_approximate
+from impctl.maintain.readable import DistantJoin
+from impctl.maintain.refills import Prefix, Refilled, prefix_of
+from impctl.maintain.strategy import AsRecorded, Chooser, SideChoice
+from impctl.plan.nodes import Attribute, Output, Plan, Project, Select, TopK
+
+
+class Plumbing(ABC):
+    """Collects operators; each after those it reads."""
+
+    def __init__(
+        self,
+        chooser: Chooser | None = None,
+        *,
+        barriers: Collection[int] | None = None,
+        buffer: int | None = None,
+    ) -> None:
+        """`barriers` are identities (`id`) of top-k whose rows all count (default: of every one).
+
+        `chooser` decides which sides of joins are kept (default: all); `buffer` bounds what MIN,
+        MAX and top-k keep per group, where they can be refilled.
+        """
+        self.chooser: Chooser = AsRecorded() if chooser is None else chooser
+        self.sides: list[SideChoice] = []
+        self.distant: list[DistantJoin] = []
+        self.operators: list[Operator] = []
+        self.inputs: list[tuple[int, ...]] = []
+        self.sources: list[Source] = []
+        self._barrier_ids = None if barriers is None else frozenset(barriers)
+        self.barriers: list[Flow] = []
+        self.buffer = buffer
+        self.refills: list[Refilled] = []
+        self.keeps_all = False
+        self._named: dict[str, int] = {}
+
+    @abstractmethod
+    def build(self, plan: Plan, *, must_be_sure: bool) -> Flow:
+        """The operators of a node and everything below it."""
+
+    def put(self, operator: Operator, *inputs: Flow) -> int:
+        """Append an operator; its position."""
+        self.operators.append(operator)
+        self.inputs.append(tuple(flow.at for flow in inputs))
+        return len(self.operators) - 1
+
+    def name(self, kind: str) -> str:
+        """A name no other operator of the circuit has."""
+        number = self._named.get(kind, 0)
+        self._named[kind] = number + 1
+        return f"{kind}{number}"
+
+    def buffered(self, flow: Flow) -> int | None:
+        """How much an operator over this flow keeps per group; None is everything."""
+        return self.buffer if self._prefix(flow) is not None else None
+
+    def refill(self, operator: Operator, flow: Flow, keys: Sequence[AttributeId]) -> None:
+        """Note that the operator, over this flow, can run out of rows."""
+        prefix = self._prefix(flow)
+        assert prefix is not None, "only what can be refilled is bounded"
+        found = Refilled(operator, prefix, tuple(keys), len(flow.accesses))
+        found.read_from_groups()
+        self.refills.append(found)
+
+    def _prefix(self, flow: Flow) -> Prefix | None:
+        return prefix_of(self.operators, self.inputs, self.sources, flow)
+
+    def is_barrier(self, node: TopK) -> bool:
+        """Whether all first rows belong to the sketch, used above or not."""
+        return self._barrier_ids is None or id(node) in self._barrier_ids
+
+    def drop_unread(self) -> None:
+        """Forget operators and sources that the last operator does not depend on.
+
+        Above the last barrier of every access, nothing can change a sketch.
+        """
+        read = {len(self.operators) - 1}
+        for at in reversed(range(len(self.operators))):
+            if at in read:
+                read.update(self.inputs[at])
+        kept = [at for at in range(len(self.operators)) if at in read]
+        sources = [at for at in range(len(self.sources)) if -1 - at in read]
+        moved = {old: new for new, old in enumerate(kept)}
+        moved |= {-1 - old: -1 - new for new, old in enumerate(sources)}
+        self.operators = [self.operators[at] for at in kept]
+        self.inputs = [tuple(moved[wire] for wire in self.inputs[at]) for at in kept]
+        self.sources = [self.sources[at] for at in sources]
+        names = {keeper.name for op in self.operators for keeper in op.arrangements()}
+        # The rows of a distant side are no state, and its filter has a name of its own.
+        names |= {side.name for op in self.operators for side in op.reads}
+        self.sides = [choice for choice in self.sides if choice.side in names]
+        kept_ids = {id(operator) for operator in self.operators}
+        self.distant = [found for found in self.distant if id(found.operator) in kept_ids]
+        self.refills = [found for found in self.refills if id(found.operator) in kept_ids]
+
+    def select(self, flow: Flow, predicate: Expr, node: Plan, *, must_be_sure: bool) -> Flow:
+        """The rows for which the predicate is true, or too close to call where that is sound."""
+        check(predicate, flow, node.span, must_be_sure=must_be_sure)
+        at = self.put(select.Select(predicate, must_be_sure=must_be_sure), flow)
+        plan = None if flow.plan is None else Select(flow.plan, predicate)
+        return Flow(at, flow.columns, flow.accesses, flow.approximate, plan)
+
+    def project(
+        self,
+        flow: Flow,
+        outputs: Sequence[tuple[AttributeId, Expr]],
+        columns: tuple[Column, ...],
+        node: Plan,
+    ) -> Flow:
+        """Computed columns."""
+        inexact = set()
+        for name, expr in outputs:
+            check(expr, flow, node.span)
+            if columns_of(expr) & flow.approximate:
+                inexact.add(name)
+        at = self.put(project.Project(outputs), flow)
+        plan = None if flow.plan is None else _projected(flow.plan, outputs, columns)
+        return Flow(at, columns, flow.accesses, frozenset(inexact), plan)
+
+    def distinct(self, flow: Flow, columns: tuple[Column, ...], node: Plan) -> Flow:
+        """Each row once, with the fragments of all its copies."""
+        refuse_approximate(flow, "DISTINCT over", node.span)
+        operator = Aggregate(
+            self.name("distinct"),
+            columns,
+            (),
+            accesses=len(flow.accesses),
+            is_keyed=False,
+            is_distinct=True,
+        )
+        return Flow(self.put(operator, flow), columns, flow.accesses)
+
+    def union(
+        self,
+        flows: Sequence[Flow],
+        columns: tuple[Column, ...],
+        accesses: tuple[AccessId, ...],
+        *,
+        signs: Sequence[int] | None = None,
+    ) -> Flow:
+        """The sum of flows that all have these columns, their tags by access."""
+        branches = []
+        for flow, sign in zip(flows, signs or [1] * len(flows), strict=True):
+            place = {access: at for at, access in enumerate(flow.accesses)}
+            tags = tuple(place.get(access) for access in accesses)
+            branches.append(Branch(tuple((name, name) for name, _ in columns), tags, sign))
+        inexact = frozenset().union(*(flow.approximate for flow in flows))
+        return Flow(self.put(Union(branches), *flows), columns, accesses, inexact)
+
+
+def _projected(
+    plan: Plan, outputs: Sequence[tuple[AttributeId, Expr]], columns: Sequence[Column]
+) -> Project:
+    kinds = dict(columns)
+    named = [Output(Attribute(name, name, kinds[name]), expr) for name, expr in outputs]
+    return Project(plan, tuple(named))
