@@ -27,8 +27,13 @@ _RANKS = frozenset({"rank", "dense_rank"})
 _TIE_FREE = frozenset({"rank", "dense_rank", "percent_rank", "cume_dist"})
 
 
-def first_rows(node: TopK, child: NodeState, wording: Wording) -> NodeState:
-    """The state of ORDER BY ... LIMIT, or of the first ranks per partition, over its child's."""
+def first_rows(
+    node: TopK, child: NodeState, wording: Wording, *, as_barrier: bool = False
+) -> NodeState:
+    """The state of ORDER BY ... LIMIT, or of the first ranks per partition, over its child's.
+
+    Ranks within the keys of a KEYED child stay KEYED, unless all first rows are to be kept.
+    """
     ties = child.ties if child.ties is not None else _ties(node, child)
     found = replace(child, columns=_with_rank(child.columns, node.rank), ties=ties)
     if child.status is Status.EXACT:
@@ -38,7 +43,8 @@ def first_rows(node: TopK, child: NodeState, wording: Wording) -> NodeState:
     if node.count is None:
         return refused("OFFSET alone keeps rows from the end, which a sketch may lack", node.span)
     if node.rank is not None:
-        if child.status is Status.KEYED and _is_partitioned(node.rank, child):
+        is_keyed = child.status is Status.KEYED and _is_partitioned(node.rank, child)
+        if is_keyed and not as_barrier:
             return found
         loose = next((e for e in node.partition_by if not child.columns.are_equal(e)), None)
         if loose is not None:

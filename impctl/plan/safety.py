@@ -28,6 +28,7 @@ from impctl.plan.nodes import (
     Query,
     Sort,
     TopK,
+    nodes_of,
     scans_of,
 )
 from impctl.plan.status import Refusal, Status
@@ -57,7 +58,8 @@ class Verdict:
     `root_keyed`: touch maintenance is allowed.
     `facts`: all that it rests on; `assumptions`: those of them that are from statistics and must be
     checked again for every later version. `barrier_positions`: nodes whose rows' lineage belongs to
-    the sketch even if the rows are dropped above. `ties`: why several answers are right, if so.
+    the sketch even if the rows are dropped above, among them first ranks within keys where
+    `has_rank_barriers`. `ties`: why several answers are right, if so.
     """
 
     safe: bool
@@ -68,6 +70,7 @@ class Verdict:
     key_columns: Mapping[int, Mapping[AccessId, AttributeId]] = field(default_factory=dict)
     root_keyed: bool = False
     facts: tuple[Fact, ...] = ()
+    has_rank_barriers: bool = False
     barrier_positions: tuple[int, ...] = ()
     ties: Refusal | None = None
 
@@ -91,25 +94,68 @@ class Verdict:
 
 
 def check_safety(
-    query: Query, sketched: Mapping[AccessId, ColumnName], facts: Collection[Fact]
+    query: Query,
+    sketched: Mapping[AccessId, ColumnName],
+    facts: Collection[Fact],
+    *,
+    has_rank_barriers: bool | None = None,
 ) -> Verdict:
-    """Judge sketches of `sketched[access]` for all these accesses together."""
+    """Judge sketches of `sketched[access]` for all these accesses together.
+
+    `has_rank_barriers` as of a verdict before; by itself, only where it cannot be safe otherwise.
+    """
     _refuse_unknown(query, sketched)
     if query.nondeterministic and sketched:
         name, span = query.nondeterministic[0]
         return Verdict(False, Status.UNSAFE, f"`{name}` gives another answer on every run", span)
-    wording = Wording.of(query.sql, query.root)
+    if has_rank_barriers is None:
+        has_rank_barriers = _needs_rank_barriers(query, sketched)
+    judge = _Judge(query, sketched, has_rank_barriers)
     sure = [fact for fact in facts if fact.source is not FactSource.STATISTICS]
-    found = analyse(query.root, sketched, sure, wording)
+    found = judge.of(sure)
     if found.root.status is not Status.UNSAFE:
-        return _accepted(query, found, sketched, sure)
-    found = analyse(query.root, sketched, facts, wording)
+        return _accepted(judge, found, sure)
+    found = judge.of(facts)
     refusal = found.root.refusal
     if refusal is not None:
         return Verdict(False, Status.UNSAFE, refusal.reason, refusal.span)
-    assumed = _needed_assumptions(query, sketched, sure, facts, wording)
-    found = analyse(query.root, sketched, [*sure, *assumed], wording)
-    return _accepted(query, found, sketched, [*sure, *assumed])
+    known = [*sure, *_needed_assumptions(judge, sure, facts)]
+    return _accepted(judge, judge.of(known), known)
+
+
+@dataclass(frozen=True, slots=True)
+class _Judge:
+    """Everything a plan is judged by but the facts."""
+
+    query: Query
+    sketched: Mapping[AccessId, ColumnName]
+    has_rank_barriers: bool
+
+    def of(self, facts: Collection[Fact]) -> Analysis:
+        """The states of all nodes, with these facts taken as true."""
+        return analyse(
+            self.query.root,
+            self.sketched,
+            facts,
+            Wording.of(self.query.sql, self.query.root),
+            has_rank_barriers=self.has_rank_barriers,
+        )
+
+
+def _needs_rank_barriers(query: Query, sketched: Mapping[AccessId, ColumnName]) -> bool:
+    """Whether no facts at all make the plan safe while ranks within keys stay KEYED.
+
+    It must not depend on what is known today: other barriers later would be another sketch.
+    """
+    if not any(isinstance(node, TopK) and node.rank is not None for node in nodes_of(query.root)):
+        return False
+    every = [
+        Fact(scan.table, attribute.name, kind, FactSource.PREDICATE)
+        for scan in scans_of(query.root)
+        for attribute in scan.attributes
+        for kind in FactKind
+    ]
+    return _Judge(query, sketched, False).of(every).root.status is Status.UNSAFE
 
 
 def carried(verdict: Verdict, query: Query, sketched: Mapping[AccessId, ColumnName]) -> Verdict:
@@ -118,7 +164,8 @@ def carried(verdict: Verdict, query: Query, sketched: Mapping[AccessId, ColumnNa
     InvariantError where either is unsafe: with fewer facts than it was accepted with, a plan seems
     to have no barriers.
     """
-    return check_safety(query, sketched, verdict.required().facts).required()
+    facts, is_whole = verdict.required().facts, verdict.has_rank_barriers
+    return check_safety(query, sketched, facts, has_rank_barriers=is_whole).required()
 
 
 def _refuse_unknown(query: Query, sketched: Mapping[AccessId, ColumnName]) -> None:
@@ -133,16 +180,12 @@ def _refuse_unknown(query: Query, sketched: Mapping[AccessId, ColumnName]) -> No
 
 
 def _needed_assumptions(
-    query: Query,
-    sketched: Mapping[AccessId, ColumnName],
-    sure: Collection[Fact],
-    facts: Collection[Fact],
-    wording: Wording,
+    judge: _Judge, sure: Collection[Fact], facts: Collection[Fact]
 ) -> tuple[Fact, ...]:
     """A smallest set (none can be left out) of the statistics facts that still proves safety."""
     read = {
         (scan.table, attribute.name.lower())
-        for scan in scans_of(query.root)
+        for scan in scans_of(judge.query.root)
         for attribute in scan.attributes
     }
     needed = [
@@ -153,18 +196,13 @@ def _needed_assumptions(
 
     for fact in tuple(needed):
         fewer = [other for other in needed if other != fact]
-        found = analyse(query.root, sketched, [*sure, *fewer], wording)
+        found = judge.of([*sure, *fewer])
         if found.root.status is not Status.UNSAFE:
             needed = fewer
     return tuple(needed)
 
 
-def _accepted(
-    query: Query,
-    found: Analysis,
-    sketched: Mapping[AccessId, ColumnName],
-    facts: Collection[Fact],
-) -> Verdict:
+def _accepted(judge: _Judge, found: Analysis, facts: Collection[Fact]) -> Verdict:
     root = found.root
     assumed = tuple(fact for fact in facts if fact.source is FactSource.STATISTICS)
     return Verdict(
@@ -173,8 +211,9 @@ def _accepted(
         _praise(found, assumed),
         keyed=root.keys,
         key_columns=_key_columns(found),
-        root_keyed=_is_root_keyed(query.root, found, sketched),
+        root_keyed=_is_root_keyed(judge.query.root, found, judge.sketched),
         facts=tuple(facts),
+        has_rank_barriers=judge.has_rank_barriers,
         barrier_positions=_barriers(found),
         ties=root.ties,
     )

@@ -65,9 +65,14 @@ def analyse(
     sketched: Mapping[AccessId, ColumnName],
     facts: Collection[Fact],
     wording: Wording,
+    *,
+    has_rank_barriers: bool = False,
 ) -> Analysis:
-    """Judge every node, with these accesses sketched and these facts taken as true."""
-    walker = _Walker(sketched, facts, wording, [], [])
+    """Judge every node, with these accesses sketched and these facts taken as true.
+
+    `has_rank_barriers`: first ranks are barriers also where they could stay KEYED.
+    """
+    walker = _Walker(sketched, facts, wording, has_rank_barriers, [], [])
     walker.visit(root, at_root=True)
     return Analysis(tuple(walker.nodes), tuple(walker.states))
 
@@ -77,6 +82,7 @@ class _Walker:
     sketched: Mapping[AccessId, ColumnName]
     facts: Collection[Fact]
     wording: Wording
+    has_rank_barriers: bool
     nodes: list[Plan]
     states: list[NodeState]
 
@@ -153,7 +159,7 @@ class _Walker:
             case Sort():
                 return inputs[0]
             case TopK():
-                return first_rows(node, inputs[0], self.wording)
+                return first_rows(node, inputs[0], self.wording, as_barrier=self.has_rank_barriers)
             case Window():
                 return window(node, inputs[0], self.wording)
             case _:
