@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from impctl.aliases import ColumnName, TableName, TableVersion
-from impctl.app.filters import Pruned
+from impctl.app.filters import Pruned, guards_of
 from impctl.app.prepared import PreparedQuery
 from impctl.app.results import Cell
 from impctl.app.workbench import Workbench
-from impctl.capture.use import rewrite_sql
+from impctl.capture.use import Guard, rewrite_sql
+from impctl.sketch.partition import RangePartition
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -51,7 +52,8 @@ def answer_table(
     from impctl.spark.run import run_sql
 
     views = _views(bench, prepared, versions, pruned)
-    return run_sql(bench.spark(), _sql(prepared, pruned), views, versions=versions)
+    sql = _sql(bench, prepared, versions, pruned)
+    return run_sql(bench.spark(), sql, views, versions=versions)
 
 
 def answer_frame(
@@ -64,13 +66,35 @@ def answer_frame(
     from impctl.spark.run import frame_of
 
     views = _views(bench, prepared, versions, pruned)
-    return frame_of(bench.spark(), _sql(prepared, pruned), views, versions=versions)
+    sql = _sql(bench, prepared, versions, pruned)
+    return frame_of(bench.spark(), sql, views, versions=versions)
 
 
-def _sql(prepared: PreparedQuery, pruned: Pruned | None) -> str:
+def _sql(
+    bench: Workbench,
+    prepared: PreparedQuery,
+    versions: Mapping[TableName, TableVersion],
+    pruned: Pruned | None,
+) -> str:
+    """The text to run: the query's own over guarded views, or one with ranges and guards in it.
+
+    A range must reach the files, so it stands below the guard of its column.
+    """
     if pruned is None:
         return prepared.query.sql
-    return rewrite_sql(prepared.query, pruned.filters)
+    guards = guards_of(bench, pruned, versions)
+    trusted = [
+        access
+        for access, wanted in pruned.filters.items()
+        if not _is_guarded(wanted.partition, guards)
+    ]
+    return rewrite_sql(prepared.query, pruned.filters, nan_free=trusted, guards=guards)
+
+
+def _is_guarded(partition: RangePartition, guards: Mapping[TableName, Guard]) -> bool:
+    guard = guards.get(partition.table)
+    guarded = frozenset[str]() if guard is None else guard.guarded
+    return partition.attribute.lower() in map(str.lower, guarded)
 
 
 def _views(
@@ -86,6 +110,7 @@ def _views(
             bench.spark(),
             bench.snapshot(table, versions.get(table)),
             files=None if pruned is None else pruned.files[table],
+            is_guarded=pruned is None,
         )
         for table in prepared.tables
     }

@@ -13,10 +13,12 @@ from dataclasses import dataclass
 from impctl.aliases import AccessId, TableName, TableVersion
 from impctl.app.workbench import Workbench
 from impctl.capture.literals import DIALECT, boundary
+from impctl.capture.use import Guard
 from impctl.plan.nodes import Scan
 from impctl.sketch.intervals import Interval, RangeFilter, range_filter
 from impctl.sketch.partition import BoundaryValue
 from impctl.store.records import StoredSketch
+from impctl.tables.hidden_values import hiding_columns
 from impctl.tables.prune import prune
 from impctl.tables.snapshot import DataFile
 
@@ -58,6 +60,19 @@ def filters_of(
             kept.update({file.uri: file for file in chosen})
         files[table] = tuple(file for file in snapshot.files if file.uri in kept)
     return Pruned(filters, files, total)
+
+
+def guards_of(
+    bench: Workbench, pruned: Pruned, versions: Mapping[TableName, TableVersion]
+) -> dict[TableName, Guard]:
+    """The columns to guard, by table, in the files that are left to read."""
+    guards: dict[TableName, Guard] = {}
+    for table, files in pruned.files.items():
+        snapshot = bench.snapshot(table, versions.get(table))
+        hiding = hiding_columns(snapshot, files=files)
+        if hiding:
+            guards[table] = Guard(hiding, snapshot.schema.names)
+    return guards
 
 
 def interval_texts(found: RangeFilter) -> tuple[str, ...]:

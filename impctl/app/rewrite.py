@@ -8,7 +8,7 @@ Out of scope: running the text (`app.query`).
 from __future__ import annotations
 
 from impctl.app.asked import asked
-from impctl.app.filters import filters_of, interval_texts
+from impctl.app.filters import filters_of, guards_of, interval_texts
 from impctl.app.parameters import GivenValues
 from impctl.app.results import Outcome, RewriteResult
 from impctl.app.status import sketch_entry
@@ -22,7 +22,9 @@ def rewrite(
     """The rewritten SQL of one query; `params` and `sql` as for `app.query`."""
     found = asked(bench, query, params, sql)
     pruned = filters_of(bench, found.prepared.scans, found.sketches, found.versions)
-    sql = rewrite_sql(found.query, pruned.filters)
+    # Others' Spark hands conditions down to the files too.
+    guards = guards_of(bench, pruned, found.versions)
+    sql = rewrite_sql(found.query, pruned.filters, guards=guards)
     texts = [text for one in pruned.filters.values() for text in interval_texts(one)]
     result = RewriteResult(
         found.prepared.spec.name,

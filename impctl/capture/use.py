@@ -1,25 +1,30 @@
 """The user's SQL with the ranges of a sketch put in.
 
-Law: only the names of sketched tables change, each into `(SELECT * FROM t WHERE ranges)`; the rest
-of the text stays letter by letter. The ranges keep every row of every fragment in the filter,
-also where Spark's own reading of Parquet statistics would not (NaN, -0.0).
-Out of scope: which ranges (`sketch.intervals`), which files (`tables.prune`).
+Law: only the names of tables change, a sketched one's into `(SELECT * FROM t WHERE ranges)`; the
+rest of the text stays letter by letter. The ranges keep every row of every fragment in the filter,
+also where Spark's own reading of Parquet statistics would not (NaN, -0.0). So that the query's own
+conditions keep them too, columns that may hide such values are guarded: put out as
+`COALESCE(d, d)`, which is `d` and which Spark hands down to no file.
+Out of scope: which ranges (`sketch.intervals`), which files (`tables.prune`), which columns
+(`tables.hidden_values`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import reduce
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from sqlglot import exp, parse_one
 
-from impctl.aliases import AccessId
+from impctl.aliases import AccessId, AttributeId, ColumnName, TableName
 from impctl.capture.literals import DIALECT, boundary
 from impctl.capture.render_expr import bracketed, column
 from impctl.errors import QueryError
-from impctl.expr.nodes import Span
-from impctl.plan.nodes import Query, scans_of
+from impctl.expr.nodes import Span, columns_of
+from impctl.plan.nodes import Query, Scan, expressions_of, nodes_of, scans_of
 from impctl.sketch.fragments import FragmentSet
 from impctl.sketch.intervals import MAX_INTERVALS, Interval, RangeFilter, range_filter
 
@@ -27,33 +32,63 @@ if TYPE_CHECKING:
     from sqlglot.expressions import Expr as Sql
 
 
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """Columns of a table that are guarded, and all that it has, in order."""
+
+    guarded: frozenset[ColumnName]
+    columns: tuple[ColumnName, ...]
+
+
 def rewrite_sql(
     query: Query,
     filters: Mapping[AccessId, RangeFilter],
     *,
     nan_free: Collection[AccessId] = (),
+    guards: Mapping[TableName, Guard] = MappingProxyType({}),
 ) -> str:
-    """The query's text over the filtered tables; unchanged where no filter leaves anything out.
+    """The query's text over the filtered tables; unchanged where nothing is left out or guarded.
 
     A table named once in the text but read by several accesses (a CTE used twice) gets a filter
     only if all of them have one, and then what any of them needs. `nan_free` are accesses whose
-    partition attribute is known to hold no NaN, so that Parquet statistics can be used to the full.
+    partition attribute is known to hide no NaN, so that Parquet statistics can be used to the full.
+    `guards` has the tables with columns to guard; those that the query has no use for are not.
     """
-    places: dict[tuple[int, int], list[AccessId]] = {}
+    used = _used(query)
+    places: dict[tuple[int, int], list[Scan]] = {}
     for scan in scans_of(query.root):
         place = _place(scan.span, scan.table)
-        places.setdefault((place.start, place.end), []).append(scan.access)
+        places.setdefault((place.start, place.end), []).append(scan)
     tables = {
         table.this.meta["start"]: table
         for table in parse_one(query.sql, dialect=DIALECT).find_all(exp.Table)
         if "start" in table.this.meta
     }
     text = query.sql
-    for (start, end), accesses in sorted(places.items(), reverse=True):
-        condition = _condition(accesses, filters, nan_free)
-        if condition is not None:
-            text = text[:start] + _filtered(tables[start], condition) + text[end:]
+    for (start, end), scans in sorted(places.items(), reverse=True):
+        condition = _condition([scan.access for scan in scans], filters, nan_free)
+        guard = _needed(guards.get(scans[0].table), scans, used)
+        if condition is not None or guard is not None:
+            text = text[:start] + _rows(tables[start], condition, guard) + text[end:]
     return text
+
+
+def _used(query: Query) -> frozenset[AttributeId]:
+    """What some expression of the query reads; no condition is on anything else."""
+    return frozenset[AttributeId]().union(
+        *(columns_of(expr) for node in nodes_of(query.root) for expr in expressions_of(node))
+    )
+
+
+def _needed(
+    guard: Guard | None, scans: Sequence[Scan], used: frozenset[AttributeId]
+) -> Guard | None:
+    """The guard of those columns that one of the accesses uses; None for none."""
+    if guard is None:
+        return None
+    names = {a.name for scan in scans for a in scan.attributes if a.id in used}
+    needed = guard.guarded & names
+    return replace(guard, guarded=needed) if needed else None
 
 
 def filter_condition(wanted: RangeFilter, *, is_nan_free: bool = False) -> Sql:
@@ -140,12 +175,26 @@ def _any_of(parts: list[Sql]) -> Sql:
     return reduce(lambda left, right: exp.Or(this=left, expression=right), closed)
 
 
-def _filtered(table: exp.Table, condition: Sql) -> str:
+def _rows(table: exp.Table, condition: Sql | None, guard: Guard | None) -> str:
     """`(SELECT * FROM t WHERE condition)`, with an alias of its own where the text gives none."""
     bare = table.copy()
     has_alias = bool(table.alias)
     for part in ("alias", "joins", "laterals", "pivots"):
         bare.set(part, None)
-    rows = exp.select(exp.Star()).from_(bare).where(condition)
+    rows = exp.select(*_columns(guard)).from_(bare)
+    if condition is not None:
+        rows = rows.where(condition)
     alias = None if has_alias else exp.to_identifier(table.name, quoted=table.this.quoted)
     return rows.subquery(alias).sql(DIALECT)
+
+
+def _columns(guard: Guard | None) -> list[Sql]:
+    if guard is None:
+        return [exp.Star()]
+    return [_guarded(name) if name in guard.guarded else column(name) for name in guard.columns]
+
+
+def _guarded(name: ColumnName) -> Sql:
+    value = column(name)
+    twice = exp.Coalesce(this=value, expressions=[value.copy()])
+    return exp.alias_(twice, exp.to_identifier(name, quoted=True))

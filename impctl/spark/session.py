@@ -46,6 +46,8 @@ FIXED = {
     "spark.sql.parquet.datetimeRebaseModeInRead": "CORRECTED",
     "spark.sql.parquet.int96RebaseModeInRead": "CORRECTED",
     "spark.sql.parquet.int96TimestampConversion": "false",
+    # It tells -0.0 from 0.0.
+    "spark.sql.parquet.recordLevelFilter.enabled": "false",
     "spark.sql.timestampType": "TIMESTAMP_LTZ",
     "spark.sql.variable.substitute": "false",
 }

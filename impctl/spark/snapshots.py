@@ -2,7 +2,8 @@
 
 Law: the rows are those of the version, as a bag: files, schema, partition values and deletion
 vectors come from the log, nothing from the names of directories unless it was checked against the
-log, and nothing is inferred. A file that is gone is an error, never fewer rows.
+log, and nothing is inferred. A file that is gone is an error, never fewer rows. No condition on the
+frame loses a row by what Parquet's statistics do not tell (`spark.guarded`).
 Out of scope: which files hold wanted rows (`tables.prune`), the log itself (`tables`).
 """
 
@@ -24,6 +25,8 @@ from impctl.data.schema import Column as TableColumn
 from impctl.data.schema import Kind
 from impctl.errors import TableError
 from impctl.spark.failures import plain_failures
+from impctl.spark.guarded import guarded
+from impctl.tables.hidden_values import hiding_columns
 from impctl.tables.snapshot import DataFile, Snapshot
 
 if TYPE_CHECKING:
@@ -65,10 +68,13 @@ def snapshot_frame(
     snapshot: Snapshot,
     columns: Sequence[ColumnName] | None = None,
     files: Sequence[DataFile] | None = None,
+    *,
+    is_guarded: bool = True,
 ) -> DataFrame:
     """The snapshot's rows, in these columns, each once (default: all, in Delta order).
 
-    `files` restricts them to some of the snapshot's files. Raises TableError for a column that
+    `files` restricts them to some of the snapshot's files. `is_guarded` is false only where the
+    SQL over the frame has the guards itself (`capture.use`). Raises TableError for a column that
     cannot be read, HistoryGoneError for a file that is gone.
     """
     names = snapshot.schema.names if columns is None else columns
@@ -81,7 +87,10 @@ def snapshot_frame(
         frames = [
             _branch_frame(spark, snapshot, branch, wanted) for branch in _branches(snapshot, chosen)
         ]
-        return reduce(lambda left, right: left.unionAll(right), frames)
+        frame = reduce(lambda left, right: left.unionAll(right), frames)
+        if not is_guarded:
+            return frame
+        return guarded(frame, hiding_columns(snapshot, [column.name for column in wanted], chosen))
 
 
 def _refuse_hidden(snapshot: Snapshot, files: Sequence[DataFile]) -> None:
