@@ -177,8 +177,7 @@ CORNERS = (
         " HAVING sum(0 - (d + e)) < -3",
         P1,
         "HAVING compares `sum(0 - (d + e))`, which can be larger or smaller over part of a group"
-        " than over all of it, because nothing says that `0 - (d + e)` is never negative (of a"
-        " double a constraint CHECK (x >= 0) says so, statistics do not)",
+        " than over all of it, because nothing says that `0 - (d + e)` is never negative",
         (
             Fact("t", "d", FactKind.NAN_FREE, FactSource.STATISTICS),
             Fact("t", "e", FactKind.NAN_FREE, FactSource.STATISTICS),
@@ -199,7 +198,6 @@ CORNERS = (
         "SELECT g, sum(0 - d) FROM t WHERE d >= 0 AND d <= e GROUP BY g HAVING sum(0 - d) < -3",
         P1,
         "HAVING compares `sum(0 - d)`, which can be larger or smaller over part of a group than"
-        " over all of it, because nothing says that `0 - d` is never negative (of a double a"
-        " constraint CHECK (x >= 0) says so, statistics do not)",
+        " over all of it, because nothing says that `0 - d` is never negative",
     ),
 )
