@@ -124,6 +124,12 @@ TYPES: dict[str, tuple[SqlType, pa.DataType, list[Any]]] = {
         [Decimal(x) for x in ("0", "4E-30", "-4E-30", "3", "-99999999", "1E-19", "3.000000001")]
         + [None],
     ),
+    "c": (
+        decimal(28, 20),
+        pa.decimal128(28, 20),
+        [Decimal(x) for x in ("0", "4E-20", "-4E-20", "3", "-99999999", "1E-19", "3.000000001")]
+        + [None],
+    ),
     "q": (DOUBLE, pa.float64(), [2.5, -2.5, -0.0, math.nan, math.inf, -1e300, None, 9.3e18]),
 }
 SCHEMA = Schema(tuple(Column(name, found[0]) for name, found in TYPES.items()))
@@ -199,11 +205,12 @@ FUNCTIONS = [
     "nvl2(i, s, u)", "nullif(u, '')", "if(b, w, t)", "w BETWEEN t AND DATE '2021-01-03'",
     "w IN (DATE '2000-02-29', DATE '9999-12-31')", "u IN ('', 'xx')", "CAST(1.005 AS DECIMAL(5,2))",
     "-(x)", "negative(x)", "abs(x)", "-(-x)", "x = -12345678901234567890.12345678901235",
-    "-x = -12345678901234567890.12345678901235", "m div x", "x div m", "m div n", "x div 0.7",
-    "IF(m <> 0, n div m, 0)", "w IS NULL OR m div 0.01 IN (125, 310)", "(x div 1E-9BD) < 0",
-    "o = 0", "0 < o", "o IN (0, 1)", "o * 0 = 0", "o % 0.3", "least(o, 0)", "m / 3Y", "3Y / m",
-    "m * 3Y", "m / 3S", "m / 3L", "m / -3Y", "r / 3Y > 0.416666", "m / (-(3))", "m / +3",
-    "3 BETWEEN o AND m", "0 BETWEEN o AND 1", "nullif(0, o)", "nullif(0Y, o)", "NULL / m",
+    "-x = -12345678901234567890.12345678901235", "m div x", "x div nullif(m, 0)", "m div n",
+    "x div 0.7", "IF(m <> 0, n div m, 0)", "w IS NULL OR m div 0.01 IN (125, 310)",
+    "(x div 1E-9BD) < 0", "c = 0", "0 < c", "c IN (0, 1)", "c * 0 = 0", "o % 0.3", "least(c, 0)",
+    "m / 3Y", "3Y / nullif(m, 0)", "m * 3Y", "m / 3S", "m / 3L", "m / -3Y", "r / 3Y > 0.416666",
+    "m / (-(3))", "m / +3", "3 BETWEEN c AND m", "nullif(0, c)", "nullif(0Y, c)",
+    "NULL / nullif(m, 0)",
     "m * n", "r * r", "r / 7", "n + 1.5", "CASE WHEN m > r THEN m ELSE r END",
 ]  # fmt: skip
 """Calls, which the reference evaluator does not know."""
