@@ -42,7 +42,7 @@ from impctl.expr.nodes import (
 )
 from impctl.expr.numbers import NEGATED_DIGITS
 from impctl.expr.support import find_blocker
-from impctl.expr.types import common_type, narrowed, type_of
+from impctl.expr.types import as_decimal, common_type, narrowed, type_of
 
 _NAMES = {
     Kind.BOOLEAN: "BOOLEAN",
@@ -280,8 +280,7 @@ class _Renderer:
         return f"CAST({text} AS {_type_name(result)})"
 
     def _negated(self, expr: Negate) -> str:
-        result = _known(expr)
-        inner = self._text(expr.operand)
+        result, inner = _known(expr), self._text(expr.operand)
         if result.kind is Kind.DOUBLE:
             return f"(- {inner})"
         if result.is_integral:
@@ -337,11 +336,7 @@ def _comparison_type(left: Expr, right: Expr) -> SqlType:
 
 
 def _decimal_type(expr: Expr, beside: Expr) -> SqlType:
-    own = narrowed(expr, _known(expr), _known(beside))
-    if own.kind is Kind.DECIMAL:
-        return own
-    digits = {Kind.BYTE: 3, Kind.SHORT: 5, Kind.INTEGER: 10, Kind.LONG: 20}
-    return SqlType(Kind.DECIMAL, digits[own.kind], 0)
+    return as_decimal(narrowed(expr, _known(expr), _known(beside)))
 
 
 def _require_nonzero(expr: Arithmetic) -> None:
