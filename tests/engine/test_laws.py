@@ -81,7 +81,7 @@ def test_restored_is_never_stopped_and_all_deleted_is_empty(
     assert contents(fresh) == contents(circuit)
     everything = rows + later
     feed(scan, fresh, everything, [-1] * len(everything))
-    assert contents(fresh)[0] == (0,) * len(fresh.merge.counts[0])
+    assert set(contents(fresh)[0]) == {0}
     assert all(state == () for state in contents(fresh)[1:]) or shape == "global"
 
 

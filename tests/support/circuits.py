@@ -13,20 +13,24 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from impctl.data.schema import DOUBLE, LONG, STRING
+from impctl.data.schema import DOUBLE, LONG, STRING, SqlType
 from impctl.engine.accumulators import Count, ExactSum, FloatSum
 from impctl.engine.aggregate_column import AggregateColumn
 from impctl.engine.arrangement import Arrangement
 from impctl.engine.batch import Batch
 from impctl.engine.circuit import Circuit
-from impctl.engine.operator import Keeper
+from impctl.engine.operator import Keeper, Operator
 from impctl.engine.operators.aggregate import Aggregate
+from impctl.engine.operators.join import Join, Side
 from impctl.engine.operators.merge import Merge, SketchDelta
 from impctl.engine.operators.project import Project
 from impctl.engine.operators.scan import Scan
 from impctl.engine.operators.select import Select
+from impctl.engine.operators.union import Branch, Union
+from impctl.engine.row_index import RowIndex
 from impctl.expr.nodes import ColumnRef, Compare, CompareOp, Expr, Literal
 from impctl.sketch.partition import RangePartition
+from tests.support.shared_index import Indexed, Partners
 
 Row = tuple[int | None, int | None, str | None, int | None, float | None]
 
@@ -91,7 +95,10 @@ def more_than(expr: Expr, bound: int) -> Compare:
     return Compare(CompareOp.GREATER, expr, Literal(bound, LONG))
 
 
-def _grouped(partition: RangePartition, keys: Sequence[str], *, keyed: bool) -> tuple[Scan, Rooted]:
+def _grouped(
+    partition: RangePartition, keys: Sequence[str], *, keyed: bool, inner: int = 0
+) -> tuple[Scan, Rooted]:
+    """With `inner`, so many operators stand in a circuit of their own."""
     kinds = dict(COLUMNS)
     x, d = Count("arg.x", 0), Count("arg.d", 1)
     total, float_sum = ExactSum("arg.x", 0, LONG), FloatSum("arg.d", 1, False)
@@ -109,12 +116,14 @@ def _grouped(partition: RangePartition, keys: Sequence[str], *, keyed: bool) -> 
     )
     outputs = [(f"k.{name}", ref(name)) for name in keys]
     outputs += [("arg.x", ref("x")), ("arg.d", ref("d"))]
-    operators = [
+    operators: list[Operator] = [
         Project(outputs),
         aggregate,
         Select(more_than(ColumnRef("sum_x", LONG), 3), must_be_sure=False),
         Project([("n", ColumnRef("n", LONG))]),
     ]
+    if inner:
+        operators = [Circuit(operators[:inner]), *operators[inner:]]
     return scan_of(partition), Rooted(Circuit(operators), Merge([partition.size]))
 
 
@@ -150,6 +159,42 @@ def _plain() -> tuple[Scan, Rooted]:
     return scan_of(BY_ID), Rooted(Circuit([select]), Merge([BY_ID.size]))
 
 
+def _renamed(name: str) -> Project:
+    return Project([(f"{name}.{column}", ref(column)) for column, _ in COLUMNS])
+
+
+def _columns(*names: str) -> tuple[tuple[str, SqlType], ...]:
+    return tuple((f"{name}.{column}", kind) for name in names for column, kind in COLUMNS)
+
+
+def _joined(*, nested: bool) -> tuple[Scan, Rooted]:
+    """t three times, by g and then by x; nested, one operator stands for both joins."""
+    a, b = Side(_columns("a"), ("a.g",), 1), Side(_columns("b"), ("b.g",), 1)
+    ab, c = Side(_columns("a", "b"), ("b.x",), 2), Side(_columns("c"), ("c.x",), 1)
+    joins = [Join("join0", a, b, [False]), Join("join1", ab, c, [True])]
+    renamed = [_renamed(name) for name in "abc"]
+    wires = [(-1,)] * 3
+    if nested:
+        both = Circuit(joins, [(-1, -2), (0, -3)])
+        circuit = Circuit([*renamed, both], [*wires, (0, 1, 2)])
+    else:
+        circuit = Circuit([*renamed, *joins], [*wires, (0, 1), (3, 2)])
+    return scan_of(BY_ID), Rooted(circuit, Merge([BY_ID.size] * 3))
+
+
+def _sharing() -> tuple[Scan, Rooted]:
+    """Two joins with the distinct rows of t by g, which both look into one index of them."""
+    index = RowIndex("shared", _columns("c"), ["c.g"], 1)
+    once = Aggregate("once", _columns("c"), (), accesses=1, is_keyed=False, is_distinct=True)
+    operators: list[Operator] = [*(_renamed(name) for name in "abc"), once, Indexed(index)]
+    for name in "ab":
+        operators.append(Partners(RowIndex(name, _columns(name), [f"{name}.g"], 1), index))
+    columns = [(f"c.{column}", f"c.{column}") for column, _ in COLUMNS]
+    operators.append(Union([Branch(tuple(columns), (0, 1))] * 2))
+    wires = [(-1,), (-1,), (-1,), (2,), (3,), (0, 4), (1, 4), (5, 6)]
+    return scan_of(BY_ID), Rooted(Circuit(operators, wires), Merge([BY_ID.size] * 2))
+
+
 SHAPES: dict[str, Callable[[], tuple[Scan, Rooted]]] = {
     "select only": _plain,
     "keyed group": lambda: _grouped(BY_G, ["g"], keyed=True),
@@ -158,6 +203,11 @@ SHAPES: dict[str, Callable[[], tuple[Scan, Rooted]]] = {
     "group by double": lambda: _grouped(BY_ID, ["d"], keyed=False),
     "global": lambda: _grouped(BY_ID, [], keyed=False),
     "nested": _nested,
+    "a circuit in a circuit": lambda: _grouped(BY_ID, ["s"], keyed=False, inner=2),
+    "a whole circuit in a circuit": lambda: _grouped(BY_G, ["g"], keyed=True, inner=4),
+    "two joins": lambda: _joined(nested=False),
+    "two joins as one operator": lambda: _joined(nested=True),
+    "a shared index": _sharing,
 }
 
 
@@ -169,7 +219,8 @@ def feed(scan: Scan, circuit: Rooted, rows: Sequence[Row], weights: Sequence[int
 
 def contents(circuit: Rooted) -> tuple[Any, ...]:
     """What the circuit remembers, whatever runs it lies in: merge counts and living groups."""
-    state: list[Any] = [tuple(counts.tolist()) for counts in circuit.merge.counts]
+    counts = tuple(count for kept in circuit.merge.counts for count in kept.tolist())
+    state: list[Any] = [counts]
     for keeper in circuit.circuit.arrangements():
         if isinstance(keeper, Arrangement) and keeper.alive == "rows":
             state.append(_living(keeper))

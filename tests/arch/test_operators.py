@@ -1,0 +1,111 @@
+"""Operators are asked, never looked at: outside `engine` nobody tells what kind one is or takes it
+out of a circuit by its position.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "impctl"
+ENGINE = PACKAGE / "engine"
+_ROOM = "impctl.engine.operators"
+
+
+def operators() -> set[str]:
+    """The classes of `engine` that are operators."""
+    return {
+        node.name
+        for file in ENGINE.rglob("*.py")
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ClassDef)
+        and any(isinstance(base, ast.Name) and base.id == "Operator" for base in node.bases)
+    }
+
+
+def looks(text: str) -> Iterator[tuple[int, str]]:
+    """Where a text looks at an operator, and how."""
+    tree = ast.parse(text)
+    names = _names(tree)
+    for node in ast.walk(tree):
+        match node:
+            case ast.Call(func=ast.Name(id="isinstance" | "issubclass"), args=[_, kinds]):
+                if any(ast.unparse(part) in names for part in ast.walk(kinds) if _is_name(part)):
+                    yield node.lineno, ast.unparse(node)
+            case ast.MatchClass(cls=kind) if ast.unparse(kind) in names:
+                yield node.lineno, f"case {ast.unparse(kind)}"
+            case ast.Compare(left=ast.Call(func=ast.Name(id="type")), comparators=[kind]):
+                if ast.unparse(kind) in names:
+                    yield node.lineno, ast.unparse(node)
+            case ast.Subscript(value=ast.Attribute(value=owner, attr="operators" | "_operators")):
+                if ast.unparse(owner) != "self":
+                    yield node.lineno, ast.unparse(node)
+
+
+def _names(tree: ast.AST) -> set[str]:
+    """What the text calls operators: imported by themselves, or with their file."""
+    known = operators()
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.ImportFrom) or not (node.module or "").startswith(
+            "impctl.engine"
+        ):
+            continue
+        for name in node.names:
+            called = name.asname or name.name
+            if node.module == _ROOM:
+                found |= {f"{called}.{one}" for one in known}
+            elif name.name in known:
+                found.add(called)
+    return found
+
+
+def _is_name(node: ast.AST) -> bool:
+    return isinstance(node, ast.Name | ast.Attribute)
+
+
+def test_the_operators_are_found() -> None:
+    assert {"Aggregate", "Join", "Project", "Select", "Top", "Union", "Circuit"} <= operators()
+
+
+def test_nobody_outside_engine_looks_at_an_operator() -> None:
+    found = [
+        f"{file.relative_to(ROOT)}:{line}: {what}"
+        for file in sorted(PACKAGE.rglob("*.py"))
+        if ENGINE not in file.parents
+        for line, what in looks(file.read_text(encoding="utf-8"))
+    ]
+    assert not found, "\n" + "\n".join(found)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "from impctl.engine.operators.join import Join as J\nisinstance(x, J)",
+        "from impctl.engine.operators.join import Join\nisinstance(x, int | Join)",
+        "from impctl.engine.operators.join import Join\nisinstance(x, (int, Join))",
+        "from impctl.engine.operators import join\nisinstance(x, join.Join)",
+        "from impctl.engine.operators.top import Top\nmatch x:\n    case Top():\n        pass",
+        "from impctl.engine.circuit import Circuit\ntype(x) is Circuit",
+        "compiled.circuit.operators[3]",
+        "circuit._operators[:first]",
+    ],
+)
+def test_a_look_is_noticed(text: str) -> None:
+    assert len(list(looks(text))) == 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "from impctl.plan.nodes import Join\nisinstance(x, Join)",
+        "from impctl.engine.operators.join import Join\nJoin('j', left, right, [])",
+        "class A:\n    def f(self):\n        return self.operators[0]",
+    ],
+)
+def test_other_things_may_be_looked_at(text: str) -> None:
+    assert not list(looks(text))
