@@ -200,4 +200,202 @@ CORNERS = (
         "HAVING compares `sum(0 - d)`, which can be larger or smaller over part of a group than"
         " over all of it, because nothing says that `0 - d` is never negative",
     ),
+    Example(
+        "a count of rows with a partner in a keyed subquery",
+        {
+            "t": ("g", ((1,), (2,))),
+            "u": ("h q", (("A", 1), ("A", 2), ("B", 2))),
+        },
+        "SELECT h, count(*) FROM u WHERE q IN (SELECT g FROM t) GROUP BY h HAVING count(*) < 2",
+        {"t#1": ("g", (2,), frozenset({1}))},
+        "HAVING compares `count(*)`, which can be smaller over part of a group than over all of it",
+    ),
+    Example(
+        "NULLs first where an outer join pads a column that is never NULL",
+        {
+            "t": ("g p v", (("A", 1, 9), ("A", 2, 1), ("B", 1, 2))),
+            "u": ("k w", ((1, 5), (2, 1))),
+        },
+        "SELECT t.g, min(u.w) FROM t LEFT JOIN u ON t.v = u.k GROUP BY t.g"
+        " ORDER BY min(u.w) ASC NULLS FIRST, t.g LIMIT 1",
+        P1,
+        "ORDER BY puts NULLs first, and `min(u.w)` can be NULL over part of a group only",
+        (Fact("u", "w", FactKind.NOT_NULL, FactSource.CONSTRAINT),),
+    ),
+    Example(
+        "anti join on a count over part of a group",
+        {
+            "t": ("g p", (("A", 1), ("A", 2), ("B", 1))),
+            "u": ("k", ((2,),)),
+        },
+        "SELECT g FROM (SELECT g, count(*) AS n FROM t GROUP BY g) q WHERE NOT EXISTS"
+        " (SELECT 1 FROM u WHERE u.k = q.n)",
+        P1,
+        "NOT EXISTS or NOT IN matches on `u.k = q.n`, whose value over part of the rows can differ"
+        " from its value over all of them",
+    ),
+    Example(
+        "full join with a sketch on its right side",
+        {"l": ("a", ((1,), (2,))), "r": ("b", ((2,),))},
+        "SELECT a FROM l FULL JOIN r ON a = b WHERE b IS NULL",
+        {"r#1": ("b", (5,), frozenset())},
+        "FULL JOIN keeps rows that lack a partner, which a sketch could hide",
+    ),
+    Example(
+        "full join with a sketch on its left side",
+        {"l": ("a", ((1,), (2,))), "r": ("b", ((2,),))},
+        "SELECT b FROM r FULL JOIN l ON a = b WHERE a IS NULL",
+        {"l#1": ("a", (5,), frozenset())},
+        "FULL JOIN keeps rows that lack a partner, which a sketch could hide",
+    ),
+    Example(
+        "NULLs first where a full join pads a column that is never NULL",
+        {
+            "t": ("g p v", (("A", 1, 9), ("A", 2, 1), ("B", 1, 2))),
+            "l": ("a w", ((1, 5), (2, 1))),
+            "r": ("b", ((1,), (2,), (9,))),
+        },
+        "SELECT t.g, min(l.w) FROM l FULL JOIN r ON l.a = r.b JOIN t ON t.v = r.b GROUP BY t.g"
+        " ORDER BY min(l.w) ASC NULLS FIRST, t.g LIMIT 1",
+        P1,
+        "ORDER BY puts NULLs first, and `min(l.w)` can be NULL over part of a group only",
+        (Fact("l", "w", FactKind.NOT_NULL, FactSource.CONSTRAINT),),
+    ),
+    Example(
+        "what a condition says of an expression, where the row is padded with NULL",
+        {
+            "t": ("g p v", (("A", 1, 1), ("A", 2, 9), ("A", 2, 9), ("B", 1, 1))),
+            "u": ("k w", ((1, 5),)),
+            "x": ("k", ((1,),)),
+        },
+        "SELECT t.g, sum(coalesce(u.w, -1)) FROM u JOIN x ON u.k = x.k AND coalesce(u.w, -1) >= 0"
+        " RIGHT JOIN t ON t.v = u.k GROUP BY t.g HAVING sum(coalesce(u.w, -1)) > 3",
+        P1,
+        "HAVING compares `sum(coalesce(u.w, -1))`, which can be larger or smaller over part of a"
+        " group than over all of it, because nothing says that `coalesce(u.w, -1)` is never"
+        " negative",
+    ),
+    Example(
+        "a union of values that are never negative and of others",
+        {
+            "t": ("g p v", (("A", 1, 10), ("B", 1, 5))),
+            "u": ("h q w", (("A", 1, -8),)),
+        },
+        "SELECT g, sum(v) FROM (SELECT g, v FROM t WHERE v > 0 UNION ALL SELECT h, w FROM u) q"
+        " GROUP BY g HAVING sum(v) > 4",
+        {"u#1": ("q", (5,), frozenset())},
+        "HAVING compares `sum(v)`, which can be larger or smaller over part of a group than over"
+        " all of it, because nothing says that `v` is never negative",
+    ),
+    Example(
+        "a count of what a keyed side also has",
+        {
+            "t": ("g", ((1,), (2,))),
+            "u": ("q", ((1,), (2,))),
+        },
+        "SELECT count(*) FROM (SELECT q FROM u INTERSECT SELECT g FROM t) a HAVING count(*) < 2",
+        {"t#1": ("g", (2,), frozenset({1}))},
+        "HAVING compares `count(*)`, which can be smaller over part of a group than over all of it",
+    ),
+    Example(
+        "a key that a set operation casts to another type",
+        {
+            "t": ("g", ((WIDE,), (WIDE + 1,))),
+            "u": ("d", ((0.0,),)),
+        },
+        "SELECT g, count(*) FROM (SELECT g FROM t EXCEPT ALL SELECT d FROM u) a GROUP BY g"
+        " HAVING count(*) < 2",
+        {"t#1": ("g", (WIDE + 1,), frozenset({0}))},
+        "HAVING compares `count(*)`, which can be smaller over part of a group than over all of it",
+    ),
+    Example(
+        "distinct pairs of which one part can differ",
+        {
+            "t": (
+                "h g p",
+                (
+                    ("x", 1, 1),
+                    ("x", 1, 1),
+                    ("x", 2, 1),
+                    ("x", 2, 2),
+                    ("y", 3, 1),
+                    ("y", 4, 1),
+                    ("y", 4, 1),
+                ),
+            )
+        },
+        "SELECT h, count(DISTINCT h, n) FROM (SELECT h, g, count(*) AS n FROM t GROUP BY h, g) a"
+        " GROUP BY h HAVING count(DISTINCT h, n) >= 2",
+        P1,
+        "HAVING compares `count(DISTINCT h, n)`, which can be larger or smaller over part of a"
+        " group than over all of it, because it counts distinct values that may differ",
+    ),
+    Example(
+        "count_if of values that can differ",
+        {
+            "t": (
+                "h g p",
+                (("x", "A", 1), ("x", "A", 2), ("y", "B", 1)),
+            )
+        },
+        "SELECT h, count_if(n < 2) FROM (SELECT h, g, count(*) AS n FROM t GROUP BY h, g) a"
+        " GROUP BY h HAVING count_if(n < 2) >= 1",
+        P1,
+        "HAVING compares `count_if(n < 2)`, which can be larger or smaller over part of a group"
+        " than over all of it",
+    ),
+    Example(
+        "a sum of least values",
+        {
+            "t": (
+                "h g p v",
+                (("x", "A", 1, 5), ("x", "A", 2, 0), ("y", "B", 1, 7)),
+            )
+        },
+        "SELECT h, sum(m) FROM (SELECT h, g, min(v) AS m FROM t GROUP BY h, g) a GROUP BY h"
+        " HAVING sum(m) > 3",
+        P1,
+        "HAVING compares `sum(m)`, which can be larger or smaller over part of a group than over"
+        " all of it",
+        (Fact("t", "v", FactKind.NONNEGATIVE, FactSource.CONSTRAINT),),
+    ),
+    Example(
+        "a sum over no rows is NULL, which coalesce replaces",
+        {"t": ("p v", ((1, 3), (2, 0)))},
+        "SELECT s FROM (SELECT sum(v) AS s FROM t) a WHERE coalesce(s, 9) > 5",
+        {"t#1": ("p", (2,), frozenset())},
+        "HAVING compares `coalesce(s, 9)`, which can be larger or smaller over part of a group than"
+        " over all of it",
+        (
+            Fact("t", "v", FactKind.NONNEGATIVE, FactSource.CONSTRAINT),
+            Fact("t", "v", FactKind.NOT_NULL, FactSource.CONSTRAINT),
+        ),
+    ),
+    Example(
+        "a sum of values that FILTER leaves out is NULL, which coalesce replaces",
+        {"t": ("g p v", (("A", 1, 0), ("A", 2, 3), ("B", 1, 7)))},
+        "SELECT g, s FROM (SELECT g, sum(v) FILTER (WHERE v > 0) AS s FROM t GROUP BY g) a"
+        " WHERE coalesce(s, 9) > 5",
+        P1,
+        "HAVING compares `coalesce(s, 9)`, which can be larger or smaller over part of a group than"
+        " over all of it",
+        (
+            Fact("t", "v", FactKind.NONNEGATIVE, FactSource.CONSTRAINT),
+            Fact("t", "v", FactKind.NOT_NULL, FactSource.CONSTRAINT),
+        ),
+    ),
+    Example(
+        "NULLs first where grouping sets leave a key out that is never NULL",
+        {
+            "t": (
+                "h g p",
+                (("A", 1, 1), ("A", 1, 2), ("A", 2, 1), ("B", 0, 1), ("B", 0, 1)),
+            )
+        },
+        "SELECT h, min(g) FROM (SELECT h, g, count(*) AS n FROM t GROUP BY GROUPING SETS ((h, g),"
+        " (h))) a WHERE n >= 2 GROUP BY h ORDER BY min(g) ASC NULLS FIRST, h LIMIT 1",
+        P1,
+        "ORDER BY puts NULLs first, and `min(g)` can be NULL over part of a group only",
+        (Fact("t", "g", FactKind.NOT_NULL, FactSource.CONSTRAINT),),
+    ),
 )

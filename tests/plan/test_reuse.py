@@ -199,6 +199,80 @@ REFUSED = (
         ("B",),
         "other constants below HAVING change the values that it compares in `count(*) < 2`",
     ),
+    Case(
+        "no LIMIT where the sketch was captured with one, on a table without sketch",
+        {"t": ("id", ((1,), (2,), (3,))), "u": ("k", ((1,), (2,), (3,)))},
+        "SELECT t.id FROM t JOIN (SELECT k FROM u ORDER BY k LIMIT 1 OFFSET 1) q ON t.id = q.k",
+        "SELECT t.id FROM t JOIN (SELECT k FROM u ORDER BY k OFFSET 1) q ON t.id = q.k",
+        "id",
+        (2, 3),
+        "LIMIT asks for all rows, the sketch holds 1",
+    ),
+    Case(
+        "fewer first rows below a count",
+        {
+            "t": ("g", (("A",), ("B",))),
+            "u": ("h v", (("A", 9), ("A", 8), ("B", 1))),
+        },
+        "SELECT t.g FROM t JOIN (SELECT h FROM (SELECT h, v FROM u ORDER BY v DESC, h LIMIT 2) a"
+        " GROUP BY h HAVING count(*) < 2) q ON t.g = q.h",
+        "SELECT t.g FROM t JOIN (SELECT h FROM (SELECT h, v FROM u ORDER BY v DESC, h LIMIT 1) a"
+        " GROUP BY h HAVING count(*) < 2) q ON t.g = q.h",
+        "g",
+        ("B",),
+        "other constants below HAVING change the values that it compares in `count(*) < 2`",
+    ),
+    Case(
+        "an anti join on a count over fewer rows",
+        {"t": ("g x", (("A", 1), ("A", 9), ("B", 1), ("B", 9))), "u": ("k", ((2,),))},
+        "SELECT g FROM (SELECT g, count(*) AS n FROM t WHERE x < 10 GROUP BY g) q"
+        " WHERE NOT EXISTS (SELECT 1 FROM u WHERE u.k = q.n)",
+        "SELECT g FROM (SELECT g, count(*) AS n FROM t WHERE x < 5 GROUP BY g) q"
+        " WHERE NOT EXISTS (SELECT 1 FROM u WHERE u.k = q.n)",
+        "g",
+        ("B",),
+        "other constants change what the ANTI join matches on",
+    ),
+    Case(
+        "an anti join whose condition lets fewer pairs through",
+        {"t": ("k x", ((1, 1), (2, 1))), "u": ("k y", ((1, 5), (2, 5)))},
+        "SELECT k FROM t WHERE NOT EXISTS (SELECT 1 FROM u WHERE u.k = t.k AND u.y + t.x < 10)",
+        "SELECT k FROM t WHERE NOT EXISTS (SELECT 1 FROM u WHERE u.k = t.k AND u.y + t.x < 3)",
+        "k",
+        (2,),
+        "other constants change what the ANTI join matches on",
+    ),
+    Case(
+        "a subquery that holds less, below a count",
+        {"t": ("g v", (("A", 1), ("A", 2), ("B", 9))), "u": ("k y", ((1, 1), (2, 8)))},
+        "SELECT g FROM t WHERE v IN (SELECT k FROM u WHERE y < 10) GROUP BY g HAVING count(*) < 2",
+        "SELECT g FROM t WHERE v IN (SELECT k FROM u WHERE y < 3) GROUP BY g HAVING count(*) < 2",
+        "g",
+        ("B",),
+        "other constants below HAVING change the values that it compares in `count(*) < 2`",
+    ),
+    Case(
+        "a subquery that matches less, below a count",
+        {"t": ("g v x", (("A", 1, 1), ("A", 2, 5), ("B", 9, 1))), "u": ("k y", ((1, 1), (2, 4)))},
+        "SELECT g FROM t WHERE EXISTS (SELECT 1 FROM u WHERE u.k = t.v AND u.y + t.x < 10)"
+        " GROUP BY g HAVING count(*) < 2",
+        "SELECT g FROM t WHERE EXISTS (SELECT 1 FROM u WHERE u.k = t.v AND u.y + t.x < 3)"
+        " GROUP BY g HAVING count(*) < 2",
+        "g",
+        ("B",),
+        "other constants below HAVING change the values that it compares in `count(*) < 2`",
+    ),
+    Case(
+        "grouped on a count over fewer rows",
+        {"t": ("g x", (("A", 1), ("A", 9), ("B", 1)))},
+        "SELECT n, count(*) AS c FROM (SELECT g, count(*) AS n FROM t WHERE x < 10 GROUP BY g) a"
+        " GROUP BY n HAVING count(*) >= 2",
+        "SELECT n, count(*) AS c FROM (SELECT g, count(*) AS n FROM t WHERE x < 5 GROUP BY g) a"
+        " GROUP BY n HAVING count(*) >= 2",
+        "g",
+        ("B",),
+        "other constants change values that are grouped on",
+    ),
 )
 
 

@@ -274,6 +274,30 @@ def test_grouping_what_a_choice_among_ties_left_is_refused() -> None:
     assert not judged(sql, t="g").safe
 
 
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT g, f FROM ({}) a ORDER BY f LIMIT 1",
+        "SELECT g FROM (SELECT g, rank() OVER (ORDER BY f) AS r FROM ({}) a) b WHERE r <= 1",
+    ],
+)
+def test_first_rows_by_a_choice_among_ties_are_refused(sql: str) -> None:
+    """The choice made at use may put another group first than the one made at capture."""
+    made = "SELECT g, {}(v, n) AS f FROM t GROUP BY g"
+    assert not judged(sql.format(made.format("max_by")), t="g").safe
+    assert judged(sql.format("SELECT g, min(v) AS f FROM t GROUP BY g"), t="g").safe
+
+
+def test_rows_of_grouping_sets_may_tie_in_all_their_keys() -> None:
+    """A NULL of the table and the NULL of a total: which comes first is open."""
+    sql = (
+        "SELECT u.w FROM (SELECT g, count(*) AS n FROM t GROUP BY {} ORDER BY g LIMIT 1) q"
+        " JOIN u ON q.n = u.q"
+    )
+    assert judged(sql.format("g"), u="q").safe
+    assert not judged(sql.format("ROLLUP (g)"), u="q").safe
+
+
 REFUSED = [
     ("SELECT g FROM t LIMIT 3", "LIMIT without ORDER BY has no fixed answer"),
     (
