@@ -38,20 +38,20 @@ class Relation:
 
 
 @dataclass(frozen=True, slots=True)
-class Chain:
+class Joined:
     """Relations in the order to join them, and all conditions."""
 
     relations: tuple[Relation, ...]
     conditions: tuple[Expr, ...]
 
 
-def chain_of(node: Join) -> Chain:
+def chain_of(node: Join) -> Joined:
     """The inner joins below and including `node` as one chain."""
     plans: list[Plan] = []
     conditions: list[Expr] = []
     _collect(node, plans, conditions)
     relations = [_relation(plan, conditions) for plan in plans]
-    return Chain(tuple(_ordered(relations, conditions)), tuple(conditions))
+    return Joined(tuple(_ordered(relations, conditions)), tuple(conditions))
 
 
 def _collect(node: Plan, plans: list[Plan], conditions: list[Expr]) -> None:
