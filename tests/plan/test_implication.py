@@ -199,6 +199,18 @@ def test_a_comparison_that_holds_had_a_value() -> None:
     assert find_gap(Not(IsNull(X)), _compare(">", X, 1, INTEGER), EQUAL) is not None
 
 
+def test_what_had_a_value_here_may_be_null_there() -> None:
+    unknown = Columns({"x": Relation.UNKNOWN}, {})
+    assert find_gap(_compare(">", X, 1, INTEGER), Not(IsNull(X)), unknown) is not None
+
+
+def test_one_of_two_values_excludes_neither() -> None:
+    pair = InList(X, (Literal(1, INTEGER), Literal(2, INTEGER)))
+    assert find_gap(pair, _compare("<>", X, 3, INTEGER), EQUAL) is None
+    assert find_gap(pair, _compare("<>", X, 2, INTEGER), EQUAL) is not None
+    assert find_gap(pair, _compare("=", X, 1, INTEGER), EQUAL) is not None
+
+
 def test_an_interval_needs_both_ends() -> None:
     inner = And((_compare(">=", X, 12, INTEGER), _compare("<", X, 18, INTEGER)))
     outer = And((_compare(">=", X, 10, INTEGER), _compare("<", X, 20, INTEGER)))
@@ -219,6 +231,10 @@ def test_types_that_round_share_no_order() -> None:
     wide = [Literal(value, INTEGER) for value in (16_777_217, 16_777_216)]
     assert points_of(single, wide) is None
     assert points_of(X, [Literal(1, INTEGER), Literal(0.5, DOUBLE)]) is None
+    # As a float 16,777,219 is 16,777,220; as a double it is below that.
+    both = [Literal(16_777_220.0, kind) for kind in (FLOAT, DOUBLE)]
+    assert points_of(X, both) is None
+    assert points_of(X, both[:1]) is not None
     assert points_of(ColumnRef("t", TIMESTAMP), [Literal("2024-01-01", STRING)]) is None
     huge = ColumnRef("m", decimal(38, 0))
     assert points_of(huge, [Literal(Decimal("0.5"), decimal(1, 1))]) is None
@@ -242,6 +258,15 @@ def test_local_times_keep_their_order_only_far_apart() -> None:
     day = Compare(CompareOp.GREATER_EQUAL, moment, Literal(19_800, DATE))
     assert find_gap(after("2024-03-23"), day, columns) is None
     assert find_gap(after("2024-03-19 11:00:00"), day, columns) is not None
+
+
+def test_a_local_time_and_an_instant_share_no_order() -> None:
+    for kind, other in ((TIMESTAMP, TIMESTAMP_NTZ), (TIMESTAMP_NTZ, TIMESTAMP)):
+        moment = ColumnRef("t", kind)
+        columns = Columns({"t": Relation.EQUAL}, {})
+        late = Compare(CompareOp.GREATER, moment, Literal(86_400_000_000, other))
+        early = Compare(CompareOp.GREATER, moment, Literal(86_300_000_000, kind))
+        assert find_gap(late, early, columns) is not None
 
 
 def test_local_columns_and_days_compare_exactly() -> None:

@@ -273,6 +273,85 @@ REFUSED = (
         ("B",),
         "other constants change values that are grouped on",
     ),
+    Case(
+        "totals over fewer rows, beside groups by what differs",
+        {"t": ("g x", (("A", 1), ("A", 2), ("A", 9), ("B", 1)))},
+        "SELECT g, x FROM t WHERE x < 10 GROUP BY GROUPING SETS ((g, x), (g)) HAVING count(*) = 2",
+        "SELECT g, x FROM t WHERE x < 5 GROUP BY GROUPING SETS ((g, x), (g)) HAVING count(*) = 2",
+        "g",
+        ("B",),
+        "other constants below HAVING change the values that it compares in `count(*) = 2`",
+    ),
+    Case(
+        "EXCEPT takes fewer rows away",
+        {"t": ("g", ((1,), (2,))), "u": ("h y", ((1, 5),))},
+        "SELECT g FROM t EXCEPT SELECT h FROM u WHERE y < 10",
+        "SELECT g FROM t EXCEPT SELECT h FROM u WHERE y < 3",
+        "g",
+        (2,),
+        "other constants change what EXCEPT takes away",
+    ),
+    Case(
+        "INTERSECT with counts over fewer rows",
+        {"t": ("g v", ((1, 1), (2, 3))), "u": ("h y", ((1, 1), (1, 9)))},
+        "SELECT g, v FROM t INTERSECT SELECT h, count(*) FROM u WHERE y < 10 GROUP BY h",
+        "SELECT g, v FROM t INTERSECT SELECT h, count(*) FROM u WHERE y < 5 GROUP BY h",
+        "g",
+        (2,),
+        "other constants change the values that INTERSECT compares",
+    ),
+    Case(
+        "a union whose right side holds less, below a count",
+        {"t": ("g", ((1,), (2,))), "u": ("h", ((1,),)), "s": ("h y", ((1, 9),))},
+        "SELECT t.g FROM t JOIN (SELECT h FROM (SELECT h FROM u UNION ALL SELECT h FROM s"
+        " WHERE y < 10) a GROUP BY h HAVING count(*) < 2) q ON t.g = q.h",
+        "SELECT t.g FROM t JOIN (SELECT h FROM (SELECT h FROM u UNION ALL SELECT h FROM s"
+        " WHERE y < 5) a GROUP BY h HAVING count(*) < 2) q ON t.g = q.h",
+        "g",
+        (2,),
+        "other constants below HAVING change the values that it compares in `count(*) < 2`",
+    ),
+    Case(
+        "a window over fewer rows",
+        {"t": ("g x", (("A", 1), ("A", 9), ("B", 1), ("B", 2)))},
+        "SELECT g, x FROM (SELECT g, x, count(*) OVER (PARTITION BY g) AS n FROM t WHERE x < 10) a"
+        " WHERE n < 2",
+        "SELECT g, x FROM (SELECT g, x, count(*) OVER (PARTITION BY g) AS n FROM t WHERE x < 5) a"
+        " WHERE n < 2",
+        "g",
+        ("B",),
+        "other constants below WHERE change the values that it compares in `n < 2`",
+    ),
+    Case(
+        "distinct counts over fewer rows",
+        {"t": ("g x", (("A", 1), ("A", 9), ("B", 1)))},
+        "SELECT n, count(*) AS c FROM (SELECT DISTINCT g, n FROM (SELECT g, count(*) AS n FROM t"
+        " WHERE x < 10 GROUP BY g) a) b GROUP BY n HAVING count(*) >= 2",
+        "SELECT n, count(*) AS c FROM (SELECT DISTINCT g, n FROM (SELECT g, count(*) AS n FROM t"
+        " WHERE x < 5 GROUP BY g) a) b GROUP BY n HAVING count(*) >= 2",
+        "g",
+        ("B",),
+        "other constants change the values that DISTINCT compares",
+    ),
+    Case(
+        "the first rows of the other end",
+        {"t": ("id v", ((1, 10), (2, 20), (3, 30)))},
+        "SELECT id FROM t ORDER BY v DESC LIMIT 1",
+        "SELECT id FROM t ORDER BY v LIMIT 1",
+        "id",
+        (2, 3),
+        "the queries differ in more than constants of conditions",
+    ),
+    Case(
+        "another constant in ORDER BY",
+        {"t": ("id v", ((1, 10), (2, 20), (3, 30)))},
+        "SELECT id FROM t ORDER BY abs(v - 10) LIMIT 1",
+        "SELECT id FROM t ORDER BY abs(v - 30) LIMIT 1",
+        "id",
+        (2, 3),
+        "outside of conditions everything must stay as it was: `abs(v - 10)`, now it says"
+        " `abs(v - 30)`",
+    ),
 )
 
 
@@ -346,6 +425,14 @@ def test_a_maximum_below_other_rows_keeps_its_whole_group() -> None:
     )
     assert witness.verdict().allowed
     assert not witness.is_harmed()
+
+
+def test_a_table_with_the_same_columns_is_another_table() -> None:
+    tables = {"t": TABLE["t"], "s": TABLE["t"]}
+    captured, asked = "SELECT g FROM t WHERE x > 1", "SELECT g FROM s WHERE x > 2"
+    verdict = Case("tables", tables, captured, asked, "g", ("B",), "").verdict()
+    assert not verdict.allowed
+    assert verdict.reason == "the queries differ in more than constants of conditions"
 
 
 def test_a_query_with_another_text_is_the_same_query() -> None:

@@ -298,6 +298,30 @@ def test_rows_of_grouping_sets_may_tie_in_all_their_keys() -> None:
     assert not judged(sql.format("ROLLUP (g)"), u="q").safe
 
 
+@pytest.mark.parametrize("has_rules", [False, True])
+def test_ranks_among_rows_that_change_sides_are_refused(has_rules: bool) -> None:
+    """Over part of a group its count is another, and so is the partition in which it is ranked."""
+    sql = (
+        "SELECT h FROM (SELECT h, rank() OVER (PARTITION BY {} ORDER BY h) AS r FROM"
+        " (SELECT g AS h, v, count(*) AS n FROM t GROUP BY g, v) a) b WHERE r <= 1"
+    )
+    for column, is_safe in (("v", True), ("n", False)):
+        query = parse_query(sql.format(column), CATALOG)
+        if has_rules:
+            query = replace(query, root=apply_rules(query.root))
+        assert check_safety(query, {"t#1": "p"}, ()).safe is is_safe
+
+
+def test_grouping_sums_over_the_rows_before_is_refused_where_rows_tie() -> None:
+    sql = (
+        "SELECT p, count(*) FROM (SELECT p, sum(v) OVER (PARTITION BY g ORDER BY n{}) AS s FROM t)"
+        " a WHERE s > 3 GROUP BY p HAVING count(*) > 1"
+    )
+    assert judged(sql.format(""), t="g").safe
+    rows = " ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW"
+    assert not judged(sql.format(rows), t="g").safe
+
+
 REFUSED = [
     ("SELECT g FROM t LIMIT 3", "LIMIT without ORDER BY has no fixed answer"),
     (

@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from impctl.plan.nodes import Plan, TopK, Window, attributes_of, nodes_of
+from impctl.plan.nodes import Plan, Select, TopK, Window, attributes_of, nodes_of
 from impctl.plan.rules import RULES, apply_rules
 from tests.plan.catalogs import plan_of, tree
 from tests.plan.golden_pairs import pairs
@@ -96,3 +96,29 @@ def test_a_rank_is_bounded_by_the_constant_as_spark_rounds_it(limit: str, count:
     )
     (first,) = (node for node in nodes_of(apply_rules(plan)) if isinstance(node, TopK))
     assert first.count == count
+
+
+@pytest.mark.parametrize(
+    ("condition", "count", "is_all"),
+    [
+        ("r < 3", 2, True),
+        ("r < 2.5", 2, True),
+        ("3 > r", 2, True),
+        ("2.5 >= r", 2, True),
+        ("r = 1", 1, True),
+        ("r = 2", 2, False),
+        ("r = 2.5", 0, True),
+        ("r <= -1", 0, True),
+    ],
+)
+def test_a_rank_is_bounded_by_any_comparison(condition: str, count: int, is_all: bool) -> None:
+    """`r = 2` leaves out rows among the first two, so its filter stays."""
+    plan = apply_rules(
+        plan_of(
+            "SELECT sid FROM (SELECT sid, RANK() OVER (PARTITION BY sid ORDER BY price) AS r"
+            f" FROM sales) WHERE {condition}"
+        )
+    )
+    (first,) = (node for node in nodes_of(plan) if isinstance(node, TopK))
+    assert first.count == count
+    assert is_all is not any(isinstance(node, Select) for node in nodes_of(plan))
