@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 
 from impctl.plan.facts import Fact, FactKind, FactSource
-from tests.plan.counterexamples import NONNEGATIVE_V, P1, Example
+from tests.plan.counterexamples import NONNEGATIVE_V, P1, SIGNED, Example
 
 WIDE = 2**53
 
@@ -500,5 +500,44 @@ CORNERS = (
         " LIMIT 1",
         P1,
         "ORDER BY puts NULLs first, and `min(v)` can be NULL over part of a group only",
+    ),
+    Example(
+        "either of two conditions teaches what both say, no more",
+        {"t": SIGNED},
+        "SELECT g, sum(v) FROM t WHERE v > 0 OR v < -5 GROUP BY g HAVING sum(v) > 4",
+        P1,
+        "HAVING compares `sum(v)`, which can be larger or smaller over part of a group than over"
+        " all of it, because nothing says that `v` is never negative",
+    ),
+    Example(
+        "a fact about another table's column of the same name",
+        {"t": SIGNED},
+        "SELECT g, sum(v) FROM t GROUP BY g HAVING sum(v) > 4",
+        P1,
+        "HAVING compares `sum(v)`, which can be larger or smaller over part of a group than over"
+        " all of it, because nothing says that `v` is never negative",
+        (Fact("u", "v", FactKind.NONNEGATIVE, FactSource.CONSTRAINT),),
+    ),
+    Example(
+        "a least value that equals a constant",
+        {"t": ("g p v", (("A", 1, 5), ("A", 2, 1), ("B", 1, 5)))},
+        "SELECT g, min(v) FROM t GROUP BY g HAVING min(v) = 5",
+        P1,
+        "HAVING compares `min(v)`, which can be larger over part of a group than over all of it",
+    ),
+    Example(
+        "a least value that differs from a constant",
+        {"t": ("g p v", (("A", 1, 6), ("A", 2, 5), ("B", 1, 6)))},
+        "SELECT g, min(v) FROM t GROUP BY g HAVING min(v) <> 5",
+        P1,
+        "HAVING compares `min(v)`, which can be larger over part of a group than over all of it",
+    ),
+    Example(
+        "NULLs first where both values of coalesce may be NULL",
+        {"t": ("g p v w", (("A", 1, None, None), ("A", 2, None, 5), ("B", 1, 1, 1)))},
+        "SELECT g, min(coalesce(v, w)) AS c FROM t GROUP BY g ORDER BY c ASC NULLS FIRST, g"
+        " LIMIT 1",
+        P1,
+        "ORDER BY puts NULLs first, and `min(coalesce(v, w))` can be NULL over part of a group only",
     ),
 )

@@ -7,7 +7,18 @@ from dataclasses import replace
 
 import pytest
 
-from impctl.data.schema import DOUBLE, INTEGER, STRING, Column, Schema, decimal, other
+from impctl.data.schema import (
+    DATE,
+    DOUBLE,
+    INTEGER,
+    STRING,
+    TIMESTAMP,
+    TIMESTAMP_NTZ,
+    Column,
+    Schema,
+    decimal,
+    other,
+)
 from impctl.errors import UsageError
 from impctl.plan.facts import Fact, FactKind, FactSource
 from impctl.plan.nodes import Aggregate, nodes_of
@@ -31,6 +42,15 @@ CATALOG = {
     ),
     "fine": Schema((Column("g", STRING), Column("p", INTEGER), Column("x", decimal(38, 30)))),
     "u": Schema((Column("h", STRING), Column("q", INTEGER), Column("w", INTEGER))),
+    "times": Schema(
+        (
+            Column("g", STRING),
+            Column("p", INTEGER),
+            Column("at", TIMESTAMP),
+            Column("local", TIMESTAMP_NTZ),
+            Column("day", DATE),
+        )
+    ),
 }
 
 
@@ -320,6 +340,36 @@ def test_grouping_sums_over_the_rows_before_is_refused_where_rows_tie() -> None:
     assert judged(sql.format(""), t="g").safe
     rows = " ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW"
     assert not judged(sql.format(rows), t="g").safe
+
+
+@pytest.mark.parametrize(
+    ("column", "other", "is_safe"),
+    [
+        ("at", "b.at", True),
+        ("at", "b.day", True),
+        ("local", "b.day", True),
+        ("at", "b.local", False),
+        ("local", "b.at", False),
+        ("g", "b.g", True),
+        ("g", "b.p", False),
+    ],
+)
+def test_greatest_values_are_compared_in_their_own_order(
+    column: str, other: str, is_safe: bool
+) -> None:
+    """Among texts '9' is greater than '10'; an hour that a zone has twice turns times round."""
+    sql = (
+        f"SELECT a.g FROM (SELECT g, max({column}) AS m FROM times GROUP BY g) a JOIN times b"
+        f" ON a.m > {other}"
+    )
+    assert judged(sql, times="p").safe is is_safe
+
+
+def test_nan_has_no_decimal() -> None:
+    sql = "SELECT g, min({}) AS c FROM t GROUP BY g ORDER BY c ASC NULLS FIRST, g LIMIT 1"
+    known = (fact("d", FactKind.NOT_NULL), fact("v", FactKind.NOT_NULL))
+    assert judged(sql.format("CAST(v AS DECIMAL(3, 0))"), *known, t="p").safe
+    assert not judged(sql.format("CAST(d AS DECIMAL(3, 0))"), *known, t="p").safe
 
 
 REFUSED = [
