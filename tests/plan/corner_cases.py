@@ -538,6 +538,15 @@ CORNERS = (
         "SELECT g, min(coalesce(v, w)) AS c FROM t GROUP BY g ORDER BY c ASC NULLS FIRST, g"
         " LIMIT 1",
         P1,
-        "ORDER BY puts NULLs first, and `min(coalesce(v, w))` can be NULL over part of a group only",
+        "ORDER BY puts NULLs first, and `min(coalesce(v, w))` can be NULL over part of a group"
+        " only",
+    ),
+    Example(
+        "the greatest and the least together",
+        {"t": ("g p v", (("A", 1, 8), ("A", 2, 1), ("B", 1, 8)))},
+        "SELECT g, max(v) FROM t GROUP BY g HAVING max(v) + min(v) > 10",
+        P1,
+        "HAVING compares `max(v) + min(v)`, which can be larger or smaller over part of a group"
+        " than over all of it",
     ),
 )
