@@ -15,7 +15,8 @@
     ├── UnsoundSketchError               5  verification found a sketch too small
     ├── RetryableError                   6  try again later
     │   ├── LockHeldError                6  another writer is at work
-    │   └── StorageError                 6  the disk or the object store failed
+    │   ├── StorageError                 6  the disk or the object store failed
+    │   └── OutputFailedError            6  results or messages could not be written
     ├── InterruptedRunError              130  the run was asked to end
     └── RecaptureNeededError             7  the sketch cannot be carried on from what is left
         ├── HistoryGoneError             7  change feed or data files needed are gone
@@ -137,13 +138,29 @@ class InvariantError(ImpctlError):
         )
 
 
-def unexpected(error: Exception) -> ImpctlError:
+def is_panic(error: BaseException) -> bool:
+    """Whether a native library gave up in the middle of a call.
+
+    Its bindings make a class of it that is no `Exception`, and export it under no name.
+    """
+    return type(error).__name__ == "PanicException" and not isinstance(error, Exception)
+
+
+def unexpected(error: BaseException) -> ImpctlError:
     """An error that nobody raised on purpose, with its first line and how to report it."""
     first = (str(error).strip().splitlines() or ["no message"])[0]
-    found = ImpctlError(
-        f"Unexpected error, {type(error).__name__}: {first}",
-        hint="run the command again with `-vv` for the trace, and report it",
-    )
+    if is_panic(error):
+        found = ImpctlError(
+            f"A native library gave up: {first}",
+            code="library_panicked",
+            hint="a file of the table may be damaged, or hold what the library does not expect; "
+            "run again with `-vv` for the trace",
+        )
+    else:
+        found = ImpctlError(
+            f"Unexpected error, {type(error).__name__}: {first}",
+            hint="run the command again with `-vv` for the trace, and report it",
+        )
     found.__cause__ = error
     return found
 
@@ -234,6 +251,12 @@ class StorageError(RetryableError):
     """Reading or writing files failed for a reason outside impctl."""
 
     default_code = "storage_failed"
+
+
+class OutputFailedError(RetryableError):
+    """What was to be told could not be written to stdout or stderr."""
+
+    default_code = "output_failed"
 
 
 class InterruptedRunError(ImpctlError):

@@ -9,7 +9,7 @@ Out of scope: which failure decides the exit code (`app.gravity`).
 from __future__ import annotations
 
 from impctl.app.results import Failure
-from impctl.errors import ImpctlError, unexpected
+from impctl.errors import ImpctlError, is_panic, unexpected
 from impctl.workload.models import QuerySpec
 from impctl.workload.sql_location import sql_location
 
@@ -25,7 +25,7 @@ class Isolated:
         return None
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
-        if not isinstance(error, Exception):
+        if error is None or not (isinstance(error, Exception) or is_panic(error)):
             return False
         told = error if isinstance(error, ImpctlError) else unexpected(error)
         self.failures.append(Failure(self.spec.name, located(told, self.spec)))

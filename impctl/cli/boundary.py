@@ -21,8 +21,17 @@ import typer
 
 from impctl.cli.completion import COMPLETION_VARIABLE
 from impctl.cli.exit_codes import PENDING
+from impctl.cli.interrupt import DROPPED_HINT, INTERRUPTED_MESSAGE, interrupting
 from impctl.cli.job import Display, Job
-from impctl.errors import ImpctlError, InterruptedRunError, UsageError, unexpected
+from impctl.cli.streams import give_up, lost_messages
+from impctl.errors import (
+    ImpctlError,
+    InterruptedRunError,
+    OutputFailedError,
+    UsageError,
+    is_panic,
+    unexpected,
+)
 
 if TYPE_CHECKING:
     from impctl.app.results import Failure, Outcome
@@ -52,7 +61,7 @@ def run(app: typer.Typer, arguments: Sequence[str]) -> int:
         return _fail(arguments, unexpected(error))
     if isinstance(parsed, Job):
         return execute(parsed)
-    return _flushed(parsed if isinstance(parsed, int) else 0)
+    return _flushed(arguments, parsed if isinstance(parsed, int) else 0)
 
 
 def execute(job: Job) -> int:
@@ -61,6 +70,7 @@ def execute(job: Job) -> int:
     from impctl.cli.progress import reporting
 
     outcome: Outcome | str | None
+    interrupting()
     if job.display.verbosity < 2:
         # Libraries log what becomes an error of ours anyway, with its trace.
         logging.disable(logging.CRITICAL)
@@ -78,8 +88,12 @@ def execute(job: Job) -> int:
         outcome = Outcome(failures=(Failure(None, error),))
     except Exception as error:  # noqa: BLE001  # the boundary
         outcome = Outcome(failures=(Failure(None, unexpected(error)),))
+    except BaseException as error:
+        if not is_panic(error):
+            raise
+        outcome = Outcome(failures=(Failure(None, unexpected(error)),))
     if outcome is None:
-        return _flushed(0)
+        return _flushed((job.command,), 0)
     return _present(job.command, job.display, outcome, detailed=job.detailed)
 
 
@@ -92,7 +106,7 @@ def _present(
     from impctl.cli.output import show
 
     text = outcome if isinstance(outcome, str) else None
-    whole = Outcome() if isinstance(outcome, str) else with_unsound(outcome)
+    whole = _with_lost(Outcome() if isinstance(outcome, str) else with_unsound(outcome))
     decisive = gravest(whole)
     code = 0 if decisive is None else decisive.error.exit_code
     if decisive is None and detailed and is_pending(whole):
@@ -106,9 +120,37 @@ def _present(
         for result in whole.results:
             show(output, result)
         output.end(whole.warnings, whole.failures, decisive)
+        sys.stdout.flush()
     except BrokenPipeError:
         return _after_broken_pipe(code)
-    return _flushed(code)
+    except OutputFailedError as error:
+        return _tell_elsewhere(whole, error)
+    lost = lost_messages()
+    return code if lost is None or decisive is not None else lost.exit_code
+
+
+def _with_lost(outcome: Outcome) -> Outcome:
+    """The outcome with messages that stderr did not take as a failure of the run."""
+    from impctl.app.results import Failure
+
+    lost = lost_messages()
+    if lost is None:
+        return outcome
+    return replace(outcome, failures=(*outcome.failures, Failure(None, lost)))
+
+
+def _tell_elsewhere(outcome: Outcome, error: OutputFailedError) -> int:
+    """Stdout does not take what came of a run: all failures go to stderr, in JSON mode too."""
+    from impctl.app.gravity import gravest
+    from impctl.app.results import Failure
+
+    give_up(sys.stdout.fileno())
+    failures = outcome.failures
+    if not any(isinstance(failure.error, OutputFailedError) for failure in failures):
+        failures = (*failures, Failure(None, error))
+    decisive = gravest(replace(outcome, failures=failures))
+    _output(None, Display()).end(outcome.warnings, failures, decisive)
+    return error.exit_code if decisive is None else decisive.error.exit_code
 
 
 def _output(command: str | None, display: Display) -> Output:
@@ -146,25 +188,29 @@ def _usage_error(error: Exception) -> UsageError:
 
 
 def _interrupted() -> InterruptedRunError:
-    return InterruptedRunError(
-        "Interrupted", hint="run the command again; what was committed stays, the rest is dropped"
-    )
+    return InterruptedRunError(INTERRUPTED_MESSAGE, hint=DROPPED_HINT)
 
 
 def _trace(failures: Sequence[Failure]) -> None:
+    from impctl.cli.wording import plain
+
     for failure in failures:
-        traceback.print_exception(failure.error, file=sys.stderr)
+        sys.stderr.write(plain("".join(traceback.format_exception(failure.error))))
 
 
-def _flushed(code: int) -> int:
+def _flushed(arguments: Sequence[str], code: int) -> int:
+    """Where all was printed as it came."""
     try:
         sys.stdout.flush()
     except BrokenPipeError:
         return _after_broken_pipe(code)
-    return code
+    except OutputFailedError as error:
+        return _fail(arguments, error)
+    lost = lost_messages()
+    return code if lost is None or code else lost.exit_code
 
 
 def _after_broken_pipe(code: int) -> int:
     """The reader went away, which is no failure of ours; keep the interpreter's exit silent."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    give_up(sys.stdout.fileno())
     return code

@@ -2,12 +2,12 @@
 
 Law: SIGTERM ends it with exit code 0, as service managers expect of a service that was stopped;
 SIGINT as it ends every command. Where the reader of stdout goes away, there is nobody to follow
-for. Out of scope: signals themselves (`cli.stopping`), lines (`cli.follow_lines`).
+for; where a line cannot be written, the process ends after its run, since none could tell the
+rest. Out of scope: signals themselves (`cli.stopping`), lines (`cli.follow_lines`).
 """
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
 from collections.abc import Sequence
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from impctl.app.settings import DEFAULT_INTERVAL, DEFAULT_MAX_WAIT, FollowRequest, Settings
 from impctl.cli.job import Display, Job
 from impctl.cli.stopping import stopping
+from impctl.cli.streams import give_up
 from impctl.errors import UsageError
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ def follow_job(
                 try:
                     line(outcome, run, sys.stdout)
                 except BrokenPipeError:
-                    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+                    give_up(sys.stdout.fileno())
                     stop.ask()
 
             try:

@@ -1,46 +1,115 @@
 """SIGTERM and SIGHUP end a run as Ctrl-C does: cleaned up, and with the exit code for that.
 
 Law: a signal that the surroundings have switched off (`nohup`) or handle themselves stays as it
-is; everything is put back at the end. Out of scope: what an interrupted run says
-(`cli.boundary`).
+is. While a process loads there is nothing to clean up, and an exception could come out of any
+library's import as another one: then a signal is answered and the process ends at once.
+Out of scope: what an interrupted run says (`cli.boundary`).
 """
 
-from __future__ import annotations
-
+import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from types import FrameType
+
+INTERRUPTED_MESSAGE = "Interrupted"
+DROPPED_HINT = "run the command again; what was committed stays, the rest is dropped"
 
 _SAME = 2.0
 """Seconds in which more of these signals count as one: `timeout` signals a process and then its
 group, and the second must not break into the cleaning up that the first began."""
+_NAMES = ("SIGTERM", "SIGHUP", "SIGINT")
+
+
+class _Handler:
+    """What a signal does now: `instead`, else KeyboardInterrupt."""
+
+    def __init__(self, action: Callable[[], object] | None) -> None:
+        self.instead = action
+        self._first: float | None = None
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        if self.instead is not None:
+            self.instead()
+            return
+        now = time.monotonic()
+        if self._first is None or now - self._first >= _SAME:
+            self._first = now
+            raise KeyboardInterrupt
+
+
+_taken: list[_Handler] = []
+"""The handler of this process, where it was started as a command."""
+
+
+def take_signals(action: Callable[[], object] | None) -> list[signal.Signals]:
+    """Handle the signals that nobody has, on the main thread only; those taken.
+
+    They do `action` until `interrupting` is called; without one they interrupt at once.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return []
+    asked = [signal.Signals[name] for name in _NAMES if hasattr(signal, name)]
+    free = (signal.SIG_DFL, signal.default_int_handler)
+    taken = [number for number in asked if signal.getsignal(number) in free]
+    handler = _Handler(action)
+    _taken[:] = [handler]
+    for number in taken:
+        signal.signal(number, handler)
+    return taken
+
+
+def interrupting() -> None:
+    """From now on there is something to clean up: signals are exceptions."""
+    instead(None)
+
+
+def instead(action: Callable[[], object] | None) -> None:
+    """What a signal does from now on, where they were taken."""
+    for handler in _taken:
+        handler.instead = action
 
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Raise KeyboardInterrupt where the process is asked to end; on the main thread only."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    first: float | None = None
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        nonlocal first
-        now = time.monotonic()
-        if first is None or now - first >= _SAME:
-            first = now
-            raise KeyboardInterrupt
-
-    names = [name for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
-    asked = [signal.Signals[name] for name in names]
-    taken = [number for number in asked if signal.getsignal(number) is signal.SIG_DFL]
-    for number in taken:
-        signal.signal(number, interrupt)
+    """Raise KeyboardInterrupt where the process is asked to end; put back at the end."""
+    taken = take_signals(None)
     try:
         yield
     finally:
+        _taken.clear()
         for number in taken:
-            signal.signal(number, signal.SIG_DFL)
+            is_int = number == signal.SIGINT
+            signal.signal(number, signal.default_int_handler if is_int else signal.SIG_DFL)
+
+
+def answer_for(arguments: Sequence[str], environment: Mapping[str, str]) -> Callable[[], None]:
+    """Says that the run was interrupted, and ends the process.
+
+    Made without any library, because the one needed may be half loaded.
+    """
+    words = [word for word in arguments if not word.startswith("-")]
+    command = f'"{words[0]}"' if words and words[0].isascii() and words[0].isalpha() else "null"
+    if any(name.startswith("_IMPCTL_COMPLETE") for name in environment):
+        number, text = 1, ""  # whatever is written lands in a prompt
+    elif "--json" in arguments:
+        error = (
+            f'{{"code": "interrupted", "message": "{INTERRUPTED_MESSAGE}",'
+            f' "hint": "{DROPPED_HINT}"}}'
+        )
+        head = f'"schema_version": 1, "command": {command}, "ok": false, "results": []'
+        number, text = 1, f'{{{head}, "warnings": [], "error": {error}}}\n'
+    else:
+        number, text = (
+            2,
+            f"error: {INTERRUPTED_MESSAGE} [interrupted]\nhint: {DROPPED_HINT}\n",
+        )
+
+    def answer() -> None:
+        with suppress(OSError):
+            os.write(number, text.encode())
+        os._exit(130)
+
+    return answer

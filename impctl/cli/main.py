@@ -1,102 +1,29 @@
-"""The command line: its commands, its version, and the entry point of the console script.
+"""The entry point of the console script.
 
-Law: importing this module imports no use case and no data library, so that `--help` is fast.
-Out of scope: running commands and reporting errors (`cli.boundary`).
+Law: signals are taken before anything else is loaded, so that a command which is told to end while
+it still loads says so as it does later.
+Out of scope: what the commands are (`cli.application`), running one (`cli.boundary`).
 """
 
-from __future__ import annotations
-
-import sys
-from io import TextIOWrapper
-from typing import Annotated
-
-import typer
-
-from impctl.cli.boundary import run
-from impctl.cli.commands.apply import apply
-from impctl.cli.commands.bench import bench
-from impctl.cli.commands.capture import capture
-from impctl.cli.commands.check import check
-from impctl.cli.commands.completion import completion
-from impctl.cli.commands.doctor import doctor
-from impctl.cli.commands.explain import explain
-from impctl.cli.commands.gc import gc
-from impctl.cli.commands.init import init
-from impctl.cli.commands.maintain import maintain
-from impctl.cli.commands.plan import plan
-from impctl.cli.commands.query import query
-from impctl.cli.commands.rewrite import rewrite
-from impctl.cli.commands.status import status
-from impctl.cli.commands.verify import verify
-from impctl.cli.exit_codes import INTERRUPTED, exit_code_text
-from impctl.cli.interrupt import interruptible
-from impctl.cli.version import version_text
-
-COMMANDS = (
-    init,
-    check,
-    capture,
-    apply,
-    plan,
-    maintain,
-    rewrite,
-    query,
-    status,
-    explain,
-    verify,
-    bench,
-    gc,
-    doctor,
-    completion,
-)
-"""In the order of `--help`: the order in which a newcomer meets them."""
+from impctl.cli.interrupt import answer_for, instead, take_signals
 
 
 def main() -> None:
-    """Entry point of the console script; text that a stream cannot encode is escaped."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
-    with interruptible():
-        try:
-            code = run(build_app(), sys.argv[1:])
-        except KeyboardInterrupt:
-            code = INTERRUPTED  # while the outcome was being shown
+    """Run the command that the process was started with, and end with its exit code."""
+    import os
+    import sys
+
+    take_signals(answer_for(sys.argv[1:], os.environ))
+    from impctl.cli.streams import open_streams
+
+    open_streams()
+    from impctl.cli.application import build_app
+    from impctl.cli.boundary import run
+    from impctl.cli.exit_codes import INTERRUPTED
+
+    try:
+        code = run(build_app(), sys.argv[1:])
+    except KeyboardInterrupt:
+        code = INTERRUPTED  # while the outcome was being shown
+    instead(lambda: os._exit(code))  # all is told; only the interpreter is still to end
     sys.exit(code)
-
-
-def build_app() -> typer.Typer:
-    """The whole command line."""
-    app = typer.Typer(
-        help="Capture, use and incrementally maintain provenance sketches over Delta tables.",
-        epilog=f"\b\nExit codes:\n{exit_code_text()}",
-        rich_markup_mode=None,
-        pretty_exceptions_enable=False,
-        context_settings={"help_option_names": ["-h", "--help"]},
-    )
-    app.callback(invoke_without_command=True)(_root)
-    for command in COMMANDS:
-        app.command(epilog=_example(command.__doc__), help=_purpose(command.__doc__))(command)
-    return app
-
-
-def _root(
-    context: typer.Context,
-    version: Annotated[
-        bool, typer.Option("--version", help="Show versions of impctl and what it runs on.")
-    ] = False,
-) -> None:
-    if version:
-        typer.echo(version_text())
-        raise typer.Exit
-    if context.invoked_subcommand is None:
-        typer.echo(context.get_help())
-        raise typer.Exit
-
-
-def _purpose(docstring: str | None) -> str:
-    return (docstring or "").partition("Example:")[0].strip()
-
-
-def _example(docstring: str | None) -> str:
-    return f"\b\nExample:\n  {(docstring or '').partition('Example:')[2].strip()}"

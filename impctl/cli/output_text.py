@@ -52,6 +52,7 @@ from impctl.cli.wording import (
     count_text,
     fragments_text,
     plain,
+    plain_sql,
     ranges_text,
     sketches_text,
     versions_text,
@@ -156,11 +157,15 @@ class TextOutput:
 
     def rewrite(self, result: RewriteResult) -> None:
         """SQL alone on stdout, so that it can be piped on; the rest on stderr."""
-        self._stdout.write(result.sql.rstrip("\n") + "\n")
+        sql = result.sql.rstrip("\n")
+        shown = plain_sql(sql) if self._stdout.isatty() else sql
+        self._stdout.write(shown + "\n")
         files = f"reads {result.files_kept} of {count_text(result.files_total, 'file')}"
         # Without ranges of a sketch the text is right for any version.
         only = f", only for {versions_text(result.versions)}" if result.sketches else ""
         self._remark(f"{result.query}: {sketches_text(result.sketches)}, {files}{only}", "")
+        if shown != sql:
+            self._remark("control characters of the text are shown as escapes; a pipe has them")
         self._maintained_first(result)
 
     def query(self, result: QueryResult) -> None:

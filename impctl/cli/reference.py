@@ -12,8 +12,8 @@ from typing import Any
 
 import typer
 
+from impctl.cli.application import build_app
 from impctl.cli.exit_codes import EXIT_CODES
-from impctl.cli.main import build_app
 
 HEAD = """\
 # Command line reference

@@ -12,13 +12,26 @@ from collections.abc import Mapping, Sequence
 from impctl.app.amounts import number_text
 from impctl.app.results import RangesEntry, SketchEntry
 
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_CONTROL = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f"
+    "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"  # the order in which text is shown
+    "\u2028\u2029]"  # line ends that only some programs know
+)
 _SHOWN_RUNS = 6
 
 
 def plain(text: str) -> str:
     """`text` with control characters (not tab and newline) escaped."""
-    return _CONTROL.sub(lambda match: f"\\x{ord(match.group()):02x}", text)
+    return _CONTROL.sub(lambda match: _escape(ord(match.group())), text)
+
+
+def plain_sql(text: str) -> str:
+    """The same of SQL, in the escapes that Spark reads in a literal, so that it can be copied."""
+    return _CONTROL.sub(lambda match: f"\\u{ord(match.group()):04x}", text)
+
+
+def _escape(code: int) -> str:
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
 
 
 def fragments_text(fragments: Sequence[int], total: int) -> str:

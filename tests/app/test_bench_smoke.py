@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from impctl.bench.record_json import record_from_json
+from impctl.cli.application import build_app
 from impctl.cli.boundary import run
-from impctl.cli.main import build_app
 from tests.support.smoke import falls, read_baseline
 from tests.support.smoke_baseline import BASELINE
 

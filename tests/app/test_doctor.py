@@ -18,8 +18,8 @@ from deltalake import DeltaTable, write_deltalake
 from impctl.app import requirements
 from impctl.app.doctor import schedule_of
 from impctl.app.requirements import Installed, is_within
+from impctl.cli.application import build_app
 from impctl.cli.boundary import run
-from impctl.cli.main import build_app
 from impctl.errors import UsageError
 from tests.app.conftest import ROWS
 from tests.support.run_cli import Cli, Ran

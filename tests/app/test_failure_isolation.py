@@ -12,8 +12,8 @@ from deltalake import DeltaTable, write_deltalake
 
 from impctl.app import verify as verify_module
 from impctl.app.workbench import Workbench
+from impctl.cli.application import build_app
 from impctl.cli.boundary import run
-from impctl.cli.main import build_app
 from impctl.store.store import Store
 from impctl.tables.create import create_table
 from tests.app.conftest import ROWS

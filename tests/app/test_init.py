@@ -12,8 +12,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from impctl.cli.application import build_app
 from impctl.cli.boundary import run
-from impctl.cli.main import build_app
 from impctl.tables.create import create_table
 from impctl.workload.json_schema import workload_json_schema
 from tests.tables import handmade

@@ -80,8 +80,8 @@ def test_an_eager_query_has_a_step_per_version(cli: Cli) -> None:
 
 
 def test_the_rewritten_sql_is_alone_on_stdout(cli: Cli, capsys: pytest.CaptureFixture[str]) -> None:
+    from impctl.cli.application import build_app
     from impctl.cli.boundary import run
-    from impctl.cli.main import build_app
 
     cli.good("capture", "--query", "q_top")
     capsys.readouterr()

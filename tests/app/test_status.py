@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from impctl.cli.application import build_app
 from impctl.cli.boundary import run
-from impctl.cli.main import build_app
 from impctl.store.records import RunRecord
 from impctl.store.store import Store
 from tests.app.conftest import ROWS

@@ -93,8 +93,8 @@ def test_from_the_file_to_the_comparison(
 
 def test_a_record_compared_with_itself(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from impctl.bench.record_json import record_to_json
+    from impctl.cli.application import build_app
     from impctl.cli.boundary import run
-    from impctl.cli.main import build_app
     from tests.cli.examples import RECORD
 
     file = tmp_path / "r.json"

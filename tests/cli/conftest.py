@@ -13,8 +13,8 @@ import pytest
 
 from impctl.app.envvars import ENVVARS
 from impctl.app.results import Outcome
+from impctl.cli.application import build_app
 from impctl.cli.boundary import run
-from impctl.cli.main import build_app
 
 
 @dataclass

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from impctl.cli.main import COMMANDS
+from impctl.cli.application import COMMANDS
 from impctl.workload.outline import names_in
 
 WORKLOAD = """\

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from impctl.cli.application import COMMANDS
 from impctl.cli.exit_codes import EXIT_CODES
-from impctl.cli.main import COMMANDS
 
 HEAVY = ("numpy", "pyarrow", "deltalake", "sqlglot", "pydantic", "pyspark", "rich", "yaml")
 SCRIPT = [sys.executable, "-m", "impctl"]
@@ -27,7 +27,7 @@ def start(*words: str, **variables: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_importing_the_command_line_imports_nothing_heavy() -> None:
-    code = "import sys, impctl.cli.main as m; m.build_app(); print(*sys.modules)"
+    code = "import sys, impctl.cli.application as m; m.build_app(); print(*sys.modules)"
     answer = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     )

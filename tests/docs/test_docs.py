@@ -27,8 +27,8 @@ from impctl.app.results import (
     ReuseEntry,
     SketchEntry,
 )
+from impctl.cli.application import COMMANDS, build_app
 from impctl.cli.exit_codes import EXIT_CODES
-from impctl.cli.main import COMMANDS, build_app
 from impctl.cli.reference import reference_text
 
 ROOT = Path(__file__).parents[2]

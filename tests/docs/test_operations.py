@@ -22,7 +22,7 @@ import typer
 import yaml
 from deltalake import write_deltalake
 
-from impctl.cli.main import build_app
+from impctl.cli.application import build_app
 from impctl.tables.create import create_table
 
 ROOT = Path(__file__).parents[2]

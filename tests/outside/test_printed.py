@@ -10,8 +10,8 @@ import pytest
 from deltalake import write_deltalake
 
 from impctl import errors
+from impctl.cli.application import build_app
 from impctl.cli.boundary import run
-from impctl.cli.main import build_app
 from tests.outside.place import Place
 from tests.outside.rows import ROWS
 

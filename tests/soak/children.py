@@ -69,8 +69,8 @@ def _run(ready: Connection, log: str, arguments: list[str]) -> None:
     descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
+    from impctl.cli.application import build_app
     from impctl.cli.boundary import run
-    from impctl.cli.main import build_app
 
     ready.send(os.getpid())
     code = run(build_app(), arguments)

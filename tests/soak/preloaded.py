@@ -7,6 +7,6 @@ import impctl.app.maintain
 import impctl.app.rebalance
 import impctl.app.rewrite
 import impctl.app.status
-import impctl.cli.main
+import impctl.cli.application
 import impctl.cli.output_json
 import impctl.store.store  # noqa: F401

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from impctl.cli.application import build_app
 from impctl.cli.boundary import run
-from impctl.cli.main import build_app
 
 
 @dataclass(frozen=True)
