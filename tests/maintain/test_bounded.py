@@ -189,6 +189,15 @@ def test_a_table_that_holds_other_rows_is_noticed() -> None:
         )
 
 
+def test_a_table_that_lacks_first_rows_that_are_held_is_noticed() -> None:
+    table = rows(random.Random(1), 40, is_left=True).sort_by([("x", "descending")])
+    session = MaintainedQuery(compiled("rows", 3))
+    session.load([("t", table)])
+    gone, rest = table.slice(0, 4), table.slice(10)
+    with pytest.raises(CountBelowZeroError, match="refilled with other rows"):
+        session.step({"t": TableChange(gone, np.full(len(gone), -1))}, Tables({"t": rest}).read)
+
+
 def test_without_a_table_to_read_a_recapture_is_asked_for() -> None:
     table = rows(random.Random(1), 40, is_left=True).sort_by("x")
     session = MaintainedQuery(compiled("least", 1))

@@ -11,7 +11,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from impctl.tables.change_size import ChangeSize, change_size
 from impctl.tables.changes import read_changes
-from impctl.tables.commits import Commits, read_commits
+from impctl.tables.commits import Commits, is_of_spark, read_commits
 from impctl.tables.source import open_source
 
 
@@ -75,3 +75,41 @@ def file(path: str, rows: int | None, deleted: int = 0, **more: object) -> dict[
 )
 def test_what_the_log_tells(actions: list[dict[str, object]], size: ChangeSize) -> None:
     assert change_size(commit(*actions)) == size
+
+
+@pytest.mark.parametrize(
+    ("actions", "only_move_rows"),
+    [
+        (
+            [{"add": file("a", 7, dataChange=False)}, {"remove": file("b", 7, dataChange=False)}],
+            True,
+        ),
+        ([{"add": file("a", 7)}], False),
+        ([{"add": {"path": "a", "size": 5}}], False),
+        (
+            [
+                {"cdc": {"path": "c", "size": 9, "dataChange": False}},
+                {"add": file("a", 7, dataChange=False)},
+            ],
+            False,
+        ),
+        ([{"metaData": {}}, {"add": file("a", 7, dataChange=False)}], False),
+    ],
+)
+def test_only_what_says_so_moves_rows(
+    actions: list[dict[str, object]], only_move_rows: bool
+) -> None:
+    assert commit(*actions).only_move_rows is only_move_rows
+
+
+def test_a_protocol_alone_may_change_how_a_table_is_read() -> None:
+    assert commit({"protocol": {"minReaderVersion": 3}}).may_change_metadata
+    assert commit({"metaData": {}}).may_change_metadata
+    assert not commit({"add": file("a", 7)}).may_change_metadata
+
+
+def test_a_commit_is_of_spark_where_all_that_is_said_of_it_says_so() -> None:
+    spark, other = (("commitInfo", {"engineInfo": name}) for name in ("Apache-Spark/4", "delta-rs"))
+    assert is_of_spark([spark, ("add", {})])
+    assert not is_of_spark([spark, other])
+    assert not is_of_spark([("add", {})])

@@ -282,6 +282,22 @@ def test_partition_values_come_from_the_log(
     assert set(read_rows(source.snapshot(1), ["k"]).column("k").to_pylist()) == wanted
 
 
+@pytest.mark.parametrize("ways", [(["g"], []), ([], ["g"]), ([], ["g"], [])])
+def test_a_column_that_was_or_became_a_partition(
+    tmp_path: Path, ways: tuple[list[str], ...]
+) -> None:
+    """Its values stand in the log for some files of the range, and in others in the files."""
+    data = pa.table({"g": ["a", "b"], "v": [1, 2]})
+    path = make(tmp_path / "t", data, partition_by=ways[0], configuration=FEED)
+    for by in ways[1:]:
+        write_deltalake(
+            path, data.slice(1), mode="overwrite", partition_by=by, schema_mode="overwrite"
+        )
+    source = open_source("t", path)
+    assert list(source.snapshot().partition_columns) == ways[-1]
+    check(source, 0, len(ways) - 1, "file_diff")
+
+
 def test_typed_partition_values(tmp_path: Path) -> None:
     data = pa.table(
         {
@@ -348,6 +364,34 @@ def test_deletion_vectors_count_only_their_rows() -> None:
     assert (found.table.column("value").to_pylist(), found.weights.tolist()) == ([0, 9], [-1, -1])
     back = read_changes(source, 1, 0, ["value"])
     assert (back.table.column("value").to_pylist(), back.weights.tolist()) == ([0, 9], [1, 1])
+
+
+@pytest.mark.parametrize("by", [(), ("description",)])
+def test_a_mapped_table_with_a_feed_has_its_files_compared(
+    tmp_path: Path, by: tuple[str, ...]
+) -> None:
+    names = {"id": "col-1", "description": "col-2"}
+    fields = [
+        handmade.field(
+            name, kind, **{"delta.columnMapping.id": at, "delta.columnMapping.physicalName": inner}
+        )
+        for at, ((name, inner), kind) in enumerate(
+            zip(names.items(), ("long", "string"), strict=True), start=1
+        )
+    ]
+    configuration = {**FEED, "delta.columnMapping.mode": "name"}
+    handmade.commit(
+        tmp_path,
+        0,
+        handmade.protocol("columnMapping", writer=["changeDataFeed"]),
+        handmade.metadata(fields, partition_columns=by, configuration=configuration),
+    )
+    rows = pa.table({"col-1": [1, 2], "col-2": ["x", "x"]})
+    size = len(handmade.write_file(tmp_path, "one", rows.drop_columns([names[n] for n in by])))
+    values = {names[name]: "x" for name in by}
+    handmade.commit(tmp_path, 1, handmade.add("one", 2, size, partitionValues=values))
+    found = check(open_source("t", str(tmp_path)), 0, 1, "file_diff")
+    assert found.table.column("id").to_pylist() == [1, 2]
 
 
 def test_feed_is_not_asked_when_nothing_is_new(

@@ -13,6 +13,7 @@ from deltalake.transaction import AddAction
 from impctl.errors import TableError
 from impctl.tables import arriving_files, change_feed
 from impctl.tables.changes import read_changes
+from impctl.tables.file_diff import changed_files
 from impctl.tables.snapshot import CHANGE_FEED
 from impctl.tables.source import open_source
 from tests.tables import handmade
@@ -34,6 +35,27 @@ def test_files_with_deletion_vectors_that_come_or_go(tmp_path: Path, by: tuple[s
         for until in range(since + 1, table.version + 1):
             is_append = (since, until) == (3, 4)
             check(source, since, until, "change_feed" if is_append else "file_diff")
+
+
+@pytest.mark.parametrize("gone", [1, 2])
+def test_rows_that_a_vector_names_and_no_more(tmp_path: Path, gone: int) -> None:
+    """A restore brings back one row as well as several."""
+    table = VectoredTable(tmp_path / "t", ROWS, feed=True)
+    table.delete(lambda rows: pc.less(rows["x"], gone))
+    source = open_source("t", str(table.path))
+    assert check(source, 0, 1, "file_diff").weights.tolist() == [-1] * gone
+    assert check(source, 1, 0, "file_diff").weights.tolist() == [1] * gone
+
+
+def test_a_file_with_other_deletions_came_and_went(tmp_path: Path) -> None:
+    table = VectoredTable(tmp_path / "t", ROWS, by=["p"])
+    table.delete(lambda rows: pc.less(rows["x"], 1))
+    table.delete(lambda rows: pc.less(rows["x"], 2))
+    source = open_source("t", str(table.path))
+    for since in range(2):
+        found = changed_files(source.snapshot(since), source.snapshot(since + 1))
+        assert [file.uri for file in found.went] == [file.uri for file in found.came]
+        assert len(found.went) == 1
 
 
 def test_a_dropped_partition_with_a_deletion_vector(tmp_path: Path) -> None:
