@@ -193,9 +193,15 @@ def test_a_table_that_lacks_first_rows_that_are_held_is_noticed() -> None:
     table = rows(random.Random(1), 40, is_left=True).sort_by([("x", "descending")])
     session = MaintainedQuery(compiled("rows", 3))
     session.load([("t", table)])
-    gone, rest = table.slice(0, 4), table.slice(10)
+    rest = Tables({"t": table.slice(10)})
+
+    def take_away_one_by_one() -> None:
+        for place in range(8):
+            one = TableChange(table.slice(place, 1), np.array([-1]))
+            session.step({"t": one}, rest.read)
+
     with pytest.raises(CountBelowZeroError, match="refilled with other rows"):
-        session.step({"t": TableChange(gone, np.full(len(gone), -1))}, Tables({"t": rest}).read)
+        take_away_one_by_one()
 
 
 def test_without_a_table_to_read_a_recapture_is_asked_for() -> None:
