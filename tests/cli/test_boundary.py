@@ -109,3 +109,21 @@ def test_warnings_of_libraries_stay_away_unless_asked_for(fake, impctl, monkeypa
     monkeypatch.setattr(sys, "warnoptions", [])
     ran = impctl("status", "w.yaml")
     assert (ran.code, ran.stderr) == (0, "")
+
+
+def test_a_panic_of_a_native_library_is_an_error_with_a_document(fake, impctl) -> None:
+    """The real class, of the library that table files' entries come in."""
+    import json
+
+    import arro3.core
+    import pyarrow as pa
+
+    with pytest.raises(BaseException, match="offset") as caught:
+        arro3.core.Array.from_arrow(pa.array([1, 2, 3])).slice(5, 10)
+    assert not isinstance(caught.value, Exception)
+    fake.answer = caught.value
+    ran = impctl("maintain", "w.yaml", "--json")
+    assert (ran.code, ran.stderr) == (1, "")
+    error = json.loads(ran.stdout)["error"]
+    assert error["code"] == "library_panicked"
+    assert error["message"].startswith("A native library gave up: the offset of")
