@@ -125,6 +125,7 @@ def removed(name: str, **more: object) -> dict[str, object]:
         ([removed("b.parquet")], "file_diff"),
         ([removed("a.parquet"), added("a.parquet")], "file_diff"),
         ([removed("a.parquet", dataChange=False), added("a.parquet")], "file_diff"),
+        ([removed("a.parquet"), added("a.parquet", dataChange=False)], "file_diff"),
         ([removed("a.parquet"), added("b.parquet")], "change_feed"),
         ([added("b.parquet"), added("b.parquet")], "file_diff"),
     ],

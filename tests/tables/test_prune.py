@@ -16,7 +16,7 @@ from impctl.data.vector import from_arrow
 from impctl.sketch.fragments import FragmentSet
 from impctl.sketch.intervals import RangeFilter, range_filter
 from impctl.sketch.partition import BoundaryValue, RangePartition
-from impctl.tables.prune import prune
+from impctl.tables.prune import prune, prune_to_values
 from impctl.tables.rows import read_rows
 from impctl.tables.snapshot import Snapshot
 from impctl.tables.source import open_source
@@ -52,6 +52,58 @@ def test_files_outside_are_left_out(tmp_path: Path) -> None:
     assert len(prune(snapshot, [])) == 4
     both = [wanted(LONG, (10,), [0]), wanted(LONG, (5,), [1])]
     assert len(prune(snapshot, both)) == 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "values", "boundary"),
+    [(LONG, [1, 10], 10), (DOUBLE, [1.0, 10.0], 10.0), (STRING, ["a", "b"], "b")],
+)
+def test_a_greatest_value_at_a_boundary_lies_above_it(
+    tmp_path: Path, kind: SqlType, values: list[Any], boundary: BoundaryValue
+) -> None:
+    snapshot = write(tmp_path, pa.table({"v": values}))
+    assert len(prune(snapshot, [wanted(kind, (boundary,), [1])])) == 1
+    assert len(prune(snapshot, [wanted(kind, (values[0],), [0])])) == 0 or kind == DOUBLE
+
+
+def test_files_with_one_of_the_values(tmp_path: Path) -> None:
+    """The least and the greatest value of a file are in it, NULL and NaN where they may be."""
+    snapshot = write(
+        tmp_path,
+        pa.table({"v": [1.0, 5.0, 9.0]}),
+        pa.table({"v": [20.0, None]}),
+        pa.table({"v": [30.0, NAN]}),
+    )
+
+    def places(*values: float | None) -> list[int]:
+        asked = from_arrow(pa.array(values, pa.float64()), DOUBLE)
+        kept = {file.uri for file in prune_to_values(snapshot, {"v": asked})}
+        held = [read_rows(snapshot, ["v"], [f]).column("v") for f in snapshot.files]
+        return [
+            round(min(v for v in column.to_pylist() if v is not None and v == v))
+            for column, file in zip(held, snapshot.files, strict=True)
+            if file.uri in kept
+        ]
+
+    assert places(1.0) == [1]
+    assert places(9.0, 0.0) == [1]
+    assert places(4.0) == [1], "between the bounds: it may be there"
+    assert places(10.0) == []
+    assert sorted(places(20.0, 30.0)) == [20, 30]
+    assert places(None) == [20]
+    # Statistics leave NaN out: a file without NULL may hold one unless they say otherwise.
+    assert 30 in places(NAN)
+
+
+def test_partitions_of_one_value_each(tmp_path: Path) -> None:
+    data = pa.table({"v": [1.0, NAN, None], "x": [1, 2, 3]})
+    write_deltalake(str(tmp_path), data, partition_by=["v"])
+    snapshot = open_source("t", str(tmp_path)).snapshot()
+    for value, row in ((1.0, 1), (NAN, 2), (None, 3)):
+        asked = from_arrow(pa.array([value], pa.float64()), DOUBLE)
+        kept = prune_to_values(snapshot, {"v": asked})
+        assert row in read_rows(snapshot, ["x"], kept).column("x").to_pylist()
+        assert len(kept) < len(snapshot.files)
 
 
 def test_nulls_are_found_only_where_they_are(tmp_path: Path) -> None:
