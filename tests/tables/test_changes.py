@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -11,11 +12,13 @@ from deltalake import DeltaTable, write_deltalake
 
 from impctl.errors import (
     HistoryGoneError,
+    LogDiffersError,
     SchemaChangedError,
     TableRecreatedError,
 )
 from impctl.tables import changes as changes_module
 from impctl.tables.changes import read_changes
+from impctl.tables.files_mark import files_mark
 from impctl.tables.rows import read_rows
 from impctl.tables.snapshot import CHANGE_FEED
 from impctl.tables.source import open_source
@@ -233,6 +236,22 @@ def test_changed_column_is_named(tmp_path: Path, change: pa.Table, problem: str)
     with pytest.raises(SchemaChangedError, match=problem):
         read_changes(source, 0, 1, ["id", "name"])
     assert read_changes(source, 0, 1, ["id", "price"]).method == "change_feed"
+    known = source.snapshot(0)
+    with pytest.raises(SchemaChangedError, match=problem):
+        read_changes(source, 0, 1, ["id", "name"], known=known)
+
+
+@pytest.mark.parametrize("off", [-1, 1])
+def test_files_that_count_other_rows_than_the_log_tells(tmp_path: Path, off: int) -> None:
+    path = make(tmp_path / "t", configuration=FEED)
+    DeltaTable(path).delete("id = 2")
+    source = open_source("t", path)
+    held = files_mark(source.snapshot(0))
+    assert read_changes(source, 0, 1, ["id"], held=held).rows == 1
+    assert held.rows is not None
+    other = replace(held, rows=held.rows + off)
+    with pytest.raises(LogDiffersError, match="contradicts itself"):
+        read_changes(source, 0, 1, ["id"], held=other)
 
 
 def test_widened_column_counts_as_retyped(tmp_path: Path) -> None:
