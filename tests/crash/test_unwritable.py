@@ -92,9 +92,11 @@ def test_steps_that_cannot_be_written_stop_nothing(workload: Path, tmp_path: Pat
     assert (done.returncode, document["error"]["code"]) == (6, "output_failed")
     version = DeltaTable(str(tmp_path / "t")).version()
     assert [result["versions"]["t"] for result in document["results"]] == [version, version]
+    change(tmp_path / "t", 3)
     # A stream that somebody closed is one that nobody wants.
-    assert shell(workload, "maintain {} -v", "2>/dev/full").returncode == 6
     assert shell(workload, "maintain {} -v", "2>&-").returncode == 0
+    change(tmp_path / "t", 4)
+    assert shell(workload, "maintain {} -v", "2>/dev/full").returncode == 6
 
 
 @pytest.mark.slow
