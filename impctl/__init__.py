@@ -14,14 +14,14 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from impctl.api.open_workload import OpenWorkload as OpenWorkload
     from impctl.api.opening import open as open
-    from impctl.app.explanations import ExplainResult as ExplainResult
-    from impctl.app.results import CaptureResult as CaptureResult
-    from impctl.app.results import MaintainResult as MaintainResult
-    from impctl.app.results import QueryResult as QueryResult
-    from impctl.app.results import RewriteResult as RewriteResult
-    from impctl.app.results import StatusResult as StatusResult
-    from impctl.app.results import VerifyResult as VerifyResult
-    from impctl.app.settings import Policy as Policy
+    from impctl.app.results.explanations import ExplainResult as ExplainResult
+    from impctl.app.results.results import CaptureResult as CaptureResult
+    from impctl.app.results.results import MaintainResult as MaintainResult
+    from impctl.app.results.results import QueryResult as QueryResult
+    from impctl.app.results.results import RewriteResult as RewriteResult
+    from impctl.app.results.results import StatusResult as StatusResult
+    from impctl.app.results.results import VerifyResult as VerifyResult
+    from impctl.app.workbench.settings import Policy as Policy
     from impctl.errors import ImpctlError as ImpctlError
     from impctl.errors import ImpctlWarning as ImpctlWarning
     from impctl.errors import QueriesFailedError as QueriesFailedError
@@ -29,14 +29,14 @@ else:
     _HOMES = {
         "OpenWorkload": "impctl.api.open_workload",
         "open": "impctl.api.opening",
-        "CaptureResult": "impctl.app.results",
-        "ExplainResult": "impctl.app.explanations",
-        "MaintainResult": "impctl.app.results",
-        "QueryResult": "impctl.app.results",
-        "RewriteResult": "impctl.app.results",
-        "StatusResult": "impctl.app.results",
-        "VerifyResult": "impctl.app.results",
-        "Policy": "impctl.app.settings",
+        "CaptureResult": "impctl.app.results.results",
+        "ExplainResult": "impctl.app.results.explanations",
+        "MaintainResult": "impctl.app.results.results",
+        "QueryResult": "impctl.app.results.results",
+        "RewriteResult": "impctl.app.results.results",
+        "StatusResult": "impctl.app.results.results",
+        "VerifyResult": "impctl.app.results.results",
+        "Policy": "impctl.app.workbench.settings",
         "ImpctlError": "impctl.errors",
         "ImpctlWarning": "impctl.errors",
         "QueriesFailedError": "impctl.errors",

@@ -19,9 +19,8 @@ from typing import TYPE_CHECKING, Self, TypeVar
 from impctl.aliases import ParameterValue, QueryName
 from impctl.api.settle import settled, warned
 from impctl.api.surroundings import batch_rows_from
-from impctl.app.explanations import ExplainResult
-from impctl.app.memory import Memory
-from impctl.app.results import (
+from impctl.app.results.explanations import ExplainResult
+from impctl.app.results.results import (
     CaptureResult,
     MaintainResult,
     Outcome,
@@ -30,9 +29,10 @@ from impctl.app.results import (
     StatusResult,
     VerifyResult,
 )
-from impctl.app.sessions import SessionBeside
-from impctl.app.settings import Settings
-from impctl.app.workbench import Workbench, open_workbench
+from impctl.app.workbench.memory import Memory
+from impctl.app.workbench.sessions import SessionBeside
+from impctl.app.workbench.settings import Settings
+from impctl.app.workbench.workbench import Workbench, open_workbench
 from impctl.errors import UsageError
 
 if TYPE_CHECKING:

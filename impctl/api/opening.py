@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Literal
 
 from impctl.api.open_workload import OpenWorkload, Progress
 from impctl.api.surroundings import Given, settings_from
-from impctl.app.sessions import SessionBeside
-from impctl.app.settings import Policy
-from impctl.app.workbench import open_workbench
+from impctl.app.workbench.sessions import SessionBeside
+from impctl.app.workbench.settings import Policy
+from impctl.app.workbench.workbench import open_workbench
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

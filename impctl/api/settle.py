@@ -10,8 +10,8 @@ from __future__ import annotations
 import warnings
 from typing import TypeVar
 
-from impctl.app.gravity import gravest, with_unsound
-from impctl.app.results import Outcome
+from impctl.app.results.ending import gravest, with_unsound
+from impctl.app.results.results import Outcome
 from impctl.errors import ImpctlError, ImpctlWarning, QueriesFailedError
 
 R = TypeVar("R")

@@ -2,7 +2,7 @@
 
 Law: the same variables as on the command line, with the same meaning; an argument wins, and paths
 are made absolute at once, so that a later change of directory changes nothing.
-Out of scope: what the workload file says (`app.settings`).
+Out of scope: what the workload file says (`app.workbench.settings`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from impctl.app.envvars import (
+from impctl.app.workbench.envvars import (
     BATCH_ROWS,
     IMBALANCE,
     LARGE_CHANGE,
@@ -23,7 +23,7 @@ from impctl.app.envvars import (
     SPARK_PROFILE,
     STORE,
 )
-from impctl.app.settings import Policy, Settings, is_shared_store
+from impctl.app.workbench.settings import Policy, Settings, is_shared_store
 from impctl.errors import UsageError
 
 T = TypeVar("T")

@@ -14,9 +14,9 @@ from dataclasses import replace
 from typing import assert_never
 
 from impctl.aliases import TableName
-from impctl.app.held_signals import held_signals
-from impctl.app.results import ApplyResult, Failure, Outcome
-from impctl.app.workbench import Workbench
+from impctl.app.results.results import ApplyResult, Failure, Outcome
+from impctl.app.workbench.held_signals import held_signals
+from impctl.app.workbench.workbench import Workbench
 from impctl.errors import ImpctlError, InterruptedRunError, UsageError, unexpected
 from impctl.tables.updates import UpdateKind, UpdateRequest, commit_update, prepare_update
 from impctl.workload.models import ChangeSpec, DeleteSpec, InsertSpec, UpdateSpec

@@ -11,13 +11,13 @@ import json
 from collections.abc import Sequence
 
 from impctl.aliases import QueryName
-from impctl.app.choice import choose, judge_candidates
-from impctl.app.explanations import CheckResult
-from impctl.app.isolated import Isolated
-from impctl.app.prepared import prepare
-from impctl.app.restored import capture_way
-from impctl.app.results import Failure, Outcome
-from impctl.app.workbench import Workbench
+from impctl.app.capturing.chosen_way import capture_way
+from impctl.app.preparing.choice import choose, judge_candidates
+from impctl.app.preparing.prepared import prepare
+from impctl.app.results.explanations import CheckResult
+from impctl.app.results.results import Failure, Outcome
+from impctl.app.workbench.isolated import Isolated
+from impctl.app.workbench.workbench import Workbench
 from impctl.errors import UnsafeSketchError
 from impctl.workload.json_schema import workload_json_schema
 from impctl.workload.models import QuerySpec

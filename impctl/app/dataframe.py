@@ -10,11 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from impctl.app.answers import answer_frame
-from impctl.app.asked import asked
-from impctl.app.filters import filters_of
-from impctl.app.parameters import GivenValues
-from impctl.app.workbench import Workbench
+from impctl.app.preparing.filters import filters_of
+from impctl.app.preparing.given_values import GivenValues
+from impctl.app.using.answers import answer_frame
+from impctl.app.using.request import asked
+from impctl.app.workbench.workbench import Workbench
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

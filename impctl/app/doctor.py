@@ -1,7 +1,8 @@
 """Use case: look at everything impctl rests on, and say for each thing what is wrong and the fix.
 
 Law: writes nothing and starts no JVM unless asked to; one thing that is wrong hides no other.
-Problems end the run with the exit code of the gravest (`app.gravity.GRAVITY`), warnings with 0.
+Problems end the run with the exit code of the gravest (`app.results.ending.GRAVITY`), warnings with
+0.
 Out of scope: mending anything.
 """
 
@@ -11,16 +12,16 @@ import os
 from collections.abc import Iterator
 from datetime import timedelta
 
-from impctl.app.findings import Finding, problems_error
-from impctl.app.gravity import GRAVITY
-from impctl.app.reporter import Reporter
-from impctl.app.results import Failure, Outcome
-from impctl.app.sessions import DEFAULT_MASTER
-from impctl.app.settings import DoctorRequest
-from impctl.app.store_health import store_findings
-from impctl.app.surroundings import delta_jar, software, try_spark
-from impctl.app.table_health import table_findings
-from impctl.app.workbench import Workbench, open_workbench
+from impctl.app.examining.store import store_findings
+from impctl.app.examining.surroundings import delta_jar, software, try_spark
+from impctl.app.examining.tables import table_findings
+from impctl.app.results.ending import GRAVITY
+from impctl.app.results.findings import Finding, problems_error
+from impctl.app.results.results import Failure, Outcome
+from impctl.app.workbench.reporter import Reporter
+from impctl.app.workbench.sessions import DEFAULT_MASTER
+from impctl.app.workbench.settings import DoctorRequest
+from impctl.app.workbench.workbench import Workbench, open_workbench
 from impctl.errors import ImpctlError, UsageError
 from impctl.store.records import StoredQuery
 from impctl.tables.retention import duration_of

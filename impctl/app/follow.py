@@ -4,7 +4,8 @@ Law: each run is what `maintain` does, under the same policies, and takes the wr
 while it works; between runs nothing is held but memory. A query that fails does not stop the
 others, nor the process; what may pass (a lock, storage) is tried again with growing pauses. A
 workload file that changes ends the process, so that nothing is ever read anew in silence.
-Out of scope: signals and lines (`cli`), state in memory (`app.kept`), looking (`app.watch`).
+Out of scope: signals and lines (`cli`), state in memory (`app.maintaining.kept_states`), looking
+(`app.maintaining.watch`).
 """
 
 from __future__ import annotations
@@ -19,15 +20,15 @@ from pathlib import Path
 from typing import Protocol
 
 from impctl.aliases import QueryName
-from impctl.app.followed_run import FollowedRun
-from impctl.app.gravity import gravest
-from impctl.app.kept import KeptStates
 from impctl.app.maintain import maintain
-from impctl.app.reporter import Reporter
-from impctl.app.results import Failure, MaintainResult, Outcome
-from impctl.app.settings import FollowRequest, Settings
-from impctl.app.watch import Watch
-from impctl.app.workbench import Workbench, open_workbench
+from impctl.app.maintaining.kept_states import KeptStates
+from impctl.app.maintaining.watch import Watch
+from impctl.app.results.ending import gravest
+from impctl.app.results.followed_run import FollowedRun
+from impctl.app.results.results import Failure, MaintainResult, Outcome
+from impctl.app.workbench.reporter import Reporter
+from impctl.app.workbench.settings import FollowRequest, Settings
+from impctl.app.workbench.workbench import Workbench, open_workbench
 from impctl.errors import ImpctlError, RetryableError, UsageError
 
 _LONGEST_PAUSE = 60.0

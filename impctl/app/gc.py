@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from impctl.app.collected import GcEntry, GcResult
-from impctl.app.results import Failure, Outcome
-from impctl.app.workbench import Workbench
+from impctl.app.results.collected import GcEntry, GcResult
+from impctl.app.results.results import Failure, Outcome
+from impctl.app.workbench.workbench import Workbench
 from impctl.errors import ImpctlError, StorageError
 from impctl.store.collect import KEPT_VERSIONS
 from impctl.store.disk import RealDisk

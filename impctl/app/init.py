@@ -2,7 +2,7 @@
 
 Law: nothing that is there is overwritten unless asked for; a file is put in place only after it was
 read back and its queries were found supported, so what `init` wrote passes `check`.
-Out of scope: the text (`app.workload_text`), which columns (`app.promising`).
+Out of scope: the text (`app.starting.text`), which columns (`app.starting.promising_columns`).
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from pathlib import Path
 
 from impctl.aliases import TableName
 from impctl.app.check import check, schema_text
-from impctl.app.demo import DEMO_QUERIES, DEMO_TEXT
-from impctl.app.explanations import CheckResult
-from impctl.app.promising import Promise, group_column, promising
-from impctl.app.reporter import Reporter
-from impctl.app.results import Outcome
-from impctl.app.settings import InitRequest, Settings
-from impctl.app.started import StartedResult
-from impctl.app.workbench import open_workbench
-from impctl.app.workload_text import SCHEMA_FILE, Candidate, FirstTable, workload_text
+from impctl.app.results.explanations import CheckResult
+from impctl.app.results.results import Outcome
+from impctl.app.results.started import StartedResult
+from impctl.app.starting.demo import DEMO_QUERIES, DEMO_TEXT
+from impctl.app.starting.promising_columns import Promise, group_column, promising
+from impctl.app.starting.text import SCHEMA_FILE, Candidate, FirstTable, workload_text
+from impctl.app.workbench.reporter import Reporter
+from impctl.app.workbench.settings import InitRequest, Settings
+from impctl.app.workbench.workbench import open_workbench
 from impctl.bench.examples import running_example_table
 from impctl.errors import ImpctlError, StorageError, TableError, UsageError
 from impctl.tables.create import create_table

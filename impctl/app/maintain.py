@@ -5,7 +5,7 @@ never silent. Policies: `auto` recaptures when nothing else works; `incremental`
 (exit 7 says what to do); `strict` takes only exact maintenance (exit 4 otherwise); `full` always
 recaptures. A query that fails leaves its sketch as it was and does not stop the others. A run with
 nothing to do reads no SQL, unless a sketch is to be used.
-Out of scope: what is done with a stale sketch (`app.stale`).
+Out of scope: what is done with a stale sketch (`app.maintaining.run`).
 """
 
 from __future__ import annotations
@@ -14,20 +14,14 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from impctl.aliases import QueryName
-from impctl.app.drift import ranges_entry
-from impctl.app.isolated import Isolated
-from impctl.app.results import Failure, MaintainResult, Outcome
-from impctl.app.settings import DEFAULT_BATCH_ROWS
-from impctl.app.stored import catch_up, is_captured_alike, is_current, stored_query
-from impctl.app.workbench import Workbench
-from impctl.errors import ImpctlError
-from impctl.store.records import StoredQuery
-from impctl.store.store import Store
-from impctl.workload.models import Policy, QuerySpec
+from impctl.app.maintaining.maintained import _all_current, _maintained
+from impctl.app.results.results import Outcome
+from impctl.app.workbench.settings import DEFAULT_BATCH_ROWS
+from impctl.app.workbench.workbench import Workbench
 
 if TYPE_CHECKING:
     # The engine takes longer to load than a run with nothing to do may last.
-    from impctl.app.kept import KeptStates
+    from impctl.app.maintaining.kept_states import KeptStates
 
 
 def maintain(
@@ -53,100 +47,3 @@ def maintain(
         return Outcome(tuple(current))
     with bench.writing("maintain") as store:
         return _maintained(bench, store, specs, size, kept, for_use=for_use)
-
-
-def _all_current(
-    bench: Workbench, specs: Sequence[QuerySpec], for_use: bool
-) -> list[MaintainResult] | None:
-    """The results where nothing has to be written, so that a reader need not wait for a writer.
-
-    None where something has to be done, or said, for some query.
-    """
-    store = bench.reading_store()
-    results: list[MaintainResult] = []
-    try:
-        for spec in specs:
-            stored = stored_query(bench, store, spec)
-            catch_up(bench, stored)
-            if not has_nothing_to_do(bench, spec, stored, for_use=for_use):
-                return None
-            results += _unchanged(bench, stored)
-    except ImpctlError:
-        # Some query cannot even be looked at: the run says so for that query alone.
-        return None
-    return results
-
-
-def _maintained(
-    bench: Workbench,
-    store: Store | None,
-    specs: Sequence[QuerySpec],
-    batch_rows: int,
-    kept: KeptStates | None = None,
-    *,
-    for_use: bool,
-) -> Outcome:
-    results: list[MaintainResult] = []
-    failures: list[Failure] = []
-    warnings: list[str] = []
-    stale: list[tuple[QuerySpec, StoredQuery]] = []
-    for spec in specs:
-        with Isolated(failures, spec):
-            stored = stored_query(bench, store, spec)
-            catch_up(bench, stored)
-            if has_nothing_to_do(bench, spec, stored, for_use=for_use):
-                results += _unchanged(bench, stored)
-            else:
-                stale.append((spec, stored))
-    if stale and store is not None:
-        # Planner and engine take longer to load than a run with nothing to do may last.
-        from impctl.app.stale import StaleRun
-
-        run = StaleRun(bench, store, batch_rows, failures, warnings, kept)
-        results += run.foreseen(stale) if bench.settings.dry_run else run.results(stale)
-    order = {spec.name: index for index, spec in enumerate(specs)}
-    results.sort(key=lambda result: order[result.query])
-    return Outcome(tuple(results), tuple(warnings), tuple(failures))
-
-
-def has_nothing_to_do(
-    bench: Workbench, spec: QuerySpec, stored: StoredQuery, *, for_use: bool = False
-) -> bool:
-    """Whether the sketch is current, so that no policy but `full` would do anything."""
-    if bench.policy(spec) is Policy.FULL or not is_captured_alike(bench, spec, stored):
-        return False
-    return is_current(stored, bench) and not (for_use and _is_read_otherwise(bench, spec, stored))
-
-
-def _is_read_otherwise(bench: Workbench, spec: QuerySpec, stored: StoredQuery) -> bool:
-    """Whether the query's SQL reads now as another plan than the sketch was captured for."""
-    # Only who uses a sketch needs the planner anyway.
-    from impctl.app.prepared import prepare
-    from impctl.app.restored import is_same_circuit
-
-    return not is_same_circuit(bench, prepare(bench, spec), stored)
-
-
-def _unchanged(bench: Workbench, stored: StoredQuery) -> list[MaintainResult]:
-    return [
-        MaintainResult(
-            query=stored.query,
-            table=sketch.table,
-            attribute=sketch.attribute,
-            total=sketch.partition.ranges,
-            action="none",
-            reason_code="up_to_date",
-            reason="no new version",
-            since=stored.versions,
-            versions=stored.versions,
-            added=(),
-            removed=(),
-            changes=0,
-            elapsed_ms=0.0,
-            read_ms=0.0,
-            engine_ms=0.0,
-            commit_ms=0.0,
-            ranges=ranges_entry(bench, stored, sketch.table, sketch.attribute),
-        )
-        for sketch in stored.sketches
-    ]

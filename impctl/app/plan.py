@@ -2,7 +2,7 @@
 
 Law: the stages are those that `maintain` runs, made by the same code; nothing is written, no lock
 taken and no Spark started. A policy that refuses fails here as it would there.
-Out of scope: deciding (`app.stale`), estimating (`app.estimates`).
+Out of scope: deciding (`app.maintaining.run`), estimating (`app.maintaining.estimates`).
 """
 
 from __future__ import annotations
@@ -10,19 +10,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from impctl.aliases import QueryName
-from impctl.app.capture_stage import capture_stage
-from impctl.app.estimates import MAINTAIN, Estimates, Size, estimated
-from impctl.app.foreseen import PlannedChange, PlanResult
-from impctl.app.isolated import Isolated
-from impctl.app.maintain import has_nothing_to_do
-from impctl.app.prepared import prepare
-from impctl.app.results import Failure, Outcome
-from impctl.app.settings import DEFAULT_BATCH_ROWS
-from impctl.app.stages import Stage
-from impctl.app.stale import StaleRun
-from impctl.app.stale_task import Task
-from impctl.app.stored import catch_up
-from impctl.app.workbench import Workbench
+from impctl.app.capturing.pins import catch_up
+from impctl.app.capturing.stage import capture_stage
+from impctl.app.maintaining.estimates import MAINTAIN, Estimates, Size, estimated
+from impctl.app.maintaining.maintained import has_nothing_to_do
+from impctl.app.maintaining.run import StaleRun
+from impctl.app.maintaining.stage import Stage
+from impctl.app.maintaining.task import Task
+from impctl.app.preparing.prepared import prepare
+from impctl.app.results.foreseen import PlannedChange, PlanResult
+from impctl.app.results.results import Failure, Outcome
+from impctl.app.workbench.isolated import Isolated
+from impctl.app.workbench.settings import DEFAULT_BATCH_ROWS
+from impctl.app.workbench.workbench import Workbench
 from impctl.store.records import StoredQuery
 from impctl.store.store import Store
 from impctl.workload.models import QuerySpec

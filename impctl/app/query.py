@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import time
 
-from impctl.app.answers import answer
-from impctl.app.asked import asked
-from impctl.app.filters import filters_of
-from impctl.app.parameters import GivenValues
-from impctl.app.results import Outcome, QueryResult
-from impctl.app.workbench import Workbench
+from impctl.app.preparing.filters import filters_of
+from impctl.app.preparing.given_values import GivenValues
+from impctl.app.results.results import Outcome, QueryResult
+from impctl.app.using.answers import answer
+from impctl.app.using.request import asked
+from impctl.app.workbench.workbench import Workbench
 
 
 def query(

@@ -7,7 +7,8 @@ follows from the stored one (ranges merged, or split on a column that is grouped
 once the rows of the split ranges are read; or the whole state is captured anew, because a join or a
 buffer of values does not tell what its rows come to under other ranges. Boundaries in the workload
 file are the user's and stay.
-Out of scope: whether ranges have drifted (`app.drift`), choosing boundaries (`app.new_ranges`).
+Out of scope: whether ranges have drifted (`app.capturing.drift`), choosing boundaries
+(`app.capturing.new_ranges`).
 """
 
 from __future__ import annotations
@@ -20,26 +21,21 @@ import numpy as np
 import pyarrow as pa
 
 from impctl.aliases import AccessId, QueryName
-from impctl.app.commit_capture import commit_capture
-from impctl.app.drift import has_own_boundaries
-from impctl.app.isolated import Isolated
+from impctl.app.capturing.chosen_way import check_circuit, chooser_of, chosen_way, restored_verdict
+from impctl.app.capturing.commit import commit_capture
+from impctl.app.capturing.definition import check_definition, is_captured_alike, stored_query
+from impctl.app.capturing.drift import has_own_boundaries
+from impctl.app.capturing.entries import sketch_entry
+from impctl.app.capturing.fill import filled_circuit
+from impctl.app.capturing.meta import StateMeta
+from impctl.app.capturing.new_ranges import NewRanges, new_ranges, split_rows
+from impctl.app.capturing.pins import is_current, moved_meanwhile
 from impctl.app.maintain import maintain
-from impctl.app.maintainer import Maintainer
-from impctl.app.new_ranges import NewRanges, new_ranges, split_rows
-from impctl.app.passes import filled_circuit
-from impctl.app.prepared import PreparedQuery, prepare
-from impctl.app.restored import check_circuit, chooser_of, chosen_way, restored_verdict
-from impctl.app.results import CaptureResult, Outcome
-from impctl.app.state_meta import StateMeta
-from impctl.app.status import sketch_entry
-from impctl.app.stored import (
-    check_definition,
-    is_captured_alike,
-    is_current,
-    moved_meanwhile,
-    stored_query,
-)
-from impctl.app.workbench import Workbench
+from impctl.app.maintaining.step import Maintainer
+from impctl.app.preparing.prepared import PreparedQuery, prepare
+from impctl.app.results.results import CaptureResult, Outcome
+from impctl.app.workbench.isolated import Isolated
+from impctl.app.workbench.workbench import Workbench
 from impctl.data.vector import Ints
 from impctl.maintain.range_rows import RangeRows
 from impctl.maintain.rederive import can_rederive, needs_rows, rederived

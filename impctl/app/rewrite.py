@@ -7,12 +7,12 @@ Out of scope: running the text (`app.query`).
 
 from __future__ import annotations
 
-from impctl.app.asked import asked
-from impctl.app.filters import filters_of, guards_of, interval_texts
-from impctl.app.parameters import GivenValues
-from impctl.app.results import Outcome, RewriteResult
-from impctl.app.status import sketch_entry
-from impctl.app.workbench import Workbench
+from impctl.app.capturing.entries import sketch_entry
+from impctl.app.preparing.filters import filters_of, guards_of, interval_texts
+from impctl.app.preparing.given_values import GivenValues
+from impctl.app.results.results import Outcome, RewriteResult
+from impctl.app.using.request import asked
+from impctl.app.workbench.workbench import Workbench
 from impctl.capture.use import rewrite_sql
 
 

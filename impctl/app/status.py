@@ -10,14 +10,16 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from impctl.aliases import QueryName
-from impctl.app.drift import ranges_entries
-from impctl.app.isolated import Isolated
-from impctl.app.past_runs import VERIFIED, VERIFY, PendingEntry, RunEntry, VerifiedEntry
-from impctl.app.results import Failure, Outcome, SketchEntry, StatusResult
-from impctl.app.stored import catch_up, check_pins, is_defined_alike, is_of_this_release
-from impctl.app.workbench import Workbench
+from impctl.app.capturing.definition import is_defined_alike, is_of_this_release
+from impctl.app.capturing.drift import ranges_entries
+from impctl.app.capturing.entries import sketch_entry
+from impctl.app.capturing.pins import catch_up, check_pins
+from impctl.app.results.past_runs import VERIFIED, VERIFY, PendingEntry, RunEntry, VerifiedEntry
+from impctl.app.results.results import Failure, Outcome, StatusResult
+from impctl.app.workbench.isolated import Isolated
+from impctl.app.workbench.workbench import Workbench
 from impctl.errors import RecaptureNeededError
-from impctl.store.records import RunRecord, StoredQuery, StoredSketch, TablePin
+from impctl.store.records import RunRecord, StoredQuery, TablePin
 from impctl.store.store import Store
 from impctl.tables.pending import pending_changes
 from impctl.workload.models import QuerySpec
@@ -38,13 +40,6 @@ def status(
         with Isolated(failures, spec):
             results.append(_status(bench, store, spec, runs))
     return Outcome(tuple(results), (), tuple(failures))
-
-
-def sketch_entry(sketch: StoredSketch) -> SketchEntry:
-    """A stored sketch as results show it."""
-    return SketchEntry(
-        sketch.table, sketch.attribute, sketch.fragments.ids, sketch.partition.ranges
-    )
 
 
 def _status(bench: Workbench, store: Store | None, spec: QuerySpec, runs: int) -> StatusResult:

@@ -34,7 +34,7 @@ from impctl.errors import (
 )
 
 if TYPE_CHECKING:
-    from impctl.app.results import Failure, Outcome
+    from impctl.app.results.results import Failure, Outcome
     from impctl.cli.output import Output
 
 _CLICK_USAGE_ERROR = typer.BadParameter.mro()[1]
@@ -66,7 +66,7 @@ def run(app: typer.Typer, arguments: Sequence[str]) -> int:
 
 def execute(job: Job) -> int:
     """Run `job` and show its outcome; the exit code."""
-    from impctl.app.results import Failure, Outcome
+    from impctl.app.results.results import Failure, Outcome
     from impctl.cli.progress import reporting
 
     outcome: Outcome | str | None
@@ -100,9 +100,8 @@ def execute(job: Job) -> int:
 def _present(
     command: str | None, display: Display, outcome: Outcome | str, *, detailed: bool = False
 ) -> int:
-    from impctl.app.gravity import gravest, with_unsound
-    from impctl.app.pending import is_pending
-    from impctl.app.results import Outcome
+    from impctl.app.results.ending import gravest, is_pending, with_unsound
+    from impctl.app.results.results import Outcome
     from impctl.cli.output import show
 
     text = outcome if isinstance(outcome, str) else None
@@ -131,7 +130,7 @@ def _present(
 
 def _with_lost(outcome: Outcome) -> Outcome:
     """The outcome with messages that stderr did not take as a failure of the run."""
-    from impctl.app.results import Failure
+    from impctl.app.results.results import Failure
 
     lost = lost_messages()
     if lost is None:
@@ -141,8 +140,8 @@ def _with_lost(outcome: Outcome) -> Outcome:
 
 def _tell_elsewhere(outcome: Outcome, error: OutputFailedError) -> int:
     """Stdout does not take what came of a run: all failures go to stderr, in JSON mode too."""
-    from impctl.app.gravity import gravest
-    from impctl.app.results import Failure
+    from impctl.app.results.ending import gravest
+    from impctl.app.results.results import Failure
 
     give_up(sys.stdout.fileno())
     failures = outcome.failures
@@ -168,7 +167,7 @@ def _output(command: str | None, display: Display) -> Output:
 
 def _fail(arguments: Sequence[str], error: ImpctlError) -> int:
     """An error before there is a job: the display is read off the arguments as far as possible."""
-    from impctl.app.results import Failure, Outcome
+    from impctl.app.results.results import Failure, Outcome
 
     words = [word for word in arguments if not word.startswith("-")]
     return _present(

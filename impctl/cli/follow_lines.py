@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from typing import TextIO
 
-from impctl.app.amounts import duration_text
-from impctl.app.followed_run import FollowedRun
-from impctl.app.gravity import gravest
-from impctl.app.results import MaintainResult, Outcome
+from impctl.app.results.amounts import duration_text
+from impctl.app.results.ending import gravest
+from impctl.app.results.followed_run import FollowedRun
+from impctl.app.results.results import MaintainResult, Outcome
 from impctl.cli.output import show
 from impctl.cli.output_json import JsonOutput
 from impctl.cli.wording import count_text, plain

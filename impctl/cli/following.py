@@ -13,16 +13,21 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from impctl.app.settings import DEFAULT_INTERVAL, DEFAULT_MAX_WAIT, FollowRequest, Settings
+from impctl.app.workbench.settings import (
+    DEFAULT_INTERVAL,
+    DEFAULT_MAX_WAIT,
+    FollowRequest,
+    Settings,
+)
 from impctl.cli.job import Display, Job
 from impctl.cli.stopping import stopping
 from impctl.cli.streams import give_up
 from impctl.errors import UsageError
 
 if TYPE_CHECKING:
-    from impctl.app.followed_run import FollowedRun
-    from impctl.app.reporter import Reporter
-    from impctl.app.results import Outcome
+    from impctl.app.results.followed_run import FollowedRun
+    from impctl.app.results.results import Outcome
+    from impctl.app.workbench.reporter import Reporter
 
 
 def follow_request(

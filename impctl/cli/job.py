@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 from impctl.errors import UsageError
 
 if TYPE_CHECKING:
-    from impctl.app.reporter import Reporter
-    from impctl.app.results import Outcome
-    from impctl.app.settings import Settings
-    from impctl.app.workbench import Workbench
+    from impctl.app.results.results import Outcome
+    from impctl.app.workbench.reporter import Reporter
+    from impctl.app.workbench.settings import Settings
+    from impctl.app.workbench.workbench import Workbench
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ def in_workbench(
     settings: Settings, use_case: Callable[[Workbench], Outcome], reporter: Reporter
 ) -> Outcome:
     """What `use_case` gives on the workload, which is opened first and closed after it."""
-    from impctl.app.workbench import open_workbench
+    from impctl.app.workbench.workbench import open_workbench
 
     with open_workbench(settings, reporter) as bench:
         outcome = use_case(bench)

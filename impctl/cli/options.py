@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from impctl.app.envvars import (
+from impctl.app.workbench.envvars import (
     IMBALANCE,
     LARGE_CHANGE,
     LOCK_TIMEOUT,
@@ -21,7 +21,7 @@ from impctl.app.envvars import (
     SPARK_PROFILE,
     STORE,
 )
-from impctl.app.settings import Policy, Settings, is_shared_store
+from impctl.app.workbench.settings import Policy, Settings, is_shared_store
 from impctl.cli.completion import complete_query, left_to_shell
 
 WORKLOAD_HELP = "Workload file (YAML)."

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import Protocol, assert_never
 
-from impctl.app.collected import GcResult
-from impctl.app.explanations import CheckResult, ExplainResult
-from impctl.app.findings import Finding
-from impctl.app.foreseen import PlanResult
-from impctl.app.results import (
+from impctl.app.results.collected import GcResult
+from impctl.app.results.explanations import CheckResult, ExplainResult
+from impctl.app.results.findings import Finding
+from impctl.app.results.foreseen import PlanResult
+from impctl.app.results.results import (
     ApplyResult,
     CaptureResult,
     Failure,
@@ -28,7 +28,7 @@ from impctl.app.results import (
     VerifyResult,
     WrittenResult,
 )
-from impctl.app.started import StartedResult
+from impctl.app.results.started import StartedResult
 
 
 class Output(Protocol):

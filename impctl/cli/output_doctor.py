@@ -2,12 +2,12 @@
 
 Law: every line begins with how bad it is, so that `grep problem` finds the problems; nothing but
 the fix stands on a line with `fix:`.
-Out of scope: JSON; how to end (`app.findings`).
+Out of scope: JSON; how to end (`app.results.findings`).
 """
 
 from __future__ import annotations
 
-from impctl.app.findings import Finding, Level
+from impctl.app.results.findings import Finding, Level
 from impctl.cli.output_errors import Mark
 from impctl.cli.wording import plain
 from impctl.cli.wrapped import wrapped

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from impctl.app.results import Failure
+from impctl.app.results.results import Failure
 from impctl.cli.wording import plain
 from impctl.errors import Location, WorkloadError
 

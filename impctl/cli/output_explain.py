@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from impctl.app.amounts import size_text
-from impctl.app.explanations import CandidateEntry, ExplainResult, JoinSideEntry, PlanEntry
+from impctl.app.results.amounts import size_text
+from impctl.app.results.explanations import CandidateEntry, ExplainResult, JoinSideEntry, PlanEntry
 from impctl.cli.wording import plain
 from impctl.cli.wrapped import wrapped
 

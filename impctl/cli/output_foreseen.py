@@ -7,9 +7,9 @@ Out of scope: what was done (`output_text`), JSON (`output_json`).
 
 from __future__ import annotations
 
-from impctl.app.amounts import duration_text, size_text
-from impctl.app.foreseen import PlannedChange, PlanResult, ReadEntry
-from impctl.app.results import ApplyResult, CaptureResult
+from impctl.app.results.amounts import duration_text, size_text
+from impctl.app.results.foreseen import PlannedChange, PlanResult, ReadEntry
+from impctl.app.results.results import ApplyResult, CaptureResult
 from impctl.cli.wording import count_text, sketches_text, versions_text
 
 _NOW = {"stale": "replaces a sketch that is not current", "current": "the stored one is current"}

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from impctl.app.amounts import size_text
-from impctl.app.collected import GcEntry, GcResult
+from impctl.app.results.amounts import size_text
+from impctl.app.results.collected import GcEntry, GcResult
 from impctl.cli.wording import count_text
 
 

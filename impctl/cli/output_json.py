@@ -15,8 +15,8 @@ from datetime import date, datetime
 from decimal import Decimal
 from typing import TextIO
 
-from impctl.app.followed_run import FollowedRun
-from impctl.app.results import SCHEMA_VERSION, Failure, Result
+from impctl.app.results.followed_run import FollowedRun
+from impctl.app.results.results import SCHEMA_VERSION, Failure, Result
 from impctl.errors import Location, Problem, WorkloadError
 
 Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]

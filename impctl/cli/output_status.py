@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import datetime
 
-from impctl.app.amounts import duration_text, size_text
-from impctl.app.past_runs import PendingEntry, RunEntry
-from impctl.app.results import StatusResult
+from impctl.app.results.amounts import duration_text, size_text
+from impctl.app.results.past_runs import PendingEntry, RunEntry
+from impctl.app.results.results import StatusResult
 from impctl.cli.wording import count_text, plain, ranges_text, sketches_text, versions_text
 from impctl.cli.wrapped import wrapped
 

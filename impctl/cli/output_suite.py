@@ -2,7 +2,7 @@
 
 Law: a table per figure, numbers to the right with their unit, then break-even and what the papers
 print. Out of scope: which columns a table has, and the words of its values
-(`app.suites.figure_tables`); streams (`output_text`).
+(`app.measuring.figure_tables`); streams (`output_text`).
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from math import isfinite
 
-from impctl.app.amounts import duration_text
-from impctl.app.results import Record, RecordComparison, RecordKind
-from impctl.app.suites.figure_tables import (
+from impctl.app.measuring.figure_tables import (
     FigureTable,
     figure_tables,
     heading,
     metric_text,
     value_text,
 )
+from impctl.app.results.amounts import duration_text
+from impctl.app.results.results import Record, RecordComparison, RecordKind
 from impctl.cli.wording import count_text
 
 _WIDTH = 80

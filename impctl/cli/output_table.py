@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from impctl.app.results import Cell
+from impctl.app.results.results import Cell
 from impctl.cli.wording import plain
 
 NARROWEST = 80

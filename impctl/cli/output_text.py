@@ -12,12 +12,12 @@ import os
 from collections.abc import Sequence
 from typing import TextIO
 
-from impctl.app.amounts import duration_text
-from impctl.app.collected import GcResult
-from impctl.app.explanations import CheckResult, ExplainResult
-from impctl.app.findings import Finding, Level
-from impctl.app.foreseen import PlanResult
-from impctl.app.results import (
+from impctl.app.results.amounts import duration_text
+from impctl.app.results.collected import GcResult
+from impctl.app.results.explanations import CheckResult, ExplainResult
+from impctl.app.results.findings import Finding, Level
+from impctl.app.results.foreseen import PlanResult
+from impctl.app.results.results import (
     ApplyResult,
     CaptureResult,
     Failure,
@@ -33,7 +33,7 @@ from impctl.app.results import (
     VerifyResult,
     WrittenResult,
 )
-from impctl.app.started import StartedResult
+from impctl.app.results.started import StartedResult
 from impctl.cli.output_doctor import finding_lines
 from impctl.cli.output_errors import failure_lines, summary_line
 from impctl.cli.output_explain import attribute_lines, explain_lines

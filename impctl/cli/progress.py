@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TextIO
 
-from impctl.app.reporter import Reporter, SilentReporter
+from impctl.app.workbench.reporter import Reporter, SilentReporter
 from impctl.cli.job import Display
 from impctl.cli.terminal import can_move, has_colour
 from impctl.cli.wording import plain

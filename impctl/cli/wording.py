@@ -1,7 +1,7 @@
 """How fragments, versions, counts and user text read in a line of text.
 
 Law: text from outside is shown with control characters escaped, so that it cannot drive a
-terminal. Out of scope: whole lines (`output_text`), sizes and durations (`app.amounts`).
+terminal. Out of scope: whole lines (`output_text`), sizes and durations (`app.results.amounts`).
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from impctl.app.amounts import number_text
-from impctl.app.results import RangesEntry, SketchEntry
+from impctl.app.results.amounts import number_text
+from impctl.app.results.results import RangesEntry, SketchEntry
 
 _CONTROL = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f"

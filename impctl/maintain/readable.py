@@ -3,7 +3,7 @@
 Law: the plan's rows are those that the flow it was made for has seen in all, with the fragment of
 every sketched access beside them. Only selections, projections and inner joins have such a plan:
 above a grouping the rows are the engine's own.
-Out of scope: running the plan (`app.partners`).
+Out of scope: running the plan (`app.capturing.partners`).
 """
 
 from __future__ import annotations

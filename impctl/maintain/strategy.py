@@ -5,7 +5,7 @@ at capture, and stored with the state, because a circuit is made for its state. 
 side's rows and answers in memory; `spark` keeps no more than a filter of its keys and has Spark
 read the partners of keys that may be there. Only a join of which both sides can be read anew from
 the tables has the second.
-Out of scope: reading (`app.partners`), the operator (`engine.operators.join`).
+Out of scope: reading (`app.capturing.partners`), the operator (`engine.operators.join`).
 """
 
 from __future__ import annotations

@@ -4,7 +4,8 @@ Law: a value enters the text as one literal of its type and can be nothing else:
 could end a string literal, start an escape or a variable of Spark (`${...}`) are written as their
 code points, negative numbers stand in parentheses. A parameter stands where an operand may stand;
 a colon inside a string, a comment, a quoted name or after a column (`payload:key`) is none.
-Out of scope: what a value may be (`workload`, `app.parameters`), reading the text (`plan.parse`).
+Out of scope: what a value may be (`workload`, `app.preparing.given_values`), reading the text
+(`plan.parse`).
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ in that of the captured one, barriers included, and that sketches of these attri
 the asked query itself; so its answer over the sketch is its answer over the tables. Safety is
 judged anew, because constants decide it (`WHERE v > 0` makes a sum monotone). Unsure is no.
 What a query only puts out decides nothing about its provenance: the cores are compared.
-Out of scope: whether the sketch is current, which of several to take (`app.reuse`).
+Out of scope: whether the sketch is current, which of several to take (`app.using.reuse`).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Law: of every kind of run the latest `KEPT` are held, no more. Costs only ever feed an estimate: a
 row that does not match its seal is left out, where elsewhere it would end the run.
-Out of scope: estimating (`app.cost_model`), what was done and why (`store.history`).
+Out of scope: estimating (`app.maintaining.cost_model`), what was done and why (`store.history`).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Law: nothing is written, the lock is not taken, and damage becomes a fact of the record instead of
 an error, so that the rest is looked at all the same. Checking reads all state.
-Out of scope: what is bad and what to do about it (`app.store_health`).
+Out of scope: what is bad and what to do about it (`app.examining.store`).
 """
 
 from __future__ import annotations

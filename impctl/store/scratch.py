@@ -4,7 +4,7 @@ Law: a scratch folder has an owner's file that its process holds locked for as l
 the kernel gives the lock back however the process ends, so a folder whose file can be locked is
 nobody's. The owner's file goes last: a removal that is cut short can be taken up by the next one.
 Folders of other users are left alone.
-Out of scope: what is put into them (`app.scratch`).
+Out of scope: what is put into them (`app.workbench.scratch`).
 """
 
 from __future__ import annotations

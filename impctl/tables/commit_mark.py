@@ -2,7 +2,7 @@
 
 Law: equal marks mean equal log entries; a log entry that was cleaned away, or lies on remote
 storage, has no mark, and then nothing is concluded from it.
-Out of scope: what to do about another history (`app.stored`).
+Out of scope: what to do about another history (`app.capturing.pins`).
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Law: equal marks mean the same files (path, size, number of deleted rows), whate
 mark of a version plus the files that commits add, minus those they remove, is the mark of the
 version they lead to. Like a checksum it finds accidents, not forgery.
 Cost: one columnar pass over the add actions, no data file. Out of scope: what to do about another
-history (`app.stored`), one log entry's content (`tables.commit_mark`).
+history (`app.capturing.pins`), one log entry's content (`tables.commit_mark`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The section `data` of a suite file: tables to generate.
 
 Law: sizes are those at scale 1 and nothing is generated here; a `source` is relative to the file.
-Out of scope: which options an example knows (`app.suites.data`).
+Out of scope: which options an example knows (`app.measuring.data`).
 """
 
 from __future__ import annotations

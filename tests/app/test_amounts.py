@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from impctl.app.amounts import duration_text, number_text, size_text
-from impctl.app.estimates import Estimates, reason_text
-from impctl.app.findings import Area, Subject
-from impctl.app.store_health import _room
+from impctl.app.examining.store import _room
+from impctl.app.maintaining.estimates import Estimates, reason_text
+from impctl.app.results.amounts import duration_text, number_text, size_text
+from impctl.app.results.findings import Area, Subject
 from impctl.store.health import Folder
 
 SECOND, HOUR = 1000.0, 3_600_000.0

@@ -13,7 +13,7 @@ from deltalake import DeltaTable, Field, write_deltalake
 from deltalake.schema import PrimitiveType
 from deltalake.transaction import AddAction
 
-from impctl.app.facts import _facts_of_check
+from impctl.app.preparing.facts import _facts_of_check
 from impctl.plan.facts import FactKind
 from impctl.tables.create import create_table
 from impctl.tables.snapshot import take_snapshot

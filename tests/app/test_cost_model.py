@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from impctl.app.cost_model import learned
+from impctl.app.maintaining.cost_model import learned
 
 ANY = st.floats(allow_nan=True, allow_infinity=True)
 ROWS = st.integers(0, 50_000_000)

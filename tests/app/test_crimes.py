@@ -74,9 +74,9 @@ def cli(tmp_path: Path, capsys: pytest.CaptureFixture[str], spark: Any) -> Cli:
 
 def generated(cli: Cli) -> None:
     """The table without its last thirty days, and a file for each of these."""
-    from impctl.app.generate import generate
-    from impctl.app.reporter import SilentReporter
-    from impctl.app.settings import Example, GenerateRequest
+    from impctl.app.measuring.generate import generate
+    from impctl.app.workbench.reporter import SilentReporter
+    from impctl.app.workbench.settings import Example, GenerateRequest
 
     request = GenerateRequest(cli.workload.parent, Example.CRIMES, source=Path(SOURCE))
     generate(request, SilentReporter())

@@ -15,9 +15,9 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from impctl.app import requirements
 from impctl.app.doctor import schedule_of
-from impctl.app.requirements import Installed, is_within
+from impctl.app.examining import requirements
+from impctl.app.examining.requirements import Installed, is_within
 from impctl.cli.application import build_app
 from impctl.cli.boundary import run
 from impctl.errors import UsageError
@@ -138,7 +138,7 @@ def test_a_package_out_of_range_names_the_command_that_mends_it(
     cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     packages = (Installed("python", ">=3.11", "3.11.7"), Installed("deltalake", ">=1.6,<2", "1.5"))
-    monkeypatch.setattr("impctl.app.surroundings.installed", lambda: packages)
+    monkeypatch.setattr("impctl.app.examining.surroundings.installed", lambda: packages)
     ran = cli("doctor")
     (old,) = [result for result in ran.results if result["subject"] == "deltalake"]
     assert (ran.code, old["level"]) == (2, "problem")

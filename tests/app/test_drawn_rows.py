@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from impctl.app.drawn_rows import drawn_rows
+from impctl.app.measuring.drawn_rows import drawn_rows
 from impctl.errors import UsageError
 from impctl.tables.snapshot import Snapshot
 from impctl.tables.source import open_source

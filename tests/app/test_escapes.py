@@ -14,7 +14,7 @@ import yaml
 from deltalake import DeltaTable
 
 import impctl
-from impctl.app import sessions
+from impctl.app.workbench import sessions
 from impctl.errors import ImpctlError
 from impctl.tables.create import create_table
 from tests.app.conftest import ROWS, WORKLOAD

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from impctl.app.estimates import MAINTAIN, RECAPTURE, Size, dearer, estimated, reason_text
+from impctl.app.maintaining.estimates import (
+    MAINTAIN,
+    RECAPTURE,
+    Size,
+    dearer,
+    estimated,
+    reason_text,
+)
 from impctl.store.records import RunCost
 
 

@@ -11,7 +11,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from impctl.app import verify as verify_module
-from impctl.app.workbench import Workbench
+from impctl.app.workbench.workbench import Workbench
 from impctl.cli.application import build_app
 from impctl.cli.boundary import run
 from impctl.store.store import Store
@@ -134,7 +134,7 @@ def test_plan_goes_on(spoiled: Cli) -> None:
 def test_an_unexpected_error_is_one_querys_own(
     many: Cli, table: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from impctl.app.maintainer import Maintainer
+    from impctl.app.maintaining.step import Maintainer
 
     many.good("capture")
     write_deltalake(table, ROWS, mode="append")

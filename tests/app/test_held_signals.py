@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from impctl.app.held_signals import held_signals
+from impctl.app.workbench.held_signals import held_signals
 from impctl.cli.interrupt import interruptible
 
 

@@ -10,24 +10,24 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from impctl.app.capture import capture_query
-from impctl.app.generate import generate
-from impctl.app.measured import MeasuredQuery
-from impctl.app.prepared import prepare
-from impctl.app.reporter import SilentReporter
-from impctl.app.restored import restored_verdict
-from impctl.app.scratch import scratch_copy
-from impctl.app.settings import Example, GenerateRequest, Settings
-from impctl.app.suites import duckdb_times
-from impctl.app.suites.charts import DRAWABLE
-from impctl.app.suites.duckdb_recapture import duckdb_plain, duckdb_recapture
-from impctl.app.suites.duckdb_times import answer_beside
-from impctl.app.suites.fresh_process import workload_document
-from impctl.app.suites.ground import Ground
-from impctl.app.suites.maintain_cost import _real_share
-from impctl.app.suites.registry import MEASURES
-from impctl.app.suites.update_stream import UpdateStream, pool_of
-from impctl.app.workbench import Workbench, open_workbench
+from impctl.app.capturing.captured import capture_query
+from impctl.app.capturing.chosen_way import restored_verdict
+from impctl.app.measuring.charts import DRAWABLE
+from impctl.app.measuring.generate import generate
+from impctl.app.measuring.ground import Ground
+from impctl.app.measuring.kinds import duckdb_times
+from impctl.app.measuring.kinds.duckdb_recapture import duckdb_plain, duckdb_recapture
+from impctl.app.measuring.kinds.duckdb_times import answer_beside
+from impctl.app.measuring.kinds.fresh_process import workload_document
+from impctl.app.measuring.kinds.maintain_cost import _real_share
+from impctl.app.measuring.kinds.update_stream import UpdateStream, pool_of
+from impctl.app.measuring.measured import MeasuredQuery
+from impctl.app.measuring.registry import MEASURES
+from impctl.app.preparing.prepared import prepare
+from impctl.app.workbench.reporter import SilentReporter
+from impctl.app.workbench.scratch import scratch_copy
+from impctl.app.workbench.settings import Example, GenerateRequest, Settings
+from impctl.app.workbench.workbench import Workbench, open_workbench
 from impctl.bench.parquet_sql import ParquetSql, SqlFailed
 from impctl.bench.record import Cell
 from impctl.errors import UsageError, WorkloadError

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from impctl.app.memory import Memory
+from impctl.app.workbench.memory import Memory
 from impctl.plan import reuse
 from impctl.plan.facts import Fact, FactKind, FactSource
 from impctl.plan.planned import KEPT

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from impctl.app.suites.old_rows import _spelled
+from impctl.app.measuring.kinds.old_rows import _spelled
 from impctl.errors import UsageError
 from impctl.tables.source import open_source
 

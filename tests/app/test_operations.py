@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from impctl.app.suites.deletion_patterns import deletions_of, pattern_of
-from impctl.app.suites.operations import Operation, Ratio, sequence
+from impctl.app.measuring.kinds.deletion_patterns import deletions_of, pattern_of
+from impctl.app.measuring.kinds.operations import Operation, Ratio, sequence
 
 
 @pytest.mark.parametrize(

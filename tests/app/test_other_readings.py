@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 import impctl
-from impctl.app import prepared, state_meta
+from impctl.app.capturing import meta as state_meta
+from impctl.app.preparing import prepared
 from impctl.errors import RecaptureNeededError
 from impctl.plan import planned
 from impctl.store.store import Store
@@ -38,7 +39,7 @@ def is_another_release(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def is_no_known_release(monkeypatch: pytest.MonkeyPatch) -> None:
     """As stored before a state told its release."""
-    monkeypatch.setattr("impctl.app.commit_capture.template_id", lambda _: "")
+    monkeypatch.setattr("impctl.app.capturing.commit.template_id", lambda _: "")
 
 
 BEFORE = [reads_otherwise, is_another_release, is_no_known_release]

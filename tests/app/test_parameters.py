@@ -8,7 +8,7 @@ from decimal import Decimal
 import pytest
 
 from impctl.aliases import ParameterValue
-from impctl.app.parameters import parsed
+from impctl.app.preparing.given_values import parsed
 
 NOON = datetime(2024, 1, 31, 12)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from impctl.app.partitions import candidates, is_partitionable, partition_of
+from impctl.app.preparing.partitions import candidates, is_partitionable, partition_of
 from impctl.data.schema import (
     BINARY,
     BOOLEAN,

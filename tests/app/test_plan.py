@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from impctl.app.workbench import Workbench
+from impctl.app.workbench.workbench import Workbench
 from impctl.store.records import RunCost, RunRecord
 from impctl.store.store import Store
 from tests.app.conftest import ROWS

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from impctl.app.facts import assumption_of, assumption_text, columns_assumed, recheck
+from impctl.app.preparing.facts import assumption_of, assumption_text, columns_assumed, recheck
 from impctl.errors import AssumptionBrokenError
 from impctl.plan.facts import Fact, FactKind, FactSource
 from impctl.store.records import Assumption

@@ -9,10 +9,10 @@ from typing import Any, cast
 import pyarrow as pa
 import pytest
 
-from impctl.app.follower import Checked
-from impctl.app.suites import mixed, strategies
-from impctl.app.suites.ground import Ground
-from impctl.app.suites.mixed_strategies import Spent
+from impctl.app.measuring.follower import Checked
+from impctl.app.measuring.ground import Ground
+from impctl.app.measuring.kinds import mixed, strategies
+from impctl.app.measuring.kinds.mixed_strategies import Spent
 from impctl.errors import Location
 from impctl.workload.suite_models import CaseSpec, ChartSpec, FigureSpec
 

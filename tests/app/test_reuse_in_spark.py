@@ -14,13 +14,13 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from impctl.app.answers import answer
-from impctl.app.asked import asked
 from impctl.app.capture import capture
-from impctl.app.filters import filters_of
-from impctl.app.settings import Settings
-from impctl.app.verify import same_rows
-from impctl.app.workbench import Workbench, open_workbench
+from impctl.app.preparing.filters import filters_of
+from impctl.app.using.answers import answer
+from impctl.app.using.request import asked
+from impctl.app.using.same_rows import same_rows
+from impctl.app.workbench.settings import Settings
+from impctl.app.workbench.workbench import Workbench, open_workbench
 from impctl.tables.create import create_table
 
 pytestmark = pytest.mark.spark

@@ -9,8 +9,8 @@ from itertools import permutations
 
 import pytest
 
-from impctl.app.results import Cell
-from impctl.app.verify import same_rows
+from impctl.app.results.results import Cell
+from impctl.app.using.same_rows import same_rows
 
 Rows = list[tuple[Cell, ...]]
 ONE: Rows = [

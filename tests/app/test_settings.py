@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from impctl.app.settings import (
+from impctl.app.workbench.settings import (
     DEFAULT_LOCK_TIMEOUT,
     Policy,
     Settings,

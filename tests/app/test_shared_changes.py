@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from impctl.app import shared_changes
-from impctl.app.shared_changes import Need, SharedChanges, VersionedChange, by_version
+from impctl.app.maintaining import changes as shared_changes
+from impctl.app.maintaining.changes import Need, SharedChanges, VersionedChange, by_version
 from impctl.errors import SchemaChangedError
 from impctl.tables.changes import Changes
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
-from impctl.app.reporter import SilentReporter
-from impctl.app.suites.data import make_data, requests_of
+from impctl.app.measuring.data import make_data, requests_of
+from impctl.app.workbench.reporter import SilentReporter
 from impctl.errors import Location, UsageError, WorkloadError
 from impctl.workload.suite_models import DataSpec
 
@@ -103,7 +103,7 @@ def test_wrong_options_are_told_before_anything_is_written(data: DataSpec, messa
 def test_a_missing_source_is_told_with_what_to_do(
     example: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("impctl.app.suites.data._generator", lambda: None)
+    monkeypatch.setattr("impctl.app.measuring.data._generator", lambda: None)
     with pytest.raises(UsageError) as caught:
         requests_of([spec(example)], scale=1, seed=1, source=Path("nowhere"))
     assert caught.value.code == "source_missing"
@@ -113,7 +113,7 @@ def test_a_missing_source_is_told_with_what_to_do(
 
 def test_a_crimes_file_is_no_tpch_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One variable names the source of either, so the wrong kind counts as none."""
-    monkeypatch.setattr("impctl.app.suites.data._generator", lambda: "tpchgen-cli")
+    monkeypatch.setattr("impctl.app.measuring.data._generator", lambda: "tpchgen-cli")
     file = tmp_path / "crimes.parquet"
     file.write_text("")
     (request,) = requests_of([spec("tpch", scale_factor=2)], scale=0.5, seed=1, source=file)
@@ -125,7 +125,7 @@ def test_a_crimes_file_is_no_tpch_folder(tmp_path: Path, monkeypatch: pytest.Mon
 def test_a_folder_that_is_not_there_is_no_reason_to_generate_other_data(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("impctl.app.suites.data._generator", lambda: "tpchgen-cli")
+    monkeypatch.setattr("impctl.app.measuring.data._generator", lambda: "tpchgen-cli")
     with pytest.raises(UsageError) as caught:
         requests_of([spec("tpch")], scale=1, seed=1, source=tmp_path / "typo")
     assert caught.value.code == "source_missing"

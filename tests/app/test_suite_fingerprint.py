@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from impctl.app.reporter import SilentReporter
-from impctl.app.settings import SuiteRequest
-from impctl.app.suites.fingerprint import _LABELLED, case_fingerprint
-from impctl.app.suites.plan import VOCABULARY, planned_suite
-from impctl.app.suites.shipped import shipped_suites
+from impctl.app.measuring.fingerprint import _LABELLED, case_fingerprint
+from impctl.app.measuring.plan import VOCABULARY, planned_suite
+from impctl.app.measuring.shipped import shipped_suites
+from impctl.app.workbench.reporter import SilentReporter
+from impctl.app.workbench.settings import SuiteRequest
 from impctl.workload.suites import load_suite
 
 SUITE = """\

@@ -8,18 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from impctl.app.follower import Checked
-from impctl.app.gravity import gravest
-from impctl.app.reporter import SilentReporter
-from impctl.app.results import Outcome, Record, RecordKind
-from impctl.app.settings import Settings, SuiteRequest
-from impctl.app.suites import plan
-from impctl.app.suites.charts import chart_problems
-from impctl.app.suites.from_workload import suite_of
-from impctl.app.suites.ground import Ground
-from impctl.app.suites.keep import compare_files
-from impctl.app.suites.run import run_workload
-from impctl.app.workbench import open_workbench
+from impctl.app.measuring import plan
+from impctl.app.measuring.charts import chart_problems
+from impctl.app.measuring.follower import Checked
+from impctl.app.measuring.from_workload import suite_of
+from impctl.app.measuring.ground import Ground
+from impctl.app.measuring.keep import compare_files
+from impctl.app.measuring.run import run_workload
+from impctl.app.results.ending import gravest
+from impctl.app.results.results import Outcome, Record, RecordKind
+from impctl.app.workbench.reporter import SilentReporter
+from impctl.app.workbench.settings import Settings, SuiteRequest
+from impctl.app.workbench.workbench import open_workbench
 from impctl.bench.record import Cell, Metric
 from impctl.bench.record_json import record_from_json, record_to_json
 from impctl.errors import UnsupportedError, UsageError

@@ -7,17 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from impctl.app.follower import Checked
-from impctl.app.gravity import gravest
-from impctl.app.reporter import SilentReporter
-from impctl.app.results import Outcome, Record
-from impctl.app.settings import SuiteRequest
-from impctl.app.suites import charts, keep, plan
-from impctl.app.suites import run as run_module
-from impctl.app.suites.charts import Drawable
-from impctl.app.suites.ground import Ground
-from impctl.app.suites.keep import try_kept
-from impctl.app.suites.run import run_suite
+from impctl.app.measuring import charts, keep, plan
+from impctl.app.measuring import run as run_module
+from impctl.app.measuring.charts import Drawable
+from impctl.app.measuring.follower import Checked
+from impctl.app.measuring.ground import Ground
+from impctl.app.measuring.keep import try_kept
+from impctl.app.measuring.run import run_suite
+from impctl.app.results.ending import gravest
+from impctl.app.results.results import Outcome, Record
+from impctl.app.workbench.reporter import SilentReporter
+from impctl.app.workbench.settings import SuiteRequest
 from impctl.bench.record import Cell, Metric
 from impctl.bench.record_json import record_from_json
 from impctl.errors import StorageError, TableError, UsageError

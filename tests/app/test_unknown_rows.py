@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from impctl.app import partners
-from impctl.app.changed_table import changed_table
-from impctl.app.partners import Partners
-from impctl.app.settings import Settings
-from impctl.app.workbench import Workbench, open_workbench
+from impctl.app.capturing import partners
+from impctl.app.capturing.partners import Partners
+from impctl.app.measuring.changed_table import changed_table
+from impctl.app.workbench.settings import Settings
+from impctl.app.workbench.workbench import Workbench, open_workbench
 from impctl.maintain.readable import Readable
 from impctl.plan.nodes import Scan
 from tests.tables import handmade

@@ -18,8 +18,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from impctl.app import workbench
-from impctl.app.workbench import Workbench
+from impctl.app.workbench import workbench
+from impctl.app.workbench.workbench import Workbench
 from impctl.store.store import Store
 from impctl.tables.snapshot import Snapshot
 from tests.store.builders import Crash, FailingDisk

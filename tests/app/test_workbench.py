@@ -8,9 +8,9 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from impctl.app.scratch import scratch_copy
-from impctl.app.settings import Settings
-from impctl.app.workbench import open_workbench
+from impctl.app.workbench.scratch import scratch_copy
+from impctl.app.workbench.settings import Settings
+from impctl.app.workbench.workbench import open_workbench
 from impctl.spark import beside
 from impctl.tables.create import create_table
 

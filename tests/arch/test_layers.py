@@ -168,11 +168,11 @@ def test_a_rooms_init_imports_nothing() -> None:
 @pytest.mark.parametrize(
     ("room", "module", "allowed"),
     [
-        ("cli", "impctl.app.results", True),
+        ("cli", "impctl.app.results.results", True),
         ("cli", "impctl.errors.UsageError", True),
         ("cli", "impctl.workload.models", False),
         ("cli", "pyarrow", False),
-        ("api", "impctl.app.results", True),
+        ("api", "impctl.app.results.results", True),
         ("api", "impctl.spark.session", False),
         ("api", "impctl.cli.output", False),
         ("engine", "impctl.plan.nodes", False),

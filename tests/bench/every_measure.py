@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import product
 
-from impctl.app.suites.charts import DRAWABLE, Drawable
+from impctl.app.measuring.charts import DRAWABLE, Drawable
 from impctl.bench.record import Cell, Chart, Figure, Label, Metric, Record
 from tests.bench.paper_records import small_record
 

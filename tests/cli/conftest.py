@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from impctl.app.envvars import ENVVARS
-from impctl.app.results import Outcome
+from impctl.app.results.results import Outcome
+from impctl.app.workbench.envvars import ENVVARS
 from impctl.cli.application import build_app
 from impctl.cli.boundary import run
 
@@ -86,7 +86,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> FakeApp:
         for function in functions:
             setattr(module, function, fake.use_case(function))
         monkeypatch.setitem(sys.modules, module.__name__, module)
-    workbench: Any = ModuleType("impctl.app.workbench")
+    workbench: Any = ModuleType("impctl.app.workbench.workbench")
     workbench.open_workbench = fake.open_workbench
     monkeypatch.setitem(sys.modules, workbench.__name__, workbench)
     return fake

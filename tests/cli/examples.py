@@ -5,12 +5,12 @@ from __future__ import annotations
 from datetime import UTC, date, datetime
 from decimal import Decimal
 
-from impctl.app.collected import GcEntry, GcResult
-from impctl.app.explanations import CandidateEntry, CheckResult, ExplainResult, PlanEntry
-from impctl.app.findings import Finding
-from impctl.app.foreseen import PlannedChange, PlanResult
-from impctl.app.past_runs import PendingEntry, RunEntry, VerifiedEntry
-from impctl.app.results import (
+from impctl.app.results.collected import GcEntry, GcResult
+from impctl.app.results.explanations import CandidateEntry, CheckResult, ExplainResult, PlanEntry
+from impctl.app.results.findings import Finding
+from impctl.app.results.foreseen import PlannedChange, PlanResult
+from impctl.app.results.past_runs import PendingEntry, RunEntry, VerifiedEntry
+from impctl.app.results.results import (
     ApplyResult,
     CaptureResult,
     GenerateResult,
@@ -27,7 +27,7 @@ from impctl.app.results import (
     VerifyResult,
     WrittenResult,
 )
-from impctl.app.started import StartedResult
+from impctl.app.results.started import StartedResult
 from impctl.bench.compare import CellPlace, MetricChange, Verdict
 from impctl.bench.record import Cell, Chart, Figure, Metric
 from impctl.errors import Location

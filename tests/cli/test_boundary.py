@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from impctl import errors
-from impctl.app.gravity import GRAVITY
-from impctl.app.results import Failure, Outcome
+from impctl.app.results.ending import GRAVITY
+from impctl.app.results.results import Failure, Outcome
 from impctl.cli.exit_codes import EXIT_CODES
 from impctl.errors import ImpctlError, LockHeldError, UnsoundSketchError
 from tests.cli.examples import EXAMPLES, VerifyResult

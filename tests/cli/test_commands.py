@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from impctl.app.results import Outcome
-from impctl.app.settings import Example, GenerateRequest, Policy, Settings, SuiteRequest
+from impctl.app.results.results import Outcome
+from impctl.app.workbench.settings import Example, GenerateRequest, Policy, Settings, SuiteRequest
 
 BENCH = "the workbench"
 APPLY_NEEDS = "Command `apply` needs the names of updates, or `--all`"

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import typer
 
-from impctl.app.followed_run import FollowedRun
-from impctl.app.results import Failure, MaintainResult, Outcome
+from impctl.app.results.followed_run import FollowedRun
+from impctl.app.results.results import Failure, MaintainResult, Outcome
 from impctl.cli.durations import seconds
 from impctl.cli.follow_lines import json_line, text_line
 from impctl.errors import LockHeldError, SchemaChangedError

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from impctl.app.explanations import CandidateEntry
-from impctl.app.foreseen import PlannedChange, ReadEntry
-from impctl.app.results import ApplyResult, CaptureResult, Outcome, SketchEntry
+from impctl.app.results.explanations import CandidateEntry
+from impctl.app.results.foreseen import PlannedChange, ReadEntry
+from impctl.app.results.results import ApplyResult, CaptureResult, Outcome, SketchEntry
 from tests.cli.examples import EXAMPLES
 
 PLAN = EXAMPLES["plan"]

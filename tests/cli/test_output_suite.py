@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from impctl.app.results import Outcome, RecordKind
-from impctl.app.suites.figure_tables import metric_text
+from impctl.app.measuring.figure_tables import metric_text
+from impctl.app.results.results import Outcome, RecordKind
 from impctl.bench.compare import Verdict
 from tests.cli.examples import EXAMPLES
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from impctl.app.results import Failure, Outcome, ReuseCandidate, ReuseEntry, SketchEntry
+from impctl.app.results.results import Failure, Outcome, ReuseCandidate, ReuseEntry, SketchEntry
 from impctl.errors import Location, Problem, QueryError, WorkloadError
 from tests.cli.examples import EXAMPLES
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from impctl.app.results import SketchEntry
+from impctl.app.results.results import SketchEntry
 from impctl.cli.wording import (
     count_text,
     fragments_text,

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from impctl.app.maintain import maintain
-from impctl.app.settings import Settings
 from impctl.app.status import status
-from impctl.app.workbench import open_workbench
+from impctl.app.workbench.settings import Settings
+from impctl.app.workbench.workbench import open_workbench
 from impctl.errors import LockHeldError
 from tests.app.test_lock import held_lock
 from tests.crash.processes import end, ran, start

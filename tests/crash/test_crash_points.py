@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from impctl.app import amend
-from impctl.app.envvars import FUZZ
+from impctl.app.workbench.envvars import FUZZ
 from impctl.store import states
 from tests.crash.photos import Photo, PhotoDisk
 from tests.crash.small import change, check_nothing_left, check_store, newest, write_workload

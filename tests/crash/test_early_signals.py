@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from impctl.app.results import SCHEMA_VERSION
+from impctl.app.results.results import SCHEMA_VERSION
 from tests.crash.processes import start
 from tests.crash.small import write_workload
 

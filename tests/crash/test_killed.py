@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from impctl.app.envvars import FUZZ
+from impctl.app.workbench.envvars import FUZZ
 from tests.crash.processes import ran, start, until_open
 from tests.crash.small import (
     change,

@@ -13,13 +13,12 @@ import pytest
 import typer
 
 from impctl import errors
-from impctl.app.collected import GcEntry
-from impctl.app.envvars import ENVVARS
-from impctl.app.explanations import CandidateEntry, JoinSideEntry, PlanEntry
-from impctl.app.followed_run import FollowedRun
-from impctl.app.foreseen import PlannedChange, ReadEntry
-from impctl.app.past_runs import PendingEntry, RunEntry, VerifiedEntry
-from impctl.app.results import (
+from impctl.app.results.collected import GcEntry
+from impctl.app.results.explanations import CandidateEntry, JoinSideEntry, PlanEntry
+from impctl.app.results.followed_run import FollowedRun
+from impctl.app.results.foreseen import PlannedChange, ReadEntry
+from impctl.app.results.past_runs import PendingEntry, RunEntry, VerifiedEntry
+from impctl.app.results.results import (
     MaintainStep,
     RangesEntry,
     Result,
@@ -27,6 +26,7 @@ from impctl.app.results import (
     ReuseEntry,
     SketchEntry,
 )
+from impctl.app.workbench.envvars import ENVVARS
 from impctl.cli.application import COMMANDS, build_app
 from impctl.cli.exit_codes import EXIT_CODES
 from impctl.cli.reference import reference_text

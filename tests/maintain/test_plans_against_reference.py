@@ -19,9 +19,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from impctl.app import restored as restored_by
-from impctl.app.prepared import PreparedQuery
-from impctl.app.restored import chosen_way
+from impctl.app.capturing import chosen_way as restored_by
+from impctl.app.capturing.chosen_way import chosen_way
+from impctl.app.preparing.prepared import PreparedQuery
 from impctl.data.schema import Kind, SqlType
 from impctl.data.vector import Vector
 from impctl.engine.operators.union import Union

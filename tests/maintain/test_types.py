@@ -231,7 +231,7 @@ def test_every_type_in_every_place(name: str, place: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(TYPES.keys() - {"boolean", "binary"}))
 def test_every_type_as_sketch_attribute(name: str) -> None:
-    """Boolean and binary attributes are refused with their reason (`app.partitions`)."""
+    """Boolean and binary attributes are refused with their reason (`app.preparing.partitions`)."""
     kind, arrow, values = TYPES[name]
     vector = from_arrow(pa.array(values, arrow), kind)
     canonical = vector.values.to_pylist() if vector.is_textual else vector.values.tolist()

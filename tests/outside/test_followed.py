@@ -10,9 +10,9 @@ import pytest
 from deltalake import write_deltalake
 
 from impctl.app.maintain import maintain
-from impctl.app.settings import FollowRequest, Settings
-from impctl.app.watch import Watch
-from impctl.app.workbench import Workbench, open_workbench
+from impctl.app.maintaining.watch import Watch
+from impctl.app.workbench.settings import FollowRequest, Settings
+from impctl.app.workbench.workbench import Workbench, open_workbench
 from impctl.tables.source import open_source
 from impctl.workload.models import Policy
 from tests.outside.place import Place

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from impctl.app.state_meta import StateMeta
+from impctl.app.capturing.meta import StateMeta
 from impctl.store.format import FORMAT_VERSION
 from impctl.store.store import Store
 from tests.outside.place import POLICIES, Place, expect_carried, expect_recapture, make_place

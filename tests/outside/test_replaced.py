@@ -11,8 +11,9 @@ import pytest
 from deltalake import write_deltalake
 
 from impctl.app import capture as capture_module
-from impctl.app import shared_changes, stored
-from impctl.app.workbench import Workbench
+from impctl.app.capturing import pins as stored
+from impctl.app.maintaining import changes as shared_changes
+from impctl.app.workbench.workbench import Workbench
 from impctl.errors import TableRecreatedError
 from impctl.tables.source import open_source
 from tests.outside.conftest import FEED

@@ -18,8 +18,8 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
 from impctl.aliases import AccessId
-from impctl.app.settings import Settings
-from impctl.app.workbench import open_workbench
+from impctl.app.workbench.settings import Settings
+from impctl.app.workbench.workbench import open_workbench
 from impctl.plan.nodes import scans_of
 from impctl.plan.parse import parse_query
 from impctl.sketch.intervals import range_filter

@@ -27,7 +27,7 @@ def test_suites_are_shipped() -> None:
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.name)
 def test_a_shipped_suite_satisfies_the_schema_and_says_what_it_is(path: Path) -> None:
-    from impctl.app.suites.plan import VOCABULARY
+    from impctl.app.measuring.plan import VOCABULARY
 
     text = path.read_text(encoding="utf-8")
     assert text.startswith("# "), "a comment says what it measures"

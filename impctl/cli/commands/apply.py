@@ -12,8 +12,8 @@ from impctl.cli.options import AsJson, DryRun, Quiet, Verbose, WorkloadFile, set
 from impctl.errors import UsageError
 
 if TYPE_CHECKING:
-    from impctl.app.results import Outcome
-    from impctl.app.workbench import Workbench
+    from impctl.app.results.results import Outcome
+    from impctl.app.workbench.workbench import Workbench
 
 
 def apply(

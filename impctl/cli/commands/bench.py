@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from impctl.app.envvars import CRIMES
-from impctl.app.settings import Example, GenerateRequest, Settings, SuiteRequest
+from impctl.app.workbench.envvars import CRIMES
+from impctl.app.workbench.settings import Example, GenerateRequest, Settings, SuiteRequest
 from impctl.cli.completion import left_to_shell
 from impctl.cli.job import Job, display_of, in_workbench
 from impctl.cli.options import (
@@ -26,9 +26,9 @@ from impctl.cli.options import (
 from impctl.errors import UsageError
 
 if TYPE_CHECKING:
-    from impctl.app.reporter import Reporter
-    from impctl.app.results import Outcome
-    from impctl.app.workbench import Workbench
+    from impctl.app.results.results import Outcome
+    from impctl.app.workbench.reporter import Reporter
+    from impctl.app.workbench.workbench import Workbench
 
 DeltaRows = Annotated[
     list[int] | None,
@@ -288,19 +288,19 @@ def _work(
 
 def _measure(asked: _Asked, reporter: Reporter) -> Outcome:
     """A suite, the page of a record, or a workload: as the word turns out to be."""
-    from impctl.app.suites.shipped import can_only_name_a_suite, suite_file
+    from impctl.app.measuring.shipped import can_only_name_a_suite, suite_file
 
     word = asked.suite.suite
     if word.endswith(".json"):
         return _report(asked, Path(word), reporter)
     if suite_file(word) is not None or can_only_name_a_suite(word):
-        from impctl.app.suites.run import run_suite
+        from impctl.app.measuring.run import run_suite
 
         asked.only_with("a suite")
         return run_suite(asked.suite, reporter)
 
     def use_case(bench: Workbench) -> Outcome:
-        from impctl.app.suites.run import run_workload
+        from impctl.app.measuring.run import run_workload
 
         # Not before the file was read: one that is missing or broken may be meant as a suite.
         asked.only_with("a workload")
@@ -310,7 +310,7 @@ def _measure(asked: _Asked, reporter: Reporter) -> Outcome:
 
 
 def _report(asked: _Asked, record: Path, reporter: Reporter) -> Outcome:
-    from impctl.app.suites.keep import report_file
+    from impctl.app.measuring.keep import report_file
 
     asked.only_with("a record")
     if asked.suite.report is None:
@@ -322,18 +322,18 @@ def _report(asked: _Asked, record: Path, reporter: Reporter) -> Outcome:
 
 
 def _compare(old: Path, new: Path, reporter: Reporter) -> Outcome:
-    from impctl.app.suites.keep import compare_files
+    from impctl.app.measuring.keep import compare_files
 
     return compare_files(old, new, reporter)
 
 
 def _list(reporter: Reporter) -> Outcome:
-    from impctl.app.suites.plan import list_suites
+    from impctl.app.measuring.plan import list_suites
 
     return list_suites(reporter)
 
 
 def _generate(request: GenerateRequest, reporter: Reporter) -> Outcome:
-    from impctl.app.generate import generate
+    from impctl.app.measuring.generate import generate
 
     return generate(request, reporter)

@@ -14,9 +14,9 @@ from impctl.cli.options import WORKLOAD_HELP, AsJson, QueryNames, Quiet, Verbose
 from impctl.errors import UsageError
 
 if TYPE_CHECKING:
-    from impctl.app.reporter import Reporter
-    from impctl.app.results import Outcome
-    from impctl.app.workbench import Workbench
+    from impctl.app.results.results import Outcome
+    from impctl.app.workbench.reporter import Reporter
+    from impctl.app.workbench.workbench import Workbench
 
 
 def check(
@@ -58,10 +58,10 @@ def check(
 
 def _check(workload: Path, queries: tuple[str, ...], reporter: Reporter) -> Outcome:
     """A suite or a workload, as the file turns out to be."""
-    from impctl.app.suites.shipped import suite_file
+    from impctl.app.measuring.shipped import suite_file
 
     if suite_file(str(workload)) is not None:
-        from impctl.app.suites.plan import check_suite
+        from impctl.app.measuring.plan import check_suite
 
         if queries:
             raise UsageError(
@@ -84,6 +84,6 @@ def _schema(reporter: Reporter) -> str:
 
 
 def _suite_schema(reporter: Reporter) -> str:
-    from impctl.app.suites.plan import suite_schema_text
+    from impctl.app.measuring.plan import suite_schema_text
 
     return suite_schema_text()

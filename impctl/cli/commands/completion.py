@@ -11,7 +11,7 @@ from impctl.cli.completion import COMPLETION_VARIABLE
 from impctl.cli.job import Display, Job
 
 if TYPE_CHECKING:
-    from impctl.app.reporter import Reporter
+    from impctl.app.workbench.reporter import Reporter
 
 
 class Shell(StrEnum):

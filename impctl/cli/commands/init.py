@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from impctl.app.settings import InitRequest
+from impctl.app.workbench.settings import InitRequest
 from impctl.cli.completion import left_to_shell
 from impctl.cli.job import Job, display_of
 from impctl.cli.options import AsJson, Quiet, Verbose
 from impctl.errors import UsageError
 
 if TYPE_CHECKING:
-    from impctl.app.reporter import Reporter
-    from impctl.app.results import Outcome
+    from impctl.app.results.results import Outcome
+    from impctl.app.workbench.reporter import Reporter
 
 
 def init(

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from impctl.app.envvars import BATCH_ROWS
+from impctl.app.workbench.envvars import BATCH_ROWS
 from impctl.cli.durations import seconds
 from impctl.cli.following import follow_job, follow_request
 from impctl.cli.job import Job, display_of, on_workbench
@@ -28,8 +28,8 @@ from impctl.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from impctl.app.results import Outcome
-    from impctl.app.workbench import Workbench
+    from impctl.app.results.results import Outcome
+    from impctl.app.workbench.workbench import Workbench
 
 BatchRows = Annotated[
     int | None,

@@ -21,8 +21,8 @@ from impctl.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from impctl.app.results import Outcome
-    from impctl.app.workbench import Workbench
+    from impctl.app.results.results import Outcome
+    from impctl.app.workbench.workbench import Workbench
 
 
 def rewrite(

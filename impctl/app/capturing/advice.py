@@ -1,0 +1,80 @@
+"""Whether a captured sketch lets anything be skipped, told as warnings.
+
+Law: only what the snapshot's own statistics say; nothing is read, nothing refused. A sketch that
+holds nearly everything saves nothing; one of few ranges saves reading only where rows of a range
+lie together, in few files.
+Out of scope: what is skipped by the sketch as it stands (`app.preparing.filters`).
+"""
+
+from __future__ import annotations
+
+import statistics
+from bisect import bisect_right
+from collections.abc import Sequence
+
+from impctl.app.workbench.workbench import Workbench
+from impctl.sketch.intervals import range_filter
+from impctl.sketch.partition import BoundaryValue, RangePartition
+from impctl.store.records import StoredSketch
+from impctl.tables.prune import prune
+from impctl.tables.snapshot import Snapshot
+from impctl.tables.statistics import file_bounds
+from impctl.workload.models import QuerySpec
+
+_USEFUL_SHARE = 0.75
+"""Beyond this share, of ranges held or of files left to read, a sketch is not worth using."""
+
+_SPREAD = 0.5
+"""A table whose files each span more of the ranges than this is not clustered by them; beside it
+each file of a sorted table spans its own part."""
+
+_ROWS = 100_000
+"""A smaller table is read in no time, however it lies."""
+
+
+def warnings_of(bench: Workbench, spec: QuerySpec, sketches: Sequence[StoredSketch]) -> list[str]:
+    """A warning for every sketch that lets next to nothing be skipped."""
+    found = [_warning(bench, spec, sketch) for sketch in sketches]
+    return list(dict.fromkeys(text for text in found if text is not None))
+
+
+def _warning(bench: Workbench, spec: QuerySpec, sketch: StoredSketch) -> str | None:
+    ranges = sketch.partition.ranges
+    held = sum(fragment < ranges for fragment in sketch.fragments.ids)
+    name = f"the sketch of query `{spec.name}` on `{sketch.table}.{sketch.attribute}`"
+    if held > _USEFUL_SHARE * ranges:
+        return (
+            f"{name} holds {held} of {ranges} ranges and saves next to nothing; "
+            "try more ranges or another attribute"
+        )
+    span = _span(bench.snapshot(sketch.table), sketch)
+    if span is None:
+        return None
+    return (
+        f"{name} can hardly leave out a file, because a file of the table spans "
+        f"{span:.0%} of the ranges; write the table sorted by `{sketch.attribute}`, "
+        f"or run OPTIMIZE with ZORDER BY (`{sketch.attribute}`)"
+    )
+
+
+def _span(snapshot: Snapshot, sketch: StoredSketch) -> float | None:
+    """The share of the ranges that the file in the middle spans, where that keeps files from being
+    left out; None where files are left out, or where sorting the table would not help."""
+    files, partition = snapshot.files, sketch.partition
+    is_small = snapshot.rows is not None and snapshot.rows < _ROWS
+    kept = prune(snapshot, [range_filter(sketch.fragments, partition)])
+    if is_small or len(kept) <= _USEFUL_SHARE * len(files):
+        return None
+    shares = [
+        _spanned(bounds.minimum, bounds.maximum, partition) / partition.ranges
+        for bounds in file_bounds(snapshot, partition.attribute)
+        if bounds.minimum is not None and bounds.maximum is not None
+    ]
+    share = statistics.median(shares) if shares else 0.0
+    return share if share > _SPREAD + 1 / len(files) else None
+
+
+def _spanned(low: BoundaryValue, high: BoundaryValue, partition: RangePartition) -> int:
+    """Ranges that values from `low` to `high` fall into."""
+    first, last = (bisect_right(partition.boundaries, value) for value in (low, high))
+    return last - first + 1

@@ -1,0 +1,155 @@
+"""One query captured: its attribute chosen, its sketch and state found, both stored.
+
+Law: the sketch covers the query's provenance at exactly the versions stored with it; sketch, state
+and versions are stored in one transaction, or the store stays as it was. Where the query can be
+maintained exactly, one pass gives both sketch and state.
+Out of scope: which attribute (`app.preparing.choice`), what is about to be done
+(`app.capturing.stage`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from impctl.aliases import AccessId
+from impctl.app.capturing.commit import amend, commit_capture
+from impctl.app.capturing.fill import filled_circuit
+from impctl.app.capturing.fill_by_spark import touched
+from impctl.app.capturing.recapture import recaptured
+from impctl.app.capturing.stage import CaptureStage, capture_stage
+from impctl.app.maintaining.estimates import RECAPTURE
+from impctl.app.preparing.facts import assumption_of
+from impctl.app.preparing.prepared import PreparedQuery
+from impctl.app.results.explanations import CandidateEntry
+from impctl.app.workbench.workbench import Workbench
+from impctl.maintain.session import MaintainedQuery
+from impctl.maintain.touch import TouchedQuery
+from impctl.maintain.way import Way
+from impctl.sketch.fragments import FragmentSet
+from impctl.sketch.mode import Mode
+from impctl.sketch.partition import RangePartition
+from impctl.store.records import Assumption, RunCost, RunRecord, StoredSketch
+from impctl.store.store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class Captured:
+    """What was stored for one query, and what it cost."""
+
+    sketches: tuple[StoredSketch, ...]
+    mode: Mode
+    reason: str
+    candidates: tuple[CandidateEntry, ...]
+    assumptions: tuple[Assumption, ...]
+    versions: Mapping[str, int]
+    spark_ms: float
+    engine_ms: float
+    commit_ms: float
+    elapsed_ms: float
+
+
+def capture_query(
+    bench: Workbench, store: Store, prepared: PreparedQuery, *, code: str, reason: str
+) -> Captured:
+    """Choose, capture and store; replaces what the query had."""
+    started, spark_started = time.perf_counter(), bench.spark_start_ms
+    stage = capture_stage(bench, prepared)
+    chosen, partitions = stage.chosen, stage.partitions
+    bench.reporter.step(f"capturing {prepared.spec.name}")
+    pass_started = time.perf_counter()
+    found_ = _found(bench, stage)
+    found, way = found_.fragments, found_.way
+    pass_ms = (time.perf_counter() - pass_started) * 1000
+    spark_ms = pass_ms if found_.uses_spark else 0.0
+    engine_ms = 0.0 if found_.uses_spark else pass_ms
+    sketches = _stored_sketches(prepared, partitions, found)
+    assumptions = tuple(assumption_of(fact) for fact in chosen.verdict.assumptions)
+    versions = {table: bench.source(table).version for table in prepared.tables}
+    elapsed_ms = (time.perf_counter() - started) * 1000
+    record = RunRecord(
+        action="capture" if code == "asked" else "recapture",
+        reason_code=code,
+        reason=reason,
+        started_at=time.time(),
+        elapsed_ms=elapsed_ms,
+        read_ms=spark_ms,
+        engine_ms=engine_ms,
+        commit_ms=0.0,
+        changes=0,
+        added=sum(len(fragments) for fragments in found.values()),
+        removed=0,
+        versions=versions,
+        cost=_cost(bench, prepared, elapsed_ms, found_, bench.spark_start_ms - spark_started),
+    )
+    commit_started = time.perf_counter()
+    commit_capture(bench, store, prepared, way, found_.state, sketches, assumptions, record)
+    now = time.perf_counter()
+    amend(store, prepared.spec.name, record, (now - commit_started) * 1000)
+    return Captured(
+        sketches,
+        way.mode,
+        way.reason,
+        chosen.candidates,
+        assumptions,
+        versions,
+        spark_ms,
+        engine_ms,
+        (now - commit_started) * 1000,
+        (now - started) * 1000,
+    )
+
+
+def _cost(
+    bench: Workbench, prepared: PreparedQuery, elapsed_ms: float, found: _Found, start_ms: float
+) -> RunCost:
+    """What the capture took, without starting Spark, and from how much."""
+    size = sum(bench.snapshot(table).bytes for table in prepared.tables)
+    return RunCost(
+        RECAPTURE,
+        bench.rows_of(prepared.tables),
+        size,
+        max(0.0, elapsed_ms - start_ms),
+        found.uses_spark,
+        start_ms,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """The sketch of every access, the state to maintain it (if any), who found them."""
+
+    way: Way
+    fragments: Mapping[AccessId, FragmentSet]
+    state: MaintainedQuery | TouchedQuery | None
+    uses_spark: bool
+
+
+def _found(bench: Workbench, stage: CaptureStage) -> _Found:
+    prepared, chosen, partitions = stage.prepared, stage.chosen, stage.partitions
+    way, filled = stage.way, None
+    if way.mode is Mode.EXACT:
+        filled = filled_circuit(bench, prepared, way, chosen.verdict, partitions)
+        if filled is None:
+            way = Way(
+                Mode.RECAPTURE,
+                "the engine could not fill its state (a join too large, or doubles too close)",
+            )
+    if filled is None:
+        found = recaptured(bench, prepared, chosen.verdict, partitions)
+        state = touched(bench, partitions, found) if way.mode is Mode.TOUCH else None
+        return _Found(way, found, state, True)
+    return _Found(way, filled.session.fragments(), filled.session, filled.uses_spark)
+
+
+def _stored_sketches(
+    prepared: PreparedQuery,
+    partitions: Mapping[AccessId, RangePartition],
+    found: Mapping[AccessId, FragmentSet],
+) -> tuple[StoredSketch, ...]:
+    tables = prepared.table_of
+    return tuple(
+        StoredSketch(access, tables[access], partition.attribute, partition, found[access])
+        for access, partition in partitions.items()
+    )

@@ -1,0 +1,122 @@
+"""How a query is maintained, at capture and ever after: verdict, sides of joins, circuit.
+
+Law: a stored sketch is only used or maintained while its query is safe with the assumptions stored
+beside it; nothing but these assumptions and the table's own CHECKs is believed. The core is judged
+by all facts that the whole plan's verdict rests on, those of CHECKs too. What a capture chose for
+the sides of joins holds until the next one.
+Out of scope: whether the assumptions still hold of the data (`app.preparing.facts`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from impctl.aliases import AccessId
+from impctl.app.capturing.meta import StateMeta
+from impctl.app.preparing.facts import constraint_facts, fact_of
+from impctl.app.preparing.prepared import PreparedQuery
+from impctl.app.workbench.workbench import Workbench
+from impctl.errors import RecaptureNeededError
+from impctl.maintain.strategy import AsRecorded, BySize, Chooser, Strategy
+from impctl.maintain.way import Way, choose_way
+from impctl.plan.safety import Verdict, carried, check_safety
+from impctl.sketch.mode import Mode
+from impctl.sketch.partition import RangePartition
+from impctl.store.records import StoredQuery
+from impctl.workload.models import JoinStrategy
+
+_ASKED = {
+    JoinStrategy.AUTO: None,
+    JoinStrategy.INDEX: Strategy.INDEX,
+    JoinStrategy.SPARK: Strategy.SPARK,
+    JoinStrategy.SPARK_UNFILTERED: Strategy.SPARK,
+}
+
+
+def chooser_for(bench: Workbench, prepared: PreparedQuery) -> Chooser:
+    """Which sides of joins a capture keeps: as the workload asks, else by the tables' sizes."""
+    rows = {scan.table: bench.snapshot(scan.table).rows for scan in prepared.scans}
+    return BySize(_ASKED[prepared.spec.join], rows.__getitem__, has_filter=_has_filter(prepared))
+
+
+def chooser_of(prepared: PreparedQuery, meta: StateMeta) -> Chooser:
+    """Which sides of joins the stored state keeps."""
+    return AsRecorded(meta.distant, has_filter=_has_filter(prepared))
+
+
+def _has_filter(prepared: PreparedQuery) -> bool:
+    return prepared.spec.join is not JoinStrategy.SPARK_UNFILTERED
+
+
+def chosen_way(
+    prepared: PreparedQuery,
+    verdict: Verdict,
+    partitions: Mapping[AccessId, RangePartition],
+    chooser: Chooser,
+) -> Way:
+    """How the query's sketches are maintained: by the core plan, under the whole plan's verdict."""
+    sketched = {access: partition.attribute for access, partition in partitions.items()}
+    core = replace(prepared.query, root=prepared.core)
+    return choose_way(
+        prepared.core,
+        verdict,
+        carried(verdict, core, sketched),
+        partitions,
+        chooser,
+        buffer=prepared.spec.buffer,
+    )
+
+
+def capture_way(
+    bench: Workbench,
+    prepared: PreparedQuery,
+    verdict: Verdict,
+    partitions: Mapping[AccessId, RangePartition],
+) -> Way:
+    """How the query's sketches are maintained if they are captured at the pinned versions."""
+    return chosen_way(prepared, verdict, partitions, chooser_for(bench, prepared))
+
+
+def check_circuit(bench: Workbench, prepared: PreparedQuery, way: Way, stored: StoredQuery) -> None:
+    """RecaptureNeededError where the stored state is not that of the circuit built now."""
+    meta = StateMeta.read(stored.query, stored.state_meta)
+    is_same = is_same_circuit(bench, prepared, stored)
+    if way.mode is stored.mode and is_same:
+        return
+    name = prepared.spec.name
+    if stored.mode is Mode.RECAPTURE and is_same:
+        raise RecaptureNeededError(
+            f"Query `{name}` has no state to go on from: {meta.way}",
+            code="not_incremental",
+            hint="use policy `auto` to let `maintain` recapture it",
+        )
+    raise RecaptureNeededError(
+        f"The state of query `{name}` was written for another circuit than this "
+        "version of impctl builds",
+        code="engine_changed",
+        hint=f"run `impctl capture {bench.workload.file} --query {name}`",
+    )
+
+
+def is_same_circuit(bench: Workbench, prepared: PreparedQuery, stored: StoredQuery) -> bool:
+    """Whether the query reads as the plan that the stored sketch was captured for."""
+    return bool(stored.state_meta.get("circuit") == bench.memory.circuit(prepared.core))
+
+
+def restored_verdict(
+    bench: Workbench, prepared: PreparedQuery, stored: StoredQuery
+) -> tuple[Verdict, Mapping[AccessId, RangePartition]]:
+    """Verdict and partitions by access; RecaptureNeededError where it is no longer safe."""
+    partitions = {sketch.access: sketch.partition for sketch in stored.sketches}
+    sketched = {sketch.access: sketch.attribute for sketch in stored.sketches}
+    facts = [*constraint_facts(bench, prepared.scans), *map(fact_of, stored.assumptions)]
+    query = prepared.planned
+    verdict = check_safety(query, sketched, facts)
+    if not verdict.safe:
+        raise RecaptureNeededError(
+            f"The stored sketch is no longer safe for the query: {verdict.reason}",
+            code="no_longer_safe",
+            hint="run `impctl capture`",
+        )
+    return verdict, partitions

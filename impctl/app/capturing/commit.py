@@ -1,0 +1,101 @@
+"""A capture written to the store: sketches, partitions, state and versions in one transaction.
+
+Law: what the query had is replaced whole or not at all; sketches of earlier versions stay, under
+the partitions they were captured with, as long as the query is the same.
+Out of scope: finding the sketch (`app.capture`, `app.rebalance`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from impctl.aliases import QueryName
+from impctl.app.capturing.definition import definition
+from impctl.app.capturing.drift import depths
+from impctl.app.capturing.meta import StateMeta, circuit_id, template_id
+from impctl.app.capturing.pins import check_pinned_commit, commit_marks
+from impctl.app.preparing.prepared import PreparedQuery
+from impctl.app.workbench.workbench import Workbench
+from impctl.maintain.session import MaintainedQuery
+from impctl.maintain.touch import TouchedQuery
+from impctl.maintain.way import Way
+from impctl.store.records import Assumption, NewCapture, RunRecord, StoredSketch, TablePin
+from impctl.store.store import Store
+from impctl.tables.files_mark import files_mark
+
+
+def commit_capture(
+    bench: Workbench,
+    store: Store,
+    prepared: PreparedQuery,
+    way: Way,
+    state: MaintainedQuery | TouchedQuery | None,
+    sketches: tuple[StoredSketch, ...],
+    assumptions: tuple[Assumption, ...],
+    record: RunRecord,
+) -> None:
+    """Store what was found at the pinned versions; `state` holds nothing saved before."""
+    versions = {table: bench.source(table).version for table in prepared.tables}
+    for table in versions:
+        check_pinned_commit(bench, table)
+    marks = commit_marks(bench, versions)
+    distant = [] if way.compiled is None else list(way.compiled.distant_sides)
+    circuit = circuit_id(prepared.core)
+    meta = StateMeta(
+        way=way.reason,
+        circuit=circuit,
+        template=template_id(prepared.core),
+        marks=marks,
+        files={table: files_mark(bench.snapshot(table)) for table in versions},
+        distant=distant,
+    )
+    runs: dict[str, list[tuple[int, object]]] = {}
+    if state is not None:
+        checkpoint = state.checkpoint()
+        meta = meta.model_copy(
+            update={
+                "counters": dict(checkpoint.counters),
+                "unsure": state.unsure_rows() if isinstance(state, MaintainedQuery) else 0,
+                "depths": depths(state.range_rows),
+            }
+        )
+        for arrangement, sequence, table in checkpoint.put:
+            runs.setdefault(arrangement, []).append((sequence, table))
+    capture = NewCapture(
+        query=prepared.spec.name,
+        fingerprint=definition(bench, prepared.spec, prepared.tables),
+        sql=prepared.query.sql,
+        mode=way.mode,
+        pins=_pins(bench, prepared),
+        sketches=sketches,
+        assumptions=assumptions,
+        state_meta=meta.model_dump(),
+        has_state=state is not None,
+    )
+    store.commit_capture(capture, runs, record)
+
+
+def _pins(bench: Workbench, prepared: PreparedQuery) -> tuple[TablePin, ...]:
+    pins = []
+    for table in prepared.tables:
+        source = bench.source(table)
+        schema = bench.snapshot(table).schema_json
+        pins.append(TablePin(table, source.path, source.table_id, source.version, schema))
+    return tuple(pins)
+
+
+_WORTH_TELLING_MS = 20.0
+"""Some hundred times as long as the second, unsynced commit takes."""
+
+
+def amend(store: Store, query: QueryName, record: RunRecord, commit_ms: float) -> None:
+    """Add a long commit to the latest record of the query, which is this one, and to its cost."""
+    if commit_ms < _WORTH_TELLING_MS:
+        return
+    cost = record.cost
+    if cost is not None:
+        cost = replace(cost, elapsed_ms=cost.elapsed_ms + commit_ms)
+    elapsed_ms = record.elapsed_ms + commit_ms
+    store.amend_record(
+        query, replace(record, elapsed_ms=elapsed_ms, commit_ms=commit_ms, cost=cost)
+    )

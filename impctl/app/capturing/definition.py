@@ -1,0 +1,105 @@
+"""Whether a stored sketch was captured for what the workload file says now, by this release.
+
+Law: told from content hashes alone, without reading SQL, so that a run with nothing to do ends at
+once. `definition` changes whenever the query, its parameters, the sketch asked for, its candidate
+partitions or the tables' paths change. Another release of impctl may read the same SQL otherwise,
+or capture otherwise; so what it captured is captured anew.
+Out of scope: whether its tables are the same and moved on (`app.capturing.pins`), what to do about
+it (`app.maintain`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+
+from impctl import __version__
+from impctl.aliases import TableName
+from impctl.app.workbench.workbench import Workbench
+from impctl.errors import (
+    RecaptureNeededError,
+)
+from impctl.store.records import StoredQuery
+from impctl.store.store import Store
+from impctl.workload.models import JoinStrategy, QuerySpec
+
+_TUNING = frozenset({"spark.sql.shuffle.partitions", "spark.sql.adaptive.enabled"})
+"""SQL settings that change how fast a query runs, never what it means."""
+
+
+def stored_query(bench: Workbench, store: Store | None, spec: QuerySpec) -> StoredQuery:
+    """What the store has of a query; RecaptureNeededError where it has nothing."""
+    stored = None if store is None else store.load(spec.name)
+    if stored is None:
+        raise RecaptureNeededError(
+            f"Query `{spec.name}` was never captured",
+            code="not_captured",
+            hint=f"run `impctl capture {bench.workload.file} --query {spec.name}`",
+        )
+    return stored
+
+
+def check_definition(bench: Workbench, spec: QuerySpec, stored: StoredQuery) -> None:
+    """RecaptureNeededError where the sketch was captured for another definition of the query.
+
+    So too where another release of impctl captured it.
+    """
+    if not is_defined_alike(bench, spec, stored):
+        raise RecaptureNeededError(
+            f"Query `{spec.name}`, its partitions or settings changed since the capture",
+            code="definition_changed",
+            hint=f"run `impctl capture {bench.workload.file} --query {spec.name}`; if another "
+            "file has a query of this name in the same store, give one a `store` of its own",
+        )
+    if not is_of_this_release(stored):
+        raise RecaptureNeededError(
+            f"The sketch of query `{spec.name}` was captured by another release of impctl, "
+            "which may read the query otherwise",
+            code="engine_changed",
+            hint=f"run `impctl capture {bench.workload.file} --query {spec.name}`",
+        )
+
+
+def is_captured_alike(bench: Workbench, spec: QuerySpec, stored: StoredQuery) -> bool:
+    """Whether this release captured the stored sketch for what the workload file says now."""
+    return is_of_this_release(stored) and is_defined_alike(bench, spec, stored)
+
+
+def is_of_this_release(stored: StoredQuery) -> bool:
+    """Whether the stored sketch was captured by the release of impctl that runs."""
+    # As `state_meta.template_id` writes it; to import that would load the planner.
+    captured_by = str(stored.state_meta.get("template", "")).partition(":")[0]
+    return captured_by == __version__
+
+
+def is_defined_alike(bench: Workbench, spec: QuerySpec, stored: StoredQuery) -> bool:
+    """Whether the stored sketch was captured for what the workload file says now."""
+    return stored.fingerprint == definition(bench, spec, tuple(stored.versions))
+
+
+def definition(bench: Workbench, spec: QuerySpec, tables: Sequence[TableName]) -> str:
+    """Content hash of all that makes a stored sketch the sketch of this query.
+
+    `tables` are those the query reads. Spark's SQL settings count, because the session's time zone
+    decides what some expressions mean.
+    """
+    partitions = [
+        (part.table, part.column, part.boundaries, part.fragments)
+        for part in bench.workload.partitions
+        if part.table in tables
+    ]
+    known = bench.workload.tables
+    paths = [(name, known[name].path if name in known else None) for name in sorted(tables)]
+    sketch = sorted(spec.sketch.items())
+    settings = sorted(
+        (name, value)
+        for name, value in bench.spark_spec.conf.items()
+        if name.startswith("spark.sql.") and name not in _TUNING
+    )
+    params = sorted((name, type(value).__name__, str(value)) for name, value in spec.params.items())
+    text = repr((spec.sql, sketch, partitions, paths, settings, *((params,) if params else ())))
+    if spec.join is not JoinStrategy.AUTO:
+        text += spec.join
+    if spec.buffer is not None:
+        text += f" buffer {spec.buffer}"
+    return hashlib.sha256(text.encode()).hexdigest()

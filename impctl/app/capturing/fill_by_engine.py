@@ -1,0 +1,79 @@
+"""A circuit filled by the engine itself, from the table's files and without a JVM.
+
+Law: a whole table is the change from the empty one, so loading is stepping: what comes out is what
+maintaining would have come to; only pairs of a join whose sides are not kept are asked of Spark.
+Rows pass in batches, so memory is the state's, not the table's.
+Out of scope: partial aggregates from Spark (`app.capturing.fill`), whose summing is the better way
+for tables too large for one process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Executor, ThreadPoolExecutor
+
+import pyarrow as pa
+
+from impctl.aliases import AccessId, TableName
+from impctl.app.capturing.partners import Partners
+from impctl.app.workbench.workbench import Workbench
+from impctl.errors import EvaluationError, JoinTooLargeError, NotExactError, TableError
+from impctl.maintain.compile import Compiled
+from impctl.maintain.session import MaintainedQuery
+from impctl.sketch.partition import RangePartition
+from impctl.tables.rows import read_batches
+
+_LARGEST_LOAD = 32_000_000
+"""Rows that take the engine about as long as Spark needs to start and to pass over them."""
+
+_LARGEST_LOAD_BESIDE_SPARK = 1_000_000
+"""The same where Spark is running already and would send few rows back."""
+
+
+def is_loaded_here(bench: Workbench, compiled: Compiled) -> bool:
+    """Whether the engine is the quicker one to fill this circuit, or the only one that can."""
+    if compiled.chain is None:
+        return True
+    rows = bench.snapshot(compiled.chain.scan.table).rows
+    if rows is None or rows > _LARGEST_LOAD:
+        return False
+    if bench.has_spark and compiled.chain.has_few_partials:
+        return rows <= _LARGEST_LOAD_BESIDE_SPARK
+    return True
+
+
+def loaded(
+    bench: Workbench, compiled: Compiled, partitions: Mapping[AccessId, RangePartition]
+) -> MaintainedQuery | None:
+    """The session with its state; None where the engine could not do it and Spark has to.
+
+    A column only Spark can read, a value on the way that is not exact, an overflow that only the
+    order of the batches brought about: Spark decides these. Files that are gone are told at once.
+    """
+    session = MaintainedQuery(compiled)
+    try:
+        with ThreadPoolExecutor(1) as reader:
+            pairs = Partners(bench, compiled, partitions, {}).pairs
+            session.load(_one_ahead(_batches(bench, compiled), reader), pairs)
+    except (EvaluationError, JoinTooLargeError, NotExactError, TableError):
+        return None
+    return session
+
+
+def _batches(bench: Workbench, compiled: Compiled) -> Iterator[tuple[TableName, pa.Table]]:
+    """All rows of all tables, the smaller tables first: they are what later rows look up."""
+    snapshots = [bench.snapshot(table) for table in compiled.tables]
+    for snapshot in sorted(snapshots, key=lambda found: found.likely_rows):
+        columns = compiled.columns_of(snapshot.table)
+        for rows in read_batches(snapshot, columns):
+            yield snapshot.table, rows
+
+
+def _one_ahead(
+    items: Iterator[tuple[TableName, pa.Table]], reader: Executor
+) -> Iterator[tuple[TableName, pa.Table]]:
+    """The items, the next one being made while one is worked on."""
+    following = reader.submit(next, items, None)
+    while (item := following.result()) is not None:
+        following = reader.submit(next, items, None)
+        yield item

@@ -1,0 +1,112 @@
+"""A circuit filled from partial aggregates that Spark computes, and rows counted by Spark.
+
+Law: reads exactly the versions it is given, natively from the file list.
+Out of scope: whether Spark or the engine fills (`app.capturing.fill`), the state
+(`maintain.partials`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from impctl.aliases import AccessId
+from impctl.app.capturing.frames import tagged_frame
+from impctl.app.workbench.workbench import Workbench
+from impctl.capture.render import render_plan
+from impctl.data.vector import Ints
+from impctl.maintain.compile import Compiled
+from impctl.maintain.partials import Partials
+from impctl.maintain.session import MaintainedQuery
+from impctl.maintain.touch import TouchedQuery
+from impctl.plan.nodes import Scan
+from impctl.sketch.fragments import FragmentSet
+from impctl.sketch.partition import RangePartition
+from impctl.tables.snapshot import DataFile, Snapshot
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+_VIEW = "impctl_pass"
+
+
+def _from_partials(
+    bench: Workbench,
+    compiled: Compiled,
+    partitions: Mapping[AccessId, RangePartition],
+) -> MaintainedQuery:
+    chain = compiled.chain
+    assert chain is not None
+    scan = chain.scan
+    partition = partitions[scan.access]
+    snapshot = bench.snapshot(scan.table)
+    pass_ = chain.partials()
+    table = run_pass(bench, scan, partition, pass_, snapshot)
+    if pass_.needs_specials(table):
+        pass_ = chain.partials(counts_specials=True)
+        table = run_pass(bench, scan, partition, pass_, snapshot)
+    session = MaintainedQuery(compiled)
+    session.fill(pass_, table, partition)
+    counted = counted_rows(bench, pass_, table, partition, snapshot)
+    session.range_rows.fill(partition, counted)
+    return session
+
+
+def counted_rows(
+    bench: Workbench,
+    pass_: Partials,
+    table: pa.Table,
+    partition: RangePartition,
+    snapshot: Snapshot,
+    files: Sequence[DataFile] | None = None,
+) -> Ints:
+    """Rows per fragment of what a pass went over, by its result `table` where that tells."""
+    counted = pass_.rows_told_by(table, partition)
+    return rows_by_spark(bench, partition, snapshot, files) if counted is None else counted
+
+
+def touched(
+    bench: Workbench,
+    partitions: Mapping[AccessId, RangePartition],
+    found: Mapping[AccessId, FragmentSet],
+) -> TouchedQuery:
+    """What touch mode remembers of its one sketch, at the pinned version."""
+    ((access, partition),) = partitions.items()
+    query = TouchedQuery(partition, found[access])
+    snapshot = bench.snapshot(partition.table)
+    query.range_rows.fill(partition, rows_by_spark(bench, partition, snapshot))
+    return query
+
+
+def rows_by_spark(
+    bench: Workbench,
+    partition: RangePartition,
+    snapshot: Snapshot,
+    files: Sequence[DataFile] | None = None,
+) -> Ints:
+    """Rows per fragment of a snapshot or some of its files: one column, read by Spark."""
+    from impctl.spark.fragments import rows_per_fragment
+    from impctl.spark.snapshots import snapshot_frame
+
+    frame = snapshot_frame(bench.spark(), snapshot, [partition.attribute], files)
+    return rows_per_fragment(frame, partition)
+
+
+def run_pass(
+    bench: Workbench,
+    scan: Scan,
+    partition: RangePartition,
+    pass_: Partials,
+    snapshot: Snapshot,
+    files: Sequence[DataFile] | None = None,
+) -> pa.Table:
+    """The pass over the scan's table at a snapshot, or over some of its files."""
+    from impctl.spark.run import run_sql
+
+    columns = [a.name for a in scan.attributes]
+    partitioned = partition if pass_.has_fragment else None
+    frame = tagged_frame(bench, snapshot, columns, partitioned, files)
+    rendered = render_plan(pass_.plan, {scan.access: _VIEW})
+    versions = {scan.table: snapshot.version}
+    return run_sql(bench.spark(), rendered.sql, {_VIEW: frame}, versions=versions)

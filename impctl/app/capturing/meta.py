@@ -1,0 +1,70 @@
+"""What the store keeps beside a query's state, checked when it comes back.
+
+Law: text that was written by another run is outside text: a field that is missing, unknown or of
+the wrong type is a corrupt state, never a default.
+Out of scope: the state itself (`store.states`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Self
+
+from pydantic import BaseModel, ConfigDict, NonNegativeInt, ValidationError
+
+from impctl import __version__
+from impctl.app.capturing.range_depth import RangeDepth
+from impctl.errors import StateCorruptError
+from impctl.plan.fingerprint import fingerprint, template
+from impctl.plan.nodes import Plan
+from impctl.tables.files_mark import FilesMark
+
+ENGINE_FORMAT = 6
+"""Goes up whenever the engine would read older state differently."""
+
+
+def circuit_id(core: Plan) -> str:
+    """Names the circuit that a plan compiles to, under this engine."""
+    return f"{ENGINE_FORMAT}:{fingerprint(core)}"
+
+
+def template_id(root: Plan) -> str:
+    """Names the template of a plan, as this release of impctl reads and rewrites queries."""
+    return f"{__version__}:{template(root)}"
+
+
+class StateMeta(BaseModel):
+    """`way` is why the query is maintained as it is; `counters` number an aggregate's groups.
+
+    `circuit` tells which circuit the state belongs to, `template` which release captured the sketch
+    and which queries may ask for it with other constants (empty in older sketches), `marks` which
+    commit of each table it stands at and `files` which files. `unsure` counts groups
+    kept because a sum of doubles was too close to call: where slack may come from. `distant` names
+    the sides of joins whose rows the state does not hold. `depths` tell how evenly the ranges are
+    filled, where that is counted.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    way: str
+    circuit: str
+    template: str = ""
+    marks: dict[str, str] = {}
+    files: dict[str, FilesMark] = {}
+    counters: dict[str, NonNegativeInt] = {}
+    unsure: NonNegativeInt = 0
+    distant: list[str] = []
+    depths: list[RangeDepth] = []
+
+    @classmethod
+    def read(cls, query: str, stored: Mapping[str, Any]) -> Self:
+        """The meta of a stored query; StateCorruptError where it is not what impctl writes."""
+        try:
+            # As JSON, which it came from: there, strict still takes an object for a record.
+            return cls.model_validate_json(json.dumps(dict(stored)))
+        except ValidationError as error:
+            raise StateCorruptError(
+                f"The stored state of query `{query}` has a description that impctl did not write",
+                hint="run `impctl capture` to start again",
+            ) from error

@@ -1,0 +1,131 @@
+"""Rows that a circuit does not keep, read by Spark at the versions a step leads to.
+
+Law: the rows of a side are those of its plan at exactly these versions, with the fragments that the
+engine's own scan would give them.
+Out of scope: which sides are read (`maintain.strategy`), which keys are asked for (`engine`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from impctl.aliases import AccessId, TableName, TableVersion
+from impctl.app.capturing.frames import tagged_frame
+from impctl.app.workbench.workbench import Workbench
+from impctl.capture.render import render_plan
+from impctl.data.schema import INTEGER, Kind, SqlType
+from impctl.data.vector import Vector, from_arrow
+from impctl.engine.batch import Batch
+from impctl.engine.distant_rows import RowReader
+from impctl.engine.tags import RowTags
+from impctl.maintain.compile import Compiled
+from impctl.maintain.readable import FRAGMENT_COLUMN, Readable
+from impctl.maintain.way import Way
+from impctl.plan.nodes import Scan, scans_of
+from impctl.sketch.partition import RangePartition
+from impctl.tables.arrow_types import arrow_type
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+PartnersAt = Callable[[Mapping[TableName, TableVersion]], RowReader]
+"""Makes the reader of a step that leads to these versions."""
+
+_SLICE_ROWS = 8_000_000
+"""Rows of the longest table behind a join per slice of its pairs: some hundred megabytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Partners:
+    """Reads sides of the joins of one circuit, and whole joins, at `versions` (others: pinned)."""
+
+    bench: Workbench
+    compiled: Compiled
+    partitions: Mapping[AccessId, RangePartition]
+    versions: Mapping[TableName, TableVersion]
+
+    def rows(self, side: str, keys: Sequence[Vector]) -> Batch:
+        """The rows of a side with these keys."""
+        from impctl.spark.partners import with_keys
+
+        wanted = self.compiled.read_side(side)
+        self.bench.reporter.step(f"reading partners of {len(keys[0]):,} keys")
+        names = [name for name, _ in wanted.columns]
+        places = [names.index(key) for key in wanted.keys]
+        table = pa.table([_typed(key) for key in keys], [f"k{at}" for at in range(len(keys))])
+        spark = self.bench.spark()
+        return self._read(wanted, lambda rows: with_keys(spark, rows, places, table))
+
+    def pairs(self, joined: Readable) -> Iterator[Batch]:
+        """All rows of a join, slice by slice."""
+        from impctl.spark.partners import slice_of
+
+        longest = max(self._longest(scan) for scan in scans_of(joined.plan))
+        slices = max(1, -(-longest // _SLICE_ROWS))
+        for number in range(slices):
+            yield self._read(joined, partial(slice_of, number=number, slices=slices))
+
+    def _longest(self, scan: Scan) -> int:
+        return self.bench.snapshot(scan.table, self.versions.get(scan.table)).likely_rows
+
+    def _read(self, wanted: Readable, chosen: Callable[[DataFrame], DataFrame]) -> Batch:
+        from impctl.spark.failures import plain_failures
+        from impctl.spark.run import temporary_views
+
+        views = {scan.access: f"impctl_side{at}" for at, scan in enumerate(scans_of(wanted.plan))}
+        frames = {views[scan.access]: self._frame(scan) for scan in scans_of(wanted.plan)}
+        spark = self.bench.spark()
+        with plain_failures(self.versions), temporary_views(spark, frames):
+            table = chosen(spark.sql(render_plan(wanted.plan, views).sql)).toArrow()
+        columns = {
+            name: from_arrow(table.column(at), kind)
+            for at, (name, kind) in enumerate(wanted.columns)
+        }
+        first = len(wanted.columns)
+        tags = tuple(
+            RowTags(from_arrow(table.column(first + at), INTEGER).values.astype(np.int32))
+            for at in range(len(wanted.accesses))
+        )
+        return Batch(columns, np.ones(table.num_rows, dtype=np.int64), tags)
+
+    def _frame(self, scan: Scan) -> DataFrame:
+        snapshot = self.bench.snapshot(scan.table, self.versions.get(scan.table))
+        columns = [a.name for a in scan.attributes if a.name != FRAGMENT_COLUMN]
+        return tagged_frame(self.bench, snapshot, columns, self.partitions.get(scan.access))
+
+
+def partners_of(
+    bench: Workbench, way: Way, partitions: Mapping[AccessId, RangePartition]
+) -> PartnersAt | None:
+    """The readers for a circuit; None where it keeps all rows it needs."""
+    compiled = way.compiled
+    if compiled is None or not compiled.distant:
+        return None
+    return lambda versions: Partners(bench, compiled, partitions, versions)
+
+
+def _typed(key: Vector) -> pa.Array:
+    """The keys as Spark takes them; the loop over wide numbers is bounded by the keys asked for."""
+    kind, mask = key.type, None if key.valid is None else ~key.valid
+    if key.is_textual:
+        return key.to_arrow()
+    if kind.kind is Kind.DECIMAL:
+        return pa.array(_decimals(key, kind), arrow_type(kind))
+    if kind.kind is Kind.DATE:
+        return pa.array(key.values.astype(np.int32), mask=mask).cast(pa.date32())
+    return pa.array(key.values, mask=mask).cast(arrow_type(kind))
+
+
+def _decimals(key: Vector, kind: SqlType) -> list[Decimal | None]:
+    # Made from text, because arithmetic on Decimals rounds to 28 digits.
+    return [
+        Decimal(f"{value}e-{kind.scale}") if ok else None
+        for value, ok in zip(key.values.tolist(), key.validity().tolist(), strict=True)
+    ]

@@ -1,0 +1,170 @@
+"""How a stored sketch stands to the workload file and its tables: the same, current, or neither.
+
+Law: told from content hashes, versions and table identities alone, without reading SQL, so that a
+run with nothing to do ends at once. `definition` changes whenever the query, its parameters,
+the sketch asked for, its candidate partitions or the tables' paths change. Another release of
+impctl may read the same SQL otherwise, or capture otherwise; so what it captured is captured anew.
+Out of scope: what to do about it (`app.maintain`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from impctl.aliases import QueryName, TableName, TableVersion
+from impctl.app.workbench.workbench import Workbench
+from impctl.errors import (
+    HistoryGoneError,
+    RetryableError,
+    TableRecreatedError,
+)
+from impctl.store.records import StoredQuery
+from impctl.tables.commit_mark import commit_mark
+from impctl.tables.files_mark import files_mark
+from impctl.tables.source import DeltaSource, refresh
+
+
+def catch_up(bench: Workbench, stored: StoredQuery) -> None:
+    """Pin tables again that another process has maintained the sketch past.
+
+    They grew after this run pinned them: without this they would look re-created. To be called
+    before anything is computed from the versions pinned.
+    """
+    for pin in stored.pins:
+        source = bench.source(pin.table)
+        if source.version < pin.version and source.table_id == pin.table_id:
+            bench.repin(pin.table)
+
+
+def commit_marks(bench: Workbench, versions: Mapping[TableName, TableVersion]) -> dict[str, str]:
+    """A mark of each table's log entry at a version, for tables whose log can be read.
+
+    A backup put in place of a table keeps identity and version numbers; its log entries differ.
+    """
+    marks = {}
+    for table, version in versions.items():
+        mark = commit_mark(bench.source(table), version)
+        if mark is not None:
+            marks[table] = mark
+    return marks
+
+
+def is_current(stored: StoredQuery, bench: Workbench) -> bool:
+    """Whether the sketch stands at the pinned versions of the same tables."""
+    return all(
+        bench.source(pin.table).version == pin.version
+        and bench.source(pin.table).table_id == pin.table_id
+        and _is_same(stored, bench, pin.table)
+        for pin in stored.pins
+    )
+
+
+def moved_meanwhile(query: QueryName) -> RetryableError:
+    """The error for a sketch that was brought up to date and no longer is."""
+    return RetryableError(
+        f"Another process changed the sketch of query `{query}` at the same time",
+        code="sketch_moved",
+        hint="run the command again",
+    )
+
+
+def check_pins(stored: StoredQuery, bench: Workbench) -> None:
+    """TableRecreatedError where a pinned table was re-created, replaced or went back in time.
+
+    So too where nothing is left that could tell. A table that has moved on past a log entry that is
+    gone is held against its files when its change is read (`tables.changes`).
+    """
+    for pin in stored.pins:
+        source = bench.source(pin.table)
+        is_other = source.table_id != pin.table_id or source.version < pin.version
+        is_same = None if is_other else _is_same(stored, bench, pin.table)
+        if is_other or is_same is False:
+            raise TableRecreatedError(
+                f"Table `{pin.table}` at {source.path} is not the one the sketch was captured from",
+                hint="run `impctl capture` to start again from the new table",
+            )
+        if is_same is None and not (source.version > pin.version and _held(stored, pin.table)):
+            raise HistoryGoneError(
+                f"The log entry of version {pin.version} of table `{pin.table}` is gone, and the "
+                "store has no mark of the files it had, so nothing tells that it is still the same",
+                code="version_unproven",
+                hint="run `impctl capture`; later runs compare the files",
+            )
+
+
+def check_not_replaced_meanwhile(stored: StoredQuery, bench: Workbench) -> None:
+    """RetryableError where another table took a pinned one's place while this run read it.
+
+    To be called when all was read and before anything is written: what was read may be the other
+    table's. Where the log's entry of the stored version cannot be marked, the table is opened anew
+    and its files are compared.
+    """
+    for pin in stored.pins:
+        source = bench.source(pin.table)
+        is_marked = pin.table in _marks(stored) and commit_mark(source, pin.version) is not None
+        is_other = _is_same(stored, bench, pin.table) is False
+        if is_other or not (is_marked or _is_still(bench, source)):
+            raise replaced_meanwhile(pin.table)
+        check_pinned_commit(bench, pin.table)
+
+
+def check_pinned_commit(bench: Workbench, table: TableName) -> None:
+    """RetryableError where the log's entry of a pinned version is not what it was."""
+    mark, source = bench.mark(table), bench.source(table)
+    if mark is not None and commit_mark(source, source.version) not in (mark, None):
+        raise replaced_meanwhile(table)
+
+
+def _is_still(bench: Workbench, source: DeltaSource) -> bool:
+    """Whether what stands at the path now has the pinned version, with the files it had."""
+    found = refresh(source)
+    if found.table_id != source.table_id or found.version < source.version:
+        return False
+    now, pinned = found.snapshot(source.version), bench.snapshot(source.name)
+    return files_mark(now).digest == files_mark(pinned).digest
+
+
+def replaced_meanwhile(table: TableName) -> RetryableError:
+    """The error for a table that another one took the place of during the run."""
+    return RetryableError(
+        f"Another table took the place of table `{table}` while it was read",
+        code="table_replaced_meanwhile",
+        hint="run the command again; it starts from the table that stands there now",
+    )
+
+
+def _is_same(stored: StoredQuery, bench: Workbench, table: TableName) -> bool | None:
+    """Whether the table at the stored version is the one that the sketch stands for.
+
+    By the log's entry of that version, or where it is gone by the files, if the table is still at
+    it; None where neither can tell.
+    """
+    version, mark = stored.versions[table], _marks(stored).get(table)
+    now = None if mark is None else _mark_at(bench, table, version)
+    if now is not None:
+        return now == mark
+    held = _held(stored, table)
+    if held is None or bench.source(table).version != version:
+        return None
+    return files_mark(bench.snapshot(table)).digest == held
+
+
+def _marks(stored: StoredQuery) -> Mapping[TableName, str]:
+    found: Mapping[TableName, str] = stored.state_meta.get("marks", {})
+    return found
+
+
+def _held(stored: StoredQuery, table: TableName) -> str | None:
+    """The digest of the files that the table had; None where nobody took it."""
+    found: Mapping[TableName, Mapping[str, str]] = stored.state_meta.get("files", {})
+    return found[table]["digest"] if table in found else None
+
+
+def _mark_at(bench: Workbench, table: TableName, version: TableVersion) -> str | None:
+    """The mark of the table's log entry at a version; of the pinned one as it was pinned.
+
+    Another log may stand there by now, which is not the one that is going to be read.
+    """
+    source = bench.source(table)
+    taken = bench.mark(table) if source.version == version else None
+    return commit_mark(source, version) if taken is None else taken

@@ -1,0 +1,46 @@
+"""The pass that finds a query's sketches alone, by Spark.
+
+Law: reads exactly the versions it is given, natively from the file list. It is the fastest capture
+there is for the sketch, the oracle of `verify` and the baseline of `bench`, and shares nothing
+with the engine but the partition.
+Out of scope: the SQL (`capture`), state to maintain it (`app.capturing.fill`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from impctl.aliases import AccessId, TableName, TableVersion
+from impctl.app.preparing.prepared import PreparedQuery
+from impctl.app.workbench.workbench import Workbench
+from impctl.plan.safety import Verdict
+from impctl.sketch.fragments import FragmentSet
+from impctl.sketch.partition import RangePartition
+
+if TYPE_CHECKING:
+    pass
+
+
+def recaptured(
+    bench: Workbench,
+    prepared: PreparedQuery,
+    verdict: Verdict,
+    partitions: Mapping[AccessId, RangePartition],
+    versions: Mapping[TableName, TableVersion] | None = None,
+) -> Mapping[AccessId, FragmentSet]:
+    """The sketches alone, at `versions` (default: the pinned ones)."""
+    from impctl.spark.sketches import capture_sketches
+    from impctl.spark.snapshots import snapshot_frame
+
+    at = versions if versions is not None else {}
+    frames = {}
+    for scan in prepared.scans:
+        snapshot = bench.snapshot(scan.table, at.get(scan.table))
+        names = [attribute.name for attribute in scan.attributes]
+        if scan.access in partitions:
+            names.append(partitions[scan.access].attribute)
+        columns = list(dict.fromkeys(names))
+        frames[scan.access] = snapshot_frame(bench.spark(), snapshot, columns)
+    query = prepared.planned
+    return capture_sketches(bench.spark(), query, verdict, partitions, frames, versions=at)

@@ -1,0 +1,102 @@
+"""What a capture of one query is about to do: decided once, then run or explained.
+
+Law: a stage is made from the SQL, the tables' metadata and a sample of values; nothing is written
+and no Spark started. A run does what its stage says, but for a state that the engine turns out not
+to be able to fill.
+Out of scope: carrying it out (`app.capture`), which attribute is safe (`app.preparing.choice`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from impctl.aliases import AccessId
+from impctl.app.capturing.chosen_way import capture_way
+from impctl.app.capturing.definition import is_captured_alike
+from impctl.app.capturing.fill_by_engine import is_loaded_here
+from impctl.app.capturing.pins import is_current
+from impctl.app.preparing.choice import Chosen, choose
+from impctl.app.preparing.facts import assumption_of, assumption_text
+from impctl.app.preparing.prepared import PreparedQuery, prepare
+from impctl.app.results.foreseen import ENGINE, SPARK, ReadEntry
+from impctl.app.results.results import CaptureResult, SketchEntry
+from impctl.app.workbench.workbench import Workbench
+from impctl.errors import RecaptureNeededError
+from impctl.maintain.way import Way
+from impctl.sketch.mode import Mode
+from impctl.sketch.partition import RangePartition
+from impctl.store.store import Store
+from impctl.workload.models import QuerySpec
+
+
+@dataclass(frozen=True, slots=True)
+class CaptureStage:
+    """The choice, its partitions by access, and how sketch and state are found and kept."""
+
+    prepared: PreparedQuery
+    chosen: Chosen
+    partitions: Mapping[AccessId, RangePartition]
+    way: Way
+
+    def by(self, bench: Workbench) -> str:
+        """Who finds the sketch."""
+        compiled = self.way.compiled
+        if self.way.mode is not Mode.EXACT or compiled is None:
+            return SPARK
+        if not is_loaded_here(bench, compiled):
+            return SPARK
+        return f"{ENGINE} and {SPARK}" if compiled.distant else ENGINE
+
+    def reads(self, bench: Workbench) -> tuple[ReadEntry, ...]:
+        """The tables that are read, whole, and how large they are."""
+        snapshots = [bench.snapshot(table) for table in self.prepared.tables]
+        return tuple(ReadEntry(s.table, s.version, s.rows, len(s.uris), s.bytes) for s in snapshots)
+
+
+def capture_stage(bench: Workbench, prepared: PreparedQuery) -> CaptureStage:
+    """The stage; UnsafeSketchError where no attribute is safe."""
+    chosen = choose(bench, prepared)
+    partitions = chosen.partitions(bench, prepared)
+    way = capture_way(bench, prepared, chosen.verdict, partitions)
+    return CaptureStage(prepared, chosen, partitions, way)
+
+
+def foreseen_capture(bench: Workbench, store: Store | None, spec: QuerySpec) -> CaptureResult:
+    """The stage of a query, explained instead of run."""
+    prepared = prepare(bench, spec)
+    stage = capture_stage(bench, prepared)
+    tables = prepared.table_of
+    facts = stage.chosen.verdict.assumptions
+    return CaptureResult(
+        spec.name,
+        "none",
+        tuple(
+            SketchEntry(tables[access], partition.attribute, (), partition.ranges)
+            for access, partition in stage.partitions.items()
+        ),
+        {table: bench.source(table).version for table in prepared.tables},
+        stage.way.mode.value,
+        0.0,
+        0.0,
+        0.0,
+        stage.chosen.candidates,
+        tuple(assumption_text(assumption_of(fact)) for fact in facts),
+        foreseen=True,
+        by=stage.by(bench),
+        reads=stage.reads(bench),
+        stored=_stored(bench, store, spec),
+    )
+
+
+def _stored(bench: Workbench, store: Store | None, spec: QuerySpec) -> str:
+    """What there is of the query now: none, stale or current."""
+    try:
+        stored = None if store is None else store.load(spec.name)
+        if stored is None:
+            return "none"
+        is_fresh = is_captured_alike(bench, spec, stored) and is_current(stored, bench)
+    except RecaptureNeededError:
+        # What cannot be read back is replaced by the capture.
+        return "stale"
+    return "current" if is_fresh else "stale"

@@ -1,0 +1,129 @@
+"""Whether the history of a table lasts until the next run: what is left against what is needed.
+
+Law: history is called gone only where log or file are really not there; that it will be gone is
+told from the retention settings and the age of the oldest change not maintained yet.
+Out of scope: looking for what is there (`tables.history`, `tables.retention`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+
+from impctl.aliases import QueryName, TableVersion
+from impctl.app.results.findings import Finding, Subject
+from impctl.tables.history import why_gone
+from impctl.tables.retention import Retention, committed_at, retention_of
+from impctl.tables.snapshot import Snapshot
+from impctl.tables.source import DeltaSource
+
+_MARGIN = 2
+"""How many intervals must fit, so that one missed run does not lose the history."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """How long history is kept: the shorter of two settings."""
+
+    setting: str
+    text: str
+    span: timedelta
+
+
+def history_findings(
+    source: DeltaSource,
+    snapshot: Snapshot,
+    stale: Mapping[QueryName, TableVersion],
+    every: timedelta | None,
+) -> Iterator[Finding]:
+    """What is gone, what will be before the next run; `stale` are sketches at older versions."""
+    subject = Subject.of_table(source.name)
+    gone = {query: why_gone(source, version) for query, version in stale.items()}
+    for query, reason in gone.items():
+        if reason is not None:
+            yield subject.problem(
+                "history",
+                f"The change since version {stale[query]}, where the sketch of `{query}` stands,"
+                f" is gone: {reason}",
+                f"run `impctl capture` with `--query {query}`, then `maintain` more often",
+                7,
+            )
+    settings = retention_of(snapshot.configuration)
+    for one in settings:
+        if one.kept is None:
+            yield subject.warning(
+                "retention",
+                f"`{one.setting}` is no duration that impctl understands: `{one.text}`",
+                f"set it to a duration such as `interval 30 days`: {_alter(one.setting)}",
+            )
+    kept = _least(settings)
+    if kept is not None:
+        waiting = [version for query, version in stale.items() if gone[query] is None]
+        age = _oldest_change(source, min(waiting)) if waiting else None
+        yield _schedule(subject, kept, age, every)
+
+
+def _schedule(
+    subject: Subject, kept: Kept, age: timedelta | None, every: timedelta | None
+) -> Finding:
+    """Retention against the age of what is pending and the time to the next run."""
+    keeps = f"History is kept for {span_text(kept.span)} (`{kept.setting}`)"
+    ago = "" if age is None else f"; the oldest change not maintained is {span_text(age)} old"
+    raise_it = f"keep it longer: {_alter(kept.setting)}"
+    if age is not None and age >= kept.span:
+        return subject.warning(
+            "schedule",
+            f"{keeps}{ago}, and may be removed at any moment",
+            "run `impctl maintain` now, and more often from here on",
+        )
+    if every is None:
+        return subject.ok("schedule", f"{keeps}{ago}; `--every 1d` holds a schedule against that")
+    runs = f"a run every {span_text(every)}"
+    if every >= kept.span:
+        fix = f"run more often, or {raise_it}"
+        return subject.problem("schedule", f"{keeps}, too short for {runs}{ago}", fix, 2)
+    if age is not None and age + every >= kept.span:
+        return subject.warning(
+            "schedule",
+            f"{keeps}{ago}: it may be gone at the next of {runs}",
+            "run `impctl maintain` now",
+        )
+    if every * _MARGIN > kept.span:
+        return subject.warning(
+            "schedule",
+            f"{keeps}: with {runs} a single run that fails loses it{ago}",
+            f"run more often, or {raise_it}",
+        )
+    return subject.ok("schedule", f"{keeps}, enough for {runs}{ago}")
+
+
+def _least(settings: tuple[Retention, ...]) -> Kept | None:
+    """The shorter of the two that are known."""
+    known = [Kept(one.setting, one.text, one.kept) for one in settings if one.kept is not None]
+    return min(known, key=lambda one: one.span, default=None)
+
+
+def _oldest_change(source: DeltaSource, version: TableVersion) -> timedelta | None:
+    """How long ago the first commit after `version` was made; None where nobody can tell."""
+    at = committed_at(source, version + 1)
+    return None if at is None else timedelta(seconds=max(time.time() - at, 0))
+
+
+def _alter(setting: str) -> str:
+    return f"`ALTER TABLE ... SET TBLPROPERTIES ('{setting}' = 'interval 30 days')`"
+
+
+def span_text(span: timedelta) -> str:
+    """`7 days`, `90 minutes`: the largest unit that needs no more than one decimal."""
+    seconds = span.total_seconds()
+    for unit, size in (("day", 86400), ("hour", 3600), ("minute", 60)):
+        if seconds >= 2 * size or seconds == size:
+            return _counted(seconds / size, unit)
+    return _counted(seconds, "second")
+
+
+def _counted(number: float, unit: str) -> str:
+    shown = f"{number:.1f}".removesuffix(".0")
+    return f"{shown} {unit}" + ("" if shown == "1" else "s")

@@ -1,0 +1,221 @@
+"""The plan of a query line by line: how each operator is maintained, why, what it keeps and skips.
+
+Law: says what is chosen and stored, decides nothing; state is shown only where it belongs to the
+query as it stands now, and an operator without any keeps nothing.
+Out of scope: attributes and sides of joins (`app.explain`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import assert_never
+
+from impctl.app.capturing.definition import is_captured_alike
+from impctl.app.preparing.filters import filters_of, interval_texts
+from impctl.app.preparing.prepared import PreparedQuery
+from impctl.app.results.explanations import PlanEntry
+from impctl.app.workbench.workbench import Workbench
+from impctl.errors import ImpctlError
+from impctl.expr.nodes import Span, walk
+from impctl.maintain.way import Way
+from impctl.plan.explain import PlanLine, describe
+from impctl.plan.nodes import (
+    Aggregate,
+    Distinct,
+    Join,
+    Plan,
+    Project,
+    Scan,
+    Select,
+    SetOperation,
+    Sort,
+    TopK,
+    Window,
+    nodes_of,
+)
+from impctl.sketch.mode import Mode
+from impctl.store.records import StoredQuery
+from impctl.workload.models import QuerySpec
+
+
+@dataclass(frozen=True, slots=True)
+class KeptState:
+    """What the store holds for a query: bytes by the name of each piece."""
+
+    stored: StoredQuery
+    pieces: Mapping[str, int]
+
+    @property
+    def bytes(self) -> int:
+        return sum(self.pieces.values())
+
+
+def kept_state(bench: Workbench, spec: QuerySpec, way: Way) -> KeptState | None:
+    """The stored state; None where the query was not captured, or not as it stands now."""
+    store = bench.reading_store()
+    stored = None if store is None else store.load(spec.name)
+    if store is None or stored is None or stored.mode is not way.mode:
+        return None
+    if not is_captured_alike(bench, spec, stored):
+        return None
+    pieces: dict[str, int] = {}
+    for run in store.run_refs(spec.name):
+        pieces[run.arrangement] = pieces.get(run.arrangement, 0) + run.bytes
+    return KeptState(stored, pieces)
+
+
+def plan_entries(
+    bench: Workbench, prepared: PreparedQuery, way: Way | None, kept: KeptState | None
+) -> tuple[PlanEntry, ...]:
+    """The lines in the order of `nodes_of`, the blocking operator with its reason."""
+    nodes = tuple(nodes_of(prepared.root))
+    blocking = None if way is None or way.mode is Mode.EXACT else _blocking(nodes, way.span)
+    held = _held(nodes, way, kept)
+    pushed = _pushed(bench, prepared, nodes, kept)
+    entries = []
+    lines = _flat(describe(prepared.root), 0)
+    for position, ((depth, line), node) in enumerate(zip(lines, nodes, strict=True)):
+        entries.append(
+            PlanEntry(
+                depth,
+                line.operator,
+                line.detail,
+                "" if way is None else way.mode.value,
+                _why(node, way, is_blocking=position == blocking),
+                prepared.place(line.span),
+                held.get(position),
+                pushed.get(position, ()),
+            )
+        )
+    return tuple(entries)
+
+
+def _flat(line: PlanLine, depth: int) -> Iterator[tuple[int, PlanLine]]:
+    yield depth, line
+    for child in line.children:
+        yield from _flat(child, depth + 1)
+
+
+def _why(node: Plan, way: Way | None, *, is_blocking: bool) -> str:
+    """What maintaining does at this operator, or why it cannot."""
+    if way is None:
+        return ""
+    if is_blocking:
+        return way.reason
+    match way.mode:
+        case Mode.EXACT:
+            return _exactly(node)
+        case Mode.TOUCH:
+            return "the fragments of changed rows are added, nothing is computed"
+        case Mode.RECAPTURE:
+            return "computed anew with the whole query"
+        case _:
+            assert_never(way.mode)
+
+
+def _exactly(node: Plan) -> str:
+    """How the engine maintains an operator, in one breath."""
+    match node:
+        case Scan():
+            return "changes enter here, each row with its fragment"
+        case Select() | Project() | Sort():
+            return "each changed row by itself, keeps nothing"
+        case Join():
+            return "changes of a side meet the rows of the other, see its sides"
+        case Aggregate():
+            return "keeps a row per group and counts per group and fragment"
+        case Distinct():
+            return "keeps how often each row occurs"
+        case SetOperation():
+            return "each changed row by itself" if node.all else "keeps how often each row occurs"
+        case TopK():
+            return "keeps the first rows and those that may come next"
+        case Window():
+            return "keeps the order of rows"
+        case _:
+            assert_never(node)
+
+
+def _held(nodes: tuple[Plan, ...], way: Way | None, kept: KeptState | None) -> dict[int, int]:
+    """Bytes of state by the position of the operator that it serves."""
+    if way is None or way.compiled is None or kept is None:
+        return {}
+    held = dict.fromkeys(range(len(nodes)), 0)
+    for name, owner in way.compiled.owners.items():
+        position = _position(nodes, owner)
+        if position is not None:
+            held[position] += kept.pieces.get(name, 0)
+    return held
+
+
+def _position(nodes: tuple[Plan, ...], owner: Plan) -> int | None:
+    """The operator of the whole plan that one of its core stands for: of its kind, at its place."""
+    alike = [at for at, node in enumerate(nodes) if type(node) is type(owner)]
+    there = [at for at in alike if nodes[at].span == owner.span and owner.span is not None]
+    return there[0] if there else alike[0] if len(alike) == 1 else None
+
+
+def _pushed(
+    bench: Workbench, prepared: PreparedQuery, nodes: tuple[Plan, ...], kept: KeptState | None
+) -> dict[int, tuple[str, ...]]:
+    """What is left out early, at scans and at conditions right above them."""
+    ranges = {} if kept is None else _ranges(bench, prepared, kept.stored)
+    found: dict[int, tuple[str, ...]] = {}
+    for position, node in enumerate(nodes):
+        if isinstance(node, Scan):
+            total = len(bench.snapshot(node.table).schema.names)
+            columns = f"reads {len(node.attributes)} of {total} columns"
+            found[position] = (columns, *ranges.get(node.access, ()))
+        elif isinstance(node, Select) and isinstance(node.child, Scan):
+            found[position] = ("pushed down to the scan",)
+    return found
+
+
+def _ranges(
+    bench: Workbench, prepared: PreparedQuery, stored: StoredQuery
+) -> dict[str, tuple[str, ...]]:
+    """The ranges of each sketched access, and the files they leave; none where history is gone."""
+    try:
+        pruned = filters_of(bench, prepared.scans, stored.sketches, stored.versions)
+        totals = {
+            scan.table: len(bench.snapshot(scan.table, stored.versions[scan.table]).files)
+            for scan in prepared.scans
+        }
+    except ImpctlError:
+        return {}
+    found: dict[str, tuple[str, ...]] = {}
+    for scan in prepared.scans:
+        if scan.access in pruned.filters:
+            texts = " or ".join(interval_texts(pruned.filters[scan.access])) or "no row"
+            files = f"{len(pruned.files[scan.table])} of {totals[scan.table]} files"
+            found[scan.access] = (f"with the sketch: {texts}; Spark reads {files}",)
+    return found
+
+
+def _blocking(nodes: tuple[Plan, ...], span: Span | None) -> int:
+    """Position of the lowest node with the blocking part in its expressions; else the root."""
+    found = [
+        position
+        for position, node in enumerate(nodes)
+        if span is not None and any(_holds(own, span) for own in _own_spans(node))
+    ]
+    return found[-1] if found else 0
+
+
+def _own_spans(node: Plan) -> Iterator[Span | None]:
+    yield node.span
+    match node:
+        case Select():
+            yield from (part.span for part in walk(node.predicate))
+        case Project():
+            yield from (part.span for out in node.outputs for part in walk(out.expr))
+        case Aggregate():
+            yield from (part.span for key in node.keys for part in walk(key.expr))
+            yield from (output.call.span for output in node.aggregates)
+        case _:
+            return
+
+
+def _holds(own: Span | None, span: Span) -> bool:
+    return own is not None and own.start <= span.start and span.end <= own.end

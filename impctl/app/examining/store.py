@@ -1,0 +1,126 @@
+"""The store as findings: opens, its format, checksums, leftovers, the lock, rights and room.
+
+Law: reads only, and goes on after damage, so that one run shows all there is to mend.
+Out of scope: looking (`store.health`), removing leftovers (`gc`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from impctl.app.results.amounts import size_text
+from impctl.app.results.findings import Area, Finding, Subject
+from impctl.app.workbench.workbench import Workbench
+from impctl.errors import ImpctlError
+from impctl.store.health import Checked, Folder, check_store, folder_of, lock_owner
+
+_SCARCE = 1 << 30
+"""Free bytes below which a large capture may not fit."""
+_TOO_SCARCE = 64 << 20
+"""Free bytes below which not even the catalog's log may fit."""
+_GROWTH = 2
+"""A recapture writes the new state before it removes the old one."""
+
+
+def store_findings(bench: Workbench) -> Iterator[Finding]:
+    """Everything about the store of the workload."""
+    path = bench.store_path
+    subject = Subject(Area.STORE, str(path))
+    folder = folder_of(path)
+    try:
+        store = bench.reading_store()
+        checked = None if store is None else check_store(store)
+    except ImpctlError as error:
+        yield subject.failed("store_opens", error)
+    else:
+        if checked is not None:
+            yield from _contents(subject, checked, bench)
+        else:
+            yield subject.ok("store_opens", "No store yet; the first `impctl capture` creates it")
+    yield _lock(subject, path)
+    yield from _rights(subject, folder)
+    yield _room(subject, folder)
+
+
+def _contents(subject: Subject, checked: Checked, bench: Workbench) -> Iterator[Finding]:
+    count = len(checked.queries)
+    queries = "1 query" if count == 1 else f"{count} queries"
+    for name, error in checked.damaged:
+        yield Subject(Area.STORE, name).problem(
+            "checksums",
+            error.message,
+            f"run `impctl capture {bench.workload.file} --query {name}`",
+            error.exit_code,
+        )
+    if not checked.damaged:
+        yield subject.ok("checksums", f"Opens; rows and state of {queries} match their checksums")
+    gone = [name for name in checked.queries if name not in bench.workload.queries]
+    if gone:
+        yield subject.warning(
+            "unknown_queries",
+            f"Holds sketches of queries that the workload does not have: {', '.join(gone)}",
+            "nothing has to be done; they take room until the store is made anew",
+        )
+    if checked.leftovers.files:
+        size = size_text(sum(file.bytes for file in checked.leftovers.files))
+        yield subject.warning(
+            "leftovers",
+            f"{len(checked.leftovers.files)} files ({size}) that nothing refers to, left by"
+            " a run that ended early",
+            f"run `impctl gc {bench.workload.file}`, or leave it to the next command that writes",
+        )
+
+
+def _lock(subject: Subject, path: Path) -> Finding:
+    try:
+        owner = lock_owner(path)
+    except ImpctlError as error:
+        return subject.failed("lock", error)
+    if owner is None:
+        return subject.ok("lock", "Nobody is writing")
+    if owner.is_dead:
+        return subject.warning(
+            "lock",
+            f"The lock was left by a run that ended early: {owner.describe()}",
+            "the next command that writes takes it over",
+        )
+    return subject.warning(
+        "lock",
+        f"Locked by {owner.describe()}",
+        "wait for it to end; a second writer waits `--lock-timeout` seconds, then exits with 6",
+    )
+
+
+def _rights(subject: Subject, folder: Folder) -> Iterator[Finding]:
+    if not folder.is_writable:
+        yield subject.problem(
+            "permissions",
+            f"This user may not write everything below {folder.path}",
+            "give the user who runs `maintain` the right to write there, or set `store` elsewhere",
+            6,
+        )
+    if folder.open_to_others:
+        count = len(folder.open_to_others)
+        yield subject.problem(
+            "permissions",
+            f"Others may change the store: {count} files or folders are writable by group or"
+            f" everybody, such as {folder.open_to_others[0]}",
+            f"run `chmod -R go-w {folder.path}`",
+            2,
+        )
+    elif folder.is_writable:
+        yield subject.ok("permissions", "Writable by this user only")
+
+
+def _room(subject: Subject, folder: Folder) -> Finding:
+    said = f"{size_text(folder.free)} free, the store takes {size_text(folder.used)}"
+    if folder.free < max(_TOO_SCARCE, folder.used // 2):
+        return subject.problem("disk_space", said, "free space on the disk of the store", 6)
+    if folder.free < max(_SCARCE, folder.used * _GROWTH):
+        return subject.warning(
+            "disk_space",
+            f"{said}; a recapture writes the new state before it removes the old one",
+            "free space on the disk of the store",
+        )
+    return subject.ok("disk_space", said)

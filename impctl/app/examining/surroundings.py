@@ -1,0 +1,133 @@
+"""What impctl runs on, as findings: Python, packages, Java, the Delta JAR; Spark when asked for.
+
+Law: starts no JVM and imports neither pyspark nor anything else it judges, but for `try_spark`.
+Out of scope: tables (`app.examining.tables`), the store (`app.examining.store`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from importlib.util import find_spec
+from pathlib import Path
+
+from impctl.app.examining.requirements import Installed, installed
+from impctl.app.results.findings import Area, Finding, Subject
+from impctl.errors import ImpctlError
+from impctl.spark.java import JAVA_HINT, OLDEST_JAVA, java_candidates, released_version
+from impctl.workload.models import SparkSpec
+
+_SHOWN = ("python", "pyspark", "deltalake", "pyarrow")
+"""Named even when all is well; the other packages only otherwise."""
+_DELTA_EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
+_JAR_SETTINGS = ("spark.jars", "spark.jars.packages", "spark.driver.extraClassPath")
+_NO_JAVA = "capture and maintain mostly do without; `query`, `verify` and recapture on Spark fail"
+
+
+def software(environment: Mapping[str, str]) -> Iterator[Finding]:
+    """Python, the packages and Java."""
+    yield from _packages(installed())
+    yield _java(environment)
+
+
+def delta_jar(spark: SparkSpec | None) -> Finding:
+    """What of the Delta JAR is needed: nothing; and whether it is there all the same."""
+    found = sorted({*_jars_of_pyspark(), *_jars_of(spark)})
+    there = f"; it is there ({', '.join(found)}) and does no harm" if found else ""
+    return Subject(Area.SPARK, "delta jar").ok(
+        "delta_jar",
+        "The Delta JAR is not needed: impctl reads Delta tables by deltalake, and Spark their "
+        f"Parquet files{there}",
+    )
+
+
+def try_spark(master: str, conf: Mapping[str, str], log_level: str) -> Finding:
+    """Start a session as the workload would, and run one query in it."""
+    from impctl.spark.run import run_sql
+    from impctl.spark.session import SparkSettings, open_session
+
+    subject = Subject(Area.SPARK, "session")
+    start = time.perf_counter()
+    try:
+        session = open_session(SparkSettings(master, conf, log_level))
+        answer = run_sql(session, "SELECT 1 AS one", {})
+    except ImpctlError as error:
+        return subject.failed("spark_session", error)
+    took = time.perf_counter() - start
+    assert answer.column("one").to_pylist() == [1]
+    return subject.ok(
+        "spark_session",
+        f"Spark {session.version} on `{master}` started and answered within {took:.1f} s",
+    )
+
+
+def _packages(found: tuple[Installed, ...]) -> Iterator[Finding]:
+    subject = Subject(Area.SOFTWARE, "packages")
+    if not found:
+        yield subject.warning(
+            "supported_versions",
+            "Which versions are supported is not known, since impctl is not installed as a package",
+            "run `pip install impctl`",
+        )
+        return
+    good = [one for one in found if one.is_supported]
+    named = [f"{one.name} {one.found}" for one in good if one.name in _SHOWN]
+    others = len(good) - len(named)
+    if good:
+        more = f" and {others} more" if others else ""
+        words = "are supported versions" if len(good) > 1 else "is a supported version"
+        yield subject.ok("supported_versions", f"{', '.join(named)}{more} {words}")
+    for one in found:
+        if not one.is_supported:
+            yield _outside(one)
+
+
+def _outside(one: Installed) -> Finding:
+    subject = Subject(Area.SOFTWARE, one.name)
+    if one.name == "python":
+        fix = f"make a virtual environment with Python {one.wanted} and install impctl there"
+    else:
+        fix = f'run `pip install "{one.name}{one.wanted}"`'
+    there = "is not installed" if one.found is None else f"{one.found} is not supported"
+    return subject.problem(
+        "supported_versions", f"{one.name} {there}: impctl needs {one.wanted}", fix, 2
+    )
+
+
+def _java(environment: Mapping[str, str]) -> Finding:
+    """By what each Java states in its `release` file."""
+    subject = Subject(Area.SOFTWARE, "java")
+    seen = []
+    unstated = None
+    for origin, program in java_candidates(environment):
+        version = released_version(program)
+        if version is not None and version >= OLDEST_JAVA:
+            return subject.ok("java", f"Java {version} at {program} ({origin})")
+        if version is None and program.exists():
+            unstated = unstated or f"Java at {program} ({origin}) does not state its version"
+        seen.append(f"{origin} has " + ("none" if version is None else f"Java {version}"))
+    if unstated is not None:
+        return subject.warning("java", unstated, "run `impctl doctor --spark`, which starts it")
+    found = f" ({', '.join(seen)})" if seen else ""
+    return subject.problem(
+        "java", f"No Java found that is {OLDEST_JAVA} or newer{found}; {_NO_JAVA}", JAVA_HINT, 2
+    )
+
+
+def _jars_of_pyspark() -> Iterator[str]:
+    """Delta's JARs among those that PySpark loads, found without importing it."""
+    spec = find_spec("pyspark")
+    if spec is None or spec.origin is None:
+        return
+    for jar in sorted((Path(spec.origin).parent / "jars").glob("delta-*.jar")):
+        yield jar.name
+
+
+def _jars_of(spark: SparkSpec | None) -> Iterator[str]:
+    """Settings that bring or use the JAR, by name: their values may hold secrets."""
+    conf = {} if spark is None else spark.conf
+    for name in _JAR_SETTINGS:
+        if "delta" in conf.get(name, ""):
+            yield f"`{name}`"
+    if _DELTA_EXTENSION in conf.get("spark.sql.extensions", ""):
+        yield "`spark.sql.extensions`"

@@ -1,0 +1,97 @@
+"""The tables as findings: reachable, their features, the change feed, and their history.
+
+Law: reads logs and metadata only, never a data file.
+Out of scope: history against the schedule (`app.examining.history`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import timedelta
+
+from impctl.aliases import QueryName, TableName, TableVersion
+from impctl.app.examining.history import history_findings
+from impctl.app.results.findings import Finding, Subject
+from impctl.app.workbench.workbench import Workbench
+from impctl.errors import ImpctlError
+from impctl.store.records import StoredQuery
+from impctl.tables.snapshot import CHANGE_FEED, Snapshot
+from impctl.tables.writable import check_writable
+
+_FEED_ON = f"`ALTER TABLE ... SET TBLPROPERTIES ('{CHANGE_FEED}' = 'true')`"
+_BY_FILES = "changes are found by comparing files, which reads every changed file whole"
+
+
+def table_findings(
+    bench: Workbench, stored: Sequence[StoredQuery], every: timedelta | None
+) -> Iterator[Finding]:
+    """Everything about each table of the workload; `stored` are the sketches there are."""
+    for table in bench.workload.tables:
+        subject = Subject.of_table(table)
+        try:
+            snapshot = bench.snapshot(table)
+            stale = _stale(bench, stored, table)
+            history = list(history_findings(bench.source(table), snapshot, stale, every))
+        except ImpctlError as error:
+            yield subject.failed("readable", error)
+            continue
+        yield subject.ok("readable", _described(snapshot))
+        yield from _unreadable(subject, snapshot)
+        if any(update.table == table for update in bench.workload.updates):
+            yield _writable(subject, snapshot)
+        yield _change_feed(subject, snapshot)
+        yield from history
+
+
+def _described(snapshot: Snapshot) -> str:
+    rows = "an unknown number of rows" if snapshot.rows is None else f"{snapshot.rows:,} rows"
+    files = "1 file" if len(snapshot.files) == 1 else f"{len(snapshot.files):,} files"
+    features = sorted(snapshot.reader_features)
+    needs = f"; reader features {', '.join(features)}" if features else ""
+    return f"Version {snapshot.version}, {rows} in {files}{needs}"
+
+
+def _unreadable(subject: Subject, snapshot: Snapshot) -> Iterator[Finding]:
+    """Columns that queries cannot use."""
+    opaque = snapshot.columns.opaque
+    if opaque:
+        named = ", ".join(f"`{name}` ({reason})" for name, reason in sorted(opaque.items()))
+        yield subject.warning(
+            "columns",
+            f"Columns that cannot be read without the Delta JAR: {named}",
+            "leave them out of the queries, or read the table with the Delta JAR",
+        )
+
+
+def _writable(subject: Subject, snapshot: Snapshot) -> Finding:
+    """Only `apply` writes tables."""
+    try:
+        check_writable(snapshot)
+    except ImpctlError as error:
+        return subject.failed("writable", error)
+    return subject.ok("writable", "`apply` may write it")
+
+
+def _change_feed(subject: Subject, snapshot: Snapshot) -> Finding:
+    if not snapshot.has_change_feed:
+        return subject.warning("change_feed", f"The change feed is off: {_BY_FILES}", _FEED_ON)
+    if snapshot.column_mapping is not None:
+        return subject.warning(
+            "change_feed",
+            f"The change feed is on, but cannot be used as columns are mapped: {_BY_FILES}",
+            "nothing is wrong; a table without `delta.columnMapping.mode` is maintained faster",
+        )
+    return subject.ok("change_feed", "The change feed is on")
+
+
+def _stale(
+    bench: Workbench, stored: Sequence[StoredQuery], table: TableName
+) -> dict[QueryName, TableVersion]:
+    """Sketches that stand at an older version of this very table."""
+    source = bench.source(table)
+    return {
+        query.query: pin.version
+        for query in stored
+        for pin in query.pins
+        if pin.table == table and pin.table_id == source.table_id and pin.version < source.version
+    }

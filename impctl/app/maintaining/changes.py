@@ -1,0 +1,165 @@
+"""Each table's change, read once for all queries of a run.
+
+Law: for one table and one range of versions, the change feed is read once, with the columns that
+any query of the run needs, and every query sees the same rows. Where a column of one query cannot
+be read, every query reads its own, so that only that one fails.
+Out of scope: what a query makes of them (`app.maintaining.step`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from impctl.aliases import ColumnName, TableName, TableVersion
+from impctl.app.workbench.workbench import Workbench
+from impctl.errors import SchemaChangedError, TableError
+from impctl.tables.change_size import ChangeSize, change_size
+from impctl.tables.changes import Changes, read_changes
+from impctl.tables.commits import Commits, read_commits
+from impctl.tables.files_mark import FilesMark
+
+Span = tuple[TableName, TableVersion, TableVersion]
+"""A table's change: after one version, up to another."""
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """What one query needs to read: columns of a table between two versions.
+
+    `held` marks the files that the table had when its sketch was taken to `since`.
+    """
+
+    table: TableName
+    table_id: str
+    since: TableVersion
+    until: TableVersion
+    columns: tuple[ColumnName, ...]
+    per_version: bool
+    held: FilesMark | None = None
+
+    @property
+    def span(self) -> Span:
+        """Whose change it is, and between which versions."""
+        return self.table, self.since, self.until
+
+
+@dataclass(slots=True)
+class SharedChanges:
+    """Changes read so far in this run, and what is going to be asked for."""
+
+    bench: Workbench
+    _columns: dict[Span, dict[ColumnName, None]] = field(default_factory=dict)
+    _versioned: set[Span] = field(default_factory=set)
+    _apart: set[Span] = field(default_factory=set)
+    """Spans of which each query reads its own columns."""
+    _read: dict[tuple[Span, FilesMark | None], tuple[Changes, float]] = field(default_factory=dict)
+    _commits: dict[Span, tuple[Commits | None, float]] = field(default_factory=dict)
+    _sizes: dict[Span, ChangeSize | None] = field(default_factory=dict)
+
+    def announce(self, needs: Iterable[Need]) -> None:
+        """Say what will be read, so that one read serves all."""
+        for need in needs:
+            self._columns.setdefault(need.span, {}).update(dict.fromkeys(need.columns))
+            if need.per_version:
+                self._versioned.add(need.span)
+
+    def commits(self, need: Need) -> Commits | None:
+        """The log's entries that the change consists of; None where one cannot be read."""
+        return self._read_log(need.span)[0]
+
+    def size(self, span: Span) -> ChangeSize | None:
+        """How large the change is, by the log; None where an entry of it cannot be read."""
+        if span not in self._sizes:
+            commits, _ = self._read_log(span)
+            self._sizes[span] = None if commits is None else change_size(commits)
+        return self._sizes[span]
+
+    def read(self, need: Need) -> tuple[Changes, float]:
+        """The change and the milliseconds its reading took (0 when it was read before)."""
+        span = need.span
+        if (span, need.held) in self._read:
+            return self._read[span, need.held][0], 0.0
+        self.announce([need])
+        self.bench.reporter.step(f"reading changes of {need.table}")
+        commits, log_ms = self._read_log(span)
+        started = time.perf_counter()
+        changes = self._read_for_all(need, commits)
+        if changes is None:
+            changes = self._read_columns(need, need.columns, commits)
+        elapsed = (time.perf_counter() - started) * 1000 + log_ms
+        if span not in self._apart:
+            self._read[span, need.held] = (changes, elapsed)
+        return changes, elapsed
+
+    def _read_for_all(self, need: Need, commits: Commits | None) -> Changes | None:
+        """The change in the columns of all queries; None where it fails for a column that only
+        other queries need."""
+        columns = tuple(self._columns[need.span])
+        if need.span in self._apart:
+            return None
+        try:
+            return self._read_columns(need, columns, commits)
+        except (SchemaChangedError, TableError):
+            if set(columns) == set(need.columns):
+                raise
+            self._apart.add(need.span)
+            return None
+
+    def _read_columns(
+        self, need: Need, columns: tuple[ColumnName, ...], commits: Commits | None
+    ) -> Changes:
+        return read_changes(
+            self.bench.source(need.table),
+            need.since,
+            need.until,
+            columns,
+            table_id=need.table_id,
+            with_versions=need.span in self._versioned,
+            commits=commits,
+            held=need.held,
+        )
+
+    def _read_log(self, span: Span) -> tuple[Commits | None, float]:
+        """The entries, and the milliseconds that reading them took."""
+        if span not in self._commits:
+            table, since, until = span
+            started = time.perf_counter()
+            found = read_commits(self.bench.source(table), since, until)
+            self._commits[span] = (found, (time.perf_counter() - started) * 1000)
+        return self._commits[span]
+
+
+@dataclass(frozen=True, slots=True)
+class VersionedChange:
+    """A part of a change that ends at `version`."""
+
+    version: TableVersion
+    changes: Changes
+
+
+def by_version(changes: Changes, until: TableVersion, batch_rows: int) -> list[VersionedChange]:
+    """The change cut into batches of whole versions with at least `batch_rows` rows each.
+
+    What is left over at the end is a batch of its own, so that the last one reaches `until`.
+    """
+    versions = changes.commit_versions
+    if versions is None or changes.rows == 0:
+        return [VersionedChange(until, changes)]
+    order = np.argsort(versions, kind="stable")
+    ordered = versions[order]
+    ends = np.flatnonzero(np.append(ordered[1:] != ordered[:-1], True)) + 1
+    batches: list[VersionedChange] = []
+    start = 0
+    for end in ends.tolist():
+        is_last = end == len(ordered)
+        if end - start < batch_rows and not is_last:
+            continue
+        rows = order[start:end]
+        part = Changes(changes.table.take(rows), changes.weights[rows], changes.method)
+        batches.append(VersionedChange(until if is_last else int(ordered[end - 1]), part))
+        start = end
+    return batches

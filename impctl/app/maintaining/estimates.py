@@ -1,0 +1,147 @@
+"""What maintaining and recapturing a query would take now, and whether that decides anything.
+
+Law: an estimate only ever chooses between two ways that are both right. Recapture is chosen where
+it is cheaper by a clear margin, by runs enough, for a change not much larger than any maintained
+before: otherwise a wrong estimate would never be corrected, because nothing would try it again.
+Out of scope: the line through the runs (`app.maintaining.cost_model`), keeping costs
+(`store.costs`).
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from impctl.app.maintaining.cost_model import Line, learned
+from impctl.app.results.amounts import duration_text
+from impctl.store.records import RunCost
+
+MAINTAIN = "maintain"
+GROUPED = "grouped"
+RECAPTURE = "recapture"
+
+_FEWEST_MAINTAINED = 3
+"""Runs from which on maintaining is thought to be known; one capture is enough for recapture."""
+
+_TRUSTED_TIMES = 10
+"""A change may be so many times as large as the largest one learned from."""
+
+_MARGIN = 2.0
+"""How many times as long maintaining has to take."""
+
+_LEAST_GAIN_MS = 1_000.0
+"""What nobody waits for is not worth another way."""
+
+_SPARK_START_MS = 8_000.0
+"""What starting Spark takes where that was never seen."""
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """The change to be maintained: `rows` is None where only its bytes are known."""
+
+    rows: int | None
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Estimates:
+    """Milliseconds, None where no run tells; and the number of runs learned from."""
+
+    maintain_ms: float | None = None
+    maintain_runs: int = 0
+    recapture_ms: float | None = None
+    recapture_runs: int = 0
+
+
+def estimated(
+    costs: Sequence[RunCost],
+    kind: str,
+    size: Size | None,
+    *,
+    has_spark: bool,
+    table_rows: Callable[[], int],
+) -> Estimates:
+    """Both estimates, as far as the recorded runs tell them."""
+    mine, again = _of(costs, kind), _of(costs, RECAPTURE)
+    line, maintain_ms = _line(mine), None
+    rows = None if size is None else _rows(mine, size)
+    if line is not None and rows is not None:
+        maintain_ms = line.at(rows) + _start(mine, costs, has_spark)
+    return Estimates(maintain_ms, len(mine), _recapture(costs, has_spark, table_rows), len(again))
+
+
+def dearer(
+    costs: Sequence[RunCost],
+    kind: str,
+    size: Callable[[], Size | None],
+    *,
+    has_spark: bool,
+    table_rows: Callable[[], int],
+) -> Estimates | None:
+    """Both estimates where maintaining is the dearer way by a clear margin, else None.
+
+    What is not known yet is only looked at once it can matter: most runs end at the first test.
+    """
+    mine = _of(costs, kind)
+    if len(mine) < _FEWEST_MAINTAINED or not any(cost.kind == RECAPTURE for cost in costs):
+        return None
+    longest = max(cost.elapsed_ms for cost in mine)
+    if longest * _TRUSTED_TIMES + _start(mine, costs, has_spark) < _LEAST_GAIN_MS:
+        return None
+    change, line = size(), _line(mine)
+    rows = None if change is None else _rows(mine, change)
+    if change is None or line is None or rows is None or rows > line.largest * _TRUSTED_TIMES:
+        return None
+    found = estimated(costs, kind, change, has_spark=has_spark, table_rows=table_rows)
+    if found.maintain_ms is None or found.recapture_ms is None:
+        return None
+    is_clear = found.maintain_ms > found.recapture_ms * _MARGIN
+    return found if is_clear and found.maintain_ms - found.recapture_ms > _LEAST_GAIN_MS else None
+
+
+def reason_text(estimates: Estimates) -> str:
+    """Why recapture was chosen, both estimates named."""
+    assert estimates.maintain_ms is not None
+    assert estimates.recapture_ms is not None
+    return (
+        f"maintaining is estimated to take {duration_text(estimates.maintain_ms)},"
+        f" a recapture {duration_text(estimates.recapture_ms)}"
+        f" (by {estimates.maintain_runs} and {estimates.recapture_runs} recorded runs)"
+    )
+
+
+def _of(costs: Sequence[RunCost], kind: str) -> list[RunCost]:
+    return [cost for cost in costs if cost.kind == kind]
+
+
+def _line(costs: Sequence[RunCost]) -> Line | None:
+    return learned([(cost.rows, cost.elapsed_ms) for cost in costs])
+
+
+def _rows(costs: Sequence[RunCost], size: Size) -> int | None:
+    """The rows of the change; by its bytes, as in earlier changes, where they were not counted."""
+    if size.rows is not None:
+        return size.rows
+    shares = [cost.rows / cost.bytes for cost in costs if cost.bytes > 0]
+    return round(size.bytes * statistics.median(shares)) if shares else None
+
+
+def _recapture(
+    costs: Sequence[RunCost], has_spark: bool, table_rows: Callable[[], int]
+) -> float | None:
+    again = _of(costs, RECAPTURE)
+    line = _line(again)
+    if line is None:
+        return None
+    rows = table_rows() if line.per_row else 0
+    return line.at(rows) + _start(again, costs, has_spark)
+
+
+def _start(mine: Sequence[RunCost], costs: Sequence[RunCost], has_spark: bool) -> float:
+    """What starting Spark adds, if the latest such run used it and it is not running yet."""
+    if has_spark or not mine or not mine[0].spark:
+        return 0.0
+    seen = [cost.start_ms for cost in costs if cost.start_ms > 0]
+    return statistics.median(seen) if seen else _SPARK_START_MS

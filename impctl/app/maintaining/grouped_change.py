@@ -1,0 +1,131 @@
+"""A large change of one table, selected and grouped by Spark before it reaches the engine.
+
+Law: sketch and state are those that the changed rows would have led to one by one. Spark reads the
+files in which the two versions differ; rows that are in files of both cancel out in the state. So
+neither the change nor its rows need fit this process: only one row per group and fragment does.
+Only a plan over one table whose first grouping partial aggregates can feed goes this way.
+Out of scope: small changes (`app.maintaining.changes`), filling a fresh circuit
+(`app.capturing.fill`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from impctl.aliases import AccessId
+from impctl.app.capturing.fill_by_spark import counted_rows, run_pass
+from impctl.app.maintaining.changes import Need, SharedChanges
+from impctl.app.preparing.facts import broken_assumption
+from impctl.app.workbench.settings import large_change_of
+from impctl.app.workbench.workbench import Workbench
+from impctl.maintain.compile import Compiled
+from impctl.maintain.partials import Partials
+from impctl.maintain.session import GroupedRows
+from impctl.plan.facts import FactKind
+from impctl.sketch.partition import RangePartition
+from impctl.store.records import Assumption
+from impctl.tables.changes import check_same_columns
+from impctl.tables.file_diff import changed_files
+from impctl.tables.files_mark import files_mark
+from impctl.tables.snapshot import DataFile, Snapshot
+from impctl.tables.source import other_history
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+_MEGABYTE = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class GroupedChange:
+    """What came and what went between two versions, grouped by the same pass."""
+
+    pass_: Partials
+    came: GroupedRows
+    went: GroupedRows
+    partition: RangePartition
+
+    @property
+    def rows(self) -> int:
+        """Rows of the files that differ."""
+        return int(self.came.range_rows.sum() + self.went.range_rows.sum())
+
+
+def is_large(shared: SharedChanges, compiled: Compiled | None, needs: Sequence[Need]) -> bool:
+    """Whether Spark is to group the change first: enough bytes changed, and the plan allows it."""
+    if compiled is None or compiled.chain is None or len(needs) != 1:
+        return False
+    commits = shared.commits(needs[0])
+    limit = large_change_of(shared.bench.settings) * _MEGABYTE
+    return commits is not None and commits.changed_bytes > limit
+
+
+def grouped_change(
+    bench: Workbench,
+    compiled: Compiled,
+    partitions: Mapping[AccessId, RangePartition],
+    need: Need,
+    assumptions: Sequence[Assumption],
+) -> GroupedChange:
+    """The change, read and grouped by Spark.
+
+    Raises AssumptionBrokenError for an inserted row that breaks what made the sketch safe,
+    SchemaChangedError, HistoryGoneError and TableRecreatedError as reading the change would.
+    """
+    chain = compiled.chain
+    assert chain is not None
+    partition = partitions[chain.scan.access]
+    before = bench.snapshot(need.table, need.since)
+    after = bench.snapshot(need.table, need.until)
+    check_same_columns(before.columns, before.version, after, need.columns)
+    if need.held is not None and files_mark(before).digest != need.held.digest:
+        raise other_history(bench.source(need.table))
+    files = changed_files(before, after)
+    bench.reporter.step(f"grouping the change of {need.table} in Spark")
+    sides = ((after, files.came), (before, files.went))
+    _recheck(bench, after, files.came, assumptions)
+    pass_ = chain.partials()
+    tables = [run_pass(bench, chain.scan, partition, pass_, *side) for side in sides]
+    if any(pass_.needs_specials(table) for table in tables):
+        pass_ = chain.partials(counts_specials=True)
+        tables = [run_pass(bench, chain.scan, partition, pass_, *side) for side in sides]
+    came, went = (
+        GroupedRows(table, counted_rows(bench, pass_, table, partition, *side))
+        for table, side in zip(tables, sides, strict=True)
+    )
+    return GroupedChange(pass_, came, went, partition)
+
+
+def _recheck(
+    bench: Workbench,
+    snapshot: Snapshot,
+    files: Sequence[DataFile],
+    assumptions: Sequence[Assumption],
+) -> None:
+    """AssumptionBrokenError where a row of the files breaks an assumption about its table."""
+    from impctl.spark.snapshots import snapshot_frame
+
+    for assumption in assumptions:
+        if assumption.table != snapshot.table:
+            continue
+        frame = snapshot_frame(bench.spark(), snapshot, [assumption.column], files)
+        if not frame.where(_breaks(frame, assumption)).isEmpty():
+            raise broken_assumption(assumption)
+
+
+def _breaks(frame: DataFrame, assumption: Assumption) -> Column:
+    """True for a row that breaks the assumption; as `app.preparing.facts.recheck` has it."""
+    from pyspark.sql import functions as F
+
+    value = frame[frame.columns[0]]
+    match FactKind(assumption.kind):
+        case FactKind.NOT_NULL:
+            return value.isNull()
+        case FactKind.NONNEGATIVE:
+            return value < 0
+        case FactKind.NONPOSITIVE:
+            return ~(value <= 0)
+        case FactKind.NAN_FREE:
+            return F.isnan(value)

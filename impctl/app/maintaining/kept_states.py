@@ -1,0 +1,89 @@
+"""Operator state that stays in memory from one run of a process to the next.
+
+Law: state is taken up again only where the store has exactly the commit that it was kept at, and
+the tables have the columns, constraints and features it was built for; anything else drops it, and
+the stored state is loaded as in a fresh process. What a failed step touched is never kept.
+Out of scope: maintaining with it (`app.maintaining.run`), a process that goes on (`app.follow`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from impctl.aliases import QueryName
+from impctl.app.capturing.partners import partners_of
+from impctl.app.workbench.workbench import Workbench
+from impctl.store.records import StoredQuery
+from impctl.store.store import Store
+from impctl.tables.snapshot import Snapshot
+
+if TYPE_CHECKING:
+    from impctl.app.maintaining.step import Maintainer
+
+_Form = tuple[object, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """A maintainer, what the store had after its last commit, and the form of its tables then."""
+
+    maintainer: Maintainer
+    stored: StoredQuery
+    forms: tuple[_Form, ...]
+
+
+class KeptStates:
+    """The state of each query that was maintained before."""
+
+    def __init__(self) -> None:
+        self._kept: dict[QueryName, _Kept] = {}
+
+    def take(
+        self,
+        bench: Workbench,
+        store: Store,
+        stored: StoredQuery,
+        spark_start: Callable[[], float],
+    ) -> Maintainer | None:
+        """The state of a query for one more run; None where it is not there or not the same.
+
+        It is not kept any more then, so that a run that fails leaves nothing half done behind.
+        """
+        kept = self._kept.pop(stored.query, None)
+        if kept is None or kept.stored != stored or kept.forms != _forms(bench, stored):
+            return None
+        partitions = {sketch.access: sketch.partition for sketch in stored.sketches}
+        partners = partners_of(bench, kept.maintainer.way, partitions)
+        kept.maintainer.go_on(store, partners, spark_start)
+        return kept.maintainer
+
+    def keep(self, bench: Workbench, store: Store, maintainer: Maintainer) -> None:
+        """Keep the state after a step, while the writer's lock is still held."""
+        mine = maintainer.stored
+        stored = store.load(mine.query)
+        if stored is None:
+            return
+        if (stored.generation, stored.captured_at) == (mine.generation, mine.captured_at):
+            self._kept[mine.query] = _Kept(maintainer, stored, _forms(bench, stored))
+
+    def drop(self) -> None:
+        """Keep nothing."""
+        self._kept.clear()
+
+
+def _forms(bench: Workbench, stored: StoredQuery) -> tuple[_Form, ...]:
+    """All of the tables' metadata that a plan, its safety or its circuit rests on."""
+    return tuple(_form(bench.snapshot(pin.table)) for pin in stored.pins)
+
+
+def _form(snapshot: Snapshot) -> _Form:
+    return (
+        snapshot.table,
+        snapshot.table_id,
+        snapshot.schema_json,
+        snapshot.partition_columns,
+        dict(snapshot.configuration),
+        snapshot.reader_features,
+    )

@@ -1,0 +1,123 @@
+"""Queries brought up to the pinned versions: those with nothing to do, and those that are stale.
+
+Law: a run with nothing to do reads no SQL and loads no planner, unless a sketch is to be used; a
+query that fails leaves its sketch as it was and does not stop the others.
+Out of scope: what is done with a stale sketch (`app.maintaining.run`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from impctl.app.capturing.definition import is_captured_alike, stored_query
+from impctl.app.capturing.drift import ranges_entry
+from impctl.app.capturing.pins import catch_up, is_current
+from impctl.app.results.results import Failure, MaintainResult, Outcome
+from impctl.app.workbench.isolated import Isolated
+from impctl.app.workbench.workbench import Workbench
+from impctl.errors import ImpctlError
+from impctl.store.records import StoredQuery
+from impctl.store.store import Store
+from impctl.workload.models import Policy, QuerySpec
+
+if TYPE_CHECKING:
+    # The engine takes longer to load than a run with nothing to do may last.
+    from impctl.app.maintaining.kept_states import KeptStates
+
+
+def _all_current(
+    bench: Workbench, specs: Sequence[QuerySpec], for_use: bool
+) -> list[MaintainResult] | None:
+    """The results where nothing has to be written, so that a reader need not wait for a writer.
+
+    None where something has to be done, or said, for some query.
+    """
+    store = bench.reading_store()
+    results: list[MaintainResult] = []
+    try:
+        for spec in specs:
+            stored = stored_query(bench, store, spec)
+            catch_up(bench, stored)
+            if not has_nothing_to_do(bench, spec, stored, for_use=for_use):
+                return None
+            results += _unchanged(bench, stored)
+    except ImpctlError:
+        # Some query cannot even be looked at: the run says so for that query alone.
+        return None
+    return results
+
+
+def _maintained(
+    bench: Workbench,
+    store: Store | None,
+    specs: Sequence[QuerySpec],
+    batch_rows: int,
+    kept: KeptStates | None = None,
+    *,
+    for_use: bool,
+) -> Outcome:
+    results: list[MaintainResult] = []
+    failures: list[Failure] = []
+    warnings: list[str] = []
+    stale: list[tuple[QuerySpec, StoredQuery]] = []
+    for spec in specs:
+        with Isolated(failures, spec):
+            stored = stored_query(bench, store, spec)
+            catch_up(bench, stored)
+            if has_nothing_to_do(bench, spec, stored, for_use=for_use):
+                results += _unchanged(bench, stored)
+            else:
+                stale.append((spec, stored))
+    if stale and store is not None:
+        # Planner and engine take longer to load than a run with nothing to do may last.
+        from impctl.app.maintaining.run import StaleRun
+
+        run = StaleRun(bench, store, batch_rows, failures, warnings, kept)
+        results += run.foreseen(stale) if bench.settings.dry_run else run.results(stale)
+    order = {spec.name: index for index, spec in enumerate(specs)}
+    results.sort(key=lambda result: order[result.query])
+    return Outcome(tuple(results), tuple(warnings), tuple(failures))
+
+
+def has_nothing_to_do(
+    bench: Workbench, spec: QuerySpec, stored: StoredQuery, *, for_use: bool = False
+) -> bool:
+    """Whether the sketch is current, so that no policy but `full` would do anything."""
+    if bench.policy(spec) is Policy.FULL or not is_captured_alike(bench, spec, stored):
+        return False
+    return is_current(stored, bench) and not (for_use and _is_read_otherwise(bench, spec, stored))
+
+
+def _is_read_otherwise(bench: Workbench, spec: QuerySpec, stored: StoredQuery) -> bool:
+    """Whether the query's SQL reads now as another plan than the sketch was captured for."""
+    # Only who uses a sketch needs the planner anyway.
+    from impctl.app.capturing.chosen_way import is_same_circuit
+    from impctl.app.preparing.prepared import prepare
+
+    return not is_same_circuit(bench, prepare(bench, spec), stored)
+
+
+def _unchanged(bench: Workbench, stored: StoredQuery) -> list[MaintainResult]:
+    return [
+        MaintainResult(
+            query=stored.query,
+            table=sketch.table,
+            attribute=sketch.attribute,
+            total=sketch.partition.ranges,
+            action="none",
+            reason_code="up_to_date",
+            reason="no new version",
+            since=stored.versions,
+            versions=stored.versions,
+            added=(),
+            removed=(),
+            changes=0,
+            elapsed_ms=0.0,
+            read_ms=0.0,
+            engine_ms=0.0,
+            commit_ms=0.0,
+            ranges=ranges_entry(bench, stored, sketch.table, sketch.attribute),
+        )
+        for sketch in stored.sketches
+    ]

@@ -1,0 +1,354 @@
+"""One stored query taken up again: its changes in, its sketches and state committed.
+
+Law: a step either commits sketches, state and versions together or leaves all as they were.
+Assumptions are looked at before anything is computed. Nothing here recaptures; what cannot go on
+incrementally raises RecaptureNeededError and the policy decides (`app.maintain`).
+Out of scope: reading changes (`app.maintaining.changes`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from impctl.aliases import AccessId, TableName, TableVersion
+from impctl.app.capturing.commit import amend
+from impctl.app.capturing.drift import depths
+from impctl.app.capturing.meta import StateMeta
+from impctl.app.capturing.partners import PartnersAt
+from impctl.app.maintaining.changes import Need
+from impctl.app.maintaining.estimates import GROUPED, MAINTAIN
+from impctl.app.maintaining.grouped_change import GroupedChange
+from impctl.app.maintaining.refill import refill_text, rows_with
+from impctl.app.preparing.facts import columns_assumed, recheck
+from impctl.maintain.checkpoint import Checkpoint
+from impctl.maintain.range_rows import RangeRows
+from impctl.maintain.session import MaintainedQuery, TableChange
+from impctl.maintain.touch import TouchedQuery
+from impctl.maintain.way import Way
+from impctl.sketch.fragments import FragmentSet
+from impctl.sketch.mode import Mode
+from impctl.store.records import MaintainCommit, RunCost, RunRecord, StoredQuery, TablePin
+from impctl.store.store import Store
+from impctl.tables.changes import Changes
+from impctl.tables.files_mark import FilesMark
+from impctl.tables.snapshot import Snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """A table's change up to `until`, where it ends, and the marks of that commit and its files.
+
+    `ending` is the newest version of the run, which a batch of versions may stop before; `reached`
+    takes the snapshot of `until` itself, if it is asked for. With `grouped` the change is there,
+    and `changes` has no rows.
+    """
+
+    changes: Changes
+    until: TableVersion
+    ending: Snapshot
+    mark: str | None
+    files: FilesMark | None
+    reached: Callable[[], Snapshot]
+    grouped: GroupedChange | None = None
+
+    @property
+    def rows(self) -> int:
+        """Changed rows."""
+        return self.changes.rows if self.grouped is None else self.grouped.rows
+
+
+@dataclass(frozen=True, slots=True)
+class StepDone:
+    """What one step did and cost; fragments by access."""
+
+    action: str
+    versions: Mapping[TableName, TableVersion]
+    added: Mapping[AccessId, tuple[int, ...]] = field(default_factory=dict)
+    removed: Mapping[AccessId, tuple[int, ...]] = field(default_factory=dict)
+    changes: int = 0
+    changed_bytes: int = 0
+    read_ms: float = 0.0
+    engine_ms: float = 0.0
+    commit_ms: float = 0.0
+    unsure: int = 0
+    refilled: tuple[int, int] = (0, 0)
+    """Groups whose bounded buffer was filled again, and the rows read for that."""
+
+
+class Maintainer:
+    """A query whose sketches are maintained exactly, or by touch where there is one table."""
+
+    def __init__(
+        self,
+        store: Store,
+        way: Way,
+        stored: StoredQuery,
+        partners: PartnersAt | None = None,
+        spark_start: Callable[[], float] = lambda: 0.0,
+    ) -> None:
+        """`partners` reads rows that the circuit does not keep, and is needed where there are.
+
+        `spark_start` tells what of a step's time went into starting Spark.
+        """
+        self.store = store
+        self._spark_start = spark_start
+        self._partners = partners
+        self.way = way
+        self.stored = stored
+        self.meta = StateMeta.read(stored.query, stored.state_meta)
+        self._session: MaintainedQuery | None = None
+        self._touched: TouchedQuery | None = None
+        runs = store.load_runs(stored.query)
+        if way.mode is Mode.EXACT:
+            assert way.compiled is not None
+            self._session = MaintainedQuery(way.compiled)
+            self._session.restore(runs, self.meta.counters)
+        else:
+            (sketch,) = stored.sketches
+            self._touched = TouchedQuery(sketch.partition, sketch.fragments)
+            self._touched.restore(runs)
+        self._fragments = {sketch.access: sketch.fragments for sketch in stored.sketches}
+
+    def go_on(
+        self, store: Store, partners: PartnersAt | None, spark_start: Callable[[], float]
+    ) -> None:
+        """Take part in another run of the process, which has opened the store anew."""
+        self.store, self._partners, self._spark_start = store, partners, spark_start
+
+    @property
+    def tables(self) -> tuple[TableName, ...]:
+        """The tables the query reads."""
+        return tuple(pin.table for pin in self.stored.pins)
+
+    @property
+    def versions(self) -> Mapping[TableName, TableVersion]:
+        """The versions the sketches stand at."""
+        return {pin.table: pin.version for pin in self.stored.pins}
+
+    @property
+    def fragments(self) -> Mapping[AccessId, FragmentSet]:
+        return self._fragments
+
+    @property
+    def session(self) -> MaintainedQuery | None:
+        """The circuit, in exact mode."""
+        return self._session
+
+    @property
+    def _state(self) -> MaintainedQuery | TouchedQuery:
+        state = self._touched if self._session is None else self._session
+        assert state is not None
+        return state
+
+    @property
+    def range_rows(self) -> RangeRows:
+        """Rows per range of every partition."""
+        return self._state.range_rows
+
+    def need(self, table: TableName, until: TableVersion, *, per_version: bool) -> Need:
+        """What has to be read of a table to reach `until`."""
+        if self._session is not None:
+            columns: Sequence[str] = self._session.compiled.columns_of(table)
+        else:
+            columns = (self.stored.sketches[0].attribute,)
+        assumed = columns_assumed(self.stored.assumptions, table)
+        pin = next(pin for pin in self.stored.pins if pin.table == table)
+        wanted = tuple(dict.fromkeys((*columns, *assumed)))
+        held = self.meta.files.get(table)
+        return Need(table, pin.table_id, pin.version, until, wanted, per_version, held)
+
+    def step(
+        self,
+        moved: Mapping[TableName, Moved],
+        *,
+        read_ms: float,
+        reason_code: str,
+        reason: str,
+        changed_bytes: int = 0,
+    ) -> StepDone:
+        """Maintain with these tables' changes and commit; other tables stay where they are."""
+        started = time.perf_counter()
+        if self.stored.assumptions:
+            for change in moved.values():
+                changes = change.changes
+                recheck(self.stored.assumptions, change.ending, changes.table, changes.weights)
+        done = StepDone(
+            str(self.way.mode),
+            self._leading_to(moved),
+            changes=sum(change.rows for change in moved.values()),
+            changed_bytes=changed_bytes,
+            read_ms=read_ms,
+        )
+        grouped = [change.grouped for change in moved.values() if change.grouped is not None]
+        if self._session is not None and grouped:
+            done, after = self._absorbed(self._session, grouped[0], done)
+        elif self._session is not None:
+            done, after = self._computed(self._session, moved, done)
+        else:
+            after = self._touch(moved)
+            new = {
+                access: kept.minus(self._fragments[access]).ids for access, kept in after.items()
+            }
+            done = replace(done, added=new)
+        done = replace(done, engine_ms=(time.perf_counter() - started) * 1000)
+        self.meta = self.meta.model_copy(
+            update={"marks": self._marks(moved), "files": self._files(moved)}
+        )
+        return self._commit(done, after, moved, reason_code, reason)
+
+    def _computed(
+        self, session: MaintainedQuery, moved: Mapping[TableName, Moved], done: StepDone
+    ) -> tuple[StepDone, Mapping[AccessId, FragmentSet]]:
+        """The step through the circuit, and the sketches after it."""
+        if self._partners is not None:
+            session.read_by(self._partners(self._leading_to(moved)))
+        unsure, (groups, rows) = session.unsure_rows(), session.refilled()
+        deltas = session.step(
+            {
+                table: TableChange(change.changes.table, change.changes.weights)
+                for table, change in moved.items()
+                if change.changes.rows
+            },
+            lambda table, columns, keys: rows_with(moved[table].reached(), columns, keys),
+        )
+        groups_after, rows_after = session.refilled()
+        done = replace(
+            done,
+            added={access: tuple(delta.added.tolist()) for access, delta in deltas.items()},
+            removed={access: tuple(delta.removed.tolist()) for access, delta in deltas.items()},
+            unsure=session.unsure_rows() - unsure,
+            refilled=(groups_after - groups, rows_after - rows),
+        )
+        return done, session.fragments()
+
+    def _absorbed(
+        self, session: MaintainedQuery, grouped: GroupedChange, done: StepDone
+    ) -> tuple[StepDone, Mapping[AccessId, FragmentSet]]:
+        """The step with a change that Spark has grouped, and the sketches after it."""
+        unsure, before = session.unsure_rows(), self._fragments
+        session.absorb(grouped.pass_, grouped.came, grouped.went, grouped.partition)
+        after = session.fragments()
+        done = replace(
+            done,
+            added={access: after[access].minus(before[access]).ids for access in after},
+            removed={access: before[access].minus(after[access]).ids for access in after},
+            unsure=session.unsure_rows() - unsure,
+        )
+        return done, after
+
+    def _leading_to(self, moved: Mapping[TableName, Moved]) -> Mapping[TableName, TableVersion]:
+        """The versions of all tables after the step."""
+        return {**self.versions, **{table: change.until for table, change in moved.items()}}
+
+    def _marks(self, moved: Mapping[TableName, Moved]) -> dict[TableName, str]:
+        """The marks of all tables' commits after the step."""
+        marks = {table: mark for table, mark in self.meta.marks.items() if table not in moved}
+        found = {table: change.mark for table, change in moved.items()}
+        return {**marks, **{table: mark for table, mark in found.items() if mark is not None}}
+
+    def _files(self, moved: Mapping[TableName, Moved]) -> dict[TableName, FilesMark]:
+        """The marks of all tables' files after the step; none where nobody looked at them."""
+        files = {table: mark for table, mark in self.meta.files.items() if table not in moved}
+        found = {table: change.files for table, change in moved.items()}
+        return {**files, **{table: mark for table, mark in found.items() if mark is not None}}
+
+    def _touch(self, moved: Mapping[TableName, Moved]) -> Mapping[AccessId, FragmentSet]:
+        """The sketch with the fragments of all changed rows."""
+        assert self._touched is not None
+        sketch = self.stored.sketches[0]
+        if sketch.table not in moved:
+            return self._fragments
+        changes = moved[sketch.table].changes
+        return {sketch.access: self._touched.step(TableChange(changes.table, changes.weights))}
+
+    def _commit(
+        self,
+        done: StepDone,
+        fragments: Mapping[AccessId, FragmentSet],
+        moved: Mapping[TableName, Moved],
+        reason_code: str,
+        reason: str,
+    ) -> StepDone:
+        started = time.perf_counter()
+        pins = self._pins(moved)
+        checkpoint: Checkpoint = self._state.checkpoint()
+        unsure = self.meta.unsure + done.unsure
+        meta = self.meta.model_copy(
+            update={
+                "counters": dict(checkpoint.counters),
+                "unsure": unsure,
+                "depths": depths(self.range_rows, self.meta.depths),
+            }
+        )
+        record = _record(done, reason_code, reason, self._cost(done, moved))
+        commit = MaintainCommit(
+            query=self.stored.query,
+            expected_generation=self.stored.generation,
+            pins=pins,
+            sketches=tuple(fragments.items()),
+            put_runs=checkpoint.put,
+            drop_runs=checkpoint.drop,
+            state_meta=meta.model_dump(),
+            record=record,
+        )
+        generation = self.store.commit_maintain(commit)
+        self._state.saved()
+        self._fragments, self.meta = dict(fragments), meta
+        sketches = tuple(
+            replace(sketch, fragments=fragments[sketch.access]) for sketch in self.stored.sketches
+        )
+        self.stored = replace(
+            self.stored,
+            pins=pins,
+            sketches=sketches,
+            state_meta=meta.model_dump(),
+            generation=generation,
+        )
+        commit_ms = (time.perf_counter() - started) * 1000
+        amend(self.store, self.stored.query, record, commit_ms)
+        return replace(done, commit_ms=commit_ms)
+
+    def _pins(self, moved: Mapping[TableName, Moved]) -> tuple[TablePin, ...]:
+        """What all tables are pinned at after the step."""
+        return tuple(
+            pin
+            if (change := moved.get(pin.table)) is None
+            else replace(pin, version=change.until, schema_json=change.ending.schema_json)
+            for pin in self.stored.pins
+        )
+
+    def _cost(self, done: StepDone, moved: Mapping[TableName, Moved]) -> RunCost:
+        """What the step took, without starting Spark and without its commit."""
+        start_ms = self._spark_start()
+        is_grouped = any(change.grouped is not None for change in moved.values())
+        return RunCost(
+            kind=GROUPED if is_grouped else MAINTAIN,
+            rows=done.changes,
+            bytes=done.changed_bytes,
+            elapsed_ms=max(0.0, done.read_ms + done.engine_ms - start_ms),
+            spark=is_grouped or self._partners is not None,
+            start_ms=start_ms,
+        )
+
+
+def _record(done: StepDone, reason_code: str, reason: str, cost: RunCost) -> RunRecord:
+    """The step as history keeps it; its own commit is not timed yet when it is written."""
+    refilled = refill_text(*done.refilled)
+    reason = f"{reason}; {refilled}" if refilled else reason
+    return RunRecord(
+        action=done.action,
+        reason_code=reason_code,
+        reason=reason,
+        started_at=time.time(),
+        elapsed_ms=done.read_ms + done.engine_ms,
+        read_ms=done.read_ms,
+        engine_ms=done.engine_ms,
+        commit_ms=0.0,
+        changes=done.changes,
+        added=sum(len(found) for found in done.added.values()),
+        removed=sum(len(found) for found in done.removed.values()),
+        versions=dict(done.versions),
+        cost=cost,
+    )

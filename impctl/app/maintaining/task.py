@@ -1,0 +1,138 @@
+"""A stale query opened: its state loaded, or what keeps it from being maintained.
+
+Law: opening reads the store, the tables' logs and the SQL; it reads no change and writes nothing.
+Out of scope: what is done with an open task (`app.maintaining.run`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from impctl.aliases import ColumnName, TableName
+from impctl.app.capturing.chosen_way import check_circuit, chooser_of, chosen_way, restored_verdict
+from impctl.app.capturing.definition import check_definition
+from impctl.app.capturing.meta import StateMeta
+from impctl.app.capturing.partners import partners_of
+from impctl.app.capturing.pins import check_pins
+from impctl.app.maintaining.changes import Need
+from impctl.app.maintaining.kept_states import KeptStates
+from impctl.app.maintaining.step import Maintainer
+from impctl.app.preparing.prepared import PreparedQuery, prepare
+from impctl.app.workbench.workbench import Workbench
+from impctl.errors import ImpctlError, RecaptureNeededError
+from impctl.sketch.mode import Mode
+from impctl.store.records import StoredQuery
+from impctl.store.store import Store
+from impctl.tables.changes import check_same_columns, check_same_order
+from impctl.tables.schema import read_schema
+from impctl.workload.models import MaintainMode, Policy, QuerySpec
+
+
+@dataclass(slots=True)
+class Task:
+    """One stale query: its stored sketch and what will be done with it."""
+
+    spec: QuerySpec
+    stored: StoredQuery
+    maintainer: Maintainer | None = None
+    trouble: ImpctlError | None = None
+
+    @property
+    def is_eager(self) -> bool:
+        """Whether it wants a sketch for every version passed."""
+        return self.spec.maintain is MaintainMode.EAGER
+
+
+def open_task(
+    bench: Workbench,
+    store: Store,
+    spec: QuerySpec,
+    stored: StoredQuery,
+    spark_start: Callable[[], float],
+    kept: KeptStates | None = None,
+) -> Task:
+    """The task, with what keeps it from being maintained incrementally.
+
+    State that an earlier run of the process has `kept` need not be loaded.
+    """
+    task = Task(spec, stored)
+    try:
+        check_definition(bench, spec, stored)
+        if bench.policy(spec) is not Policy.FULL:
+            check_pins(stored, bench)
+            if kept is not None:
+                task.maintainer = kept.take(bench, store, stored, spark_start)
+            if task.maintainer is None:
+                task.maintainer = _maintainer(bench, store, spec, stored, spark_start)
+    except RecaptureNeededError as trouble:
+        task.trouble = trouble
+    return task
+
+
+def needs_of(bench: Workbench, task: Task) -> list[Need]:
+    """What has to be read of every table that moved on."""
+    if task.maintainer is None:
+        return []
+    needs = []
+    for table, version in task.maintainer.versions.items():
+        until = bench.source(table).version
+        if until != version:
+            needs.append(task.maintainer.need(table, until, per_version=task.is_eager))
+    return needs
+
+
+def _maintainer(
+    bench: Workbench,
+    store: Store,
+    spec: QuerySpec,
+    stored: StoredQuery,
+    spark_start: Callable[[], float],
+) -> Maintainer:
+    prepared = prepare(bench, spec)
+    verdict, partitions = restored_verdict(bench, prepared, stored)
+    meta = StateMeta.read(stored.query, stored.state_meta)
+    way = chosen_way(prepared, verdict, partitions, chooser_of(prepared, meta))
+    try:
+        check_circuit(bench, prepared, way, stored)
+    except RecaptureNeededError:
+        _check_columns_and_order(bench, prepared, stored)
+        raise
+    if way.mode is Mode.RECAPTURE:
+        raise RecaptureNeededError(
+            f"Query `{spec.name}` cannot be maintained incrementally: {way.reason}",
+            code="not_incremental",
+            hint="use policy `auto` to let `maintain` recapture it",
+            location=prepared.place(way.span),
+        )
+    if way.mode is Mode.TOUCH:
+        _check_columns_read(bench, prepared, stored)
+    return Maintainer(store, way, stored, partners_of(bench, way, partitions), spark_start)
+
+
+def _check_columns_read(bench: Workbench, prepared: PreparedQuery, stored: StoredQuery) -> None:
+    """SchemaChangedError where a column that the query reads is another one than it was.
+
+    Changes are read in the sketched column alone, and no row need change for another column to
+    take a name over.
+    """
+    for pin in stored.pins:
+        after = bench.snapshot(pin.table)
+        # As the table is mapped now: before that, physical names were the names.
+        before = read_schema(pin.schema_json, is_mapped=after.column_mapping is not None)
+        check_same_columns(before, pin.version, after, _columns_read(prepared, pin.table))
+
+
+def _columns_read(prepared: PreparedQuery, table: TableName) -> list[ColumnName]:
+    return [a.name for scan in prepared.scans if scan.table == table for a in scan.attributes]
+
+
+def _check_columns_and_order(
+    bench: Workbench, prepared: PreparedQuery, stored: StoredQuery
+) -> None:
+    """SchemaChangedError where a column the query reads, or their order, makes another circuit."""
+    for pin in stored.pins:
+        read = _columns_read(prepared, pin.table)
+        before, after = bench.snapshot(pin.table, pin.version), bench.snapshot(pin.table)
+        check_same_columns(before.columns, before.version, after, read)
+        check_same_order(before, after, read)

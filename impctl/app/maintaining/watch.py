@@ -1,0 +1,123 @@
+"""What a following process saw at its last run, and whether there is anything new.
+
+Law: a look costs a few questions to the file system per table; it opens no table and no store. In
+doubt, a log that cannot be read included, there is something new: the run itself then says what.
+Out of scope: when to look and what to do then (`app.follow`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import replace
+
+from impctl.aliases import TableName
+from impctl.app.workbench.settings import FollowRequest
+from impctl.app.workbench.workbench import Workbench
+from impctl.errors import ImpctlError
+from impctl.store.catalog import catalog_mark
+from impctl.tables.arrivals import Seen, has_new_log, log_end, newest_version, pinned_anew
+from impctl.tables.change_size import change_size
+from impctl.tables.commits import read_commits
+from impctl.tables.source import DeltaSource
+
+_LONGEST_QUIET = 600.0
+"""Seconds after which a run opens everything anew, whatever a look says: for tables in object
+stores that were replaced, and for queries that failed and were mended from outside."""
+
+
+class Watch:
+    """Tables and store as the last run left them."""
+
+    def __init__(self, request: FollowRequest) -> None:
+        self._request = request
+        self._seen: dict[TableName, Seen] = {}
+        self._stuck: dict[TableName, object] = {}
+        """How the logs end that the last run could not open."""
+        self._store: object = None
+        self._looked_anew: float | None = None
+        self._pending_since: float | None = None
+
+    def pinned(self) -> list[DeltaSource]:
+        """The tables at their newest versions, for a run; one that cannot be read is left out.
+
+        From time to time none, so that all are opened anew.
+        """
+        now = time.monotonic()
+        if self._looked_anew is None or now - self._looked_anew >= _LONGEST_QUIET:
+            self._looked_anew = now
+            return []
+        found = []
+        for name, known in self._seen.items():
+            try:
+                found.append(pinned_anew(known))
+            except ImpctlError:
+                # The run opens it anew, and tells for the queries that read it what is wrong. What
+                # was read of it here may be part of another log: nothing is added to that.
+                self._seen[name] = replace(known, mark=None)
+        return found
+
+    def saw(self, bench: Workbench) -> None:
+        """Remember what a run worked on, once it is over, as it was when the run pinned it.
+
+        Another log may have taken its place since; what is seen of that must not pass for it.
+        """
+        self._seen.update(bench.pinned)
+        self._stuck = {
+            name: _end(known) for name, known in self._seen.items() if name not in bench.pinned
+        }
+        self._store = catalog_mark(bench.store_path)
+        self._pending_since = None
+
+    def is_due(self, bench: Workbench) -> bool:
+        """Whether a run has something to do, and need not wait for more of it."""
+        now = time.monotonic()
+        if self._looked_anew is None or now - self._looked_anew >= _LONGEST_QUIET:
+            return True
+        if self._store != catalog_mark(bench.store_path):
+            return True
+        try:
+            moved = [known for known in self._seen.values() if self._has_moved(known)]
+            return bool(moved) and self._is_enough(moved, now)
+        except ImpctlError:
+            return True
+
+    def _has_moved(self, known: Seen) -> bool:
+        """Whether the table is another one than the last run worked on, or could not open."""
+        name = known.source.name
+        return has_new_log(known) and not (
+            name in self._stuck and self._stuck[name] == log_end(known)
+        )
+
+    def _is_enough(self, moved: Iterable[Seen], now: float) -> bool:
+        """Whether so many rows are pending as asked for, or for so long that they may not wait."""
+        least = self._request.pending_rows
+        if least is None:
+            return True
+        if self._pending_since is None:
+            self._pending_since = now
+        if now - self._pending_since >= self._request.max_wait:
+            return True
+        rows = 0
+        for known in moved:
+            pending = _pending_rows(known)
+            if pending is None:
+                return True
+            rows += pending
+        return rows >= least
+
+
+def _end(known: Seen) -> object:
+    try:
+        return log_end(known)
+    except ImpctlError:
+        return None
+
+
+def _pending_rows(known: Seen) -> int | None:
+    """Rows changed since the last run, by the log alone; None where it does not tell."""
+    until = newest_version(known)
+    if until is None:
+        return None
+    commits = read_commits(known.source, known.source.version, until)
+    return None if commits is None else change_size(commits).rows

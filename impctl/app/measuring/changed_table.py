@@ -1,0 +1,17 @@
+"""Which of a query's tables the changes of a measurement go to.
+
+Law: the largest one, of equal ones the one the query names first: the others are looked up.
+Out of scope: what changes in it (`app.measuring.drawn_rows`, `app.measuring.kinds.update_stream`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from impctl.aliases import TableName
+from impctl.app.workbench.workbench import Workbench
+
+
+def changed_table(bench: Workbench, tables: Sequence[TableName]) -> TableName:
+    """The one of `tables`, in the order of the query, that is to change."""
+    return max(tables, key=lambda table: bench.snapshot(table).likely_rows)

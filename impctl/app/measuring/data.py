@@ -1,0 +1,268 @@
+"""The tables of a suite, generated below its data folder.
+
+Law: a table is written again only when the request differs (example, size, options, seed, source);
+a marker file beside it holds the request it was written for. What has no marker is not ours: it is
+never removed. Out of scope: what the rows are (`app.measuring.generate`, `bench.synthetic`).
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from impctl.app.measuring.generate import DEFAULT_GROUPS, DEFAULT_ROWS, generate
+from impctl.app.workbench.reporter import Reporter
+from impctl.app.workbench.settings import Example, GenerateRequest
+from impctl.errors import ImpctlError, Problem, StorageError, UsageError, WorkloadError
+from impctl.store.scratch import TPCH_SCRATCH, scratch_folder
+from impctl.workload.reading import shown, suggestion
+from impctl.workload.suite_models import DataSpec, OptionValue
+
+_FORMAT = 1
+"""Raised when equal requests no longer give equal rows."""
+
+_GENERATOR = "tpchgen-cli"
+
+
+@dataclass(frozen=True, slots=True)
+class DataRequest:
+    """A table (or a folder of them) as it is to be; None where the example has no such choice."""
+
+    name: str
+    example: str
+    rows: int | None = None
+    groups: int | None = None
+    sort_rows: bool = False
+    seed: int = 1
+    source: str | None = None
+    scale_factor: float | None = None
+
+    def text(self) -> str:
+        """The request as the marker holds it; a source counts by its size and time too."""
+        facts: dict[str, object] = {"format": _FORMAT, **asdict(self)}
+        if self.source is not None:
+            facts["source_state"] = _state(Path(self.source))
+        return json.dumps(facts, sort_keys=True)
+
+
+def _state(source: Path) -> list[tuple[str, int, int]]:
+    """Name, size and time of the file, or of every file below the folder: written again in place,
+    it leaves the folder itself as it was."""
+    found = sorted(file for file in source.rglob("*") if file.is_file()) or [source]
+    return [(file.name, stat.st_size, stat.st_mtime_ns) for file in found for stat in [file.stat()]]
+
+
+def requests_of(
+    specs: Sequence[DataSpec], *, scale: float, seed: int, source: Path | None
+) -> tuple[DataRequest, ...]:
+    """What to generate; one error for every wrong option, then one for a source that is missing."""
+    problems: list[Problem] = []
+    found: list[DataRequest] = []
+    for spec in specs:
+        wrong = _problems(spec)
+        problems += wrong
+        if not wrong:
+            found.append(_REQUESTS[Example(spec.example)](spec, scale, seed, source))
+    if problems:
+        raise WorkloadError("The data of the suite cannot be generated", problems)
+    return tuple(found)
+
+
+def make_data(requests: Sequence[DataRequest], folder: Path, reporter: Reporter) -> None:
+    """Write the tables that are not there as requested."""
+    for request in requests:
+        marker = folder / f".{request.name}.request.json"
+        target = folder / request.name
+        wanted = request.text()
+        if _marked(marker) == wanted and target.is_dir():
+            continue
+        _clear(target, marker)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            # First that it is ours, at the end that it is whole.
+            marker.write_text("unfinished", encoding="utf-8")
+            _write(request, folder, reporter)
+            marker.write_text(wanted, encoding="utf-8")
+        except OSError as error:
+            raise StorageError(
+                f"The table `{request.name}` could not be written: {error.strerror}",
+                hint="choose another folder with `--data`",
+            ) from error
+
+
+def _marked(marker: Path) -> str | None:
+    try:
+        return marker.read_text(encoding="utf-8")
+    except OSError:
+        return None
+
+
+def _clear(target: Path, marker: Path) -> None:
+    """Remove what an earlier request wrote; an error where something else stands there."""
+    if not target.exists():
+        return
+    if _marked(marker) is None:
+        raise UsageError(
+            f"Something that impctl did not generate stands there: {target}",
+            code="data_not_ours",
+            hint="choose another folder with `--data`, or move it away",
+        )
+    shutil.rmtree(target)
+    shutil.rmtree(target.with_name(f"{target.name}-batches"), ignore_errors=True)
+
+
+def _write(request: DataRequest, folder: Path, reporter: Reporter) -> None:
+    example = Example(request.example)
+    source = None if request.source is None else Path(request.source)
+    if example is not Example.TPCH:
+        wanted = GenerateRequest(
+            folder,
+            example,
+            request.name,
+            request.rows,
+            request.groups,
+            request.sort_rows,
+            request.seed,
+            source,
+        )
+        generate(wanted, reporter)
+        return
+    target = folder / request.name
+    if source is not None:
+        generate(GenerateRequest(target, example, source=source, seed=request.seed), reporter)
+        return
+    with scratch_folder(TPCH_SCRATCH, folder) as scratch:
+        made = scratch / "made"
+        made.mkdir()
+        reporter.step(f"running {_GENERATOR}")
+        _run_generator(made, request.scale_factor or 1.0)
+        generate(GenerateRequest(target, example, source=made, seed=request.seed), reporter)
+
+
+def _run_generator(folder: Path, scale_factor: float) -> None:
+    command = [_generator() or _GENERATOR, "parquet", "-s", f"{scale_factor:g}"]
+    try:
+        subprocess.run(
+            [*command, "--output-dir", str(folder)], check=True, capture_output=True, text=True
+        )
+    except (OSError, subprocess.CalledProcessError) as error:
+        text = getattr(error, "stderr", None) or str(error)
+        raise ImpctlError(
+            f"`{_GENERATOR}` failed: {text.strip().splitlines()[-1]}",
+            code="generator_failed",
+            hint=f"run `{_GENERATOR}` by hand, then give its folder with `--source`",
+        ) from error
+
+
+def _generator() -> str | None:
+    """The generator of TPC-H data, also where it lies beside this Python only."""
+    beside = Path(sys.executable).parent / _GENERATOR
+    return shutil.which(_GENERATOR) or (str(beside) if beside.is_file() else None)
+
+
+def _synthetic(spec: DataSpec, scale: float, seed: int, source: Path | None) -> DataRequest:
+    rows = max(round((spec.rows or DEFAULT_ROWS) * scale), spec.least)
+    options = spec.options
+    groups = int(_number(options, "groups", DEFAULT_GROUPS))
+    if "per_group" in options:
+        groups = max(1, rows // int(_number(options, "per_group", 1)))
+    own = int(_number(options, "seed", seed))
+    return DataRequest(spec.name, spec.example, rows, groups, options.get("sorted") is True, own)
+
+
+def _running(spec: DataSpec, scale: float, seed: int, source: Path | None) -> DataRequest:
+    return DataRequest(spec.name, spec.example)
+
+
+def _crimes(spec: DataSpec, scale: float, seed: int, source: Path | None) -> DataRequest:
+    file = _source(spec, source)
+    if file is None or not file.is_file():
+        raise UsageError(
+            f"The table `{spec.name}` needs the Parquet file with the crimes data",
+            code="source_missing",
+            hint="give `--source FILE` or set IMPCTL_CRIMES; `workloads/crimes.yaml` says which",
+            location=spec.location,
+        )
+    return DataRequest(spec.name, spec.example, source=str(file.absolute()))
+
+
+def _tpch(spec: DataSpec, scale: float, seed: int, source: Path | None) -> DataRequest:
+    folder = _source(spec, source)
+    if folder is not None and folder.is_dir():
+        return DataRequest(spec.name, spec.example, seed=seed, source=str(folder.absolute()))
+    if folder is not None and not folder.exists():
+        # Other data than those asked for would be measured, and nobody told.
+        raise UsageError(
+            f"The folder to make the tables `{spec.name}` from is not there: {folder}",
+            code="source_missing",
+            hint=f"give the folder that `{_GENERATOR}` wrote with `--source`, or none to run it",
+            location=spec.location,
+        )
+    if _generator() is None:
+        raise UsageError(
+            f"The tables `{spec.name}` need `{_GENERATOR}`, or the folder that it wrote",
+            code="source_missing",
+            hint=f"run `pip install {_GENERATOR}`, or give `--source FOLDER`",
+            location=spec.location,
+        )
+    factor = _number(spec.options, "scale_factor", 1) * scale
+    return DataRequest(spec.name, spec.example, seed=seed, scale_factor=factor)
+
+
+def _source(spec: DataSpec, source: Path | None) -> Path | None:
+    """The file's own source before the one of the command line."""
+    return source if spec.source is None else Path(spec.source)
+
+
+_REQUESTS: Mapping[Example, Callable[[DataSpec, float, int, Path | None], DataRequest]] = {
+    Example.RUNNING: _running,
+    Example.SYNTHETIC: _synthetic,
+    Example.CRIMES: _crimes,
+    Example.TPCH: _tpch,
+}
+
+_OPTIONS: Mapping[Example, tuple[str, ...]] = {
+    Example.RUNNING: (),
+    Example.SYNTHETIC: ("groups", "per_group", "seed", "sorted"),
+    Example.CRIMES: (),
+    Example.TPCH: ("scale_factor",),
+}
+
+
+def _problems(spec: DataSpec) -> list[Problem]:
+    known = _OPTIONS[Example(spec.example)]
+    found = [
+        Problem(
+            f"Option {shown(name)} is unknown to example `{spec.example}`",
+            spec.location,
+            suggestion(name, known, "its options") or "remove it",
+        )
+        for name in spec.options
+        if name not in known
+    ]
+    for name in known:
+        value = spec.options.get(name)
+        if value is None or (name == "sorted" and isinstance(value, bool)):
+            continue
+        kind = float if name == "scale_factor" else int
+        if name == "sorted" or isinstance(value, bool) or not isinstance(value, int | kind):
+            wanted = "true or false" if name == "sorted" else "a number"
+            text = f"Option `{name}` of `{spec.name}` must be {wanted}"
+            found.append(Problem(text, spec.location, f"correct `{name}`"))
+        elif value <= 0:
+            text = f"Option `{name}` of `{spec.name}` must be above 0"
+            found.append(Problem(text, spec.location, f"correct `{name}`"))
+    if {"groups", "per_group"} <= spec.options.keys():
+        text = f"`{spec.name}` has both `groups` and `per_group`"
+        found.append(Problem(text, spec.location, "remove one of them"))
+    return found
+
+
+def _number(options: Mapping[str, OptionValue], name: str, default: float) -> float:
+    value = options.get(name, default)
+    return float(value) if isinstance(value, int | float) else default

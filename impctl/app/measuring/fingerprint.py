@@ -1,0 +1,73 @@
+"""A short hash of what a case measures, for records: what the labels of its cells leave out.
+
+Law: two cells of one suite, figure and labels have one fingerprint exactly where they had the same
+query, partition, options and data; how often and on which machine counts no more than the names of
+files. Options whose values stand in the labels are left out, so a size more changes no other cell.
+Out of scope: what a comparison makes of it (`bench.compare`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+
+from impctl.app.measuring.plan import PlannedSuite, data_read, words_of
+from impctl.workload.models import PartitionSpec, QuerySpec
+from impctl.workload.suite_models import CaseSpec, FigureSpec
+
+_LABELLED: Mapping[str, tuple[str, ...]] = {
+    "deletions": ("patterns", "buffers"),
+    "engine": ("changes",),
+    "maintain": ("changes", "shares", "processes"),
+    "memory": ("ranges",),
+    "mixed": ("changes", "ratios"),
+    "strategies": ("batches",),
+}
+"""Options by measure whose every value has cells of its own, which are labelled with it, or only
+adds a metric to one: not those of which a cell shows the effect of several, as `changes` of
+`memory`."""
+
+
+def case_fingerprint(planned: PlannedSuite, figure: FigureSpec, case: CaseSpec) -> str:
+    """Of one case of one figure, as this run measures it."""
+    workload = planned.suite.workload
+    query = workload.queries[case.query]
+    specs = data_read(planned.suite, [replace(figure, cases=(case,))], planned.folder)
+    read = {spec.name for spec in specs}
+    facts = {
+        "measure": figure.measure,
+        "options": _options(figure),
+        "query": _query_facts(query),
+        "partitions": [_partition_facts(one) for one in workload.partitions if _is_of(one, query)],
+        # A source is told by the rows of its tables: its place and time differ by machine.
+        "data": [{**asdict(one), "source": None} for one in planned.data if one.name in read],
+    }
+    text = json.dumps(facts, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def _options(figure: FigureSpec) -> dict[str, object]:
+    labelled = _LABELLED.get(figure.measure, ())
+    return {name: value for name, value in figure.options.items() if name not in labelled}
+
+
+def _query_facts(query: QuerySpec) -> dict[str, object]:
+    return {
+        "sql": " ".join(query.sql.split()),
+        "sketch": dict(query.sketch),
+        "params": dict(query.params),
+        "settings": [query.policy, query.maintain, query.join, query.buffer],
+    }
+
+
+def _partition_facts(partition: PartitionSpec) -> list[object]:
+    return [partition.table, partition.column, partition.boundaries, partition.fragments]
+
+
+def _is_of(partition: PartitionSpec, query: QuerySpec) -> bool:
+    """May the query have its sketch on this partition?"""
+    if query.sketch:
+        return query.sketch.get(partition.table) == partition.column
+    return partition.table.lower() in words_of(query.sql)

@@ -1,0 +1,170 @@
+"""One query on a scratch copy whose sketch follows its tables, in one process.
+
+Law: a step is what `maintain` does for one query once its process is up: finding the newest
+versions, reading their changes, the engine, the durable commit. State stays in memory between steps
+and the caller holds the store's lock; so starting a process, loading the state, taking the lock and
+deciding by the policy do not count here (they do in `app.measuring.kinds.fresh_process`).
+Out of scope: changing the tables, choosing when to follow (`app.measuring.measured`, `app.suites`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from impctl.aliases import AccessId, TableName
+from impctl.app.capturing.captured import capture_query
+from impctl.app.capturing.chosen_way import chooser_of, chosen_way, restored_verdict
+from impctl.app.capturing.meta import StateMeta
+from impctl.app.capturing.partners import partners_of
+from impctl.app.capturing.recapture import recaptured
+from impctl.app.maintaining.step import Maintainer, Moved, StepDone
+from impctl.app.preparing.prepared import PreparedQuery, prepare
+from impctl.app.workbench.workbench import Workbench
+from impctl.errors import UnsupportedError
+from impctl.maintain.way import Way
+from impctl.sketch.fragments import FragmentSet
+from impctl.sketch.mode import Mode
+from impctl.sketch.sketch import compare
+from impctl.store.records import StoredQuery
+from impctl.tables.changes import read_changes
+from impctl.tables.commit_mark import commit_mark
+from impctl.tables.snapshot import Snapshot
+from impctl.workload.models import QuerySpec
+
+
+@dataclass(frozen=True, slots=True)
+class Followed:
+    """One step: its parts in milliseconds, and what it did."""
+
+    read_ms: float
+    done: StepDone
+
+    @property
+    def total_ms(self) -> float:
+        """Reading, engine and commit."""
+        return self.read_ms + self.done.engine_ms + self.done.commit_ms
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """The sketches of a query against recapture."""
+
+    covers: bool
+    slack: int
+
+
+def worse_of(one: Checked, other: Checked) -> Checked:
+    """What holds of both."""
+    return Checked(one.covers and other.covers, max(one.slack, other.slack))
+
+
+class Follower:
+    """A stored query taken up; `captured` makes one. What only recapture keeps has a sketch to use
+    and to recapture; only `maintainer`, and with it `follow`, is refused."""
+
+    def __init__(self, scratch: Workbench, prepared: PreparedQuery) -> None:
+        self.scratch = scratch
+        self.prepared = prepared
+        stored = scratch.store().load(prepared.spec.name)
+        assert stored is not None, "a follower takes up what was captured"
+        self.verdict, self.partitions = restored_verdict(scratch, prepared, stored)
+        self._captured = stored
+        self._way = self._way_of(stored)
+        self._maintainer = self._taken_up(stored)
+        self._endings: dict[TableName, Snapshot] = {
+            table: scratch.snapshot(table, version) for table, version in stored.versions.items()
+        }
+
+    def _way_of(self, stored: StoredQuery) -> Way:
+        meta = StateMeta.read(stored.query, stored.state_meta)
+        chooser = chooser_of(self.prepared, meta)
+        return chosen_way(self.prepared, self.verdict, self.partitions, chooser)
+
+    def _taken_up(self, stored: StoredQuery) -> Maintainer | None:
+        if self._way.mode is Mode.RECAPTURE:
+            return None
+        partners = partners_of(self.scratch, self._way, self.partitions)
+        return Maintainer(self.scratch.store(), self._way, stored, partners)
+
+    @property
+    def maintainer(self) -> Maintainer:
+        """What carries changes; UnsupportedError where only recapture keeps the query."""
+        if self._maintainer is None:
+            raise UnsupportedError(
+                f"Query `{self._captured.query}` can only be recaptured, so there is nothing to "
+                f"compare: {self._way.reason}",
+                code="not_incremental",
+                hint="`impctl explain` says what stands in the way",
+                location=self.prepared.place(self._way.span),
+            )
+        return self._maintainer
+
+    @property
+    def stored(self) -> StoredQuery:
+        """The query as it is stored now."""
+        return self._captured if self._maintainer is None else self._maintainer.stored
+
+    @property
+    def has_state(self) -> bool:
+        """Whether a capture fills operator state too."""
+        return self._maintainer is not None and self._maintainer.session is not None
+
+    def follow(self) -> Followed | None:
+        """Bring the sketch to the newest versions; None where it stands at them."""
+        started = time.perf_counter()
+        moved = {}
+        for table in self.maintainer.tables:
+            source = self.scratch.advance(table)
+            if source.version != self.maintainer.versions[table]:
+                moved[table] = self._moved(table)
+        if not moved:
+            return None
+        read_ms = (time.perf_counter() - started) * 1000
+        done = self.maintainer.step(moved, read_ms=read_ms, reason_code="bench", reason="bench")
+        return Followed(read_ms, done)
+
+    def _moved(self, table: TableName) -> Moved:
+        source = self.scratch.source(table)
+        until = source.version
+        need = self.maintainer.need(table, until, per_version=False)
+        known = self._endings[table]
+        changes = read_changes(
+            source, need.since, until, need.columns, table_id=need.table_id, known=known
+        )
+        assert changes.ending is not None
+        self._endings[table] = changes.ending
+        return Moved(
+            changes,
+            until,
+            changes.ending,
+            commit_mark(source, until),
+            None,
+            lambda: self.scratch.snapshot(table, until),
+        )
+
+    def checked(self, accurate: Mapping[AccessId, FragmentSet] | None = None) -> Checked:
+        """The sketches against those given, else against recapture at their versions."""
+        accurate = self.recapture() if accurate is None else accurate
+        held = {sketch.access: sketch.fragments for sketch in self.stored.sketches}
+        relations = [compare(fragments, accurate[a]) for a, fragments in held.items()]
+        return Checked(all(r.covers for r in relations), sum(r.slack for r in relations))
+
+    def recapture(self) -> Mapping[AccessId, FragmentSet]:
+        """The accurate sketches, by the fastest pass of Spark."""
+        versions = self.stored.versions
+        return recaptured(self.scratch, self.prepared, self.verdict, self.partitions, versions)
+
+    @property
+    def state_bytes(self) -> int:
+        """Bytes of operator state in memory; 0 where there is none."""
+        session = None if self._maintainer is None else self._maintainer.session
+        return 0 if session is None else session.state_bytes()
+
+
+def captured(scratch: Workbench, spec: QuerySpec) -> Follower:
+    """The query captured at the pinned versions of its tables, and taken up."""
+    prepared = prepare(scratch, spec)
+    capture_query(scratch, scratch.store(), prepared, code="asked", reason="bench")
+    return Follower(scratch, prepared)

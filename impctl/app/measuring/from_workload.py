@@ -1,0 +1,100 @@
+"""A suite made from a workload file: what its queries' sketches cost and save on the user's data.
+
+Law: every query asked for is a case of every figure under its own name, at the full size of its
+tables; nothing is generated. Without sizes of a change there are both rows and shares of the
+table, so that a break-even is told on small and on large tables.
+Out of scope: measuring (`app.measuring.run`), suites written as files (`workload.suites`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from impctl.errors import Location
+from impctl.workload.models import QuerySpec, Workload
+from impctl.workload.suite_models import CaseSpec, ChartSpec, FigureSpec, OptionValue, Suite
+
+_CHANGES = (10, 100, 1000)
+_SHARES = (0.01, 0.1)
+_REPEAT = 3
+"""Runs of each thing: a small workload takes about a minute with them."""
+
+_SEED = 1
+
+
+def suite_of(
+    workload: Workload, queries: Sequence[QuerySpec], delta_rows: Sequence[int] = ()
+) -> Suite:
+    """The suite of these queries; `delta_rows`, where given, are all the sizes of a change."""
+    cases = tuple(CaseSpec(spec.name, {"query": spec.name}, spec.location) for spec in queries)
+    return Suite(
+        name=workload.name,
+        title=f"Workload {workload.name}",
+        file=workload.file,
+        seed=_SEED,
+        scale=1.0,
+        repeat=_REPEAT,
+        data={},
+        workload=workload,
+        figures=_figures(workload, cases, tuple(delta_rows)),
+    )
+
+
+def _figures(
+    workload: Workload, cases: tuple[CaseSpec, ...], delta_rows: tuple[int, ...]
+) -> tuple[FigureSpec, ...]:
+    place = Location(workload.file, 1, 1)
+    return (_changes(cases, delta_rows, place), _skipping(cases, place), _capture(cases, place))
+
+
+def _changes(
+    cases: tuple[CaseSpec, ...], delta_rows: tuple[int, ...], place: Location
+) -> FigureSpec:
+    sizes: dict[str, OptionValue] = {"changes": _CHANGES, "shares": _SHARES}
+    if delta_rows:
+        sizes = {"changes": delta_rows}
+    return FigureSpec(
+        name="changes",
+        title="Size of a change",
+        about="Bringing a sketch up to date after a change of its table, by maintaining it and by "
+        "capturing it anew. The rows of a change are drawn from the table.",
+        claim="",
+        source="",
+        measure="maintain",
+        options=sizes,
+        cases=cases,
+        chart=ChartSpec("changes", ("maintain_ms", "recapture_ms"), ("query",), ("x", "y")),
+        location=place,
+    )
+
+
+def _skipping(cases: tuple[CaseSpec, ...], place: Location) -> FigureSpec:
+    return FigureSpec(
+        name="skipping",
+        title="What a sketch saves",
+        about="The query as it is and through its sketch, and the rows that the sketch leaves to "
+        "read.",
+        claim="",
+        source="",
+        measure="query",
+        options={},
+        cases=cases,
+        chart=ChartSpec("query", ("plain_ms", "sketch_ms", "rows_share"), (), ()),
+        location=place,
+    )
+
+
+def _capture(cases: tuple[CaseSpec, ...], place: Location) -> FigureSpec:
+    return FigureSpec(
+        name="capture",
+        title="First capture",
+        about="Capturing sketch and state once, against the query and a recapture of the sketch "
+        "alone.",
+        claim="",
+        source="",
+        measure="capture",
+        options={},
+        cases=cases,
+        chart=ChartSpec("query", ("plain_ms", "recapture_ms", "capture_ms"), (), ()),
+        location=place,
+    )

@@ -1,0 +1,114 @@
+"""Records as files: written after a run, read to compare two runs.
+
+Law: a file is written whole or not at all; whether it can be is tried before anything is measured,
+and the trial leaves what stands there as it is. Out of scope: what is in it (`bench.record_json`).
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from errno import EISDIR, ENOTDIR
+from pathlib import Path
+
+from impctl.app.results.results import Failure, Outcome, WrittenResult
+from impctl.app.workbench.reporter import Reporter
+from impctl.app.workbench.settings import SuiteRequest
+from impctl.bench.compare import compare_records
+from impctl.bench.record import Record
+from impctl.bench.record_json import record_from_json, record_to_json
+from impctl.errors import StorageError, UnsoundSketchError, UsageError
+
+
+def try_kept(request: SuiteRequest) -> None:
+    """StorageError where a file asked for could not be written, UsageError where both are one."""
+    asked = {"record": request.out, "report": request.report}
+    paths = {kind: path for kind, path in asked.items() if path is not None}
+    if len({path.absolute() for path in paths.values()}) < len(paths):
+        raise UsageError(
+            f"`--out` and `--report` name the same file: {request.out}",
+            hint="give the record and the page a file each",
+        )
+    for kind, path in paths.items():
+        _tried(kind, path)
+
+
+def write_kept(request: SuiteRequest, record: Record) -> tuple[WrittenResult, ...]:
+    """Write the record and its report where they were asked for."""
+    written: list[WrittenResult] = []
+    if request.out is not None:
+        written.append(_written("record", request.out, record_to_json(record)))
+    if request.report is not None:
+        from impctl.bench.report import render_report
+
+        written.append(_written("report", request.report, render_report(record)))
+    return tuple(written)
+
+
+def compare_files(old: Path, new: Path, reporter: Reporter) -> Outcome:
+    """What changed from one record to the other; wrong cells of the new one are a failure."""
+    found = compare_records(_read(old), _read(new))
+    if not found.wrong:
+        return Outcome((found,))
+    text = f"Record `{new}` holds cells whose check failed: {len(found.wrong)}"
+    hint = "no number of it counts before that is mended; please report it, with suite and seed"
+    return Outcome((found,), (), (Failure(None, UnsoundSketchError(text, hint=hint)),))
+
+
+def report_file(file: Path, target: Path, reporter: Reporter) -> Outcome:
+    """The report of a record that was written before."""
+    from impctl.bench.report import render_report
+
+    return Outcome((_written("report", target, render_report(_read(file))),))
+
+
+def _read(file: Path) -> Record:
+    try:
+        text = file.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise UsageError(
+            f"Record `{file}` cannot be read: {reason}",
+            code="record_unreadable",
+            hint="give a file that `impctl bench SUITE|WORKLOAD --out FILE` wrote",
+        ) from None
+    return record_from_json(text, str(file))
+
+
+def _written(kind: str, path: Path, text: str) -> WrittenResult:
+    part = _part(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part.write_text(text, encoding="utf-8")
+        os.replace(part, path)
+    except OSError as error:
+        with suppress(OSError):
+            part.unlink(missing_ok=True)
+        raise _not_written(kind, path, error) from error
+    return WrittenResult(kind, str(path))
+
+
+def _tried(kind: str, path: Path) -> None:
+    """Go as far as a file beside the one asked for, which is removed again."""
+    try:
+        if path.is_dir():
+            raise IsADirectoryError(EISDIR, os.strerror(EISDIR))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part = _part(path)
+        part.write_text("", encoding="utf-8")
+        part.unlink()
+    except OSError as error:
+        raise _not_written(kind, path, error) from error
+
+
+def _part(path: Path) -> Path:
+    return path.with_name(f".{path.name}.part")
+
+
+def _not_written(kind: str, path: Path, error: OSError) -> StorageError:
+    # A file where a folder should be: the system says that it exists.
+    reason = os.strerror(ENOTDIR) if isinstance(error, FileExistsError) else error.strerror
+    return StorageError(
+        f"The {kind} could not be written to `{path}`: {reason}",
+        hint="name a file in a folder that you may write",
+    )

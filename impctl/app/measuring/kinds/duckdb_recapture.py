@@ -1,0 +1,193 @@
+"""Recapture in DuckDB: the passes that Spark runs, over the same files, as one more baseline.
+
+Law: what is offered gave a sketch equal to Spark's at the version it was offered at; everything
+else comes with the reason why not. The pass is that of `capture.annotate`; its Spark SQL is
+translated by sqlglot, and DuckDB's own arithmetic decides, so equality is looked at, not believed.
+Out of scope: passes that collect fragments along the plan; tables whose rows are not simply those
+of their files (deletion vectors, partition columns, column mapping).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import sqlglot
+from sqlglot import exp
+from sqlglot.errors import SqlglotError
+
+from impctl.aliases import AccessId
+from impctl.app.preparing.prepared import PreparedQuery
+from impctl.app.workbench.workbench import Workbench
+from impctl.bench.parquet_sql import ParquetSql, SqlFailed
+from impctl.capture.annotate import SketchPass, Way, sketch_passes
+from impctl.capture.literals import DIALECT
+from impctl.capture.render import Renderer
+from impctl.data.schema import Column
+from impctl.data.vector import from_arrow
+from impctl.plan.nodes import attributes_of
+from impctl.plan.safety import Verdict
+from impctl.sketch.fragments import FragmentSet
+from impctl.sketch.partition import RangePartition
+from impctl.tables.arrow_types import to_arrow_type
+from impctl.tables.snapshot import Snapshot
+from impctl.tables.storage import local_path
+
+Fragments = Mapping[AccessId, FragmentSet]
+
+_TARGET = "duckdb"
+
+
+@dataclass(frozen=True, slots=True)
+class Offered:
+    """DuckDB's way to the same answer; `run` is None where there is none, for `reason`."""
+
+    run: Callable[[], object] | None
+    reason: str = ""
+
+
+def duckdb_recapture(
+    connection: ParquetSql,
+    bench: Workbench,
+    prepared: PreparedQuery,
+    verdict: Verdict,
+    partitions: Mapping[AccessId, RangePartition],
+    expected: Fragments,
+) -> Offered:
+    """The recapture at the pinned versions, checked against the `expected` sketches once."""
+    reason = _unreadable(bench, prepared)
+    if reason:
+        return Offered(None, reason)
+    try:
+        passes = _passes(prepared, verdict, partitions)
+        recapture = _Recapture(bench, prepared, partitions, passes, connection)
+        found = recapture()
+    except (SqlFailed, SqlglotError, pa.ArrowException, _NoPassError) as error:
+        return Offered(None, f"DuckDB cannot run the capture: {error}")
+    wrong = [access for access, fragments in expected.items() if found[access] != fragments]
+    if wrong:
+        return Offered(None, "DuckDB's arithmetic gives another sketch than Spark's")
+    return Offered(recapture)
+
+
+def duckdb_plain(connection: ParquetSql, bench: Workbench, prepared: PreparedQuery) -> Offered:
+    """The query over whole tables; `run` gives an Arrow table for the caller to compare."""
+    reason = _unreadable(bench, prepared)
+    if reason:
+        return Offered(None, reason)
+
+    def run() -> pa.Table:
+        for table in prepared.tables:
+            connection.view(table, [file.uri for file in bench.snapshot(table).files])
+        return connection.run(text)
+
+    try:
+        text = sqlglot.transpile(prepared.query.sql, read=DIALECT, write=_TARGET)[0]
+        run()
+    except (SqlFailed, SqlglotError) as error:
+        return Offered(None, f"DuckDB cannot run the query: {error}")
+    return Offered(run)
+
+
+class _NoPassError(Exception):
+    """The query's pass is none that DuckDB can be given."""
+
+
+def _unreadable(bench: Workbench, prepared: PreparedQuery) -> str:
+    """Why a table's rows are not those of its files; empty where they are."""
+    for table in prepared.tables:
+        reason = _not_plain(bench.snapshot(table))
+        if reason:
+            return f"DuckDB cannot read table `{table}` file by file: {reason}"
+    return ""
+
+
+def _not_plain(snapshot: Snapshot) -> str:
+    if local_path(snapshot.path) is None:
+        return "it is not on the local disk"
+    if snapshot.column_mapping is not None:
+        return "it maps column names"
+    if snapshot.partition_columns:
+        return "it has partition columns"
+    if any(file.deleted is not None for file in snapshot.files):
+        return "it has deletion vectors"
+    return "" if snapshot.files else "it has no files"
+
+
+def _passes(
+    prepared: PreparedQuery, verdict: Verdict, partitions: Mapping[AccessId, RangePartition]
+) -> tuple[_Pass, ...]:
+    columns = {a: Column(p.attribute, p.type) for a, p in partitions.items()}
+    views = _views(prepared)
+    return tuple(
+        _Pass(tuple(pass_.keys), _translated(_needed_values(pass_, views)))
+        for pass_ in sketch_passes(prepared.planned, verdict, columns)
+    )
+
+
+def _views(prepared: PreparedQuery) -> dict[AccessId, str]:
+    return {scan.access: scan.table for scan in prepared.scans}
+
+
+def _translated(select: exp.Select) -> str:
+    return sqlglot.transpile(select.sql(DIALECT), read=DIALECT, write=_TARGET)[0]
+
+
+def _needed_values(pass_: SketchPass, views: Mapping[AccessId, str]) -> exp.Select:
+    """Per access the list of distinct values of its key, of rows in surviving groups if any."""
+    if pass_.way is Way.COLLECTED:
+        raise _NoPassError("fragments are collected along the whole plan")
+    renderer = Renderer(views)
+    rows = renderer.select(pass_.rows).subquery("mine")
+    keys = (_column("mine", renderer.name(key)) for key in pass_.keys.values())
+    lists = [exp.ArrayAgg(this=exp.Distinct(expressions=[key])) for key in keys]
+    wanted = exp.select(*lists).from_(rows)
+    if pass_.groups is None:
+        return wanted
+    groups = renderer.select(pass_.groups)
+    names = [renderer.name(attribute.id) for attribute in attributes_of(pass_.groups)]
+    if not pass_.group:
+        return wanted.where(exp.Exists(this=groups))
+    pairs = [
+        exp.NullSafeEQ(this=_column("mine", renderer.name(own)), expression=_column("kept", name))
+        for own, name in zip(pass_.group, names, strict=False)
+    ]
+    return wanted.join(groups.subquery("kept"), on=exp.and_(*pairs), join_type="left semi")
+
+
+def _column(table: str, name: str) -> exp.Column:
+    return exp.column(exp.to_identifier(name, quoted=True), table=table)
+
+
+@dataclass(frozen=True, slots=True)
+class _Pass:
+    """A SELECT of one row: per access the list of the partition attribute's values needed."""
+
+    accesses: tuple[AccessId, ...]
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Recapture:
+    bench: Workbench
+    prepared: PreparedQuery
+    partitions: Mapping[AccessId, RangePartition]
+    passes: tuple[_Pass, ...]
+    connection: ParquetSql
+
+    def __call__(self) -> Fragments:
+        for scan in self.prepared.scans:
+            files = [file.uri for file in self.bench.snapshot(scan.table).files]
+            self.connection.view(scan.table, files)
+        found: dict[AccessId, FragmentSet] = {}
+        for pass_ in self.passes:
+            answer = self.connection.run(pass_.text)
+            for access, lists in zip(pass_.accesses, answer.columns, strict=True):
+                partition = self.partitions[access]
+                values = to_arrow_type(lists.combine_chunks().flatten(), partition.type)
+                fragments = partition.fragments_of(from_arrow(values, partition.type))
+                ids = np.unique(fragments).tolist()
+                found[access] = FragmentSet.of(ids, partition.size)
+        return found

@@ -1,0 +1,94 @@
+"""DuckDB's times beside Spark's, for the measures `maintain` and `query`.
+
+Law: only what gave Spark's own answer is timed, in a warm connection that is closed afterwards;
+where DuckDB is installed and did not, or fails, a note says why and nothing else is lost. Without
+DuckDB there is neither metric nor note.
+Out of scope: how a query comes to DuckDB (`duckdb_recapture`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from impctl.app.measuring.kinds.duckdb_recapture import Offered, duckdb_plain, duckdb_recapture
+from impctl.app.using.answers import answer_of
+from impctl.app.using.same_rows import same_rows
+from impctl.bench.clock import milliseconds
+from impctl.bench.parquet_sql import ParquetSql, SqlFailed
+from impctl.bench.record import Metric
+
+if TYPE_CHECKING:
+    from impctl.app.measuring.measured import MeasuredQuery
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """Metrics to add to a cell, and what to say of them."""
+
+    metrics: Mapping[str, Metric] = field(default_factory=dict)
+    note: str = ""
+
+
+def recapture_beside(measured: MeasuredQuery, turns: int) -> Beside:
+    """`duckdb_ms`: the recapture in DuckDB, where that gives the sketches that Spark gives.
+
+    Only while the table is without a change: they are compared with those found then.
+    """
+
+    def beside(connection: ParquetSql) -> Beside:
+        offered = duckdb_recapture(
+            connection,
+            measured.scratch,
+            measured.prepared,
+            measured.verdict,
+            measured.partitions,
+            measured.unchanged,
+        )
+        return _timed("duckdb_ms", offered, turns)
+
+    return _connected(beside)
+
+
+def answer_beside(measured: MeasuredQuery, expected: pa.Table, turns: int) -> Beside:
+    """`duckdb_plain_ms`: the query that gave the `expected` rows, in DuckDB."""
+
+    def beside(connection: ParquetSql) -> Beside:
+        offered = duckdb_plain(connection, measured.scratch, measured.prepared)
+        if offered.run is not None and not _same(offered.run(), expected):
+            return Beside(note="DuckDB gives another result than Spark")
+        return _timed("duckdb_plain_ms", offered, turns)
+
+    return _connected(beside)
+
+
+def _connected(beside: Callable[[ParquetSql], Beside]) -> Beside:
+    """What a connection of its own gives; a query that fails later than its check is a note."""
+    connection = ParquetSql.open()
+    if connection is None:
+        return Beside()
+    with closing(connection):
+        try:
+            return beside(connection)
+        except (SqlFailed, pa.ArrowException) as error:
+            return Beside(note=f"DuckDB failed after it had answered once: {error}")
+
+
+def _timed(name: str, offered: Offered, turns: int) -> Beside:
+    if offered.run is None:
+        return Beside(note=offered.reason)
+    return Beside({name: Metric.of([milliseconds(offered.run) for _ in range(turns)])})
+
+
+def _same(found: object, expected: pa.Table) -> bool:
+    """Whether the rows are the same; DuckDB's types may be wider."""
+    assert isinstance(found, pa.Table)
+    try:
+        typed = found.rename_columns(expected.column_names).cast(expected.schema)
+    except (pa.ArrowException, ValueError):
+        return False
+    return same_rows(answer_of(typed).rows, answer_of(expected).rows)

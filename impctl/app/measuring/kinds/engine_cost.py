@@ -1,0 +1,48 @@
+"""Measure `engine`: what maintaining costs beside a fixed piece of work on the same machine.
+
+Options: `changes`, sizes of a change. `yardstick_ratio` is the time of that work over the time of
+one maintenance, both timed in turn, so that it says more of the code than of the machine.
+Law: the sketch is compared with recapture before anything is timed.
+Out of scope: the work (`bench.yardstick`), against recapture (`app.measuring.kinds.maintain_cost`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from impctl.app.measuring.follower import worse_of
+from impctl.app.measuring.ground import Ground
+from impctl.app.measuring.measured import measured_copy
+from impctl.bench.record import Cell, Metric
+from impctl.bench.yardstick import yardstick
+
+
+def measure_engine(ground: Ground) -> Iterator[Cell]:
+    """A cell per size of change."""
+    ground.only("changes")
+    return _cells(ground, ground.whole_numbers("changes", (1000,)))
+
+
+def _cells(ground: Ground, sizes: tuple[int, ...]) -> Iterator[Cell]:
+    with measured_copy(ground.bench, ground.query) as measured:
+        folder = measured.scratch.store_path.parent
+        with measured.scratch.writing("bench"):
+            for size in sizes:
+                ground.step(f"{ground.query.name} with {size} changes beside the yardstick")
+                rows = measured.rows_like_the_table(size, ground.seed)
+                checked = worse_of(*measured.checked_both_ways(rows))
+                times: list[float] = []
+                work: list[float] = []
+                for turn in range(2 * ground.repeat):
+                    work.append(yardstick(folder))
+                    times.append(measured.maintain(rows, forth=turn % 2 == 0).total_ms)
+                ratios = [mine / theirs for mine, theirs in zip(work, times, strict=True)]
+                yield ground.cell(
+                    {
+                        "maintain_ms": Metric.of(times),
+                        "yardstick_ms": Metric.of(work),
+                        "yardstick_ratio": Metric.of(ratios),
+                    },
+                    {"changes": size},
+                    checked=checked,
+                )

@@ -1,0 +1,221 @@
+"""Three ways to answer queries over a table that keeps changing, on one scratch copy each.
+
+Law: every way answers at the newest versions and counts all it does for that, from finding the
+newest version on. `none` reads the table; `recapture` holds sketches in memory and finds a stale
+one anew by the fastest pass there is, without any state; `incremental` is what `impctl query` does:
+stored sketches, maintained when stale. The last two reuse a sketch of other constants where
+`plan.reuse` allows it, and capture one where no sketch serves.
+Out of scope: which operations come (`operations`), comparing the answers (`mixed`).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from impctl.aliases import AccessId, TableName, TableVersion
+from impctl.app.capturing.captured import capture_query
+from impctl.app.capturing.recapture import recaptured
+from impctl.app.measuring.follower import Checked
+from impctl.app.preparing.choice import choose
+from impctl.app.preparing.filters import filters_of
+from impctl.app.preparing.prepared import PreparedQuery, prepare
+from impctl.app.results.results import VerifyResult
+from impctl.app.using.answers import answer_table
+from impctl.app.using.fresh_sketch import Fresh, fresh
+from impctl.app.using.reuse import mapped, reused, verdict_of
+from impctl.app.verify import verify
+from impctl.app.workbench.workbench import Workbench
+from impctl.bench.clock import milliseconds
+from impctl.plan.safety import Verdict
+from impctl.sketch.fragments import FragmentSet
+from impctl.sketch.partition import RangePartition
+from impctl.store.records import StoredSketch
+from impctl.workload.models import QuerySpec
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+@dataclass(slots=True)
+class Spent:
+    """Milliseconds so far, by what they went into."""
+
+    query_ms: float = 0.0
+    maintain_ms: float = 0.0
+    capture_ms: float = 0.0
+
+
+class MixedStrategy(ABC):
+    """A way to answer; `tables` are those the queries read."""
+
+    def __init__(self, scratch: Workbench, tables: Sequence[TableName]) -> None:
+        self.scratch = scratch
+        self.tables = tuple(tables)
+        self.spent = Spent()
+
+    def answer(self, spec: QuerySpec) -> pa.Table:
+        """The query's answer now."""
+        found: list[pa.Table] = []
+
+        def work() -> None:
+            for table in self.tables:
+                self.scratch.advance(table)
+            found.append(self._answered(spec))
+
+        before = self.spent.maintain_ms + self.spent.capture_ms
+        elapsed = milliseconds(work)
+        self.spent.query_ms += elapsed - (self.spent.maintain_ms + self.spent.capture_ms - before)
+        return found[0]
+
+    @abstractmethod
+    def _answered(self, spec: QuerySpec) -> pa.Table: ...
+
+    @property
+    @abstractmethod
+    def sketches(self) -> int:
+        """Queries a sketch was captured for."""
+
+    def checked(self) -> Checked | None:
+        """The sketches held against recapture; None without sketches that could be wrong."""
+        return None
+
+    @property
+    def _versions(self) -> Mapping[TableName, TableVersion]:
+        return {table: self.scratch.source(table).version for table in self.tables}
+
+
+class WithoutSketch(MixedStrategy):
+    """Whole tables. The text is read once per query, since Spark alone needs none of that."""
+
+    def __init__(self, scratch: Workbench, tables: Sequence[TableName]) -> None:
+        super().__init__(scratch, tables)
+        queries = scratch.workload.queries.values()
+        self._prepared = {spec.name: prepare(scratch, spec) for spec in queries}
+
+    def _answered(self, spec: QuerySpec) -> pa.Table:
+        return answer_table(self.scratch, self._prepared[spec.name], self._versions)
+
+    @property
+    def sketches(self) -> int:
+        return 0
+
+
+class Incremental(MixedStrategy):
+    """Stored sketches, maintained when a query wants one that is stale."""
+
+    def _answered(self, spec: QuerySpec) -> pa.Table:
+        found: list[Fresh] = []
+        self.spent.maintain_ms += milliseconds(
+            lambda: found.append(reused(self.scratch, spec, None))
+        )
+        if not found[0].sketches:
+            self.spent.capture_ms += milliseconds(lambda: self._capture(spec))
+            found = [fresh(self.scratch, spec.name)]
+        current = found[0]
+        pruned = filters_of(
+            self.scratch, current.prepared.scans, current.sketches, current.versions
+        )
+        return answer_table(self.scratch, current.prepared, current.versions, pruned)
+
+    def _capture(self, spec: QuerySpec) -> None:
+        with self.scratch.writing("bench") as store:
+            prepared = prepare(self.scratch, spec)
+            capture_query(self.scratch, store, prepared, code="asked", reason="bench")
+
+    @property
+    def sketches(self) -> int:
+        return len(self.scratch.store().queries())
+
+    def checked(self) -> Checked | None:
+        names = self.scratch.store().queries()
+        for name in names:
+            fresh(self.scratch, name)
+        outcome = verify(self.scratch, names)
+        if outcome.failures:
+            raise outcome.failures[0].error
+        found = [result for result in outcome.results if isinstance(result, VerifyResult)]
+        return Checked(all(r.covers for r in found), sum(r.slack for r in found))
+
+
+@dataclass(slots=True)
+class _Held:
+    """A sketch in memory and what finding it again needs; `versions` are those it stands at."""
+
+    prepared: PreparedQuery
+    verdict: Verdict
+    partitions: Mapping[AccessId, RangePartition]
+    fragments: Mapping[AccessId, FragmentSet] = field(default_factory=dict)
+    versions: Mapping[TableName, TableVersion] = field(default_factory=dict)
+
+    @property
+    def sketches(self) -> tuple[StoredSketch, ...]:
+        table_of = self.prepared.table_of
+        return tuple(
+            StoredSketch(access, table_of[access], part.attribute, part, self.fragments[access])
+            for access, part in self.partitions.items()
+        )
+
+    @property
+    def size(self) -> int:
+        return sum(len(fragments) for fragments in self.fragments.values())
+
+
+class Recapture(MixedStrategy):
+    """Sketches in memory, found anew in Spark when a query wants one that is stale."""
+
+    def __init__(self, scratch: Workbench, tables: Sequence[TableName]) -> None:
+        super().__init__(scratch, tables)
+        self._held: list[_Held] = []
+
+    @property
+    def sketches(self) -> int:
+        return len(self._held)
+
+    def _answered(self, spec: QuerySpec) -> pa.Table:
+        prepared = prepare(self.scratch, spec)
+        sketches = self._reused(prepared)
+        if sketches is None:
+            sketches = self._captured(prepared).sketches
+        versions = self._versions
+        pruned = filters_of(self.scratch, prepared.scans, sketches, versions)
+        return answer_table(self.scratch, prepared, versions, pruned)
+
+    def _reused(self, prepared: PreparedQuery) -> tuple[StoredSketch, ...] | None:
+        """The smallest sketch that serves, found anew where it is stale."""
+        for held in sorted(self._held, key=lambda held: held.size):
+            # Without assumptions of its capture, which nobody looks at again: what holds now does.
+            verdict = verdict_of(self.scratch, prepared, held.prepared, held.sketches, ())
+            if verdict.allowed:
+                if held.versions != self._versions:
+                    self._recapture(held)
+                return mapped(held.sketches, verdict)
+        return None
+
+    def _captured(self, prepared: PreparedQuery) -> _Held:
+        chosen = choose(self.scratch, prepared)
+        held = _Held(
+            prepared,
+            chosen.verdict,
+            chosen.partitions(self.scratch, prepared),
+        )
+        self._recapture(held)
+        self._held.append(held)
+        return held
+
+    def _recapture(self, held: _Held) -> None:
+        def work() -> None:
+            held.fragments = recaptured(
+                self.scratch, held.prepared, held.verdict, held.partitions, self._versions
+            )
+
+        self.spent.capture_ms += milliseconds(work)
+        held.versions = dict(self._versions)
+
+
+def held_specs(spec: QuerySpec, variants: Sequence[QuerySpec]) -> dict[str, QuerySpec]:
+    """The queries of a mixed workload by name: one per choice of constants, told by a number."""
+    named = [replace(each, name=f"{spec.name}-{at}") for at, each in enumerate(variants)]
+    return {each.name: each for each in named}

@@ -1,0 +1,105 @@
+"""A seeded stream of update batches on a scratch table: rows come under fresh keys, and go again.
+
+Law: equal tables, pools and seeds give equal commits. An insertion has rows like the table's own
+with keys above all others; a deletion takes back one earlier insertion whole, so base files are
+never rewritten and the table keeps about its size. Every commit is settled
+(`app.measuring.settled`).
+Out of scope: which rows the pool holds (`drawn_rows`), updates of users (`app.apply`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from impctl.aliases import ColumnName, TableName
+from impctl.app.measuring.drawn_rows import drawn_rows
+from impctl.app.measuring.settled import settle
+from impctl.app.workbench.workbench import Workbench
+from impctl.bench.clock import milliseconds
+from impctl.errors import UsageError
+from impctl.tables.rewind import append_rows
+from impctl.tables.rows import read_rows
+from impctl.tables.updates import UpdateKind, UpdateRequest, apply_update
+
+_POOL_ROWS = 50_000
+"""Rows drawn once, from which every insertion takes its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """Rows to insert, and the first key that no row of the table has."""
+
+    table: TableName
+    key: ColumnName
+    rows: pa.Table
+    first_key: int
+
+
+def pool_of(bench: Workbench, table: TableName, key: ColumnName, seed: int) -> Pool:
+    """The pool of a table whose column `key` holds whole numbers; UsageError for another one."""
+    snapshot = bench.snapshot(table)
+    column = snapshot.schema.find(key)
+    if column is None or not column.type.is_integral:
+        raise UsageError(
+            f"Table `{table}` has no column `{key}` of whole numbers to give new rows keys in",
+            hint="name such a column with `with.key`",
+        )
+    rows = drawn_rows(snapshot, _POOL_ROWS, np.random.default_rng(seed))
+    greatest = pc.max(read_rows(snapshot, [column.name]).column(0)).as_py()
+    return Pool(table, column.name, rows, 0 if greatest is None else greatest + 1)
+
+
+@dataclass(slots=True)
+class UpdateStream:
+    """The batches on one scratch copy; each call tells the milliseconds its commit took."""
+
+    scratch: Workbench
+    pool: Pool
+    seed: int
+    _random: np.random.Generator = field(init=False)
+    _next_key: int = field(init=False)
+    _commits: int = field(init=False, default=0)
+    _alive: list[tuple[int, int]] = field(init=False, default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._random = np.random.default_rng(self.seed)
+        self._next_key = self.pool.first_key
+
+    def commit(self, size: int) -> float:
+        """One more batch of so many rows: as often a deletion as there is one to take back."""
+        if self._alive and self._random.integers(2):
+            return self.delete(int(self._random.integers(len(self._alive))))
+        return self.insert(size)
+
+    def insert(self, size: int) -> float:
+        """Rows from the pool under fresh keys."""
+        places = self._random.integers(0, len(self.pool.rows), size)
+        rows = self.pool.rows.take(pa.array(places))
+        at = rows.schema.get_field_index(self.pool.key)
+        keys = pa.array(np.arange(self._next_key, self._next_key + size, dtype=np.int64))
+        rows = rows.set_column(at, rows.schema.field(at), keys.cast(rows.schema.field(at).type))
+        self._alive.append((self._next_key, self._next_key + size))
+        self._next_key += size
+        path = self.scratch.source(self.pool.table).path
+        return self._settled(milliseconds(lambda: append_rows(path, rows)))
+
+    def delete(self, place: int) -> float:
+        """An earlier insertion taken back."""
+        low, high = self._alive.pop(place)
+        where = f"`{self.pool.key}` >= {low} AND `{self.pool.key}` < {high}"
+        elapsed = milliseconds(lambda: delete_where(self.scratch, self.pool.table, where))
+        return self._settled(elapsed)
+
+    def _settled(self, elapsed: float) -> float:
+        self._commits += 1
+        settle(self.scratch, self.pool.table, self._commits)
+        return elapsed
+
+
+def delete_where(scratch: Workbench, table: TableName, where: str) -> None:
+    """Commit that the rows are gone for which the condition is true."""
+    apply_update(scratch.source(table), UpdateRequest(table, UpdateKind.DELETE, where=where))

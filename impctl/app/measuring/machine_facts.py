@@ -1,0 +1,31 @@
+"""What stands beside measured numbers: the machine, the versions, and how Spark was set up.
+
+Law: only settings that decide how quick Spark is are told, since others may hold secrets.
+Out of scope: reading the machine (`bench.machine`).
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+
+from impctl.app.workbench.sessions import DEFAULT_MASTER
+from impctl.app.workbench.workbench import Workbench
+from impctl.bench.machine import describe_machine
+from impctl.errors import UsageError
+from impctl.spark.java import find_java
+
+_SETTINGS = ("spark.driver.memory", "spark.sql.shuffle.partitions")
+
+
+def machine_facts(bench: Workbench) -> dict[str, str]:
+    """The facts by name, with `java` and `spark`: its master, memory and shuffle partitions."""
+    facts = describe_machine()
+    # Where nothing needs Spark no Java is needed either.
+    with suppress(UsageError):
+        facts["java"] = str(find_java(os.environ).version)
+    spec = bench.spark_spec
+    held = {name: spec.conf[name] for name in _SETTINGS if name in spec.conf}
+    told = [f"{name.removeprefix('spark.')} {value}" for name, value in held.items()]
+    facts["spark"] = ", ".join([spec.master or DEFAULT_MASTER, *told])
+    return facts

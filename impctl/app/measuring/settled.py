@@ -1,0 +1,23 @@
+"""What the writer of a scratch table leaves behind, so that no reader is charged for it.
+
+Law: every tenth commit gets a checkpoint of the log, as Spark's writer makes it, and the disk is
+synced: else our own first sync would wait for the table's data.
+Out of scope: committing.
+"""
+
+from __future__ import annotations
+
+import os
+
+from impctl.aliases import TableName
+from impctl.app.workbench.workbench import Workbench
+from impctl.tables.rewind import checkpoint
+
+_CHECKPOINT_EVERY = 10
+
+
+def settle(scratch: Workbench, table: TableName, commits: int) -> None:
+    """After a commit, the one of this number: the log checkpointed when it is time, all on disk."""
+    if commits % _CHECKPOINT_EVERY == 0:
+        checkpoint(scratch.source(table).path)
+    os.sync()

@@ -1,0 +1,162 @@
+"""Facts about columns that make a sketch safe, and their re-check on every change.
+
+Law: a fact from statistics is true of the pinned snapshot and stored as an assumption; because
+deletions cannot break it, looking at the inserted rows of every change keeps it true for ever. A
+violation stops maintaining, it never widens silently.
+Out of scope: what facts imply (`plan.safety`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from impctl.aliases import AttributeId, ColumnName, TableName
+from impctl.app.workbench.workbench import Workbench
+from impctl.data.identifiers import quoted
+from impctl.data.schema import Column
+from impctl.data.vector import Ints, from_arrow
+from impctl.errors import AssumptionBrokenError, ImpctlError
+from impctl.expr.nodes import ColumnRef, Compare, Expr, Literal, conjuncts
+from impctl.plan.facts import NOTHING, Fact, FactKind, FactSource
+from impctl.plan.nodes import Scan, Select, nodes_of, scans_of
+from impctl.plan.parse import parse_query
+from impctl.plan.signs import learn
+from impctl.store.records import Assumption
+from impctl.tables.snapshot import Snapshot
+from impctl.tables.statistics import column_statistics
+
+
+def constraint_facts(bench: Workbench, scans: Iterable[Scan]) -> tuple[Fact, ...]:
+    """What the tables themselves refuse to break, at the pinned versions: CHECK.
+
+    Not NOT NULL: it may be added over rows that hold NULL, as a CHECK may not.
+    """
+    found: dict[Fact, None] = {}
+    for table in dict.fromkeys(scan.table for scan in scans):
+        snapshot = bench.snapshot(table)
+        for text in snapshot.constraints:
+            found.update(dict.fromkeys(_facts_of_check(snapshot, table, text)))
+    return tuple(found)
+
+
+def _facts_of_check(snapshot: Snapshot, table: TableName, text: str) -> Iterator[Fact]:
+    """Signs that a CHECK condition gives columns; nothing from one that impctl cannot read."""
+    try:
+        query = parse_query(f"SELECT * FROM {quoted(table)} WHERE {text}", {table: snapshot.schema})
+    except ImpctlError:
+        return
+    names = {a.id: a.name for scan in scans_of(query.root) for a in scan.attributes}
+    for node in nodes_of(query.root):
+        for part in conjuncts(node.predicate) if isinstance(node, Select) else ():
+            found = _sign_of(part)
+            if found is not None:
+                yield Fact(table, names[found[0]], found[1], FactSource.CONSTRAINT)
+
+
+def _sign_of(part: Expr) -> tuple[AttributeId, FactKind] | None:
+    """The column and sign of a condition such as `x >= 0`."""
+    if not (isinstance(part, Compare) and isinstance(part.left, ColumnRef)):
+        return None
+    if not (isinstance(part.right, Literal) and part.right.type.is_numeric):
+        return None
+    signs = learn(part, {}).get(part.left.id, NOTHING)
+    if signs.nonnegative:
+        return part.left.id, FactKind.NONNEGATIVE
+    if signs.nonpositive:
+        return part.left.id, FactKind.NONPOSITIVE
+    return None
+
+
+def facts_of(bench: Workbench, scans: Iterable[Scan]) -> tuple[Fact, ...]:
+    """What is known of the columns that a query reads, at the pinned versions."""
+    scans = tuple(scans)
+    found: dict[Fact, None] = dict.fromkeys(constraint_facts(bench, scans))
+    for scan in scans:
+        snapshot = bench.snapshot(scan.table)
+        for attribute in scan.attributes:
+            column = snapshot.schema.find(attribute.name)
+            if column is not None:
+                found.update(dict.fromkeys(_facts(snapshot, scan.table, column)))
+    return tuple(found)
+
+
+def _facts(snapshot: Snapshot, table: TableName, column: Column) -> Iterator[Fact]:
+    # NULLs of other types are looked at only where NOT NULL is declared: each fact has to be
+    # checked again with every change.
+    is_declared = column.name in snapshot.not_null and column.name not in snapshot.columns.opaque
+    if not (column.type.is_numeric or is_declared):
+        return
+    statistics = column_statistics(snapshot, column.name)
+    source = FactSource.STATISTICS
+    if statistics.null_count == 0:
+        yield Fact(table, column.name, FactKind.NOT_NULL, source)
+    if not column.type.is_numeric:
+        return
+    # Statistics of floating columns leave NaN out. It is the greatest value, so it harms no lower
+    # bound (`plan.facts`), as a CHECK (x >= 0) lets it in too; they bound no upper side.
+    if statistics.minimum is not None and statistics.minimum >= 0:  # type: ignore[operator]  # numeric columns only
+        yield Fact(table, column.name, FactKind.NONNEGATIVE, source)
+    if column.type.is_fractional:
+        return
+    if statistics.maximum is not None and statistics.maximum <= 0:  # type: ignore[operator]  # numeric columns only
+        yield Fact(table, column.name, FactKind.NONPOSITIVE, source)
+
+
+def assumption_of(fact: Fact) -> Assumption:
+    """The fact as the store keeps it."""
+    return Assumption(fact.table, fact.column, str(fact.kind), str(fact.source))
+
+
+def fact_of(assumption: Assumption) -> Fact:
+    """The fact that the store keeps so."""
+    kind, source = FactKind(assumption.kind), FactSource(assumption.source)
+    return Fact(assumption.table, assumption.column, kind, source)
+
+
+def assumption_text(assumption: Assumption) -> str:
+    """`sales.price is nonnegative`, for people."""
+    return f"{assumption.table}.{assumption.column} is {assumption.kind}"
+
+
+def columns_assumed(assumptions: Sequence[Assumption], table: TableName) -> tuple[ColumnName, ...]:
+    """Columns of a table that a re-check has to read."""
+    return tuple(dict.fromkeys(a.column for a in assumptions if a.table == table))
+
+
+def recheck(
+    assumptions: Sequence[Assumption],
+    snapshot: Snapshot,
+    rows: pa.Table,
+    weights: Ints,
+) -> None:
+    """Look at the inserted rows of a change; AssumptionBrokenError names fact and column."""
+    inserted = weights > 0
+    for assumption in assumptions:
+        if assumption.table != snapshot.table:
+            continue
+        column = snapshot.schema.find(assumption.column)
+        assert column is not None
+        vector = from_arrow(rows.column(assumption.column), column.type)
+        valid = vector.validity() & inserted
+        if assumption.kind == FactKind.NOT_NULL:
+            bad = inserted & ~vector.validity()
+        elif assumption.kind == FactKind.NONNEGATIVE:
+            bad = valid & (vector.values < 0)
+        elif assumption.kind == FactKind.NONPOSITIVE:
+            bad = valid & ~(vector.values <= 0)
+        else:
+            bad = valid & np.isnan(vector.values)
+        if bool(np.any(bad)):
+            raise broken_assumption(assumption)
+
+
+def broken_assumption(assumption: Assumption) -> AssumptionBrokenError:
+    """The error for a change that breaks it."""
+    return AssumptionBrokenError(
+        f"A change breaks what made the sketch safe: {assumption_text(assumption)}",
+        hint="run `impctl capture`; it chooses an attribute that is still safe, or says "
+        "why none is",
+    )

@@ -1,0 +1,96 @@
+"""The range filters of a query's sketches, and the files they leave to read.
+
+Law: a filter contains every row the sketch stands for; a file is left out only if its statistics
+prove that it has none of them. An access without a sketch reads everything.
+Out of scope: SQL text (`capture.use`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from impctl.aliases import AccessId, TableName, TableVersion
+from impctl.app.workbench.workbench import Workbench
+from impctl.capture.literals import DIALECT, boundary
+from impctl.capture.use import Guard
+from impctl.plan.nodes import Scan
+from impctl.sketch.intervals import Interval, RangeFilter, range_filter
+from impctl.sketch.partition import BoundaryValue
+from impctl.store.records import StoredSketch
+from impctl.tables.hidden_values import hiding_columns
+from impctl.tables.prune import prune
+from impctl.tables.snapshot import DataFile
+
+
+@dataclass(frozen=True, slots=True)
+class Pruned:
+    """Filters by access, and per table the files that some access may need."""
+
+    filters: Mapping[AccessId, RangeFilter]
+    files: Mapping[TableName, tuple[DataFile, ...]]
+    files_total: int
+
+    @property
+    def files_kept(self) -> int:
+        return sum(len(files) for files in self.files.values())
+
+
+def filters_of(
+    bench: Workbench,
+    scans: Sequence[Scan],
+    sketches: Sequence[StoredSketch],
+    versions: Mapping[TableName, TableVersion],
+) -> Pruned:
+    """What the sketches say about each access, at the versions they stand for."""
+    filters = {
+        sketch.access: range_filter(sketch.fragments, sketch.partition) for sketch in sketches
+    }
+    files: dict[TableName, tuple[DataFile, ...]] = {}
+    total = 0
+    for table in dict.fromkeys(scan.table for scan in scans):
+        snapshot = bench.snapshot(table, versions.get(table))
+        total += len(snapshot.files)
+        kept: dict[str, DataFile] = {}
+        for scan in scans:
+            if scan.table != table:
+                continue
+            found = filters.get(scan.access)
+            chosen = snapshot.files if found is None else prune(snapshot, [found])
+            kept.update({file.uri: file for file in chosen})
+        files[table] = tuple(file for file in snapshot.files if file.uri in kept)
+    return Pruned(filters, files, total)
+
+
+def guards_of(
+    bench: Workbench, pruned: Pruned, versions: Mapping[TableName, TableVersion]
+) -> dict[TableName, Guard]:
+    """The columns to guard, by table, in the files that are left to read."""
+    guards: dict[TableName, Guard] = {}
+    for table, files in pruned.files.items():
+        snapshot = bench.snapshot(table, versions.get(table))
+        hiding = hiding_columns(snapshot, files=files)
+        if hiding:
+            guards[table] = Guard(hiding, snapshot.schema.names)
+    return guards
+
+
+def interval_texts(found: RangeFilter) -> tuple[str, ...]:
+    """The filter's intervals for people, such as `price >= 1001`."""
+    name = found.partition.attribute
+    texts = [_interval_text(name, interval, found) for interval in found.intervals]
+    return (*texts, f"{name} is NULL") if found.includes_null else tuple(texts)
+
+
+def _interval_text(name: str, interval: Interval, found: RangeFilter) -> str:
+    low = None if interval.low is None else _shown(interval.low, found)
+    high = None if interval.high is None else _shown(interval.high, found)
+    if low is None and high is None:
+        return f"{name} is not NULL"
+    if low is None:
+        return f"{name} < {high}"
+    return f"{name} >= {low}" if high is None else f"{low} <= {name} < {high}"
+
+
+def _shown(value: BoundaryValue, found: RangeFilter) -> str:
+    return boundary(value, found.partition.type).sql(DIALECT)

@@ -1,0 +1,190 @@
+"""Candidate partitions: boundaries as the file gives them, or equi-depth over the pinned version.
+
+Law: a boundary is brought to the column's type exactly or refused with its place; nothing is
+rounded. Without any candidates impctl proposes equi-depth ranges.
+Out of scope: which candidate is safe (`plan.safety`) or chosen (`app.preparing.choice`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, date, datetime
+from decimal import Decimal, InvalidOperation, localcontext
+
+from impctl.aliases import ColumnName, TableName
+from impctl.app.workbench.workbench import Workbench
+from impctl.data.schema import INTEGRAL, Column, Kind
+from impctl.errors import UsageError
+from impctl.expr.numbers import INTEGRAL_BITS
+from impctl.sketch.equidepth import equidepth_boundaries
+from impctl.sketch.fragments import FragmentSet
+from impctl.sketch.partition import BoundaryValue, RangePartition
+from impctl.tables.sample import sample_values
+from impctl.workload.models import BoundaryLiteral, PartitionSpec
+from impctl.workload.reading import suggestion
+
+DEFAULT_FRAGMENTS = 1000
+"""Ranges where the file asks for none: fine enough to skip, cheap to map."""
+
+SAMPLE_ROWS = 100_000
+_SEED = 20_220_117
+_EXACT_DIGITS = 500
+_LARGEST_EXPONENT = 400
+"""Beyond the range of every column type; keeps absurd numbers from being written out."""
+_EPOCH = date(1970, 1, 1)
+_PARTITIONABLE = INTEGRAL | {
+    Kind.FLOAT,
+    Kind.DOUBLE,
+    Kind.DECIMAL,
+    Kind.STRING,
+    Kind.DATE,
+    Kind.TIMESTAMP,
+    Kind.TIMESTAMP_NTZ,
+}
+
+
+def is_partitionable(column: Column) -> bool:
+    """Whether ranges of this column's type can be made."""
+    return column.type.kind in _PARTITIONABLE
+
+
+def candidates(bench: Workbench, table: TableName) -> tuple[ColumnName, ...]:
+    """Columns the file names as candidates for a table, spelled as in the schema."""
+    return tuple(_column(bench, part).name for part in _specs(bench, table))
+
+
+def _specs(bench: Workbench, table: TableName) -> Sequence[PartitionSpec]:
+    return [part for part in bench.workload.partitions if part.table == table]
+
+
+def _spec(bench: Workbench, table: TableName, name: ColumnName) -> PartitionSpec | None:
+    parts = (part for part in _specs(bench, table) if part.column.lower() == name.lower())
+    return next(parts, None)
+
+
+def _column(bench: Workbench, part: PartitionSpec) -> Column:
+    found = bench.snapshot(part.table).schema.find(part.column)
+    if found is None:
+        names = bench.snapshot(part.table).schema.names
+        raise UsageError(
+            f"Table `{part.table}` has no column `{part.column}` to partition",
+            hint=suggestion(part.column, names, "its columns"),
+            code="column_unknown",
+            location=part.location,
+        )
+    if not is_partitionable(found):
+        raise UsageError(
+            f"Column `{part.table}.{found.name}` of type `{found.type}` cannot be split in ranges",
+            hint="choose a column of a number, text, date or timestamp type",
+            code="column_not_partitionable",
+            location=part.location,
+        )
+    return found
+
+
+def partition_of(bench: Workbench, table: TableName, name: ColumnName) -> RangePartition:
+    """The partition of a table on a column, as the file says or proposed."""
+    spec = _spec(bench, table, name)
+    column = bench.snapshot(table).schema.find(name)
+    assert column is not None
+    if spec is not None and spec.boundaries is not None:
+        values = tuple(_canonical(value, column, spec) for value in spec.boundaries)
+        return RangePartition(table, column.name, column.type, values)
+    wanted = wanted_ranges(bench, table, name)
+    bench.reporter.step(f"choosing ranges of {table}.{column.name}")
+    sample = sample_values(bench.snapshot(table), column.name, SAMPLE_ROWS, _SEED)
+    boundaries = equidepth_boundaries(sample, wanted)
+    return RangePartition(table, column.name, column.type, boundaries)
+
+
+def wanted_ranges(bench: Workbench, table: TableName, name: ColumnName) -> int:
+    """How many equi-depth ranges the file asks for, or the default."""
+    spec = _spec(bench, table, name)
+    return DEFAULT_FRAGMENTS if spec is None or spec.fragments is None else spec.fragments
+
+
+def values_within(
+    bench: Workbench, partition: RangePartition, fragments: FragmentSet
+) -> list[BoundaryValue]:
+    """A sample of the attribute's values in these fragments."""
+    bench.reporter.step(f"choosing ranges of {partition.table}.{partition.attribute}")
+    snapshot = bench.snapshot(partition.table)
+    within = (partition, fragments)
+    return sample_values(snapshot, partition.attribute, SAMPLE_ROWS, _SEED, within)
+
+
+def _canonical(value: BoundaryLiteral, column: Column, spec: PartitionSpec) -> BoundaryValue:
+    """A boundary of the file in the column's canonical form; UsageError if it does not fit."""
+    found = _converted(value, column)
+    if found is None:
+        raise UsageError(
+            f"Boundary {value!r} is not a value of `{spec.table}.{column.name}` (`{column.type}`)",
+            hint="write boundaries in the column's own type",
+            code="boundary_type",
+            location=spec.location,
+        )
+    return found
+
+
+def _converted(value: BoundaryLiteral, column: Column) -> BoundaryValue | None:
+    kind = column.type.kind
+    if kind is Kind.STRING:
+        return value if isinstance(value, str) else None
+    if kind is Kind.DATE:
+        return _days(value)
+    if kind in (Kind.TIMESTAMP, Kind.TIMESTAMP_NTZ):
+        return _microseconds(value)
+    if isinstance(value, date | bool):
+        return None
+    return _number(value, column)
+
+
+def _number(value: int | float | str, column: Column) -> BoundaryValue | None:
+    """A number that the column's type can hold, exactly; None otherwise."""
+    try:
+        exact = Decimal(str(value))
+    except InvalidOperation:
+        return None
+    if not exact.is_finite() or abs(exact.adjusted()) > _LARGEST_EXPONENT:
+        return None
+    kind = column.type.kind
+    if kind in (Kind.FLOAT, Kind.DOUBLE):
+        # The nearest double, as the file's own numbers are read; digits it drops are refused.
+        return float(exact) if Decimal(repr(float(exact))) == exact else None
+    # Python's default context would round to 28 digits.
+    with localcontext(prec=_EXACT_DIGITS):
+        scaled = exact.scaleb(column.type.scale)
+        if scaled != scaled.to_integral_value():
+            return None
+    bits = INTEGRAL_BITS.get(kind)
+    limit = 10**column.type.precision if bits is None else 1 << (bits - 1)
+    whole = int(scaled)
+    fits = -limit <= whole < limit if bits is not None else abs(whole) < limit
+    return whole if fits else None
+
+
+def _days(value: BoundaryLiteral) -> int | None:
+    if isinstance(value, str):
+        try:
+            value = date.fromisoformat(value)
+        except ValueError:
+            return None
+    if isinstance(value, datetime) or not isinstance(value, date):
+        return None
+    return (value - _EPOCH).days
+
+
+def _microseconds(value: BoundaryLiteral) -> int | None:
+    if isinstance(value, str):
+        try:
+            value = datetime.fromisoformat(value)
+        except ValueError:
+            return None
+    if isinstance(value, date) and not isinstance(value, datetime):
+        value = datetime(value.year, value.month, value.day)
+    if not isinstance(value, datetime):
+        return None
+    if value.tzinfo is None:
+        value = value.replace(tzinfo=UTC)
+    since = value - datetime(1970, 1, 1, tzinfo=UTC)
+    return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds

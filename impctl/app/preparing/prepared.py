@@ -1,0 +1,107 @@
+"""A query read and planned: what every use case but the fastest path starts from.
+
+Law: a SQL error is reported at its place in the workload file. The plan has the parameters' values
+in it; `query.sql` is the text with them, which Spark runs.
+Out of scope: choosing a sketch (`app.preparing.choice`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from impctl.aliases import AccessId, TableName
+from impctl.app.workbench.isolated import located
+from impctl.app.workbench.workbench import Workbench
+from impctl.data.schema import Schema
+from impctl.errors import ImpctlError, Location, UsageError
+from impctl.expr.nodes import Span
+from impctl.plan.nodes import Plan, Query, Scan, scans_of
+from impctl.plan.parameters import BoundSql, bind
+from impctl.workload.models import QuerySpec
+from impctl.workload.sql_location import sql_location
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedQuery:
+    """The query as parsed, `planned` with the plan after the rules, and what a sketch depends on.
+
+    `core` yields the same rows without their columns: what is only put out decides nothing about
+    the sketch, so neither engine nor capture need remember it.
+    """
+
+    spec: QuerySpec
+    bound: BoundSql
+    query: Query
+    planned: Query
+    core: Plan
+
+    @property
+    def root(self) -> Plan:
+        """The plan after the rules."""
+        return self.planned.root
+
+    @property
+    def scans(self) -> tuple[Scan, ...]:
+        """Table accesses of the plan that is maintained."""
+        return scans_of(self.root)
+
+    @property
+    def tables(self) -> tuple[TableName, ...]:
+        return tuple(dict.fromkeys(scan.table for scan in self.scans))
+
+    @property
+    def table_of(self) -> Mapping[AccessId, TableName]:
+        """The table that each access reads."""
+        return {scan.access: scan.table for scan in self.scans}
+
+    def place(self, span: Span | None) -> Location | None:
+        """Where a part of the SQL text stands in the workload file."""
+        if span is None:
+            return None
+        return sql_location(self.spec, *self.bound.written_at(span.line, span.column))
+
+    def located(self, error: ImpctlError) -> ImpctlError:
+        """The error with its place in the SQL text turned into one in the workload file."""
+        return _placed(error, self.spec, self.bound)
+
+
+class _Catalog(Mapping[TableName, Schema]):
+    """Schemas of the workload's tables, read only for tables that a query names."""
+
+    def __init__(self, bench: Workbench) -> None:
+        self._bench = bench
+
+    def __getitem__(self, table: TableName) -> Schema:
+        if table not in self._bench.workload.tables:
+            raise KeyError(table)
+        return self._bench.snapshot(table).schema
+
+    def __iter__(self):  # type: ignore[no-untyped-def]  # Mapping's own signature
+        return iter(self._bench.workload.tables)
+
+    def __len__(self) -> int:
+        return len(self._bench.workload.tables)
+
+
+def prepare(bench: Workbench, spec: QuerySpec) -> PreparedQuery:
+    """Parse and plan a query; QueryError names the place in the workload file."""
+    bound = BoundSql(spec.sql)
+    try:
+        bound = bind(spec.sql, spec.params, name=spec.name)
+        zone = bench.spark_spec.conf.get("spark.sql.session.timeZone", "UTC")
+        found = bench.memory.plans.of(bound.sql, _Catalog(bench), name=spec.name, zone=zone)
+        return PreparedQuery(spec, bound, found.query, found.ruled, found.core)
+    except ImpctlError as error:
+        raise _placed(error, spec, bound) from error
+
+
+def _placed(error: ImpctlError, spec: QuerySpec, bound: BoundSql) -> ImpctlError:
+    """The error at its place in the workload file."""
+    place = error.location
+    if place is not None and place.file == f"query `{spec.name}`":
+        line, column = bound.written_at(place.line, place.column)
+        error.location = Location(place.file, line, column)
+    if place is None and isinstance(error, UsageError):
+        error.location = spec.location
+    return located(error, spec)

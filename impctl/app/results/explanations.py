@@ -1,0 +1,85 @@
+"""Frozen records of what could be done for a query, and why: `check` and `explain`.
+
+Law: as for `app.results.results`, whose documents they are part of; nothing was run or stored to
+say it.
+Out of scope: what was done (`app.results.results`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from impctl.errors import Location
+
+
+@dataclass(frozen=True, slots=True)
+class CandidateEntry:
+    """An attribute looked at for a sketch: safe or not, chosen or not, and why."""
+
+    table: str
+    attribute: str
+    safe: bool
+    chosen: bool
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class CheckResult:
+    """Whether a query can have a sketch; `mode` is how it would be maintained."""
+
+    query: str
+    supported: bool
+    mode: str | None
+    reason: str
+    candidates: tuple[CandidateEntry, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PlanEntry:
+    """A line of the plan tree; `how` an operator is maintained, why so, and where it stands.
+
+    `state_bytes` is what the stored state keeps for it (None where nothing is stored), `pushed`
+    what is done early at a scan or on a change: columns, conditions, the sketch's ranges, files.
+    """
+
+    depth: int
+    operator: str
+    detail: str
+    how: str = ""
+    why: str = ""
+    place: Location | None = None
+    state_bytes: int | None = None
+    pushed: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class JoinSideEntry:
+    """How one side of a join finds partners: `index` keeps its rows, `spark` has them read.
+
+    `rows` and `bytes` are the most that the index can come to, None where nobody knows.
+    """
+
+    side: str
+    tables: tuple[str, ...]
+    strategy: str
+    reason: str
+    rows: int | None
+    bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class ExplainResult:
+    """Whether a query is sketchable and maintainable, and what stands in the way.
+
+    `state_bytes` is all that is stored for it, with the counts of fragments that no operator owns;
+    None where it was not captured as it stands now.
+    """
+
+    query: str
+    mode: str
+    reason: str
+    policy: str
+    plan: tuple[PlanEntry, ...]
+    attributes: tuple[CandidateEntry, ...]
+    joins: tuple[JoinSideEntry, ...] = ()
+    state_bytes: int | None = None

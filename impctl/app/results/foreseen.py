@@ -1,0 +1,61 @@
+"""Frozen records of what has not been done yet: what `plan` and dry runs say.
+
+Law: as in `app.results.results`, of which these are a part; a size or an estimate that nobody can
+tell is None, never a guess.
+Out of scope: deciding (`app.maintaining.run`, `app.capturing.stage`), how it looks
+(`cli.output_foreseen`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class ReadEntry:
+    """A table that would be read whole; `rows` is None where its log does not tell."""
+
+    table: str
+    version: int
+    rows: int | None
+    files: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedChange:
+    """A table's change that a sketch does not have yet; None is what its log does not tell."""
+
+    table: str
+    since: int
+    until: int
+    rows: int | None
+    files: int | None
+    bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class PlanResult:
+    """What `maintain` would do with a query now, under its policy.
+
+    `action` is exact, touch, recapture, none, or capture where there is no sketch to maintain; `by`
+    is who would compute. Estimates are milliseconds, None without a recorded run to learn from.
+    """
+
+    query: str
+    action: str
+    by: str | None
+    reason_code: str
+    reason: str
+    policy: str
+    since: Mapping[str, int]
+    versions: Mapping[str, int]
+    pending: tuple[PlannedChange, ...] = ()
+    maintain_ms: float | None = None
+    maintain_runs: int = 0
+    recapture_ms: float | None = None
+    recapture_runs: int = 0
+
+
+ENGINE, SPARK = "engine", "Spark"

@@ -1,0 +1,326 @@
+"""Frozen records of what a use case did: all that the command line ever shows.
+
+Law: a record holds plain values only, so that text and JSON say the same; durations are
+milliseconds, fragments are numbers from 0 to `total` - 1, and `total` itself is the fragment of
+NULL. Field names are the keys of the JSON document and change only with `SCHEMA_VERSION`.
+Out of scope: what `check`, `explain` and `plan` say (`app.results.explanations`), how a run ends
+(`app.results.ending`), how it looks (`cli.output_text`, `cli.output_json`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import date, datetime
+from decimal import Decimal
+
+from impctl.app.results.collected import GcResult
+from impctl.app.results.explanations import CandidateEntry, CheckResult, ExplainResult
+from impctl.app.results.findings import Finding
+from impctl.app.results.foreseen import PlanResult, ReadEntry
+from impctl.app.results.past_runs import PendingEntry, RunEntry, VerifiedEntry
+from impctl.app.results.started import StartedResult
+from impctl.bench.compare import RecordComparison as RecordComparison
+from impctl.bench.record import Record as Record
+from impctl.bench.record import RecordKind as RecordKind
+from impctl.errors import ImpctlError
+
+SCHEMA_VERSION = 1
+
+Cell = bool | int | float | str | Decimal | date | datetime | bytes | None
+"""A value of a result row; lists and structs come as their text."""
+
+
+@dataclass(frozen=True, slots=True)
+class SketchEntry:
+    """The fragments a sketch holds, out of `total` range fragments."""
+
+    table: str
+    attribute: str
+    fragments: tuple[int, ...]
+    total: int
+
+
+@dataclass(frozen=True, slots=True)
+class RangesEntry:
+    """How evenly the ranges of a sketch are filled, rows with NULL left out.
+
+    `imbalance` is the largest range over the mean, 0 without rows; `at_capture` what it was when
+    the ranges were chosen. `drifted` ranges have become more uneven than the run's threshold, and
+    `hint` says what to do.
+    """
+
+    table: str
+    attribute: str
+    ranges: int
+    rows: int
+    largest: int
+    imbalance: float
+    at_capture: float
+    drifted: bool
+    hint: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CaptureResult:
+    """A sketch found; `action` is capture, rebalance, or none (a dry run, or nothing to do).
+
+    A dry run (`foreseen`) says who would find it (`by`), what it would read, and what is `stored`
+    now: none, stale or current (of ranges: uneven or even).
+    """
+
+    query: str
+    action: str
+    sketches: tuple[SketchEntry, ...]
+    versions: Mapping[str, int]
+    mode: str
+    elapsed_ms: float
+    spark_ms: float
+    """Time in Spark; 0 where the engine captured by itself."""
+    engine_ms: float
+    considered: tuple[CandidateEntry, ...] = ()
+    assumptions: tuple[str, ...] = ()
+    reason: str = ""
+    """What became of ranges and state, where ranges were to be evened out."""
+    foreseen: bool = False
+    by: str | None = None
+    reads: tuple[ReadEntry, ...] = ()
+    stored: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ApplyResult:
+    """One update batch; `version` is the one that it made, None where nothing was committed.
+
+    With `already_applied` an earlier run made that version, and this one did nothing. A dry run
+    gives the `foreseen_version` that its `statement` would make, and counts the rows of an insert;
+    a delete or update that finds no row makes no version.
+    """
+
+    name: str
+    table: str
+    version: int | None
+    inserted: int
+    deleted: int
+    updated: int
+    statement: str = ""
+    foreseen_version: int | None = None
+    already_applied: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class MaintainStep:
+    """One step of a run: the versions it reached and what it cost."""
+
+    action: str
+    versions: Mapping[str, int]
+    added: tuple[int, ...]
+    removed: tuple[int, ...]
+    changes: int
+    elapsed_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class MaintainResult:
+    """One sketch of `total` ranges brought up to date; `action` is exact, touch, recapture or none.
+
+    `since` are the versions the run started from, `versions` those it reached; `steps` has an
+    entry per version passed where the query is maintained eagerly. `foreseen` marks a dry run: the
+    action is what would be taken, the new sketch was not computed. `refilled_groups` counts groups
+    whose bounded buffer was filled again, from `refilled_rows` rows of the table.
+    """
+
+    query: str
+    table: str
+    attribute: str
+    total: int
+    action: str
+    reason_code: str
+    reason: str
+    since: Mapping[str, int]
+    versions: Mapping[str, int]
+    added: tuple[int, ...]
+    removed: tuple[int, ...]
+    changes: int
+    elapsed_ms: float
+    read_ms: float
+    engine_ms: float
+    commit_ms: float
+    steps: tuple[MaintainStep, ...] = ()
+    foreseen: bool = False
+    ranges: RangesEntry | None = None
+    """How even the sketch's ranges are now; None where that is not counted."""
+    refilled_groups: int = 0
+    refilled_rows: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ReuseCandidate:
+    """A stored sketch looked at, and why (not) used; `rows` of the files it leaves to read."""
+
+    query: str
+    allowed: bool
+    chosen: bool
+    reason: str
+    sketches: tuple[SketchEntry, ...] = ()
+    rows: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ReuseEntry:
+    """Which query's sketch was used for another query, and why; `query` None is none."""
+
+    query: str | None
+    reason: str
+    candidates: tuple[ReuseCandidate, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RewriteResult:
+    """The query with its range predicates; `intervals` are those predicates, one text each.
+
+    `action`: how the sketch was maintained first; `reuse` is set for constants of its own.
+    """
+
+    query: str
+    sql: str
+    sketches: tuple[SketchEntry, ...]
+    versions: Mapping[str, int]
+    files_kept: int
+    files_total: int
+    intervals: tuple[str, ...]
+    action: str = "none"
+    reason: str = ""
+    reuse: ReuseEntry | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class QueryResult:
+    """The answer; `action` and `reuse` are as for `rewrite`.
+
+    `elapsed_ms` is the query alone; `spark_start_ms` came before it, 0 where Spark was running.
+    """
+
+    query: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    row_count: int
+    versions: Mapping[str, int]
+    files_kept: int
+    files_total: int
+    elapsed_ms: float
+    action: str = "none"
+    reason: str = ""
+    reuse: ReuseEntry | None = None
+    spark_start_ms: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class StatusResult:
+    """What the store knows of a query; without `versions` it was never captured.
+
+    `pending_versions` counts the table versions committed since, `pending` what is in them;
+    `runs` are the latest, newest first; `verified` is None where nobody verified the sketch.
+    """
+
+    query: str
+    sketches: tuple[SketchEntry, ...]
+    versions: Mapping[str, int]
+    pending_versions: Mapping[str, int]
+    stale: bool
+    mode: str | None
+    policy: str
+    state_bytes: int
+    last_action: str | None = None
+    last_reason: str | None = None
+    stale_reason: str | None = None
+    ranges: tuple[RangesEntry, ...] = ()
+    sketch_bytes: int = 0
+    pending: tuple[PendingEntry, ...] = ()
+    runs: tuple[RunEntry, ...] = ()
+    verified: VerifiedEntry | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyResult:
+    """A stored sketch against recapture; `results_equal` is None where it was not asked for."""
+
+    query: str
+    table: str
+    attribute: str
+    total: int
+    covers: bool
+    slack: int
+    missing: tuple[int, ...]
+    extra: tuple[int, ...]
+    results_equal: bool | None
+    versions: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class GenerateResult:
+    """A table written for the demo or a benchmark."""
+
+    table: str
+    path: str
+    rows: int
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenResult:
+    """A file written beside the result: `kind` is record or report."""
+
+    kind: str
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class SuiteResult:
+    """A suite file that is right: what it would generate and measure; `file` is where it is."""
+
+    suite: str
+    title: str
+    file: str
+    data: tuple[str, ...]
+    figures: tuple[str, ...]
+    cases: int
+
+
+Result = (
+    CheckResult
+    | CaptureResult
+    | ApplyResult
+    | MaintainResult
+    | PlanResult
+    | RewriteResult
+    | QueryResult
+    | StatusResult
+    | ExplainResult
+    | Finding
+    | StartedResult
+    | VerifyResult
+    | GenerateResult
+    | Record
+    | RecordComparison
+    | WrittenResult
+    | SuiteResult
+    | GcResult
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """What went wrong with one query (or update); None where it concerns the whole run."""
+
+    query: str | None
+    error: ImpctlError
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """All of a run: what was done, what to know, and what failed without hiding the rest."""
+
+    results: tuple[Result, ...] = ()
+    warnings: tuple[str, ...] = ()
+    failures: tuple[Failure, ...] = ()

@@ -1,0 +1,123 @@
+"""Running a query over pinned snapshots, with its sketch or without.
+
+Law: both ways read the same versions; with the sketch only files that may hold wanted rows are
+read. Results come as plain Python values.
+Out of scope: which sketch (`app.using.fresh_sketch`), comparing two results (`app.verify`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from impctl.aliases import ColumnName, TableName, TableVersion
+from impctl.app.preparing.filters import Pruned, guards_of
+from impctl.app.preparing.prepared import PreparedQuery
+from impctl.app.results.results import Cell
+from impctl.app.workbench.workbench import Workbench
+from impctl.capture.use import Guard, rewrite_sql
+from impctl.sketch.partition import RangePartition
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Columns and rows of a result."""
+
+    columns: tuple[ColumnName, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+
+
+def answer(
+    bench: Workbench,
+    prepared: PreparedQuery,
+    versions: Mapping[TableName, TableVersion],
+    pruned: Pruned | None = None,
+) -> Answer:
+    """The query's result at `versions`; `pruned` makes it read through the sketch."""
+    return answer_of(answer_table(bench, prepared, versions, pruned))
+
+
+def answer_table(
+    bench: Workbench,
+    prepared: PreparedQuery,
+    versions: Mapping[TableName, TableVersion],
+    pruned: Pruned | None = None,
+) -> pa.Table:
+    """The result as Arrow."""
+    from impctl.spark.run import run_sql
+
+    views = _views(bench, prepared, versions, pruned)
+    sql = _sql(bench, prepared, versions, pruned)
+    return run_sql(bench.spark(), sql, views, versions=versions)
+
+
+def answer_frame(
+    bench: Workbench,
+    prepared: PreparedQuery,
+    versions: Mapping[TableName, TableVersion],
+    pruned: Pruned,
+) -> DataFrame:
+    """The result as a frame that Spark computes when it is asked for rows."""
+    from impctl.spark.run import frame_of
+
+    views = _views(bench, prepared, versions, pruned)
+    sql = _sql(bench, prepared, versions, pruned)
+    return frame_of(bench.spark(), sql, views, versions=versions)
+
+
+def _sql(
+    bench: Workbench,
+    prepared: PreparedQuery,
+    versions: Mapping[TableName, TableVersion],
+    pruned: Pruned | None,
+) -> str:
+    """The text to run: the query's own over guarded views, or one with ranges and guards in it.
+
+    A range must reach the files, so it stands below the guard of its column.
+    """
+    if pruned is None:
+        return prepared.query.sql
+    guards = guards_of(bench, pruned, versions)
+    trusted = [
+        access
+        for access, wanted in pruned.filters.items()
+        if not _is_guarded(wanted.partition, guards)
+    ]
+    return rewrite_sql(prepared.query, pruned.filters, nan_free=trusted, guards=guards)
+
+
+def _is_guarded(partition: RangePartition, guards: Mapping[TableName, Guard]) -> bool:
+    guard = guards.get(partition.table)
+    guarded = frozenset[str]() if guard is None else guard.guarded
+    return partition.attribute.lower() in map(str.lower, guarded)
+
+
+def _views(
+    bench: Workbench,
+    prepared: PreparedQuery,
+    versions: Mapping[TableName, TableVersion],
+    pruned: Pruned | None,
+) -> dict[TableName, DataFrame]:
+    from impctl.spark.snapshots import snapshot_frame
+
+    return {
+        table: snapshot_frame(
+            bench.spark(),
+            bench.snapshot(table, versions.get(table)),
+            files=None if pruned is None else pruned.files[table],
+            is_guarded=pruned is None,
+        )
+        for table in prepared.tables
+    }
+
+
+def answer_of(table: pa.Table) -> Answer:
+    """An Arrow result as plain rows."""
+    columns = [column.to_pylist() for column in table.columns]
+    rows = tuple(zip(*columns, strict=True)) if columns else ()
+    return Answer(tuple(table.column_names), rows)

@@ -1,0 +1,98 @@
+"""The stored sketch of one query, brought up to date first: what using a sketch starts from.
+
+Law: a sketch is only used at the versions it stands for, only while its query is safe and reads as
+it did at the capture; the lazy maintenance happens here, under the query's own policy.
+Out of scope: rewriting (`app.rewrite`), running (`app.query`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from impctl.aliases import TableName, TableVersion
+from impctl.app.capturing.chosen_way import is_same_circuit, restored_verdict
+from impctl.app.capturing.definition import check_definition, stored_query
+from impctl.app.capturing.pins import catch_up, is_current, moved_meanwhile
+from impctl.app.maintain import maintain
+from impctl.app.preparing.prepared import PreparedQuery, prepare
+from impctl.app.results.results import MaintainResult, Outcome, ReuseEntry
+from impctl.app.workbench.workbench import Workbench
+from impctl.errors import UsageError
+from impctl.plan.nodes import Query
+from impctl.store.records import Assumption, StoredQuery, StoredSketch
+from impctl.workload.models import QuerySpec
+
+_ATTEMPTS = 10
+"""Times that other processes may move a sketch on while it is being taken up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fresh:
+    """A query with its current sketches, and what bringing them up to date took.
+
+    `sketches` are by the query's own accesses, none where no sketch serves; `action` and `reason`
+    say how they were maintained first. `reuse` is set where they may be those of another query.
+    """
+
+    prepared: PreparedQuery
+    sketches: tuple[StoredSketch, ...]
+    versions: Mapping[TableName, TableVersion]
+    assumptions: tuple[Assumption, ...] = ()
+    action: str = "none"
+    reason: str = ""
+    warnings: tuple[str, ...] = ()
+    reuse: ReuseEntry | None = None
+
+    @property
+    def query(self) -> Query:
+        return self.prepared.query
+
+
+def fresh(bench: Workbench, query: str | None) -> Fresh:
+    """The query named (or the only one of the file) with its sketch at the pinned versions."""
+    name = query if query is not None else only_query(bench)
+    (spec,) = bench.queries([name])
+    outcome, stored = _brought_up_to_date(bench, spec)
+    prepared = prepare(bench, spec)
+    restored_verdict(bench, prepared, stored)
+    first = outcome.results[0]
+    assert isinstance(first, MaintainResult)
+    return Fresh(
+        prepared,
+        stored.sketches,
+        stored.versions,
+        stored.assumptions,
+        first.action,
+        first.reason,
+        outcome.warnings,
+    )
+
+
+def _brought_up_to_date(bench: Workbench, spec: QuerySpec) -> tuple[Outcome, StoredQuery]:
+    """What maintaining did, and the sketch at the pinned versions.
+
+    Another process may maintain the sketch past them in between: then they are pinned again.
+    """
+    for _ in range(_ATTEMPTS):
+        outcome = maintain(bench, [spec.name], for_use=True)
+        if outcome.failures:
+            raise outcome.failures[0].error
+        stored = stored_query(bench, bench.reading_store(), spec)
+        check_definition(bench, spec, stored)
+        catch_up(bench, stored)
+        if is_current(stored, bench) and is_same_circuit(bench, prepare(bench, spec), stored):
+            return outcome, stored
+    raise moved_meanwhile(spec.name)
+
+
+def only_query(bench: Workbench) -> str:
+    """The one query of the file; UsageError where it has several."""
+    names = tuple(bench.workload.queries)
+    if len(names) != 1:
+        raise UsageError(
+            f"{bench.workload.file} has {len(names)} queries",
+            hint=f"choose one with `--query`: {', '.join(names)}",
+            code="query_ambiguous",
+        )
+    return names[0]

@@ -1,0 +1,65 @@
+"""What `query` and `rewrite` are asked for: a query as the file has it, or with other constants.
+
+Law: a query with its own constants goes through its own sketch, as ever; only another text or
+other values look for a sketch among all of the workload (`app.using.reuse`).
+Out of scope: running, rewriting.
+"""
+
+from __future__ import annotations
+
+from impctl.app.preparing.given_values import GivenValues, with_parameters
+from impctl.app.using.fresh_sketch import Fresh, fresh, only_query
+from impctl.app.using.reuse import reused
+from impctl.app.workbench.workbench import Workbench
+from impctl.errors import Location, UsageError
+from impctl.workload.models import (
+    JoinStrategy,
+    MaintainMode,
+    Policy,
+    QuerySpec,
+    SqlOrigin,
+    SqlRun,
+    TextPiece,
+)
+
+SQL_NAME = "--sql"
+"""What a query given on the command line is called; no query of a file can have this name."""
+
+
+def asked(bench: Workbench, query: str | None, params: GivenValues, sql: str | None) -> Fresh:
+    """The query with the sketches to use; UsageError where the wishes exclude each other."""
+    if sql is not None:
+        if query is not None or params:
+            raise UsageError(
+                "`--sql` excludes `--query` and `--param`",
+                hint="write the constants into the SQL text",
+                code="sql_and_query",
+            )
+        return reused(bench, _spec_of(sql), None)
+    if not params:
+        return fresh(bench, query)
+    name = query if query is not None else only_query(bench)
+    (own,) = bench.queries([name])
+    spec = with_parameters(own, params)
+    return fresh(bench, name) if spec == own else reused(bench, spec, own)
+
+
+def _spec_of(sql: str) -> QuerySpec:
+    """The text as a query; places in it are places of `--sql`."""
+    runs: list[SqlRun] = []
+    offset = 0
+    for number, line in enumerate(sql.split("\n"), start=1):
+        runs.append(SqlRun(offset, number, 1))
+        offset += len(line) + 1
+    start = Location(SQL_NAME, 1, 1)
+    origin = SqlOrigin(start, tuple(runs), (TextPiece(0, 0, True),))
+    return QuerySpec(
+        name=SQL_NAME,
+        sql=sql,
+        sketch={},
+        policy=Policy.AUTO,
+        maintain=MaintainMode.LAZY,
+        join=JoinStrategy.AUTO,
+        location=start,
+        sql_origin=origin,
+    )

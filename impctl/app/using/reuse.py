@@ -1,0 +1,227 @@
+"""Another query's sketch for a query with constants of its own: looked for, judged, told.
+
+Law: a sketch is used only where `plan.reuse` allows it at the very versions it stands for; what
+was looked at comes with its reason. Where none serves, the query reads its whole tables: slower,
+never wrong. Policy `strict` refuses that instead; where a sketch could not be brought up to date
+for now, with what was in the way.
+Out of scope: the rules (`plan.reuse`), bringing a sketch up to date (`app.using.fresh_sketch`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from impctl.app.capturing.definition import is_defined_alike
+from impctl.app.capturing.entries import sketch_entry
+from impctl.app.capturing.meta import template_id
+from impctl.app.preparing.facts import fact_of, facts_of
+from impctl.app.preparing.filters import filters_of
+from impctl.app.preparing.prepared import PreparedQuery, prepare
+from impctl.app.results.results import ReuseCandidate, ReuseEntry
+from impctl.app.using.fresh_sketch import Fresh, fresh
+from impctl.app.workbench.workbench import Workbench
+from impctl.errors import (
+    ImpctlError,
+    PolicyRefusedError,
+    RecaptureNeededError,
+    RetryableError,
+    UnsupportedError,
+)
+from impctl.plan.reuse import ReuseVerdict
+from impctl.store.records import Assumption, StoredQuery, StoredSketch
+from impctl.workload.models import Policy, QuerySpec
+
+_NO_TEMPLATE = "no captured query has the same template"
+
+
+@dataclass(frozen=True, slots=True)
+class _Looked:
+    """A stored query of the same template, or the one that was named."""
+
+    candidate: ReuseCandidate
+    rank: tuple[float, float]
+
+
+def reused(bench: Workbench, spec: QuerySpec, own: QuerySpec | None) -> Fresh:
+    """The query with the smallest sketch that serves it; `own` is the one it is an instance of."""
+    prepared = prepare(bench, spec)
+    looked = _looked_at(bench, prepared, own)
+    order = sorted(range(len(looked)), key=lambda index: looked[index].rank)
+    entries = [found.candidate for found in looked]
+    passing: RetryableError | None = None
+    for index in order:
+        if not entries[index].allowed:
+            continue
+        try:
+            found = _used(bench, prepared, entries[index].query)
+        except RetryableError as error:
+            # Another writer, or the disk of the store: the tables can be read all the same.
+            passing, found = error, _not_fresh(error)
+        if isinstance(found, str):
+            entries[index] = replace(entries[index], allowed=False, reason=found)
+            continue
+        entries[index] = replace(
+            entries[index],
+            chosen=True,
+            reason=found.reason,
+            sketches=tuple(sketch_entry(sketch) for sketch in found.fresh.sketches),
+        )
+        reuse = ReuseEntry(entries[index].query, found.reason, _told(entries))
+        return replace(found.fresh, reuse=reuse)
+    return _without(bench, prepared, tuple(entries), passing)
+
+
+def _told(entries: Sequence[ReuseCandidate]) -> tuple[ReuseCandidate, ...]:
+    """The candidates, where one that would have served says that another was taken."""
+    return tuple(
+        replace(entry, reason="it would serve too, but a smaller one was taken")
+        if entry.allowed and not entry.chosen
+        else entry
+        for entry in entries
+    )
+
+
+def _without(
+    bench: Workbench,
+    prepared: PreparedQuery,
+    candidates: tuple[ReuseCandidate, ...],
+    passing: RetryableError | None,
+) -> Fresh:
+    """The query on its whole tables; `passing` is what the same command may not meet again."""
+    spec = prepared.spec
+    reason = "no stored sketch may be used" if candidates else _NO_TEMPLATE
+    if bench.policy(spec) is Policy.STRICT:
+        if passing is not None:
+            raise passing
+        why = "; ".join(f"`{entry.query}`: {entry.reason}" for entry in candidates)
+        raise PolicyRefusedError(
+            f"Policy `strict` does not run query `{spec.name}` without a sketch: {why or reason}",
+            hint="capture it under a name of its own, or set the policy to `auto`",
+            code="no_sketch_to_reuse",
+            location=spec.location,
+        )
+    versions = {table: bench.source(table).version for table in prepared.tables}
+    warning = f"query `{spec.name}` runs without a sketch, because {reason}"
+    return Fresh(
+        prepared,
+        (),
+        versions,
+        warnings=(warning,),
+        reuse=ReuseEntry(None, reason, candidates),
+    )
+
+
+def _looked_at(bench: Workbench, prepared: PreparedQuery, own: QuerySpec | None) -> list[_Looked]:
+    """Every stored query of the workload with the same template, and the one that was named."""
+    store = bench.reading_store()
+    wanted = template_id(prepared.core)
+    looked = []
+    for spec in bench.workload.queries.values():
+        is_named = own is not None and spec.name == own.name
+        stored = None if store is None else store.load(spec.name)
+        if stored is None:
+            if is_named:
+                looked.append(_refused(spec, "it was never captured"))
+            continue
+        try:
+            found = _judged(bench, prepared, spec, stored, wanted, is_named=is_named)
+        except ImpctlError as error:
+            found = _refused(spec, error.message)
+        if found is not None:
+            looked.append(found)
+    return looked
+
+
+def _judged(
+    bench: Workbench,
+    prepared: PreparedQuery,
+    spec: QuerySpec,
+    stored: StoredQuery,
+    wanted: str,
+    *,
+    is_named: bool,
+) -> _Looked | None:
+    """One stored query judged as it stands; None where it has another template."""
+    known = stored.state_meta.get("template", "")
+    is_known = known.split(":")[0] == wanted.split(":")[0]
+    if is_known and known != wanted and not is_named:
+        return None
+    if not is_defined_alike(bench, spec, stored):
+        return _refused(spec, "it changed since it was captured") if is_known else None
+    captured = prepare(bench, spec)
+    if template_id(captured.core) != wanted and not is_named:
+        return None
+    verdict = verdict_of(bench, prepared, captured, stored.sketches, stored.assumptions)
+    entries = tuple(sketch_entry(sketch) for sketch in stored.sketches)
+    if not verdict.allowed:
+        return _refused(spec, verdict.reason)
+    own = mapped(stored.sketches, verdict)
+    rows = _rows_left(bench, prepared, own)
+    share = sum(len(s.fragments) / s.partition.size for s in own) / max(len(prepared.scans), 1)
+    bare = 1 - len(own) / max(len(prepared.scans), 1)
+    candidate = ReuseCandidate(spec.name, True, False, verdict.reason, entries, rows)
+    return _Looked(candidate, (float("inf") if rows is None else rows, share + bare))
+
+
+def _refused(spec: QuerySpec, reason: str) -> _Looked:
+    return _Looked(ReuseCandidate(spec.name, False, False, reason), (0.0, 0.0))
+
+
+def verdict_of(
+    bench: Workbench,
+    prepared: PreparedQuery,
+    captured: PreparedQuery,
+    sketches: Sequence[StoredSketch],
+    assumptions: Sequence[Assumption],
+) -> ReuseVerdict:
+    """Judged with what is true of the pinned versions, the sketch's assumptions among it."""
+    facts = [*facts_of(bench, prepared.scans), *map(fact_of, assumptions)]
+    sketched = tuple((sketch.access, sketch.attribute) for sketch in sketches)
+    return bench.memory.reuse(prepared.planned, captured.planned, sketched, facts)
+
+
+def mapped(sketches: Sequence[StoredSketch], verdict: ReuseVerdict) -> tuple[StoredSketch, ...]:
+    """The sketches under the accesses of the query that is asked."""
+    return tuple(replace(sketch, access=verdict.accesses[sketch.access]) for sketch in sketches)
+
+
+def _rows_left(
+    bench: Workbench, prepared: PreparedQuery, sketches: Sequence[StoredSketch]
+) -> int | None:
+    """Rows of the files that the sketches leave to read now; None where a log does not say."""
+    versions = {table: bench.source(table).version for table in prepared.tables}
+    kept = filters_of(bench, prepared.scans, sketches, versions).files
+    rows = [file.rows for files in kept.values() for file in files]
+    known = [count for count in rows if count is not None]
+    return sum(known) if len(known) == len(rows) else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Used:
+    """The asked query with the sketches of another one, and why that is allowed."""
+
+    fresh: Fresh
+    reason: str
+
+
+def _used(bench: Workbench, prepared: PreparedQuery, name: str) -> _Used | str:
+    """The sketch of a query brought up to date and judged again; a text says why it cannot be.
+
+    RetryableError where only something that passes is in the way.
+    """
+    try:
+        current = fresh(bench, name)
+    except (PolicyRefusedError, RecaptureNeededError, UnsupportedError) as error:
+        return _not_fresh(error)
+    verdict = verdict_of(bench, prepared, current.prepared, current.sketches, current.assumptions)
+    if not verdict.allowed:
+        return verdict.reason
+    found = replace(
+        current, prepared=prepared, sketches=mapped(current.sketches, verdict), assumptions=()
+    )
+    return _Used(found, verdict.reason)
+
+
+def _not_fresh(error: ImpctlError) -> str:
+    return f"it could not be brought up to date: {error.message}"

@@ -1,0 +1,72 @@
+"""What a program need not find out twice: plans, which sketch serves which, names of circuits.
+
+Law: everything here is a function of the arguments it is remembered under, so forgetting it changes
+nothing but time. A run of the command line has its own; a workload opened by a program keeps one.
+Reading SQL is imported when a query is first read: a run with nothing to do never does.
+Out of scope: state of the engine (`app.maintaining.kept_states`), anything that depends on rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cached_property, lru_cache
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from impctl.aliases import AccessId, ColumnName
+    from impctl.plan.facts import Fact
+    from impctl.plan.nodes import Plan, Query
+    from impctl.plan.planned import PlannedQueries
+    from impctl.plan.reuse import ReuseVerdict
+
+    Sketched = tuple[tuple[AccessId, ColumnName], ...]
+
+_REMEMBERED = 256
+"""Entries of each kind, as many as there are plans (`plan.planned.KEPT`): each keeps its plans,
+some tens of kilobytes, also where they were let go."""
+
+
+class Memory:
+    """Plans and verdicts of one program."""
+
+    @cached_property
+    def plans(self) -> PlannedQueries:
+        """The queries planned so far."""
+        from impctl.plan.planned import PlannedQueries
+
+        return PlannedQueries()
+
+    def reuse(
+        self, asked: Query, captured: Query, sketched: Sketched, facts: Sequence[Fact]
+    ) -> ReuseVerdict:
+        """The verdict of `plan.reuse`; arguments as there."""
+        return self._judged(asked, captured, sketched, tuple(facts))
+
+    @cached_property
+    def _judged(self) -> Callable[[Query, Query, Sketched, tuple[Fact, ...]], ReuseVerdict]:
+        from impctl.plan.reuse import check_reuse
+
+        @lru_cache(maxsize=_REMEMBERED)
+        def judge(
+            asked: Query, captured: Query, sketched: Sketched, facts: tuple[Fact, ...]
+        ) -> ReuseVerdict:
+            return check_reuse(asked, captured, dict(sketched), facts)
+
+        return judge
+
+    def circuit(self, core: Plan) -> str:
+        """The name of the circuit that a plan compiles to, as of `app.capturing.meta`."""
+        # By identity: to hash a plan, or compare two, takes as long as to name it. An entry holds
+        # its plan, so that no other one can have its id.
+        known = self._circuits.get(id(core))
+        if known is None:
+            from impctl.app.capturing.meta import circuit_id
+
+            if len(self._circuits) >= _REMEMBERED:
+                self._circuits.clear()
+            known = self._circuits[id(core)] = (core, circuit_id(core))
+        return known[1]
+
+    @cached_property
+    def _circuits(self) -> dict[int, tuple[Plan, str]]:
+        return {}

@@ -1,0 +1,182 @@
+"""What a run may do: flags and variables as given, and how they stand against the workload file.
+
+Law: flag before `IMPCTL_*` variable before workload file before default; None means "unset" and is
+tested as such, so that an empty or zero value given on purpose is not lost. The first two are
+merged before a `Settings` exists (`cli.options`); the functions here decide the rest.
+Out of scope: reading files; opening anything.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from impctl.errors import UsageError
+from impctl.workload.models import Policy as Policy
+from impctl.workload.models import QuerySpec, SparkSpec, Workload
+
+DEFAULT_LOCK_TIMEOUT = 10.0
+"""Seconds that a writing command waits for another writer."""
+
+DEFAULT_BATCH_ROWS = 1
+"""Changes after which an eager query is maintained: every version is a batch of its own."""
+
+
+DEFAULT_IMBALANCE = 4.0
+"""How many times as uneven as when they were chosen ranges may become before that is reported."""
+
+
+DEFAULT_LARGE_CHANGE = 512
+"""Megabytes of changed files from which on Spark groups a change before the engine sees it: some
+ten million rows, which the engine takes about as long over as Spark takes to start and to read."""
+
+
+DEFAULT_INTERVAL = 5.0
+"""Seconds between two looks at the tables, for `maintain --follow`."""
+
+
+DEFAULT_MAX_WAIT = 60.0
+"""Seconds after which a change is maintained although fewer rows than asked for are pending."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """One run as asked for; `dry_run` promises that nothing at all is written."""
+
+    workload: Path
+    store: Path | None = None
+    policy: Policy | None = None
+    lock_timeout: float | None = None
+    spark_profile: Path | None = None
+    dry_run: bool = False
+    imbalance: float | None = None
+    large_change: int | None = None
+    shared_store: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class FollowRequest:
+    """How `maintain --follow` goes on; durations in seconds.
+
+    Tables are looked at every `interval`. With `pending_rows` a run waits for so many changed rows,
+    but no change waits longer than `max_wait`. `max_runs` counts runs that had something to do.
+    """
+
+    interval: float = DEFAULT_INTERVAL
+    pending_rows: int | None = None
+    max_wait: float = DEFAULT_MAX_WAIT
+    max_runs: int | None = None
+
+
+def store_of(settings: Settings, workload: Workload) -> str:
+    """Folder of the store; a flag or variable is relative to the working directory."""
+    return workload.store if settings.store is None else str(settings.store.absolute())
+
+
+def is_shared_store(text: str | None) -> bool:
+    """What `IMPCTL_SHARED_STORE` says; UsageError for what is neither yes nor no."""
+    if not text or text == "0":
+        return False
+    if text != "1":
+        raise UsageError(
+            f"Variable `IMPCTL_SHARED_STORE` cannot be: {text}", hint="set it to 1, or unset it"
+        )
+    return True
+
+
+def policy_of(settings: Settings, query: QuerySpec) -> Policy:
+    """The policy that holds for `query` in this run."""
+    return query.policy if settings.policy is None else settings.policy
+
+
+def lock_timeout_of(settings: Settings) -> float:
+    """Seconds to wait for another writer."""
+    return DEFAULT_LOCK_TIMEOUT if settings.lock_timeout is None else settings.lock_timeout
+
+
+def imbalance_of(settings: Settings) -> float:
+    """How many times as uneven as at their choice ranges may become (`app.capturing.drift`)."""
+    return DEFAULT_IMBALANCE if settings.imbalance is None else settings.imbalance
+
+
+def large_change_of(settings: Settings) -> int:
+    """Megabytes of changed files from which on Spark groups a change first."""
+    return DEFAULT_LARGE_CHANGE if settings.large_change is None else settings.large_change
+
+
+def spark_of(workload: Workload, profile: SparkSpec | None) -> SparkSpec:
+    """Spark settings: the profile asked for, key by key, before those of the workload file."""
+    if profile is None:
+        return workload.spark
+    master = workload.spark.master if profile.master is None else profile.master
+    return SparkSpec(master, {**workload.spark.conf, **profile.conf})
+
+
+@dataclass(frozen=True, slots=True)
+class DoctorRequest:
+    """What `doctor` is to look at; without `settings` only at what impctl runs on.
+
+    `every` is the time between two runs of `maintain`; `spark` starts a session.
+    """
+
+    settings: Settings | None = None
+    every: str | None = None
+    spark: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class InitRequest:
+    """The workload file to write: for `tables`, or with `demo`, the folder of a demo."""
+
+    tables: tuple[str, ...] = ()
+    out: Path | None = None
+    demo: Path | None = None
+    force: bool = False
+
+
+class Example(StrEnum):
+    """The tables that `bench --generate` can write."""
+
+    RUNNING = "running"
+    SYNTHETIC = "synthetic"
+    CRIMES = "crimes"
+    TPCH = "tpch"
+
+
+@dataclass(frozen=True, slots=True)
+class GenerateRequest:
+    """A table to write below `folder`; None leaves a choice to the example.
+
+    `rows`, `groups`, `sort_rows` and `seed` shape the synthetic table; `source` is the Parquet
+    file of `crimes`. The running example has no choices.
+    """
+
+    folder: Path
+    example: Example
+    table: str | None = None
+    rows: int | None = None
+    groups: int | None = None
+    sort_rows: bool = False
+    seed: int = 1
+    source: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SuiteRequest:
+    """A suite or workload to run, by name or path; None leaves a choice to the suite.
+
+    `folder` holds the generated data; `source` is what examples are made from that are not drawn
+    at random; `out` and `report` are files to write the record and its page to. A workload has no
+    use for `scale`, `folder` and `source`.
+    """
+
+    suite: str
+    only: tuple[str, ...] = ()
+    scale: float | None = None
+    repeat: int | None = None
+    folder: Path | None = None
+    source: Path | None = None
+    out: Path | None = None
+    report: Path | None = None
+    spark_profile: Path | None = None

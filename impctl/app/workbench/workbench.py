@@ -1,0 +1,218 @@
+"""What every use case works on: the workload, its tables pinned, the store, Spark when needed.
+
+Law: a table's version is pinned the first time it is asked for and stays for the whole run; the
+Spark session starts only when a step really needs it; the store is created only by a command that
+writes. Out of scope: what is done with it (one file per use case).
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from impctl.aliases import QueryName, TableName
+from impctl.app.workbench.memory import Memory
+from impctl.app.workbench.reporter import Reporter, SilentReporter
+from impctl.app.workbench.sessions import OwnSession, Sessions
+from impctl.app.workbench.settings import Settings, lock_timeout_of, policy_of, spark_of, store_of
+from impctl.errors import UsageError
+from impctl.store.store import Store
+from impctl.tables.arrivals import Seen, seen
+from impctl.tables.source import DeltaSource, advance, open_source
+from impctl.workload.load import load_spark_profile, load_workload
+from impctl.workload.models import Policy, QuerySpec, SparkSpec, Workload
+from impctl.workload.reading import suggestion
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from impctl.tables.snapshot import Snapshot
+
+
+class Workbench:
+    """One run's collaborators, opened as they are needed and closed together."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        workload: Workload,
+        reporter: Reporter,
+        sessions: Sessions | None = None,
+        memory: Memory | None = None,
+    ) -> None:
+        self.settings = settings
+        self.workload = workload
+        self.reporter = reporter
+        self.memory = Memory() if memory is None else memory
+        self._sessions = OwnSession(reporter.spark_log) if sessions is None else sessions
+        self._sources: dict[TableName, DeltaSource] = {}
+        self._seen: dict[TableName, Seen] = {}
+        self._snapshots: dict[tuple[TableName, int], Snapshot] = {}
+        self._store: Store | None = None
+        self._spark: SparkSession | None = None
+        self._waited = 0.0
+        """Seconds spent waiting for other writers."""
+        self.spark_start_ms = 0.0
+        """What starting Spark took in this run; 0 as long as it was not started."""
+
+    def next_run(self, pinned: Iterable[DeltaSource]) -> Workbench:
+        """A workbench for another run of this process, with these tables pinned; Spark is kept."""
+        bench = Workbench(self.settings, self.workload, self.reporter, memory=self.memory)
+        for source in pinned:
+            bench._pin(source)
+        bench._spark = self._spark
+        return bench
+
+    def take_spark_of(self, run: Workbench) -> None:
+        """Keep the session that a run has started, for the next one."""
+        self._spark = run._spark
+
+    @property
+    def pinned(self) -> Mapping[TableName, Seen]:
+        """The tables asked for so far, each as it was when it was pinned."""
+        return self._seen
+
+    def source(self, table: TableName) -> DeltaSource:
+        """The table, pinned at the version that was newest when first asked for."""
+        found = self._sources.get(table)
+        if found is None:
+            spec = self.workload.tables[table]
+            found = open_source(table, spec.path, dict(spec.storage_options) or None)
+            self._pin(found)
+        return found
+
+    def _pin(self, source: DeltaSource) -> None:
+        self._sources[source.name] = source
+        self._seen[source.name] = seen(source)
+
+    def mark(self, table: TableName) -> str | None:
+        """The mark of the table's pinned commit, taken when it was pinned."""
+        self.source(table)
+        return self._seen[table].mark
+
+    def repin(self, table: TableName) -> DeltaSource:
+        """Open the table again, after it has changed: another one may stand at its path by now."""
+        self._sources.pop(table, None)
+        self._snapshots = {key: held for key, held in self._snapshots.items() if key[0] != table}
+        return self.source(table)
+
+    def advance(self, table: TableName) -> DeltaSource:
+        """Pin a table that only this process writes at its newest version."""
+        found = self._sources[table] = advance(self.source(table))
+        self._seen[table] = Seen(found, None, None)
+        return found
+
+    def snapshot(self, table: TableName, version: int | None = None) -> Snapshot:
+        """The table's snapshot at a version (default: the pinned one)."""
+        source = self.source(table)
+        key = (table, source.version if version is None else version)
+        if key not in self._snapshots:
+            self._snapshots[key] = source.snapshot(key[1])
+        return self._snapshots[key]
+
+    def rows_of(self, tables: Sequence[TableName]) -> int:
+        """Rows of these tables at their pinned versions, by their bytes where the log is silent."""
+        return sum(self.snapshot(table).likely_rows for table in tables)
+
+    @property
+    def store_path(self) -> Path:
+        return Path(store_of(self.settings, self.workload))
+
+    def store(self) -> Store:
+        """The store, created if need be (writing commands)."""
+        if self._store is not None and self._store.is_absent:
+            # A reader saw the folder of a store whose creation was cut short, or an older format.
+            self.close()
+        if self._store is None:
+            shared = self.settings.shared_store
+            self._store = Store.open(self.store_path, is_shared=shared)
+        return self._store
+
+    def reading_store(self) -> Store | None:
+        """The store if there is one (reading commands)."""
+        shared = self.settings.shared_store
+        if self._store is None and Store.exists(self.store_path, is_shared=shared):
+            self._store = Store.open(self.store_path, create=False, is_shared=shared)
+        return self._store
+
+    @contextmanager
+    def writing(self, command: str, *, sweep: bool = True) -> Iterator[Store]:
+        """The store with the writer's lock held; the lock timeout is one for the whole run."""
+        store = self.store()
+        patience = max(0.0, lock_timeout_of(self.settings) - self._waited)
+        with ExitStack() as stack:
+            started = time.monotonic()
+            try:
+                held = stack.enter_context(store.lock(patience, command, sweep=sweep))
+            finally:
+                self._waited += time.monotonic() - started
+            if held.note is not None:
+                self.reporter.step(held.note)
+            yield store
+
+    @property
+    def has_spark(self) -> bool:
+        """Whether Spark is up already."""
+        return self._spark is not None or self._sessions.is_running
+
+    def spark(self) -> SparkSession:
+        """The Spark session, started on first use."""
+        if self._spark is None:
+            if not self.has_spark:
+                self.reporter.step("starting Spark")
+            started = time.perf_counter()
+            self._spark = self._sessions.open(self.spark_spec)
+            self.spark_start_ms = (time.perf_counter() - started) * 1000
+        return self._spark
+
+    @cached_property
+    def spark_spec(self) -> SparkSpec:
+        """Spark's settings: those of the profile asked for before those of the file."""
+        profile = self.settings.spark_profile
+        extra = None if profile is None else load_spark_profile(profile, os.environ)
+        return spark_of(self.workload, extra)
+
+    def policy(self, spec: QuerySpec) -> Policy:
+        """The policy that holds for a query in this run."""
+        return policy_of(self.settings, spec)
+
+    def queries(self, names: Sequence[QueryName] | None) -> tuple[QuerySpec, ...]:
+        """The queries asked for, all without names; UsageError for one the file does not have."""
+        known: Mapping[QueryName, QuerySpec] = self.workload.queries
+        if not names:
+            return tuple(known.values())
+        for name in names:
+            if name not in known:
+                raise UsageError(
+                    f"Query `{name}` is not in {self.workload.file}",
+                    hint=suggestion(name, list(known), "the file has"),
+                    code="query_unknown",
+                )
+        return tuple(known[name] for name in dict.fromkeys(names))
+
+    def close(self) -> None:
+        """Close what was opened; the Spark session stays with the process."""
+        if self._store is not None:
+            self._store.close()
+            self._store = None
+
+
+@contextmanager
+def open_workbench(
+    settings: Settings,
+    reporter: Reporter | None = None,
+    sessions: Sessions | None = None,
+    memory: Memory | None = None,
+) -> Iterator[Workbench]:
+    """The workbench for one run; WorkloadError lists everything wrong with the file."""
+    workload = load_workload(settings.workload, os.environ)
+    bench = Workbench(settings, workload, reporter or SilentReporter(), sessions, memory)
+    try:
+        yield bench
+    finally:
+        bench.close()
