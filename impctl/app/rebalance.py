@@ -42,7 +42,7 @@ from impctl.maintain.rederive import can_rederive, needs_rows, rederived
 from impctl.maintain.session import MaintainedQuery
 from impctl.maintain.touch import TouchedQuery
 from impctl.maintain.way import Way
-from impctl.plan.safety import Verdict
+from impctl.plan.safety.verdict import Verdict
 from impctl.sketch.fragments import FragmentSet
 from impctl.sketch.mode import Mode
 from impctl.sketch.partition import RangePartition

@@ -40,7 +40,7 @@ from impctl.plan.nodes import (
     scans_of,
     with_inputs,
 )
-from impctl.plan.safety import Verdict
+from impctl.plan.safety.verdict import Verdict
 
 STAGED: AccessId = "impctl/staged"
 """The access of `SketchPass.above` that stands for the rows with their fragments."""

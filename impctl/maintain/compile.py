@@ -3,7 +3,7 @@
 Law: a plan that compiles is maintained exactly (the sketch equals a recapture's unless a sum of
 doubles lay too close to call, which widens it); what the engine cannot compute as Spark does is
 named with its place, never approximated. Compile after `plan.rules` split AVG into SUM and COUNT.
-Out of scope: whether the sketch is safe (`plan.safety`), touch mode (`maintain.way`).
+Out of scope: whether the sketch is safe (`plan.safety.verdict`), touch mode (`maintain.way`).
 """
 
 from __future__ import annotations
@@ -98,9 +98,9 @@ def compile_plan(
 
     `key_columns` tells for the i-th node of `nodes_of(root)` which grouping column equals each
     access's partition attribute, `barriers` at which positions there are barriers (default: at
-    every top-k that is not the last step); both are the verdict's (`plan.safety`). `chooser`
-    decides which sides of joins are kept (default: all), `buffer` how many rows or values MIN, MAX
-    and top-k keep per group, where they can be refilled. Raises BlockedError.
+    every top-k that is not the last step); both are the verdict's (`plan.safety.verdict`).
+    `chooser` decides which sides of joins are kept (default: all), `buffer` how many rows or values
+    MIN, MAX and top-k keep per group, where they can be refilled. Raises BlockedError.
     """
     chain = _chain(root)
     keyed = frozenset() if chain is None else _keyed(root, chain, sketched, key_columns)

@@ -5,7 +5,7 @@ included, belong to the sketch whether the rows are used above or not. So they a
 root on a branch of their own, and above the barrier rows carry none of these fragments any more:
 whatever is left of a row there, its fragments are counted already. The last step needs no barrier:
 its rows, ties included, are what is counted.
-Out of scope: when the first rows over sketches are those over the tables (`plan.ordering`).
+Out of scope: when the first rows over sketches are those over the tables (`plan.safety.ordering`).
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from impctl.maintain.compile import Compiled, compile_plan
 from impctl.maintain.flows import BlockedError
 from impctl.maintain.strategy import Chooser
 from impctl.plan.nodes import Plan, scans_of
-from impctl.plan.safety import Verdict
+from impctl.plan.safety.verdict import Verdict
 from impctl.sketch.mode import Mode
 from impctl.sketch.partition import RangePartition
 

@@ -6,7 +6,7 @@ constants or operators differ. Columns are numbered in the order the plan makes 
 hash leaves out the constants of conditions and the counts of LIMIT, and nothing else, so that it is
 equal for the instances of one parametrised query, in whatever order their conditions stand.
 Out of scope: plans that are equivalent but built differently; they may differ. Which instance may
-use the sketch of another (`plan.reuse`).
+use the sketch of another (`plan.reuse.verdict`).
 """
 
 from __future__ import annotations

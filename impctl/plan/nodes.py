@@ -3,7 +3,8 @@
 Law: every column has one identity (`Attribute.id`) that is unique in the whole plan, so that an
 expression means the same wherever it is moved; names are only for people and for the result.
 Every node keeps its place in the SQL text. HAVING is a Select above an Aggregate.
-Out of scope: how nodes are made (`plan.parse`), evaluated (`engine`) or written (`capture`).
+Out of scope: how nodes are made (`plan.sql.statement`), evaluated (`engine`) or written
+(`capture`).
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ from impctl.data.schema import Kind
 from impctl.data.vector import from_arrow
 from impctl.errors import UsageError
 from impctl.plan.nodes import Join, Plan, Query, attributes_of, nodes_of, scans_of
-from impctl.plan.safety import Verdict
+from impctl.plan.safety.verdict import Verdict
 from impctl.sketch.fragments import FragmentSet
 from impctl.sketch.partition import RangePartition
 from impctl.spark.failures import plain_failures

@@ -1,7 +1,7 @@
 """The SQL texts of an update batch, read with Spark's meaning and written for deltalake.
 
-Law: names, types and literals are those of the query language (`plan.parse`); a text that cannot
-be given that meaning by deltalake is refused, never passed on as it is.
+Law: names, types and literals are those of the query language (`plan.sql.statement`); a text that
+cannot be given that meaning by deltalake is refused, never passed on as it is.
 Out of scope: committing (`tables.updates`), how a node is spelled (`tables.datafusion`).
 """
 
@@ -15,7 +15,7 @@ from impctl.errors import QueryError, UsageError
 from impctl.expr.nodes import And, Expr, Literal
 from impctl.expr.types import type_of
 from impctl.plan.nodes import Plan, Project, Scan, Select
-from impctl.plan.parse import parse_query
+from impctl.plan.sql.statement import parse_query
 from impctl.tables.datafusion import UntranslatableError, predicate_text, quoted, value_text
 from impctl.tables.snapshot import Snapshot
 

@@ -20,9 +20,9 @@ from deltalake import DeltaTable, write_deltalake
 from impctl.data.schema import LONG, Column, Schema
 from impctl.errors import InvariantError
 from impctl.maintain.way import choose_way
-from impctl.plan.parse import parse_query
 from impctl.plan.rules import apply_rules, core_of
-from impctl.plan.safety import Fact, FactKind, FactSource, carried, check_safety
+from impctl.plan.safety.verdict import Fact, FactKind, FactSource, carried, check_safety
+from impctl.plan.sql.statement import parse_query
 from impctl.sketch.mode import Mode
 from impctl.sketch.partition import RangePartition
 from impctl.store.store import Store

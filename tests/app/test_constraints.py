@@ -14,7 +14,7 @@ from deltalake.schema import PrimitiveType
 from deltalake.transaction import AddAction
 
 from impctl.app.preparing.facts import _facts_of_check
-from impctl.plan.facts import FactKind
+from impctl.plan.safety.facts import FactKind
 from impctl.tables.create import create_table
 from impctl.tables.snapshot import take_snapshot
 from tests.app.conftest import ROWS

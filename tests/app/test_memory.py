@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from impctl.app.workbench.memory import Memory
-from impctl.plan import reuse
-from impctl.plan.facts import Fact, FactKind, FactSource
-from impctl.plan.planned import KEPT
-from impctl.plan.reuse import ReuseVerdict
+from impctl.plan.reuse import verdict as reuse
+from impctl.plan.reuse.verdict import ReuseVerdict
+from impctl.plan.rules.planned import KEPT
+from impctl.plan.safety.facts import Fact, FactKind, FactSource
 from tests.plan.catalogs import read
 
 ASKED = read("SELECT brand, SUM(price) AS s FROM sales GROUP BY brand HAVING SUM(price) > 20")

@@ -15,7 +15,7 @@ import impctl
 from impctl.app.capturing import meta as state_meta
 from impctl.app.preparing import prepared
 from impctl.errors import RecaptureNeededError
-from impctl.plan import planned
+from impctl.plan.rules import planned
 from impctl.store.store import Store
 from tests.app.conftest import WORKLOAD
 from tests.support.run_cli import Cli

@@ -9,11 +9,11 @@ import pytest
 from impctl.capture.annotate import Way, sketch_passes
 from impctl.data.schema import INTEGER, LONG, STRING, Column, Schema
 from impctl.errors import QueryError, UnsafeSketchError
-from impctl.plan.facts import Fact, FactKind, FactSource
 from impctl.plan.nodes import Join, TopK, attributes_of, nodes_of, scans_of
-from impctl.plan.parse import parse_query
 from impctl.plan.rules import apply_rules
-from impctl.plan.safety import check_safety
+from impctl.plan.safety.facts import Fact, FactKind, FactSource
+from impctl.plan.safety.verdict import check_safety
+from impctl.plan.sql.statement import parse_query
 
 CATALOG = {
     "t": Schema(

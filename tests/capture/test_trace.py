@@ -7,7 +7,7 @@ import pytest
 from impctl.capture.trace import follow, trace
 from impctl.data.schema import LONG, STRING, Column, Schema
 from impctl.plan.nodes import Aggregate, attributes_of, nodes_of, scans_of
-from impctl.plan.parse import parse_query
+from impctl.plan.sql.statement import parse_query
 
 CATALOG = {
     "t": Schema((Column("id", LONG), Column("g", STRING), Column("v", LONG))),

@@ -28,7 +28,7 @@ from impctl.data.schema import (
 )
 from impctl.data.vector import from_arrow
 from impctl.plan.nodes import scans_of
-from impctl.plan.parse import parse_query
+from impctl.plan.sql.statement import parse_query
 from impctl.sketch.fragments import FragmentSet
 from impctl.sketch.intervals import MAX_INTERVALS, range_filter
 from impctl.sketch.partition import RangePartition

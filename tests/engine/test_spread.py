@@ -19,7 +19,7 @@ from impctl.engine.operators.aggregate import Aggregate as AggregateOperator
 from impctl.engine.operators.project import Project as ProjectOperator
 from impctl.maintain.calls import read_calls
 from impctl.plan.nodes import Aggregate, nodes_of
-from impctl.plan.parse import parse_query
+from impctl.plan.sql.statement import parse_query
 
 Buffer = tuple[float, float, float]
 NOTHING: Buffer = (0.0, 0.0, 0.0)

@@ -22,7 +22,7 @@ from impctl.expr.nodes import Expr
 from impctl.expr.support import find_blocker
 from impctl.expr.truth import Truth
 from impctl.plan.nodes import Project
-from impctl.plan.parse import parse_query
+from impctl.plan.sql.statement import parse_query
 from tests.expr.test_in_spark import EXPRESSIONS, SCHEMA, rows, value_at
 from tests.support.reference_expr import ReferenceFailure, Value, value_of
 

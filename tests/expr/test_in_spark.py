@@ -34,7 +34,7 @@ from impctl.expr.functions import FUNCTIONS as FUNCTION_LIST
 from impctl.expr.support import find_blocker
 from impctl.expr.zones import fixed_offset
 from impctl.plan.nodes import Project
-from impctl.plan.parse import parse_query
+from impctl.plan.sql.statement import parse_query
 
 MOMENTS = [
     None, 0, -1, 1_711_846_799_999_999, 1_711_846_800_000_000, -12_219_292_800_000_001,

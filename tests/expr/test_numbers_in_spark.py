@@ -27,7 +27,7 @@ from impctl.expr.nodes import Expr
 from impctl.expr.support import find_blocker
 from impctl.expr.types import type_of
 from impctl.plan.nodes import Project
-from impctl.plan.parse import parse_query
+from impctl.plan.sql.statement import parse_query
 from tests.expr.number_texts import COLUMNS, LITERALS, SCHEMA, TextMaker, rows_of
 from tests.expr.test_in_spark import agrees, shown, value_at
 

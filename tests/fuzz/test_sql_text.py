@@ -11,8 +11,8 @@ from sqlglot.dialects.spark import Spark
 from sqlglot.errors import TokenError
 
 from impctl.errors import ImpctlError
-from impctl.plan.parse import parse_query
 from impctl.plan.rules import apply_rules
+from impctl.plan.sql.statement import parse_query
 from impctl.tables.create import create_table
 from tests.app.conftest import ROWS, WORKLOAD
 from tests.fuzz.bounded import in_time, told

@@ -17,8 +17,8 @@ from impctl.errors import CountBelowZeroError, RecaptureNeededError
 from impctl.maintain.compile import Compiled, compile_plan
 from impctl.maintain.session import MaintainedQuery, TableChange
 from impctl.plan.nodes import Plan, scans_of
-from impctl.plan.parse import parse_query
 from impctl.plan.rules import apply_rules
+from impctl.plan.sql.statement import parse_query
 from tests.maintain.test_laws import CATALOG, PARTITIONS, held
 from tests.support.algebra import FIRST_ROWS, QUERIES, rows
 from tests.support.random_cases import few_then_rest

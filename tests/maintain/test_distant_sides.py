@@ -25,8 +25,8 @@ from impctl.maintain.compile import Compiled, compile_plan
 from impctl.maintain.session import MaintainedQuery, TableChange
 from impctl.maintain.strategy import AsRecorded, BySize, SideFacts, Strategy
 from impctl.plan.nodes import Plan, scans_of
-from impctl.plan.parse import parse_query
 from impctl.plan.rules import apply_rules
+from impctl.plan.sql.statement import parse_query
 from impctl.sketch.partition import RangePartition
 from tests.support.algebra import rows
 from tests.support.random_cases import few_then_rest

@@ -14,9 +14,9 @@ from impctl.data.schema import INTEGER
 from impctl.maintain.compile import compile_plan
 from impctl.maintain.session import MaintainedQuery, TableChange
 from impctl.plan.nodes import scans_of
-from impctl.plan.parse import parse_query
 from impctl.plan.rules import apply_rules
-from impctl.plan.safety import check_safety
+from impctl.plan.safety.verdict import check_safety
+from impctl.plan.sql.statement import parse_query
 from impctl.sketch.partition import RangePartition
 from tests.support.random_queries import ARROW, SCHEMA
 

@@ -18,8 +18,8 @@ from impctl.data.schema import DATE, INTEGER, LONG, STRING, Column, Schema
 from impctl.maintain.compile import Compiled, compile_plan
 from impctl.maintain.session import MaintainedQuery, TableChange
 from impctl.plan.nodes import Plan, scans_of
-from impctl.plan.parse import parse_query
 from impctl.plan.rules import apply_rules
+from impctl.plan.sql.statement import parse_query
 from impctl.sketch.partition import RangePartition
 from tests.support.algebra import FIRST_ROWS, QUERIES, rows
 from tests.support.random_cases import few_seeds_then_rest

@@ -18,8 +18,8 @@ from impctl.engine.runs import Run
 from impctl.maintain.compile import compile_plan
 from impctl.maintain.session import MaintainedQuery, TableChange
 from impctl.plan.nodes import scans_of
-from impctl.plan.parse import parse_query
 from impctl.plan.rules import apply_rules
+from impctl.plan.sql.statement import parse_query
 from impctl.sketch.partition import RangePartition
 
 

@@ -42,9 +42,9 @@ from impctl.plan.nodes import (
     nodes_of,
     scans_of,
 )
-from impctl.plan.parameters import BoundSql
 from impctl.plan.rules import apply_rules, core_of
-from impctl.plan.safety import FactSource, Verdict, check_safety
+from impctl.plan.safety.verdict import FactSource, Verdict, check_safety
+from impctl.plan.sql.parameters import BoundSql
 from impctl.sketch.partition import RangePartition
 from impctl.workload.models import JoinStrategy, MaintainMode, Policy, QuerySpec, SqlOrigin
 from tests.plan.random_plans import CATALOG

@@ -16,8 +16,8 @@ from impctl.maintain.range_rows import RangeRows
 from impctl.maintain.session import MaintainedQuery, TableChange
 from impctl.maintain.touch import TouchedQuery
 from impctl.plan.nodes import scans_of
-from impctl.plan.parse import parse_query
 from impctl.plan.rules import apply_rules
+from impctl.plan.sql.statement import parse_query
 from impctl.sketch.fragments import FragmentSet
 from impctl.sketch.partition import RangePartition
 from tests.support.random_queries import SCHEMA, Row, random_change, table_of

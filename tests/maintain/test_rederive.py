@@ -18,9 +18,9 @@ from impctl.maintain.flows import BlockedError
 from impctl.maintain.rederive import can_rederive, needs_rows, rederived
 from impctl.maintain.session import MaintainedQuery, TableChange
 from impctl.plan.nodes import scans_of
-from impctl.plan.parse import parse_query
 from impctl.plan.rules import apply_rules
-from impctl.plan.safety import check_safety
+from impctl.plan.safety.verdict import check_safety
+from impctl.plan.sql.statement import parse_query
 from impctl.sketch.partition import RangePartition
 from impctl.sketch.renumbering import Renumbering
 from tests.support.random_cases import few_then_rest

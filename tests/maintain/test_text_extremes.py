@@ -9,8 +9,8 @@ from impctl.data.schema import INTEGER, STRING, Column, Schema
 from impctl.maintain.compile import Compiled, compile_plan
 from impctl.maintain.session import MaintainedQuery, TableChange
 from impctl.plan.nodes import scans_of
-from impctl.plan.parse import parse_query
 from impctl.plan.rules import apply_rules
+from impctl.plan.sql.statement import parse_query
 from impctl.sketch.partition import RangePartition
 
 CATALOG = {"t": Schema((Column("g", INTEGER), Column("s", STRING)))}

@@ -41,8 +41,8 @@ from impctl.maintain.compile import Compiled, compile_plan
 from impctl.maintain.flows import BlockedError
 from impctl.maintain.session import MaintainedQuery, TableChange
 from impctl.plan.nodes import Plan, scans_of
-from impctl.plan.parse import parse_query
 from impctl.plan.rules import apply_rules
+from impctl.plan.sql.statement import parse_query
 from impctl.sketch.partition import RangePartition
 from tests.maintain.test_plans_against_reference import restored
 

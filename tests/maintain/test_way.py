@@ -10,7 +10,7 @@ from impctl.data.schema import INTEGER, STRING
 from impctl.maintain.way import Way, choose_way
 from impctl.plan.nodes import Project, scans_of
 from impctl.plan.rules import apply_rules
-from impctl.plan.safety import check_safety
+from impctl.plan.safety.verdict import check_safety
 from impctl.sketch.mode import Mode
 from impctl.sketch.partition import RangePartition
 from tests.plan.catalogs import read

@@ -18,7 +18,7 @@ from impctl.data.schema import (
 )
 from impctl.plan.explain import PlanLine, describe
 from impctl.plan.nodes import Plan, Query
-from impctl.plan.parse import parse_query
+from impctl.plan.sql.statement import parse_query
 
 SALES = Schema(
     (

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 
-from impctl.plan.facts import Fact, FactKind, FactSource
+from impctl.plan.safety.facts import Fact, FactKind, FactSource
 from tests.plan.counterexamples import NONNEGATIVE_V, P1, SIGNED, Example
 
 WIDE = 2**53

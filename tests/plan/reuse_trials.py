@@ -23,7 +23,6 @@ from impctl.expr.nodes import (
     Or,
     transform,
 )
-from impctl.plan.alignment import _made, _Renaming
 from impctl.plan.nodes import (
     Distinct,
     Join,
@@ -41,7 +40,8 @@ from impctl.plan.nodes import (
     scans_of,
     with_inputs,
 )
-from impctl.plan.reuse import ReuseVerdict, check_reuse
+from impctl.plan.reuse.alignment import _made, _Renaming
+from impctl.plan.reuse.verdict import ReuseVerdict, check_reuse
 from tests.plan.focused_plans import FocusedMaker
 from tests.plan.trials import (
     Trial,

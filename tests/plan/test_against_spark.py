@@ -29,8 +29,8 @@ from impctl.data.schema import (
     decimal,
 )
 from impctl.plan.nodes import Plan, attributes_of, scans_of
-from impctl.plan.parse import parse_query
 from impctl.plan.rules import apply_rules
+from impctl.plan.sql.statement import parse_query
 
 pytestmark = pytest.mark.spark
 

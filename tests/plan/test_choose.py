@@ -6,9 +6,9 @@ import pytest
 
 from impctl.data.schema import INTEGER, STRING, Column, Schema
 from impctl.errors import UnsafeSketchError
-from impctl.plan.choose import Choice, choose_attributes
-from impctl.plan.facts import Fact, FactKind, FactSource
-from impctl.plan.parse import parse_query
+from impctl.plan.safety.choose import Choice, choose_attributes
+from impctl.plan.safety.facts import Fact, FactKind, FactSource
+from impctl.plan.sql.statement import parse_query
 
 CATALOG = {
     "sales": Schema((Column("brand", STRING), Column("price", INTEGER), Column("sold", INTEGER))),

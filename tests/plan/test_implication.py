@@ -42,9 +42,9 @@ from impctl.expr.nodes import (
     Not,
     Or,
 )
-from impctl.plan.constants import points_of
-from impctl.plan.direction import Columns, Relation
-from impctl.plan.implication import find_gap
+from impctl.plan.reuse.constants import points_of
+from impctl.plan.reuse.implication import find_gap
+from impctl.plan.safety.direction import Columns, Relation
 from tests.support.random_cases import few_then_rest
 from tests.support.reference_expr import Value, is_true, sort_key
 

@@ -23,8 +23,8 @@ from impctl.data.schema import (
 from impctl.errors import Location, QueryError, UsageError
 from impctl.expr.nodes import Cast, Compare, Expr, Literal
 from impctl.plan.nodes import Select, nodes_of
-from impctl.plan.parameters import bind, literal_text
-from impctl.plan.parse import parse_query
+from impctl.plan.sql.parameters import bind, literal_text
+from impctl.plan.sql.statement import parse_query
 
 COLUMNS = {
     "i": INTEGER,

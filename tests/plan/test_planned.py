@@ -10,9 +10,9 @@ import pytest
 
 from impctl.data.schema import LONG, STRING, Column, Schema
 from impctl.errors import QueryError
-from impctl.plan.parse import parse_query
-from impctl.plan.planned import KEPT, Planned, PlannedQueries
 from impctl.plan.rules import apply_rules, core_of
+from impctl.plan.rules.planned import KEPT, Planned, PlannedQueries
+from impctl.plan.sql.statement import parse_query
 
 SQL = "SELECT a, SUM(b) AS s FROM t GROUP BY a HAVING SUM(b) > 5"
 

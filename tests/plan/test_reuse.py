@@ -10,12 +10,12 @@ from dataclasses import dataclass
 
 import pytest
 
-from impctl.plan.facts import Fact, FactKind, FactSource
 from impctl.plan.fingerprint import fingerprint, template
 from impctl.plan.nodes import Query
-from impctl.plan.parse import parse_query
-from impctl.plan.reuse import ReuseVerdict, check_reuse
+from impctl.plan.reuse.verdict import ReuseVerdict, check_reuse
 from impctl.plan.rules import apply_rules
+from impctl.plan.safety.facts import Fact, FactKind, FactSource
+from impctl.plan.sql.statement import parse_query
 from tests.plan.counterexamples import Example, Rows
 from tests.plan.trials import Boundaries, accurate_sketches, instances_of
 from tests.support.reference_plan import annotate, bag, evaluate

@@ -14,12 +14,13 @@ from typing import Any
 import pytest
 
 from impctl.expr.nodes import Expr, columns_of, conjuncts
-from impctl.plan import pairing, reuse
-from impctl.plan.changed_columns import changed_columns
-from impctl.plan.direction import Relation
 from impctl.plan.nodes import Query, TopK
+from impctl.plan.reuse import pairing
+from impctl.plan.reuse import verdict as reuse
+from impctl.plan.reuse.changed_columns import changed_columns
 from impctl.plan.rules import apply_rules
-from impctl.plan.safety import Verdict, check_safety
+from impctl.plan.safety.direction import Relation
+from impctl.plan.safety.verdict import Verdict, check_safety
 from tests.plan.reuse_trials import ReuseTally, run_reuse_trial
 from tests.plan.trials import Violation
 from tests.support.random_cases import few_then_rest

@@ -20,12 +20,12 @@ from impctl.data.schema import (
     other,
 )
 from impctl.errors import UsageError
-from impctl.plan.facts import Fact, FactKind, FactSource
 from impctl.plan.nodes import Aggregate, nodes_of
-from impctl.plan.parse import parse_query
 from impctl.plan.rules import apply_rules
-from impctl.plan.safety import Verdict, check_safety, node_states
-from impctl.plan.status import Status
+from impctl.plan.safety.facts import Fact, FactKind, FactSource
+from impctl.plan.safety.status import Status
+from impctl.plan.safety.verdict import Verdict, check_safety, node_states
+from impctl.plan.sql.statement import parse_query
 from tests.support.reference_plan import annotate, bag, evaluate
 
 CATALOG = {

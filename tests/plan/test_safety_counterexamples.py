@@ -10,9 +10,9 @@ from decimal import Decimal
 
 import pytest
 
-from impctl.plan.facts import Fact, FactKind, FactSource
-from impctl.plan.parse import parse_query
-from impctl.plan.safety import Verdict, check_safety
+from impctl.plan.safety.facts import Fact, FactKind, FactSource
+from impctl.plan.safety.verdict import Verdict, check_safety
+from impctl.plan.sql.statement import parse_query
 from tests.plan.corner_cases import CORNERS
 from tests.plan.counterexamples import (
     CITIES,

@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 
 from impctl.aliases import AccessId, ColumnName
-from impctl.plan import combining, grouping, ordering, transfer
-from impctl.plan.direction import Relation
-from impctl.plan.facts import Fact
 from impctl.plan.nodes import Query
 from impctl.plan.rules import apply_rules
-from impctl.plan.safety import Verdict, check_safety
-from impctl.plan.status import Status
+from impctl.plan.safety import combining, grouping, ordering, transfer
+from impctl.plan.safety.direction import Relation
+from impctl.plan.safety.facts import Fact
+from impctl.plan.safety.status import Status
+from impctl.plan.safety.verdict import Verdict, check_safety
 from tests.plan.trials import Tally, Violation, check_touch, make_barrier_trial, run_trial
 from tests.support.random_cases import few_then_rest
 

@@ -16,9 +16,9 @@ from random import Random
 
 from impctl.aliases import AccessId, ColumnName
 from impctl.data.schema import DOUBLE, STRING
-from impctl.plan.facts import Fact, FactKind, FactSource
 from impctl.plan.nodes import Plan, Query, Scan, attributes_of, nodes_of, scans_of
-from impctl.plan.safety import Verdict, check_safety
+from impctl.plan.safety.facts import Fact, FactKind, FactSource
+from impctl.plan.safety.verdict import Verdict, check_safety
 from tests.plan.barrier_plans import BarrierMaker
 from tests.plan.focused_plans import FocusedMaker
 from tests.plan.random_plans import CATALOG, MONEY, PlanMaker

@@ -21,7 +21,7 @@ from impctl.aliases import AccessId
 from impctl.app.workbench.settings import Settings
 from impctl.app.workbench.workbench import open_workbench
 from impctl.plan.nodes import scans_of
-from impctl.plan.parse import parse_query
+from impctl.plan.sql.statement import parse_query
 from impctl.sketch.intervals import range_filter
 from impctl.store.records import StoredQuery
 from impctl.tables.prune import prune

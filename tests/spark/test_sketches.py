@@ -14,11 +14,11 @@ from impctl.capture.annotate import sketch_passes
 from impctl.capture.use import rewrite_sql
 from impctl.data.schema import DOUBLE, INTEGER, LONG, STRING, Column, Schema, decimal
 from impctl.errors import UnsafeSketchError, UsageError
-from impctl.plan.facts import Fact, FactKind, FactSource
 from impctl.plan.nodes import scans_of
-from impctl.plan.parse import parse_query
 from impctl.plan.rules import apply_rules
-from impctl.plan.safety import check_safety
+from impctl.plan.safety.facts import Fact, FactKind, FactSource
+from impctl.plan.safety.verdict import check_safety
+from impctl.plan.sql.statement import parse_query
 from impctl.sketch.intervals import range_filter
 from impctl.sketch.partition import RangePartition
 from impctl.spark.run import run_sql

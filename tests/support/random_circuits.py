@@ -9,9 +9,9 @@ from functools import cache
 from impctl.maintain.compile import Compiled, compile_plan
 from impctl.maintain.flows import BlockedError
 from impctl.plan.nodes import Query, scans_of
-from impctl.plan.parse import parse_query
 from impctl.plan.rules import apply_rules
-from impctl.plan.safety import Verdict, check_safety
+from impctl.plan.safety.verdict import Verdict, check_safety
+from impctl.plan.sql.statement import parse_query
 from impctl.sketch.partition import RangePartition
 from tests.support.random_queries import PARTITIONS, SCHEMA, random_sql
 

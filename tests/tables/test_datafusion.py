@@ -16,7 +16,7 @@ from impctl.errors import EvaluationError, UnsupportedError
 from impctl.expr.cast import cast
 from impctl.expr.evaluate import evaluate, truth
 from impctl.plan.nodes import Project, Scan, Select
-from impctl.plan.parse import parse_query
+from impctl.plan.sql.statement import parse_query
 from impctl.tables.arrow_types import arrow_type
 from impctl.tables.rows import read_rows
 from impctl.tables.snapshot import Snapshot

@@ -20,7 +20,7 @@ from impctl.app.workbench.workbench import Workbench
 from impctl.errors import RecaptureNeededError
 from impctl.maintain.strategy import AsRecorded, BySize, Chooser, Strategy
 from impctl.maintain.way import Way, choose_way
-from impctl.plan.safety import Verdict, carried, check_safety
+from impctl.plan.safety.verdict import Verdict, carried, check_safety
 from impctl.sketch.mode import Mode
 from impctl.sketch.partition import RangePartition
 from impctl.store.records import StoredQuery

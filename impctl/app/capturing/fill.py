@@ -23,7 +23,7 @@ from impctl.errors import EvaluationError
 from impctl.maintain.compile import Compiled
 from impctl.maintain.session import MaintainedQuery
 from impctl.maintain.way import Way
-from impctl.plan.safety import Verdict
+from impctl.plan.safety.verdict import Verdict
 from impctl.sketch.partition import RangePartition
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from impctl.aliases import AccessId, TableName, TableVersion
 from impctl.app.preparing.prepared import PreparedQuery
 from impctl.app.workbench.workbench import Workbench
-from impctl.plan.safety import Verdict
+from impctl.plan.safety.verdict import Verdict
 from impctl.sketch.fragments import FragmentSet
 from impctl.sketch.partition import RangePartition
 

@@ -23,7 +23,7 @@ from impctl.app.workbench.workbench import Workbench
 from impctl.maintain.compile import Compiled
 from impctl.maintain.partials import Partials
 from impctl.maintain.session import GroupedRows
-from impctl.plan.facts import FactKind
+from impctl.plan.safety.facts import FactKind
 from impctl.sketch.partition import RangePartition
 from impctl.store.records import Assumption
 from impctl.tables.changes import check_same_columns

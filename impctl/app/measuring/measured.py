@@ -29,7 +29,7 @@ from impctl.app.using.answers import answer_table
 from impctl.app.workbench.scratch import scratch_copy
 from impctl.app.workbench.workbench import Workbench
 from impctl.errors import RecaptureNeededError
-from impctl.plan.safety import Verdict
+from impctl.plan.safety.verdict import Verdict
 from impctl.sketch.fragments import FragmentSet
 from impctl.sketch.partition import RangePartition
 from impctl.store.records import StoredQuery

@@ -3,7 +3,7 @@
 Law: only a safe choice is returned; every candidate that was looked at comes with its reason.
 Order of preference: the attribute the file asks for (`sketch:`), then the file's partitions, then
 grouping columns and the other columns the query reads.
-Out of scope: the safety rules (`plan.safety`, `plan.choose`), making ranges
+Out of scope: the safety rules (`plan.safety.verdict`, `plan.safety.choose`), making ranges
 (`app.preparing.partitions`).
 """
 
@@ -20,9 +20,9 @@ from impctl.app.results.explanations import CandidateEntry
 from impctl.app.workbench.workbench import Workbench
 from impctl.errors import ImpctlError, UsageError
 from impctl.expr.nodes import columns_of
-from impctl.plan.choose import Choice, choose_attributes
 from impctl.plan.nodes import Select, nodes_of
-from impctl.plan.safety import Verdict, check_safety
+from impctl.plan.safety.choose import Choice, choose_attributes
+from impctl.plan.safety.verdict import Verdict, check_safety
 from impctl.sketch.partition import RangePartition
 
 

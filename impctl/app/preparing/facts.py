@@ -3,7 +3,7 @@
 Law: a fact from statistics is true of the pinned snapshot and stored as an assumption; because
 deletions cannot break it, looking at the inserted rows of every change keeps it true for ever. A
 violation stops maintaining, it never widens silently.
-Out of scope: what facts imply (`plan.safety`).
+Out of scope: what facts imply (`plan.safety.verdict`).
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from impctl.data.schema import Column
 from impctl.data.vector import Ints, from_arrow
 from impctl.errors import AssumptionBrokenError, ImpctlError
 from impctl.expr.nodes import ColumnRef, Compare, Expr, Literal, conjuncts
-from impctl.plan.facts import NOTHING, Fact, FactKind, FactSource
 from impctl.plan.nodes import Scan, Select, nodes_of, scans_of
-from impctl.plan.parse import parse_query
-from impctl.plan.signs import learn
+from impctl.plan.safety.facts import NOTHING, Fact, FactKind, FactSource
+from impctl.plan.safety.signs import learn
+from impctl.plan.sql.statement import parse_query
 from impctl.store.records import Assumption
 from impctl.tables.snapshot import Snapshot
 from impctl.tables.statistics import column_statistics
@@ -96,7 +96,7 @@ def _facts(snapshot: Snapshot, table: TableName, column: Column) -> Iterator[Fac
     if not column.type.is_numeric:
         return
     # Statistics of floating columns leave NaN out. It is the greatest value, so it harms no lower
-    # bound (`plan.facts`), as a CHECK (x >= 0) lets it in too; they bound no upper side.
+    # bound (`plan.safety.facts`), as a CHECK (x >= 0) lets it in too; they bound no upper side.
     if statistics.minimum is not None and statistics.minimum >= 0:  # type: ignore[operator]  # numeric columns only
         yield Fact(table, column.name, FactKind.NONNEGATIVE, source)
     if column.type.is_fractional:

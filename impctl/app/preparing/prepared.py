@@ -17,7 +17,7 @@ from impctl.data.schema import Schema
 from impctl.errors import ImpctlError, Location, UsageError
 from impctl.expr.nodes import Span
 from impctl.plan.nodes import Plan, Query, Scan, scans_of
-from impctl.plan.parameters import BoundSql, bind
+from impctl.plan.sql.parameters import BoundSql, bind
 from impctl.workload.models import QuerySpec
 from impctl.workload.sql_location import sql_location
 

@@ -1,10 +1,11 @@
 """Another query's sketch for a query with constants of its own: looked for, judged, told.
 
-Law: a sketch is used only where `plan.reuse` allows it at the very versions it stands for; what
-was looked at comes with its reason. Where none serves, the query reads its whole tables: slower,
-never wrong. Policy `strict` refuses that instead; where a sketch could not be brought up to date
-for now, with what was in the way.
-Out of scope: the rules (`plan.reuse`), bringing a sketch up to date (`app.using.fresh_sketch`).
+Law: a sketch is used only where `plan.reuse.verdict` allows it at the very versions it stands for;
+what was looked at comes with its reason. Where none serves, the query reads its whole tables:
+slower, never wrong. Policy `strict` refuses that instead; where a sketch could not be brought up to
+date for now, with what was in the way.
+Out of scope: the rules (`plan.reuse.verdict`), bringing a sketch up to date
+(`app.using.fresh_sketch`).
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from impctl.errors import (
     RetryableError,
     UnsupportedError,
 )
-from impctl.plan.reuse import ReuseVerdict
+from impctl.plan.reuse.verdict import ReuseVerdict
 from impctl.store.records import Assumption, StoredQuery, StoredSketch
 from impctl.workload.models import Policy, QuerySpec
 

@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from impctl.aliases import AccessId, ColumnName
-    from impctl.plan.facts import Fact
     from impctl.plan.nodes import Plan, Query
-    from impctl.plan.planned import PlannedQueries
-    from impctl.plan.reuse import ReuseVerdict
+    from impctl.plan.reuse.verdict import ReuseVerdict
+    from impctl.plan.rules.planned import PlannedQueries
+    from impctl.plan.safety.facts import Fact
 
     Sketched = tuple[tuple[AccessId, ColumnName], ...]
 
 _REMEMBERED = 256
-"""Entries of each kind, as many as there are plans (`plan.planned.KEPT`): each keeps its plans,
-some tens of kilobytes, also where they were let go."""
+"""Entries of each kind, as many as there are plans (`plan.rules.planned.KEPT`): each keeps its
+plans, some tens of kilobytes, also where they were let go."""
 
 
 class Memory:
@@ -32,19 +32,19 @@ class Memory:
     @cached_property
     def plans(self) -> PlannedQueries:
         """The queries planned so far."""
-        from impctl.plan.planned import PlannedQueries
+        from impctl.plan.rules.planned import PlannedQueries
 
         return PlannedQueries()
 
     def reuse(
         self, asked: Query, captured: Query, sketched: Sketched, facts: Sequence[Fact]
     ) -> ReuseVerdict:
-        """The verdict of `plan.reuse`; arguments as there."""
+        """The verdict of `plan.reuse.verdict`; arguments as there."""
         return self._judged(asked, captured, sketched, tuple(facts))
 
     @cached_property
     def _judged(self) -> Callable[[Query, Query, Sketched, tuple[Fact, ...]], ReuseVerdict]:
-        from impctl.plan.reuse import check_reuse
+        from impctl.plan.reuse.verdict import check_reuse
 
         @lru_cache(maxsize=_REMEMBERED)
         def judge(

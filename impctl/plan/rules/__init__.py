@@ -5,7 +5,7 @@ root's attributes (identities, names, order). Unsure means unchanged. The order 
 selections go down first, so that the columns only they read are known when columns are dropped;
 what is left of a filter on ranks then shows as a top-k; averages are split last, because splitting
 adds columns.
-Out of scope: reading SQL (`plan.parse`), judging plans (`plan.safety`).
+Out of scope: reading SQL (`plan.sql.statement`), judging plans (`plan.safety.verdict`).
 """
 
 from __future__ import annotations

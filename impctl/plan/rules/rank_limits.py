@@ -13,7 +13,7 @@ from dataclasses import replace
 from impctl.expr.nodes import And, Call, Expr, columns_of, conjuncts, walk
 from impctl.plan.functions import VOLATILE
 from impctl.plan.nodes import Plan, Select, TopK, Window, inputs_of, with_inputs
-from impctl.plan.ordering import rank_bound
+from impctl.plan.safety.ordering import rank_bound
 
 _RANKING = frozenset({"row_number", "rank", "dense_rank"})
 

@@ -28,7 +28,7 @@ from impctl.capture.render import Renderer
 from impctl.data.schema import Column
 from impctl.data.vector import from_arrow
 from impctl.plan.nodes import attributes_of
-from impctl.plan.safety import Verdict
+from impctl.plan.safety.verdict import Verdict
 from impctl.sketch.fragments import FragmentSet
 from impctl.sketch.partition import RangePartition
 from impctl.tables.arrow_types import to_arrow_type

@@ -1,0 +1,179 @@
+"""Two plans of one shape brought to the same column identities, so that nodes can be compared.
+
+Law: `aligned` keeps the plan's meaning and changes identities only; it answers None where the
+plans differ in operators, tables, or the number of columns anywhere, hence are no instances of one
+template. Out of scope: comparing what the nodes say (`plan.reuse.verdict`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import TypeVar, assert_never
+
+from impctl.aliases import AccessId, AttributeId
+from impctl.expr.nodes import ColumnRef, Expr, transform
+from impctl.plan.nodes import (
+    Aggregate,
+    AggregateCall,
+    AggregateOutput,
+    Attribute,
+    Distinct,
+    Join,
+    Output,
+    Plan,
+    Project,
+    Scan,
+    Select,
+    SetOperation,
+    Sort,
+    SortKey,
+    TopK,
+    Window,
+    WindowCall,
+    attributes_of,
+    inputs_of,
+    nodes_of,
+    scans_of,
+    with_inputs,
+)
+
+Names = Mapping[AttributeId, AttributeId]
+
+
+def aligned(plan: Plan, model: Plan) -> Plan | None:
+    """The plan with the column and access identities of `model`; None where shapes differ."""
+    names: dict[AttributeId, AttributeId] = {}
+    nodes, models = list(nodes_of(plan)), list(nodes_of(model))
+    if len(nodes) != len(models):
+        return None
+    for node, other in zip(nodes, models, strict=True):
+        if not _is_alike(node, other):
+            return None
+        own, theirs = list(_made(node)), list(_made(other))
+        if len(own) != len(theirs):
+            return None
+        for left, right in zip(own, theirs, strict=True):
+            names[left.id] = right.id
+    return _Renaming(names, accesses_between(plan, model)).plan(plan)
+
+
+def accesses_between(plan: Plan, model: Plan) -> dict[AccessId, AccessId]:
+    """For plans of one shape: the access of `model` that each access of `plan` stands for."""
+    pairs = zip(scans_of(plan), scans_of(model), strict=True)
+    return {scan.access: other.access for scan, other in pairs}
+
+
+def _is_alike(node: Plan, other: Plan) -> bool:
+    if type(node) is not type(other) or len(inputs_of(node)) != len(inputs_of(other)):
+        return False
+    if isinstance(node, Scan) and isinstance(other, Scan):
+        names = [attribute.name.lower() for attribute in node.attributes]
+        return node.table.lower() == other.table.lower() and names == [
+            attribute.name.lower() for attribute in other.attributes
+        ]
+    return True
+
+
+def _made(node: Plan) -> Iterable[Attribute]:
+    """The columns that a node makes, in order."""
+    match node:
+        case Scan() | SetOperation():
+            return node.attributes
+        case Project():
+            return (output.attribute for output in node.outputs)
+        case Aggregate():
+            return attributes_of(node)
+        case Window():
+            return (call.attribute for call in node.calls)
+        case TopK():
+            return () if node.rank is None else (node.rank.attribute,)
+        case Select() | Join() | Distinct() | Sort():
+            return ()
+        case _:
+            assert_never(node)
+
+
+_Made = TypeVar("_Made", Output, AggregateOutput, WindowCall)
+
+
+class _Renaming:
+    """Renames columns and accesses throughout a plan."""
+
+    def __init__(self, names: Names, accesses: Mapping[AccessId, AccessId]) -> None:
+        self._names = names
+        self._accesses = accesses
+
+    def plan(self, node: Plan) -> Plan:
+        inputs = tuple(self.plan(child) for child in inputs_of(node))
+        return self._own(with_inputs(node, inputs))
+
+    def _own(self, node: Plan) -> Plan:
+        match node:
+            case Scan():
+                return replace(
+                    node,
+                    access=self._accesses[node.access],
+                    attributes=tuple(self._attribute(a) for a in node.attributes),
+                )
+            case Select():
+                return replace(node, predicate=self._expr(node.predicate))
+            case Project():
+                outputs = (replace(o, expr=self._expr(o.expr)) for o in node.outputs)
+                return replace(node, outputs=tuple(self._labelled(o) for o in outputs))
+            case Join():
+                return replace(node, condition=self._optional(node.condition))
+            case Aggregate():
+                keys = (replace(key, expr=self._expr(key.expr)) for key in node.keys)
+                calls = (replace(o, call=self._call(o.call)) for o in node.aggregates)
+                return replace(
+                    node,
+                    keys=tuple(self._labelled(key) for key in keys),
+                    aggregates=tuple(self._labelled(o) for o in calls),
+                )
+            case SetOperation():
+                return replace(node, attributes=tuple(self._attribute(a) for a in node.attributes))
+            case Sort():
+                return replace(node, order=self._order(node.order))
+            case TopK():
+                rank = None if node.rank is None else self._labelled(self._window(node.rank))
+                return replace(node, order=self._order(node.order), rank=rank)
+            case Window():
+                calls_ = (self._window(call) for call in node.calls)
+                return replace(node, calls=tuple(self._labelled(call) for call in calls_))
+            case Distinct():
+                return node
+            case _:
+                assert_never(node)
+
+    def _attribute(self, attribute: Attribute) -> Attribute:
+        return replace(attribute, id=self._names[attribute.id])
+
+    def _labelled(self, made: _Made) -> _Made:
+        return replace(made, attribute=self._attribute(made.attribute))
+
+    def _call(self, call: AggregateCall) -> AggregateCall:
+        arguments = tuple(self._expr(argument) for argument in call.arguments)
+        return replace(call, arguments=arguments, condition=self._optional(call.condition))
+
+    def _window(self, call: WindowCall) -> WindowCall:
+        return replace(
+            call,
+            arguments=tuple(self._expr(part) for part in call.arguments),
+            partition_by=tuple(self._expr(part) for part in call.partition_by),
+            order=self._order(call.order),
+        )
+
+    def _order(self, order: tuple[SortKey, ...]) -> tuple[SortKey, ...]:
+        return tuple(replace(key, expr=self._expr(key.expr)) for key in order)
+
+    def _optional(self, expr: Expr | None) -> Expr | None:
+        return None if expr is None else self._expr(expr)
+
+    def _expr(self, expr: Expr) -> Expr:
+        def swap(part: Expr) -> Expr | None:
+            if not isinstance(part, ColumnRef):
+                return None
+            return replace(part, id=self._names.get(part.id, part.id))
+
+        return transform(expr, swap)

@@ -1,0 +1,104 @@
+"""Queries read and put through the rules, each once per text and schemas.
+
+Law: what is remembered is what reading again would give: the text, the session's zone and the
+schemas of all tables that were looked up are the same. Errors are never remembered.
+Out of scope: parameters (`plan.sql.parameters`), judging the plan (`plan.safety.verdict`,
+`plan.reuse.verdict`).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from impctl.aliases import QueryName, TableName
+from impctl.data.schema import Schema
+from impctl.plan.nodes import Catalog, Plan, Query
+from impctl.plan.rules import apply_rules, core_of
+from impctl.plan.sql.statement import parse_query
+
+KEPT = 256
+"""Queries remembered; some tens of kilobytes each."""
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A query as written, the same with its plan after the rules, and that plan's core.
+
+    The core yields the same rows without their columns (`rules.core_of`).
+    """
+
+    query: Query
+    ruled: Query
+    core: Plan
+
+
+@dataclass(frozen=True, slots=True)
+class _LookedUp:
+    """What reading a query learned of a catalog: all names in it, and the schemas asked for."""
+
+    names: tuple[TableName, ...]
+    schemas: Mapping[TableName, Schema]
+
+    def is_in(self, catalog: Catalog) -> bool:
+        """Whether the catalog would answer the same."""
+        return self.names == tuple(catalog) and all(
+            catalog.get(table) == schema for table, schema in self.schemas.items()
+        )
+
+
+class _Watched(Mapping[TableName, Schema]):
+    """A catalog that notes which schemas were asked for."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+        self.seen: dict[TableName, Schema] = {}
+
+    def __getitem__(self, table: TableName) -> Schema:
+        found = self.seen[table] = self._catalog[table]
+        return found
+
+    def __iter__(self) -> Iterator[TableName]:
+        return iter(self._catalog)
+
+    def __len__(self) -> int:
+        return len(self._catalog)
+
+
+class PlannedQueries:
+    """The latest queries planned, for as long as whoever made this keeps it.
+
+    Any thread may ask; two that ask for the same query at once may both plan it.
+    """
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[tuple[str, QueryName, str], tuple[_LookedUp, Planned]]
+        self._kept = OrderedDict()
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def of(self, sql: str, catalog: Catalog, *, name: QueryName, zone: str) -> Planned:
+        """The plans of a query; arguments and errors as of `parse_query`."""
+        key = (sql, name, zone)
+        with self._lock:
+            known = self._kept.get(key)
+        if known is None or not known[0].is_in(catalog):
+            known = _plan(sql, catalog, name, zone)
+        with self._lock:
+            self._kept[key] = known
+            self._kept.move_to_end(key)
+            if len(self._kept) > KEPT:
+                self._kept.popitem(last=False)
+        return known[1]
+
+
+def _plan(sql: str, catalog: Catalog, name: QueryName, zone: str) -> tuple[_LookedUp, Planned]:
+    watched = _Watched(catalog)
+    query = parse_query(sql, watched, name=name, zone=zone)
+    ruled = replace(query, root=apply_rules(query.root))
+    looked_up = _LookedUp(tuple(catalog), watched.seen)
+    return looked_up, Planned(query, ruled, core_of(query.root))

@@ -1,0 +1,234 @@
+"""Which attribute to sketch in each table access, among the safe ones.
+
+Law: the accesses chosen are safe together (each alone is not enough: two keys may exclude each
+other); an access without a safe attribute stays unsketched, which is always sound. What the user
+asks for is taken or refused with the reason, never replaced.
+Out of scope: what a sketch costs (the caller says), proposing boundaries (`sketch.equidepth`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from impctl.aliases import AccessId, ColumnName, QueryName, TableName
+from impctl.errors import Location, UnsafeSketchError
+from impctl.expr.nodes import Span
+from impctl.plan.nodes import Query, Scan, scans_of
+from impctl.plan.safety.facts import Fact
+from impctl.plan.safety.verdict import Verdict, check_safety
+
+Costs = Mapping[tuple[TableName, ColumnName], float]
+"""Estimated cost of using a sketch on a column, for instance the rows it leaves to read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A column considered for one access, and what became of it."""
+
+    access: AccessId
+    column: ColumnName
+    safe: bool
+    chosen: bool
+    reason: str
+    span: Span | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The column to sketch per access, the verdict on all of them together, and why."""
+
+    sketched: Mapping[AccessId, ColumnName]
+    considered: tuple[Candidate, ...]
+    verdict: Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class _Option:
+    """A candidate judged alone; smaller rank is better."""
+
+    scan: Scan
+    column: ColumnName
+    verdict: Verdict
+    rank: tuple[float, bool, int]
+
+
+def choose_attributes(
+    query: Query,
+    candidates: Mapping[TableName, Sequence[ColumnName]],
+    facts: Collection[Fact],
+    wanted: Mapping[TableName, ColumnName],
+    *,
+    costs: Costs | None = None,
+    name: QueryName = "query",
+) -> Choice:
+    """Pick a safe set of attributes: the wanted ones, else the cheapest, a grouping one first.
+
+    Raises UnsafeSketchError where a wanted attribute is not safe for any access of its table, or
+    nothing is safe at all.
+    """
+    options = _options(query, candidates, facts, wanted, costs)
+    for table, column in wanted.items():
+        _require(table, column, options, query, candidates, facts, name)
+    sketched = _joint(query, options, facts, wanted)
+    lost = [table for table in wanted if not _is_taken(table, options, sketched)]
+    if lost:
+        raise _not_together(lost[0], wanted, name)
+    if not sketched:
+        raise _nothing_safe(options, name)
+    verdict = check_safety(query, sketched, facts)
+    considered = tuple(_explained(option, options, sketched) for option in options)
+    return Choice(sketched, considered, verdict)
+
+
+def _options(
+    query: Query,
+    candidates: Mapping[TableName, Sequence[ColumnName]],
+    facts: Collection[Fact],
+    wanted: Mapping[TableName, ColumnName],
+    costs: Costs | None,
+) -> tuple[_Option, ...]:
+    """Every candidate of every access, judged alone, in order of text and preference."""
+    found = []
+    for scan in scans_of(query.root):
+        columns = [wanted[scan.table]] if scan.table in wanted else candidates.get(scan.table, ())
+        for preference, column in enumerate(dict.fromkeys(columns)):
+            verdict = check_safety(query, {scan.access: column}, facts)
+            cost = 0.0 if costs is None else costs.get((scan.table, column), float("inf"))
+            rank = (cost, not _is_keyed(verdict, scan.access), preference)
+            found.append(_Option(scan, column, verdict, rank))
+    return tuple(found)
+
+
+def _is_keyed(verdict: Verdict, access: AccessId) -> bool:
+    """Whether the attribute is grouped on, so that capture needs no annotation."""
+    return any(access in keys for keys in verdict.key_columns.values()) or access in verdict.keyed
+
+
+def _require(
+    table: TableName,
+    column: ColumnName,
+    options: Sequence[_Option],
+    query: Query,
+    candidates: Mapping[TableName, Sequence[ColumnName]],
+    facts: Collection[Fact],
+    name: QueryName,
+) -> None:
+    own = [option for option in options if option.scan.table == table]
+    if not own:
+        raise UnsafeSketchError(
+            f"Query `{name}` does not read table `{table}`, so `{table}.{column}` cannot be"
+            " sketched for it",
+            hint=f"it reads: {', '.join(sorted({s.table for s in scans_of(query.root)}))}",
+            code="sketch_table_not_read",
+        )
+    if any(option.verdict.safe for option in own):
+        return
+    others = _options(query, candidates, facts, {}, None)
+    safe = dict.fromkeys(o.column for o in others if o.scan.table == table and o.verdict.safe)
+    verdict = own[0].verdict
+    raise UnsafeSketchError(
+        f"A sketch of `{table}.{column}` is not safe for query `{name}`: {verdict.reason}",
+        hint=_listed_safe(table, list(safe)),
+        location=_location(verdict.span, name),
+    )
+
+
+def _listed_safe(table: TableName, columns: Sequence[ColumnName]) -> str:
+    if not columns:
+        return f"no candidate of `{table}` is safe; a grouping attribute usually is"
+    listed = ", ".join(f"`{table}.{column}`" for column in columns)
+    return f"safe for this query: {listed}"
+
+
+def _location(span: Span | None, name: QueryName) -> Location | None:
+    return None if span is None else Location(f"query `{name}`", span.line, span.column)
+
+
+def _joint(
+    query: Query,
+    options: Sequence[_Option],
+    facts: Collection[Fact],
+    wanted: Mapping[TableName, ColumnName],
+) -> dict[AccessId, ColumnName]:
+    """Accesses added one by one, the wanted and best first, as long as all are safe together."""
+    by_access: dict[AccessId, list[_Option]] = {}
+    for option in options:
+        if option.verdict.safe:
+            by_access.setdefault(option.scan.access, []).append(option)
+    for own in by_access.values():
+        own.sort(key=lambda option: option.rank)
+    order = sorted(
+        by_access.values(), key=lambda own: (own[0].scan.table not in wanted, own[0].rank)
+    )
+    sketched: dict[AccessId, ColumnName] = {}
+    for own in order:
+        for option in own:
+            tried = {**sketched, option.scan.access: option.column}
+            if len(tried) == 1 or check_safety(query, tried, facts).safe:
+                sketched = tried
+                break
+    return {s.access: sketched[s.access] for s in scans_of(query.root) if s.access in sketched}
+
+
+def _is_taken(
+    table: TableName, options: Iterable[_Option], sketched: Mapping[AccessId, ColumnName]
+) -> bool:
+    return any(o.scan.table == table and o.scan.access in sketched for o in options)
+
+
+def _not_together(
+    table: TableName, wanted: Mapping[TableName, ColumnName], name: QueryName
+) -> UnsafeSketchError:
+    others = ", ".join(f"`{t}.{c}`" for t, c in wanted.items() if t != table)
+    return UnsafeSketchError(
+        f"A sketch of `{table}.{wanted[table]}` is safe for query `{name}` alone, but not together"
+        f" with {others}",
+        hint="ask for one of them, or group by both",
+        code="sketches_unsafe_together",
+    )
+
+
+def _nothing_safe(options: Sequence[_Option], name: QueryName) -> UnsafeSketchError:
+    if not options:
+        return UnsafeSketchError(
+            f"Query `{name}` has no candidate attribute to sketch",
+            hint="name one under `partitions` in the workload file",
+            code="no_candidates",
+        )
+    first = options[0]
+    count = len({(option.scan.table, option.column) for option in options})
+    listed = f"none of {count} candidates is" if count > 1 else "the only candidate is not"
+    return UnsafeSketchError(
+        f"No sketch is safe for query `{name}`: {listed} safe; for"
+        f" `{first.scan.table}.{first.column}`, {first.verdict.reason}",
+        hint="add a partition on a grouping attribute, or a constraint such as CHECK (x >= 0)",
+        location=_location(first.verdict.span, name),
+    )
+
+
+def _explained(
+    option: _Option, options: Sequence[_Option], sketched: Mapping[AccessId, ColumnName]
+) -> Candidate:
+    access, verdict = option.scan.access, option.verdict
+    found = Candidate(access, option.column, verdict.safe, False, verdict.reason, verdict.span)
+    if not verdict.safe:
+        return found
+    taken = sketched.get(access)
+    if taken is None:
+        return replace(found, reason="safe alone, but not together with the sketches chosen")
+    if taken == option.column:
+        return replace(found, chosen=True)
+    best = next(o for o in options if o.scan.access == access and o.column == taken)
+    return replace(found, reason=f"safe, but `{taken}` {_advantage(best, option)}")
+
+
+def _advantage(best: _Option, other: _Option) -> str:
+    cost, plain, preference = best.rank
+    if cost < other.rank[0]:
+        return "is expected to cost less"
+    if cost == other.rank[0] and plain < other.rank[1]:
+        return "is a grouping attribute"
+    if best.rank > other.rank:
+        return "is safe together with the other sketches"
+    return "comes first" if preference < other.rank[2] else "was taken"

@@ -1,0 +1,119 @@
+"""Sign and NULL facts about columns, and what they imply for expressions.
+
+Law: a fact holds for every row of the table, hence also for every instance of it; all facts derived
+here hold over the table and over the sketch alike. `nonnegative` reads "NULL, NaN or at least 0"
+(NaN is the greatest value and does no harm there), `nonpositive` reads "NULL or at most 0" and so
+excludes NaN.
+Out of scope: where facts come from (constraints, statistics), facts of expressions
+(`plan.safety.signs`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from impctl.aliases import AttributeId, ColumnName, TableName
+from impctl.data.schema import SqlType
+from impctl.expr.nodes import Expr
+from impctl.plan.nodes import Scan
+
+
+class FactKind(StrEnum):
+    NONNEGATIVE = "nonnegative"
+    NONPOSITIVE = "nonpositive"
+    NOT_NULL = "not null"
+    NAN_FREE = "free of NaN"
+
+
+class FactSource(StrEnum):
+    CONSTRAINT = "constraint"
+    """CHECK of the table: the table itself refuses rows that break it."""
+    STATISTICS = "statistics"
+    """True of one version; later rows may break it, so a sketch that rests on it records it."""
+    PREDICATE = "predicate"
+    """Follows from the query's own conditions."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """Something known about all values of a column."""
+
+    table: TableName
+    column: ColumnName
+    kind: FactKind
+    source: FactSource
+
+
+@dataclass(frozen=True, slots=True)
+class Signs:
+    """What is known about the values of an expression; False means not known."""
+
+    nonnegative: bool = False
+    nonpositive: bool = False
+    nan_free: bool = False
+    not_null: bool = False
+
+    def meet(self, other: Signs) -> Signs:
+        """What holds whichever of the two describes the value."""
+        return Signs(
+            self.nonnegative and other.nonnegative,
+            self.nonpositive and other.nonpositive,
+            self.nan_free and other.nan_free,
+            self.not_null and other.not_null,
+        )
+
+    def also(self, other: Signs) -> Signs:
+        """What holds when both describe the value."""
+        return Signs(
+            self.nonnegative or other.nonnegative,
+            self.nonpositive or other.nonpositive,
+            self.nan_free or other.nan_free,
+            self.not_null or other.not_null,
+        )
+
+    def or_null(self) -> Signs:
+        """The same of a value that may also be NULL."""
+        return replace(self, not_null=False)
+
+
+NOTHING = Signs()
+
+KnownSigns = Mapping[AttributeId | Expr, Signs]
+"""Facts by column identity, and for some whole expressions (`WHERE price * n >= 0`)."""
+
+
+def may_be_nan(found: SqlType | None, signs: Signs) -> bool:
+    """Whether a value of this type may be NaN; an unknown type may."""
+    if signs.nan_free:
+        return False
+    return found is None or not (found.is_numeric and not found.is_fractional)
+
+
+def signs_of_scan(scan: Scan, facts: Collection[Fact]) -> dict[AttributeId | Expr, Signs]:
+    """Facts of a table's columns in one access."""
+    about: dict[ColumnName, set[Fact]] = {}
+    for fact in facts:
+        if fact.table == scan.table:
+            about.setdefault(fact.column.lower(), set()).add(fact)
+    signs: dict[AttributeId | Expr, Signs] = {}
+    for attribute in scan.attributes:
+        found = about.get(attribute.name.lower(), set())
+        signs[attribute.id] = _signs_of_column(attribute.type, found)
+    return signs
+
+
+def _signs_of_column(found: SqlType | None, facts: Collection[Fact]) -> Signs:
+    kinds = {fact.kind for fact in facts}
+    is_number = found is not None and found.is_numeric
+    exact = found is not None and is_number and not found.is_fractional
+    # Statistics skip NaN, and so does a CHECK (x <= 0) of writers to whom a NaN with its sign bit
+    # set is less than every number.
+    nan_free = exact or FactKind.NAN_FREE in kinds
+    return Signs(
+        nonnegative=is_number and FactKind.NONNEGATIVE in kinds,
+        nonpositive=is_number and FactKind.NONPOSITIVE in kinds and nan_free,
+        nan_free=nan_free,
+        not_null=FactKind.NOT_NULL in kinds,
+    )

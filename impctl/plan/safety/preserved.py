@@ -1,0 +1,96 @@
+"""Conditions that a row cannot pass over the sketch without passing over the table.
+
+Law: if `find_objection` finds none, then "true over the sketch" implies "true over the table" for
+every pair of rows related as the columns say.
+Out of scope: rows that pass over the table only; containment allows those.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from impctl.data.schema import Kind
+from impctl.expr.nodes import And, Compare, Expr, InList, IsNull, Like, Not, Or
+from impctl.expr.types import type_of
+from impctl.plan.safety.direction import (
+    DOWNWARD,
+    FALLING,
+    RISING,
+    UPWARD,
+    Columns,
+    Relation,
+    direction,
+)
+from impctl.plan.safety.normal_form import normalised
+
+
+@dataclass(frozen=True, slots=True)
+class Objection:
+    """The part of a condition that a sketch could make true, and the value behind it."""
+
+    atom: Expr
+    operand: Expr
+    relation: Relation
+
+
+def find_objection(predicate: Expr, columns: Columns) -> Objection | None:
+    """The first part that is not preserved; None when the whole condition is."""
+    return _objection(normalised(predicate), columns)
+
+
+def _objection(predicate: Expr, columns: Columns) -> Objection | None:
+    if columns.are_equal(predicate):
+        return None
+    match predicate:
+        case And() | Or():
+            found = (_objection(part, columns) for part in predicate.operands)
+            return next((objection for objection in found if objection is not None), None)
+        case Compare():
+            return _of_comparison(predicate, columns)
+        case Not(operand=IsNull(operand=operand)):
+            relation = direction(operand, columns)
+            is_open = relation is Relation.UNKNOWN
+            return Objection(predicate, operand, relation) if is_open else None
+        case IsNull() | InList() | Like():
+            relation = direction(predicate.operand, columns)
+            return Objection(predicate, predicate.operand, relation)
+        case Not(operand=IsNull() | InList() | Like() as atom):
+            return Objection(atom, atom.operand, direction(atom.operand, columns))
+        case Not(operand=operand):
+            return _of_truth(predicate, operand, columns, FALLING)
+        case _:
+            return _of_truth(predicate, predicate, columns, RISING)
+
+
+def _of_truth(
+    atom: Expr, operand: Expr, columns: Columns, allowed: tuple[Relation, ...]
+) -> Objection | None:
+    """A bare BOOLEAN value, where false < true."""
+    relation = direction(operand, columns)
+    return None if relation in allowed else Objection(atom, operand, relation)
+
+
+def _of_comparison(atom: Compare, columns: Columns) -> Objection | None:
+    sides = ((atom.left, atom.op in UPWARD), (atom.right, atom.op in DOWNWARD))
+    ordered = atom.op in UPWARD or atom.op in DOWNWARD
+    comparable = _share_an_order(atom)
+    for operand, grows in sides:
+        relation = direction(operand, columns)
+        allowed = RISING if grows else FALLING
+        if relation is Relation.EQUAL or (ordered and comparable and relation in allowed):
+            continue
+        return Objection(atom, operand, relation)
+    return None
+
+
+def _share_an_order(atom: Compare) -> bool:
+    """Whether the comparison's order is that of either side's own type."""
+    left, right = type_of(atom.left), type_of(atom.right)
+    if left is None or right is None or Kind.OTHER in (left.kind, right.kind):
+        return False
+    if left == right or (left.is_numeric and right.is_numeric):
+        return True
+    # A date becomes midnight, which keeps its order; between the two kinds of timestamp a time
+    # zone that skips an hour would not.
+    kinds = {left.kind, right.kind}
+    return Kind.DATE in kinds and bool(kinds & {Kind.TIMESTAMP, Kind.TIMESTAMP_NTZ})

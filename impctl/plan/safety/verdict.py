@@ -1,0 +1,282 @@
+"""Whether sketches of chosen attributes are safe for a query, and why not.
+
+Law: `safe` means that for every range partition on these attributes and all sketches that cover the
+query's provenance, the query over the sketched tables gives the answer it gives over the tables.
+The test is sound, not complete: unsure is unsafe. Where a top-k is not the last step, the
+provenance includes its first rows, ties at the last place too (`barrier_positions`). There is one
+judgement of facts: a plan with the same rows is judged by what the first one rests on (`carried`),
+and only a safe verdict tells what to capture and maintain.
+Out of scope: which attribute to take (`plan.safety.choose`), capturing (`capture`, `maintain`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Self
+
+from impctl.aliases import AccessId, AttributeId, ColumnName
+from impctl.errors import InvariantError, UsageError
+from impctl.expr.nodes import Span
+from impctl.plan.nodes import (
+    Aggregate,
+    Distinct,
+    Plan,
+    Project,
+    Query,
+    Sort,
+    TopK,
+    nodes_of,
+    scans_of,
+)
+from impctl.plan.safety.facts import Fact, FactKind, FactSource
+from impctl.plan.safety.grouping import grouped_keys
+from impctl.plan.safety.status import Refusal, Status
+from impctl.plan.safety.transfer import Analysis, analyse
+from impctl.plan.safety.wording import Wording
+
+__all__ = [
+    "Fact",
+    "FactKind",
+    "FactSource",
+    "Refusal",
+    "Status",
+    "Verdict",
+    "carried",
+    "check_safety",
+    "node_states",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Whether the sketches are safe, and what capture and maintenance may make of it.
+
+    `keyed`: per access, the root's output columns that equal its partition attribute.
+    `key_columns`: for an Aggregate at that position of `nodes_of(root)`, per access the grouping
+    output that equals its partition attribute: all rows of a group lie in one fragment.
+    `root_keyed`: touch maintenance is allowed.
+    `facts`: all that it rests on; `assumptions`: those of them that are from statistics and must be
+    checked again for every later version. `barrier_positions`: nodes whose rows' lineage belongs to
+    the sketch even if the rows are dropped above, among them first ranks within keys where
+    `has_rank_barriers`. `ties`: why several answers are right, if so.
+    """
+
+    safe: bool
+    status: Status
+    reason: str
+    span: Span | None = None
+    keyed: Mapping[AccessId, frozenset[AttributeId]] = field(default_factory=dict)
+    key_columns: Mapping[int, Mapping[AccessId, AttributeId]] = field(default_factory=dict)
+    root_keyed: bool = False
+    facts: tuple[Fact, ...] = ()
+    has_rank_barriers: bool = False
+    barrier_positions: tuple[int, ...] = ()
+    ties: Refusal | None = None
+
+    @property
+    def assumptions(self) -> tuple[Fact, ...]:
+        """The facts that a later version of a table may break."""
+        return tuple(fact for fact in self.facts if fact.source is FactSource.STATISTICS)
+
+    def required(self) -> Self:
+        """This verdict; InvariantError where it is unsafe, which tells nothing of barriers."""
+        if self.safe:
+            return self
+        raise InvariantError(
+            f"What a sketch keeps was asked of a plan that no sketch is safe for: {self.reason}"
+        )
+
+    @property
+    def barriers(self) -> int:
+        """Number of nodes whose lineage must be kept besides the result's."""
+        return len(self.barrier_positions)
+
+
+def check_safety(
+    query: Query,
+    sketched: Mapping[AccessId, ColumnName],
+    facts: Collection[Fact],
+    *,
+    has_rank_barriers: bool | None = None,
+) -> Verdict:
+    """Judge sketches of `sketched[access]` for all these accesses together.
+
+    `has_rank_barriers` as of a verdict before; by itself, only where it cannot be safe otherwise.
+    """
+    _refuse_unknown(query, sketched)
+    if query.nondeterministic and sketched:
+        name, span = query.nondeterministic[0]
+        return Verdict(False, Status.UNSAFE, f"`{name}` gives another answer on every run", span)
+    if has_rank_barriers is None:
+        has_rank_barriers = _needs_rank_barriers(query, sketched)
+    judge = _Judge(query, sketched, has_rank_barriers)
+    sure = [fact for fact in facts if fact.source is not FactSource.STATISTICS]
+    found = judge.of(sure)
+    if found.root.status is not Status.UNSAFE:
+        return _accepted(judge, found, sure)
+    found = judge.of(facts)
+    refusal = found.root.refusal
+    if refusal is not None:
+        return Verdict(False, Status.UNSAFE, refusal.reason, refusal.span)
+    known = [*sure, *_needed_assumptions(judge, sure, facts)]
+    return _accepted(judge, judge.of(known), known)
+
+
+@dataclass(frozen=True, slots=True)
+class _Judge:
+    """Everything a plan is judged by but the facts."""
+
+    query: Query
+    sketched: Mapping[AccessId, ColumnName]
+    has_rank_barriers: bool
+
+    def of(self, facts: Collection[Fact]) -> Analysis:
+        """The states of all nodes, with these facts taken as true."""
+        return analyse(
+            self.query.root,
+            self.sketched,
+            facts,
+            Wording.of(self.query.sql, self.query.root),
+            has_rank_barriers=self.has_rank_barriers,
+        )
+
+
+def _needs_rank_barriers(query: Query, sketched: Mapping[AccessId, ColumnName]) -> bool:
+    """Whether no facts at all make the plan safe while ranks within keys stay KEYED.
+
+    It must not depend on what is known today: other barriers later would be another sketch.
+    """
+    if not any(isinstance(node, TopK) and node.rank is not None for node in nodes_of(query.root)):
+        return False
+    every = [
+        Fact(scan.table, attribute.name, kind, FactSource.PREDICATE)
+        for scan in scans_of(query.root)
+        for attribute in scan.attributes
+        for kind in FactKind
+    ]
+    return _Judge(query, sketched, False).of(every).root.status is Status.UNSAFE
+
+
+def carried(verdict: Verdict, query: Query, sketched: Mapping[AccessId, ColumnName]) -> Verdict:
+    """The verdict on another plan of the same rows, resting on the facts of the first one.
+
+    InvariantError where either is unsafe: with fewer facts than it was accepted with, a plan seems
+    to have no barriers.
+    """
+    facts, is_whole = verdict.required().facts, verdict.has_rank_barriers
+    return check_safety(query, sketched, facts, has_rank_barriers=is_whole).required()
+
+
+def _refuse_unknown(query: Query, sketched: Mapping[AccessId, ColumnName]) -> None:
+    known = {scan.access for scan in scans_of(query.root)}
+    for access in sketched:
+        if access not in known:
+            raise UsageError(
+                f"The query has no table access `{access}`",
+                code="unknown_access",
+                hint=f"its accesses are: {', '.join(sorted(known))}",
+            )
+
+
+def _needed_assumptions(
+    judge: _Judge, sure: Collection[Fact], facts: Collection[Fact]
+) -> tuple[Fact, ...]:
+    """A smallest set (none can be left out) of the statistics facts that still proves safety."""
+    read = {
+        (scan.table, attribute.name.lower())
+        for scan in scans_of(judge.query.root)
+        for attribute in scan.attributes
+    }
+    needed = [
+        fact
+        for fact in dict.fromkeys(facts)
+        if fact.source is FactSource.STATISTICS and (fact.table, fact.column.lower()) in read
+    ]
+
+    for fact in tuple(needed):
+        fewer = [other for other in needed if other != fact]
+        found = judge.of([*sure, *fewer])
+        if found.root.status is not Status.UNSAFE:
+            needed = fewer
+    return tuple(needed)
+
+
+def _accepted(judge: _Judge, found: Analysis, facts: Collection[Fact]) -> Verdict:
+    root = found.root
+    assumed = tuple(fact for fact in facts if fact.source is FactSource.STATISTICS)
+    return Verdict(
+        True,
+        root.status,
+        _praise(found, assumed),
+        keyed=root.keys,
+        key_columns=_key_columns(found),
+        root_keyed=_is_root_keyed(judge.query.root, found, judge.sketched),
+        facts=tuple(facts),
+        has_rank_barriers=judge.has_rank_barriers,
+        barrier_positions=_barriers(found),
+        ties=root.ties,
+    )
+
+
+def _praise(found: Analysis, assumed: tuple[Fact, ...]) -> str:
+    """Why the sketches are safe, as one sentence."""
+    if not found.root.sketched:
+        return "no table is sketched"
+    keyed = any(
+        isinstance(node, Aggregate) and state.status is Status.KEYED
+        for node, state in zip(found.nodes, found.states, strict=True)
+    )
+    if keyed:
+        return "every group lies in one fragment, because the attribute is grouped on"
+    held = ", ".join(
+        dict.fromkeys(f"`{fact.table}.{fact.column}` is {fact.kind}" for fact in assumed)
+    )
+    reason = "no row or group that a sketch holds in part can enter the result"
+    return f"{reason}, as long as {held}" if held else reason
+
+
+def _key_columns(found: Analysis) -> dict[int, dict[AccessId, AttributeId]]:
+    keyed: dict[int, dict[AccessId, AttributeId]] = {}
+    for position, node in enumerate(found.nodes):
+        if isinstance(node, Aggregate):
+            # Nodes are in preorder, so a node's first input follows it directly.
+            keys = grouped_keys(node, found.states[position + 1])
+            if keys:
+                keyed[position] = {access: min(columns) for access, columns in keys.items()}
+    return keyed
+
+
+def _is_root_keyed(root: Plan, found: Analysis, sketched: Mapping[AccessId, ColumnName]) -> bool:
+    scans = scans_of(root)
+    tables = [scan.table for scan in scans if scan.access in sketched]
+    if len(tables) != 1 or sum(scan.table == tables[0] for scan in scans) != 1:
+        return False
+    position = 0
+    while found.states[position].status is not Status.KEYED:
+        if not isinstance(found.nodes[position], Project | Sort | Aggregate | Distinct):
+            return False
+        position += 1
+    return True
+
+
+def _barriers(found: Analysis) -> tuple[int, ...]:
+    """Top-k nodes that make sketched inputs exact, and are not the query's last step."""
+    last = 0
+    while isinstance(found.nodes[last], Project | Sort):
+        last += 1
+    return tuple(
+        position
+        for position, node in enumerate(found.nodes)
+        if isinstance(node, TopK)
+        and position != last
+        and found.states[position].status is Status.EXACT
+        and found.states[position + 1].status is not Status.EXACT
+    )
+
+
+def node_states(
+    query: Query, sketched: Mapping[AccessId, ColumnName], facts: Collection[Fact]
+) -> Analysis:
+    """The states behind a verdict, node by node, for `explain` and tests."""
+    return analyse(query.root, sketched, facts, Wording.of(query.sql, query.root))

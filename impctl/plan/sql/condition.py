@@ -1,0 +1,236 @@
+"""WHERE and HAVING: predicates, subqueries in IN and EXISTS as semi and anti joins, single values.
+
+Law: a subquery of plain FROM and WHERE joins directly, its conditions on columns of the enclosing
+query becoming part of the join condition; NOT IN keeps its meaning for NULL. A subquery that
+groups, limits or combines is read on its own and may not name columns of the enclosing query.
+Out of scope: comparisons with a single value (`parse_single`); subqueries anywhere else, which are
+refused (`parse_expr`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+
+from sqlglot import exp
+
+from impctl.expr.nodes import And, Compare, CompareOp, Expr, IsNull, Or, Span, columns_of
+from impctl.plan.functions import AGGREGATES
+from impctl.plan.nodes import Join, JoinKind, Plan, Select, attributes_of
+from impctl.plan.sql.call import function_name
+from impctl.plan.sql.expr import ExprReader, dated
+from impctl.plan.sql.relation import Environment, Source, part, read_from
+from impctl.plan.sql.scope import Names, Scope
+from impctl.plan.sql.single_value import Single, read_single
+from impctl.plan.sql.subquery import bare, closed, unwrapped
+
+_PLAIN_PARTS = frozenset({"expressions", "from", "joins", "where", "hint", "distinct"})
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """A plain predicate."""
+
+    predicate: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """An IN or EXISTS subquery: rows with (SEMI) or without (ANTI) a partner on the right."""
+
+    kind: JoinKind
+    right: Plan
+    condition: Expr | None
+    null_aware: bool
+    span: Span | None
+
+
+Part = Filter | Membership | Single
+
+
+def read_condition(
+    node: exp.Expression, reader: ExprReader, environment: Environment
+) -> tuple[Part, ...]:
+    """The parts of a condition that are joined by AND, in order."""
+    found: list[Part] = []
+    pending = [node]
+    while pending:
+        current = bare(pending.pop())
+        if isinstance(current, exp.And):
+            pending += [current.expression, current.this]
+            continue
+        joined = _membership(current, reader, environment) or read_single(
+            current, reader, environment
+        )
+        found.append(joined if joined is not None else Filter(reader.read(current)))
+    return tuple(found)
+
+
+def apply_condition(
+    plan: Plan,
+    parts: Iterable[Part],
+    span: Span | None,
+    finish: Callable[[Expr], Expr] = lambda expr: expr,
+) -> Plan:
+    """The plan under a condition; `finish` completes expressions that were read beforehand."""
+    parts = tuple(parts)
+    predicates = tuple(finish(item.predicate) for item in parts if isinstance(item, Filter))
+    if predicates:
+        plan = Select(plan, conjunction(predicates, span), span=span)
+    for item in parts:
+        if isinstance(item, Membership):
+            condition = None if item.condition is None else finish(item.condition)
+            plan = Join(item.kind, plan, item.right, condition, item.null_aware, span=item.span)
+        if isinstance(item, Single):
+            plan = Join(JoinKind.INNER, plan, item.right, None, span=item.span)
+            plan = Select(plan, finish(item.predicate), span=item.span)
+    return plan
+
+
+def conjunction(predicates: tuple[Expr, ...], span: Span | None = None) -> Expr:
+    """The predicates joined by AND; one alone stays as it is."""
+    return predicates[0] if len(predicates) == 1 else And(predicates, span=span)
+
+
+def _membership(
+    node: exp.Expression, reader: ExprReader, environment: Environment
+) -> Membership | None:
+    negated = isinstance(node, exp.Not)
+    inner = bare(node.this) if negated else node
+    kind = JoinKind.ANTI if negated else JoinKind.SEMI
+    span = reader.text.span_of(node)
+    if isinstance(inner, exp.Exists):
+        return _exists(inner.this, kind, span, reader, environment)
+    if isinstance(inner, exp.In) and inner.args.get("query") is not None:
+        return _in(inner, kind, span, reader, environment)
+    return None
+
+
+def _exists(
+    query: exp.Expression,
+    kind: JoinKind,
+    span: Span | None,
+    reader: ExprReader,
+    environment: Environment,
+) -> Membership:
+    query = unwrapped(query)
+    if not _is_plain(query):
+        right = closed(query, reader, environment)
+        return Membership(kind, right, None, False, span)
+    source, correlated = _opened(query, reader, environment)
+    # The values do not matter, but what makes rows or none of a row does, and is refused.
+    _values(query, _correlated(source.scope, reader), reader)
+    condition = conjunction(correlated, span) if correlated else None
+    return Membership(kind, source.plan, condition, False, span)
+
+
+def _in(
+    node: exp.In, kind: JoinKind, span: Span | None, reader: ExprReader, environment: Environment
+) -> Membership:
+    subject = bare(node.this)
+    operands = reader.read_all(subject.expressions if isinstance(subject, exp.Tuple) else [subject])
+    query = unwrapped(node.args["query"])
+    correlated: tuple[Expr, ...] = ()
+    if _is_plain(query) and not any(item.is_star for item in query.expressions):
+        source, correlated = _opened(query, reader, environment)
+        right = source.plan
+        values = _values(query, source.scope, reader)
+    else:
+        right = closed(query, reader, environment)
+        values = tuple(attribute.ref(span) for attribute in attributes_of(right))
+    if len(values) != len(operands):
+        raise reader.text.error(
+            f"IN compares {len(operands)} columns with a subquery of {len(values)}",
+            node,
+            hint="select as many columns as stand before IN",
+        )
+    equals = conjunction(
+        tuple(
+            Compare(CompareOp.EQUAL, dated(left, value), dated(value, left), span=span)
+            for left, value in zip(operands, values, strict=True)
+        ),
+        span,
+    )
+    if kind is JoinKind.ANTI and correlated:
+        # A comparison that is NULL counts as a match, but only among the correlated rows.
+        equals = Or((equals, IsNull(equals, span=span)), span=span)
+    null_aware = kind is JoinKind.ANTI and not correlated
+    return Membership(kind, right, conjunction((equals, *correlated), span), null_aware, span)
+
+
+def _values(query: exp.Expression, scope: Scope, reader: ExprReader) -> tuple[Expr, ...]:
+    """What a plain subquery selects, but for `*`."""
+    inner = ExprReader(reader.reading, Names(reader.text, scope), "a subquery")
+    listed = (item.unalias() for item in query.expressions if not item.is_star)
+    return inner.read_all(list(listed))
+
+
+def _is_plain(query: exp.Expression) -> bool:
+    """Whether a subquery is FROM and WHERE only, so that it can join directly."""
+    if not isinstance(query, exp.Select):
+        return False
+    if any(value and name.rstrip("_") not in _PLAIN_PARTS for name, value in query.args.items()):
+        return False
+    distinct = query.args.get("distinct")
+    if distinct is not None and distinct.args.get("on") is not None:
+        return False
+    return part(query, "from") is not None and not any(
+        isinstance(inner, exp.Window) or function_name(inner) in AGGREGATES
+        for item in query.expressions
+        for inner in item.walk()
+    )
+
+
+def _opened(
+    query: exp.Expression, reader: ExprReader, environment: Environment
+) -> tuple[Source, tuple[Expr, ...]]:
+    """A plain subquery's rows, and its conditions on columns of the enclosing query."""
+    if not isinstance(query, exp.Select):
+        raise reader.text.unsupported("this subquery", query)
+    source = read_from(query, environment)
+    where = query.args.get("where")
+    if where is None:
+        return source, ()
+    scope = _correlated(source.scope, reader)
+    inner = ExprReader(reader.reading, Names(reader.text, scope), "WHERE")
+    parts = read_condition(where.this, inner, environment)
+    correlated, own = _separated(parts, reader.names.scope, query, reader)
+    span = reader.text.span_of(where.this)
+    return Source(apply_condition(source.plan, own, span), source.scope), correlated
+
+
+def _correlated(scope: Scope, reader: ExprReader) -> Scope:
+    """A subquery's columns, then those of the enclosing query, but of no query around that."""
+    return replace(scope, outer=replace(reader.names.scope, outer=None))
+
+
+def _separated(
+    parts: tuple[Part, ...], outer: Scope, query: exp.Expression, reader: ExprReader
+) -> tuple[tuple[Expr, ...], tuple[Part, ...]]:
+    outside = outer.ids()
+    correlated: list[Expr] = []
+    own: list[Part] = []
+    for item in parts:
+        if isinstance(item, Filter):
+            if columns_of(item.predicate) & outside:
+                correlated.append(item.predicate)
+            else:
+                own.append(item)
+            continue
+        if isinstance(item, Single):
+            if columns_of(item.predicate) & outside:
+                raise reader.text.unsupported(
+                    "a comparison of a column of the enclosing query with a subquery",
+                    item.span or query,
+                    hint="use joins instead",
+                )
+            own.append(item)
+            continue
+        if item.condition is not None and columns_of(item.condition) & outside:
+            raise reader.text.unsupported(
+                "a subquery correlated over two levels",
+                item.span or query,
+                hint="use joins instead",
+            )
+        own.append(item)
+    return tuple(correlated), tuple(own)

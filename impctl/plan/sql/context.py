@@ -1,0 +1,75 @@
+"""What one reading of a query carries along: the text, the catalog, numbers not used yet.
+
+Law: identities handed out are unique in the plan; accesses are numbered per table in the order
+in which they are read, which is the order of the text but for common table expressions.
+Out of scope: the reading itself (`parse` and its siblings).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from impctl.aliases import AccessId, AttributeId, TableName
+from impctl.data.schema import Kind, SqlType
+from impctl.expr.nodes import Expr, Span
+from impctl.expr.types import is_nullable, type_of
+from impctl.plan.nodes import Attribute, Catalog
+from impctl.plan.sql.text import SqlText
+
+MAX_ACCESSES = 1_000
+"""WITH entries that use each other twice make 2 to the n of them."""
+
+
+@dataclass(slots=True)
+class Reading:
+    """The only mutable thing in a reading: counters and the list of volatile constructs."""
+
+    text: SqlText
+    catalog: Catalog
+    zone: str = "UTC"
+    """The session's time zone."""
+    volatile: list[tuple[str, Span | None]] = field(default_factory=list)
+    read_entries: set[int] = field(default_factory=set)
+    """WITH entries that something has read, by the `id` of their node in the text's tree."""
+    _accesses: Counter[TableName] = field(default_factory=Counter)
+    _nodes: int = 0
+
+    def next_access(self, table: TableName) -> AccessId:
+        """`table#n`, n from 1; QueryError where WITH entries multiply them without end."""
+        self._accesses[table] += 1
+        if self._accesses.total() > MAX_ACCESSES:
+            raise self.text.unsupported(
+                f"more than {MAX_ACCESSES:,} tables, those of WITH entries counted at each use",
+                None,
+            )
+        return f"{table}#{self._accesses[table]}"
+
+    def fresh(self, letter: str, names: Sequence[str]) -> tuple[AttributeId, ...]:
+        """Identities for the outputs of one new node, such as `p3.rev`."""
+        self._nodes += 1
+        seen: Counter[str] = Counter()
+        found = []
+        for name in names:
+            seen[name.lower()] += 1
+            again = f":{seen[name.lower()]}" if seen[name.lower()] > 1 else ""
+            found.append(f"{letter}{self._nodes}.{name}{again}")
+        return tuple(found)
+
+    def note_volatile(self, name: str, span: Span | None) -> None:
+        """Remembers a construct whose answer two runs need not share."""
+        self.volatile.append((name, span))
+
+
+def known_type(expr: Expr) -> SqlType | None:
+    """The expression's type; None also for what only stands for an unknown type."""
+    found = type_of(expr)
+    if found is None or (found.kind is Kind.OTHER and "unknown" in found.detail):
+        return None
+    return found
+
+
+def attribute_for(identity: AttributeId, name: str, expr: Expr) -> Attribute:
+    """The output column that an expression computes."""
+    return Attribute(identity, name, known_type(expr), is_nullable(expr))

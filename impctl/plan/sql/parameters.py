@@ -1,0 +1,212 @@
+"""Named parameters (`:name`, Spark's own syntax) of a SQL text, given their values.
+
+Law: a value enters the text as one literal of its type and can be nothing else: characters that
+could end a string literal, start an escape or a variable of Spark (`${...}`) are written as their
+code points, negative numbers stand in parentheses. A parameter stands where an operand may stand;
+a colon inside a string, a comment, a quoted name or after a column (`payload:key`) is none.
+Out of scope: what a value may be (`workload`, `app.preparing.given_values`), reading the text
+(`plan.sql.statement`).
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date, datetime
+from decimal import Decimal
+from difflib import get_close_matches
+
+from sqlglot.dialects.spark import Spark
+from sqlglot.errors import TokenError
+from sqlglot.tokens import Token, TokenType  # type: ignore[attr-defined]  # re-exported silently
+
+from impctl.aliases import ParameterValue, QueryName
+from impctl.errors import Location, UsageError
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_PLAIN = re.compile(r"[^\x00-\x1f\x7f'\"\\$\u2028\u2029]*")
+_LONG = range(-(2**63), 2**63)
+_BEFORE = frozenset(
+    {"(", ",", "=", "==", "<", ">", "<=", ">=", "<>", "!=", "<=>", "+", "-", "*", "/", "%", "||"}
+    | {"and", "or", "not", "between", "like", "ilike", "rlike", "then", "else", "when", "select"}
+    | {"where", "having", "limit", "offset", "on", "case", "div", "distinct", "["}
+)
+"""What may stand directly before an operand; after anything else a literal could change its
+meaning (`DATE :day` would become a typed literal, `day :key` a call)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """One parameter replaced: where it stood and where its literal stands, on the same line."""
+
+    line: int
+    column: int
+    written: int
+    bound_column: int
+    bound: int
+
+
+@dataclass(frozen=True, slots=True)
+class BoundSql:
+    """A text without parameters, and the way back to the places of the text that had them."""
+
+    sql: str
+    bindings: tuple[Binding, ...] = ()
+
+    def written_at(self, line: int, column: int) -> tuple[int, int]:
+        """Line and column (1-based) in the text with parameters."""
+        own = [binding for binding in self.bindings if binding.line == line]
+        index = bisect_right(own, column, key=lambda binding: binding.bound_column) - 1
+        if index < 0:
+            return line, column
+        before = own[index]
+        inside = column - before.bound_column
+        if inside < before.bound:
+            return line, before.column
+        return line, before.column + before.written + inside - before.bound
+
+
+def bind(sql: str, values: Mapping[str, ParameterValue], *, name: QueryName) -> BoundSql:
+    """The text with every parameter replaced by a literal of its value.
+
+    Raises UsageError for a parameter without a value, a value without a parameter, and a
+    parameter where no operand can stand; its location is a place in the text.
+    """
+    if ":" not in sql and not values:
+        return BoundSql(sql)
+    try:
+        tokens = Spark().tokenize(sql)
+    except TokenError:
+        # The reader of the text says what is wrong with it.
+        return BoundSql(sql)
+    found = list(_parameters(sql, tokens))
+    _refuse_unused(values, {parameter.name for parameter in found}, name)
+    pieces: list[str] = []
+    bindings: list[Binding] = []
+    end = 0
+    for parameter in found:
+        if parameter.name not in values:
+            raise _unknown(parameter, values, name)
+        if not parameter.is_operand:
+            raise UsageError(
+                f"Parameter `:{parameter.name}` of query `{name}` stands where no value can",
+                hint="a parameter takes the place of one operand, as in `x > :low`",
+                code="parameter_misplaced",
+                location=parameter.location(name),
+            )
+        pieces += [sql[end : parameter.start], literal_text(values[parameter.name])]
+        end = parameter.end
+        shift = sum(b.bound - b.written for b in bindings if b.line == parameter.line)
+        bindings.append(
+            Binding(
+                parameter.line,
+                parameter.column,
+                parameter.end - parameter.start,
+                parameter.column + shift,
+                len(pieces[-1]),
+            )
+        )
+    return BoundSql("".join((*pieces, sql[end:])), tuple(bindings))
+
+
+def literal_text(value: ParameterValue) -> str:
+    """The value as one Spark SQL literal of its own type; UsageError where it has none."""
+    match value:
+        case bool():
+            return "TRUE" if value else "FALSE"
+        case int() if value in _LONG:
+            return _signed(str(value))
+        case int():
+            raise _too_long()
+        case float():
+            return _signed(f"{value!r}D".replace("e+", "e"))
+        case Decimal():
+            if len(value.as_tuple().digits) > 38 or abs(value.adjusted()) > 38:
+                raise _too_long()
+            text = format(value, "f")
+            return _signed(text if "." in text else f"{text}BD")
+        case str():
+            return f"'{_escaped(value)}'"
+        case datetime():
+            return f"TIMESTAMP '{value.isoformat(sep=' ')}'"
+        case date():
+            return f"DATE '{value.isoformat()}'"
+
+
+def _signed(text: str) -> str:
+    return f"({text})" if text.startswith("-") else text
+
+
+def _too_long() -> UsageError:
+    return UsageError(
+        "A parameter has more digits than Spark's numbers hold",
+        hint="whole numbers hold 64 bits, decimals 38 digits",
+        code="parameter_type",
+    )
+
+
+def _escaped(text: str) -> str:
+    return "".join(c if _PLAIN.fullmatch(c) else f"\\u{ord(c):04x}" for c in text)
+
+
+@dataclass(frozen=True, slots=True)
+class _Parameter:
+    """One occurrence of `:name`."""
+
+    name: str
+    start: int
+    end: int
+    line: int
+    column: int
+    is_operand: bool
+
+    def location(self, query: QueryName) -> Location:
+        return Location(f"query `{query}`", self.line, self.column)
+
+
+def _parameters(sql: str, tokens: Sequence[Token]) -> Iterator[_Parameter]:
+    before: Token | None = None
+    for token in tokens:
+        word = _NAME.match(sql, token.end + 1)
+        if token.token_type is TokenType.COLON and word is not None:
+            follows_a_value = token.start > 0 and re.match(r"[\w`'\")\]]", sql[token.start - 1])
+            if not follows_a_value:
+                line_start = sql.rfind("\n", 0, token.start) + 1
+                yield _Parameter(
+                    word.group(),
+                    token.start,
+                    word.end(),
+                    sql.count("\n", 0, token.start) + 1,
+                    token.start - line_start + 1,
+                    before is not None
+                    and sql[before.start : before.end + 1].lower() in _BEFORE
+                    # `:low.5` with 7 for `low` is not 7.5.
+                    and not sql.startswith(".", word.end()),
+                )
+        before = token
+
+
+def _refuse_unused(values: Mapping[str, ParameterValue], used: set[str], query: QueryName) -> None:
+    for name in values:
+        if name not in used:
+            listed = ", ".join(f"`:{other}`" for other in sorted(used))
+            raise UsageError(
+                f"Parameter `{name}` does not occur in the SQL of query `{query}`",
+                hint=f"it has: {listed}" if used else f"write `:{name}` where its value belongs",
+                code="parameter_unused",
+            )
+
+
+def _unknown(
+    parameter: _Parameter, values: Mapping[str, ParameterValue], query: QueryName
+) -> UsageError:
+    close = get_close_matches(parameter.name, list(values), n=1)
+    hint = f"add `{parameter.name}: VALUE` under `params` of the query, or write the value itself"
+    return UsageError(
+        f"Parameter `:{parameter.name}` of query `{query}` has no value",
+        hint=f"did you mean `:{close[0]}`?" if close else hint,
+        code="parameter_unknown",
+        location=parameter.location(query),
+    )

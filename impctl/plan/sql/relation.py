@@ -1,0 +1,333 @@
+"""FROM clauses: tables, derived tables, common table expressions and joins.
+
+Law: every occurrence of a table is an access of its own, with a span that is exactly its written
+name; a common table expression used twice is read twice. JOIN is read as if it bound tighter than
+the comma; to Spark it does not (`spark.sql.ansi.relationPrecedence`), so joins of which that
+changes rows or columns are refused behind a comma.
+Out of scope: WHERE (`parse_condition`), set operations (`parse_sets`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+
+from sqlglot import exp
+from sqlglot.tokens import TokenType  # type: ignore[attr-defined]  # re-exported silently
+
+from impctl.expr.nodes import Span
+from impctl.plan.nodes import Attribute, Join, JoinKind, Plan, Scan, attributes_of
+from impctl.plan.sql.context import Reading
+from impctl.plan.sql.expr import ExprReader
+from impctl.plan.sql.scope import (
+    Entry,
+    Names,
+    Scope,
+    did_you_mean,
+    joined_scope,
+    relation_scope,
+    side_by_side,
+)
+from impctl.plan.sql.using import equal_names, merged_scope, same_names
+
+_KINDS = {
+    ("", ""): JoinKind.INNER,
+    ("", "INNER"): JoinKind.INNER,
+    ("", "CROSS"): JoinKind.INNER,
+    ("LEFT", ""): JoinKind.LEFT,
+    ("LEFT", "OUTER"): JoinKind.LEFT,
+    ("RIGHT", ""): JoinKind.RIGHT,
+    ("RIGHT", "OUTER"): JoinKind.RIGHT,
+    ("FULL", ""): JoinKind.FULL,
+    ("FULL", "OUTER"): JoinKind.FULL,
+    ("LEFT", "SEMI"): JoinKind.SEMI,
+    ("", "SEMI"): JoinKind.SEMI,
+    ("LEFT", "ANTI"): JoinKind.ANTI,
+    ("", "ANTI"): JoinKind.ANTI,
+}
+_JOIN_PARTS = frozenset({"this", "side", "kind", "method", "on", "using"})
+_TABLE_PARTS = frozenset({"this", "db", "catalog", "alias", "joins"})
+_SUBQUERY_PARTS = frozenset({"this", "alias", "joins"})
+
+
+@dataclass(frozen=True, slots=True)
+class CommonTable:
+    """A WITH entry and what was visible where it stands."""
+
+    node: exp.CTE
+    environment: Environment
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """What a query is read with: the reading, WITH entries in sight, the way to read a query."""
+
+    reading: Reading
+    read_query: Callable[[exp.Expression, Environment], Plan]
+    common_tables: Mapping[str, CommonTable] = field(default_factory=dict)
+    """By lower-case name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What a FROM clause yields: a plan, and the names of its columns."""
+
+    plan: Plan
+    scope: Scope
+
+
+def read_from(select: exp.Select, environment: Environment) -> Source:
+    """The FROM clause of one SELECT block."""
+    text = environment.reading.text
+    clause = part(select, "from")
+    if clause is None:
+        raise text.error(
+            f"Query `{text.name}` has a SELECT without FROM",
+            select,
+            hint="impctl reads queries over tables only",
+        )
+    return _joined(clause.this, select.args.get("joins") or [], environment)
+
+
+def part(node: exp.Expression, name: str) -> exp.Expression | None:
+    """An argument whose name newer sqlglot versions write with an underscore."""
+    found = node.args.get(name)
+    return found if found is not None else node.args.get(f"{name}_")
+
+
+def refuse_parts(
+    node: exp.Expression, known: frozenset[str], environment: Environment, what: str
+) -> None:
+    """Refuses a node that carries anything but the parts that are understood."""
+    text = environment.reading.text
+    for name, value in node.args.items():
+        if name.rstrip("_") in known or not value:
+            continue
+        place = next((item for item in _nodes_in(value) if text.span_of(item) is not None), node)
+        label = name.rstrip("_").upper().replace("_", " ")
+        raise text.unsupported(f"{_CLAUSES.get(name.rstrip('_'), label)} in {what}", place)
+
+
+_CLAUSES = {
+    "sample": "TABLESAMPLE",
+    "pivots": "PIVOT or UNPIVOT",
+    "laterals": "LATERAL VIEW",
+    "version": "time travel",
+    "when": "time travel",
+    "sort": "SORT BY",
+    "cluster": "CLUSTER BY",
+    "distribute": "DISTRIBUTE BY",
+    "by_name": "BY NAME",
+    "locks": "FOR UPDATE",
+}
+
+
+def _nodes_in(value: object) -> list[exp.Expression]:
+    items = value if isinstance(value, list) else [value]
+    return [item for item in items if isinstance(item, exp.Expression)]
+
+
+def _joined(first: exp.Expression, joins: list[exp.Join], environment: Environment) -> Source:
+    """The comma-separated groups of a FROM clause, each a chain of joins."""
+    groups: list[tuple[exp.Expression, list[exp.Join]]] = [(first, [])]
+    for join in joins:
+        if _is_comma(join, environment):
+            groups.append((join.this, []))
+        else:
+            if len(groups) > 1:
+                _refuse_behind_comma(join, environment)
+            groups[-1][1].append(join)
+    sources = [_chain(head, chain, environment) for head, chain in groups]
+    result = sources[0]
+    for source in sources[1:]:
+        plan = Join(JoinKind.INNER, result.plan, source.plan, None)
+        result = Source(plan, side_by_side(result.scope, source.scope))
+    return result
+
+
+def _refuse_behind_comma(join: exp.Join, environment: Environment) -> None:
+    """To Spark its left side is all that stands before it, relations before the comma, too."""
+    is_merging = join.args.get("method") or join.args.get("using")
+    if is_merging or (join.side or "").upper() in ("RIGHT", "FULL"):
+        raise environment.reading.text.unsupported(
+            "a RIGHT, FULL, NATURAL or USING join behind a comma",
+            join,
+            hint="write CROSS JOIN in place of the comma, or brackets around what is joined",
+        )
+
+
+def _is_comma(join: exp.Join, environment: Environment) -> bool:
+    text = environment.reading.text
+    span = text.span_of(join.this)
+    token = None if span is None else text.token_before(span.start)
+    while token is not None and token.token_type is TokenType.L_PAREN:
+        token = text.token_before(token.start)
+    return token is not None and token.token_type is TokenType.COMMA
+
+
+def _chain(head: exp.Expression, joins: list[exp.Join], environment: Environment) -> Source:
+    source = _relation(head, environment)
+    for join in joins:
+        source = _join(source, join, environment)
+    return source
+
+
+def _relation(node: exp.Expression, environment: Environment) -> Source:
+    text = environment.reading.text
+    match node:
+        case exp.Table() if isinstance(node.this, exp.Identifier):
+            refuse_parts(node, _TABLE_PARTS, environment, f"table `{node.name}`")
+            source = _table(node, environment)
+        case exp.Subquery() if isinstance(node.this, exp.Table):
+            refuse_parts(node, _SUBQUERY_PARTS, environment, "FROM")
+            source = _aliased(_relation(node.this, environment), node, environment)
+        case exp.Subquery():
+            refuse_parts(node, _SUBQUERY_PARTS, environment, "a subquery in FROM")
+            source = _derived(environment.read_query(node.this, environment), node, environment)
+        case exp.Table():
+            raise text.unsupported(f"the table function `{node.this.name}`", node)
+        case _:
+            raise text.unsupported(f"{node.key.upper()} in FROM", node)
+    return _chain_onto(source, node.args.get("joins") or [], environment)
+
+
+def _chain_onto(source: Source, joins: list[exp.Join], environment: Environment) -> Source:
+    for join in joins:
+        source = _join(source, join, environment)
+    return source
+
+
+def _table(node: exp.Table, environment: Environment) -> Source:
+    reading = environment.reading
+    written = ".".join(piece.name for piece in node.parts)
+    # In Spark `a.b` is never the WITH entry that is called "a.b".
+    common = environment.common_tables.get(written.lower()) if len(node.parts) == 1 else None
+    if common is not None:
+        reading.read_entries.add(id(common.node))
+        plan = environment.read_query(common.node.this, common.environment)
+        renamed = _columns(common.node, attributes_of(plan), environment)
+        scope = relation_scope(node.alias or node.name, renamed)
+        return _aliased(Source(plan, scope), node, environment)
+    table = _catalog_name(node, written, environment)
+    schema = reading.catalog[table]
+    access = reading.next_access(table)
+    attributes = tuple(
+        Attribute(f"{access}.{column.name}", column.name, column.type) for column in schema
+    )
+    scan = Scan(access, table, attributes, span=name_span(node, environment))
+    scope = relation_scope(node.alias or node.name, attributes)
+    return _aliased(Source(scan, scope), node, environment)
+
+
+def name_span(node: exp.Table, environment: Environment) -> Span:
+    """The written table name, without its alias, checked against the text."""
+    text = environment.reading.text
+    spans = [text.span_of(piece) for piece in node.parts]
+    first, last = spans[0], spans[-1]
+    if first is None or last is None:
+        raise text.unsupported(f"the table `{node.name}` in a form it cannot place", node)
+    for piece, span in zip(node.parts, spans, strict=True):
+        written = "" if span is None else text.sql[span.start : span.end]
+        if written.strip("`").replace("``", "`") != piece.name:
+            raise text.unsupported(f"the table `{node.name}` in a form it cannot place", node)
+    return text.span(first.start, last.end)
+
+
+def _catalog_name(node: exp.Table, written: str, environment: Environment) -> str:
+    reading = environment.reading
+    by_lower = {name.lower(): name for name in reading.catalog}
+    found = by_lower.get(written.lower())
+    if found is not None:
+        return found
+    known = [*reading.catalog, *environment.common_tables]
+    hint = did_you_mean(written, known)
+    raise reading.text.error(
+        f"Table `{written}` is unknown in query `{reading.text.name}`",
+        node,
+        hint=hint or "name it under `tables` in the workload file",
+        code="table_unknown",
+    )
+
+
+def _derived(plan: Plan, node: exp.Subquery, environment: Environment) -> Source:
+    alias = node.alias or None
+    renamed = _columns(node, attributes_of(plan), environment)
+    return Source(plan, relation_scope(alias, renamed))
+
+
+def _aliased(source: Source, node: exp.Expression, environment: Environment) -> Source:
+    """The source under the alias of a node, its columns renamed where the alias lists names."""
+    if not node.alias:
+        return source
+    entries = source.scope.star(None)
+    names = node.alias_column_names or [entry.name for entry in entries]
+    if len(names) != len(entries):
+        raise _column_count(node, len(names), len(entries), environment)
+    alias = node.alias.lower()
+    renamed = tuple(
+        Entry(alias, name, entry.expr) for name, entry in zip(names, entries, strict=True)
+    )
+    return Source(source.plan, Scope(renamed, (alias,)))
+
+
+def _columns(
+    node: exp.Expression, attributes: tuple[Attribute, ...], environment: Environment
+) -> tuple[Attribute, ...]:
+    """The attributes under the names an alias such as `t(a, b)` gives."""
+    names = node.alias_column_names
+    if not names:
+        return attributes
+    if len(names) != len(attributes):
+        raise _column_count(node, len(names), len(attributes), environment)
+    return tuple(
+        replace(attribute, name=name) for attribute, name in zip(attributes, names, strict=True)
+    )
+
+
+def _column_count(
+    node: exp.Expression, listed: int, there: int, environment: Environment
+) -> Exception:
+    return environment.reading.text.error(
+        f"The alias `{node.alias}` lists {listed} columns, the relation has {there}",
+        node,
+        hint="name every column, or none",
+    )
+
+
+def _join(left: Source, node: exp.Join, environment: Environment) -> Source:
+    reading = environment.reading
+    refuse_parts(node, _JOIN_PARTS, environment, "a join")
+    right = _relation(node.this, environment)
+    kind = _KINDS.get(((node.side or "").upper(), (node.kind or "").upper()))
+    method = str(node.args.get("method") or "").upper()
+    if kind is None or method not in ("", "NATURAL"):
+        raise reading.text.unsupported(
+            f"{' '.join((method, node.side, node.kind)).strip()} JOIN", node
+        )
+    _refuse_same_name(left, right, node, environment)
+    pairs = same_names(left.scope, right.scope, node, reading.text)
+    if pairs is not None:
+        span = reading.text.span_of(node)
+        plan = Join(kind, left.plan, right.plan, equal_names(pairs, span), span=span)
+        return Source(plan, merged_scope(kind, left.scope, right.scope, pairs))
+    both = side_by_side(left.scope, right.scope)
+    on = node.args.get("on")
+    condition = None
+    if on is not None:
+        reader = ExprReader(reading, Names(reading.text, both), "a join condition")
+        condition = reader.read(on)
+    plan = Join(kind, left.plan, right.plan, condition, span=reading.text.span_of(node))
+    return Source(plan, joined_scope(kind, left.scope, right.scope, both))
+
+
+def _refuse_same_name(
+    left: Source, right: Source, node: exp.Join, environment: Environment
+) -> None:
+    twice = set(left.scope.relations) & set(right.scope.relations)
+    if twice:
+        name = sorted(twice)[0]
+        raise environment.reading.text.unsupported(
+            f"two relations called `{name}` in one FROM",
+            node,
+            hint="give each occurrence of the table an alias of its own",
+        )

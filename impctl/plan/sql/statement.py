@@ -1,0 +1,115 @@
+"""SQL text to a plan, the only way in.
+
+Law: the plan means what Spark makes of the text, or the text is refused with the construct's
+name, its place and what to do. Only sqlglot's tokenizer and grammar are used; names, types and
+clauses are read here and in the siblings `parse_*`.
+Out of scope: rewriting plans (`rules`), judging them (`safety`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from sqlglot import exp
+
+from impctl.aliases import QueryName
+from impctl.errors import Location, QueryError
+from impctl.plan.nodes import Catalog, Plan, Query
+from impctl.plan.sql.context import Reading
+from impctl.plan.sql.relation import CommonTable, Environment, part
+from impctl.plan.sql.select import read_select
+from impctl.plan.sql.sets import ordered, read_set_operation
+from impctl.plan.sql.text import read_text
+
+MAX_DEPTH = 500
+"""Levels of a query's tree; a bound of our own, since a host may raise the interpreter's."""
+
+_WRAPPER_PARTS = frozenset({"this", "order", "limit", "offset", "with"})
+
+
+def parse_query(
+    sql: str, catalog: Catalog, *, name: QueryName = "query", zone: str = "UTC"
+) -> Query:
+    """The plan of one SELECT statement (or set operation) over the catalog's tables.
+
+    `zone` is the time zone of the session that runs it.
+    Raises QueryError, with line and column in the text, for anything that is not read.
+    """
+    try:
+        text, tree = read_text(sql, name)
+        if any(depth > MAX_DEPTH for depth in _depths(tree)):
+            raise _too_deep(name)
+        reading = Reading(text, catalog, zone)
+        root = _read_query(tree, Environment(reading, _read_query))
+    except RecursionError:
+        raise _too_deep(name) from None
+    return Query(sql, root, tuple(reading.volatile))
+
+
+def _too_deep(name: QueryName) -> QueryError:
+    return QueryError(
+        f"Query `{name}` is nested too deeply",
+        hint="split it with WITH or views",
+        location=Location(f"query `{name}`", 1, 1),
+    )
+
+
+def _depths(tree: exp.Expression) -> Iterator[int]:
+    """Every node's level, without recursion; a chain of AND or of OR is read in a loop, so one."""
+    waiting = [(tree, 1)]
+    while waiting:
+        node, depth = waiting.pop()
+        yield depth
+        for child in node.iter_expressions():
+            chained = isinstance(node, exp.Connector) and type(child) is type(node)
+            waiting.append((child, depth if chained else depth + 1))
+
+
+def _read_query(node: exp.Expression, environment: Environment) -> Plan:
+    """The plan of any query, and the certainty that its WITH entries are queries too."""
+    environment = _with_common_tables(node, environment)
+    plan = _read_body(node, environment)
+    _read_unused(node, environment)
+    return plan
+
+
+def _read_body(node: exp.Expression, environment: Environment) -> Plan:
+    """The plan of a block, a set operation, or a query in parentheses."""
+    match node:
+        case exp.Select():
+            return read_select(node, environment)
+        case exp.SetOperation():
+            return read_set_operation(node, environment)
+        case exp.Subquery() | exp.Paren():
+            for key, value in node.args.items():
+                if value and key.rstrip("_") not in _WRAPPER_PARTS:
+                    text = environment.reading.text
+                    raise text.unsupported(f"{key.upper()} on a query in parentheses", node)
+            return ordered(node, _read_query(node.this, environment), environment)
+    raise environment.reading.text.unsupported(f"{node.key.upper()} as a query", node)
+
+
+def _with_common_tables(node: exp.Expression, environment: Environment) -> Environment:
+    clause = part(node, "with")
+    if clause is None:
+        return environment
+    text = environment.reading.text
+    if clause.args.get("recursive"):
+        raise text.unsupported("WITH RECURSIVE", clause)
+    for entry in clause.expressions:
+        visible = dict(environment.common_tables)
+        visible[entry.alias.lower()] = CommonTable(entry, environment)
+        environment = replace(environment, common_tables=visible)
+    return environment
+
+
+def _read_unused(node: exp.Expression, environment: Environment) -> None:
+    """Read what no plan holds: Spark is handed the text with these entries in it."""
+    clause = part(node, "with")
+    reading = environment.reading
+    for entry in () if clause is None else clause.expressions:
+        if id(entry) not in reading.read_entries:
+            environment.read_query(
+                entry.this, environment.common_tables[entry.alias.lower()].environment
+            )
