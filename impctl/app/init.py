@@ -26,9 +26,9 @@ from impctl.app.workbench.settings import InitRequest, Settings
 from impctl.app.workbench.workbench import open_workbench
 from impctl.bench.examples import running_example_table
 from impctl.errors import ImpctlError, StorageError, TableError, UsageError
-from impctl.tables.create import create_table
 from impctl.tables.snapshot import Snapshot
 from impctl.tables.source import open_source
+from impctl.tables.write.create import create_table
 
 DEFAULT_OUT = Path("impctl.yaml")
 _MOST_CANDIDATES = 4

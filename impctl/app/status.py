@@ -21,7 +21,7 @@ from impctl.app.workbench.workbench import Workbench
 from impctl.errors import RecaptureNeededError
 from impctl.store.records import RunRecord, StoredQuery, TablePin
 from impctl.store.store import Store
-from impctl.tables.pending import pending_changes
+from impctl.tables.change.pending import pending_changes
 from impctl.workload.models import QuerySpec
 
 DEFAULT_RUNS = 3

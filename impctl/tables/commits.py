@@ -44,7 +44,8 @@ class Commits:
     def only_move_rows(self) -> bool:
         """True only where all that happened to files is OPTIMIZE and its like.
 
-        That the new files hold the rows of the old ones is its writer's word (`tables.copies`).
+        That the new files hold the rows of the old ones is its writer's word
+        (`tables.change.copies`).
         """
         if self.may_change_metadata or any('"dataChange":true' in text for text in self.texts):
             return False

@@ -2,7 +2,7 @@
 
 Law: a reader feature that impctl does not know is fatal, because it may change what a file means;
 a known one is fatal only where the table really uses it in a way that cannot be read.
-Out of scope: columns that cannot be read (`tables.schema`), writing (`tables.updates`).
+Out of scope: columns that cannot be read (`tables.schema`), writing (`tables.write.updates`).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Law: the newest version is read once, when the table is opened, and every later answer of the
 source is about that version or an older one.
-Out of scope: what a snapshot holds (`tables.snapshot`), changes (`tables.changes`).
+Out of scope: what a snapshot holds (`tables.snapshot`), changes (`tables.change.changes`).
 """
 
 from __future__ import annotations

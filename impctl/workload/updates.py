@@ -1,7 +1,7 @@
 """The section `updates` of the workload file: batches that `apply` commits, in file order.
 
 Law: each update has a name of its own and does exactly one thing. Rows are kept as typed by YAML,
-expressions as SQL text. Out of scope: whether they fit the table (`tables.updates`).
+expressions as SQL text. Out of scope: whether they fit the table (`tables.write.updates`).
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from impctl.app.workbench.envvars import ENVVARS
-from impctl.tables.create import create_table
+from impctl.tables.write.create import create_table
 from tests.app.conftest import ROWS, WORKLOAD
 
 QUERIES = """\

@@ -54,7 +54,7 @@ def test_a_signal_during_a_commit_is_told_with_what_is_in(
         write_deltalake(*given, **options)
 
     with monkeypatch.context() as patch, interruptible():
-        patch.setattr("impctl.tables.updates.write_deltalake", write_and_be_shot)
+        patch.setattr("impctl.tables.write.updates.write_deltalake", write_and_be_shot)
         shot = cli("apply", *names)
     assert (shot.code, shot.error["code"]) == (130, "interrupted")
     assert [(r["name"], r["version"]) for r in shot.results] == [("first", 1)]

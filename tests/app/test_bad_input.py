@@ -14,7 +14,7 @@ import typer
 from deltalake import DeltaTable, write_deltalake
 
 from impctl.cli.application import build_app
-from impctl.tables.create import create_table
+from impctl.tables.write.create import create_table
 from tests.app.conftest import ROWS
 from tests.support.run_cli import Cli, Ran
 

@@ -26,7 +26,7 @@ from impctl.plan.sql.statement import parse_query
 from impctl.sketch.mode import Mode
 from impctl.sketch.partition import RangePartition
 from impctl.store.store import Store
-from impctl.tables.create import create_table
+from impctl.tables.write.create import create_table
 from tests.support.run_cli import Cli
 
 TOTALS = "SELECT g, SUM(x) s FROM t GROUP BY g"

@@ -15,8 +15,8 @@ from deltalake.transaction import AddAction
 
 from impctl.app.preparing.facts import _facts_of_check
 from impctl.plan.safety.facts import FactKind
-from impctl.tables.create import create_table
 from impctl.tables.snapshot import take_snapshot
+from impctl.tables.write.create import create_table
 from tests.app.conftest import ROWS
 from tests.support.run_cli import Cli
 

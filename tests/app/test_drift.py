@@ -13,7 +13,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from impctl.store.store import Store
-from impctl.tables.create import create_table
+from impctl.tables.write.create import create_table
 from tests.support.run_cli import Cli
 
 FILE = """

@@ -16,7 +16,7 @@ from deltalake import DeltaTable
 import impctl
 from impctl.app.workbench import sessions
 from impctl.errors import ImpctlError
-from impctl.tables.create import create_table
+from impctl.tables.write.create import create_table
 from tests.app.conftest import ROWS, WORKLOAD
 from tests.support.run_cli import Cli
 

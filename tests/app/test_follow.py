@@ -12,7 +12,7 @@ import pytest
 from deltalake import write_deltalake
 
 from impctl.store.store import Store
-from impctl.tables.create import create_table
+from impctl.tables.write.create import create_table
 from tests.app.test_lock import held_lock
 from tests.support.following import PATIENCE, Following, following, impctl
 from tests.support.run_cli import Cli

@@ -14,7 +14,7 @@ import pytest
 
 from impctl.cli.application import build_app
 from impctl.cli.boundary import run
-from impctl.tables.create import create_table
+from impctl.tables.write.create import create_table
 from impctl.workload.json_schema import workload_json_schema
 from tests.tables import handmade
 

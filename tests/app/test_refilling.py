@@ -11,9 +11,9 @@ from deltalake import DeltaTable, write_deltalake
 
 from impctl.data.schema import DOUBLE, LONG, STRING, SqlType
 from impctl.data.vector import from_arrow
-from impctl.tables.create import create_table
 from impctl.tables.prune import prune_to_values
 from impctl.tables.source import open_source
+from impctl.tables.write.create import create_table
 from tests.support.run_cli import Cli
 
 LEAST = "SELECT g, MIN(x) m FROM t GROUP BY g HAVING MIN(x) < 100"

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from impctl.tables.create import create_table
+from impctl.tables.write.create import create_table
 from tests.app.test_lock import held_lock
 from tests.support.run_cli import Cli, Ran
 

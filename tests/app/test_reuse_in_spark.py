@@ -21,7 +21,7 @@ from impctl.app.using.request import asked
 from impctl.app.using.same_rows import same_rows
 from impctl.app.workbench.settings import Settings
 from impctl.app.workbench.workbench import Workbench, open_workbench
-from impctl.tables.create import create_table
+from impctl.tables.write.create import create_table
 
 pytestmark = pytest.mark.spark
 

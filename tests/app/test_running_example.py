@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from impctl.bench.examples import running_example_table
-from impctl.tables.create import create_table
+from impctl.tables.write.create import create_table
 from tests.support.run_cli import Cli
 
 pytestmark = pytest.mark.spark

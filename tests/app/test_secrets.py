@@ -16,7 +16,7 @@ from deltalake import write_deltalake
 
 import impctl
 from impctl.errors import ImpctlError
-from impctl.tables.create import create_table
+from impctl.tables.write.create import create_table
 from tests.app.conftest import ROWS
 
 SECRETS = {

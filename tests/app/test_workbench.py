@@ -12,7 +12,7 @@ from impctl.app.workbench.scratch import scratch_copy
 from impctl.app.workbench.settings import Settings
 from impctl.app.workbench.workbench import open_workbench
 from impctl.spark import beside
-from impctl.tables.create import create_table
+from impctl.tables.write.create import create_table
 
 WORKLOAD = """
 version: 1

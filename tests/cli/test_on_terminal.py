@@ -10,7 +10,7 @@ from pathlib import Path
 import pexpect
 import pytest
 
-from impctl.tables.create import create_table
+from impctl.tables.write.create import create_table
 from tests.crash.small import some_rows
 
 BIDI = "\u202e\u2066\u200f\u061c"

@@ -11,7 +11,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from impctl.store.records import StoredQuery
 from impctl.store.store import Store
-from impctl.tables.create import create_table
+from impctl.tables.write.create import create_table
 
 WORKLOAD = """\
 version: 1

@@ -13,7 +13,7 @@ from sqlglot.errors import TokenError
 from impctl.errors import ImpctlError
 from impctl.plan.rules import apply_rules
 from impctl.plan.sql.statement import parse_query
-from impctl.tables.create import create_table
+from impctl.tables.write.create import create_table
 from tests.app.conftest import ROWS, WORKLOAD
 from tests.fuzz.bounded import in_time, told
 from tests.plan.test_against_spark import CATALOG, QUERIES

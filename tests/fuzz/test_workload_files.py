@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from impctl.tables.create import create_table
+from impctl.tables.write.create import create_table
 from tests.app.conftest import ROWS
 from tests.fuzz.bounded import told
 from tests.fuzz.yaml_changes import changed

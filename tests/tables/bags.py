@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from impctl.data.schema import Kind
-from impctl.tables.changes import Changes, read_changes
+from impctl.tables.change.changes import Changes, read_changes
 from impctl.tables.rows import read_rows
 from impctl.tables.snapshot import Snapshot
 from impctl.tables.source import DeltaSource

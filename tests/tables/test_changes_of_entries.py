@@ -11,9 +11,10 @@ from deltalake import DeltaTable, write_deltalake
 from deltalake.transaction import AddAction
 
 from impctl.errors import TableError
-from impctl.tables import arriving_files, change_feed
-from impctl.tables.changes import read_changes
-from impctl.tables.file_diff import changed_files
+from impctl.tables.change import arriving_files
+from impctl.tables.change import feed as change_feed
+from impctl.tables.change.changes import read_changes
+from impctl.tables.change.file_diff import changed_files
 from impctl.tables.snapshot import CHANGE_FEED
 from impctl.tables.source import open_source
 from tests.tables import handmade

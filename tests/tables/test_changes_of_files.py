@@ -10,7 +10,7 @@ import pytest
 from deltalake import write_deltalake
 
 from impctl.errors import TableError
-from impctl.tables.changes import read_changes
+from impctl.tables.change.changes import read_changes
 from impctl.tables.rows import read_rows
 from impctl.tables.snapshot import CHANGE_FEED
 from impctl.tables.source import open_source

@@ -10,11 +10,11 @@ import pytest
 from deltalake import DeltaTable
 
 from impctl.errors import TableError, UsageError
-from impctl.tables import clone
-from impctl.tables.clone import clone_table
-from impctl.tables.create import create_table
 from impctl.tables.rows import read_rows
 from impctl.tables.source import open_source
+from impctl.tables.write import clone
+from impctl.tables.write.clone import clone_table
+from impctl.tables.write.create import create_table
 
 
 def contents(path: Path) -> dict[str, bytes]:

@@ -21,7 +21,7 @@ from impctl.tables.arrow_types import arrow_type
 from impctl.tables.rows import read_rows
 from impctl.tables.snapshot import Snapshot
 from impctl.tables.source import open_source
-from impctl.tables.updates import UpdateKind, UpdateRequest, apply_update
+from impctl.tables.write.updates import UpdateKind, UpdateRequest, apply_update
 
 NAN = float("nan")
 ROWS = pa.table(

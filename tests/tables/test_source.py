@@ -10,7 +10,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from impctl.errors import HistoryGoneError, StorageError, TableError, TableRecreatedError
-from impctl.tables.changes import read_changes
+from impctl.tables.change.changes import read_changes
 from impctl.tables.rows import file_name, read_rows
 from impctl.tables.source import oldest_version, open_source, refresh
 from impctl.tables.storage import object_store

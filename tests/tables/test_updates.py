@@ -22,12 +22,12 @@ from impctl.errors import (
     UnsupportedError,
     UsageError,
 )
-from impctl.tables.changes import read_changes
-from impctl.tables.matched_rows import MatchedRows
+from impctl.tables.change.changes import read_changes
 from impctl.tables.rows import read_rows
 from impctl.tables.snapshot import CHANGE_FEED
 from impctl.tables.source import open_source
-from impctl.tables.updates import (
+from impctl.tables.write.matched_rows import MatchedRows
+from impctl.tables.write.updates import (
     AppliedUpdate,
     UpdateKind,
     UpdateRequest,
@@ -143,7 +143,7 @@ def test_a_failure_after_the_commit_says_that_the_batch_may_be_in_the_table(
         write_deltalake(*given, **options)
         raise OSError("no space left")
 
-    monkeypatch.setattr("impctl.tables.updates.write_deltalake", write_and_fail)
+    monkeypatch.setattr("impctl.tables.write.updates.write_deltalake", write_and_fail)
     with pytest.raises(ImpctlError, match="is at version 1 now, after 0, so the batch") as caught:
         apply(path, UpdateKind.INSERT, rows=({"sid": 4},))
     assert (caught.value.code, caught.value.exit_code) == ("batch_maybe_committed", 1)

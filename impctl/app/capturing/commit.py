@@ -21,7 +21,7 @@ from impctl.maintain.touch import TouchedQuery
 from impctl.maintain.way import Way
 from impctl.store.records import Assumption, NewCapture, RunRecord, StoredSketch, TablePin
 from impctl.store.store import Store
-from impctl.tables.files_mark import files_mark
+from impctl.tables.change.files_mark import files_mark
 
 
 def commit_capture(

@@ -18,7 +18,7 @@ from impctl.app.capturing.range_depth import RangeDepth
 from impctl.errors import StateCorruptError
 from impctl.plan.fingerprint import fingerprint, template
 from impctl.plan.nodes import Plan
-from impctl.tables.files_mark import FilesMark
+from impctl.tables.change.files_mark import FilesMark
 
 ENGINE_FORMAT = 6
 """Goes up whenever the engine would read older state differently."""

@@ -19,8 +19,8 @@ from impctl.errors import (
     TableRecreatedError,
 )
 from impctl.store.records import StoredQuery
+from impctl.tables.change.files_mark import files_mark
 from impctl.tables.commit_mark import commit_mark
-from impctl.tables.files_mark import files_mark
 from impctl.tables.source import DeltaSource, refresh
 
 
@@ -72,7 +72,7 @@ def check_pins(stored: StoredQuery, bench: Workbench) -> None:
     """TableRecreatedError where a pinned table was re-created, replaced or went back in time.
 
     So too where nothing is left that could tell. A table that has moved on past a log entry that is
-    gone is held against its files when its change is read (`tables.changes`).
+    gone is held against its files when its change is read (`tables.change.changes`).
     """
     for pin in stored.pins:
         source = bench.source(pin.table)

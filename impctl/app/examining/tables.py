@@ -16,7 +16,7 @@ from impctl.app.workbench.workbench import Workbench
 from impctl.errors import ImpctlError
 from impctl.store.records import StoredQuery
 from impctl.tables.snapshot import CHANGE_FEED, Snapshot
-from impctl.tables.writable import check_writable
+from impctl.tables.write.writable import check_writable
 
 _FEED_ON = f"`ALTER TABLE ... SET TBLPROPERTIES ('{CHANGE_FEED}' = 'true')`"
 _BY_FILES = "changes are found by comparing files, which reads every changed file whole"

@@ -17,10 +17,10 @@ import numpy as np
 from impctl.aliases import ColumnName, TableName, TableVersion
 from impctl.app.workbench.workbench import Workbench
 from impctl.errors import SchemaChangedError, TableError
-from impctl.tables.change_size import ChangeSize, change_size
-from impctl.tables.changes import Changes, read_changes
+from impctl.tables.change.changes import Changes, read_changes
+from impctl.tables.change.files_mark import FilesMark
+from impctl.tables.change.size import ChangeSize, change_size
 from impctl.tables.commits import Commits, read_commits
-from impctl.tables.files_mark import FilesMark
 
 Span = tuple[TableName, TableVersion, TableVersion]
 """A table's change: after one version, up to another."""

@@ -26,9 +26,9 @@ from impctl.maintain.session import GroupedRows
 from impctl.plan.safety.facts import FactKind
 from impctl.sketch.partition import RangePartition
 from impctl.store.records import Assumption
-from impctl.tables.changes import check_same_columns
-from impctl.tables.file_diff import changed_files
-from impctl.tables.files_mark import files_mark
+from impctl.tables.change.changes import check_same_columns
+from impctl.tables.change.file_diff import changed_files
+from impctl.tables.change.files_mark import files_mark
 from impctl.tables.snapshot import DataFile, Snapshot
 from impctl.tables.source import other_history
 

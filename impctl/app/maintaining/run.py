@@ -48,9 +48,9 @@ from impctl.errors import (
 from impctl.sketch.mode import Mode
 from impctl.store.records import StoredQuery
 from impctl.store.store import Store
-from impctl.tables.changes import Changes, no_changes
+from impctl.tables.change.changes import Changes, no_changes
+from impctl.tables.change.files_mark import files_mark
 from impctl.tables.commit_mark import commit_mark
-from impctl.tables.files_mark import files_mark
 from impctl.workload.models import Policy, QuerySpec
 
 Stale = Sequence[tuple[QuerySpec, StoredQuery]]

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from impctl.app.maintaining.changes import Need
 from impctl.app.maintaining.estimates import GROUPED, MAINTAIN
-from impctl.tables.changes import Changes
+from impctl.tables.change.changes import Changes
 
 GROUPED_BY_SPARK = "grouped_by_spark"
 RECAPTURE_CHEAPER = "recapture_cheaper"

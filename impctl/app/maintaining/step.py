@@ -31,8 +31,8 @@ from impctl.sketch.fragments import FragmentSet
 from impctl.sketch.mode import Mode
 from impctl.store.records import MaintainCommit, RunCost, RunRecord, StoredQuery, TablePin
 from impctl.store.store import Store
-from impctl.tables.changes import Changes
-from impctl.tables.files_mark import FilesMark
+from impctl.tables.change.changes import Changes
+from impctl.tables.change.files_mark import FilesMark
 from impctl.tables.snapshot import Snapshot
 
 

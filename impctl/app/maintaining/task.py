@@ -24,7 +24,7 @@ from impctl.errors import ImpctlError, RecaptureNeededError
 from impctl.sketch.mode import Mode
 from impctl.store.records import StoredQuery
 from impctl.store.store import Store
-from impctl.tables.changes import check_same_columns, check_same_order
+from impctl.tables.change.changes import check_same_columns, check_same_order
 from impctl.tables.schema import read_schema
 from impctl.workload.models import MaintainMode, Policy, QuerySpec
 

@@ -16,8 +16,8 @@ from impctl.app.workbench.settings import FollowRequest
 from impctl.app.workbench.workbench import Workbench
 from impctl.errors import ImpctlError
 from impctl.store.catalog import catalog_mark
-from impctl.tables.arrivals import Seen, has_new_log, log_end, newest_version, pinned_anew
-from impctl.tables.change_size import change_size
+from impctl.tables.change.arrivals import Seen, has_new_log, log_end, newest_version, pinned_anew
+from impctl.tables.change.size import change_size
 from impctl.tables.commits import read_commits
 from impctl.tables.source import DeltaSource
 

@@ -28,7 +28,7 @@ from impctl.sketch.fragments import FragmentSet
 from impctl.sketch.mode import Mode
 from impctl.sketch.sketch import compare
 from impctl.store.records import StoredQuery
-from impctl.tables.changes import read_changes
+from impctl.tables.change.changes import read_changes
 from impctl.tables.commit_mark import commit_mark
 from impctl.tables.snapshot import Snapshot
 from impctl.workload.models import QuerySpec

@@ -20,7 +20,7 @@ from impctl.bench.examples import running_example_table
 from impctl.bench.refresh import refreshes
 from impctl.bench.synthetic import SYNTHETIC_SCHEMA, synthetic_batches
 from impctl.errors import UsageError
-from impctl.tables.create import create_table
+from impctl.tables.write.create import create_table
 
 DEFAULT_ROWS = 1_000_000
 DEFAULT_GROUPS = 5_000

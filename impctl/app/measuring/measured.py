@@ -33,7 +33,7 @@ from impctl.plan.safety.verdict import Verdict
 from impctl.sketch.fragments import FragmentSet
 from impctl.sketch.partition import RangePartition
 from impctl.store.records import StoredQuery
-from impctl.tables.rewind import append_rows, rewind
+from impctl.tables.write.rewind import append_rows, rewind
 from impctl.workload.models import QuerySpec
 
 

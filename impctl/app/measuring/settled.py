@@ -11,7 +11,7 @@ import os
 
 from impctl.aliases import TableName
 from impctl.app.workbench.workbench import Workbench
-from impctl.tables.rewind import checkpoint
+from impctl.tables.write.rewind import checkpoint
 
 _CHECKPOINT_EVERY = 10
 

@@ -18,8 +18,8 @@ from impctl.app.workbench.settings import Settings
 from impctl.app.workbench.workbench import Workbench
 from impctl.errors import UsageError
 from impctl.store.scratch import BENCH_SCRATCH, scratch_folder
-from impctl.tables.clone import clone_table
 from impctl.tables.storage import local_path
+from impctl.tables.write.clone import clone_table
 from impctl.workload.models import TableSpec
 
 

@@ -22,7 +22,7 @@ from impctl.app.workbench.sessions import OwnSession, Sessions
 from impctl.app.workbench.settings import Settings, lock_timeout_of, policy_of, spark_of, store_of
 from impctl.errors import UsageError
 from impctl.store.store import Store
-from impctl.tables.arrivals import Seen, seen
+from impctl.tables.change.arrivals import Seen, seen
 from impctl.tables.source import DeltaSource, advance, open_source
 from impctl.workload.load import load_spark_profile, load_workload
 from impctl.workload.models import Policy, QuerySpec, SparkSpec, Workload

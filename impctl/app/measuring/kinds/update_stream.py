@@ -21,9 +21,9 @@ from impctl.app.measuring.settled import settle
 from impctl.app.workbench.workbench import Workbench
 from impctl.bench.clock import milliseconds
 from impctl.errors import UsageError
-from impctl.tables.rewind import append_rows
 from impctl.tables.rows import read_rows
-from impctl.tables.updates import UpdateKind, UpdateRequest, apply_update
+from impctl.tables.write.rewind import append_rows
+from impctl.tables.write.updates import UpdateKind, UpdateRequest, apply_update
 
 _POOL_ROWS = 50_000
 """Rows drawn once, from which every insertion takes its own."""

@@ -1,7 +1,7 @@
 """What a table went through since a version, by what its log says.
 
-Law: reads the log only, never a data file. Out of scope: counting (`tables.change_size`), the
-change itself (`tables.changes`).
+Law: reads the log only, never a data file. Out of scope: counting (`tables.change.size`), the
+change itself (`tables.change.changes`).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from impctl.aliases import TableVersion
 from impctl.errors import ImpctlError
-from impctl.tables.change_size import change_size
+from impctl.tables.change.size import change_size
 from impctl.tables.commits import read_commits
 from impctl.tables.source import DeltaSource
 

@@ -24,13 +24,13 @@ from impctl.errors import (
     SchemaChangedError,
     TableRecreatedError,
 )
-from impctl.tables.arriving_files import files_come_and_go_once
 from impctl.tables.arrow_types import arrow_type
-from impctl.tables.change_feed import OWN_COLUMNS, is_misread, read_change_feed
+from impctl.tables.change.arriving_files import files_come_and_go_once
+from impctl.tables.change.copies import has_faithful_copies
+from impctl.tables.change.feed import OWN_COLUMNS, is_misread, read_change_feed
+from impctl.tables.change.file_diff import read_file_diff
+from impctl.tables.change.files_mark import FilesMark, files_mark, is_reached
 from impctl.tables.commits import Commits, read_commits
-from impctl.tables.copies import has_faithful_copies
-from impctl.tables.file_diff import read_file_diff
-from impctl.tables.files_mark import FilesMark, files_mark, is_reached
 from impctl.tables.schema import TableSchema, read_schema
 from impctl.tables.snapshot import CHANGE_FEED, Snapshot
 from impctl.tables.source import DeltaSource, other_history, recreated

@@ -5,7 +5,8 @@ partition columns alone is decided value by value and handed on as equalities an
 form of which deltalake chooses whole files exactly; of any other form it takes every file that it
 cannot rule out. A condition over other columns is counted twice, by the engine and by a query of
 deltalake's, and refused where the two differ or where either cannot tell.
-Out of scope: how the condition is spelled (`tables.datafusion`), committing (`tables.updates`).
+Out of scope: how the condition is spelled (`tables.write.datafusion`), committing
+(`tables.write.updates`).
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ from impctl.expr.evaluate import truth
 from impctl.expr.nodes import Expr, columns_of
 from impctl.expr.support import find_blocker
 from impctl.tables.arrow_types import to_arrow_type
-from impctl.tables.datafusion import UntranslatableError, is_one_of
 from impctl.tables.rows import FileReader, read_batches
 from impctl.tables.snapshot import DataFile, Snapshot, partition_array
 from impctl.tables.source import DeltaSource
-from impctl.tables.update_sql import read_condition, where_text
-from impctl.tables.write_failures import plain_failures
+from impctl.tables.write.datafusion import UntranslatableError, is_one_of
+from impctl.tables.write.failures import plain_failures
+from impctl.tables.write.update_sql import read_condition, where_text
 
 _NAME = "updated_table"
 

@@ -5,7 +5,7 @@ its change; else every row of an added file was inserted and every row of a remo
 range with values that stand in the log only (partition columns) is left to deltalake's reader as a
 whole; so is one with deletion vectors and no change data, for which no feed is asked.
 Why: opening these files takes a tenth of the time that reader takes.
-Out of scope: whether the feed may serve for a range at all (`tables.changes`).
+Out of scope: whether the feed may serve for a range at all (`tables.change.changes`).
 """
 
 from __future__ import annotations

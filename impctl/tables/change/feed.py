@@ -2,7 +2,7 @@
 
 Law: +1 for an insertion and the image after an update, -1 for a deletion and the image before;
 every range is closed at a pinned version, because the reader cuts longer ones short in silence.
-Out of scope: whether the feed may be used for a range (`tables.changes`).
+Out of scope: whether the feed may be used for a range (`tables.change.changes`).
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from impctl.data.schema import Kind, SqlType
 from impctl.errors import StorageError, TableError
 from impctl.tables.arrow_types import to_arrow_type
 from impctl.tables.calendars import is_hybrid
+from impctl.tables.change.feed_files import CHANGE_TYPE, FeedRows, read_feed_files
 from impctl.tables.commits import Commits
 from impctl.tables.failures import READ_FAILURES, failure_text, is_missing
-from impctl.tables.feed_files import CHANGE_TYPE, FeedRows, read_feed_files
 from impctl.tables.rows import bare_rows, file_name, file_system, read_failure, spellings
 from impctl.tables.snapshot import Snapshot, logged_file, null_when_empty
 from impctl.tables.source import DeltaSource

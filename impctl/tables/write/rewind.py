@@ -1,8 +1,8 @@
 """Going forth and back on a scratch clone: rows appended, and taken out again.
 
-Law: only for tables impctl itself cloned (`tables.clone`); each call is one commit, and going back
-is a RESTORE, which the change feed tells as deletions.
-Out of scope: update batches of users (`tables.updates`).
+Law: only for tables impctl itself cloned (`tables.write.clone`); each call is one commit, and going
+back is a RESTORE, which the change feed tells as deletions.
+Out of scope: update batches of users (`tables.write.updates`).
 """
 
 from __future__ import annotations

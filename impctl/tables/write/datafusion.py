@@ -5,8 +5,8 @@ DataFusion differs in silence (integer arithmetic wraps, `/` truncates, `1.1` is
 step is spelled out with casts, integer arithmetic runs in decimals, and a predicate on which file
 statistics may mislead (NaN, wide decimals) is kept from skipping files. A stored value that does
 not fit fails as in Spark; that an overflow halfway inside a condition may be passed over, because
-DataFusion drops casts there, is for `tables.matched_rows` to find.
-Out of scope: reading the SQL text (`tables.update_sql`).
+DataFusion drops casts there, is for `tables.write.matched_rows` to find.
+Out of scope: reading the SQL text (`tables.write.update_sql`).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Law: on the local disk a replaced, cleaned-up or shortened log looks new, never the same. Elsewhere
 only a newer version shows; so who watches opens the table anew from time to time.
-Out of scope: what changed (`tables.changes`), when to look (`app.maintaining.watch`).
+Out of scope: what changed (`tables.change.changes`), when to look (`app.maintaining.watch`).
 """
 
 from __future__ import annotations

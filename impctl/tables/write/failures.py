@@ -1,7 +1,7 @@
 """What deltalake raises while it writes a batch, as errors of ours.
 
 Law: a failure after which the batch may be in the table is never told as one to be tried again.
-Out of scope: what is written (`tables.updates`).
+Out of scope: what is written (`tables.write.updates`).
 """
 
 from __future__ import annotations

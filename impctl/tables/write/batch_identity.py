@@ -3,7 +3,7 @@
 Law: two batches have one identity only where their name, their content (a file's bytes, not its
 path) and their table are the same. It lies in the batch's own commit, as an application
 transaction of Delta, which checkpoints keep and of two commits at once lets in one.
-Out of scope: what is done about a batch that is in already (`tables.updates`, `app.apply`).
+Out of scope: what is done about a batch that is in already (`tables.write.updates`, `app.apply`).
 """
 
 from __future__ import annotations

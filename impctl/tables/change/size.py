@@ -3,7 +3,7 @@
 Law: no data file is opened. `rows` are those that the change feed would give (comparing whole files
 gives more), None where a commit does not tell; a writer's own count of deleted and updated rows is
 believed, because the number is only ever shown or fed to an estimate.
-Out of scope: the rows themselves (`tables.changes`).
+Out of scope: the rows themselves (`tables.change.changes`).
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 Law: names, types and literals are those of the query language (`plan.sql.statement`); a text that
 cannot be given that meaning by deltalake is refused, never passed on as it is.
-Out of scope: committing (`tables.updates`), how a node is spelled (`tables.datafusion`).
+Out of scope: committing (`tables.write.updates`), how a node is spelled
+(`tables.write.datafusion`).
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from impctl.expr.nodes import And, Expr, Literal
 from impctl.expr.types import type_of
 from impctl.plan.nodes import Plan, Project, Scan, Select
 from impctl.plan.sql.statement import parse_query
-from impctl.tables.datafusion import UntranslatableError, predicate_text, quoted, value_text
 from impctl.tables.snapshot import Snapshot
+from impctl.tables.write.datafusion import UntranslatableError, predicate_text, quoted, value_text
 
 _TABLE = "updated_table"
 

@@ -2,7 +2,8 @@
 
 Law: a value is taken only when the column's type holds it exactly; anything else is refused with
 its place. A column that is not given is NULL. Timestamps without a zone are read as UTC.
-Out of scope: rows in files (`tables.inserted_file`), committing the rows (`tables.updates`).
+Out of scope: rows in files (`tables.write.inserted_file`), committing the rows
+(`tables.write.updates`).
 """
 
 from __future__ import annotations

@@ -3,7 +3,8 @@
 Law: a batch commits whole or not at all, its rows and values keep the columns' exact types, the
 rows it takes are known before it is written, and the table's properties (the change feed among
 them) stay as they are. A table that deltalake would damage is refused by name.
-Out of scope: the workload file's spelling of a batch (`workload`), new tables (`tables.create`).
+Out of scope: the workload file's spelling of a batch (`workload`), new tables
+(`tables.write.create`).
 """
 
 from __future__ import annotations
@@ -18,16 +19,16 @@ from deltalake import write_deltalake
 
 from impctl.aliases import ColumnName, TableName, TableVersion
 from impctl.errors import ImpctlError, RetryableError, UsageError
-from impctl.tables.batch_identity import carrying, identity_of, version_with
-from impctl.tables.constraints import check_assignments, check_rows
-from impctl.tables.inserted_file import file_to_insert
-from impctl.tables.inserted_rows import rows_to_insert
-from impctl.tables.matched_rows import MatchedRows, matched_rows
 from impctl.tables.snapshot import Snapshot
 from impctl.tables.source import DeltaSource, recreated, refresh
-from impctl.tables.update_sql import assignment_texts
-from impctl.tables.writable import check_rewritable, check_writable
-from impctl.tables.write_failures import plain_failures
+from impctl.tables.write.batch_identity import carrying, identity_of, version_with
+from impctl.tables.write.constraints import check_assignments, check_rows
+from impctl.tables.write.failures import plain_failures
+from impctl.tables.write.inserted_file import file_to_insert
+from impctl.tables.write.inserted_rows import rows_to_insert
+from impctl.tables.write.matched_rows import MatchedRows, matched_rows
+from impctl.tables.write.update_sql import assignment_texts
+from impctl.tables.write.writable import check_rewritable, check_writable
 
 
 class UpdateKind(StrEnum):

@@ -2,7 +2,7 @@
 
 Law: a table that passes is written by deltalake as Spark would write it; what a table's schema,
 properties or files have that the two understand differently is refused.
-Out of scope: the batch itself (`tables.updates`).
+Out of scope: the batch itself (`tables.write.updates`).
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ deleted, where a commit has no change data. That is so only where the file was n
 was; an entry for a file that is there already takes the place of the older one. It is believed of
 commits that Spark or an operation of deltalake composed; for others the files are looked up.
 Cost: one snapshot, the one at the start, if there are such others.
-Out of scope: commits that only move rows (`tables.copies`).
+Out of scope: commits that only move rows (`tables.change.copies`).
 """
 
 from __future__ import annotations

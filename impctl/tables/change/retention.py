@@ -2,7 +2,7 @@
 
 Law: durations are read as Delta writes them (`interval 1 week 2 days`); a text that is not
 understood is None, never a default. Without a setting Delta's own defaults hold.
-Out of scope: what is gone already (`tables.source`, `tables.changes`).
+Out of scope: what is gone already (`tables.source`, `tables.change.changes`).
 """
 
 from __future__ import annotations

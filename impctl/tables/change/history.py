@@ -2,7 +2,8 @@
 
 Law: looks, reads no data; what is called gone is really not there, by the change feed and by
 comparing snapshots both. Whether files exist is looked at on the local disk only.
-Out of scope: reading the change (`tables.changes`), how long things are kept (`tables.retention`).
+Out of scope: reading the change (`tables.change.changes`), how long things are kept
+(`tables.change.retention`).
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ from collections.abc import Iterable
 
 from impctl.aliases import TableVersion
 from impctl.errors import HistoryGoneError
+from impctl.tables.change.copies import copied_by_others
 from impctl.tables.commits import Commits, read_commits
-from impctl.tables.copies import copied_by_others
 from impctl.tables.snapshot import file_uri
 from impctl.tables.source import DeltaSource
 from impctl.tables.storage import local_path

@@ -1,7 +1,7 @@
 """New Delta tables, for demo and bench data only.
 
 Law: never writes where a table stands; impctl creates no table of a user's own.
-Out of scope: later versions (`tables.updates`).
+Out of scope: later versions (`tables.write.updates`).
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Law: a value is taken only when the column's type holds it exactly and Spark wou
 a file whose column is of another kind is refused, never cast by Arrow's rules. Timestamps without
 a zone are read as UTC.
 Out of scope: rows that the workload file spells out, what every insert must keep to
-(`tables.inserted_rows`).
+(`tables.write.inserted_rows`).
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from impctl.errors import StorageError, UsageError
 from impctl.tables.arrow_types import arrow_type, to_arrow_type
 from impctl.tables.calendars import check_calendar, hybrid_columns
 from impctl.tables.failures import READ_FAILURES, failure_text
-from impctl.tables.inserted_rows import complete, insertable, known
 from impctl.tables.snapshot import Snapshot
+from impctl.tables.write.inserted_rows import complete, insertable, known
 
 _Test = Callable[[pa.DataType], bool]
 
