@@ -35,7 +35,7 @@ from impctl.errors import (
 
 if TYPE_CHECKING:
     from impctl.app.results.results import Failure, Outcome
-    from impctl.cli.output import Output
+    from impctl.cli.output.protocol import Output
 
 _CLICK_USAGE_ERROR = typer.BadParameter.mro()[1]
 """The parser's usage error, which Typer exports under no name of its own."""
@@ -102,7 +102,7 @@ def _present(
 ) -> int:
     from impctl.app.results.ending import gravest, is_pending, with_unsound
     from impctl.app.results.results import Outcome
-    from impctl.cli.output import show
+    from impctl.cli.output.protocol import show
 
     text = outcome if isinstance(outcome, str) else None
     whole = _with_lost(Outcome() if isinstance(outcome, str) else with_unsound(outcome))
@@ -153,13 +153,13 @@ def _tell_elsewhere(outcome: Outcome, error: OutputFailedError) -> int:
 
 
 def _output(command: str | None, display: Display) -> Output:
-    from impctl.cli.terminal import has_colour
+    from impctl.cli.output.terminal import has_colour
 
     if display.json:
-        from impctl.cli.output_json import JsonOutput
+        from impctl.cli.output.json import JsonOutput
 
         return JsonOutput(command, sys.stdout)
-    from impctl.cli.output_text import TextOutput
+    from impctl.cli.output.text import TextOutput
 
     colour = has_colour(sys.stderr, os.environ)
     return TextOutput(sys.stdout, sys.stderr, quiet=display.verbosity < 0, colour=colour)
@@ -191,7 +191,7 @@ def _interrupted() -> InterruptedRunError:
 
 
 def _trace(failures: Sequence[Failure]) -> None:
-    from impctl.cli.wording import plain
+    from impctl.cli.output.wording import plain
 
     for failure in failures:
         sys.stderr.write(plain("".join(traceback.format_exception(failure.error))))

@@ -1,6 +1,7 @@
 """Durations as people write them: `500ms`, `5s`, `2m`, `1h`, or seconds without a unit.
 
-Law: a duration is positive and finite, in seconds. Out of scope: showing them (`cli.wording`).
+Law: a duration is positive and finite, in seconds. Out of scope: showing them
+(`cli.output.wording`).
 """
 
 from __future__ import annotations

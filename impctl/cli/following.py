@@ -3,7 +3,7 @@
 Law: SIGTERM ends it with exit code 0, as service managers expect of a service that was stopped;
 SIGINT as it ends every command. Where the reader of stdout goes away, there is nobody to follow
 for; where a line cannot be written, the process ends after its run, since none could tell the
-rest. Out of scope: signals themselves (`cli.stopping`), lines (`cli.follow_lines`).
+rest. Out of scope: signals themselves (`cli.stopping`), lines (`cli.output.follow`).
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def follow_job(
 
     def work(reporter: Reporter) -> None:
         from impctl.app.follow import follow
-        from impctl.cli.follow_lines import json_line, text_line
+        from impctl.cli.output.follow import json_line, text_line
 
         line = json_line if display.json else text_line
         with stopping() as stop:

@@ -12,8 +12,8 @@ from typing import TextIO
 
 from impctl.app.workbench.reporter import Reporter, SilentReporter
 from impctl.cli.job import Display
-from impctl.cli.terminal import can_move, has_colour
-from impctl.cli.wording import plain
+from impctl.cli.output.terminal import can_move, has_colour
+from impctl.cli.output.wording import plain
 
 
 class LineReporter:

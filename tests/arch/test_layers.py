@@ -174,7 +174,7 @@ def test_a_rooms_init_imports_nothing() -> None:
         ("cli", "pyarrow", False),
         ("api", "impctl.app.results.results", True),
         ("api", "impctl.spark.session", False),
-        ("api", "impctl.cli.output", False),
+        ("api", "impctl.cli.output.protocol", False),
         ("engine", "impctl.plan.nodes", False),
         ("engine", "impctl.store.catalog", False),
         ("sketch", "impctl.engine.runs", False),

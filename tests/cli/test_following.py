@@ -13,7 +13,7 @@ import typer
 from impctl.app.results.followed_run import FollowedRun
 from impctl.app.results.results import Failure, MaintainResult, Outcome
 from impctl.cli.durations import seconds
-from impctl.cli.follow_lines import json_line, text_line
+from impctl.cli.output.follow import json_line, text_line
 from impctl.errors import LockHeldError, SchemaChangedError
 
 RUN = FollowedRun(3, "2026-01-02T03:04:05.678Z", 12.34, 6, 1500.0)

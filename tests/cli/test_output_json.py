@@ -10,7 +10,7 @@ from decimal import Decimal
 import pytest
 
 from impctl.app.results.results import Failure, Outcome, RecordKind
-from impctl.cli.output_json import to_json
+from impctl.cli.output.json import to_json
 from impctl.errors import (
     HistoryGoneError,
     Location,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from impctl.app.results.results import SketchEntry
-from impctl.cli.wording import (
+from impctl.cli.output.wording import (
     count_text,
     fragments_text,
     plain,

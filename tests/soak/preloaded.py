@@ -8,5 +8,5 @@ import impctl.app.rebalance
 import impctl.app.rewrite
 import impctl.app.status
 import impctl.cli.application
-import impctl.cli.output_json
+import impctl.cli.output.json
 import impctl.store.store  # noqa: F401

@@ -1,7 +1,7 @@
 """Stored sketches as results show them.
 
 Law: shows what is stored, computes nothing.
-Out of scope: how it looks (`cli.output`).
+Out of scope: how it looks (`cli.output.protocol`).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Law: every finding says in a sentence what is, and all but the good ones how to mend it; a problem
 carries the exit code of the command that would fail for it, a warning none.
-Out of scope: looking (`app.doctor` and what it asks), rendering (`cli.output_doctor`).
+Out of scope: looking (`app.doctor` and what it asks), rendering (`cli.output.doctor`).
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Law: a record holds plain values only, so that text and JSON say the same; durat
 milliseconds, fragments are numbers from 0 to `total` - 1, and `total` itself is the fragment of
 NULL. Field names are the keys of the JSON document and change only with `SCHEMA_VERSION`.
 Out of scope: what `check`, `explain` and `plan` say (`app.results.explanations`), how a run ends
-(`app.results.ending`), how it looks (`cli.output_text`, `cli.output_json`).
+(`app.results.ending`), how it looks (`cli.output.text`, `cli.output.json`).
 """
 
 from __future__ import annotations

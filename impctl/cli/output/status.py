@@ -12,8 +12,8 @@ from datetime import datetime
 from impctl.app.results.amounts import duration_text, size_text
 from impctl.app.results.past_runs import PendingEntry, RunEntry
 from impctl.app.results.results import StatusResult
-from impctl.cli.wording import count_text, plain, ranges_text, sketches_text, versions_text
-from impctl.cli.wrapped import wrapped
+from impctl.cli.output.wording import count_text, plain, ranges_text, sketches_text, versions_text
+from impctl.cli.output.wrapped import wrapped
 
 _LABEL = 9
 

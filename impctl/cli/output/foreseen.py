@@ -10,7 +10,7 @@ from __future__ import annotations
 from impctl.app.results.amounts import duration_text, size_text
 from impctl.app.results.foreseen import PlannedChange, PlanResult, ReadEntry
 from impctl.app.results.results import ApplyResult, CaptureResult
-from impctl.cli.wording import count_text, sketches_text, versions_text
+from impctl.cli.output.wording import count_text, sketches_text, versions_text
 
 _NOW = {"stale": "replaces a sketch that is not current", "current": "the stored one is current"}
 

@@ -13,9 +13,9 @@ from impctl.app.results.amounts import duration_text
 from impctl.app.results.ending import gravest
 from impctl.app.results.followed_run import FollowedRun
 from impctl.app.results.results import MaintainResult, Outcome
-from impctl.cli.output import show
-from impctl.cli.output_json import JsonOutput
-from impctl.cli.wording import count_text, plain
+from impctl.cli.output.json import JsonOutput
+from impctl.cli.output.protocol import show
+from impctl.cli.output.wording import count_text, plain
 
 
 def json_line(outcome: Outcome, run: FollowedRun, stdout: TextIO) -> None:

@@ -34,21 +34,21 @@ from impctl.app.results.results import (
     WrittenResult,
 )
 from impctl.app.results.started import StartedResult
-from impctl.cli.output_doctor import finding_lines
-from impctl.cli.output_errors import failure_lines, summary_line
-from impctl.cli.output_explain import attribute_lines, explain_lines
-from impctl.cli.output_foreseen import (
+from impctl.cli.output.doctor import finding_lines
+from impctl.cli.output.errors import failure_lines, summary_line
+from impctl.cli.output.explain import attribute_lines, explain_lines
+from impctl.cli.output.foreseen import (
     apply_lines,
     capture_lines,
     plan_lines,
     rebalance_lines,
 )
-from impctl.cli.output_gc import gc_lines
-from impctl.cli.output_status import status_lines
-from impctl.cli.output_suite import comparison_lines, record_lines
-from impctl.cli.output_table import table_lines
-from impctl.cli.terminal import has_colour, marked, unmarked
-from impctl.cli.wording import (
+from impctl.cli.output.gc import gc_lines
+from impctl.cli.output.status import status_lines
+from impctl.cli.output.suite import comparison_lines, record_lines
+from impctl.cli.output.table import table_lines
+from impctl.cli.output.terminal import has_colour, marked, unmarked
+from impctl.cli.output.wording import (
     count_text,
     fragments_text,
     plain,
@@ -57,7 +57,7 @@ from impctl.cli.wording import (
     sketches_text,
     versions_text,
 )
-from impctl.cli.wrapped import width_for, wrapped
+from impctl.cli.output.wrapped import width_for, wrapped
 
 
 class TextOutput:

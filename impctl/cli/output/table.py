@@ -18,7 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from impctl.app.results.results import Cell
-from impctl.cli.wording import plain
+from impctl.cli.output.wording import plain
 
 NARROWEST = 80
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from impctl.app.results.results import Failure
-from impctl.cli.wording import plain
+from impctl.cli.output.wording import plain
 from impctl.errors import Location, WorkloadError
 
 Mark = Callable[[str, str], str]

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 
 from impctl.app.results.amounts import size_text
 from impctl.app.results.explanations import CandidateEntry, ExplainResult, JoinSideEntry, PlanEntry
-from impctl.cli.wording import plain
-from impctl.cli.wrapped import wrapped
+from impctl.cli.output.wording import plain
+from impctl.cli.output.wrapped import wrapped
 
 _DEEPEST = 12
 """Levels of a plan that are indented; deeper ones would leave no room for words."""
