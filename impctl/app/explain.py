@@ -18,8 +18,8 @@ from impctl.app.results.explanations import ExplainResult, JoinSideEntry
 from impctl.app.results.results import Failure, Outcome
 from impctl.app.workbench.isolated import Isolated
 from impctl.app.workbench.workbench import Workbench
+from impctl.circuits.strategy import SideChoice
 from impctl.errors import UnsafeSketchError
-from impctl.maintain.strategy import SideChoice
 from impctl.workload.models import QuerySpec
 
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from impctl.aliases import QueryName
 from impctl.app.capturing.pins import catch_up
 from impctl.app.capturing.stage import capture_stage
-from impctl.app.maintaining.estimates import MAINTAIN, Estimates, Size, estimated
+from impctl.app.maintaining.estimates import Estimates, Size, estimated
 from impctl.app.maintaining.maintained import has_nothing_to_do
 from impctl.app.maintaining.run import StaleRun
 from impctl.app.maintaining.stage import Stage
@@ -23,7 +23,7 @@ from impctl.app.results.results import Failure, Outcome
 from impctl.app.workbench.isolated import Isolated
 from impctl.app.workbench.settings import DEFAULT_BATCH_ROWS
 from impctl.app.workbench.workbench import Workbench
-from impctl.store.records import StoredQuery
+from impctl.store.records import MAINTAIN, StoredQuery
 from impctl.store.store import Store
 from impctl.workload.models import QuerySpec
 

@@ -36,12 +36,12 @@ from impctl.app.preparing.prepared import PreparedQuery, prepare
 from impctl.app.results.results import CaptureResult, Outcome
 from impctl.app.workbench.isolated import Isolated
 from impctl.app.workbench.workbench import Workbench
+from impctl.circuits.range_rows import RangeRows
+from impctl.circuits.rederive import can_rederive, needs_rows, rederived
+from impctl.circuits.session import MaintainedQuery
+from impctl.circuits.touch import TouchedQuery
+from impctl.circuits.way import Way
 from impctl.data.vector import Ints
-from impctl.maintain.range_rows import RangeRows
-from impctl.maintain.rederive import can_rederive, needs_rows, rederived
-from impctl.maintain.session import MaintainedQuery
-from impctl.maintain.touch import TouchedQuery
-from impctl.maintain.way import Way
 from impctl.plan.safety.verdict import Verdict
 from impctl.sketch.fragments import FragmentSet
 from impctl.sketch.mode import Mode

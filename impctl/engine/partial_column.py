@@ -2,7 +2,7 @@
 
 Law: a pass over rows that somebody else makes gives, per group, exactly these columns; which ones a
 grouping wants follows from its accumulators.
-Out of scope: writing the pass (`maintain.partials`), counting it in (`engine.accumulators`).
+Out of scope: writing the pass (`circuits.partials`), counting it in (`engine.accumulators`).
 """
 
 from __future__ import annotations

@@ -195,3 +195,12 @@ class Collected:
     def with_files(self, files: tuple[Leftover, ...]) -> Collected:
         """The same, and these files."""
         return replace(self, files=files)
+
+
+MAINTAIN = "maintain"
+
+
+GROUPED = "grouped"
+
+
+RECAPTURE = "recapture"

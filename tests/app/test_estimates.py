@@ -4,15 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from impctl.app.maintaining.estimates import (
-    MAINTAIN,
-    RECAPTURE,
-    Size,
-    dearer,
-    estimated,
-    reason_text,
-)
-from impctl.store.records import RunCost
+from impctl.app.maintaining.estimates import Size, dearer, estimated, reason_text
+from impctl.store.records import MAINTAIN, RECAPTURE, RunCost
 
 
 def maintained(*sizes: int, per_row: float = 1.0) -> list[RunCost]:

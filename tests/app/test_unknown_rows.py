@@ -13,7 +13,7 @@ from impctl.app.capturing.partners import Partners
 from impctl.app.measuring.changed_table import changed_table
 from impctl.app.workbench.settings import Settings
 from impctl.app.workbench.workbench import Workbench, open_workbench
-from impctl.maintain.readable import Readable
+from impctl.circuits.readable import Readable
 from impctl.plan.nodes import Scan
 from tests.tables import handmade
 

@@ -12,12 +12,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from impctl.circuits.calls import read_calls
 from impctl.data.schema import DOUBLE, INTEGER, LONG, Column, Schema, SqlType, decimal
 from impctl.data.vector import from_arrow
 from impctl.engine.batch import Batch
 from impctl.engine.operators.aggregate import Aggregate as AggregateOperator
 from impctl.engine.operators.project import Project as ProjectOperator
-from impctl.maintain.calls import read_calls
 from impctl.plan.nodes import Aggregate, nodes_of
 from impctl.plan.sql.statement import parse_query
 

@@ -14,12 +14,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from impctl.circuits.partials import Partials
+from impctl.circuits.readable import FRAGMENT_COLUMN
+from impctl.circuits.session import GroupedRows, MaintainedQuery, TableChange
 from impctl.data.vector import from_arrow
 from impctl.engine.operators.aggregate import Aggregate
 from impctl.errors import CountBelowZeroError
-from impctl.maintain.partials import Partials
-from impctl.maintain.readable import FRAGMENT_COLUMN
-from impctl.maintain.session import GroupedRows, MaintainedQuery, TableChange
 from impctl.sketch.partition import RangePartition
 from impctl.tables.arrow_types import arrow_type
 from tests.maintain.test_against_reference import judge

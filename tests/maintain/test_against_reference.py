@@ -13,9 +13,9 @@ from collections.abc import Iterable
 import numpy as np
 import pytest
 
+from impctl.circuits.session import MaintainedQuery, TableChange
 from impctl.data.vector import from_arrow
 from impctl.engine.operators.merge import Merge
-from impctl.maintain.session import MaintainedQuery, TableChange
 from impctl.plan.nodes import Query, scans_of
 from impctl.sketch.fragments import FragmentSet
 from impctl.sketch.partition import RangePartition

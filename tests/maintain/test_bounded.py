@@ -11,11 +11,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from impctl.circuits.compile import Compiled, compile_plan
+from impctl.circuits.session import MaintainedQuery, TableChange
 from impctl.data.vector import Vector
 from impctl.engine.best_values import BestValues
 from impctl.errors import CountBelowZeroError, RecaptureNeededError
-from impctl.maintain.compile import Compiled, compile_plan
-from impctl.maintain.session import MaintainedQuery, TableChange
 from impctl.plan.nodes import Plan, scans_of
 from impctl.plan.rules import apply_rules
 from impctl.plan.sql.statement import parse_query

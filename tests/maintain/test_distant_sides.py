@@ -15,15 +15,15 @@ import pyarrow as pa
 import pytest
 
 from impctl.aliases import TableName
+from impctl.circuits.compile import Compiled, compile_plan
+from impctl.circuits.session import MaintainedQuery, TableChange
+from impctl.circuits.strategy import AsRecorded, BySize, SideFacts, Strategy
 from impctl.data.schema import INTEGER, LONG, STRING, Column, Schema
 from impctl.data.vector import Ints, Vector
 from impctl.engine.distant_rows import DistantRows
 from impctl.engine.key_filter import KeyFilter
 from impctl.engine.operators.join import Join
 from impctl.errors import CountBelowZeroError
-from impctl.maintain.compile import Compiled, compile_plan
-from impctl.maintain.session import MaintainedQuery, TableChange
-from impctl.maintain.strategy import AsRecorded, BySize, SideFacts, Strategy
 from impctl.plan.nodes import Plan, scans_of
 from impctl.plan.rules import apply_rules
 from impctl.plan.sql.statement import parse_query

@@ -10,9 +10,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from impctl.circuits.compile import compile_plan
+from impctl.circuits.session import MaintainedQuery, TableChange
 from impctl.data.schema import INTEGER
-from impctl.maintain.compile import compile_plan
-from impctl.maintain.session import MaintainedQuery, TableChange
 from impctl.plan.nodes import scans_of
 from impctl.plan.rules import apply_rules
 from impctl.plan.safety.verdict import check_safety

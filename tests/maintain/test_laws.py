@@ -14,9 +14,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from impctl.circuits.compile import Compiled, compile_plan
+from impctl.circuits.session import MaintainedQuery, TableChange
 from impctl.data.schema import DATE, INTEGER, LONG, STRING, Column, Schema
-from impctl.maintain.compile import Compiled, compile_plan
-from impctl.maintain.session import MaintainedQuery, TableChange
 from impctl.plan.nodes import Plan, scans_of
 from impctl.plan.rules import apply_rules
 from impctl.plan.sql.statement import parse_query

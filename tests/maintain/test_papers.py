@@ -10,13 +10,13 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
+from impctl.circuits.compile import compile_plan
+from impctl.circuits.session import MaintainedQuery, TableChange
 from impctl.data.schema import LONG, Column, Schema
 from impctl.engine.arrangement import slices
 from impctl.engine.fragment_counts import FRAGMENT_BITS
 from impctl.engine.operators.aggregate import Aggregate
 from impctl.engine.runs import Run
-from impctl.maintain.compile import compile_plan
-from impctl.maintain.session import MaintainedQuery, TableChange
 from impctl.plan.nodes import scans_of
 from impctl.plan.rules import apply_rules
 from impctl.plan.sql.statement import parse_query

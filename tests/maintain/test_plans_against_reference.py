@@ -22,14 +22,14 @@ import pytest
 from impctl.app.capturing import chosen_way as restored_by
 from impctl.app.capturing.chosen_way import chosen_way
 from impctl.app.preparing.prepared import PreparedQuery
+from impctl.circuits.compile import Compiled, compile_plan
+from impctl.circuits.flows import BlockedError
+from impctl.circuits.session import MaintainedQuery, TableChange
+from impctl.circuits.strategy import AsRecorded, Chooser, SideChoice, SideFacts, Strategy
 from impctl.data.schema import Kind, SqlType
 from impctl.data.vector import Vector
 from impctl.engine.operators.union import Union
 from impctl.errors import EvaluationError, Location, NotExactError
-from impctl.maintain.compile import Compiled, compile_plan
-from impctl.maintain.flows import BlockedError
-from impctl.maintain.session import MaintainedQuery, TableChange
-from impctl.maintain.strategy import AsRecorded, Chooser, SideChoice, SideFacts, Strategy
 from impctl.plan.nodes import (
     Aggregate,
     Join,

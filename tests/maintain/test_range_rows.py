@@ -8,13 +8,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from impctl.circuits.compile import compile_plan
+from impctl.circuits.range_rows import RangeRows
+from impctl.circuits.session import MaintainedQuery, TableChange
+from impctl.circuits.touch import TouchedQuery
 from impctl.data.schema import DOUBLE, LONG
 from impctl.data.vector import from_arrow
 from impctl.errors import CountBelowZeroError
-from impctl.maintain.compile import compile_plan
-from impctl.maintain.range_rows import RangeRows
-from impctl.maintain.session import MaintainedQuery, TableChange
-from impctl.maintain.touch import TouchedQuery
 from impctl.plan.nodes import scans_of
 from impctl.plan.rules import apply_rules
 from impctl.plan.sql.statement import parse_query

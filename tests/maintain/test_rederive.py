@@ -10,13 +10,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from impctl.circuits.compile import Compiled, compile_plan
+from impctl.circuits.flows import BlockedError
+from impctl.circuits.rederive import can_rederive, needs_rows, rederived
+from impctl.circuits.session import MaintainedQuery, TableChange
 from impctl.data.vector import from_arrow
 from impctl.engine.fragment_counts import FragmentCounts
 from impctl.errors import CountBelowZeroError
-from impctl.maintain.compile import Compiled, compile_plan
-from impctl.maintain.flows import BlockedError
-from impctl.maintain.rederive import can_rederive, needs_rows, rederived
-from impctl.maintain.session import MaintainedQuery, TableChange
 from impctl.plan.nodes import scans_of
 from impctl.plan.rules import apply_rules
 from impctl.plan.safety.verdict import check_safety

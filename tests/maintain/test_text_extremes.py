@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
+from impctl.circuits.compile import Compiled, compile_plan
+from impctl.circuits.session import MaintainedQuery, TableChange
 from impctl.data.schema import INTEGER, STRING, Column, Schema
-from impctl.maintain.compile import Compiled, compile_plan
-from impctl.maintain.session import MaintainedQuery, TableChange
 from impctl.plan.nodes import scans_of
 from impctl.plan.rules import apply_rules
 from impctl.plan.sql.statement import parse_query

@@ -18,6 +18,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from impctl.circuits.compile import Compiled, compile_plan
+from impctl.circuits.flows import BlockedError
+from impctl.circuits.session import MaintainedQuery, TableChange
 from impctl.data.schema import (
     BINARY,
     BOOLEAN,
@@ -37,9 +40,6 @@ from impctl.data.schema import (
     decimal,
 )
 from impctl.data.vector import from_arrow
-from impctl.maintain.compile import Compiled, compile_plan
-from impctl.maintain.flows import BlockedError
-from impctl.maintain.session import MaintainedQuery, TableChange
 from impctl.plan.nodes import Plan, scans_of
 from impctl.plan.rules import apply_rules
 from impctl.plan.sql.statement import parse_query

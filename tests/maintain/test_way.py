@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from impctl.circuits.way import Way, choose_way
 from impctl.data.schema import INTEGER, STRING
-from impctl.maintain.way import Way, choose_way
 from impctl.plan.nodes import Project, scans_of
 from impctl.plan.rules import apply_rules
 from impctl.plan.safety.verdict import check_safety

@@ -6,8 +6,8 @@ import random
 from dataclasses import dataclass, replace
 from functools import cache
 
-from impctl.maintain.compile import Compiled, compile_plan
-from impctl.maintain.flows import BlockedError
+from impctl.circuits.compile import Compiled, compile_plan
+from impctl.circuits.flows import BlockedError
 from impctl.plan.nodes import Query, scans_of
 from impctl.plan.rules import apply_rules
 from impctl.plan.safety.verdict import Verdict, check_safety

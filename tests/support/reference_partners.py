@@ -12,12 +12,12 @@ import numpy as np
 import pyarrow as pa
 
 from impctl.aliases import AccessId, TableName
+from impctl.circuits.compile import Compiled
+from impctl.circuits.readable import FRAGMENT_COLUMN, Readable
 from impctl.data.schema import SqlType
 from impctl.data.vector import Vector, from_arrow
 from impctl.engine.batch import Batch
 from impctl.engine.tags import RowTags
-from impctl.maintain.compile import Compiled
-from impctl.maintain.readable import FRAGMENT_COLUMN, Readable
 from impctl.plan.nodes import Plan, Project, Scan, inputs_of, scans_of, with_inputs
 from impctl.sketch.partition import RangePartition
 from tests.support.reference_plan import Lineage, Tables, annotate

@@ -19,18 +19,17 @@ from impctl.app.capturing.fill import filled_circuit
 from impctl.app.capturing.fill_by_spark import touched
 from impctl.app.capturing.recapture import recaptured
 from impctl.app.capturing.stage import CaptureStage, capture_stage
-from impctl.app.maintaining.estimates import RECAPTURE
 from impctl.app.preparing.facts import assumption_of
 from impctl.app.preparing.prepared import PreparedQuery
 from impctl.app.results.explanations import CandidateEntry
 from impctl.app.workbench.workbench import Workbench
-from impctl.maintain.session import MaintainedQuery
-from impctl.maintain.touch import TouchedQuery
-from impctl.maintain.way import Way
+from impctl.circuits.session import MaintainedQuery
+from impctl.circuits.touch import TouchedQuery
+from impctl.circuits.way import Way
 from impctl.sketch.fragments import FragmentSet
 from impctl.sketch.mode import Mode
 from impctl.sketch.partition import RangePartition
-from impctl.store.records import Assumption, RunCost, RunRecord, StoredSketch
+from impctl.store.records import RECAPTURE, Assumption, RunCost, RunRecord, StoredSketch
 from impctl.store.store import Store
 
 

@@ -17,9 +17,9 @@ from impctl.app.capturing.meta import StateMeta
 from impctl.app.preparing.facts import constraint_facts, fact_of
 from impctl.app.preparing.prepared import PreparedQuery
 from impctl.app.workbench.workbench import Workbench
+from impctl.circuits.strategy import AsRecorded, BySize, Chooser, Strategy
+from impctl.circuits.way import Way, choose_way
 from impctl.errors import RecaptureNeededError
-from impctl.maintain.strategy import AsRecorded, BySize, Chooser, Strategy
-from impctl.maintain.way import Way, choose_way
 from impctl.plan.safety.verdict import Verdict, carried, check_safety
 from impctl.sketch.mode import Mode
 from impctl.sketch.partition import RangePartition

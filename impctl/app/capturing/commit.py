@@ -12,13 +12,14 @@ from dataclasses import replace
 from impctl.aliases import QueryName
 from impctl.app.capturing.definition import definition
 from impctl.app.capturing.drift import depths
-from impctl.app.capturing.meta import StateMeta, circuit_id, template_id
+from impctl.app.capturing.meta import StateMeta
 from impctl.app.capturing.pins import check_pinned_commit, commit_marks
 from impctl.app.preparing.prepared import PreparedQuery
 from impctl.app.workbench.workbench import Workbench
-from impctl.maintain.session import MaintainedQuery
-from impctl.maintain.touch import TouchedQuery
-from impctl.maintain.way import Way
+from impctl.circuits.identity import circuit_id, template_id
+from impctl.circuits.session import MaintainedQuery
+from impctl.circuits.touch import TouchedQuery
+from impctl.circuits.way import Way
 from impctl.store.records import Assumption, NewCapture, RunRecord, StoredSketch, TablePin
 from impctl.store.store import Store
 from impctl.tables.change.files_mark import files_mark

@@ -4,7 +4,7 @@ Law: both read exactly the versions they are given, natively from the file list.
 sketch and state, by the engine itself or from partial aggregates of Spark, whichever is quicker;
 the second runs in Spark, is the fastest capture there is for the sketch, the oracle of `verify`
 and the baseline of `bench`, and shares nothing with the engine but the partition.
-Out of scope: the SQL (`capture`), the state (`maintain.partials`).
+Out of scope: the SQL (`capture`), the state (`circuits.partials`).
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from impctl.app.capturing.fill_by_engine import is_loaded_here, loaded
 from impctl.app.capturing.fill_by_spark import _from_partials
 from impctl.app.preparing.prepared import PreparedQuery
 from impctl.app.workbench.workbench import Workbench
+from impctl.circuits.compile import Compiled
+from impctl.circuits.session import MaintainedQuery
+from impctl.circuits.way import Way
 from impctl.errors import EvaluationError
-from impctl.maintain.compile import Compiled
-from impctl.maintain.session import MaintainedQuery
-from impctl.maintain.way import Way
 from impctl.plan.safety.verdict import Verdict
 from impctl.sketch.partition import RangePartition
 

@@ -17,9 +17,9 @@ import pyarrow as pa
 from impctl.aliases import AccessId, TableName
 from impctl.app.capturing.partners import Partners
 from impctl.app.workbench.workbench import Workbench
+from impctl.circuits.compile import Compiled
+from impctl.circuits.session import MaintainedQuery
 from impctl.errors import EvaluationError, JoinTooLargeError, NotExactError, TableError
-from impctl.maintain.compile import Compiled
-from impctl.maintain.session import MaintainedQuery
 from impctl.sketch.partition import RangePartition
 from impctl.tables.rows import read_batches
 

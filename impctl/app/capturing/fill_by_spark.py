@@ -2,7 +2,7 @@
 
 Law: reads exactly the versions it is given, natively from the file list.
 Out of scope: whether Spark or the engine fills (`app.capturing.fill`), the state
-(`maintain.partials`).
+(`circuits.partials`).
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from impctl.aliases import AccessId
 from impctl.app.capturing.frames import tagged_frame
 from impctl.app.workbench.workbench import Workbench
 from impctl.capture.render import render_plan
+from impctl.circuits.compile import Compiled
+from impctl.circuits.partials import Partials
+from impctl.circuits.session import MaintainedQuery
+from impctl.circuits.touch import TouchedQuery
 from impctl.data.vector import Ints
-from impctl.maintain.compile import Compiled
-from impctl.maintain.partials import Partials
-from impctl.maintain.session import MaintainedQuery
-from impctl.maintain.touch import TouchedQuery
 from impctl.plan.nodes import Scan
 from impctl.sketch.fragments import FragmentSet
 from impctl.sketch.partition import RangePartition

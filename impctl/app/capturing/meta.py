@@ -13,25 +13,9 @@ from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, NonNegativeInt, ValidationError
 
-from impctl import __version__
 from impctl.app.capturing.range_depth import RangeDepth
 from impctl.errors import StateCorruptError
-from impctl.plan.fingerprint import fingerprint, template
-from impctl.plan.nodes import Plan
 from impctl.tables.change.files_mark import FilesMark
-
-ENGINE_FORMAT = 6
-"""Goes up whenever the engine would read older state differently."""
-
-
-def circuit_id(core: Plan) -> str:
-    """Names the circuit that a plan compiles to, under this engine."""
-    return f"{ENGINE_FORMAT}:{fingerprint(core)}"
-
-
-def template_id(root: Plan) -> str:
-    """Names the template of a plan, as this release of impctl reads and rewrites queries."""
-    return f"{__version__}:{template(root)}"
 
 
 class StateMeta(BaseModel):

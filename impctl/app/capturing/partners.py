@@ -2,7 +2,7 @@
 
 Law: the rows of a side are those of its plan at exactly these versions, with the fragments that the
 engine's own scan would give them.
-Out of scope: which sides are read (`maintain.strategy`), which keys are asked for (`engine`).
+Out of scope: which sides are read (`circuits.strategy`), which keys are asked for (`engine`).
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from impctl.aliases import AccessId, TableName, TableVersion
 from impctl.app.capturing.frames import tagged_frame
 from impctl.app.workbench.workbench import Workbench
 from impctl.capture.render import render_plan
+from impctl.circuits.compile import Compiled
+from impctl.circuits.readable import FRAGMENT_COLUMN, Readable
+from impctl.circuits.way import Way
 from impctl.data.schema import INTEGER, Kind, SqlType
 from impctl.data.vector import Vector, from_arrow
 from impctl.engine.batch import Batch
 from impctl.engine.distant_rows import RowReader
 from impctl.engine.tags import RowTags
-from impctl.maintain.compile import Compiled
-from impctl.maintain.readable import FRAGMENT_COLUMN, Readable
-from impctl.maintain.way import Way
 from impctl.plan.nodes import Scan, scans_of
 from impctl.sketch.partition import RangePartition
 from impctl.tables.arrow_types import arrow_type

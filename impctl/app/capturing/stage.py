@@ -22,8 +22,8 @@ from impctl.app.preparing.prepared import PreparedQuery, prepare
 from impctl.app.results.foreseen import ENGINE, SPARK, ReadEntry
 from impctl.app.results.results import CaptureResult, SketchEntry
 from impctl.app.workbench.workbench import Workbench
+from impctl.circuits.way import Way
 from impctl.errors import RecaptureNeededError
-from impctl.maintain.way import Way
 from impctl.sketch.mode import Mode
 from impctl.sketch.partition import RangePartition
 from impctl.store.store import Store

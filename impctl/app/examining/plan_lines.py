@@ -16,9 +16,9 @@ from impctl.app.preparing.filters import filters_of, interval_texts
 from impctl.app.preparing.prepared import PreparedQuery
 from impctl.app.results.explanations import PlanEntry
 from impctl.app.workbench.workbench import Workbench
+from impctl.circuits.way import Way
 from impctl.errors import ImpctlError
 from impctl.expr.nodes import Span, walk
-from impctl.maintain.way import Way
 from impctl.plan.explain import PlanLine, describe
 from impctl.plan.nodes import (
     Aggregate,

@@ -15,11 +15,7 @@ from dataclasses import dataclass
 
 from impctl.app.maintaining.cost_model import Line, learned
 from impctl.app.results.amounts import duration_text
-from impctl.store.records import RunCost
-
-MAINTAIN = "maintain"
-GROUPED = "grouped"
-RECAPTURE = "recapture"
+from impctl.store.records import RECAPTURE, RunCost
 
 _FEWEST_MAINTAINED = 3
 """Runs from which on maintaining is thought to be known; one capture is enough for recapture."""

@@ -20,9 +20,9 @@ from impctl.app.maintaining.changes import Need, SharedChanges
 from impctl.app.preparing.facts import broken_assumption
 from impctl.app.workbench.settings import large_change_of
 from impctl.app.workbench.workbench import Workbench
-from impctl.maintain.compile import Compiled
-from impctl.maintain.partials import Partials
-from impctl.maintain.session import GroupedRows
+from impctl.circuits.compile import Compiled
+from impctl.circuits.partials import Partials
+from impctl.circuits.session import GroupedRows
 from impctl.plan.safety.facts import FactKind
 from impctl.sketch.partition import RangePartition
 from impctl.store.records import Assumption

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from impctl.app.maintaining.changes import Need
-from impctl.app.maintaining.estimates import GROUPED, MAINTAIN
+from impctl.store.records import GROUPED, MAINTAIN
 from impctl.tables.change.changes import Changes
 
 GROUPED_BY_SPARK = "grouped_by_spark"

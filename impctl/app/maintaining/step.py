@@ -18,18 +18,25 @@ from impctl.app.capturing.drift import depths
 from impctl.app.capturing.meta import StateMeta
 from impctl.app.capturing.partners import PartnersAt
 from impctl.app.maintaining.changes import Need
-from impctl.app.maintaining.estimates import GROUPED, MAINTAIN
 from impctl.app.maintaining.grouped_change import GroupedChange
 from impctl.app.maintaining.refill import refill_text, rows_with
 from impctl.app.preparing.facts import columns_assumed, recheck
-from impctl.maintain.checkpoint import Checkpoint
-from impctl.maintain.range_rows import RangeRows
-from impctl.maintain.session import MaintainedQuery, TableChange
-from impctl.maintain.touch import TouchedQuery
-from impctl.maintain.way import Way
+from impctl.circuits.checkpoint import Checkpoint
+from impctl.circuits.range_rows import RangeRows
+from impctl.circuits.session import MaintainedQuery, TableChange
+from impctl.circuits.touch import TouchedQuery
+from impctl.circuits.way import Way
 from impctl.sketch.fragments import FragmentSet
 from impctl.sketch.mode import Mode
-from impctl.store.records import MaintainCommit, RunCost, RunRecord, StoredQuery, TablePin
+from impctl.store.records import (
+    GROUPED,
+    MAINTAIN,
+    MaintainCommit,
+    RunCost,
+    RunRecord,
+    StoredQuery,
+    TablePin,
+)
 from impctl.store.store import Store
 from impctl.tables.change.changes import Changes
 from impctl.tables.change.files_mark import FilesMark

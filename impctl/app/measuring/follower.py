@@ -22,8 +22,8 @@ from impctl.app.capturing.recapture import recaptured
 from impctl.app.maintaining.step import Maintainer, Moved, StepDone
 from impctl.app.preparing.prepared import PreparedQuery, prepare
 from impctl.app.workbench.workbench import Workbench
+from impctl.circuits.way import Way
 from impctl.errors import UnsupportedError
-from impctl.maintain.way import Way
 from impctl.sketch.fragments import FragmentSet
 from impctl.sketch.mode import Mode
 from impctl.sketch.sketch import compare

@@ -15,13 +15,13 @@ from dataclasses import dataclass, replace
 
 from impctl.app.capturing.definition import is_defined_alike
 from impctl.app.capturing.entries import sketch_entry
-from impctl.app.capturing.meta import template_id
 from impctl.app.preparing.facts import fact_of, facts_of
 from impctl.app.preparing.filters import filters_of
 from impctl.app.preparing.prepared import PreparedQuery, prepare
 from impctl.app.results.results import ReuseCandidate, ReuseEntry
 from impctl.app.using.fresh_sketch import Fresh, fresh
 from impctl.app.workbench.workbench import Workbench
+from impctl.circuits.identity import template_id
 from impctl.errors import (
     ImpctlError,
     PolicyRefusedError,

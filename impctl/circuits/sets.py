@@ -8,6 +8,8 @@ Out of scope: whether a side may be sketched (`plan.safety.verdict`).
 
 from __future__ import annotations
 
+from impctl.circuits.flows import Column, Flow, known_type, refuse_approximate, typed
+from impctl.circuits.plumbing import Plumbing
 from impctl.data.schema import LONG
 from impctl.engine.accumulators import ExactSum
 from impctl.engine.aggregate_column import AggregateColumn
@@ -16,8 +18,6 @@ from impctl.engine.operators.join import Join as JoinOperator
 from impctl.engine.operators.join import Side
 from impctl.engine.operators.repeat import Repeat
 from impctl.expr.nodes import Cast, ColumnRef, Literal
-from impctl.maintain.flows import Column, Flow, known_type, refuse_approximate, typed
-from impctl.maintain.plumbing import Plumbing
 from impctl.plan.nodes import Plan, SetKind, SetOperation, attributes_of
 
 

@@ -4,7 +4,7 @@ Law: each node becomes operators whose output is the node's bag of rows, with th
 provenance rules (Niu et al., PVLDB 2021). Joins, set operations and top-k have files of their own,
 which build what is below them through the same builder. `must_be_sure` travels down: below a
 grouping, a row kept because its condition was too close to call could make a sketch too small.
-Out of scope: calls of aggregates (`maintain.calls`).
+Out of scope: calls of aggregates (`circuits.calls`).
 """
 
 from __future__ import annotations
@@ -13,15 +13,9 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import NoReturn
 
 from impctl.aliases import AccessId, AttributeId
-from impctl.data.schema import Kind
-from impctl.engine.extremes import Extreme
-from impctl.engine.operators import aggregate, project, scan
-from impctl.engine.ordered_values import First
-from impctl.expr.nodes import ColumnRef, Expr, Literal, columns_of
-from impctl.expr.types import type_of
-from impctl.maintain.calls import Calls, read_calls
-from impctl.maintain.first_rows import build_top
-from impctl.maintain.flows import (
+from impctl.circuits.calls import Calls, read_calls
+from impctl.circuits.first_rows import build_top
+from impctl.circuits.flows import (
     BlockedError,
     Flow,
     Source,
@@ -29,11 +23,17 @@ from impctl.maintain.flows import (
     known_type,
     typed,
 )
-from impctl.maintain.joins import build_join
-from impctl.maintain.partials import FirstGrouping
-from impctl.maintain.plumbing import Plumbing
-from impctl.maintain.sets import build_set_operation
-from impctl.maintain.strategy import Chooser
+from impctl.circuits.joins import build_join
+from impctl.circuits.partials import FirstGrouping
+from impctl.circuits.plumbing import Plumbing
+from impctl.circuits.sets import build_set_operation
+from impctl.circuits.strategy import Chooser
+from impctl.data.schema import Kind
+from impctl.engine.extremes import Extreme
+from impctl.engine.operators import aggregate, project, scan
+from impctl.engine.ordered_values import First
+from impctl.expr.nodes import ColumnRef, Expr, Literal, columns_of
+from impctl.expr.types import type_of
 from impctl.plan.nodes import (
     Aggregate,
     Distinct,

@@ -14,19 +14,19 @@ import numpy as np
 import pyarrow as pa
 
 from impctl.aliases import AccessId, TableName
+from impctl.circuits.chain import Chain
+from impctl.circuits.checkpoint import Checkpoint, checkpoint_of
+from impctl.circuits.compile import Compiled
+from impctl.circuits.partials import Partials
+from impctl.circuits.range_rows import RangeRows
+from impctl.circuits.readable import Readable
+from impctl.circuits.refills import TableRows
 from impctl.data.vector import Ints
 from impctl.engine.batch import Batch
 from impctl.engine.circuit import Circuit
 from impctl.engine.distant_rows import RowReader
 from impctl.engine.operator import Keeper
 from impctl.engine.operators.merge import Merge, SketchDelta
-from impctl.maintain.chain import Chain
-from impctl.maintain.checkpoint import Checkpoint, checkpoint_of
-from impctl.maintain.compile import Compiled
-from impctl.maintain.partials import Partials
-from impctl.maintain.range_rows import RangeRows
-from impctl.maintain.readable import Readable
-from impctl.maintain.refills import TableRows
 from impctl.sketch.fragments import FragmentSet
 from impctl.sketch.partition import RangePartition
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from impctl.aliases import AttributeId
+from impctl.circuits.flows import BlockedError, known_type
 from impctl.data.schema import DOUBLE, INTEGER, Kind, SqlType, decimal
 from impctl.engine import spread
 from impctl.engine.accumulators import Accumulator, Count, sum_of
@@ -20,7 +21,6 @@ from impctl.engine.ordered_values import First
 from impctl.engine.spread import Spread
 from impctl.expr.nodes import And, Arithmetic, ArithmeticOp, Case, Cast, Expr, Literal, Span
 from impctl.expr.types import sum_type, type_of
-from impctl.maintain.flows import BlockedError, known_type
 from impctl.plan.nodes import Aggregate, AggregateCall
 
 _DIGITS = {Kind.BYTE: 3, Kind.SHORT: 5, Kind.INTEGER: 10}

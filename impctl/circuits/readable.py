@@ -12,9 +12,9 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from impctl.aliases import AccessId, AttributeId, ColumnName
+from impctl.circuits.flows import Column
 from impctl.data.schema import INTEGER
 from impctl.engine.operator import Operator
-from impctl.maintain.flows import Column
 from impctl.plan.nodes import (
     Attribute,
     Join,

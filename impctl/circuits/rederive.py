@@ -16,10 +16,10 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 import pyarrow as pa
 
+from impctl.circuits.compile import Compiled
+from impctl.circuits.session import MaintainedQuery
 from impctl.engine.batch import Batch
 from impctl.engine.tags import RowTags
-from impctl.maintain.compile import Compiled
-from impctl.maintain.session import MaintainedQuery
 from impctl.sketch.renumbering import Renumbering
 
 

@@ -16,8 +16,8 @@ from enum import StrEnum
 from typing import Protocol
 
 from impctl.aliases import TableName
+from impctl.circuits.flows import Column
 from impctl.data.schema import Kind
-from impctl.maintain.flows import Column
 
 LARGEST_INDEX = 4 << 30
 """Bytes of one side that is kept unasked: what a small machine maps with ease."""

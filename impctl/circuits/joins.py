@@ -14,6 +14,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from impctl.aliases import AttributeId
+from impctl.circuits.flows import (
+    BlockedError,
+    Column,
+    Flow,
+    check,
+    known_type,
+    refuse_approximate,
+)
+from impctl.circuits.join_order import chain_of, pushed_below
+from impctl.circuits.plumbing import Plumbing
+from impctl.circuits.readable import DistantJoin, Readable, readable
+from impctl.circuits.strategy import SideFacts, Strategy, row_bytes
 from impctl.engine.operators.join import Join as JoinOperator
 from impctl.engine.operators.join import Side
 from impctl.expr.nodes import (
@@ -30,18 +42,6 @@ from impctl.expr.nodes import (
     conjuncts,
 )
 from impctl.expr.types import common_type, type_of
-from impctl.maintain.flows import (
-    BlockedError,
-    Column,
-    Flow,
-    check,
-    known_type,
-    refuse_approximate,
-)
-from impctl.maintain.join_order import chain_of, pushed_below
-from impctl.maintain.plumbing import Plumbing
-from impctl.maintain.readable import DistantJoin, Readable, readable
-from impctl.maintain.strategy import SideFacts, Strategy, row_bytes
 from impctl.plan.nodes import Join, JoinKind, scans_of
 
 

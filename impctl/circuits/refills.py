@@ -17,11 +17,11 @@ import numpy as np
 import pyarrow as pa
 
 from impctl.aliases import AttributeId, ColumnName, TableName
+from impctl.circuits.flows import Flow, Source
 from impctl.data.vector import Vector
 from impctl.engine.batch import Batch, empty_batch, stacked_batches
 from impctl.engine.operator import Operator
 from impctl.engine.refill import owners_of
-from impctl.maintain.flows import Flow, Source
 
 TableRows = Callable[
     [TableName, Sequence[ColumnName], Mapping[ColumnName, Vector]], Iterable[pa.Table]

@@ -13,10 +13,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from impctl.aliases import AccessId
+from impctl.circuits.compile import Compiled, compile_plan
+from impctl.circuits.flows import BlockedError
+from impctl.circuits.strategy import Chooser
 from impctl.expr.nodes import Span
-from impctl.maintain.compile import Compiled, compile_plan
-from impctl.maintain.flows import BlockedError
-from impctl.maintain.strategy import Chooser
 from impctl.plan.nodes import Plan, scans_of
 from impctl.plan.safety.verdict import Verdict
 from impctl.sketch.mode import Mode

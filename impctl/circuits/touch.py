@@ -2,7 +2,7 @@
 
 Law: sound for a plan keyed on its one sketched access, for any aggregate, because a change then
 concerns the fragments of the changed rows only. No state but the rows per range, which show drift.
-Out of scope: when this is allowed (`maintain.way`).
+Out of scope: when this is allowed (`circuits.way`).
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pyarrow as pa
 
+from impctl.circuits.checkpoint import Checkpoint, checkpoint_of
+from impctl.circuits.range_rows import RangeRows
+from impctl.circuits.session import TableChange
 from impctl.data.vector import from_arrow
-from impctl.maintain.checkpoint import Checkpoint, checkpoint_of
-from impctl.maintain.range_rows import RangeRows
-from impctl.maintain.session import TableChange
 from impctl.sketch.fragments import FragmentSet
 from impctl.sketch.partition import RangePartition
 

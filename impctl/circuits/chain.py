@@ -4,7 +4,7 @@ Law: what partial aggregates of some rows put in leaves the circuit as if steppe
 That is so for plans of simple nodes over one table, where the state of the first grouping, or the
 counts at the root, say all about the rows below. Everything here gives the change of the circuit's
 output; whoever has the sketches counts it in.
-Out of scope: the pass itself (`maintain.partials`), which plans have a chain (`maintain.compile`).
+Out of scope: the pass itself (`circuits.partials`), which plans have a chain (`circuits.compile`).
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from impctl.circuits.partials import FirstGrouping, Partials, grouped_pass, row_counts
 from impctl.data.vector import Vector
 from impctl.engine.batch import Batch
 from impctl.engine.circuit import Circuit
 from impctl.engine.operators.aggregate import Aggregate as AggregateOperator
 from impctl.engine.partial_column import ROWS
 from impctl.engine.tags import RowTags, Tags
-from impctl.maintain.partials import FirstGrouping, Partials, grouped_pass, row_counts
 from impctl.plan.nodes import Plan, Scan
 from impctl.sketch.partition import RangePartition
 from impctl.sketch.renumbering import Renumbering

@@ -4,7 +4,7 @@ Law: the order and the implied conditions change no row of the result, and they 
 alone: a circuit that depended on sizes would not fit the state it once wrote. Relations with an
 equality to a constant come first, then other conditions, then none; a relation follows only where
 an equality connects it, so that nothing is multiplied without need.
-Out of scope: joining them (`maintain.joins`).
+Out of scope: joining them (`circuits.joins`).
 """
 
 from __future__ import annotations

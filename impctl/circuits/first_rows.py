@@ -12,12 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from impctl.engine.operators.project import Project
-from impctl.engine.operators.top import Cut, Limit, Top
-from impctl.engine.order_codes import OrderKey
-from impctl.expr.nodes import Expr
-from impctl.expr.types import type_of
-from impctl.maintain.flows import (
+from impctl.circuits.flows import (
     BlockedError,
     Column,
     Flow,
@@ -25,7 +20,12 @@ from impctl.maintain.flows import (
     known_type,
     refuse_approximate,
 )
-from impctl.maintain.plumbing import Plumbing
+from impctl.circuits.plumbing import Plumbing
+from impctl.engine.operators.project import Project
+from impctl.engine.operators.top import Cut, Limit, Top
+from impctl.engine.order_codes import OrderKey
+from impctl.expr.nodes import Expr
+from impctl.expr.types import type_of
 from impctl.plan.nodes import TopK
 
 

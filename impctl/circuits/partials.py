@@ -4,7 +4,7 @@ Law: the pass is itself a plan: the query below its first grouping, grouped by t
 the sketch is keyed, by the fragment. Sums of doubles are collected as if all values were finite;
 should a group turn out otherwise (`needs_specials`), the pass is repeated with NaN and infinities
 counted apart.
-Out of scope: who takes it in (`maintain.chain`), writing the plan as SQL (`capture.render`),
+Out of scope: who takes it in (`circuits.chain`), writing the plan as SQL (`capture.render`),
 running it (`spark`).
 """
 
@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from impctl.aliases import AttributeId
+from impctl.circuits.readable import fragment_attribute, with_fragments
 from impctl.data.schema import DOUBLE, INTEGER, LONG, SqlType
 from impctl.data.vector import Ints, Vector, from_arrow
 from impctl.engine.accumulators import Accumulator, Count, ExactSum, FloatSum
@@ -25,7 +26,6 @@ from impctl.engine.operators.aggregate import Aggregate as AggregateOperator
 from impctl.engine.partial_column import ROWS, Meaning, PartialColumn
 from impctl.expr.nodes import Call, Case, Cast, Compare, CompareOp, Expr, Literal, Or
 from impctl.expr.types import type_of
-from impctl.maintain.readable import fragment_attribute, with_fragments
 from impctl.plan.nodes import (
     Aggregate,
     AggregateCall,

@@ -2,7 +2,7 @@
 
 Law: a flow names every column of its batches with its type, and the accesses its tags stand for,
 in the tags' order; `approximate` are the columns that carry an error bound.
-Out of scope: which operators there are (`maintain.build`).
+Out of scope: which operators there are (`circuits.build`).
 """
 
 from __future__ import annotations

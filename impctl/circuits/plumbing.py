@@ -3,7 +3,7 @@
 Law: an operator is put after those it reads, under a name no other has; what a piece gives is a
 flow that tells its columns and accesses. What is no operator of its own is put together from
 others: DISTINCT is a grouping without functions.
-Out of scope: which plan node becomes which operators (`maintain.build`, `joins`, `sets`,
+Out of scope: which plan node becomes which operators (`circuits.build`, `joins`, `sets`,
 `first_rows`, which all stand on this).
 """
 
@@ -13,15 +13,15 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
 
 from impctl.aliases import AccessId, AttributeId
+from impctl.circuits.flows import Column, Flow, Source, check, refuse_approximate
+from impctl.circuits.readable import DistantJoin
+from impctl.circuits.refills import Prefix, Refilled, prefix_of
+from impctl.circuits.strategy import AsRecorded, Chooser, SideChoice
 from impctl.engine.operator import Operator
 from impctl.engine.operators import project, select
 from impctl.engine.operators.aggregate import Aggregate
 from impctl.engine.operators.union import Branch, Union
 from impctl.expr.nodes import Expr, columns_of
-from impctl.maintain.flows import Column, Flow, Source, check, refuse_approximate
-from impctl.maintain.readable import DistantJoin
-from impctl.maintain.refills import Prefix, Refilled, prefix_of
-from impctl.maintain.strategy import AsRecorded, Chooser, SideChoice
 from impctl.plan.nodes import Attribute, Output, Plan, Project, Select, TopK
 
 

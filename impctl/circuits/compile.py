@@ -3,7 +3,7 @@
 Law: a plan that compiles is maintained exactly (the sketch equals a recapture's unless a sum of
 doubles lay too close to call, which widens it); what the engine cannot compute as Spark does is
 named with its place, never approximated. Compile after `plan.rules` split AVG into SUM and COUNT.
-Out of scope: whether the sketch is safe (`plan.safety.verdict`), touch mode (`maintain.way`).
+Out of scope: whether the sketch is safe (`plan.safety.verdict`), touch mode (`circuits.way`).
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from impctl.aliases import AccessId, AttributeId, ColumnName, TableName
+from impctl.circuits.build import Builder
+from impctl.circuits.chain import Chain
+from impctl.circuits.flows import BlockedError, Source
+from impctl.circuits.partials import FirstGrouping
+from impctl.circuits.readable import DistantJoin, Readable
+from impctl.circuits.refills import Refilled
+from impctl.circuits.strategy import Chooser, SideChoice, Strategy
 from impctl.engine.circuit import Circuit
-from impctl.maintain.build import Builder
-from impctl.maintain.chain import Chain
-from impctl.maintain.flows import BlockedError, Source
-from impctl.maintain.partials import FirstGrouping
-from impctl.maintain.readable import DistantJoin, Readable
-from impctl.maintain.refills import Refilled
-from impctl.maintain.strategy import Chooser, SideChoice, Strategy
 from impctl.plan.nodes import (
     Aggregate,
     Plan,

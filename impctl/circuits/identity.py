@@ -1,0 +1,25 @@
+"""What a circuit and a query's template are called, so that state is taken up by its own kind.
+
+Law: a name changes whenever the engine would read older state differently, or another release
+would read the query otherwise.
+Out of scope: keeping the names (`app.state_meta`).
+"""
+
+from __future__ import annotations
+
+from impctl import __version__
+from impctl.plan.fingerprint import fingerprint, template
+from impctl.plan.nodes import Plan
+
+ENGINE_FORMAT = 6
+"""Goes up whenever the engine would read older state differently."""
+
+
+def circuit_id(core: Plan) -> str:
+    """Names the circuit that a plan compiles to, under this engine."""
+    return f"{ENGINE_FORMAT}:{fingerprint(core)}"
+
+
+def template_id(root: Plan) -> str:
+    """Names the template of a plan, as this release of impctl reads and rewrites queries."""
+    return f"{__version__}:{template(root)}"
