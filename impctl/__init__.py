@@ -1,7 +1,8 @@
 """impctl: provenance sketches over Delta tables, captured once and maintained incrementally.
 
 `impctl.open` is the way in for programs (docs/python.md); errors are in `impctl.errors`.
-Law: importing the package imports nothing but this file; a name is loaded when it is first used.
+Law: importing the package imports nothing but this file and the version; a name is loaded when it
+is first used.
 Out of scope: everything else.
 """
 
@@ -9,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-__version__ = "0.1.0"
+from impctl.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from impctl.api.open_workload import OpenWorkload as OpenWorkload

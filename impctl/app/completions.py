@@ -1,4 +1,4 @@
-"""What a shell may complete from a workload file.
+"""Use case: what a shell may complete from a workload file.
 
 Law: fast and silent: nothing but the file itself is opened, and what is wrong with it is no error.
 Out of scope: the shells' protocols (`cli.completion`).

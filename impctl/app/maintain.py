@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from impctl.aliases import QueryName
-from impctl.app.maintaining.maintained import _all_current, _maintained
+from impctl.app.maintaining.maintained import maintain_queries
 from impctl.app.results.results import Outcome
 from impctl.app.workbench.settings import DEFAULT_BATCH_ROWS
 from impctl.app.workbench.workbench import Workbench
@@ -38,12 +38,5 @@ def maintain(
     that the sketches are going to be used: then the SQL is read even where no table moved, and a
     sketch captured under another reading of it is not current.
     """
-    specs = bench.queries(queries)
     size = DEFAULT_BATCH_ROWS if batch_rows is None else batch_rows
-    if bench.settings.dry_run:
-        return _maintained(bench, bench.reading_store(), specs, size, for_use=for_use)
-    current = _all_current(bench, specs, for_use)
-    if current is not None:
-        return Outcome(tuple(current))
-    with bench.writing("maintain") as store:
-        return _maintained(bench, store, specs, size, kept, for_use=for_use)
+    return maintain_queries(bench, bench.queries(queries), size, kept, for_use=for_use)

@@ -2,14 +2,14 @@
 
 Law: a name changes whenever the engine would read older state differently, or another release
 would read the query otherwise.
-Out of scope: keeping the names (`app.state_meta`).
+Out of scope: keeping the names (`app.capturing.meta`).
 """
 
 from __future__ import annotations
 
-from impctl import __version__
 from impctl.plan.fingerprint import fingerprint, template
 from impctl.plan.nodes import Plan
+from impctl.version import __version__
 
 ENGINE_FORMAT = 6
 """Goes up whenever the engine would read older state differently."""

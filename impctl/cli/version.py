@@ -10,7 +10,7 @@ import os
 import shutil
 from importlib.metadata import PackageNotFoundError, version
 
-from impctl import __version__
+from impctl.version import __version__
 
 PACKAGES = ("pyspark", "deltalake", "pyarrow", "sqlglot")
 

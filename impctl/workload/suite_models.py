@@ -2,7 +2,7 @@
 
 Law: a value here is complete and checked as far as the file alone allows, as in `models`; sizes are
 those of the file at scale 1, applied by whoever generates. Out of scope: what a measure does with
-its options (`app.suites`), how a figure is drawn (`bench`).
+its options (`app.measuring`), how a figure is drawn (`bench`).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Law: as for a workload file (`workload.load`), whose sections stand under `workload:` and are read
 by the same code; paths of its tables are relative to the folder of the generated data.
-Out of scope: what an example or a measure does with its options (`app.suites`).
+Out of scope: what an example or a measure does with its options (`app.measuring`).
 """
 
 from __future__ import annotations

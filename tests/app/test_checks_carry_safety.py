@@ -20,7 +20,7 @@ from deltalake import DeltaTable, write_deltalake
 from impctl.circuits.way import choose_way
 from impctl.data.schema import LONG, Column, Schema
 from impctl.errors import InvariantError
-from impctl.plan.rules import apply_rules, core_of
+from impctl.plan.rules.order import apply_rules, core_of
 from impctl.plan.safety.verdict import Fact, FactKind, FactSource, carried, check_safety
 from impctl.plan.sql.statement import parse_query
 from impctl.sketch.mode import Mode

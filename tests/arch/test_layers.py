@@ -16,15 +16,18 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "impctl"
-ONLY = {"cli": {"app", "errors"}, "api": {"app", "errors", "aliases"}}
+ONLY = {"cli": {"app", "errors", "version"}, "api": {"app", "errors", "aliases"}}
 NEVER = {"engine": {"plan"}}
 CIRCLES = {frozenset({"impctl.plan.sql.call", "impctl.plan.sql.expr"})}
-"""Files that import each other, as what they read or build is nested in itself."""
+"""Files that import each other, as what they read is nested in itself."""
 
 
 @dataclass(frozen=True)
 class Room:
-    number: int
+    floor: int
+    """Rooms of another whole number are told apart by it alone."""
+    step: int
+    """The decimal: the order of rooms that share a folder of the top."""
     outside: frozenset[str]
 
 
@@ -39,18 +42,24 @@ def read_rooms(text: str) -> dict[str, Room]:
     rooms: dict[str, Room] = {}
     for line in text.splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")]
-        if len(cells) != 4 or not cells[0].isdigit():
+        number = re.fullmatch(r"(\d)(?:\.(\d))?", cells[0])
+        if len(cells) != 4 or number is None:
             continue
-        number, names, _, outside = cells
-        packages = set() if "all of the above" in outside else set(re.findall(r"\w+", outside))
-        if "all of the above" in outside:
-            packages = {package for room in rooms.values() for package in room.outside}
-        for name in re.findall(r"`(\w+)`", names):
-            rooms[name] = Room(int(number), frozenset(packages))
+        packages = frozenset(re.findall(r"\w+", cells[3]))
+        for name in re.findall(r"`([\w.]+)`", cells[1]):
+            assert name not in rooms, f"`{name}` stands twice in the table"
+            rooms[name] = Room(int(number[1]), int(number[2] or 0), packages)
     return rooms
 
 
 ROOMS = read_rooms((ROOT / "docs" / "architecture.md").read_text(encoding="utf-8"))
+
+
+def room_of(module: str) -> str | None:
+    """The room a module of the package lies in: the nearest folder above that the table has."""
+    parts = module.split(".")[1:]
+    places = [".".join(parts[:length]) for length in range(len(parts), 0, -1)]
+    return next((place for place in places if place in ROOMS), None)
 
 
 def imports_of(file: Path, package: tuple[str, ...]) -> Iterator[Import]:
@@ -70,8 +79,10 @@ def all_imports() -> Iterator[tuple[str, Import]]:
         parts = file.relative_to(ROOT).with_suffix("").parts
         if len(parts) == 2 and parts[1].startswith("__"):
             continue
+        room = room_of(".".join(parts))
+        assert room is not None, f"{file.relative_to(ROOT)} lies in no room of the table"
         for entry in imports_of(file, parts[:-1]):
-            yield parts[1], entry
+            yield room, entry
 
 
 def import_graph() -> dict[str, set[str]]:
@@ -104,29 +115,36 @@ def circles(graph: Mapping[str, set[str]]) -> set[frozenset[str]]:
 
 def complaint(room: str, entry: Import) -> str | None:
     parts = entry.module.split(".")
-    if parts[0] == "impctl":
-        if len(parts) == 1 or parts[1] in (room, "__version__"):
+    if parts[0] != "impctl":
+        if parts[0] in sys.stdlib_module_names or parts[0] in ROOMS[room].outside:
             return None
-        target = parts[1]
-        if target not in ROOMS:
-            return f"`{target}` is no room"
-        if target in NEVER.get(room, ()):
-            return f"`{room}` never sees `{target}`"
-        if room in ONLY and target not in ONLY[room]:
-            return f"`{room}` may import {sorted(ONLY[room])} only, not `{target}`"
-        if ROOMS[target].number >= ROOMS[room].number:
-            return f"`{room}` ({ROOMS[room].number}) imports `{target}` ({ROOMS[target].number})"
+        return f"`{room}` may not import the package `{parts[0]}`"
+    if len(parts) == 1:
         return None
-    if parts[0] in sys.stdlib_module_names or parts[0] in ROOMS[room].outside:
+    target = room_of(entry.module)
+    if target is None:
+        return f"`{entry.module}` lies in no room"
+    if target == room:
         return None
-    return f"`{room}` may not import the package `{parts[0]}`"
+    top, below = room.split(".")[0], target.split(".")[0]
+    if below in NEVER.get(top, ()):
+        return f"`{room}` never sees `{target}`"
+    if top in ONLY and below not in ONLY[top]:
+        return f"`{room}` may import {sorted(ONLY[top])} only, not `{target}`"
+    mine, its = ROOMS[room], ROOMS[target]
+    is_below = its.step < mine.step if top == below else its.floor < mine.floor
+    return None if is_below else f"`{room}` {_number(mine)} imports `{target}` {_number(its)}"
+
+
+def _number(room: Room) -> str:
+    return f"({room.floor}.{room.step})"
 
 
 def test_the_table_is_read() -> None:
-    assert ROOMS["errors"].number == 0
-    assert ROOMS["cli"] == Room(8, frozenset({"typer", "rich"}))
+    assert ROOMS["errors"] == Room(0, 0, frozenset())
+    assert ROOMS["cli"] == Room(8, 0, frozenset({"typer", "rich"}))
     assert "pyspark" in ROOMS["spark"].outside
-    assert "pyarrow" in ROOMS["app"].outside
+    assert (ROOMS["app.using"].floor, ROOMS["app.using"].step) == (7, 5)
 
 
 def test_every_folder_and_file_is_a_room_of_the_table() -> None:
@@ -139,12 +157,26 @@ def test_every_folder_and_file_is_a_room_of_the_table() -> None:
     assert found <= set(ROOMS)
 
 
+def test_every_room_of_the_table_is_there() -> None:
+    places = {name: PACKAGE.joinpath(*name.split(".")) for name in ROOMS}
+    there = {n for n, p in places.items() if p.is_dir() or p.with_suffix(".py").exists()}
+    assert there == set(ROOMS)
+
+
 def test_imports_go_to_smaller_numbers_and_listed_packages_only() -> None:
     found = []
     for room, entry in all_imports():
-        if room in ROOMS and (text := complaint(room, entry)) is not None:
+        if (text := complaint(room, entry)) is not None:
             found.append(f"{entry.file.relative_to(ROOT)}:{entry.line}: {text}")
     assert not found, "\n" + "\n".join(found)
+
+
+def test_no_room_lists_a_package_that_it_does_not_import() -> None:
+    used: dict[str, set[str]] = {}
+    for room, entry in all_imports():
+        used.setdefault(room, set()).add(entry.module.split(".")[0])
+    spare = {name: room.outside - used.get(name, set()) for name, room in ROOMS.items()}
+    assert not {name: packages for name, packages in spare.items() if packages}
 
 
 def test_files_import_each_other_only_where_that_is_known() -> None:
@@ -159,7 +191,7 @@ def test_a_circle_is_found_across_a_file_between() -> None:
 def test_a_rooms_init_imports_nothing() -> None:
     found = [
         f"{file.relative_to(ROOT)}"
-        for file in sorted(PACKAGE.glob("*/__init__.py"))
+        for file in sorted(PACKAGE.glob("*/**/__init__.py"))
         if list(imports_of(file, ("impctl", file.parent.name)))
     ]
     assert not found
@@ -174,12 +206,25 @@ def test_a_rooms_init_imports_nothing() -> None:
         ("cli", "pyarrow", False),
         ("api", "impctl.app.results.results", True),
         ("api", "impctl.spark.session", False),
-        ("api", "impctl.cli.output.protocol", False),
+        ("api", "impctl.cli.output.text", False),
+        ("app", "impctl.app.using.reuse", True),
+        ("app", "impctl.app.measuring.run", False),
+        ("app.using", "impctl.app.maintain.maintain", False),
+        ("app.using", "impctl.app.maintaining.maintained", True),
+        ("app.examining", "impctl.app.maintaining.run", False),
+        ("app.results", "impctl.store.records", True),
         ("engine", "impctl.plan.nodes", False),
+        ("engine", "impctl.plan.sql.statement", False),
         ("engine", "impctl.store.catalog", False),
+        ("tables", "impctl.tables.change.changes", False),
+        ("tables.change", "impctl.tables.snapshot", True),
+        ("tables.change", "impctl.tables.write.updates", False),
+        ("tables.change", "impctl.store.records", False),
         ("sketch", "impctl.engine.runs", False),
-        ("plan", "sqlglot.exp", True),
+        ("plan.sql", "sqlglot.exp", True),
         ("plan", "numpy", False),
+        ("plan", "sqlglot", False),
+        ("plan", "impctl.plan.sql.statement", False),
         ("data", "json", True),
     ],
 )

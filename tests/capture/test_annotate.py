@@ -10,7 +10,7 @@ from impctl.capture.annotate import Way, sketch_passes
 from impctl.data.schema import INTEGER, LONG, STRING, Column, Schema
 from impctl.errors import QueryError, UnsafeSketchError
 from impctl.plan.nodes import Join, TopK, attributes_of, nodes_of, scans_of
-from impctl.plan.rules import apply_rules
+from impctl.plan.rules.order import apply_rules
 from impctl.plan.safety.facts import Fact, FactKind, FactSource
 from impctl.plan.safety.verdict import check_safety
 from impctl.plan.sql.statement import parse_query

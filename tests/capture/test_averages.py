@@ -10,7 +10,7 @@ from impctl.data.schema import DOUBLE, LONG, Column, Schema, decimal
 from impctl.errors import QueryError
 from impctl.expr.nodes import ColumnRef, Compare, CompareOp, Literal, Mean
 from impctl.plan.nodes import Plan, Select, attributes_of, scans_of
-from impctl.plan.rules import apply_rules
+from impctl.plan.rules.order import apply_rules
 from impctl.plan.sql.statement import parse_query
 
 CATALOG = {"t": Schema((Column("g", LONG), Column("m", decimal(38, 18)), Column("d", DOUBLE)))}

@@ -10,7 +10,7 @@ import pytest
 from impctl.capture.render import render_plan
 from impctl.data.schema import DATE, DOUBLE, INTEGER, LONG, STRING, Column, Schema, decimal
 from impctl.plan.nodes import attributes_of, scans_of
-from impctl.plan.rules import apply_rules
+from impctl.plan.rules.order import apply_rules
 from impctl.plan.sql.statement import parse_query
 from impctl.spark.run import run_sql
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from impctl.app import amend
+from impctl.app.capturing import commit as amend
 from impctl.app.workbench.envvars import FUZZ
 from impctl.store import states
 from tests.crash.photos import Photo, PhotoDisk

@@ -11,7 +11,7 @@ from sqlglot.dialects.spark import Spark
 from sqlglot.errors import TokenError
 
 from impctl.errors import ImpctlError
-from impctl.plan.rules import apply_rules
+from impctl.plan.rules.order import apply_rules
 from impctl.plan.sql.statement import parse_query
 from impctl.tables.write.create import create_table
 from tests.app.conftest import ROWS, WORKLOAD

@@ -17,7 +17,7 @@ from impctl.data.vector import Vector
 from impctl.engine.best_values import BestValues
 from impctl.errors import CountBelowZeroError, RecaptureNeededError
 from impctl.plan.nodes import Plan, scans_of
-from impctl.plan.rules import apply_rules
+from impctl.plan.rules.order import apply_rules
 from impctl.plan.sql.statement import parse_query
 from tests.maintain.test_laws import CATALOG, PARTITIONS, held
 from tests.support.algebra import FIRST_ROWS, QUERIES, rows

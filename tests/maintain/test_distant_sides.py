@@ -25,7 +25,7 @@ from impctl.engine.key_filter import KeyFilter
 from impctl.engine.operators.join import Join
 from impctl.errors import CountBelowZeroError
 from impctl.plan.nodes import Plan, scans_of
-from impctl.plan.rules import apply_rules
+from impctl.plan.rules.order import apply_rules
 from impctl.plan.sql.statement import parse_query
 from impctl.sketch.partition import RangePartition
 from tests.support.algebra import rows

@@ -14,7 +14,7 @@ from impctl.circuits.compile import compile_plan
 from impctl.circuits.session import MaintainedQuery, TableChange
 from impctl.data.schema import INTEGER
 from impctl.plan.nodes import scans_of
-from impctl.plan.rules import apply_rules
+from impctl.plan.rules.order import apply_rules
 from impctl.plan.safety.verdict import check_safety
 from impctl.plan.sql.statement import parse_query
 from impctl.sketch.partition import RangePartition

@@ -18,7 +18,7 @@ from impctl.engine.fragment_counts import FRAGMENT_BITS
 from impctl.engine.operators.aggregate import Aggregate
 from impctl.engine.runs import Run
 from impctl.plan.nodes import scans_of
-from impctl.plan.rules import apply_rules
+from impctl.plan.rules.order import apply_rules
 from impctl.plan.sql.statement import parse_query
 from impctl.sketch.partition import RangePartition
 

@@ -42,7 +42,7 @@ from impctl.plan.nodes import (
     nodes_of,
     scans_of,
 )
-from impctl.plan.rules import apply_rules, core_of
+from impctl.plan.rules.order import apply_rules, core_of
 from impctl.plan.safety.verdict import FactSource, Verdict, check_safety
 from impctl.plan.sql.parameters import BoundSql
 from impctl.sketch.partition import RangePartition

@@ -16,7 +16,7 @@ from impctl.data.schema import DOUBLE, LONG
 from impctl.data.vector import from_arrow
 from impctl.errors import CountBelowZeroError
 from impctl.plan.nodes import scans_of
-from impctl.plan.rules import apply_rules
+from impctl.plan.rules.order import apply_rules
 from impctl.plan.sql.statement import parse_query
 from impctl.sketch.fragments import FragmentSet
 from impctl.sketch.partition import RangePartition

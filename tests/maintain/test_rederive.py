@@ -18,7 +18,7 @@ from impctl.data.vector import from_arrow
 from impctl.engine.fragment_counts import FragmentCounts
 from impctl.errors import CountBelowZeroError
 from impctl.plan.nodes import scans_of
-from impctl.plan.rules import apply_rules
+from impctl.plan.rules.order import apply_rules
 from impctl.plan.safety.verdict import check_safety
 from impctl.plan.sql.statement import parse_query
 from impctl.sketch.partition import RangePartition

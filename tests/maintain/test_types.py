@@ -41,7 +41,7 @@ from impctl.data.schema import (
 )
 from impctl.data.vector import from_arrow
 from impctl.plan.nodes import Plan, scans_of
-from impctl.plan.rules import apply_rules
+from impctl.plan.rules.order import apply_rules
 from impctl.plan.sql.statement import parse_query
 from impctl.sketch.partition import RangePartition
 from tests.maintain.test_plans_against_reference import restored

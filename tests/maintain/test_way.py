@@ -9,7 +9,7 @@ import pytest
 from impctl.circuits.way import Way, choose_way
 from impctl.data.schema import INTEGER, STRING
 from impctl.plan.nodes import Project, scans_of
-from impctl.plan.rules import apply_rules
+from impctl.plan.rules.order import apply_rules
 from impctl.plan.safety.verdict import check_safety
 from impctl.sketch.mode import Mode
 from impctl.sketch.partition import RangePartition

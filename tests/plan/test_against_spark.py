@@ -29,7 +29,7 @@ from impctl.data.schema import (
     decimal,
 )
 from impctl.plan.nodes import Plan, attributes_of, scans_of
-from impctl.plan.rules import apply_rules
+from impctl.plan.rules.order import apply_rules
 from impctl.plan.sql.statement import parse_query
 
 pytestmark = pytest.mark.spark

@@ -10,7 +10,7 @@ import pytest
 
 from impctl.data.schema import LONG, STRING, Column, Schema
 from impctl.errors import QueryError
-from impctl.plan.rules import apply_rules, core_of
+from impctl.plan.rules.order import apply_rules, core_of
 from impctl.plan.rules.planned import KEPT, Planned, PlannedQueries
 from impctl.plan.sql.statement import parse_query
 

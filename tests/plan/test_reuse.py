@@ -13,7 +13,7 @@ import pytest
 from impctl.plan.fingerprint import fingerprint, template
 from impctl.plan.nodes import Query
 from impctl.plan.reuse.verdict import ReuseVerdict, check_reuse
-from impctl.plan.rules import apply_rules
+from impctl.plan.rules.order import apply_rules
 from impctl.plan.safety.facts import Fact, FactKind, FactSource
 from impctl.plan.sql.statement import parse_query
 from tests.plan.counterexamples import Example, Rows

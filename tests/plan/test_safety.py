@@ -21,7 +21,7 @@ from impctl.data.schema import (
 )
 from impctl.errors import UsageError
 from impctl.plan.nodes import Aggregate, nodes_of
-from impctl.plan.rules import apply_rules
+from impctl.plan.rules.order import apply_rules
 from impctl.plan.safety.facts import Fact, FactKind, FactSource
 from impctl.plan.safety.status import Status
 from impctl.plan.safety.verdict import Verdict, check_safety, node_states

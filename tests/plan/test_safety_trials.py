@@ -15,7 +15,7 @@ import pytest
 
 from impctl.aliases import AccessId, ColumnName
 from impctl.plan.nodes import Query
-from impctl.plan.rules import apply_rules
+from impctl.plan.rules.order import apply_rules
 from impctl.plan.safety import combining, grouping, ordering, transfer
 from impctl.plan.safety.direction import Relation
 from impctl.plan.safety.facts import Fact

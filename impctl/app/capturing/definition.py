@@ -13,7 +13,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 
-from impctl import __version__
 from impctl.aliases import TableName
 from impctl.app.workbench.workbench import Workbench
 from impctl.errors import (
@@ -21,6 +20,7 @@ from impctl.errors import (
 )
 from impctl.store.records import StoredQuery
 from impctl.store.store import Store
+from impctl.version import __version__
 from impctl.workload.models import JoinStrategy, QuerySpec
 
 _TUNING = frozenset({"spark.sql.shuffle.partitions", "spark.sql.adaptive.enabled"})

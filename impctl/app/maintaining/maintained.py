@@ -26,6 +26,28 @@ if TYPE_CHECKING:
     from impctl.app.maintaining.kept_states import KeptStates
 
 
+def maintain_queries(
+    bench: Workbench,
+    specs: Sequence[QuerySpec],
+    batch_rows: int,
+    kept: KeptStates | None = None,
+    *,
+    for_use: bool = False,
+) -> Outcome:
+    """These queries maintained, or what would be done with them; one result per query and table.
+
+    `for_use` says that the sketches are going to be used: then the SQL is read even where no table
+    moved, and a sketch captured under another reading of it is not current.
+    """
+    if bench.settings.dry_run:
+        return _maintained(bench, bench.reading_store(), specs, batch_rows, for_use=for_use)
+    current = _all_current(bench, specs, for_use)
+    if current is not None:
+        return Outcome(tuple(current))
+    with bench.writing("maintain") as store:
+        return _maintained(bench, store, specs, batch_rows, kept, for_use=for_use)
+
+
 def _all_current(
     bench: Workbench, specs: Sequence[QuerySpec], for_use: bool
 ) -> list[MaintainResult] | None:

@@ -1,4 +1,4 @@
-"""Use case: write the tables that the shipped workloads and benchmarks read.
+"""Write the tables that the shipped workloads and benchmarks read.
 
 Law: only new tables are written, below the folder asked for; equal requests give equal rows.
 Out of scope: what the rows are (`bench.synthetic`, `bench.examples`, `bench.daily`).

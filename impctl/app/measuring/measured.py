@@ -4,7 +4,7 @@ Law: maintaining counts from following the log to the durable commit, in a proce
 (`app.measuring.follower` says what is not in it); writing the change itself does not. Changes are
 insertions of rows like the table's own, and their deletion by going back, so that the table does
 not grow.
-Out of scope: what is repeated and compared (`app.suites`).
+Out of scope: what is repeated and compared (`app.measuring`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Use case: measure the figures of a suite or a workload, one after another, into one record.
+"""Measure the figures of a suite or a workload, one after another, into one record.
 
 Law: a case that fails, by a bug too, is named in `failures` and among the run's failures, its cells
 so far are kept and the others go on; a sketch found too small, or a result that differs, fails the

@@ -14,9 +14,10 @@ from impctl.aliases import TableName, TableVersion
 from impctl.app.capturing.chosen_way import is_same_circuit, restored_verdict
 from impctl.app.capturing.definition import check_definition, stored_query
 from impctl.app.capturing.pins import catch_up, is_current, moved_meanwhile
-from impctl.app.maintain import maintain
+from impctl.app.maintaining.maintained import maintain_queries
 from impctl.app.preparing.prepared import PreparedQuery, prepare
 from impctl.app.results.results import MaintainResult, Outcome, ReuseEntry
+from impctl.app.workbench.settings import DEFAULT_BATCH_ROWS
 from impctl.app.workbench.workbench import Workbench
 from impctl.errors import UsageError
 from impctl.plan.nodes import Query
@@ -75,7 +76,7 @@ def _brought_up_to_date(bench: Workbench, spec: QuerySpec) -> tuple[Outcome, Sto
     Another process may maintain the sketch past them in between: then they are pinned again.
     """
     for _ in range(_ATTEMPTS):
-        outcome = maintain(bench, [spec.name], for_use=True)
+        outcome = maintain_queries(bench, [spec], DEFAULT_BATCH_ROWS, for_use=True)
         if outcome.failures:
             raise outcome.failures[0].error
         stored = stored_query(bench, bench.reading_store(), spec)

@@ -20,7 +20,7 @@ from impctl.plan.fingerprint import fingerprint
 from impctl.plan.nodes import Query
 from impctl.plan.reuse.alignment import accesses_between, aligned
 from impctl.plan.reuse.pairing import find_mismatch
-from impctl.plan.rules import core_of
+from impctl.plan.rules.order import core_of
 from impctl.plan.safety.facts import Fact
 from impctl.plan.safety.verdict import carried, check_safety
 

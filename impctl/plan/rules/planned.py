@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from impctl.aliases import QueryName, TableName
 from impctl.data.schema import Schema
 from impctl.plan.nodes import Catalog, Plan, Query
-from impctl.plan.rules import apply_rules, core_of
+from impctl.plan.rules.order import apply_rules, core_of
 from impctl.plan.sql.statement import parse_query
 
 KEPT = 256

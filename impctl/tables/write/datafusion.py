@@ -4,8 +4,8 @@ Law: the text computes the value that Spark computes; what cannot be promised is
 DataFusion differs in silence (integer arithmetic wraps, `/` truncates, `1.1` is a double), so every
 step is spelled out with casts, integer arithmetic runs in decimals, and a predicate on which file
 statistics may mislead (NaN, wide decimals) is kept from skipping files. A stored value that does
-not fit fails as in Spark; that an overflow halfway inside a condition may be passed over, because
-DataFusion drops casts there, is for `tables.write.matched_rows` to find.
+not fit fails as in Spark; an overflow that DataFusion passes over inside a condition, as it drops
+casts there, is for `tables.write.matched_rows` to find.
 Out of scope: reading the SQL text (`tables.write.update_sql`).
 """
 

@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from impctl.plan.nodes import Plan, Select, TopK, Window, attributes_of, nodes_of
-from impctl.plan.rules import RULES, apply_rules
+from impctl.plan.rules.order import RULES, apply_rules
 from tests.plan.catalogs import plan_of, tree
 from tests.plan.golden_pairs import pairs
 from tests.plan.trials import make_trial
