@@ -20,7 +20,7 @@ from impctl.app.results.results import Outcome
 from impctl.app.results.started import StartedResult
 from impctl.app.starting.demo import DEMO_QUERIES, DEMO_TEXT
 from impctl.app.starting.promising_columns import Promise, group_column, promising
-from impctl.app.starting.text import SCHEMA_FILE, Candidate, FirstTable, workload_text
+from impctl.app.starting.text import SCHEMA_FILE, FirstTable, ProposedColumn, workload_text
 from impctl.app.workbench.reporter import Reporter
 from impctl.app.workbench.settings import InitRequest, Settings
 from impctl.app.workbench.workbench import open_workbench
@@ -90,7 +90,8 @@ def _table(path: str, out: Path, taken: Sequence[TableName]) -> FirstTable:
         raise TableError(error.message, hint=hint, code=error.code) from error
     found = promising(snapshot, _MOST_CANDIDATES)
     candidates = [
-        Candidate(one.column.name, one.ranges, _remark(one, len(snapshot.files))) for one in found
+        ProposedColumn(one.column.name, one.ranges, _remark(one, len(snapshot.files)))
+        for one in found
     ]
     return FirstTable(
         name,

@@ -23,7 +23,7 @@ _MACHINE = ("cpu", "cores")
 """Facts of a machine without which its times mean nothing on another."""
 
 
-class Verdict(StrEnum):
+class Difference(StrEnum):
     """What became of a metric: of times and ratios, of sizes, and of times of two machines."""
 
     SAME = "same"
@@ -44,7 +44,7 @@ class MetricChange:
     old: float
     new: float
     ratio: float
-    verdict: Verdict
+    verdict: Difference
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +161,7 @@ def _changes(
         if after is None:
             continue
         judged = is_one_machine or not name.endswith("_ms")
-        verdict = _verdict(name, before, after, noise) if judged else Verdict.UNJUDGED
+        verdict = _verdict(name, before, after, noise) if judged else Difference.UNJUDGED
         medians = before.median, after.median, _over(after.median, before.median)
         found.append(MetricChange(first.figure, first.labels, name, *medians, verdict))
     if first.slack is not None and second.slack is not None:
@@ -172,7 +172,13 @@ def _changes(
 def _slack_change(old: Cell, before: int, after: int) -> MetricChange:
     """Fragments held without need: no measurement, so any difference counts."""
     ratio = _over(after, before)
-    verdict = Verdict.SAME if before == after else Verdict.MORE if after > before else Verdict.LESS
+    verdict = (
+        Difference.SAME
+        if before == after
+        else Difference.MORE
+        if after > before
+        else Difference.LESS
+    )
     return MetricChange(old.figure, old.labels, "slack", before, after, ratio, verdict)
 
 
@@ -183,12 +189,12 @@ def _over(after: float, before: float) -> float:
     return math.inf if after else 1.0
 
 
-def _verdict(name: str, old: Metric, new: Metric, noise: float) -> Verdict:
+def _verdict(name: str, old: Metric, new: Metric, noise: float) -> Difference:
     side = side_of(old, new, band_of(name, old, new, noise))
     if side == 0:
-        return Verdict.SAME
+        return Difference.SAME
     if name.endswith("_ratio"):
-        return Verdict.FASTER if side > 0 else Verdict.SLOWER
+        return Difference.FASTER if side > 0 else Difference.SLOWER
     if name.endswith("_ms"):
-        return Verdict.SLOWER if side > 0 else Verdict.FASTER
-    return Verdict.MORE if side > 0 else Verdict.LESS
+        return Difference.SLOWER if side > 0 else Difference.FASTER
+    return Difference.MORE if side > 0 else Difference.LESS

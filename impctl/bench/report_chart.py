@@ -31,7 +31,7 @@ Place = float | int
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class ChartPoint:
     """`text` is what a reader is told of it, `value` its number alone."""
 
     x: Place
@@ -48,7 +48,7 @@ class Line:
 
     group: int
     metric: int
-    points: tuple[Point, ...]
+    points: tuple[ChartPoint, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +200,7 @@ def _lines(
     return found
 
 
-def _point(metric: Metric, x: Place | None, facet: _Facet, chart: Chart) -> Point | None:
+def _point(metric: Metric, x: Place | None, facet: _Facet, chart: Chart) -> ChartPoint | None:
     if x is None or not math.isfinite(metric.median):
         return None
     if "y" in chart.log and metric.median <= 0:
@@ -212,7 +212,7 @@ def _point(metric: Metric, x: Place | None, facet: _Facet, chart: Chart) -> Poin
     spread = spread_text(metric, facet.unit)
     value = readable(metric.median, facet.unit)
     text = f"{value} ({spread} in {metric.runs} runs)" if spread else value
-    return Point(x, metric.median, low, high, value, text)
+    return ChartPoint(x, metric.median, low, high, value, text)
 
 
 def _panel_title(facet: str, names: Sequence[str], units: Mapping[Unit, Sequence[str]]) -> str:
@@ -221,7 +221,7 @@ def _panel_title(facet: str, names: Sequence[str], units: Mapping[Unit, Sequence
     return ": ".join(text for text in (metrics, facet) if text)
 
 
-def _y_axis(facet: _Facet, chart: Chart, points: Sequence[Point]) -> Axis:
+def _y_axis(facet: _Facet, chart: Chart, points: Sequence[ChartPoint]) -> Axis:
     title = dimension_of(facet.unit)
     if len(facet.metrics) == 1:
         title = plain_name(facet.metrics[0])

@@ -26,8 +26,8 @@ from impctl.errors import UnsafeSketchError
 from impctl.plan.nodes import (
     Aggregate,
     Attribute,
+    ComputedColumn,
     Distinct,
-    Output,
     Plan,
     Project,
     Query,
@@ -49,7 +49,7 @@ FRAGMENT: AttributeId = "impctl/fragment"
 """The fragment's column there, and its name."""
 
 
-class Way(StrEnum):
+class PassKind(StrEnum):
     """How a pass finds fragments."""
 
     ROWS = "rows"
@@ -71,7 +71,7 @@ class SketchPass:
     which reads `rows` as the access STAGED, named as `staged` says.
     """
 
-    way: Way
+    way: PassKind
     rows: Plan
     keys: Mapping[AccessId, AttributeId]
     group: tuple[AttributeId, ...] = ()
@@ -175,7 +175,7 @@ def _pass(basis: _Basis, members: Mapping[AccessId, Column]) -> SketchPass:
         return _joined_back(basis, traced)
     is_keyed = all(_is_grouped(traced.plan, access) for access in traced.keys)
     ids = {access: key.id for access, key in traced.keys.items()}
-    return SketchPass(Way.KEYED if is_keyed else Way.ROWS, traced.plan, ids)
+    return SketchPass(PassKind.KEYED if is_keyed else PassKind.ROWS, traced.plan, ids)
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,11 +240,11 @@ def _joined_back(basis: _Basis, traced: _Rows) -> SketchPass:
     assert basis.node is not None
     found = traced.keys
     keys = {access: replace(key, id=f"{key.id}/key/{access}") for access, key in found.items()}
-    outputs = (Output(keys[access], key.ref()) for access, key in found.items())
+    outputs = (ComputedColumn(keys[access], key.ref()) for access, key in found.items())
     rows = Project(traced.plan, (*basis.node.keys, *outputs))
     group = tuple(output.attribute.id for output in basis.node.keys)
     ids = {access: key.id for access, key in keys.items()}
-    return SketchPass(Way.GROUPS, rows, ids, group=group, groups=basis.groups)
+    return SketchPass(PassKind.GROUPS, rows, ids, group=group, groups=basis.groups)
 
 
 def _collected(plan: Plan, access: AccessId, column: Column) -> SketchPass:
@@ -253,10 +253,10 @@ def _collected(plan: Plan, access: AccessId, column: Column) -> SketchPass:
     assert rows is not None, "a scan has its own column"
     source = staged(rows.plan)
     # Above it there are the scan's own columns only: DISTINCT and set operations go by all.
-    own = Project(source, tuple(Output(a, a.ref()) for a in scan.attributes))
+    own = Project(source, tuple(ComputedColumn(a, a.ref()) for a in scan.attributes))
     annotated = collect(_replaced(plan, scan, own), source, FRAGMENT)
     above = distinct_fragments(annotated)
-    return SketchPass(Way.COLLECTED, rows.plan, {access: rows.key.id}, above=above)
+    return SketchPass(PassKind.COLLECTED, rows.plan, {access: rows.key.id}, above=above)
 
 
 def _replaced(plan: Plan, scan: Scan, source: Plan) -> Plan:

@@ -18,9 +18,9 @@ from impctl.plan.nodes import (
     Aggregate,
     AggregateOutput,
     Attribute,
+    ComputedColumn,
     Join,
     JoinKind,
-    Output,
     Plan,
     Project,
     Select,
@@ -62,7 +62,7 @@ def _whole(plan: Plan) -> Plan:
     if isinstance(plan, Project):
         outputs = tuple(replace(out, expr=transform(out.expr, swap)) for out in plan.outputs)
         return replace(plan, child=child, outputs=outputs)
-    kept = tuple(Output(attribute, attribute.ref()) for attribute in attributes_of(plan))
+    kept = tuple(ComputedColumn(attribute, attribute.ref()) for attribute in attributes_of(plan))
     return Project(replace(plan, child=child, predicate=transform(plan.predicate, swap)), kept)
 
 
@@ -90,7 +90,7 @@ def _averaged(plan: Plan, mean: Mean) -> tuple[Plan, ColumnRef]:
             inner = replace(mean, total=exprs[total.id], count=exprs[count.id])
             child, average = _averaged(plan.child, inner)
             if average.id not in exprs:
-                passed = Output(Attribute(average.id, "average", mean.type), average)
+                passed = ComputedColumn(Attribute(average.id, "average", mean.type), average)
                 plan = replace(plan, child=child, outputs=(*plan.outputs, passed))
             return plan, average
         case Join():

@@ -35,10 +35,10 @@ from impctl.plan.nodes import (
     AggregateCall,
     AggregateOutput,
     Attribute,
+    ComputedColumn,
     Distinct,
     Join,
     JoinKind,
-    Output,
     Plan,
     Project,
     Scan,
@@ -84,9 +84,11 @@ def distinct_fragments(annotated: Annotated) -> Plan:
     """All fragments of all rows, once each, as the plan's only column."""
     column, child = annotated.fragments, annotated.plan
     if not annotated.is_set:
-        return Distinct(Project(child, (Output(column, column.ref()),)))
+        return Distinct(Project(child, (ComputedColumn(column, column.ref()),)))
     single = Attribute(f"{column.id}/each", "fragment", INTEGER)
-    return Distinct(Project(child, (Output(single, Call("explode", (column.ref(),), INTEGER)),)))
+    return Distinct(
+        Project(child, (ComputedColumn(single, Call("explode", (column.ref(),), INTEGER)),))
+    )
 
 
 def _fresh() -> Iterator[AttributeId]:
@@ -130,7 +132,7 @@ class _Collector:
                 return Annotated(replace(plan, child=child.plan), child.fragments)
             case Project():
                 column = self._column(child.is_set)
-                outputs = (*plan.outputs, Output(column, child.fragments.ref()))
+                outputs = (*plan.outputs, ComputedColumn(column, child.fragments.ref()))
                 return Annotated(replace(plan, child=child.plan, outputs=outputs), column)
             case Aggregate():
                 return self._grouped(plan, child)
@@ -153,16 +155,17 @@ class _Collector:
 
     def _without_duplicates(self, attributes: tuple[Attribute, ...], child: Annotated) -> Annotated:
         """Grouping by all columns keeps one row of each, with the fragments of all its copies."""
-        keys = tuple(Output(attribute, attribute.ref()) for attribute in attributes)
+        keys = tuple(ComputedColumn(attribute, attribute.ref()) for attribute in attributes)
         renamed = tuple(
-            Output(replace(key.attribute, id=f"{key.attribute.id}/once"), key.expr) for key in keys
+            ComputedColumn(replace(key.attribute, id=f"{key.attribute.id}/once"), key.expr)
+            for key in keys
         )
         found = self._grouped(Aggregate(child.plan, renamed, ()), child)
         back = tuple(
-            Output(key.attribute, once.attribute.ref())
+            ComputedColumn(key.attribute, once.attribute.ref())
             for key, once in zip(keys, renamed, strict=True)
         )
-        column = Output(found.fragments, found.fragments.ref())
+        column = ComputedColumn(found.fragments, found.fragments.ref())
         return Annotated(Project(found.plan, (*back, column)), found.fragments)
 
     def _collecting(self, child: Annotated) -> tuple[Attribute, AggregateCall]:
@@ -178,8 +181,8 @@ class _Collector:
         if gathered.type == _SET_TYPE:
             return Annotated(plan, gathered)
         column = self._column(is_set=True)
-        outputs = tuple(Output(attribute, attribute.ref()) for attribute in attributes)
-        flat = Output(column, _union_of_sets(gathered.ref()))
+        outputs = tuple(ComputedColumn(attribute, attribute.ref()) for attribute in attributes)
+        flat = ComputedColumn(column, _union_of_sets(gathered.ref()))
         return Annotated(Project(plan, (*outputs, flat)), column)
 
     def _window(self, plan: Window, child: Annotated) -> Annotated:
@@ -203,8 +206,8 @@ class _Collector:
         ]
         column = self._column(is_set=True)
         union = reduce(lambda a, b: Call("array_union", (a, b), _SET_TYPE), sets)
-        outputs = tuple(Output(a, a.ref()) for a in attributes_of(plan))
-        return Annotated(Project(windowed, (*outputs, Output(column, union))), column)
+        outputs = tuple(ComputedColumn(a, a.ref()) for a in attributes_of(plan))
+        return Annotated(Project(windowed, (*outputs, ComputedColumn(column, union))), column)
 
     def _join(self, plan: Join) -> Annotated:
         left = self.visit(plan.left)
@@ -232,7 +235,7 @@ class _Collector:
         if not all(groups_as_compared(type_of(one), type_of(other)) for one, other in pairs):
             raise _refusal("an IN or EXISTS that compares values of different types", plan.span)
         keys = tuple(
-            Output(Attribute(next(self.ids), "matched", None), right_side)
+            ComputedColumn(Attribute(next(self.ids), "matched", None), right_side)
             for _, right_side in pairs
         )
         groups = self._grouped(Aggregate(right.plan, keys, ()), right)
@@ -241,9 +244,9 @@ class _Collector:
             for (left_side, _), key in zip(pairs, keys, strict=True)
         )
         joined = Join(JoinKind.INNER, plan.left, groups.plan, And(matches), span=plan.span)
-        kept = tuple(Output(a, a.ref()) for a in attributes_of(plan))
+        kept = tuple(ComputedColumn(a, a.ref()) for a in attributes_of(plan))
         column = self._column(is_set=True)
-        outputs = (*kept, Output(column, groups.fragments.ref()))
+        outputs = (*kept, ComputedColumn(column, groups.fragments.ref()))
         return Annotated(Project(joined, outputs), column)
 
     def _set_operation(self, plan: SetOperation) -> Annotated:
@@ -265,9 +268,9 @@ class _Collector:
             own: Expr = Literal(None, _SET_TYPE if is_set else INTEGER)
             if found is not None:
                 own = found.fragments.ref()
-            kept = tuple(Output(a, a.ref()) for a in attributes_of(part))
+            kept = tuple(ComputedColumn(a, a.ref()) for a in attributes_of(part))
             below = part if found is None else found.plan
-            branches.append(Project(below, (*kept, Output(column, own))))
+            branches.append(Project(below, (*kept, ComputedColumn(column, own))))
         column = self._column(is_set)
         united = replace(
             plan,
@@ -288,10 +291,12 @@ class _Collector:
         marked = []
         for place, side in enumerate(sides):
             ones = tuple(
-                Output(replace(mark, id=f"{mark.id}/{place}"), Literal(int(at == place), LONG))
+                ComputedColumn(
+                    replace(mark, id=f"{mark.id}/{place}"), Literal(int(at == place), LONG)
+                )
                 for at, mark in enumerate(marks)
             )
-            kept = tuple(Output(a, a.ref()) for a in attributes_of(side))
+            kept = tuple(ComputedColumn(a, a.ref()) for a in attributes_of(side))
             marked.append(Project(side, (*kept, *ones)))
         left, right = marked
         both = replace(
@@ -308,7 +313,9 @@ class _Collector:
         self, plan: SetOperation, both: Annotated, marks: tuple[Attribute, ...]
     ) -> Annotated:
         """Each row of both sides once, then as often as its copies, counted by `marks`, leave."""
-        keys = tuple(Output(replace(a, id=f"{a.id}/once"), a.ref()) for a in plan.attributes)
+        keys = tuple(
+            ComputedColumn(replace(a, id=f"{a.id}/once"), a.ref()) for a in plan.attributes
+        )
         sums = tuple(
             AggregateOutput(replace(mark, id=f"{mark.id}/sum"), AggregateCall("sum", (mark.ref(),)))
             for mark in marks
@@ -321,10 +328,11 @@ class _Collector:
         some = Select(once.plan, Compare(CompareOp.GREATER, left, Literal(0, LONG)), plan.span)
         copies = Call("array_repeat", (once.fragments.ref(), Cast(left, INTEGER)), _SETS_TYPE)
         back = tuple(
-            Output(out, key.attribute.ref()) for out, key in zip(plan.attributes, keys, strict=True)
+            ComputedColumn(out, key.attribute.ref())
+            for out, key in zip(plan.attributes, keys, strict=True)
         )
         column = self._column(is_set=True)
-        each = Output(column, Call("explode", (copies,), _SET_TYPE))
+        each = ComputedColumn(column, Call("explode", (copies,), _SET_TYPE))
         return Annotated(Project(some, (*back, each)), column)
 
     def _members(
@@ -343,11 +351,13 @@ class _Collector:
         kind = JoinKind.SEMI if plan.kind is SetKind.INTERSECT else JoinKind.ANTI
         joined = Join(kind, once.plan, other_side, And(same), span=plan.span)
         outputs = tuple(
-            Output(out, mine.ref())
+            ComputedColumn(out, mine.ref())
             for out, mine in zip(plan.attributes, attributes_of(own), strict=True)
         )
         column = self._column(is_set=True)
-        return Annotated(Project(joined, (*outputs, Output(column, once.fragments.ref()))), column)
+        return Annotated(
+            Project(joined, (*outputs, ComputedColumn(column, once.fragments.ref()))), column
+        )
 
 
 def _union_of_sets(sets: Expr) -> Expr:

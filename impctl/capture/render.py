@@ -23,10 +23,10 @@ from impctl.plan.nodes import (
     Aggregate,
     AggregateCall,
     Attribute,
+    ComputedColumn,
     Distinct,
     Join,
     JoinKind,
-    Output,
     Plan,
     Project,
     Scan,
@@ -92,7 +92,7 @@ class Renderer:
             return [exp.alias_(exp.Literal.number(1), "nothing", quoted=True)]
         return [column(self.name(attribute.id)) for attribute in attributes]
 
-    def outputs(self, outputs: Sequence[Output]) -> list[Sql]:
+    def outputs(self, outputs: Sequence[ComputedColumn]) -> list[Sql]:
         """Computed columns under their names."""
         if not outputs:
             return self.columns(())
@@ -257,7 +257,7 @@ def render_plan(plan: Plan, table_names: Mapping[AccessId, str]) -> Rendered:
     return Rendered(select, renderer.names)
 
 
-def _over_keys(call: AggregateCall, keys: Sequence[Output]) -> AggregateCall:
+def _over_keys(call: AggregateCall, keys: Sequence[ComputedColumn]) -> AggregateCall:
     """GROUPING and GROUPING_ID take grouping columns, which have names of their own here."""
     if call.function not in ("grouping", "grouping_id"):
         return call

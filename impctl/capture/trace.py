@@ -15,10 +15,10 @@ from impctl.expr.nodes import ColumnRef, Compare, CompareOp, Expr, conjuncts
 from impctl.plan.nodes import (
     Aggregate,
     Attribute,
+    ComputedColumn,
     Distinct,
     Join,
     JoinKind,
-    Output,
     Plan,
     Project,
     Scan,
@@ -112,7 +112,7 @@ def _trace_project(plan: Project, child: Traced) -> Traced:
     kept = frozenset(o.attribute.id for o in plan.outputs if _is_among((o.expr,), child.keys))
     if kept:
         return Traced(replace(plan, child=child.plan), kept)
-    added = Output(replace(child.key, id=f"{child.key.id}^"), child.key.ref())
+    added = ComputedColumn(replace(child.key, id=f"{child.key.id}^"), child.key.ref())
     outputs = (*plan.outputs, added)
     return Traced(replace(plan, child=child.plan, outputs=outputs), frozenset({added.attribute.id}))
 
@@ -162,7 +162,7 @@ def _only(plan: Plan, wanted: set[AttributeId]) -> Plan:
     attributes = attributes_of(plan)
     if all(attribute.id in wanted for attribute in attributes):
         return plan
-    return Project(plan, tuple(Output(a, a.ref()) for a in attributes if a.id in wanted))
+    return Project(plan, tuple(ComputedColumn(a, a.ref()) for a in attributes if a.id in wanted))
 
 
 def _equated(keys: frozenset[AttributeId], predicate: Expr | None) -> frozenset[AttributeId]:
@@ -194,7 +194,7 @@ def follow(plan: Plan, origin: Plan, ids: tuple[AttributeId, ...]) -> Plan | Non
         return None
     followed, last_ids = found
     by_id = {attribute.id: attribute for attribute in attributes_of(followed)}
-    return Project(followed, tuple(Output(by_id[id], by_id[id].ref()) for id in last_ids))
+    return Project(followed, tuple(ComputedColumn(by_id[id], by_id[id].ref()) for id in last_ids))
 
 
 _Followed = tuple[Plan, tuple[AttributeId, ...]]
@@ -231,7 +231,7 @@ def _follow(
 def _follow_project(plan: Project, child: _Followed) -> _Followed:
     by_id = {attribute.id: attribute for attribute in attributes_of(child[0])}
     added = tuple(
-        Output(replace(by_id[id], id=f"{id}^{place}"), by_id[id].ref())
+        ComputedColumn(replace(by_id[id], id=f"{id}^{place}"), by_id[id].ref())
         for place, id in enumerate(child[1])
     )
     outputs = (*plan.outputs, *added)

@@ -28,7 +28,7 @@ from impctl.plan.nodes import Join, JoinKind, Plan, Select, attributes_of
 
 
 @dataclass(frozen=True, slots=True)
-class Relation:
+class JoinInput:
     """One input of a chain of inner joins, its columns, and what holds of its rows."""
 
     plan: Plan
@@ -41,7 +41,7 @@ class Relation:
 class Joined:
     """Relations in the order to join them, and all conditions."""
 
-    relations: tuple[Relation, ...]
+    relations: tuple[JoinInput, ...]
     conditions: tuple[Expr, ...]
 
 
@@ -64,10 +64,10 @@ def _collect(node: Plan, plans: list[Plan], conditions: list[Expr]) -> None:
         conditions.extend(conjuncts(node.condition))
 
 
-def _relation(plan: Plan, conditions: Sequence[Expr]) -> Relation:
+def _relation(plan: Plan, conditions: Sequence[Expr]) -> JoinInput:
     ids = frozenset(attribute.id for attribute in attributes_of(plan))
     found = [_implied(condition, ids) for condition in conditions]
-    return Relation(plan, ids, tuple(one for one in found if one is not None))
+    return JoinInput(plan, ids, tuple(one for one in found if one is not None))
 
 
 def _implied(condition: Expr, ids: frozenset[AttributeId]) -> Expr | None:
@@ -83,7 +83,7 @@ def _implied(condition: Expr, ids: frozenset[AttributeId]) -> Expr | None:
     return Or(tuple(branches))
 
 
-def _ordered(relations: Sequence[Relation], conditions: Sequence[Expr]) -> list[Relation]:
+def _ordered(relations: Sequence[JoinInput], conditions: Sequence[Expr]) -> list[JoinInput]:
     places = sorted(range(len(relations)), key=lambda at: (_rank(relations[at]), at))
     left = [relations[place] for place in places]
     ordered = [left.pop(0)]
@@ -96,8 +96,8 @@ def _ordered(relations: Sequence[Relation], conditions: Sequence[Expr]) -> list[
 
 
 def _connection(
-    relation: Relation,
-    joined: Sequence[Relation],
+    relation: JoinInput,
+    joined: Sequence[JoinInput],
     classes: Sequence[frozenset[AttributeId]],
 ) -> int:
     """How well a relation fits next: 2 by a value only one joined relation has, 1 by another.
@@ -128,7 +128,7 @@ def _equal_columns(conditions: Sequence[Expr]) -> list[frozenset[AttributeId]]:
     return classes
 
 
-def _rank(relation: Relation) -> int:
+def _rank(relation: JoinInput) -> int:
     """0 with an equality to a constant, 1 with another condition or a semi join, 2 without any."""
     found = list(relation.implied)
     plan = relation.plan

@@ -31,7 +31,7 @@ from impctl.plan.nodes import (
     AggregateCall,
     AggregateOutput,
     Attribute,
-    Output,
+    ComputedColumn,
     Plan,
     Project,
     Scan,
@@ -148,9 +148,9 @@ def _attribute(column: PartialColumn, kind: SqlType) -> Attribute:
     return Attribute(f"impctl/{column.name}", column.name, kind, True)
 
 
-def _fragment_output(scan: Scan) -> Output:
+def _fragment_output(scan: Scan) -> ComputedColumn:
     attribute = fragment_attribute(scan.access)
-    return Output(replace(attribute, id="impctl/key"), attribute.ref())
+    return ComputedColumn(replace(attribute, id="impctl/key"), attribute.ref())
 
 
 def _calls(accumulator: Accumulator, expr: Expr, counts_specials: bool) -> list[_Call]:

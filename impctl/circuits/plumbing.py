@@ -22,7 +22,7 @@ from impctl.engine.operators import project, select
 from impctl.engine.operators.aggregate import Aggregate
 from impctl.engine.operators.union import Branch, Union
 from impctl.expr.nodes import Expr, columns_of
-from impctl.plan.nodes import Attribute, Output, Plan, Project, Select, TopK
+from impctl.plan.nodes import Attribute, ComputedColumn, Plan, Project, Select, TopK
 
 
 class Plumbing(ABC):
@@ -171,5 +171,5 @@ def _projected(
     plan: Plan, outputs: Sequence[tuple[AttributeId, Expr]], columns: Sequence[Column]
 ) -> Project:
     kinds = dict(columns)
-    named = [Output(Attribute(name, name, kinds[name]), expr) for name, expr in outputs]
+    named = [ComputedColumn(Attribute(name, name, kinds[name]), expr) for name, expr in outputs]
     return Project(plan, tuple(named))

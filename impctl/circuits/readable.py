@@ -17,8 +17,8 @@ from impctl.data.schema import INTEGER
 from impctl.engine.operator import Operator
 from impctl.plan.nodes import (
     Attribute,
+    ComputedColumn,
     Join,
-    Output,
     Plan,
     Project,
     Scan,
@@ -70,7 +70,7 @@ def with_fragments(plan: Plan, accesses: Collection[AccessId]) -> Plan:
         case Project():
             child = with_fragments(plan.child, accesses)
             passed = tuple(
-                Output(attribute, attribute.ref())
+                ComputedColumn(attribute, attribute.ref())
                 for attribute in map(fragment_attribute, accesses)
                 if attribute in attributes_of(child)
             )
@@ -92,7 +92,9 @@ def readable(
     accesses: tuple[AccessId, ...],
 ) -> Readable:
     """The rows of `plan`, in exactly these columns."""
-    outputs = [Output(a, a.ref()) for a in (Attribute(key, key, kind) for key, kind in columns)]
-    fragments = [Output(a, a.ref()) for a in map(fragment_attribute, accesses)]
+    outputs = [
+        ComputedColumn(a, a.ref()) for a in (Attribute(key, key, kind) for key, kind in columns)
+    ]
+    fragments = [ComputedColumn(a, a.ref()) for a in map(fragment_attribute, accesses)]
     chosen = Project(with_fragments(plan, accesses), (*outputs, *fragments))
     return Readable(name, chosen, columns, keys, accesses)

@@ -48,7 +48,7 @@ class Groups:
 
 
 @dataclass(frozen=True, slots=True)
-class Size:
+class BufferSize:
     """Buffers of `kept` to twice as many rows, of which `needed` are needed.
 
     `by_code`: rows of one code count as one.
@@ -68,7 +68,7 @@ class BestRows:
         rows: RowIndex,
         code: AttributeId,
         key_types: Sequence[SqlType],
-        size: Size,
+        size: BufferSize,
         codes_of: Callable[[Batch], Ints],
     ) -> None:
         """`codes_of` gives the codes of rows that come without them, from a refill."""

@@ -15,10 +15,10 @@ from typing import assert_never
 from impctl.expr.nodes import Expr, Span, columns_of
 from impctl.plan.nodes import (
     Aggregate,
+    ComputedColumn,
     Distinct,
     Join,
     JoinKind,
-    Output,
     Plan,
     Project,
     Scan,
@@ -91,7 +91,7 @@ def _words(plan: Plan, names: Names) -> tuple[str, str]:
             assert_never(plan)
 
 
-def _output(output: Output, names: Names) -> str:
+def _output(output: ComputedColumn, names: Names) -> str:
     text = expr_text(output.expr, names)
     return text if text == output.attribute.name else f"{text} AS {output.attribute.name}"
 

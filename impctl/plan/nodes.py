@@ -36,7 +36,7 @@ class Attribute:
 
 
 @dataclass(frozen=True, slots=True)
-class Output:
+class ComputedColumn:
     """A computed output column: `expr AS attribute`."""
 
     attribute: Attribute
@@ -104,7 +104,7 @@ class Project:
     """Exactly these output columns, in this order; keeps duplicates."""
 
     child: Plan
-    outputs: tuple[Output, ...]
+    outputs: tuple[ComputedColumn, ...]
     span: Span | None = field(default=None, compare=False)
 
 
@@ -132,7 +132,7 @@ class Aggregate:
     """
 
     child: Plan
-    keys: tuple[Output, ...]
+    keys: tuple[ComputedColumn, ...]
     aggregates: tuple[AggregateOutput, ...]
     grouping_sets: tuple[tuple[int, ...], ...] | None = None
     span: Span | None = field(default=None, compare=False)

@@ -17,8 +17,8 @@ from impctl.aliases import AccessId, TableName, TableVersion
 from impctl.capture.annotate import (
     FRAGMENT,
     STAGED,
+    PassKind,
     SketchPass,
-    Way,
     sketch_passes,
     staged_name,
 )
@@ -112,9 +112,9 @@ class _Capture:
     def fragments(self, pass_: SketchPass) -> _Found:
         """Distinct fragment ids of every access of one pass."""
         match pass_.way:
-            case Way.KEYED:
+            case PassKind.KEYED:
                 return self._of_keys(pass_)
-            case Way.GROUPS:
+            case PassKind.GROUPS:
                 return self._of_groups(pass_)
         rows = self._rows(pass_)
         if pass_.above is not None:

@@ -55,7 +55,7 @@ _DIRECTORY_KINDS = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Branch:
+class FileGroup:
     """Files that are read alike: one partition tuple (or checked directories), deletions or not."""
 
     files: tuple[DataFile, ...]
@@ -104,7 +104,7 @@ def _refuse_hidden(snapshot: Snapshot, files: Sequence[DataFile]) -> None:
             )
 
 
-def _branches(snapshot: Snapshot, files: Sequence[DataFile]) -> list[Branch]:
+def _branches(snapshot: Snapshot, files: Sequence[DataFile]) -> list[FileGroup]:
     """The files, grouped so that each group can be read at once."""
     tuples = {tuple(sorted(file.partition_values.items())) for file in files}
     by_directory = len(tuples) > MAX_BRANCHES and _directories_say_it(snapshot, files)
@@ -117,7 +117,7 @@ def _branches(snapshot: Snapshot, files: Sequence[DataFile]) -> list[Branch]:
             deletions = file.uri
         groups.setdefault((partition, deletions), []).append(file)
     return [
-        Branch(tuple(group), {} if by_directory else group[0].partition_values)
+        FileGroup(tuple(group), {} if by_directory else group[0].partition_values)
         for group in groups.values()
     ]
 
@@ -162,7 +162,7 @@ def _have_plain_unique_names(files: Sequence[DataFile]) -> bool:
 
 
 def _branch_frame(
-    spark: SparkSession, snapshot: Snapshot, branch: Branch, wanted: Sequence[TableColumn]
+    spark: SparkSession, snapshot: Snapshot, branch: FileGroup, wanted: Sequence[TableColumn]
 ) -> DataFrame:
     read = [column for column in wanted if column.name not in branch.literals]
     reader = spark.read.schema(_schema(read, snapshot, physical=True)).options(**_STRICT)
@@ -199,7 +199,7 @@ def _without_deleted(spark: SparkSession, frame: DataFrame, files: Sequence[Data
     return frame.join(F.broadcast(deleted.alias("gone")), condition, "left_anti")
 
 
-def _column(snapshot: Snapshot, branch: Branch, column: TableColumn) -> Column:
+def _column(snapshot: Snapshot, branch: FileGroup, column: TableColumn) -> Column:
     from pyspark.sql import functions as F
 
     if column.name in branch.literals:

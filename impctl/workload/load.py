@@ -19,7 +19,7 @@ from impctl.workload.partitions import read_partitions
 from impctl.workload.paths import read_path, resolve_path
 from impctl.workload.positions import Lines, YamlFault, compose
 from impctl.workload.queries import read_queries
-from impctl.workload.reading import Entry, Reading, inside, shown
+from impctl.workload.reading import Entry, FileReading, inside, shown
 from impctl.workload.updates import read_updates
 
 MAX_BYTES = 1 << 20
@@ -50,10 +50,10 @@ def load_spark_profile(path: Path, env: Mapping[str, str]) -> SparkSpec:
     return spark
 
 
-def open_document(path: Path, env: Mapping[str, str]) -> tuple[Reading, Node | None]:
+def open_document(path: Path, env: Mapping[str, str]) -> tuple[FileReading, Node | None]:
     """The root node of a YAML file; None, with the problem noted, where there is none."""
     text = _read_text(path)
-    reading = Reading(Lines(str(path), text), env)
+    reading = FileReading(Lines(str(path), text), env)
     try:
         root = compose(text)
     except YamlFault as fault:
@@ -98,7 +98,7 @@ def _read_text(path: Path) -> str:
         ) from None
 
 
-def all_problems(path: Path, reading: Reading) -> WorkloadError:
+def all_problems(path: Path, reading: FileReading) -> WorkloadError:
     """The error that lists what a pass over the file has noted."""
     problems = reading.problems
     count = "a problem" if len(problems) == 1 else f"{len(problems)} problems"
@@ -112,7 +112,7 @@ def is_suite(root: Node | None) -> bool:
     )
 
 
-def _read_root(path: Path, root: Node, reading: Reading) -> Workload | None:
+def _read_root(path: Path, root: Node, reading: FileReading) -> Workload | None:
     if is_suite(root):
         reading.report(
             root,
@@ -128,7 +128,7 @@ def _read_root(path: Path, root: Node, reading: Reading) -> Workload | None:
 
 
 def read_workload(
-    fields: Mapping[str, Node], path: Path, base: Path, reading: Reading
+    fields: Mapping[str, Node], path: Path, base: Path, reading: FileReading
 ) -> Workload | None:
     """The workload in the sections `REQUIRED` and `OPTIONAL`, its paths relative to `base`."""
     declared, tables = _read_tables(fields.get("tables"), base, reading)
@@ -156,7 +156,7 @@ def read_workload(
     )
 
 
-def check_version(node: Node | None, reading: Reading) -> None:
+def check_version(node: Node | None, reading: FileReading) -> None:
     """Note a problem where the version of the file format is not the one known."""
     cell = reading.cell(node, "`version`", "the number 1")
     if node is None or cell is None:
@@ -166,7 +166,7 @@ def check_version(node: Node | None, reading: Reading) -> None:
 
 
 def _read_tables(
-    node: Node | None, base: Path, reading: Reading
+    node: Node | None, base: Path, reading: FileReading
 ) -> tuple[Declared, dict[str, TableSpec]]:
     """Names as declared, those of tables with a problem too, and the tables that could be read."""
     entries = reading.entries(node, "`tables`")
@@ -196,7 +196,7 @@ def _read_tables(
     return entries.keys(), found
 
 
-def _read_table(name: str, entry: Entry, base: Path, reading: Reading) -> TableSpec | None:
+def _read_table(name: str, entry: Entry, base: Path, reading: FileReading) -> TableSpec | None:
     where = inside("`tables`", name)
     fields = reading.record(entry.value, where, ("path",), ("storage_options",))
     if fields is None:
@@ -206,7 +206,7 @@ def _read_table(name: str, entry: Entry, base: Path, reading: Reading) -> TableS
     return None if path is None else TableSpec(name, path, options or {}, reading.at(entry.key))
 
 
-def _read_spark(node: Node, path: str, reading: Reading) -> SparkSpec | None:
+def _read_spark(node: Node, path: str, reading: FileReading) -> SparkSpec | None:
     fields = reading.record(node, path, (), ("master", "conf"))
     if fields is None:
         return None

@@ -11,7 +11,7 @@ from collections.abc import Collection
 
 from yaml.nodes import Node
 
-from impctl.workload.reading import Reading, suggestion, written_at
+from impctl.workload.reading import FileReading, suggestion, written_at
 
 NAME_PATTERN = "[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}"
 IDENTIFIER_PATTERN = "[A-Za-z_][A-Za-z0-9_]{0,127}"
@@ -31,13 +31,13 @@ def is_identifier(name: str) -> bool:
     return re.fullmatch(IDENTIFIER_PATTERN, name) is not None
 
 
-def refuse_name(node: Node, name: str, what: str, reading: Reading) -> None:
+def refuse_name(node: Node, name: str, what: str, reading: FileReading) -> None:
     """Note that `name` cannot name `what`."""
     hint = "use letters, digits, `_`, `-` and `.`, at most 128 characters"
     reading.report(node, f"{written_at(node, name)} cannot name {what}", hint)
 
 
-def is_declared(table: str, node: Node, tables: Declared, path: str, reading: Reading) -> bool:
+def is_declared(table: str, node: Node, tables: Declared, path: str, reading: FileReading) -> bool:
     """Whether `table`, written at `node`, is declared; a problem if not."""
     if tables is None or table in tables:
         return True

@@ -16,7 +16,7 @@ from yaml.nodes import Node
 
 from impctl.workload.models import BoundaryLiteral, PartitionSpec
 from impctl.workload.names import Declared, is_declared
-from impctl.workload.reading import Entry, Reading, inside
+from impctl.workload.reading import Entry, FileReading, inside
 from impctl.workload.scalars import kind_of
 
 MAX_FRAGMENTS = 100_000
@@ -24,7 +24,7 @@ MAX_BOUNDARIES = MAX_FRAGMENTS - 1
 
 
 def read_partitions(
-    node: Node | None, tables: Declared, reading: Reading
+    node: Node | None, tables: Declared, reading: FileReading
 ) -> tuple[PartitionSpec, ...]:
     """The candidates that could be read, in file order."""
     found: list[PartitionSpec] = []
@@ -39,7 +39,7 @@ def read_partitions(
 
 
 def _read_partition(
-    table: str, column: str, entry: Entry, reading: Reading
+    table: str, column: str, entry: Entry, reading: FileReading
 ) -> PartitionSpec | None:
     path = inside(inside("`partitions`", table), column)
     fields = reading.record(entry.value, path, (), ("boundaries", "fragments"))
@@ -64,7 +64,7 @@ def _read_partition(
 
 
 def _read_boundaries(
-    node: Node | None, where: str, reading: Reading
+    node: Node | None, where: str, reading: FileReading
 ) -> tuple[BoundaryLiteral, ...] | None:
     elements = reading.elements(node, where)
     if node is None or elements is None:
@@ -83,7 +83,7 @@ def _read_boundaries(
     return tuple(whole) if _increase(whole, elements, where, reading) else None
 
 
-def _read_boundary(node: Node, where: str, reading: Reading) -> BoundaryLiteral | None:
+def _read_boundary(node: Node, where: str, reading: FileReading) -> BoundaryLiteral | None:
     cell = reading.cell(node, f"A value of {where}", "a number, text or a date")
     if cell is None:
         return None
@@ -105,7 +105,7 @@ def _read_boundary(node: Node, where: str, reading: Reading) -> BoundaryLiteral 
 
 
 def _increase(
-    values: Sequence[BoundaryLiteral], nodes: Sequence[Node], where: str, reading: Reading
+    values: Sequence[BoundaryLiteral], nodes: Sequence[Node], where: str, reading: FileReading
 ) -> bool:
     kinds = [_order_kind(value) for value in values]
     for kind, node in zip(kinds, nodes, strict=True):

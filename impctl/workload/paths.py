@@ -12,12 +12,12 @@ from pathlib import Path
 
 from yaml.nodes import Node
 
-from impctl.workload.reading import Reading
+from impctl.workload.reading import FileReading
 
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 
 
-def read_path(node: Node | None, where: str, base: Path, reading: Reading) -> str | None:
+def read_path(node: Node | None, where: str, base: Path, reading: FileReading) -> str | None:
     """The path written at `node`, as seen from the folder `base`."""
     written = reading.text(node, where)
     if node is None or written is None:

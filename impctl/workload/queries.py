@@ -22,14 +22,14 @@ from impctl.workload.names import (
     is_name,
     refuse_name,
 )
-from impctl.workload.reading import Cell, Entry, Reading, inside, written_at
+from impctl.workload.reading import Entry, FileReading, YamlScalar, inside, written_at
 from impctl.workload.sql_location import origin_of
 
 MAX_BUFFER = 1_000_000
 """More than that is as good as keeping everything."""
 
 
-def read_queries(node: Node | None, tables: Declared, reading: Reading) -> dict[str, QuerySpec]:
+def read_queries(node: Node | None, tables: Declared, reading: FileReading) -> dict[str, QuerySpec]:
     """The queries that could be read, in file order."""
     entries = reading.entries(node, "`queries`")
     if node is None or entries is None:
@@ -46,7 +46,9 @@ def read_queries(node: Node | None, tables: Declared, reading: Reading) -> dict[
     return found
 
 
-def _read_query(name: str, entry: Entry, tables: Declared, reading: Reading) -> QuerySpec | None:
+def _read_query(
+    name: str, entry: Entry, tables: Declared, reading: FileReading
+) -> QuerySpec | None:
     path = inside("`queries`", name)
     known = ("params", "sketch", "policy", "maintain", "join", "buffer")
     fields = reading.record(entry.value, path, ("sql",), known)
@@ -78,7 +80,9 @@ def _read_query(name: str, entry: Entry, tables: Declared, reading: Reading) -> 
     )
 
 
-def _read_params(node: Node | None, path: str, reading: Reading) -> Mapping[str, ParameterValue]:
+def _read_params(
+    node: Node | None, path: str, reading: FileReading
+) -> Mapping[str, ParameterValue]:
     params: dict[str, ParameterValue] = {}
     for name, entry in (reading.entries(node, path) or {}).items():
         if not is_identifier(name):
@@ -97,7 +101,7 @@ def _read_params(node: Node | None, path: str, reading: Reading) -> Mapping[str,
     return params
 
 
-def _parameter_value(cell: Cell) -> ParameterValue | None:
+def _parameter_value(cell: YamlScalar) -> ParameterValue | None:
     """The value of a parameter; None for NULL, NaN and infinity, which no literal stands for."""
     if not isinstance(cell.value, float):
         return cell.value
@@ -108,7 +112,7 @@ def _parameter_value(cell: Cell) -> ParameterValue | None:
 
 
 def _read_sketch(
-    node: Node | None, path: str, tables: Declared, reading: Reading
+    node: Node | None, path: str, tables: Declared, reading: FileReading
 ) -> Mapping[str, str]:
     sketch: dict[str, str] = {}
     for table, entry in (reading.entries(node, path) or {}).items():

@@ -33,7 +33,7 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class YamlScalar:
     """A scalar that was read; wrapped because NULL is a value too."""
 
     value: CellValue
@@ -41,7 +41,7 @@ class Cell:
 
 
 @dataclass(slots=True)
-class Reading:
+class FileReading:
     """One pass over a file: where things stand, the variables, and the problems so far."""
 
     lines: Lines
@@ -147,7 +147,7 @@ class Reading:
             return None
         return list(node.value)
 
-    def cell(self, node: Node | None, path: str, expected: str) -> Cell | None:
+    def cell(self, node: Node | None, path: str, expected: str) -> YamlScalar | None:
         """A scalar with its variables resolved and its type as YAML reads it."""
         if node is None:
             return None
@@ -158,9 +158,9 @@ class Reading:
         if resolved is None:
             return None
         if node.tag != PLAIN_TAG:
-            return Cell(resolved.text, resolved.text)
+            return YamlScalar(resolved.text, resolved.text)
         try:
-            return Cell(plain_value(resolved.text), resolved.text)
+            return YamlScalar(plain_value(resolved.text), resolved.text)
         except ScalarFault as fault:
             self.report(node, f"{path}: {fault.message}", fault.hint)
             return None

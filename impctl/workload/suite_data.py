@@ -13,7 +13,7 @@ from yaml.nodes import Node, SequenceNode
 
 from impctl.workload.names import is_name, refuse_name
 from impctl.workload.paths import read_path
-from impctl.workload.reading import Entry, Reading, inside
+from impctl.workload.reading import Entry, FileReading, inside
 from impctl.workload.scalars import kind_of
 from impctl.workload.suite_models import DataSpec, OptionValue
 
@@ -23,7 +23,7 @@ _OWN = ("example", "rows", "least", "source")
 
 
 def read_data(
-    node: Node | None, examples: Sequence[str], base: Path, reading: Reading
+    node: Node | None, examples: Sequence[str], base: Path, reading: FileReading
 ) -> Mapping[str, DataSpec]:
     """The tables to generate that could be read, in file order."""
     found: dict[str, DataSpec] = {}
@@ -37,7 +37,7 @@ def read_data(
 
 
 def _read_spec(
-    name: str, entry: Entry, examples: Sequence[str], base: Path, reading: Reading
+    name: str, entry: Entry, examples: Sequence[str], base: Path, reading: FileReading
 ) -> DataSpec | None:
     path = inside("`data`", name)
     entries = reading.entries(entry.value, path)
@@ -62,7 +62,7 @@ def _read_spec(
 
 
 def read_options(
-    entries: Mapping[str, Entry], path: str, reading: Reading
+    entries: Mapping[str, Entry], path: str, reading: FileReading
 ) -> Mapping[str, OptionValue]:
     """Options: each a single value or a list of them."""
     found: dict[str, OptionValue] = {}
@@ -73,7 +73,7 @@ def read_options(
     return found
 
 
-def _read_option(node: Node, path: str, reading: Reading) -> OptionValue | None:
+def _read_option(node: Node, path: str, reading: FileReading) -> OptionValue | None:
     if not isinstance(node, SequenceNode):
         return _read_single(node, path, reading)
     nodes = reading.elements(node, path)
@@ -87,7 +87,7 @@ def _read_option(node: Node, path: str, reading: Reading) -> OptionValue | None:
     return tuple(kept) if len(kept) == len(values) else None
 
 
-def _read_single(node: Node, path: str, reading: Reading) -> int | float | str | bool | None:
+def _read_single(node: Node, path: str, reading: FileReading) -> int | float | str | bool | None:
     cell = reading.cell(node, path, "a number, text, or true or false")
     if cell is None:
         return None

@@ -13,7 +13,7 @@ from yaml.nodes import Node
 
 from impctl.errors import Location
 from impctl.workload.names import is_name, refuse_name
-from impctl.workload.reading import Entry, Reading, inside, suggestion, written_at
+from impctl.workload.reading import Entry, FileReading, inside, suggestion, written_at
 from impctl.workload.scalars import kind_of
 from impctl.workload.suite_data import read_options
 from impctl.workload.suite_models import CaseSpec, ChartSpec, FigureSpec, FullSpec, OptionValue
@@ -33,7 +33,7 @@ _OPTIONAL = ("about", "claim", "source", "with", "cases", "full")
 
 
 def read_figures(
-    node: Node | None, queries: Names, measures: Sequence[str], reading: Reading
+    node: Node | None, queries: Names, measures: Sequence[str], reading: FileReading
 ) -> tuple[FigureSpec, ...]:
     """The figures that could be read, in file order."""
     entries = reading.entries(node, "`figures`")
@@ -52,7 +52,7 @@ def read_figures(
 
 
 def _read_figure(
-    name: str, entry: Entry, queries: Names, measures: Sequence[str], reading: Reading
+    name: str, entry: Entry, queries: Names, measures: Sequence[str], reading: FileReading
 ) -> FigureSpec | None:
     path = inside("`figures`", name)
     fields = reading.record(entry.value, path, _REQUIRED, _OPTIONAL)
@@ -91,7 +91,7 @@ def _read_figure(
 
 
 def _read_full(
-    node: Node | None, path: str, queries: Names, lines: _Lines, reading: Reading
+    node: Node | None, path: str, queries: Names, lines: _Lines, reading: FileReading
 ) -> FullSpec:
     fields = reading.record(node, path, (), ("with", "cases"))
     if fields is None:
@@ -102,7 +102,7 @@ def _read_full(
 
 
 def _read_with(
-    node: Node | None, path: str, reading: Reading
+    node: Node | None, path: str, reading: FileReading
 ) -> tuple[Mapping[str, OptionValue], Mapping[str, Location]]:
     """The options of a measure, and where each stands."""
     options = reading.entries(node, path) or {}
@@ -118,7 +118,7 @@ def _every_query(queries: Names, place: Location, lines: _Lines) -> tuple[CaseSp
 
 
 def _read_cases(
-    node: Node | None, path: str, queries: Names, lines: _Lines, reading: Reading
+    node: Node | None, path: str, queries: Names, lines: _Lines, reading: FileReading
 ) -> tuple[CaseSpec, ...]:
     """The cases of one list, none of them with labels that have a line already."""
     if node is None:
@@ -143,7 +143,7 @@ def _read_cases(
     return tuple(found)
 
 
-def _read_case(node: Node, path: str, queries: Names, reading: Reading) -> CaseSpec | None:
+def _read_case(node: Node, path: str, queries: Names, reading: FileReading) -> CaseSpec | None:
     """A query with labels; `query` itself is a label only where there is no other."""
     entries = reading.entries(node, f"a case of {path}")
     if entries is None:
@@ -170,7 +170,7 @@ def _read_case(node: Node, path: str, queries: Names, reading: Reading) -> CaseS
     return CaseSpec(query, labels or {"query": query}, reading.at(node))
 
 
-def _read_label(node: Node, path: str, reading: Reading) -> str | int | float | None:
+def _read_label(node: Node, path: str, reading: FileReading) -> str | int | float | None:
     cell = reading.cell(node, path, "a number or text")
     if cell is None:
         return None
@@ -181,7 +181,7 @@ def _read_label(node: Node, path: str, reading: Reading) -> str | int | float | 
     return cell.value
 
 
-def _read_chart(node: Node | None, path: str, reading: Reading) -> ChartSpec | None:
+def _read_chart(node: Node | None, path: str, reading: FileReading) -> ChartSpec | None:
     fields = reading.record(node, path, ("x", "y"), ("series", "log"))
     if fields is None:
         return None
@@ -195,7 +195,7 @@ def _read_chart(node: Node | None, path: str, reading: Reading) -> ChartSpec | N
 
 
 def _words(
-    node: Node | None, path: str, reading: Reading, known: Sequence[str] | None = None
+    node: Node | None, path: str, reading: FileReading, known: Sequence[str] | None = None
 ) -> tuple[str, ...]:
     """A list of words, out of `known` where given."""
     nodes = reading.elements(node, path)

@@ -24,7 +24,7 @@ from impctl.workload.load import (
 )
 from impctl.workload.models import Workload
 from impctl.workload.positions import YamlFault, compose
-from impctl.workload.reading import Reading
+from impctl.workload.reading import FileReading
 from impctl.workload.scalars import kind_of
 from impctl.workload.suite_data import read_data
 from impctl.workload.suite_figures import read_figures
@@ -63,7 +63,7 @@ def load_suite(path: Path, env: Mapping[str, str], folder: Path, words: Vocabula
 
 
 def _read_root(
-    path: Path, root: Node, folder: Path, words: Vocabulary, reading: Reading
+    path: Path, root: Node, folder: Path, words: Vocabulary, reading: FileReading
 ) -> Suite | None:
     fields = reading.record(root, "the suite file", _SECTIONS, _CHOICES)
     if fields is None:
@@ -93,7 +93,7 @@ def _read_root(
 
 
 def _read_workload(
-    node: Node | None, path: Path, folder: Path, reading: Reading
+    node: Node | None, path: Path, folder: Path, reading: FileReading
 ) -> Workload | None:
     fields = reading.record(node, "`workload`", REQUIRED, OPTIONAL)
     return None if fields is None else read_workload(fields, path, folder.absolute(), reading)
@@ -104,7 +104,7 @@ def _queries(workload: Workload | None) -> Sequence[str] | None:
     return None if workload is None else list(workload.queries)
 
 
-def _read_scale(node: Node | None, reading: Reading) -> float | None:
+def _read_scale(node: Node | None, reading: FileReading) -> float | None:
     cell = reading.cell(node, "`scale`", "a number")
     if node is None or cell is None:
         return None

@@ -16,7 +16,7 @@ from impctl.errors import Location
 from impctl.workload.models import CellValue, ChangeSpec, DeleteSpec, InsertSpec, UpdateSpec
 from impctl.workload.names import Declared, is_declared, is_name, refuse_name
 from impctl.workload.paths import read_path
-from impctl.workload.reading import Reading, inside, written_at
+from impctl.workload.reading import FileReading, inside, written_at
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class _Head:
 
 
 def read_updates(
-    node: Node | None, tables: Declared, base: Path, reading: Reading
+    node: Node | None, tables: Declared, base: Path, reading: FileReading
 ) -> tuple[UpdateSpec, ...]:
     """The updates that could be read, in file order."""
     found: list[UpdateSpec] = []
@@ -58,7 +58,7 @@ def read_updates(
 
 
 def _read_name(
-    node: Node | None, path: str, first_line: dict[str, int], reading: Reading
+    node: Node | None, path: str, first_line: dict[str, int], reading: FileReading
 ) -> str | None:
     name = reading.text(node, path)
     if node is None or name is None:
@@ -78,7 +78,7 @@ def _read_name(
 
 
 def _read_insert(
-    node: Node | None, head: _Head, tables: Declared, base: Path, reading: Reading
+    node: Node | None, head: _Head, tables: Declared, base: Path, reading: FileReading
 ) -> InsertSpec | None:
     path = inside(head.path, "insert")
     fields = reading.record(node, path, ("table",), ("rows", "file"))
@@ -99,7 +99,7 @@ def _read_insert(
 
 
 def _read_delete(
-    node: Node | None, head: _Head, tables: Declared, reading: Reading
+    node: Node | None, head: _Head, tables: Declared, reading: FileReading
 ) -> DeleteSpec | None:
     path = inside(head.path, "delete")
     fields = reading.record(node, path, ("table", "where"))
@@ -113,7 +113,7 @@ def _read_delete(
 
 
 def _read_change(
-    node: Node | None, head: _Head, tables: Declared, reading: Reading
+    node: Node | None, head: _Head, tables: Declared, reading: FileReading
 ) -> ChangeSpec | None:
     path = inside(head.path, "update")
     fields = reading.record(node, path, ("table", "set"), ("where",))
@@ -130,7 +130,7 @@ def _read_change(
     return ChangeSpec(head.name, table, assignments, where, head.location)
 
 
-def _read_table(node: Node | None, path: str, tables: Declared, reading: Reading) -> str | None:
+def _read_table(node: Node | None, path: str, tables: Declared, reading: FileReading) -> str | None:
     table = reading.text(node, inside(path, "table"))
     if node is None or table is None or not is_declared(table, node, tables, path, reading):
         return None
@@ -138,7 +138,7 @@ def _read_table(node: Node | None, path: str, tables: Declared, reading: Reading
 
 
 def _read_rows(
-    node: Node | None, path: str, reading: Reading
+    node: Node | None, path: str, reading: FileReading
 ) -> tuple[Mapping[str, CellValue], ...] | None:
     elements = reading.elements(node, path)
     if node is None or elements is None:
@@ -160,7 +160,7 @@ def _read_rows(
     return tuple(rows) if len(rows) == len(elements) else None
 
 
-def _read_set(node: Node | None, path: str, reading: Reading) -> Mapping[str, str] | None:
+def _read_set(node: Node | None, path: str, reading: FileReading) -> Mapping[str, str] | None:
     columns = reading.columns(node, path)
     if not columns:
         return None

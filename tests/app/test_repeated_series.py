@@ -9,14 +9,14 @@ from typing import Any, cast
 import pyarrow as pa
 import pytest
 
-from impctl.app.measuring.follower import Checked
+from impctl.app.measuring.follower import AgainstRecapture
 from impctl.app.measuring.ground import Ground
 from impctl.app.measuring.kinds import mixed, strategies
 from impctl.app.measuring.kinds.mixed_strategies import Spent
 from impctl.errors import Location
 from impctl.workload.suite_models import CaseSpec, ChartSpec, FigureSpec
 
-GOOD = Checked(covers=True, slack=0)
+GOOD = AgainstRecapture(covers=True, slack=0)
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def answers(*values: int) -> tuple[pa.Table, ...]:
     return tuple(pa.table({"a": [value]}) for value in values)
 
 
-def run(total: float, found: tuple[pa.Table, ...], checked: Checked = GOOD) -> Any:
+def run(total: float, found: tuple[pa.Table, ...], checked: AgainstRecapture = GOOD) -> Any:
     return mixed._Run(Spent(query_ms=total), 0.0, found, 1, checked)
 
 
@@ -49,19 +49,23 @@ def test_one_wrong_run_of_a_mixed_workload_is_told(ground: Ground) -> None:
     expected = answers(1, 2)
     wrong = [run(1.0, answers(1, 2)), run(1.0, answers(1, 3))]
     assert mixed._cell(ground, {}, wrong, expected, 4).equal is False
-    small = [run(1.0, expected), run(1.0, expected, Checked(covers=False, slack=2))]
+    small = [run(1.0, expected), run(1.0, expected, AgainstRecapture(covers=False, slack=2))]
     cell = mixed._cell(ground, {}, small, expected, 4)
     assert (cell.covers, cell.slack, cell.equal) == (False, 2, None)
 
 
 def test_totals_of_a_strategy(ground: Ground) -> None:
-    def series(*steps: float, checked: Checked = GOOD) -> Any:
+    def series(*steps: float, checked: AgainstRecapture = GOOD) -> Any:
         done = SimpleNamespace(engine_ms=1.0, commit_ms=1.0)
         found = [SimpleNamespace(total_ms=step, read_ms=1.0, done=done) for step in steps]
         return strategies._Run(cast(Any, found), checked)
 
     options = strategies._Options(updates=4, changes=1, batches=(2,), key="id")
-    runs = [series(1.0, 2.0), series(5.0, 5.0), series(2.0, 2.0, checked=Checked(False, 0))]
+    runs = [
+        series(1.0, 2.0),
+        series(5.0, 5.0),
+        series(2.0, 2.0, checked=AgainstRecapture(False, 0)),
+    ]
     cell = strategies._cell(ground, options, 2, runs)
     total, step = cell.metrics["maintain_ms"], cell.metrics["step_ms"]
     assert (total.median, total.low, total.high, total.runs) == (4.0, 3.0, 10.0, 3)

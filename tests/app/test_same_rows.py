@@ -9,10 +9,10 @@ from itertools import permutations
 
 import pytest
 
-from impctl.app.results.results import Cell
+from impctl.app.results.results import RowValue
 from impctl.app.using.same_rows import same_rows
 
-Rows = list[tuple[Cell, ...]]
+Rows = list[tuple[RowValue, ...]]
 ONE: Rows = [
     (1, "a", 0.1 + 0.2, None),
     (1, "a", 0.1 + 0.2, None),
@@ -57,7 +57,7 @@ def test_how_often_a_row_occurs_matters() -> None:
         (True, False),
     ],
 )
-def test_other_values_are_other_rows(left: Cell, right: Cell) -> None:
+def test_other_values_are_other_rows(left: RowValue, right: RowValue) -> None:
     assert not same_rows([(left,)], [(right,)])
     assert not same_rows([(7, left), (8, right)], [(7, right), (8, left)])
 
@@ -75,7 +75,7 @@ def test_other_values_are_other_rows(left: Cell, right: Cell) -> None:
         (date(2022, 1, 17), date(2022, 1, 17)),
     ],
 )
-def test_what_the_order_of_a_sum_can_make_is_the_same(left: Cell, right: Cell) -> None:
+def test_what_the_order_of_a_sum_can_make_is_the_same(left: RowValue, right: RowValue) -> None:
     assert same_rows([("k", left)], [("k", right)])
     assert same_rows([("k", left), ("l", right)], [("l", left), ("k", right)])
 

@@ -10,7 +10,7 @@ import pytest
 
 from impctl.app.measuring import plan
 from impctl.app.measuring.charts import chart_problems
-from impctl.app.measuring.follower import Checked
+from impctl.app.measuring.follower import AgainstRecapture
 from impctl.app.measuring.from_workload import suite_of
 from impctl.app.measuring.ground import Ground
 from impctl.app.measuring.keep import compare_files
@@ -40,7 +40,7 @@ def changes(ground: Ground) -> Iterator[Cell]:
     if ground.query.name == "bad":
         raise UnsupportedError("Query `bad` can only be recaptured", hint="see `impctl explain`")
     sizes = (*ground.whole_numbers("changes"), *ground.numbers("shares"))
-    yield ground.cell(ONE, {"sizes": str(sizes)}, checked=Checked(True, 0))
+    yield ground.cell(ONE, {"sizes": str(sizes)}, checked=AgainstRecapture(True, 0))
 
 
 def same(ground: Ground) -> Iterator[Cell]:

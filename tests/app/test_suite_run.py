@@ -10,7 +10,7 @@ import pytest
 from impctl.app.measuring import charts, keep, plan
 from impctl.app.measuring import run as run_module
 from impctl.app.measuring.charts import Drawable
-from impctl.app.measuring.follower import Checked
+from impctl.app.measuring.follower import AgainstRecapture
 from impctl.app.measuring.ground import Ground
 from impctl.app.measuring.keep import try_kept
 from impctl.app.measuring.run import run_suite
@@ -37,14 +37,14 @@ ONE = {"a_ms": Metric.of([1.0])}
 
 def measured(ground: Ground) -> Iterator[Cell]:
     """Two cells of `good`; of `bad` one, then an error."""
-    yield ground.cell(ONE, {"at": 1}, checked=Checked(True, 0))
+    yield ground.cell(ONE, {"at": 1}, checked=AgainstRecapture(True, 0))
     if ground.query.name == "bad":
         raise TableError("The table is gone", hint="bring it back")
     yield ground.cell(ONE, {"at": ground.repeat})
 
 
 def unsound(ground: Ground) -> Iterator[Cell]:
-    yield ground.cell(ONE, {"at": 1}, checked=Checked(False, 0))
+    yield ground.cell(ONE, {"at": 1}, checked=AgainstRecapture(False, 0))
     yield ground.cell(ONE, {"at": 2}, equal=False)
 
 

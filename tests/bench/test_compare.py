@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from impctl.bench.compare import Verdict, compare_records
+from impctl.bench.compare import Difference, compare_records
 from impctl.bench.record import Cell, Metric, Record, RecordKind
 from impctl.errors import UsageError
 
@@ -19,7 +19,7 @@ def cell(name: str, metric: Metric, changes: int = 10) -> Cell:
 
 def verdict(
     old: tuple[float, ...], new: tuple[float, ...], name: str = "maintain_ms", noise: float = 0.0
-) -> Verdict:
+) -> Difference:
     before = record_of(cell(name, Metric.of(old)), noise=noise)
     after = record_of(cell(name, Metric.of(new)), noise=noise)
     (change,) = compare_records(before, after).changes
@@ -82,7 +82,7 @@ def test_wrong_cells_slack_and_failures_are_told() -> None:
         assert [place.labels for place in found.wrong] == [{"changes": 10}]
         assert compare_records(record_of(wrong), record_of(right)).wrong == ()
     found = compare_records(record_of(right), record_of(replace(right, slack=2)))
-    assert [(c.metric, c.verdict) for c in found.changes[1:]] == [("slack", Verdict.MORE)]
+    assert [(c.metric, c.verdict) for c in found.changes[1:]] == [("slack", Difference.MORE)]
     failing = replace(record_of(right), failures=("one thing failed", "another failed"))
     assert compare_records(record_of(right), failing).differences == (
         "failed in the new one: another failed",
@@ -102,7 +102,7 @@ def test_tables_of_other_sizes_are_refused() -> None:
 def test_a_record_is_the_same_as_itself() -> None:
     record = record_of(cell("maintain_ms", Metric.of([1.0, 2.0, 9.0])), noise=0.1)
     found = compare_records(record, record)
-    assert [change.verdict for change in found.changes] == [Verdict.SAME]
+    assert [change.verdict for change in found.changes] == [Difference.SAME]
     assert (found.only_old, found.only_new, found.differences) == ((), (), ())
     assert found.noise == pytest.approx(0.21)
 
@@ -144,9 +144,9 @@ def test_times_of_two_machines_are_not_judged(other: dict[str, str]) -> None:
     found = compare_records(record_of(cells[0], cpu="x", cores="2"), record_of(cells[1], **other))
     verdicts = {change.metric: change.verdict for change in found.changes}
     assert verdicts == {
-        "maintain_ms": Verdict.UNJUDGED,
-        "recapture_ratio": Verdict.SLOWER,
-        "state_bytes": Verdict.MORE,
+        "maintain_ms": Difference.UNJUDGED,
+        "recapture_ratio": Difference.SLOWER,
+        "state_bytes": Difference.MORE,
     }
 
 

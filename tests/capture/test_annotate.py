@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from impctl.capture.annotate import Way, sketch_passes
+from impctl.capture.annotate import PassKind, sketch_passes
 from impctl.data.schema import INTEGER, LONG, STRING, Column, Schema
 from impctl.errors import QueryError, UnsafeSketchError
 from impctl.plan.nodes import Join, TopK, attributes_of, nodes_of, scans_of
@@ -35,31 +35,31 @@ def planned(sql, attribute, *, table="t", with_rules=False):
 
 SUMS = "SELECT g, sum(v) AS s FROM t GROUP BY g"
 WAYS = [
-    ("SELECT g FROM t WHERE v > 3", "id", Way.ROWS),
-    ("SELECT DISTINCT g FROM t WHERE v > 3", "id", Way.ROWS),
-    ("SELECT g FROM t ORDER BY v DESC NULLS LAST, id LIMIT 3", "id", Way.ROWS),
-    ("SELECT t.g FROM t JOIN u ON t.id = u.k", "id", Way.ROWS),
-    ("SELECT t.g FROM t WHERE id IN (SELECT k FROM u)", "id", Way.ROWS),
-    (SUMS, "id", Way.ROWS),
-    ("SELECT sum(s) FROM (SELECT g, sum(v) AS s FROM t GROUP BY g) q", "id", Way.ROWS),
-    ("SELECT sum(v) FROM t", "id", Way.ROWS),
-    ("SELECT g, avg(v) FROM t GROUP BY g HAVING avg(v) > 3", "g", Way.KEYED),
-    ("SELECT avg(v) FROM t GROUP BY g HAVING avg(v) > 3", "g", Way.KEYED),
-    (SUMS + " ORDER BY s DESC NULLS LAST, g LIMIT 3", "g", Way.KEYED),
-    (f"SELECT q.s FROM ({SUMS}) q JOIN u ON q.g = u.g WHERE q.s > 3", "g", Way.KEYED),
-    (SUMS + " HAVING sum(v) > 3", "id", Way.GROUPS),
-    (SUMS + " HAVING count(DISTINCT id) > 3", "g", Way.KEYED),
-    (SUMS + " ORDER BY s DESC NULLS LAST, g LIMIT 3", "id", Way.GROUPS),
-    ("SELECT sum(v) FROM t HAVING sum(v) > 3", "id", Way.GROUPS),
-    (f"SELECT q.s FROM ({SUMS}) q JOIN u ON q.g = u.g WHERE q.s > 3", "id", Way.GROUPS),
-    ("SELECT g FROM t WHERE v > 3 UNION ALL SELECT g FROM u", "id", Way.COLLECTED),
-    ("SELECT g FROM t INTERSECT ALL SELECT g FROM u", "g", Way.COLLECTED),
-    ("SELECT g FROM t EXCEPT ALL SELECT g FROM u", "id", Way.COLLECTED),
-    (f"SELECT max(s) FROM ({SUMS}) q HAVING max(s) > 3", "id", Way.COLLECTED),
+    ("SELECT g FROM t WHERE v > 3", "id", PassKind.ROWS),
+    ("SELECT DISTINCT g FROM t WHERE v > 3", "id", PassKind.ROWS),
+    ("SELECT g FROM t ORDER BY v DESC NULLS LAST, id LIMIT 3", "id", PassKind.ROWS),
+    ("SELECT t.g FROM t JOIN u ON t.id = u.k", "id", PassKind.ROWS),
+    ("SELECT t.g FROM t WHERE id IN (SELECT k FROM u)", "id", PassKind.ROWS),
+    (SUMS, "id", PassKind.ROWS),
+    ("SELECT sum(s) FROM (SELECT g, sum(v) AS s FROM t GROUP BY g) q", "id", PassKind.ROWS),
+    ("SELECT sum(v) FROM t", "id", PassKind.ROWS),
+    ("SELECT g, avg(v) FROM t GROUP BY g HAVING avg(v) > 3", "g", PassKind.KEYED),
+    ("SELECT avg(v) FROM t GROUP BY g HAVING avg(v) > 3", "g", PassKind.KEYED),
+    (SUMS + " ORDER BY s DESC NULLS LAST, g LIMIT 3", "g", PassKind.KEYED),
+    (f"SELECT q.s FROM ({SUMS}) q JOIN u ON q.g = u.g WHERE q.s > 3", "g", PassKind.KEYED),
+    (SUMS + " HAVING sum(v) > 3", "id", PassKind.GROUPS),
+    (SUMS + " HAVING count(DISTINCT id) > 3", "g", PassKind.KEYED),
+    (SUMS + " ORDER BY s DESC NULLS LAST, g LIMIT 3", "id", PassKind.GROUPS),
+    ("SELECT sum(v) FROM t HAVING sum(v) > 3", "id", PassKind.GROUPS),
+    (f"SELECT q.s FROM ({SUMS}) q JOIN u ON q.g = u.g WHERE q.s > 3", "id", PassKind.GROUPS),
+    ("SELECT g FROM t WHERE v > 3 UNION ALL SELECT g FROM u", "id", PassKind.COLLECTED),
+    ("SELECT g FROM t INTERSECT ALL SELECT g FROM u", "g", PassKind.COLLECTED),
+    ("SELECT g FROM t EXCEPT ALL SELECT g FROM u", "id", PassKind.COLLECTED),
+    (f"SELECT max(s) FROM ({SUMS}) q HAVING max(s) > 3", "id", PassKind.COLLECTED),
     (
         "SELECT g, h, count(*) FROM t GROUP BY ROLLUP (g, h) HAVING count(*) > 2",
         "id",
-        Way.COLLECTED,
+        PassKind.COLLECTED,
     ),
 ]
 
@@ -97,8 +97,8 @@ def test_accesses_that_follow_from_the_same_rows_share_a_pass(sql, sketched, wan
 
 def test_matched_rows_are_seen_through_what_equals_them():
     sql = "SELECT id FROM t WHERE id IN (SELECT k FROM u WHERE w > 3)"
-    assert planned(sql, "k", table="u")[0].way is Way.ROWS
-    assert planned(sql, "w", table="u")[0].way is Way.COLLECTED
+    assert planned(sql, "k", table="u")[0].way is PassKind.ROWS
+    assert planned(sql, "w", table="u")[0].way is PassKind.COLLECTED
 
 
 def test_a_barrier_says_all_of_what_is_below_it():

@@ -28,7 +28,7 @@ from impctl.app.results.results import (
     WrittenResult,
 )
 from impctl.app.results.started import StartedResult
-from impctl.bench.compare import CellPlace, MetricChange, Verdict
+from impctl.bench.compare import CellPlace, Difference, MetricChange
 from impctl.bench.record import Cell, Chart, Figure, Metric
 from impctl.errors import Location
 
@@ -212,8 +212,8 @@ EXAMPLES: dict[str, Result] = {
         "micro",
         0.21,
         (
-            MetricChange("groups", {"groups": 50}, "maintain_ms", 2.1, 4.2, 2.0, Verdict.SLOWER),
-            MetricChange("groups", {"groups": 50}, "recapture_ms", 8.0, 8.1, 1.01, Verdict.SAME),
+            MetricChange("groups", {"groups": 50}, "maintain_ms", 2.1, 4.2, 2.0, Difference.SLOWER),
+            MetricChange("groups", {"groups": 50}, "recapture_ms", 8.0, 8.1, 1.01, Difference.SAME),
         ),
         (CellPlace("groups", {"groups": 9}),),
         (),

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from impctl.app.measuring.figure_tables import metric_text
 from impctl.app.results.results import Outcome, RecordKind
-from impctl.bench.compare import Verdict
+from impctl.bench.compare import Difference
 from tests.cli.examples import EXAMPLES
 
 RECORD_TEXT = """\
@@ -73,7 +73,7 @@ def test_a_comparison_tells_differences_and_what_has_no_partner(fake, impctl) ->
 def test_what_a_comparison_cannot_judge_is_told(fake, impctl) -> None:
     comparison = EXAMPLES["comparison"]
     time, other = comparison.changes
-    changes = replace(time, verdict=Verdict.UNJUDGED), other
+    changes = replace(time, verdict=Difference.UNJUDGED), other
     unlike = replace(comparison, changes=changes, edited=comparison.only_old)
     fake.answer = Outcome((unlike,))
     assert impctl("bench", "--compare", "a.json", "b.json").stdout == (

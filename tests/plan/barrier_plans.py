@@ -12,9 +12,9 @@ from impctl.plan.nodes import (
     Aggregate,
     AggregateCall,
     AggregateOutput,
+    ComputedColumn,
     Join,
     JoinKind,
-    Output,
     Plan,
     Select,
     SortKey,
@@ -44,7 +44,7 @@ class BarrierMaker(FocusedMaker):
         summed = self._numeric(scan.attributes[1:]) or key
         name = rng.choice(("sum", "sum", "sum", "max", "count"))
         call = AggregateCall(name, (summed.ref(),))
-        keys = (Output(self._fresh(key.type), key.ref()),)
+        keys = (ComputedColumn(self._fresh(key.type), key.ref()),)
         calls = (AggregateOutput(self._fresh(call_type(call)), call),)
         groups = Aggregate(scan, keys, calls)
         descending = rng.random() < 0.85
@@ -76,7 +76,7 @@ class BarrierMaker(FocusedMaker):
             case _:
                 key = rng.choice(attributes)
                 counted = AggregateOutput(self._fresh(LONG), AggregateCall("count"))
-                keys = (Output(self._fresh(key.type), key.ref()),)
+                keys = (ComputedColumn(self._fresh(key.type), key.ref()),)
                 few = Compare(CompareOp.LESS, keys[0].attribute.ref(), Literal(3, INTEGER))
                 groups = Aggregate(first, keys, (counted,))
                 return Select(groups, few) if key.type in (INTEGER, LONG) else groups

@@ -29,10 +29,10 @@ from impctl.plan.nodes import (
     AggregateCall,
     AggregateOutput,
     Attribute,
+    ComputedColumn,
     Distinct,
     Join,
     JoinKind,
-    Output,
     Plan,
     Project,
     Scan,
@@ -120,7 +120,7 @@ class FocusedMaker(PlanMaker):
 
     def _first(self, scan: Scan, wide: int) -> Plan:
         kept = scan.attributes[:wide]
-        return Project(scan, tuple(Output(self._fresh(a.type), a.ref()) for a in kept))
+        return Project(scan, tuple(ComputedColumn(self._fresh(a.type), a.ref()) for a in kept))
 
     def _numeric(self, attributes: Sequence[Attribute]) -> Attribute | None:
         found = [a for a in attributes if a.type is not None and a.type.is_numeric]
@@ -138,7 +138,7 @@ class FocusedMaker(PlanMaker):
             sets = ((0, 1), rng.choice(((0,), (1,))))
         return Aggregate(
             child,
-            tuple(Output(self._fresh(type_of(key)), key) for key in keys),
+            tuple(ComputedColumn(self._fresh(type_of(key)), key) for key in keys),
             tuple(AggregateOutput(self._fresh(call_type(call)), call) for call in calls),
             sets,
         )
@@ -187,9 +187,9 @@ class FocusedMaker(PlanMaker):
 
     def _reckoned(self, plan: Plan) -> Plan:
         attributes = attributes_of(plan)
-        outputs = [Output(self._fresh(a.type), a.ref()) for a in attributes[:-1]]
+        outputs = [ComputedColumn(self._fresh(a.type), a.ref()) for a in attributes[:-1]]
         expr = self._steps(attributes)
-        outputs.append(Output(self._fresh(type_of(expr)), expr))
+        outputs.append(ComputedColumn(self._fresh(type_of(expr)), expr))
         return Project(plan, tuple(outputs))
 
     def _steps(self, attributes: Sequence[Attribute]) -> Expr:

@@ -32,10 +32,10 @@ from impctl.plan.nodes import (
     AggregateCall,
     AggregateOutput,
     Attribute,
+    ComputedColumn,
     Distinct,
     Join,
     JoinKind,
-    Output,
     Plan,
     Project,
     Scan,
@@ -130,7 +130,7 @@ class PlanMaker(ExprMaker):
                 if self.rng.random() < 0.5
                 else self.number(attributes, 2)
             )
-            outputs.append(Output(self._fresh(type_of(expr)), expr))
+            outputs.append(ComputedColumn(self._fresh(type_of(expr)), expr))
         return Project(child, tuple(outputs))
 
     def _aggregated(self, depth: int) -> Plan:
@@ -147,7 +147,7 @@ class PlanMaker(ExprMaker):
             sets = sets if sets[0] != sets[1] else (whole,)
         plan: Plan = Aggregate(
             child,
-            tuple(Output(self._fresh(type_of(key)), key) for key in keys),
+            tuple(ComputedColumn(self._fresh(type_of(key)), key) for key in keys),
             tuple(AggregateOutput(self._fresh(call_type(call)), call) for call in calls),
             sets,
         )
@@ -231,7 +231,7 @@ class PlanMaker(ExprMaker):
                 expr = expr if type_of(expr) == wanted else Cast(expr, wanted)
                 if wanted in (INTEGER, LONG) and type_of(expr) == DOUBLE:
                     expr = Literal(1, wanted)
-            outputs.append(Output(self._fresh(wanted), expr))
+            outputs.append(ComputedColumn(self._fresh(wanted), expr))
         return Project(plan, tuple(outputs))
 
     def _top(self, depth: int) -> Plan:

@@ -24,10 +24,10 @@ from impctl.expr.nodes import (
     transform,
 )
 from impctl.plan.nodes import (
+    ComputedColumn,
     Distinct,
     Join,
     JoinKind,
-    Output,
     Plan,
     Project,
     Query,
@@ -113,7 +113,7 @@ class ReuseMaker(FocusedMaker):
 
     def _without_first(self, plan: Plan) -> Plan:
         kept = attributes_of(plan)[1:] or attributes_of(plan)
-        return Project(plan, tuple(Output(self._fresh(a.type), a.ref()) for a in kept))
+        return Project(plan, tuple(ComputedColumn(self._fresh(a.type), a.ref()) for a in kept))
 
 
 def make_reuse_trial(seed: int) -> Trial:

@@ -5,17 +5,17 @@ from __future__ import annotations
 import pytest
 
 from impctl.workload.positions import Lines, compose
-from impctl.workload.reading import Reading, inside, shown, suggestion
+from impctl.workload.reading import FileReading, inside, shown, suggestion
 
 
-def reading_of(text: str) -> tuple[Reading, dict[str, object]]:
-    reading = Reading(Lines("f", text), {})
+def reading_of(text: str) -> tuple[FileReading, dict[str, object]]:
+    reading = FileReading(Lines("f", text), {})
     entries = reading.entries(compose(text), "the file")
     assert entries is not None
     return reading, {name: entry.value for name, entry in entries.items()}
 
 
-def messages(reading: Reading) -> list[str]:
+def messages(reading: FileReading) -> list[str]:
     return [problem.message for problem in reading.problems]
 
 

@@ -40,7 +40,7 @@ from impctl.workload.models import QuerySpec
 
 
 @dataclass(frozen=True, slots=True)
-class KeptState:
+class StoredPieces:
     """What the store holds for a query: bytes by the name of each piece."""
 
     stored: StoredQuery
@@ -51,7 +51,7 @@ class KeptState:
         return sum(self.pieces.values())
 
 
-def kept_state(bench: Workbench, spec: QuerySpec, way: Way) -> KeptState | None:
+def kept_state(bench: Workbench, spec: QuerySpec, way: Way) -> StoredPieces | None:
     """The stored state; None where the query was not captured, or not as it stands now."""
     store = bench.reading_store()
     stored = None if store is None else store.load(spec.name)
@@ -62,11 +62,11 @@ def kept_state(bench: Workbench, spec: QuerySpec, way: Way) -> KeptState | None:
     pieces: dict[str, int] = {}
     for run in store.run_refs(spec.name):
         pieces[run.arrangement] = pieces.get(run.arrangement, 0) + run.bytes
-    return KeptState(stored, pieces)
+    return StoredPieces(stored, pieces)
 
 
 def plan_entries(
-    bench: Workbench, prepared: PreparedQuery, way: Way | None, kept: KeptState | None
+    bench: Workbench, prepared: PreparedQuery, way: Way | None, kept: StoredPieces | None
 ) -> tuple[PlanEntry, ...]:
     """The lines in the order of `nodes_of`, the blocking operator with its reason."""
     nodes = tuple(nodes_of(prepared.root))
@@ -137,7 +137,7 @@ def _exactly(node: Plan) -> str:
             assert_never(node)
 
 
-def _held(nodes: tuple[Plan, ...], way: Way | None, kept: KeptState | None) -> dict[int, int]:
+def _held(nodes: tuple[Plan, ...], way: Way | None, kept: StoredPieces | None) -> dict[int, int]:
     """Bytes of state by the position of the operator that it serves."""
     if way is None or way.compiled is None or kept is None:
         return {}
@@ -157,7 +157,7 @@ def _position(nodes: tuple[Plan, ...], owner: Plan) -> int | None:
 
 
 def _pushed(
-    bench: Workbench, prepared: PreparedQuery, nodes: tuple[Plan, ...], kept: KeptState | None
+    bench: Workbench, prepared: PreparedQuery, nodes: tuple[Plan, ...], kept: StoredPieces | None
 ) -> dict[int, tuple[str, ...]]:
     """What is left out early, at scans and at conditions right above them."""
     ranges = {} if kept is None else _ranges(bench, prepared, kept.stored)

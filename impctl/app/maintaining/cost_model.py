@@ -29,7 +29,7 @@ Point = tuple[float, float]
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class CostLine:
     """The fit: `runs` it was learned from, `largest` rows among them."""
 
     fixed: float
@@ -42,7 +42,7 @@ class Line:
         return self.fixed + self.per_row * rows
 
 
-def learned(points: Sequence[Point]) -> Line | None:
+def learned(points: Sequence[Point]) -> CostLine | None:
     """The line through the runs; None without any that tells something."""
     sound = [(x, y) for x, y in points if _is_amount(x) and _is_amount(y)]
     if not sound:
@@ -55,7 +55,7 @@ def learned(points: Sequence[Point]) -> Line | None:
         (fewer_fixed, fewer_per_row, left), rest = min(fits, key=lambda found: found[0][2])
         if left * _DOUBT < wrong:
             fixed, per_row, kept = fewer_fixed, fewer_per_row, rest
-    return Line(fixed, per_row, len(sound), max(x for x, _ in kept))
+    return CostLine(fixed, per_row, len(sound), max(x for x, _ in kept))
 
 
 def _is_amount(value: float) -> bool:

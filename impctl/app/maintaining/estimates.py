@@ -13,7 +13,7 @@ import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from impctl.app.maintaining.cost_model import Line, learned
+from impctl.app.maintaining.cost_model import CostLine, learned
 from impctl.app.results.amounts import duration_text
 from impctl.store.records import RECAPTURE, RunCost
 
@@ -112,7 +112,7 @@ def _of(costs: Sequence[RunCost], kind: str) -> list[RunCost]:
     return [cost for cost in costs if cost.kind == kind]
 
 
-def _line(costs: Sequence[RunCost]) -> Line | None:
+def _line(costs: Sequence[RunCost]) -> CostLine | None:
     return learned([(cost.rows, cost.elapsed_ms) for cost in costs])
 
 

@@ -48,16 +48,16 @@ class Followed:
 
 
 @dataclass(frozen=True, slots=True)
-class Checked:
+class AgainstRecapture:
     """The sketches of a query against recapture."""
 
     covers: bool
     slack: int
 
 
-def worse_of(one: Checked, other: Checked) -> Checked:
+def worse_of(one: AgainstRecapture, other: AgainstRecapture) -> AgainstRecapture:
     """What holds of both."""
-    return Checked(one.covers and other.covers, max(one.slack, other.slack))
+    return AgainstRecapture(one.covers and other.covers, max(one.slack, other.slack))
 
 
 class Follower:
@@ -144,12 +144,12 @@ class Follower:
             lambda: self.scratch.snapshot(table, until),
         )
 
-    def checked(self, accurate: Mapping[AccessId, FragmentSet] | None = None) -> Checked:
+    def checked(self, accurate: Mapping[AccessId, FragmentSet] | None = None) -> AgainstRecapture:
         """The sketches against those given, else against recapture at their versions."""
         accurate = self.recapture() if accurate is None else accurate
         held = {sketch.access: sketch.fragments for sketch in self.stored.sketches}
         relations = [compare(fragments, accurate[a]) for a, fragments in held.items()]
-        return Checked(all(r.covers for r in relations), sum(r.slack for r in relations))
+        return AgainstRecapture(all(r.covers for r in relations), sum(r.slack for r in relations))
 
     def recapture(self) -> Mapping[AccessId, FragmentSet]:
         """The accurate sketches, by the fastest pass of Spark."""

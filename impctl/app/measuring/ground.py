@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from impctl.app.measuring.follower import Checked
+from impctl.app.measuring.follower import AgainstRecapture
 from impctl.app.workbench.workbench import Workbench
 from impctl.bench.record import Cell, Label, Metric
 from impctl.errors import Location, Problem, WorkloadError
@@ -48,7 +48,7 @@ class Ground:
         metrics: Mapping[str, Metric],
         labels: Mapping[str, Label] | None = None,
         *,
-        checked: Checked | None = None,
+        checked: AgainstRecapture | None = None,
         equal: bool | None = None,
         note: str = "",
     ) -> Cell:

@@ -21,7 +21,7 @@ from impctl.app.capturing.chosen_way import chooser_for, chosen_way
 from impctl.app.capturing.fill import filled_circuit
 from impctl.app.measuring.changed_table import changed_table
 from impctl.app.measuring.drawn_rows import drawn_rows
-from impctl.app.measuring.follower import Checked, Followed, captured
+from impctl.app.measuring.follower import AgainstRecapture, Followed, captured
 from impctl.app.measuring.settled import settle
 from impctl.app.preparing.filters import Pruned, filters_of
 from impctl.app.preparing.prepared import PreparedQuery, prepare
@@ -96,11 +96,11 @@ class MeasuredQuery:
             rewind(source.path, source.version - 1)
         settle(self.scratch, self.table, source.version)
 
-    def checked(self) -> Checked:
+    def checked(self) -> AgainstRecapture:
         """The sketches as they stand against recapture."""
         return self.follower.checked()
 
-    def checked_both_ways(self, rows: pa.Table) -> tuple[Checked, Checked]:
+    def checked_both_ways(self, rows: pa.Table) -> tuple[AgainstRecapture, AgainstRecapture]:
         """The sketches against recapture with this change, and after it was taken back."""
         self.maintain(rows, forth=True)
         inserted = self.checked()

@@ -27,7 +27,7 @@ from impctl.errors import ImpctlError
 
 SCHEMA_VERSION = 1
 
-Cell = bool | int | float | str | Decimal | date | datetime | bytes | None
+RowValue = bool | int | float | str | Decimal | date | datetime | bytes | None
 """A value of a result row; lists and structs come as their text."""
 
 
@@ -203,7 +203,7 @@ class QueryResult:
 
     query: str
     columns: tuple[str, ...]
-    rows: tuple[tuple[Cell, ...], ...]
+    rows: tuple[tuple[RowValue, ...], ...]
     row_count: int
     versions: Mapping[str, int]
     files_kept: int

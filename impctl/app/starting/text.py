@@ -26,7 +26,7 @@ SCHEMA_FILE = "impctl.schema.json"
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class ProposedColumn:
     """A column to cut into ranges, and a remark on it."""
 
     column: ColumnName
@@ -41,7 +41,7 @@ class FirstTable:
     name: TableName
     path: str
     remark: str
-    candidates: Sequence[Candidate]
+    candidates: Sequence[ProposedColumn]
     group_by: ColumnName | None
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from impctl.aliases import ColumnName, TableName, TableVersion
 from impctl.app.preparing.filters import Pruned, guards_of
 from impctl.app.preparing.prepared import PreparedQuery
-from impctl.app.results.results import Cell
+from impctl.app.results.results import RowValue
 from impctl.app.workbench.workbench import Workbench
 from impctl.capture.use import Guard, rewrite_sql
 from impctl.sketch.partition import RangePartition
@@ -29,7 +29,7 @@ class Answer:
     """Columns and rows of a result."""
 
     columns: tuple[ColumnName, ...]
-    rows: tuple[tuple[Cell, ...], ...]
+    rows: tuple[tuple[RowValue, ...], ...]
 
 
 def answer(

@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 from decimal import Decimal
 
-from impctl.app.results.results import Cell
+from impctl.app.results.results import RowValue
 
 _RELATIVE = 1e-9
 """Doubles closer than this count as equal: two orders of one sum never differ by more in practice,
@@ -22,7 +22,7 @@ _ABSOLUTE = 1e-12
 """What is left of a sum that cancels to nothing."""
 
 
-def same_rows(left: Sequence[Sequence[Cell]], right: Sequence[Sequence[Cell]]) -> bool:
+def same_rows(left: Sequence[Sequence[RowValue]], right: Sequence[Sequence[RowValue]]) -> bool:
     """Whether two results are one bag, doubles compared with a tolerance."""
     if len(left) != len(right):
         return False
@@ -33,7 +33,7 @@ def same_rows(left: Sequence[Sequence[Cell]], right: Sequence[Sequence[Cell]]) -
 
 
 def _by_exact_part(
-    rows: Sequence[Sequence[Cell]],
+    rows: Sequence[Sequence[RowValue]],
 ) -> dict[tuple[str, ...], list[tuple[float, ...]]]:
     """The doubles of rows that are alike in everything else."""
     found: dict[tuple[str, ...], list[tuple[float, ...]]] = {}
@@ -44,7 +44,7 @@ def _by_exact_part(
     return found
 
 
-def _exact_part(cell: Cell) -> str:
+def _exact_part(cell: RowValue) -> str:
     if isinstance(cell, float):
         return "double"
     if isinstance(cell, Decimal) and cell.is_finite():

@@ -17,13 +17,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from impctl.app.results.results import Cell
+from impctl.app.results.results import RowValue
 from impctl.cli.output.wording import plain
 
 NARROWEST = 80
 
 
-def table_lines(columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> list[str]:
+def table_lines(columns: Sequence[str], rows: Sequence[Sequence[RowValue]]) -> list[str]:
     """The table, numbers to the right; as wide as the terminal, 80 columns without one."""
     table = Table(box=SIMPLE_HEAD, pad_edge=False, safe_box=True, show_edge=False)
     for index, name in enumerate(columns):
@@ -40,11 +40,11 @@ def _width() -> int:
     return max(NARROWEST, Console().width)
 
 
-def _is_number(cell: Cell) -> bool:
+def _is_number(cell: RowValue) -> bool:
     return isinstance(cell, int | float | Decimal) and not isinstance(cell, bool)
 
 
-def _cell_text(cell: Cell) -> str:
+def _cell_text(cell: RowValue) -> str:
     match cell:
         case None:
             return "NULL"

@@ -24,7 +24,7 @@ from impctl.data.sorted_rows import start_of, starts_in
 from impctl.data.vector import INT64_MAX, Bools, Ints, Vector
 from impctl.engine.arrangement import Arrangement
 from impctl.engine.batch import Batch, empty_batch, stacked_batches
-from impctl.engine.best_rows import BestRows, Groups, Size
+from impctl.engine.best_rows import BestRows, BufferSize, Groups
 from impctl.engine.disagreement import never_held
 from impctl.engine.operator import Operator
 from impctl.engine.order_codes import OrderKey, codes_of, exact_ranks
@@ -96,7 +96,7 @@ class Top(Operator):
         )
 
         kinds = dict(columns)
-        size = Size(max(buffer or 0, limit.size), limit.size, limit.cut is Cut.DENSE)
+        size = BufferSize(max(buffer or 0, limit.size), limit.size, limit.cut is Cut.DENSE)
         types = [kinds[key] for key in partition]
         self._buffer = (
             None

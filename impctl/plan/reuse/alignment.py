@@ -18,9 +18,9 @@ from impctl.plan.nodes import (
     AggregateCall,
     AggregateOutput,
     Attribute,
+    ComputedColumn,
     Distinct,
     Join,
-    Output,
     Plan,
     Project,
     Scan,
@@ -94,7 +94,7 @@ def _made(node: Plan) -> Iterable[Attribute]:
             assert_never(node)
 
 
-_Made = TypeVar("_Made", Output, AggregateOutput, WindowCall)
+_Made = TypeVar("_Made", ComputedColumn, AggregateOutput, WindowCall)
 
 
 class _Renaming:

@@ -20,10 +20,10 @@ from impctl.plan.functions import ORDER_DEPENDENT
 from impctl.plan.nodes import (
     Aggregate,
     AggregateCall,
+    ComputedColumn,
     Distinct,
     Join,
     JoinKind,
-    Output,
     Plan,
     Project,
     Scan,
@@ -194,7 +194,7 @@ def _project(asked: Project, captured: Project, child: _Pair) -> _Judged:
     return _mapped(child.difference, renamed), relations
 
 
-def _renamed(outputs: Sequence[Output]) -> dict[AttributeId, AttributeId]:
+def _renamed(outputs: Sequence[ComputedColumn]) -> dict[AttributeId, AttributeId]:
     """Input columns that are put out as they are, with their new identities."""
     return {o.expr.id: o.attribute.id for o in outputs if isinstance(o.expr, ColumnRef)}
 

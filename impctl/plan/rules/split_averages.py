@@ -19,7 +19,7 @@ from impctl.plan.nodes import (
     AggregateCall,
     AggregateOutput,
     Attribute,
-    Output,
+    ComputedColumn,
     Plan,
     Project,
     inputs_of,
@@ -49,19 +49,22 @@ def _split(plan: Aggregate) -> Plan:
     keys = tuple(replace(key, attribute=_below(key.attribute)) for key in plan.keys)
     calls: list[AggregateOutput] = []
     outputs = [
-        Output(old.attribute, new.attribute.ref()) for old, new in zip(plan.keys, keys, strict=True)
+        ComputedColumn(old.attribute, new.attribute.ref())
+        for old, new in zip(plan.keys, keys, strict=True)
     ]
     plain = [item for item in plan.aggregates if not _is_splittable(item.call)]
     for item in plain:
         _shared(calls, item.call, item.attribute)
     for item in plan.aggregates:
         if not _is_splittable(item.call):
-            outputs.append(Output(item.attribute, _shared(calls, item.call, item.attribute)))
+            outputs.append(
+                ComputedColumn(item.attribute, _shared(calls, item.call, item.attribute))
+            )
             continue
         total, count = _sum_and_count(item, calls)
         kind = item.attribute.type or DOUBLE
         mean = Mean(total, count, _mean_type(item.call) or kind, span=item.call.span)
-        outputs.append(Output(item.attribute, mean))
+        outputs.append(ComputedColumn(item.attribute, mean))
     aggregate = replace(plan, keys=keys, aggregates=tuple(calls))
     return Project(aggregate, tuple(outputs), span=plan.span)
 

@@ -165,7 +165,7 @@ def call_is_nullable(call: AggregateCall) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Grouping:
+class GroupingClause:
     """Grouping expressions, each once, and the grouping sets as positions among them."""
 
     keys: tuple[Expr, ...]
@@ -177,7 +177,7 @@ def read_grouping(
     reader: ExprReader,
     ordinal: Callable[[exp.Expression], Expr | None],
     every: Callable[[], Sequence[Expr]],
-) -> Grouping | None:
+) -> GroupingClause | None:
     """GROUP BY; `ordinal` resolves `GROUP BY 2`, `every` is what GROUP BY ALL means."""
     if node is None:
         return None
@@ -256,7 +256,7 @@ def _alternatives(
 
 def _grouping(
     reader: ExprReader, factors: list[list[tuple[Expr, ...]]], sets: exp.Group | None
-) -> Grouping:
+) -> GroupingClause:
     listed = (key for factor in factors for alternative in factor for key in alternative)
     keys = list(dict.fromkeys(listed))
     for key in keys:
@@ -268,14 +268,14 @@ def _grouping(
             )
     if sets is None or (not keys and sum(1 for _ in product(*factors)) == 1):
         # GROUPING SETS (()) alone gives a row of no rows, as no GROUP BY does; twice it gives none.
-        return Grouping(tuple(keys))
+        return GroupingClause(tuple(keys))
     if any(isinstance(key, Literal) for key in keys):
         raise reader.text.unsupported("a constant in ROLLUP, CUBE or GROUPING SETS", sets)
     chosen = [
         tuple(sorted({keys.index(key) for group in choice for key in group}))
         for choice in product(*factors)
     ]
-    return Grouping(tuple(keys), tuple(chosen))
+    return GroupingClause(tuple(keys), tuple(chosen))
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from impctl.plan.functions import AGGREGATES
 from impctl.plan.nodes import Join, JoinKind, Plan, Select, attributes_of
 from impctl.plan.sql.call import function_name
 from impctl.plan.sql.expr import ExprReader, dated
-from impctl.plan.sql.relation import Environment, Source, part, read_from
+from impctl.plan.sql.relation import Environment, FromSource, part, read_from
 from impctl.plan.sql.scope import Names, Scope
 from impctl.plan.sql.single_value import Single, read_single
 from impctl.plan.sql.subquery import bare, closed, unwrapped
@@ -183,7 +183,7 @@ def _is_plain(query: exp.Expression) -> bool:
 
 def _opened(
     query: exp.Expression, reader: ExprReader, environment: Environment
-) -> tuple[Source, tuple[Expr, ...]]:
+) -> tuple[FromSource, tuple[Expr, ...]]:
     """A plain subquery's rows, and its conditions on columns of the enclosing query."""
     if not isinstance(query, exp.Select):
         raise reader.text.unsupported("this subquery", query)
@@ -196,7 +196,7 @@ def _opened(
     parts = read_condition(where.this, inner, environment)
     correlated, own = _separated(parts, reader.names.scope, query, reader)
     span = reader.text.span_of(where.this)
-    return Source(apply_condition(source.plan, own, span), source.scope), correlated
+    return FromSource(apply_condition(source.plan, own, span), source.scope), correlated
 
 
 def _correlated(scope: Scope, reader: ExprReader) -> Scope:

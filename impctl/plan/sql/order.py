@@ -22,7 +22,7 @@ from impctl.expr.nodes import (
     walk,
     with_children,
 )
-from impctl.plan.nodes import Output, Plan, Sort, SortKey, TopK
+from impctl.plan.nodes import ComputedColumn, Plan, Sort, SortKey, TopK
 from impctl.plan.render_expr import column_name
 from impctl.plan.sql.context import Reading, attribute_for
 from impctl.plan.sql.expr import ExprReader
@@ -44,7 +44,9 @@ class Order:
         """The same order with completed expressions."""
         return replace(self, keys=tuple(replace(key, expr=finish(key.expr)) for key in self.keys))
 
-    def over(self, columns: Sequence[Output], reading: Reading) -> tuple[tuple[Output, ...], Order]:
+    def over(
+        self, columns: Sequence[ComputedColumn], reading: Reading
+    ) -> tuple[tuple[ComputedColumn, ...], Order]:
         """The order above a projection, and the hidden columns it needs there."""
         offered = {output.attribute.id for output in columns}
         keys = [replace(key, expr=_through(key.expr, columns)) for key in self.keys]
@@ -56,7 +58,7 @@ class Order:
         names = [column_name(identity) for identity in missing]
         ids = reading.fresh("h", names) if missing else ()
         hidden = tuple(
-            Output(attribute_for(identity, name, ref), ref)
+            ComputedColumn(attribute_for(identity, name, ref), ref)
             for identity, name, ref in zip(ids, names, missing.values(), strict=True)
         )
         keys = [replace(key, expr=_through(key.expr, hidden)) for key in keys]
@@ -98,7 +100,7 @@ def limited(plan: Plan, order: Order) -> Plan:
     return Sort(plan, order.keys, span=order.span) if order.keys else plan
 
 
-def _through(expr: Expr, columns: Sequence[Output]) -> Expr:
+def _through(expr: Expr, columns: Sequence[ComputedColumn]) -> Expr:
     """The expression reading a projection's columns wherever one computes a part of it."""
     for output in columns:
         if expr == output.expr and not isinstance(expr, Literal):

@@ -20,9 +20,9 @@ from impctl.plan.nodes import Attribute, Join, JoinKind, Plan, Scan, attributes_
 from impctl.plan.sql.context import Reading
 from impctl.plan.sql.expr import ExprReader
 from impctl.plan.sql.scope import (
-    Entry,
     Names,
     Scope,
+    ScopeEntry,
     did_you_mean,
     joined_scope,
     relation_scope,
@@ -69,14 +69,14 @@ class Environment:
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class FromSource:
     """What a FROM clause yields: a plan, and the names of its columns."""
 
     plan: Plan
     scope: Scope
 
 
-def read_from(select: exp.Select, environment: Environment) -> Source:
+def read_from(select: exp.Select, environment: Environment) -> FromSource:
     """The FROM clause of one SELECT block."""
     text = environment.reading.text
     clause = part(select, "from")
@@ -127,7 +127,7 @@ def _nodes_in(value: object) -> list[exp.Expression]:
     return [item for item in items if isinstance(item, exp.Expression)]
 
 
-def _joined(first: exp.Expression, joins: list[exp.Join], environment: Environment) -> Source:
+def _joined(first: exp.Expression, joins: list[exp.Join], environment: Environment) -> FromSource:
     """The comma-separated groups of a FROM clause, each a chain of joins."""
     groups: list[tuple[exp.Expression, list[exp.Join]]] = [(first, [])]
     for join in joins:
@@ -141,7 +141,7 @@ def _joined(first: exp.Expression, joins: list[exp.Join], environment: Environme
     result = sources[0]
     for source in sources[1:]:
         plan = Join(JoinKind.INNER, result.plan, source.plan, None)
-        result = Source(plan, side_by_side(result.scope, source.scope))
+        result = FromSource(plan, side_by_side(result.scope, source.scope))
     return result
 
 
@@ -165,14 +165,14 @@ def _is_comma(join: exp.Join, environment: Environment) -> bool:
     return token is not None and token.token_type is TokenType.COMMA
 
 
-def _chain(head: exp.Expression, joins: list[exp.Join], environment: Environment) -> Source:
+def _chain(head: exp.Expression, joins: list[exp.Join], environment: Environment) -> FromSource:
     source = _relation(head, environment)
     for join in joins:
         source = _join(source, join, environment)
     return source
 
 
-def _relation(node: exp.Expression, environment: Environment) -> Source:
+def _relation(node: exp.Expression, environment: Environment) -> FromSource:
     text = environment.reading.text
     match node:
         case exp.Table() if isinstance(node.this, exp.Identifier):
@@ -191,13 +191,13 @@ def _relation(node: exp.Expression, environment: Environment) -> Source:
     return _chain_onto(source, node.args.get("joins") or [], environment)
 
 
-def _chain_onto(source: Source, joins: list[exp.Join], environment: Environment) -> Source:
+def _chain_onto(source: FromSource, joins: list[exp.Join], environment: Environment) -> FromSource:
     for join in joins:
         source = _join(source, join, environment)
     return source
 
 
-def _table(node: exp.Table, environment: Environment) -> Source:
+def _table(node: exp.Table, environment: Environment) -> FromSource:
     reading = environment.reading
     written = ".".join(piece.name for piece in node.parts)
     # In Spark `a.b` is never the WITH entry that is called "a.b".
@@ -207,7 +207,7 @@ def _table(node: exp.Table, environment: Environment) -> Source:
         plan = environment.read_query(common.node.this, common.environment)
         renamed = _columns(common.node, attributes_of(plan), environment)
         scope = relation_scope(node.alias or node.name, renamed)
-        return _aliased(Source(plan, scope), node, environment)
+        return _aliased(FromSource(plan, scope), node, environment)
     table = _catalog_name(node, written, environment)
     schema = reading.catalog[table]
     access = reading.next_access(table)
@@ -216,7 +216,7 @@ def _table(node: exp.Table, environment: Environment) -> Source:
     )
     scan = Scan(access, table, attributes, span=name_span(node, environment))
     scope = relation_scope(node.alias or node.name, attributes)
-    return _aliased(Source(scan, scope), node, environment)
+    return _aliased(FromSource(scan, scope), node, environment)
 
 
 def name_span(node: exp.Table, environment: Environment) -> Span:
@@ -249,13 +249,13 @@ def _catalog_name(node: exp.Table, written: str, environment: Environment) -> st
     )
 
 
-def _derived(plan: Plan, node: exp.Subquery, environment: Environment) -> Source:
+def _derived(plan: Plan, node: exp.Subquery, environment: Environment) -> FromSource:
     alias = node.alias or None
     renamed = _columns(node, attributes_of(plan), environment)
-    return Source(plan, relation_scope(alias, renamed))
+    return FromSource(plan, relation_scope(alias, renamed))
 
 
-def _aliased(source: Source, node: exp.Expression, environment: Environment) -> Source:
+def _aliased(source: FromSource, node: exp.Expression, environment: Environment) -> FromSource:
     """The source under the alias of a node, its columns renamed where the alias lists names."""
     if not node.alias:
         return source
@@ -265,9 +265,9 @@ def _aliased(source: Source, node: exp.Expression, environment: Environment) -> 
         raise _column_count(node, len(names), len(entries), environment)
     alias = node.alias.lower()
     renamed = tuple(
-        Entry(alias, name, entry.expr) for name, entry in zip(names, entries, strict=True)
+        ScopeEntry(alias, name, entry.expr) for name, entry in zip(names, entries, strict=True)
     )
-    return Source(source.plan, Scope(renamed, (alias,)))
+    return FromSource(source.plan, Scope(renamed, (alias,)))
 
 
 def _columns(
@@ -294,7 +294,7 @@ def _column_count(
     )
 
 
-def _join(left: Source, node: exp.Join, environment: Environment) -> Source:
+def _join(left: FromSource, node: exp.Join, environment: Environment) -> FromSource:
     reading = environment.reading
     refuse_parts(node, _JOIN_PARTS, environment, "a join")
     right = _relation(node.this, environment)
@@ -309,7 +309,7 @@ def _join(left: Source, node: exp.Join, environment: Environment) -> Source:
     if pairs is not None:
         span = reading.text.span_of(node)
         plan = Join(kind, left.plan, right.plan, equal_names(pairs, span), span=span)
-        return Source(plan, merged_scope(kind, left.scope, right.scope, pairs))
+        return FromSource(plan, merged_scope(kind, left.scope, right.scope, pairs))
     both = side_by_side(left.scope, right.scope)
     on = node.args.get("on")
     condition = None
@@ -317,11 +317,11 @@ def _join(left: Source, node: exp.Join, environment: Environment) -> Source:
         reader = ExprReader(reading, Names(reading.text, both), "a join condition")
         condition = reader.read(on)
     plan = Join(kind, left.plan, right.plan, condition, span=reading.text.span_of(node))
-    return Source(plan, joined_scope(kind, left.scope, right.scope, both))
+    return FromSource(plan, joined_scope(kind, left.scope, right.scope, both))
 
 
 def _refuse_same_name(
-    left: Source, right: Source, node: exp.Join, environment: Environment
+    left: FromSource, right: FromSource, node: exp.Join, environment: Environment
 ) -> None:
     twice = set(left.scope.relations) & set(right.scope.relations)
     if twice:

@@ -22,7 +22,7 @@ from impctl.plan.sql.text import SqlText
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class ScopeEntry:
     """One nameable column: its relation's name (lower case), its own name, and what it reads.
 
     A column merged by USING is nameable without its relation's name through one entry, and with
@@ -42,21 +42,21 @@ class Entry:
 class Scope:
     """The columns a FROM clause offers, in the order of `*`; `outer` is the enclosing block."""
 
-    entries: tuple[Entry, ...]
+    entries: tuple[ScopeEntry, ...]
     relations: tuple[str, ...] = ()
     outer: Scope | None = None
     """Set only where correlated names are allowed."""
 
-    def find(self, relation: str | None, name: str) -> tuple[Entry, ...]:
+    def find(self, relation: str | None, name: str) -> tuple[ScopeEntry, ...]:
         """Entries of that name, counting one column once."""
-        found: list[Entry] = []
+        found: list[ScopeEntry] = []
         for entry in self.entries:
             fits = entry.is_plain if relation is None else entry.relation == relation
             if fits and entry.has_name(name) and entry.expr not in [e.expr for e in found]:
                 found.append(entry)
         return tuple(found)
 
-    def star(self, relation: str | None) -> tuple[Entry, ...]:
+    def star(self, relation: str | None) -> tuple[ScopeEntry, ...]:
         """What `*` or `relation.*` stands for."""
         if relation is None:
             return tuple(entry for entry in self.entries if entry.is_plain)
@@ -70,7 +70,7 @@ class Scope:
 def relation_scope(alias: str | None, attributes: Sequence[Attribute]) -> Scope:
     """The scope of one relation."""
     key = None if alias is None else alias.lower()
-    entries = tuple(Entry(key, attribute.name, attribute.ref()) for attribute in attributes)
+    entries = tuple(ScopeEntry(key, attribute.name, attribute.ref()) for attribute in attributes)
     return Scope(entries, () if key is None else (key,))
 
 
@@ -159,7 +159,7 @@ class Names:
                 return outer[0].expr
         raise self._unknown(node, relation, name)
 
-    def _takes_alias(self, own: Sequence[Entry]) -> bool:
+    def _takes_alias(self, own: Sequence[ScopeEntry]) -> bool:
         match self.prefer:
             case Prefer.COLUMN:
                 return False
@@ -230,7 +230,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str | None:
     return "did you mean " + " or ".join(f"`{by_lower[match]}`" for match in near) + "?"
 
 
-def _qualified(entry: Entry) -> str:
+def _qualified(entry: ScopeEntry) -> str:
     return entry.name if entry.relation is None else f"{entry.relation}.{entry.name}"
 
 

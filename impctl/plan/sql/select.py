@@ -19,8 +19,8 @@ from impctl.plan.nodes import (
     Aggregate,
     AggregateOutput,
     Attribute,
+    ComputedColumn,
     Distinct,
-    Output,
     Plan,
     Project,
     Window,
@@ -30,7 +30,7 @@ from impctl.plan.nodes import (
 from impctl.plan.render_expr import column_name
 from impctl.plan.sql.aggregate import (
     AggregateCollector,
-    Grouping,
+    GroupingClause,
     Lift,
     call_is_nullable,
     has_placeholder,
@@ -43,7 +43,7 @@ from impctl.plan.sql.condition import Membership, Part, apply_condition, read_co
 from impctl.plan.sql.context import Reading, attribute_for
 from impctl.plan.sql.expr import ExprReader
 from impctl.plan.sql.order import Order, limited, read_order
-from impctl.plan.sql.relation import Environment, Source, read_from, refuse_parts
+from impctl.plan.sql.relation import Environment, FromSource, read_from, refuse_parts
 from impctl.plan.sql.scope import Names, Prefer
 from impctl.plan.sql.subquery import bare
 from impctl.plan.sql.window import WindowCollector, reads_window
@@ -97,9 +97,9 @@ def read_select(select: exp.Select, environment: Environment) -> Plan:
 class _Block:
     """Everything of a block that is read before any of it is planned."""
 
-    source: Source
+    source: FromSource
     items: tuple[Item, ...]
-    grouping: Grouping | None
+    grouping: GroupingClause | None
     having: tuple[Part, ...]
     having_span: Span | None
     order: Order
@@ -111,7 +111,7 @@ class _Block:
         return self.grouping is not None or bool(calls) or bool(self.having)
 
 
-def _read_block(select: exp.Select, source: Source, environment: Environment) -> _Block:
+def _read_block(select: exp.Select, source: FromSource, environment: Environment) -> _Block:
     reading = environment.reading
     text = reading.text
     named = {str(item.name).lower(): item for item in select.args.get("windows") or []}
@@ -159,7 +159,7 @@ def _read_block(select: exp.Select, source: Source, environment: Environment) ->
 
 
 def _items(
-    select: exp.Select, source: Source, reading: Reading, windows: WindowCollector
+    select: exp.Select, source: FromSource, reading: Reading, windows: WindowCollector
 ) -> tuple[Item, ...]:
     items: list[Item] = []
     for node in select.expressions:
@@ -200,7 +200,7 @@ def _cast_operand(node: exp.Expression) -> exp.Expression | None:
     return bare(parts[0]) if len(parts) == 1 else None
 
 
-def _star(node: exp.Expression, source: Source, reading: Reading) -> list[Item]:
+def _star(node: exp.Expression, source: FromSource, reading: Reading) -> list[Item]:
     text = reading.text
     star = node.this if isinstance(node, exp.Column) else node
     if not isinstance(star, exp.Star) or any(star.args.values()):
@@ -246,7 +246,7 @@ def _unchanged(expr: Expr) -> Expr:
 def _aggregated(
     select: exp.Select, block: _Block, reading: Reading
 ) -> tuple[Plan, Callable[[Expr], Expr]]:
-    grouping = block.grouping or Grouping(())
+    grouping = block.grouping or GroupingClause(())
     calls = block.windows.aggregates.calls
     names = {item.expr: item.name for item in reversed(block.items)}
     key_names = [names.get(key) or _expr_name(key, reading) for key in grouping.keys]
@@ -267,7 +267,7 @@ def _aggregated(
         attribute = attribute_for(identity, name, key)
         if grouping.sets is not None:
             attribute = replace(attribute, nullable=True)
-        keys.append(Output(attribute, key))
+        keys.append(ComputedColumn(attribute, key))
     results = [
         AggregateOutput(Attribute(identity, name, result_type(call), call_is_nullable(call)), call)
         for identity, name, call in zip(ids[len(keys) :], call_names, calls, strict=True)
@@ -347,7 +347,7 @@ def _projected(
         return limited(plan, order)
     ids = reading.fresh("p", [name for name, _ in outputs])
     columns = tuple(
-        Output(attribute_for(identity, name, expr), expr)
+        ComputedColumn(attribute_for(identity, name, expr), expr)
         for identity, (name, expr) in zip(ids, outputs, strict=True)
     )
     hidden, order = order.over(columns, reading)
@@ -364,11 +364,15 @@ def _projected(
     return _without(plan, columns, reading, span) if hidden else plan
 
 
-def _without(plan: Plan, columns: tuple[Output, ...], reading: Reading, span: Span | None) -> Plan:
+def _without(
+    plan: Plan, columns: tuple[ComputedColumn, ...], reading: Reading, span: Span | None
+) -> Plan:
     """The plan with just these columns, once the hidden ones have done their work."""
     ids = reading.fresh("p", [output.attribute.name for output in columns])
     kept = tuple(
-        Output(replace(output.attribute, id=identity), output.attribute.ref(output.expr.span))
+        ComputedColumn(
+            replace(output.attribute, id=identity), output.attribute.ref(output.expr.span)
+        )
         for identity, output in zip(ids, columns, strict=True)
     )
     return Project(plan, kept, span=span)

@@ -16,7 +16,7 @@ from impctl.expr.nodes import Cast, Expr
 from impctl.expr.types import common_type
 from impctl.plan.nodes import (
     Attribute,
-    Output,
+    ComputedColumn,
     Plan,
     Project,
     SetKind,
@@ -165,5 +165,5 @@ def _cast_to(plan: Plan, types: list[SqlType | None], environment: Environment) 
         if change and wanted is not None:
             expr = Cast(expr, wanted)
         kind = wanted if wanted is not None else attribute.type
-        outputs.append(Output(replace(attribute, id=identity, type=kind), expr))
+        outputs.append(ComputedColumn(replace(attribute, id=identity, type=kind), expr))
     return Project(plan, tuple(outputs))

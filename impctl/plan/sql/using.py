@@ -16,10 +16,10 @@ from sqlglot import exp
 
 from impctl.expr.nodes import And, Coalesce, Compare, CompareOp, Expr, Span
 from impctl.plan.nodes import JoinKind
-from impctl.plan.sql.scope import Entry, Names, Scope, joined_scope, side_by_side
+from impctl.plan.sql.scope import Names, Scope, ScopeEntry, joined_scope, side_by_side
 from impctl.plan.sql.text import SqlText
 
-Pairs = Sequence[tuple[Entry, Entry]]
+Pairs = Sequence[tuple[ScopeEntry, ScopeEntry]]
 
 
 def same_names(left: Scope, right: Scope, node: exp.Join, text: SqlText) -> Pairs | None:
@@ -70,7 +70,7 @@ def merged_scope(kind: JoinKind, left: Scope, right: Scope, pairs: Pairs) -> Sco
         return replace(seen, entries=_first(lefts, seen.entries))
     rights = [count + right.entries.index(b) for _, b in pairs]
     merged = [
-        Entry(None, a.name, _merged_value(kind, seen.entries[i].expr, seen.entries[j].expr))
+        ScopeEntry(None, a.name, _merged_value(kind, seen.entries[i].expr, seen.entries[j].expr))
         for (a, _), i, j in zip(pairs, lefts, rights, strict=True)
     ]
     hidden = {*lefts, *rights}
@@ -81,7 +81,7 @@ def merged_scope(kind: JoinKind, left: Scope, right: Scope, pairs: Pairs) -> Sco
     return replace(seen, entries=(*merged, *_first([*lefts, *rights], rest)))
 
 
-def _first(positions: Sequence[int], entries: Sequence[Entry]) -> tuple[Entry, ...]:
+def _first(positions: Sequence[int], entries: Sequence[ScopeEntry]) -> tuple[ScopeEntry, ...]:
     """The entries at these positions, then all others."""
     others = [entry for place, entry in enumerate(entries) if place not in positions]
     return (*(entries[place] for place in positions), *others)

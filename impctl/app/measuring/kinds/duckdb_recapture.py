@@ -22,7 +22,7 @@ from impctl.aliases import AccessId
 from impctl.app.preparing.prepared import PreparedQuery
 from impctl.app.workbench.workbench import Workbench
 from impctl.bench.parquet_sql import ParquetSql, SqlFailed
-from impctl.capture.annotate import SketchPass, Way, sketch_passes
+from impctl.capture.annotate import PassKind, SketchPass, sketch_passes
 from impctl.capture.literals import DIALECT
 from impctl.capture.render import Renderer
 from impctl.data.schema import Column
@@ -137,7 +137,7 @@ def _translated(select: exp.Select) -> str:
 
 def _needed_values(pass_: SketchPass, views: Mapping[AccessId, str]) -> exp.Select:
     """Per access the list of distinct values of its key, of rows in surviving groups if any."""
-    if pass_.way is Way.COLLECTED:
+    if pass_.way is PassKind.COLLECTED:
         raise _NoPassError("fragments are collected along the whole plan")
     renderer = Renderer(views)
     rows = renderer.select(pass_.rows).subquery("mine")

@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from impctl.app.measuring.follower import Checked, Followed, Follower, worse_of
+from impctl.app.measuring.follower import AgainstRecapture, Followed, Follower, worse_of
 from impctl.app.measuring.ground import Ground
 from impctl.app.measuring.kinds.duckdb_times import Beside, recapture_beside
 from impctl.app.measuring.kinds.fresh_process import maintain_afresh
@@ -60,7 +60,7 @@ class _Size:
 
     rows: int
     share: float
-    checked: Mapping[str, Checked]
+    checked: Mapping[str, AgainstRecapture]
     runs: Sequence[tuple[str, Followed]]
     state_bytes: int
     processes: Sequence[tuple[str, float]] = ()

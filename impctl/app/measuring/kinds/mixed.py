@@ -18,7 +18,7 @@ from itertools import chain, product
 from typing import TYPE_CHECKING
 
 from impctl.app.measuring.changed_table import changed_table
-from impctl.app.measuring.follower import Checked, worse_of
+from impctl.app.measuring.follower import AgainstRecapture, worse_of
 from impctl.app.measuring.ground import Ground
 from impctl.app.measuring.kinds.mixed_strategies import (
     Incremental,
@@ -68,7 +68,7 @@ class _Run:
     update_ms: float
     answers: tuple[pa.Table, ...]
     sketches: int
-    checked: Checked | None
+    checked: AgainstRecapture | None
 
     @property
     def total_ms(self) -> float:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from impctl.aliases import AccessId, TableName, TableVersion
 from impctl.app.capturing.captured import capture_query
 from impctl.app.capturing.recapture import recaptured
-from impctl.app.measuring.follower import Checked
+from impctl.app.measuring.follower import AgainstRecapture
 from impctl.app.preparing.choice import choose
 from impctl.app.preparing.filters import filters_of
 from impctl.app.preparing.prepared import PreparedQuery, prepare
@@ -78,7 +78,7 @@ class MixedStrategy(ABC):
     def sketches(self) -> int:
         """Queries a sketch was captured for."""
 
-    def checked(self) -> Checked | None:
+    def checked(self) -> AgainstRecapture | None:
         """The sketches held against recapture; None without sketches that could be wrong."""
         return None
 
@@ -129,7 +129,7 @@ class Incremental(MixedStrategy):
     def sketches(self) -> int:
         return len(self.scratch.store().queries())
 
-    def checked(self) -> Checked | None:
+    def checked(self) -> AgainstRecapture | None:
         names = self.scratch.store().queries()
         for name in names:
             fresh(self.scratch, name)
@@ -137,7 +137,7 @@ class Incremental(MixedStrategy):
         if outcome.failures:
             raise outcome.failures[0].error
         found = [result for result in outcome.results if isinstance(result, VerifyResult)]
-        return Checked(all(r.covers for r in found), sum(r.slack for r in found))
+        return AgainstRecapture(all(r.covers for r in found), sum(r.slack for r in found))
 
 
 @dataclass(slots=True)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from impctl.app.measuring.follower import Checked, Followed, worse_of
+from impctl.app.measuring.follower import AgainstRecapture, Followed, worse_of
 from impctl.app.measuring.kinds.update_stream import delete_where
 from impctl.app.measuring.measured import MeasuredQuery
 from impctl.app.measuring.settled import settle
@@ -23,14 +23,14 @@ from impctl.tables.snapshot import Snapshot
 
 def old_rows_deleted(
     measured: MeasuredQuery, key: str, size: int, repeat: int, seed: int
-) -> tuple[Checked, list[Followed]]:
+) -> tuple[AgainstRecapture, list[Followed]]:
     """So many deletions maintained, after one that is only checked, gone and come back.
 
     `key` is the column that tells rows apart.
     """
     before = measured.scratch.snapshot(measured.table)
     key = _spelled(before, key)
-    checked: Checked | None = None
+    checked: AgainstRecapture | None = None
     steps: list[Followed] = []
     for turn in range(1 + repeat):
         rows = _rows_of_a_file(before, size, np.random.default_rng(seed + turn))

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import reduce
 
 from impctl.app.measuring.changed_table import changed_table
-from impctl.app.measuring.follower import Checked, Followed, captured, worse_of
+from impctl.app.measuring.follower import AgainstRecapture, Followed, captured, worse_of
 from impctl.app.measuring.ground import Ground
 from impctl.app.measuring.kinds.update_stream import Pool, UpdateStream, pool_of
 from impctl.app.preparing.prepared import prepare
@@ -40,7 +40,7 @@ class _Run:
     """All updates once: the maintenances, and the sketch at the end."""
 
     steps: Sequence[Followed]
-    checked: Checked
+    checked: AgainstRecapture
 
 
 def measure_strategies(ground: Ground) -> Iterator[Cell]:
