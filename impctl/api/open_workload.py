@@ -101,7 +101,7 @@ class OpenWorkload:
     @property
     def queries(self) -> tuple[QueryName, ...]:
         """Names of the queries that the file has now."""
-        return self._run(lambda bench: tuple(bench.workload.queries))
+        return self._run(lambda desk: tuple(desk.workload.queries))
 
     def close(self) -> None:
         """End the use of this object; Spark goes on running, whoever started it."""
@@ -111,20 +111,20 @@ class OpenWorkload:
     def capture(self, *queries: QueryName, dry_run: bool = False) -> tuple[CaptureResult, ...]:
         """Find and store the sketch of each query; a dry run says how and writes nothing."""
 
-        def use_case(bench: Workbench) -> Outcome:
+        def use_case(desk: Workbench) -> Outcome:
             from impctl.app.capture import capture
 
-            return capture(bench, queries)
+            return capture(desk, queries)
 
         return self._each(CaptureResult, use_case, queries, dry_run=dry_run)
 
     def rebalance(self, *queries: QueryName, dry_run: bool = False) -> tuple[CaptureResult, ...]:
         """Even out the ranges of stored sketches, as `impctl capture --rebalance` does."""
 
-        def use_case(bench: Workbench) -> Outcome:
+        def use_case(desk: Workbench) -> Outcome:
             from impctl.app.rebalance import rebalance
 
-            return rebalance(bench, queries)
+            return rebalance(desk, queries)
 
         return self._each(CaptureResult, use_case, queries, dry_run=dry_run)
 
@@ -134,30 +134,30 @@ class OpenWorkload:
         """Bring each sketch up to the newest table versions, as far as its policy allows."""
         size = batch_rows_from(batch_rows, os.environ)
 
-        def use_case(bench: Workbench) -> Outcome:
+        def use_case(desk: Workbench) -> Outcome:
             from impctl.app.maintain import maintain
 
-            return maintain(bench, queries, batch_rows=size)
+            return maintain(desk, queries, batch_rows=size)
 
         return self._each(MaintainResult, use_case, queries, dry_run=dry_run)
 
     def status(self, *queries: QueryName) -> tuple[StatusResult, ...]:
         """What is stored for each query and whether it is current; never starts Spark."""
 
-        def use_case(bench: Workbench) -> Outcome:
+        def use_case(desk: Workbench) -> Outcome:
             from impctl.app.status import status
 
-            return status(bench, queries)
+            return status(desk, queries)
 
         return self._each(StatusResult, use_case, queries)
 
     def explain(self, *queries: QueryName) -> tuple[ExplainResult, ...]:
         """How each query is sketched and maintained, or why not; never starts Spark."""
 
-        def use_case(bench: Workbench) -> Outcome:
+        def use_case(desk: Workbench) -> Outcome:
             from impctl.app.explain import explain
 
-            return explain(bench, queries)
+            return explain(desk, queries)
 
         return self._each(ExplainResult, use_case, queries)
 
@@ -167,10 +167,10 @@ class OpenWorkload:
         With `results` each query is also run with and without its sketch.
         """
 
-        def use_case(bench: Workbench) -> Outcome:
+        def use_case(desk: Workbench) -> Outcome:
             from impctl.app.verify import verify
 
-            return verify(bench, queries, results=results)
+            return verify(desk, queries, results=results)
 
         return self._each(VerifyResult, use_case, queries)
 
@@ -186,10 +186,10 @@ class OpenWorkload:
         `params` gives other values, `sql` another query; either may use another query's sketch.
         """
 
-        def use_case(bench: Workbench) -> Outcome:
+        def use_case(desk: Workbench) -> Outcome:
             from impctl.app.rewrite import rewrite
 
-            return rewrite(bench, query, params or {}, sql)
+            return rewrite(desk, query, params or {}, sql)
 
         return self._one(RewriteResult, use_case)
 
@@ -202,10 +202,10 @@ class OpenWorkload:
     ) -> QueryResult:
         """The answer of a query, read through its sketch; arguments as for `rewrite`."""
 
-        def use_case(bench: Workbench) -> Outcome:
+        def use_case(desk: Workbench) -> Outcome:
             from impctl.app.query import query as answered
 
-            return answered(bench, query, params or {}, sql)
+            return answered(desk, query, params or {}, sql)
 
         return self._one(QueryResult, use_case)
 
@@ -223,7 +223,7 @@ class OpenWorkload:
         """
         from impctl.app.dataframe import dataframe
 
-        framed = self._run(lambda bench: dataframe(bench, query, params or {}, sql))
+        framed = self._run(lambda desk: dataframe(desk, query, params or {}, sql))
         # The caller's line is above this function.
         warned(framed.warnings, depth=3)
         return framed.frame
@@ -236,8 +236,8 @@ class OpenWorkload:
         *,
         dry_run: bool = False,
     ) -> tuple[R, ...]:
-        def work(bench: Workbench) -> tuple[Outcome, int]:
-            return use_case(bench), len(bench.queries(queries))
+        def work(desk: Workbench) -> tuple[Outcome, int]:
+            return use_case(desk), len(desk.queries(queries))
 
         outcome, asked = self._run(work, dry_run=dry_run)
         return settled(outcome, kind, asked)
@@ -257,5 +257,5 @@ class OpenWorkload:
                     code="workload_closed",
                 )
             run = open_workbench(settings, self._reporter, self._sessions, self._memory)
-            with run as bench:
-                return work(bench)
+            with run as desk:
+                return work(desk)

@@ -25,16 +25,16 @@ from impctl.workload.reading import suggestion
 
 
 def apply(
-    bench: Workbench, names: Sequence[str], *, all_updates: bool, again: bool = False
+    desk: Workbench, names: Sequence[str], *, all_updates: bool, again: bool = False
 ) -> Outcome:
     """Commit the batches named, or all of them in file order; `again` those too that are in."""
-    wanted = _wanted(bench, names, all_updates)
+    wanted = _wanted(desk, names, all_updates)
     results: list[ApplyResult] = []
     ahead: dict[TableName, int] = {}
     spec: UpdateSpec | None = None
     try:
         for spec in wanted:
-            _apply(bench, spec, again, ahead, results)
+            _apply(desk, spec, again, ahead, results)
     except KeyboardInterrupt as stop:
         failures = [Failure(None, _interrupted(results, len(wanted)))]
         if spec is not None and isinstance(stop.__context__, ImpctlError):
@@ -61,8 +61,8 @@ def _interrupted(results: Sequence[ApplyResult], wanted: int) -> InterruptedRunE
     )
 
 
-def _wanted(bench: Workbench, names: Sequence[str], all_updates: bool) -> list[UpdateSpec]:
-    known = {spec.name: spec for spec in bench.workload.updates}
+def _wanted(desk: Workbench, names: Sequence[str], all_updates: bool) -> list[UpdateSpec]:
+    known = {spec.name: spec for spec in desk.workload.updates}
     if all_updates == bool(names):
         raise UsageError(
             "Name the updates to apply, or give `--all`",
@@ -71,7 +71,7 @@ def _wanted(bench: Workbench, names: Sequence[str], all_updates: bool) -> list[U
     for name in names:
         if name not in known:
             raise UsageError(
-                f"Update `{name}` is not in {bench.workload.file}",
+                f"Update `{name}` is not in {desk.workload.file}",
                 code="update_unknown",
                 hint=suggestion(name, list(known), "the file has"),
             )
@@ -79,7 +79,7 @@ def _wanted(bench: Workbench, names: Sequence[str], all_updates: bool) -> list[U
 
 
 def _apply(
-    bench: Workbench,
+    desk: Workbench,
     spec: UpdateSpec,
     again: bool,
     ahead: dict[TableName, int],
@@ -87,8 +87,8 @@ def _apply(
 ) -> None:
     """Commit a batch; a dry run counts in `ahead` the versions that it leaves out, by table."""
     request = replace(_request(spec), name=spec.name, again=again)
-    bench.reporter.step(f"applying {spec.name}")
-    prepared = prepare_update(bench.source(spec.table), request)
+    desk.reporter.step(f"applying {spec.name}")
+    prepared = prepare_update(desk.source(spec.table), request)
     rows = 0 if prepared.rows is None else len(prepared.rows)
     statement = _statement(spec, rows)
     if prepared.in_version is not None:
@@ -97,7 +97,7 @@ def _apply(
             ApplyResult(spec.name, spec.table, version, 0, 0, 0, statement, already_applied=True)
         )
         return
-    if bench.settings.dry_run:
+    if desk.settings.dry_run:
         commits = rows > 0 or request.kind is not UpdateKind.INSERT
         ahead[spec.table] = ahead.get(spec.table, 0) + commits
         version = prepared.source.version + ahead[spec.table]
@@ -116,7 +116,7 @@ def _apply(
                 statement,
             )
         )
-    bench.repin(spec.table)
+    desk.repin(spec.table)
 
 
 def _statement(spec: UpdateSpec, rows: int) -> str:

@@ -24,38 +24,38 @@ from impctl.store.records import StoredSketch
 from impctl.workload.models import QuerySpec
 
 
-def capture(bench: Workbench, queries: Sequence[QueryName] | None) -> Outcome:
+def capture(desk: Workbench, queries: Sequence[QueryName] | None) -> Outcome:
     """Capture the queries named (default: all); one result per query."""
     results: list[CaptureResult] = []
     failures: list[Failure] = []
     warnings: list[str] = []
     stored: list[tuple[QuerySpec, tuple[StoredSketch, ...]]] = []
-    specs = bench.queries(queries)
-    if bench.settings.dry_run:
-        held = bench.reading_store()
+    specs = desk.queries(queries)
+    if desk.settings.dry_run:
+        held = desk.reading_store()
         for spec in specs:
             with Isolated(failures, spec):
-                results.append(foreseen_capture(bench, held, spec))
+                results.append(foreseen_capture(desk, held, spec))
         return Outcome(tuple(results), (), tuple(failures))
-    with bench.writing("capture") as store:
+    with desk.writing("capture") as store:
         for spec in specs:
             with Isolated(failures, spec):
-                prepared = prepare(bench, spec)
+                prepared = prepare(desk, spec)
                 captured = capture_query(
-                    bench, store, prepared, code="asked", reason="capture was asked for"
+                    desk, store, prepared, code="asked", reason="capture was asked for"
                 )
                 results.append(_result(spec, captured))
                 stored.append((spec, captured.sketches))
     for spec, sketches in stored:
-        warnings += _advice(bench, spec, sketches)
+        warnings += _advice(desk, spec, sketches)
     return Outcome(tuple(results), tuple(warnings), tuple(failures))
 
 
-def _advice(bench: Workbench, spec: QuerySpec, sketches: Sequence[StoredSketch]) -> list[str]:
+def _advice(desk: Workbench, spec: QuerySpec, sketches: Sequence[StoredSketch]) -> list[str]:
     """What to know of a stored sketch; the capture stands, even where this cannot be told."""
     failed: list[Failure] = []
     with Isolated(failed, spec):
-        return warnings_of(bench, spec, sketches)
+        return warnings_of(desk, spec, sketches)
     return [
         f"query `{spec.name}` is captured, but how much its sketch saves could not be told: "
         f"{failure.error.message}"

@@ -23,13 +23,13 @@ from impctl.workload.json_schema import workload_json_schema
 from impctl.workload.models import QuerySpec
 
 
-def check(bench: Workbench, queries: Sequence[QueryName] | None = None) -> Outcome:
+def check(desk: Workbench, queries: Sequence[QueryName] | None = None) -> Outcome:
     """One result per query named (default: all)."""
     results: list[CheckResult] = []
     failures: list[Failure] = []
-    for spec in bench.queries(queries):
+    for spec in desk.queries(queries):
         with Isolated(failures, spec):
-            results.append(_checked(bench, spec))
+            results.append(_checked(desk, spec))
     return Outcome(tuple(results), (), tuple(failures))
 
 
@@ -38,14 +38,14 @@ def schema_text() -> str:
     return json.dumps(workload_json_schema(), indent=2) + "\n"
 
 
-def _checked(bench: Workbench, spec: QuerySpec) -> CheckResult:
-    prepared = prepare(bench, spec)
+def _checked(desk: Workbench, spec: QuerySpec) -> CheckResult:
+    prepared = prepare(desk, spec)
     try:
-        chosen = choose(bench, prepared)
+        chosen = choose(desk, prepared)
     except UnsafeSketchError as unsafe:
         if spec.sketch:
             raise
-        judged = judge_candidates(bench, prepared)
+        judged = judge_candidates(desk, prepared)
         return CheckResult(spec.name, False, None, unsafe.message, judged)
-    way = capture_way(bench, prepared, chosen.verdict, chosen.partitions(bench, prepared))
+    way = capture_way(desk, prepared, chosen.verdict, chosen.partitions(desk, prepared))
     return CheckResult(spec.name, True, way.mode.value, way.reason, chosen.candidates)

@@ -29,9 +29,9 @@ class Framed:
 
 
 def dataframe(
-    bench: Workbench, query: str | None, params: GivenValues = (), sql: str | None = None
+    desk: Workbench, query: str | None, params: GivenValues = (), sql: str | None = None
 ) -> Framed:
     """The frame of one query; `query`, `params` and `sql` as for `app.query`."""
-    found = asked(bench, query, params, sql)
-    pruned = filters_of(bench, found.prepared.scans, found.sketches, found.versions)
-    return Framed(answer_frame(bench, found.prepared, found.versions, pruned), found.warnings)
+    found = asked(desk, query, params, sql)
+    pruned = filters_of(desk, found.prepared.scans, found.sketches, found.versions)
+    return Framed(answer_frame(desk, found.prepared, found.versions, pruned), found.warnings)

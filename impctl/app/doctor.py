@@ -38,8 +38,8 @@ def doctor(request: DoctorRequest, reporter: Reporter) -> Outcome:
         findings += [try_spark(DEFAULT_MASTER, {}, reporter.spark_log)] if request.spark else []
     else:
         try:
-            with open_workbench(request.settings, reporter) as bench:
-                findings += _of_workload(bench, every, with_spark=request.spark)
+            with open_workbench(request.settings, reporter) as desk:
+                findings += _of_workload(desk, every, with_spark=request.spark)
         except ImpctlError as error:
             # A workload file that is wrong hides nothing found before.
             failures.append(Failure(None, error))
@@ -50,26 +50,26 @@ def doctor(request: DoctorRequest, reporter: Reporter) -> Outcome:
 
 
 def _of_workload(
-    bench: Workbench, every: timedelta | None, *, with_spark: bool
+    desk: Workbench, every: timedelta | None, *, with_spark: bool
 ) -> Iterator[Finding]:
-    spark = bench.spark_spec
+    spark = desk.spark_spec
     yield delta_jar(spark)
     if with_spark:
-        bench.reporter.step("starting Spark")
+        desk.reporter.step("starting Spark")
         master = DEFAULT_MASTER if spark.master is None else spark.master
-        yield try_spark(master, spark.conf, bench.reporter.spark_log)
-    bench.reporter.step("looking at tables")
-    yield from table_findings(bench, _stored(bench), every)
-    bench.reporter.step("checking the store")
-    yield from store_findings(bench)
+        yield try_spark(master, spark.conf, desk.reporter.spark_log)
+    desk.reporter.step("looking at tables")
+    yield from table_findings(desk, _stored(desk), every)
+    desk.reporter.step("checking the store")
+    yield from store_findings(desk)
 
 
-def _stored(bench: Workbench) -> list[StoredQuery]:
+def _stored(desk: Workbench) -> list[StoredQuery]:
     """The sketches that can be read; what cannot is found with the store."""
     found = []
-    for name in bench.workload.queries:
+    for name in desk.workload.queries:
         try:
-            store = bench.reading_store()
+            store = desk.reading_store()
             stored = None if store is None else store.load(name)
         except ImpctlError:
             continue

@@ -23,33 +23,33 @@ from impctl.errors import UnsafeSketchError
 from impctl.workload.models import QuerySpec
 
 
-def explain(bench: Workbench, queries: Sequence[QueryName] | None) -> Outcome:
+def explain(desk: Workbench, queries: Sequence[QueryName] | None) -> Outcome:
     """One result per query named (default: all)."""
     results: list[ExplainResult] = []
     failures: list[Failure] = []
-    for spec in bench.queries(queries):
+    for spec in desk.queries(queries):
         with Isolated(failures, spec):
-            results.append(_explained(bench, spec))
+            results.append(_explained(desk, spec))
     return Outcome(tuple(results), (), tuple(failures))
 
 
-def _explained(bench: Workbench, spec: QuerySpec) -> ExplainResult:
-    prepared = prepare(bench, spec)
-    policy = str(bench.policy(spec))
+def _explained(desk: Workbench, spec: QuerySpec) -> ExplainResult:
+    prepared = prepare(desk, spec)
+    policy = str(desk.policy(spec))
     try:
-        chosen = choose(bench, prepared)
+        chosen = choose(desk, prepared)
     except UnsafeSketchError as unsafe:
-        plan = plan_entries(bench, prepared, None, None)
-        judged = judge_candidates(bench, prepared)
+        plan = plan_entries(desk, prepared, None, None)
+        judged = judge_candidates(desk, prepared)
         return ExplainResult(spec.name, "none", unsafe.message, policy, plan, judged)
-    way = capture_way(bench, prepared, chosen.verdict, chosen.partitions(bench, prepared))
-    kept = kept_state(bench, spec, way)
+    way = capture_way(desk, prepared, chosen.verdict, chosen.partitions(desk, prepared))
+    kept = kept_state(desk, spec, way)
     return ExplainResult(
         spec.name,
         way.mode.value,
         way.reason,
         policy,
-        plan_entries(bench, prepared, way, kept),
+        plan_entries(desk, prepared, way, kept),
         chosen.candidates,
         () if way.compiled is None else tuple(map(_side, way.compiled.sides)),
         None if kept is None else kept.bytes,

@@ -68,9 +68,9 @@ def follow(
     RetryableError where the workload file changed; UsageError where it was wrong to begin with.
     """
     files = _Files.of(settings)
-    with open_workbench(settings, reporter) as bench:
-        bench.queries(queries)
-        following = _Following(bench, queries, batch_rows, request)
+    with open_workbench(settings, reporter) as desk:
+        desk.queries(queries)
+        following = _Following(desk, queries, batch_rows, request)
         while not stop.is_asked:
             files.check()
             pause = request.interval
@@ -84,9 +84,9 @@ def follow(
 
 @dataclass(slots=True)
 class _Following:
-    """The runs of one process; `bench` is never run itself, each run has one of its own."""
+    """The runs of one process; `desk` is never run itself, each run has one of its own."""
 
-    bench: Workbench
+    desk: Workbench
     queries: Sequence[QueryName] | None
     batch_rows: int | None
     request: FollowRequest
@@ -100,7 +100,7 @@ class _Following:
         self.watch = Watch(self.request)
 
     def is_due(self) -> bool:
-        return self.tries > 0 or self.watch.is_due(self.bench)
+        return self.tries > 0 or self.watch.is_due(self.desk)
 
     def run(self, show: Show) -> float:
         """One run, shown if it had anything to do; seconds to wait after it."""
@@ -110,7 +110,7 @@ class _Following:
         done = tuple(r for r in outcome.results if not _is_nothing(r))
         retry = self._retry(outcome)
         if not done and not outcome.failures:
-            self.bench.reporter.step("nothing new")
+            self.desk.reporter.step("nothing new")
             return self.request.interval
         self.runs += 1
         decisive = gravest(outcome)
@@ -126,17 +126,17 @@ class _Following:
 
     def _maintained(self) -> Outcome:
         """What `maintain` does, with what stands against the whole run as its failure."""
-        bench = self.bench.next_run(self.watch.pinned())
+        desk = self.desk.next_run(self.watch.pinned())
         try:
-            return maintain(bench, self.queries, self.batch_rows, self.kept)
+            return maintain(desk, self.queries, self.batch_rows, self.kept)
         except UsageError:
             raise
         except ImpctlError as error:
             return Outcome(failures=(Failure(None, error),))
         finally:
-            bench.close()
-            self.watch.saw(bench)
-            self.bench.take_spark_of(bench)
+            desk.close()
+            self.watch.saw(desk)
+            self.desk.take_spark_of(desk)
 
     def _retry(self, outcome: Outcome) -> float | None:
         """Seconds before the next try; None where nothing failed that a later try may cure."""

@@ -24,45 +24,45 @@ from impctl.store.scratch import abandoned, remove_abandoned, temporary_folder
 from impctl.tables.storage import local_path
 
 
-def gc(bench: Workbench, keep: int | None = None) -> Outcome:
+def gc(desk: Workbench, keep: int | None = None) -> Outcome:
     """Remove leftovers, and all but the latest `keep` sketch versions of each query."""
     kept = KEPT_VERSIONS if keep is None else keep
-    foreseen = bench.settings.dry_run
+    foreseen = desk.settings.dry_run
     failures: list[Failure] = []
     entries: list[GcEntry] = []
     try:
-        found = _collected(bench, kept)
+        found = _collected(desk, kept)
         entries += _stored_entries(found, not foreseen)
         failures += [] if found.refusal is None else [Failure(None, found.refusal)]
     except ImpctlError as error:
         failures.append(Failure(None, error))
-    entries += _folder_entries(_scratch(bench))
+    entries += _folder_entries(_scratch(desk))
     if not foreseen:
         left = [entry for entry in entries if not entry.removed]
         failures += [_left(left)] if left else []
     size = sum(entry.bytes for entry in entries if entry.removed or foreseen)
-    result = GcResult(str(bench.store_path), kept, tuple(entries), size, foreseen)
+    result = GcResult(str(desk.store_path), kept, tuple(entries), size, foreseen)
     return Outcome((result,), (), tuple(failures))
 
 
-def _collected(bench: Workbench, keep: int) -> Collected:
-    store = bench.reading_store()
+def _collected(desk: Workbench, keep: int) -> Collected:
+    store = desk.reading_store()
     if store is None:
         return Collected()
-    if bench.settings.dry_run:
+    if desk.settings.dry_run:
         return store.collect(keep=keep, dry_run=True)
-    bench.reporter.step("collecting old sketch versions and unused files")
+    desk.reporter.step("collecting old sketch versions and unused files")
     # What a killed writer left is for `collect` to tell of, not for the lock to sweep away.
-    with bench.writing("gc", sweep=False) as held:
+    with desk.writing("gc", sweep=False) as held:
         return held.collect(keep=keep)
 
 
-def _scratch(bench: Workbench) -> list[Leftover]:
+def _scratch(desk: Workbench) -> list[Leftover]:
     """Scratch folders without an owner: beside the tables, and where temporary files lie."""
-    paths = [local_path(table.path) for table in bench.workload.tables.values()]
+    paths = [local_path(table.path) for table in desk.workload.tables.values()]
     parents = [Path(path).parent for path in paths if path is not None]
     found = abandoned([*parents, temporary_folder()])
-    if bench.settings.dry_run:
+    if desk.settings.dry_run:
         return list(found)
     disk = RealDisk()
     return [replace(folder, removed=remove_abandoned(folder, disk)) for folder in found]

@@ -149,8 +149,8 @@ def _put(out: Path, text: str, reporter: Reporter, *, force: bool) -> tuple[str,
 
 def _checked(draft: Path, reporter: Reporter) -> tuple[str, ...]:
     """The queries of the draft, all found supported."""
-    with open_workbench(Settings(draft), reporter) as bench:
-        outcome = check(bench)
+    with open_workbench(Settings(draft), reporter) as desk:
+        outcome = check(desk)
     for failure in outcome.failures:
         raise failure.error
     results = [result for result in outcome.results if isinstance(result, CheckResult)]

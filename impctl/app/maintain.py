@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def maintain(
-    bench: Workbench,
+    desk: Workbench,
     queries: Sequence[QueryName] | None,
     batch_rows: int | None = None,
     kept: KeptStates | None = None,
@@ -39,4 +39,4 @@ def maintain(
     sketch captured under another reading of it is not current.
     """
     size = DEFAULT_BATCH_ROWS if batch_rows is None else batch_rows
-    return maintain_queries(bench, bench.queries(queries), size, kept, for_use=for_use)
+    return maintain_queries(desk, desk.queries(queries), size, kept, for_use=for_use)

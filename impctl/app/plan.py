@@ -28,10 +28,10 @@ from impctl.store.store import Store
 from impctl.workload.models import QuerySpec
 
 
-def plan(bench: Workbench, queries: Sequence[QueryName] | None) -> Outcome:
+def plan(desk: Workbench, queries: Sequence[QueryName] | None) -> Outcome:
     """One result per query, in the order of the file."""
-    specs = bench.queries(queries)
-    store = bench.reading_store()
+    specs = desk.queries(queries)
+    store = desk.reading_store()
     results: list[PlanResult] = []
     failures: list[Failure] = []
     warnings: list[str] = []
@@ -40,15 +40,15 @@ def plan(bench: Workbench, queries: Sequence[QueryName] | None) -> Outcome:
         with Isolated(failures, spec):
             stored = None if store is None else store.load(spec.name)
             if store is None or stored is None:
-                results.append(_to_capture(bench, spec))
+                results.append(_to_capture(desk, spec))
                 continue
-            catch_up(bench, stored)
-            if has_nothing_to_do(bench, spec, stored):
-                results.append(_nothing(bench, store, spec, stored))
+            catch_up(desk, stored)
+            if has_nothing_to_do(desk, spec, stored):
+                results.append(_nothing(desk, store, spec, stored))
             else:
                 stale.append((spec, stored))
     if store is not None:
-        run = StaleRun(bench, store, DEFAULT_BATCH_ROWS, failures, warnings)
+        run = StaleRun(desk, store, DEFAULT_BATCH_ROWS, failures, warnings)
         for task, stage in run.stages(stale):
             with Isolated(failures, task.spec):
                 results.append(_planned(run, task, stage))
@@ -57,30 +57,30 @@ def plan(bench: Workbench, queries: Sequence[QueryName] | None) -> Outcome:
     return Outcome(tuple(results), tuple(warnings), tuple(failures))
 
 
-def _to_capture(bench: Workbench, spec: QuerySpec) -> PlanResult:
+def _to_capture(desk: Workbench, spec: QuerySpec) -> PlanResult:
     """A query that `capture` has to come to first."""
-    prepared = prepare(bench, spec)
+    prepared = prepare(desk, spec)
     return PlanResult(
         query=spec.name,
         action="capture",
-        by=capture_stage(bench, prepared).by(bench),
+        by=capture_stage(desk, prepared).by(desk),
         reason_code="not_captured",
         reason="it was never captured; run `impctl capture`",
-        policy=str(bench.policy(spec)),
+        policy=str(desk.policy(spec)),
         since={},
-        versions={table: bench.source(table).version for table in prepared.tables},
+        versions={table: desk.source(table).version for table in prepared.tables},
     )
 
 
-def _nothing(bench: Workbench, store: Store, spec: QuerySpec, stored: StoredQuery) -> PlanResult:
+def _nothing(desk: Workbench, store: Store, spec: QuerySpec, stored: StoredQuery) -> PlanResult:
     nothing = Stage("none", "up_to_date", "no new version")
-    return _result(bench, spec, stored, nothing, (), _estimates(bench, store, stored, (), MAINTAIN))
+    return _result(desk, spec, stored, nothing, (), _estimates(desk, store, stored, (), MAINTAIN))
 
 
 def _planned(run: StaleRun, task: Task, stage: Stage) -> PlanResult:
     pending = _pending(run, task.stored, stage)
-    found = _estimates(run.bench, run.store, task.stored, pending, stage.cost_kind)
-    return _result(run.bench, task.spec, task.stored, stage, pending, found)
+    found = _estimates(run.desk, run.store, task.stored, pending, stage.cost_kind)
+    return _result(run.desk, task.spec, task.stored, stage, pending, found)
 
 
 def _pending(run: StaleRun, stored: StoredQuery, stage: Stage) -> tuple[PlannedChange, ...]:
@@ -88,7 +88,7 @@ def _pending(run: StaleRun, stored: StoredQuery, stage: Stage) -> tuple[PlannedC
     read = {found.need.table: found.changes.rows for found in stage.read}
     entries = []
     for pin in stored.pins:
-        until = run.bench.source(pin.table).version
+        until = run.desk.source(pin.table).version
         if until == pin.version:
             continue
         size = run.shared.size((pin.table, pin.version, until))
@@ -106,7 +106,7 @@ def _pending(run: StaleRun, stored: StoredQuery, stage: Stage) -> tuple[PlannedC
 
 
 def _estimates(
-    bench: Workbench,
+    desk: Workbench,
     store: Store,
     stored: StoredQuery,
     pending: Sequence[PlannedChange],
@@ -121,13 +121,13 @@ def _estimates(
         store.costs(stored.query),
         kind,
         size,
-        has_spark=bench.has_spark,
-        table_rows=lambda: bench.rows_of(tuple(stored.versions)),
+        has_spark=desk.has_spark,
+        table_rows=lambda: desk.rows_of(tuple(stored.versions)),
     )
 
 
 def _result(
-    bench: Workbench,
+    desk: Workbench,
     spec: QuerySpec,
     stored: StoredQuery,
     stage: Stage,
@@ -140,9 +140,9 @@ def _result(
         by=stage.by,
         reason_code=stage.reason_code,
         reason=stage.reason,
-        policy=str(bench.policy(spec)),
+        policy=str(desk.policy(spec)),
         since=stored.versions,
-        versions={pin.table: bench.source(pin.table).version for pin in stored.pins},
+        versions={pin.table: desk.source(pin.table).version for pin in stored.pins},
         pending=pending,
         maintain_ms=found.maintain_ms,
         maintain_runs=found.maintain_runs,

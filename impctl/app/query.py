@@ -17,18 +17,18 @@ from impctl.app.workbench.workbench import Workbench
 
 
 def query(
-    bench: Workbench, query: str | None, params: GivenValues = (), sql: str | None = None
+    desk: Workbench, query: str | None, params: GivenValues = (), sql: str | None = None
 ) -> Outcome:
     """The answer of one query, its sketch maintained first where it is stale.
 
     With `params` or another text the sketch may be that of another query.
     """
-    found = asked(bench, query, params, sql)
-    pruned = filters_of(bench, found.prepared.scans, found.sketches, found.versions)
-    bench.spark()
-    bench.reporter.step(f"running {found.prepared.spec.name}")
+    found = asked(desk, query, params, sql)
+    pruned = filters_of(desk, found.prepared.scans, found.sketches, found.versions)
+    desk.spark()
+    desk.reporter.step(f"running {found.prepared.spec.name}")
     started = time.perf_counter()
-    got = answer(bench, found.prepared, found.versions, pruned)
+    got = answer(desk, found.prepared, found.versions, pruned)
     elapsed = (time.perf_counter() - started) * 1000
     result = QueryResult(
         found.prepared.spec.name,
@@ -42,6 +42,6 @@ def query(
         found.action,
         found.reason,
         found.reuse,
-        bench.spark_start_ms,
+        desk.spark_start_ms,
     )
     return Outcome((result,), found.warnings)

@@ -51,24 +51,24 @@ from impctl.store.store import Store
 from impctl.workload.models import QuerySpec
 
 
-def rebalance(bench: Workbench, queries: Sequence[QueryName] | None) -> Outcome:
+def rebalance(desk: Workbench, queries: Sequence[QueryName] | None) -> Outcome:
     """Bring the queries named (default: all) up to date, then even out their ranges."""
-    specs = bench.queries(queries)
+    specs = desk.queries(queries)
     results: list[CaptureResult] = []
-    outcome = maintain(bench, [spec.name for spec in specs], for_use=True)
+    outcome = maintain(desk, [spec.name for spec in specs], for_use=True)
     failures = list(outcome.failures)
     failed = {failure.query for failure in failures}
     left = [spec for spec in specs if spec.name not in failed]
-    if bench.settings.dry_run:
-        held = bench.reading_store()
+    if desk.settings.dry_run:
+        held = desk.reading_store()
         for spec in left:
             with Isolated(failures, spec):
-                results.append(_foreseen(bench, held, spec))
+                results.append(_foreseen(desk, held, spec))
         return Outcome(tuple(results), outcome.warnings, tuple(failures))
-    with bench.writing("capture") as store:
+    with desk.writing("capture") as store:
         for spec in left:
             with Isolated(failures, spec):
-                results.append(_Rebalanced(bench, store, spec).result())
+                results.append(_Rebalanced(desk, store, spec).result())
     return Outcome(tuple(results), outcome.warnings, tuple(failures))
 
 
@@ -94,21 +94,21 @@ class _Change:
 class _Rebalanced:
     """One query, at the pinned versions."""
 
-    def __init__(self, bench: Workbench, store: Store, spec: QuerySpec) -> None:
-        self.bench = bench
+    def __init__(self, desk: Workbench, store: Store, spec: QuerySpec) -> None:
+        self.desk = desk
         self.store = store
         self.started = time.perf_counter()
-        self.stored = stored_query(bench, store, spec)
-        check_definition(bench, spec, self.stored)
-        if not is_current(self.stored, bench):
+        self.stored = stored_query(desk, store, spec)
+        check_definition(desk, spec, self.stored)
+        if not is_current(self.stored, desk):
             raise moved_meanwhile(spec.name)
-        self.prepared: PreparedQuery = prepare(bench, spec)
+        self.prepared: PreparedQuery = prepare(desk, spec)
         self.verdict: Verdict
-        self.verdict, self.partitions = restored_verdict(bench, self.prepared, self.stored)
+        self.verdict, self.partitions = restored_verdict(desk, self.prepared, self.stored)
         meta = StateMeta.read(self.stored.query, self.stored.state_meta)
         self.chooser = chooser_of(self.prepared, meta)
         self.way = self._way(self.partitions)
-        check_circuit(bench, self.prepared, self.way, self.stored)
+        check_circuit(desk, self.prepared, self.way, self.stored)
 
     def result(self) -> CaptureResult:
         """Even the ranges out where that is possible and worth it, and commit."""
@@ -141,7 +141,7 @@ class _Rebalanced:
             return "it is recaptured after every change, and its ranges chosen anew"
         # The circuit is not stepped, so rows that it does not keep are not asked for.
         maintainer = Maintainer(self.store, self.way, self.stored)
-        own = [p for p in self._distinct() if has_own_boundaries(self.bench, p.table, p.attribute)]
+        own = [p for p in self._distinct() if has_own_boundaries(self.desk, p.table, p.attribute)]
         moved = self._moved(maintainer.range_rows, own)
         kept = [_own_text(partition) for partition in own]
         if not moved:
@@ -161,7 +161,7 @@ class _Rebalanced:
         moved = {}
         for partition in self._distinct():
             if partition not in own:
-                found = new_ranges(self.bench, partition, counted.counts(partition))
+                found = new_ranges(self.desk, partition, counted.counts(partition))
                 if found is not None:
                     moved[partition] = found
         return moved
@@ -180,13 +180,13 @@ class _Rebalanced:
             return self._touched(maintainer, moved)
         assert way.compiled is not None
         if not can_rederive(way.compiled):
-            filled = filled_circuit(self.bench, self.prepared, way, self.verdict, partitions)
+            filled = filled_circuit(self.desk, self.prepared, way, self.verdict, partitions)
             if filled is None:
                 return None
             how = "state captured anew: it cannot be told apart by other ranges"
             return _Found(filled.session.fragments(), filled.session, how, filled.uses_spark)
         (change,) = moved.values()
-        reading = _Reading(self.bench, change)
+        reading = _Reading(self.desk, change)
         is_read = needs_rows(way.compiled, change.renumbering)
         columns = way.compiled.columns_of(change.renumbering.old.table) if is_read else ()
         rows = reading.rows(columns)
@@ -200,7 +200,7 @@ class _Rebalanced:
         """Touch mode remembers its sketch alone: every part of a split range is in it."""
         ((access, held),) = maintainer.fragments.items()
         (change,) = moved.values()
-        reading = _Reading(self.bench, change)
+        reading = _Reading(self.desk, change)
         fragments = change.renumbering.fragments(held)
         query = TouchedQuery(change.renumbering.new, fragments)
         query.range_rows.fill(change.renumbering.new, reading.counts(reading.rows(())))
@@ -235,7 +235,7 @@ class _Rebalanced:
             versions=self.stored.versions,
         )
         commit_capture(
-            self.bench,
+            self.desk,
             self.store,
             self.prepared,
             way,
@@ -257,15 +257,15 @@ class _Rebalanced:
 class _Reading:
     """The rows of the split ranges, read at most once; counts what passes."""
 
-    def __init__(self, bench: Workbench, change: NewRanges) -> None:
-        self._bench = bench
+    def __init__(self, desk: Workbench, change: NewRanges) -> None:
+        self._desk = desk
         self._change = change
         self._counts = change.counts.copy()
         self._rows = 0
 
     def rows(self, columns: Sequence[str]) -> Iterator[pa.Table]:
         """The rows with these columns."""
-        for table, fragments in split_rows(self._bench, self._change, columns):
+        for table, fragments in split_rows(self._desk, self._change, columns):
             self._counts += np.bincount(fragments, minlength=len(self._counts))
             self._rows += len(table)
             yield table
@@ -283,12 +283,12 @@ class _Reading:
         return "state derived from the stored one"
 
 
-def _foreseen(bench: Workbench, store: Store | None, spec: QuerySpec) -> CaptureResult:
+def _foreseen(desk: Workbench, store: Store | None, spec: QuerySpec) -> CaptureResult:
     """A dry run: ranges that would be split and merged, where the sketch is current."""
-    stored = stored_query(bench, store, spec)
+    stored = stored_query(desk, store, spec)
     assert store is not None
-    if is_current(stored, bench) and is_captured_alike(bench, spec, stored):
-        return _Rebalanced(bench, store, spec).foreseen()
+    if is_current(stored, desk) and is_captured_alike(desk, spec, stored):
+        return _Rebalanced(desk, store, spec).foreseen()
     reason = "would be brought up to date first; how even its ranges are is looked at after that"
     found = _result(stored, "none", reason, 0.0, 0.0)
     return replace(found, foreseen=True, stored="stale")

@@ -17,13 +17,13 @@ from impctl.capture.use import rewrite_sql
 
 
 def rewrite(
-    bench: Workbench, query: str | None, params: GivenValues = (), sql: str | None = None
+    desk: Workbench, query: str | None, params: GivenValues = (), sql: str | None = None
 ) -> Outcome:
     """The rewritten SQL of one query; `params` and `sql` as for `app.query`."""
-    found = asked(bench, query, params, sql)
-    pruned = filters_of(bench, found.prepared.scans, found.sketches, found.versions)
+    found = asked(desk, query, params, sql)
+    pruned = filters_of(desk, found.prepared.scans, found.sketches, found.versions)
     # Others' Spark hands conditions down to the files too.
-    guards = guards_of(bench, pruned, found.versions)
+    guards = guards_of(desk, pruned, found.versions)
     sql = rewrite_sql(found.query, pruned.filters, guards=guards)
     texts = [text for one in pruned.filters.values() for text in interval_texts(one)]
     result = RewriteResult(

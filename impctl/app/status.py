@@ -30,26 +30,26 @@ _LOOKED_BACK = 200
 
 
 def status(
-    bench: Workbench, queries: Sequence[QueryName] | None, *, runs: int = DEFAULT_RUNS
+    desk: Workbench, queries: Sequence[QueryName] | None, *, runs: int = DEFAULT_RUNS
 ) -> Outcome:
     """One result per query; a query that was never captured has no sketches."""
-    store = bench.reading_store()
+    store = desk.reading_store()
     results: list[StatusResult] = []
     failures: list[Failure] = []
-    for spec in bench.queries(queries):
+    for spec in desk.queries(queries):
         with Isolated(failures, spec):
-            results.append(_status(bench, store, spec, runs))
+            results.append(_status(desk, store, spec, runs))
     return Outcome(tuple(results), (), tuple(failures))
 
 
-def _status(bench: Workbench, store: Store | None, spec: QuerySpec, runs: int) -> StatusResult:
+def _status(desk: Workbench, store: Store | None, spec: QuerySpec, runs: int) -> StatusResult:
     stored = None if store is None else store.load(spec.name)
-    policy = str(bench.policy(spec))
+    policy = str(desk.policy(spec))
     if store is None or stored is None:
         return StatusResult(spec.name, (), {}, {}, True, None, policy, 0)
-    catch_up(bench, stored)
+    catch_up(desk, stored)
     history = store.history(spec.name, max(runs, _LOOKED_BACK))
-    pending, reason = _pending(bench, spec, stored)
+    pending, reason = _pending(desk, spec, stored)
     return StatusResult(
         spec.name,
         tuple(sketch_entry(sketch) for sketch in stored.sketches),
@@ -62,17 +62,17 @@ def _status(bench: Workbench, store: Store | None, spec: QuerySpec, runs: int) -
         history[0].action if history else None,
         history[0].reason if history else None,
         reason,
-        ranges_entries(bench, stored),
+        ranges_entries(desk, stored),
         sum(len(sketch.fragments.to_bytes()) for sketch in stored.sketches),
-        tuple(_changes(bench, pin) for pin in stored.pins if pending[pin.table]),
+        tuple(_changes(desk, pin) for pin in stored.pins if pending[pin.table]),
         tuple(map(_run, history[:runs])),
         _verified(history),
     )
 
 
-def _changes(bench: Workbench, pin: TablePin) -> PendingEntry:
+def _changes(desk: Workbench, pin: TablePin) -> PendingEntry:
     """What the log says of the commits since the sketch's version."""
-    source = bench.source(pin.table)
+    source = desk.source(pin.table)
     if source.table_id != pin.table_id:
         return PendingEntry(pin.table, pin.version, source.version - pin.version, None, None, None)
     found = pending_changes(source, pin.version)
@@ -103,18 +103,18 @@ def _verified(history: Sequence[RunRecord]) -> VerifiedEntry | None:
 
 
 def _pending(
-    bench: Workbench, spec: QuerySpec, stored: StoredQuery
+    desk: Workbench, spec: QuerySpec, stored: StoredQuery
 ) -> tuple[dict[str, int], str | None]:
     """Versions committed since per table, and why the sketch is stale, if it is."""
     pending = {
-        pin.table: max(bench.source(pin.table).version - pin.version, 0) for pin in stored.pins
+        pin.table: max(desk.source(pin.table).version - pin.version, 0) for pin in stored.pins
     }
-    if not is_defined_alike(bench, spec, stored):
+    if not is_defined_alike(desk, spec, stored):
         return pending, "the query or its partitions changed since the capture; capture it again"
     if not is_of_this_release(stored):
         return pending, "another release of impctl captured it; capture it again"
     try:
-        check_pins(stored, bench)
+        check_pins(stored, desk)
     except RecaptureNeededError as replaced:
         return pending, f"{replaced.message}; capture it again"
     if any(pending.values()):

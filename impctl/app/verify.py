@@ -32,24 +32,24 @@ from impctl.workload.models import QuerySpec
 
 
 def verify(
-    bench: Workbench, queries: Sequence[QueryName] | None, *, results: bool = False
+    desk: Workbench, queries: Sequence[QueryName] | None, *, results: bool = False
 ) -> Outcome:
     """One result per stored sketch; results_equal only where `results` asks for it."""
     found: list[VerifyResult] = []
     failures: list[Failure] = []
     warnings: list[str] = []
-    for spec in bench.queries(queries):
+    for spec in desk.queries(queries):
         with Isolated(failures, spec):
             start, at = time.perf_counter(), time.time()
-            verified = _verified(bench, spec, results)
+            verified = _verified(desk, spec, results)
             found += verified
             took = (time.perf_counter() - start) * 1000
-            warnings += _recorded(bench, spec, verified, at, took)
+            warnings += _recorded(desk, spec, verified, at, took)
     return Outcome(tuple(found), tuple(warnings), tuple(failures))
 
 
 def _recorded(
-    bench: Workbench, spec: QuerySpec, verified: Sequence[VerifyResult], at: float, took: float
+    desk: Workbench, spec: QuerySpec, verified: Sequence[VerifyResult], at: float, took: float
 ) -> list[str]:
     """Remember what was found; a store that is locked or may not be written is no failure."""
     if not verified:
@@ -61,7 +61,7 @@ def _recorded(
     reason = f"slack {slack}" if is_sound else "the sketch or its results were wrong"
     versions = verified[0].versions
     record = RunRecord(VERIFY, code, reason, at, took, 0, 0, 0, 0, slack, missing, versions)
-    store = bench.reading_store()
+    store = desk.reading_store()
     assert store is not None
     try:
         store.add_record(spec.name, record)
@@ -70,15 +70,15 @@ def _recorded(
     return []
 
 
-def _verified(bench: Workbench, spec: QuerySpec, results: bool) -> list[VerifyResult]:
-    stored = stored_query(bench, bench.reading_store(), spec)
-    check_definition(bench, spec, stored)
-    prepared = prepare(bench, spec)
-    verdict, partitions = restored_verdict(bench, prepared, stored)
-    bench.spark()
-    bench.reporter.step(f"recapturing {spec.name}")
-    accurate = recaptured(bench, prepared, verdict, partitions, stored.versions)
-    equal = _results_equal(bench, prepared, stored) if results else None
+def _verified(desk: Workbench, spec: QuerySpec, results: bool) -> list[VerifyResult]:
+    stored = stored_query(desk, desk.reading_store(), spec)
+    check_definition(desk, spec, stored)
+    prepared = prepare(desk, spec)
+    verdict, partitions = restored_verdict(desk, prepared, stored)
+    desk.spark()
+    desk.reporter.step(f"recapturing {spec.name}")
+    accurate = recaptured(desk, prepared, verdict, partitions, stored.versions)
+    equal = _results_equal(desk, prepared, stored) if results else None
     verified = []
     for sketch in stored.sketches:
         relation = compare(sketch.fragments, accurate[sketch.access])
@@ -99,9 +99,9 @@ def _verified(bench: Workbench, spec: QuerySpec, results: bool) -> list[VerifyRe
     return verified
 
 
-def _results_equal(bench: Workbench, prepared: PreparedQuery, stored: StoredQuery) -> bool:
-    bench.reporter.step(f"running {prepared.spec.name} with and without its sketch")
-    pruned = filters_of(bench, prepared.scans, stored.sketches, stored.versions)
-    with_sketch = answer(bench, prepared, stored.versions, pruned)
-    without = answer(bench, prepared, stored.versions)
+def _results_equal(desk: Workbench, prepared: PreparedQuery, stored: StoredQuery) -> bool:
+    desk.reporter.step(f"running {prepared.spec.name} with and without its sketch")
+    pruned = filters_of(desk, prepared.scans, stored.sketches, stored.versions)
+    with_sketch = answer(desk, prepared, stored.versions, pruned)
+    without = answer(desk, prepared, stored.versions)
     return same_rows(with_sketch.rows, without.rows)

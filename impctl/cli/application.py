@@ -11,7 +11,6 @@ from typing import Annotated
 import typer
 
 from impctl.cli.commands.apply import apply
-from impctl.cli.commands.bench import bench
 from impctl.cli.commands.capture import capture
 from impctl.cli.commands.check import check
 from impctl.cli.commands.completion import completion
@@ -40,7 +39,7 @@ COMMANDS = (
     status,
     explain,
     verify,
-    bench,
+    desk,
     gc,
     doctor,
     completion,

@@ -79,8 +79,8 @@ def in_workbench(
     """What `use_case` gives on the workload, which is opened first and closed after it."""
     from impctl.app.workbench.workbench import open_workbench
 
-    with open_workbench(settings, reporter) as bench:
-        outcome = use_case(bench)
+    with open_workbench(settings, reporter) as desk:
+        outcome = use_case(desk)
     if not settings.dry_run:
         return outcome
     return replace(outcome, warnings=(*outcome.warnings, "dry run: nothing was written"))

@@ -170,7 +170,7 @@ def test_verify_goes_on(many: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
             assert found is not None
             stored_fragments[name] = {s.access: s.fragments for s in found.sketches}
 
-    def recaptured(bench: Workbench, prepared: Any, *_: Any) -> Any:
+    def recaptured(desk: Workbench, prepared: Any, *_: Any) -> Any:
         if prepared.spec.name == "corrupt":
             raise RuntimeError("Spark stumbled")
         return stored_fragments[prepared.spec.name]

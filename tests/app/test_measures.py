@@ -60,26 +60,26 @@ spark: {master: "local[2]", conf: {spark.sql.shuffle.partitions: 4}}
 
 
 @pytest.fixture(scope="module")
-def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workbench]:
+def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workbench]:
     folder = tmp_path_factory.mktemp("suite")
     for table, rows in (("t", 5000), ("s", 500)):
         request = GenerateRequest(folder, Example.SYNTHETIC, table, rows, 100)
         generate(request, SilentReporter())
     (folder / "w.yaml").write_text(WORKLOAD)
-    with open_workbench(Settings(folder / "w.yaml")) as bench:
-        yield bench
+    with open_workbench(Settings(folder / "w.yaml")) as desk:
+        yield desk
 
 
-def ground(bench: Workbench, measure: str, query: str, **options: OptionValue) -> Ground:
-    place = bench.workload.queries[query].location
+def ground(desk: Workbench, measure: str, query: str, **options: OptionValue) -> Ground:
+    place = desk.workload.queries[query].location
     case = CaseSpec(query, {}, place)
     chart = ChartSpec("x", ("y",), (), ())
     figure = FigureSpec("f", "F", "", "", "", measure, options, (case,), chart, place, places={})
-    return Ground(bench, figure, 1, 1, scale=0.01)
+    return Ground(desk, figure, 1, 1, scale=0.01)
 
 
-def cells(bench: Workbench, measure: str, query: str, **options: OptionValue) -> list[Cell]:
-    found = list(MEASURES[measure](ground(bench, measure, query, **options)))
+def cells(desk: Workbench, measure: str, query: str, **options: OptionValue) -> list[Cell]:
+    found = list(MEASURES[measure](ground(desk, measure, query, **options)))
     drawable = DRAWABLE[measure]
     for cell in found:
         assert cell.labels.keys() <= set(drawable.labels)
@@ -105,10 +105,10 @@ def values(cell: Cell) -> Mapping[str, float]:
     ],
 )
 def test_a_wrong_option_is_refused_before_anything_runs(
-    bench: Workbench, measure: str, options: dict[str, Any]
+    desk: Workbench, measure: str, options: dict[str, Any]
 ) -> None:
     with pytest.raises(WorkloadError):
-        MEASURES[measure](ground(bench, measure, "window", **options))
+        MEASURES[measure](ground(desk, measure, "window", **options))
 
 
 @pytest.mark.parametrize(
@@ -125,18 +125,18 @@ def test_a_share_is_told_as_it_is(share: float, size: int, total: int, told: flo
     assert _real_share(share, size, total) == told
 
 
-def test_sizes_among_the_options_follow_the_scale(bench: Workbench) -> None:
-    found = ground(bench, "mixed", "window", operations=1000)
+def test_sizes_among_the_options_follow_the_scale(desk: Workbench) -> None:
+    found = ground(desk, "mixed", "window", operations=1000)
     assert found.scaled("operations", 10, least=1) == 10
     assert found.scaled("operations", 10, least=24) == 24
 
 
-def test_equal_seeds_give_equal_tables(bench: Workbench) -> None:
-    pool = pool_of(bench, "t", "id", 1)
+def test_equal_seeds_give_equal_tables(desk: Workbench) -> None:
+    pool = pool_of(desk, "t", "id", 1)
     assert pool.first_key == 5000
     found = []
     for seed in (1, 1, 2):
-        with scratch_copy(bench, ("t",)) as scratch:
+        with scratch_copy(desk, ("t",)) as scratch:
             stream = UpdateStream(scratch, pool, seed)
             for _ in range(12):
                 stream.commit(7)
@@ -146,19 +146,19 @@ def test_equal_seeds_give_equal_tables(bench: Workbench) -> None:
     assert all(rows % 7 == 0 and version == 12 for rows, version in found)
 
 
-def test_a_key_must_hold_whole_numbers(bench: Workbench) -> None:
+def test_a_key_must_hold_whole_numbers(desk: Workbench) -> None:
     with pytest.raises(UsageError, match="no column `b` of whole numbers"):
-        pool_of(bench, "t", "b", 1)
+        pool_of(desk, "t", "b", 1)
 
 
 def test_the_workload_of_a_fresh_process_is_that_of_the_scratch_copy(
-    bench: Workbench, tmp_path: Path
+    desk: Workbench, tmp_path: Path
 ) -> None:
     import json
 
-    spec = replace(bench.workload.queries["window"], buffer=7)
+    spec = replace(desk.workload.queries["window"], buffer=7)
     file = tmp_path / "w.yaml"
-    file.write_text(json.dumps(workload_document(bench.workload, spec, tmp_path / "store")))
+    file.write_text(json.dumps(workload_document(desk.workload, spec, tmp_path / "store")))
     with open_workbench(Settings(file)) as found:
         read = found.workload.queries["window"]
         assert (read.sql, read.params, read.sketch, read.buffer) == (
@@ -169,15 +169,15 @@ def test_the_workload_of_a_fresh_process_is_that_of_the_scratch_copy(
         )
         assert found.store_path == tmp_path / "store"
         assert [(p.table, p.column, p.fragments) for p in found.workload.partitions] == [
-            (p.table, p.column, p.fragments) for p in bench.workload.partitions
+            (p.table, p.column, p.fragments) for p in desk.workload.partitions
         ]
 
 
 @pytest.mark.parametrize("query", ["window", "join", "mixing", "groups", "rows"])
-def test_duckdb_finds_the_same_sketch(bench: Workbench, query: str) -> None:
+def test_duckdb_finds_the_same_sketch(desk: Workbench, query: str) -> None:
     pytest.importorskip("duckdb")
-    spec = bench.workload.queries[query]
-    with scratch_copy(bench, ("t", "s")) as scratch:
+    spec = desk.workload.queries[query]
+    with scratch_copy(desk, ("t", "s")) as scratch:
         prepared = prepare(scratch, spec)
         capture_query(scratch, scratch.store(), prepared, code="asked", reason="test")
         stored = scratch.store().load(query)
@@ -198,7 +198,7 @@ def test_duckdb_finds_the_same_sketch(bench: Workbench, query: str) -> None:
 
 
 def test_duckdb_that_fails_later_is_a_note(
-    bench: Workbench, monkeypatch: pytest.MonkeyPatch
+    desk: Workbench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As where its memory ends, or a file goes, between the check and the timed runs."""
     pytest.importorskip("duckdb")
@@ -215,8 +215,8 @@ def test_duckdb_that_fails_later_is_a_note(
 
     monkeypatch.setattr(ParquetSql, "open", noted)
     monkeypatch.setattr(duckdb_times, "milliseconds", answered_once)
-    with scratch_copy(bench, ("t",)) as scratch:
-        measured = MeasuredQuery(scratch, bench.workload.queries["rows"])
+    with scratch_copy(desk, ("t",)) as scratch:
+        measured = MeasuredQuery(scratch, desk.workload.queries["rows"])
         expected = pa.table({"id": []})
         monkeypatch.setattr(duckdb_times, "_same", lambda found, rows: True)
         beside = answer_beside(measured, expected, 3)
@@ -227,9 +227,9 @@ def test_duckdb_that_fails_later_is_a_note(
 
 
 @pytest.mark.spark
-def test_mixed_strategies_agree(bench: Workbench, spark: Any) -> None:
+def test_mixed_strategies_agree(desk: Workbench, spark: Any) -> None:
     found = cells(
-        bench,
+        desk,
         "mixed",
         "window",
         operations=12,
@@ -252,8 +252,8 @@ def test_mixed_strategies_agree(bench: Workbench, spark: Any) -> None:
 
 @pytest.mark.spark
 @pytest.mark.parametrize("query", ["window", "join"])
-def test_eager_and_lazy_reach_the_same_sketch(bench: Workbench, spark: Any, query: str) -> None:
-    found = cells(bench, "strategies", query, updates=10, least=10, batches=(1, 4))
+def test_eager_and_lazy_reach_the_same_sketch(desk: Workbench, spark: Any, query: str) -> None:
+    found = cells(desk, "strategies", query, updates=10, least=10, batches=(1, 4))
     assert [cell.labels["batch"] for cell in found] == ["1", "4", "lazy"]
     assert all(cell.covers and cell.slack == 0 for cell in found)
     assert [cell.note.split(" in ")[1] for cell in found] == ["10 steps", "3 steps", "1 steps"]
@@ -261,9 +261,9 @@ def test_eager_and_lazy_reach_the_same_sketch(bench: Workbench, spark: Any, quer
 
 @pytest.mark.spark
 @pytest.mark.parametrize("query", ["top", "groups"])
-def test_bounded_buffers_are_refilled(bench: Workbench, spark: Any, query: str) -> None:
+def test_bounded_buffers_are_refilled(desk: Workbench, spark: Any, query: str) -> None:
     found = cells(
-        bench,
+        desk,
         "deletions",
         query,
         patterns=("minimal", "2:1"),
@@ -286,8 +286,8 @@ def test_bounded_buffers_are_refilled(bench: Workbench, spark: Any, query: str) 
 
 
 @pytest.mark.spark
-def test_memory_of_a_fresh_process(bench: Workbench, spark: Any) -> None:
-    (found,) = cells(bench, "memory", "join", changes=10, ranges=5)
+def test_memory_of_a_fresh_process(desk: Workbench, spark: Any) -> None:
+    (found,) = cells(desk, "memory", "join", changes=10, ranges=5)
     assert found.covers
     assert found.labels == {"changes": 10, "ranges": 5}
     held = values(found)
@@ -300,16 +300,16 @@ def test_memory_of_a_fresh_process(bench: Workbench, spark: Any) -> None:
 
 @pytest.mark.spark
 @pytest.mark.parametrize("query", ["window", "join"])
-def test_old_rows_are_deleted_and_come_back(bench: Workbench, spark: Any, query: str) -> None:
+def test_old_rows_are_deleted_and_come_back(desk: Workbench, spark: Any, query: str) -> None:
     kinds = ("both", "delete_old")
-    both, old = cells(bench, "maintain", query, changes=30, kind=kinds)
+    both, old = cells(desk, "maintain", query, changes=30, kind=kinds)
     assert (old.labels["kind"], old.covers, old.slack) == ("delete_old", True, 0)
     assert (both.metrics["maintain_ms"].runs, old.metrics["maintain_ms"].runs) == (2, 1)
 
 
 @pytest.mark.spark
-def test_a_fresh_process_is_timed_beside_a_step(bench: Workbench, spark: Any) -> None:
-    ten, twenty = cells(bench, "maintain", "window", changes=(10, 20), processes=10)
+def test_a_fresh_process_is_timed_beside_a_step(desk: Workbench, spark: Any) -> None:
+    ten, twenty = cells(desk, "maintain", "window", changes=(10, 20), processes=10)
     assert ten.covers
     assert ten.metrics["process_ms"].runs == 6
     assert values(ten)["process_ms"] > values(ten)["maintain_ms"]
@@ -317,7 +317,7 @@ def test_a_fresh_process_is_timed_beside_a_step(bench: Workbench, spark: Any) ->
 
 
 @pytest.mark.spark
-def test_more_ranges_take_more_memory(bench: Workbench, spark: Any) -> None:
-    few, many = cells(bench, "memory", "window", changes=5, ranges=(5, 50), process=False)
+def test_more_ranges_take_more_memory(desk: Workbench, spark: Any) -> None:
+    few, many = cells(desk, "memory", "window", changes=5, ranges=(5, 50), process=False)
     assert values(few)["ranges_bytes"] < values(many)["ranges_bytes"]
     assert "process_bytes" not in values(few)

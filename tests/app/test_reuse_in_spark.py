@@ -120,26 +120,26 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("reuse")
     create_table(str(folder / "t"), _rows(1, 2000))
     (folder / "w.yaml").write_text(WORKLOAD)
-    with open_workbench(Settings(folder / "w.yaml")) as bench:
-        outcome = capture(bench, None)
+    with open_workbench(Settings(folder / "w.yaml")) as desk:
+        outcome = capture(desk, None)
         assert not outcome.failures
     return folder
 
 
 @pytest.fixture
-def bench(folder: Path) -> Iterator[Workbench]:
-    with open_workbench(Settings(folder / "w.yaml")) as bench:
-        yield bench
+def desk(folder: Path) -> Iterator[Workbench]:
+    with open_workbench(Settings(folder / "w.yaml")) as desk:
+        yield desk
 
 
 def _check(
-    bench: Workbench, query: str | None, params: tuple[str, ...], sql: str | None
+    desk: Workbench, query: str | None, params: tuple[str, ...], sql: str | None
 ) -> str | None:
     """Whose sketch was used; the answers with and without it are compared, and hold something."""
-    found = asked(bench, query, params, sql)
-    pruned = filters_of(bench, found.prepared.scans, found.sketches, found.versions)
-    with_sketch = answer(bench, found.prepared, found.versions, pruned)
-    without = answer(bench, found.prepared, found.versions)
+    found = asked(desk, query, params, sql)
+    pruned = filters_of(desk, found.prepared.scans, found.sketches, found.versions)
+    with_sketch = answer(desk, found.prepared, found.versions, pruned)
+    without = answer(desk, found.prepared, found.versions)
     assert same_rows(with_sketch.rows, without.rows), (query, params)
     assert without.rows
     assert found.reuse is not None
@@ -148,29 +148,29 @@ def _check(
 
 @pytest.mark.parametrize(("query", "params", "used"), ASKED)
 def test_with_the_sketch_as_without(
-    bench: Workbench, query: str, params: tuple[str, ...], used: str | None
+    desk: Workbench, query: str, params: tuple[str, ...], used: str | None
 ) -> None:
-    assert _check(bench, query, params, None) == used
+    assert _check(desk, query, params, None) == used
 
 
-def test_a_text_given_for_a_parameter_is_compared_as_text(bench: Workbench, folder: Path) -> None:
+def test_a_text_given_for_a_parameter_is_compared_as_text(desk: Workbench, folder: Path) -> None:
     names = DeltaTable(str(folder / "t")).to_pyarrow_table().column("name").to_pylist()
     days = DeltaTable(str(folder / "t")).to_pyarrow_table().column("day").to_pylist()
     for name in NAMES[1:]:
-        found = asked(bench, "named", (f"name={name}",), None)
-        rows = answer(bench, found.prepared, found.versions).rows
+        found = asked(desk, "named", (f"name={name}",), None)
+        rows = answer(desk, found.prepared, found.versions).rows
         wanted = {day for value, day in zip(names, days, strict=True) if value == name}
         assert {day for day, _ in rows} == wanted
         assert sum(int(str(count)) for _, count in rows) == names.count(name)
 
 
-def test_other_texts_and_queries_of_the_command_line(bench: Workbench) -> None:
+def test_other_texts_and_queries_of_the_command_line(desk: Workbench) -> None:
     sql = "select g, sum(v) w, max(d) m from t as z where d < 100e0 and g is not null group by g"
-    assert _check(bench, None, (), f"{sql} order by w desc, g limit 2") == "best"
-    assert _check(bench, None, (), f"{sql} order by w, g limit 2") is None
+    assert _check(desk, None, (), f"{sql} order by w desc, g limit 2") == "best"
+    assert _check(desk, None, (), f"{sql} order by w, g limit 2") is None
 
 
-def test_after_a_change_the_sketch_is_maintained_first(bench: Workbench, folder: Path) -> None:
+def test_after_a_change_the_sketch_is_maintained_first(desk: Workbench, folder: Path) -> None:
     write_deltalake(DeltaTable(str(folder / "t")), _rows(2, 200), mode="append")
     for query, params, used in ASKED[:10]:
-        assert _check(bench, query, params, None) == used
+        assert _check(desk, query, params, None) == used

@@ -64,9 +64,9 @@ def workload(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def run(
     workload: Path, request: SuiteRequest | None = None, *queries: str, rows: tuple[int, ...] = ()
 ) -> tuple[Record, Outcome]:
-    with open_workbench(Settings(workload)) as bench:
+    with open_workbench(Settings(workload)) as desk:
         asked = SuiteRequest(str(workload)) if request is None else request
-        outcome = run_workload(bench, asked, queries, delta_rows=rows)
+        outcome = run_workload(desk, asked, queries, delta_rows=rows)
     record = outcome.results[0]
     assert isinstance(record, Record)
     return record, outcome

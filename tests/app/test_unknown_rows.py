@@ -27,7 +27,7 @@ LARGE = 32_000_000
 
 
 @pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Workbench]:
+def desk(tmp_path: Path) -> Iterator[Workbench]:
     """A small table with statistics, a large one without."""
     schema = handmade.metadata([handmade.field("id", handmade.LONG)])
     for name, added in {
@@ -40,19 +40,19 @@ def bench(tmp_path: Path) -> Iterator[Workbench]:
         yield opened
 
 
-def test_it_counts_for_costs_and_is_found_to_be_the_larger_one(bench: Workbench) -> None:
-    assert bench.rows_of(["small"]) == 1000
-    assert bench.rows_of(["small", "large"]) > 100_000
-    assert changed_table(bench, ["small", "large"]) == "large"
+def test_it_counts_for_costs_and_is_found_to_be_the_larger_one(desk: Workbench) -> None:
+    assert desk.rows_of(["small"]) == 1000
+    assert desk.rows_of(["small", "large"]) > 100_000
+    assert changed_table(desk, ["small", "large"]) == "large"
 
 
 @pytest.mark.parametrize(("tables", "slices"), [(["small"], 1), (["small", "large"], 10)])
 def test_a_join_with_it_is_read_in_slices(
-    bench: Workbench, monkeypatch: pytest.MonkeyPatch, tables: list[str], slices: int
+    desk: Workbench, monkeypatch: pytest.MonkeyPatch, tables: list[str], slices: int
 ) -> None:
     monkeypatch.setattr(partners, "_SLICE_ROWS", 100_000)
     monkeypatch.setattr(partners, "scans_of", lambda _: [Scan(t, t, ()) for t in tables])
     monkeypatch.setattr(Partners, "_read", lambda *_: "a slice")
     joined = Readable("join0", Scan("t", "t", ()), (), (), ())
-    reader: Any = Partners(bench, None, {}, {})  # type: ignore[arg-type]  # not looked at
+    reader: Any = Partners(desk, None, {}, {})  # type: ignore[arg-type]  # not looked at
     assert list(reader.pairs(joined)) == ["a slice"] * slices

@@ -185,11 +185,11 @@ def _after(write: Callable[[], None]) -> Callable[..., Snapshot]:
     """`Workbench.snapshot`, with a commit of somebody else just before the first few."""
     taken, left = Workbench.snapshot, iter(range(4))
 
-    def snapshot(bench: Workbench, table: str, version: int | None = None) -> Snapshot:
-        bench.source(table)
+    def snapshot(desk: Workbench, table: str, version: int | None = None) -> Snapshot:
+        desk.source(table)
         if next(left, None) is not None:
             write()
-        return taken(bench, table, version)
+        return taken(desk, table, version)
 
     return snapshot
 

@@ -26,14 +26,14 @@ def test_a_table_pinned_anew_is_read_anew(tmp_path: Path) -> None:
     for name in ("t", "u"):
         create_table(str(tmp_path / name), pa.table({"id": [1, 2]}))
     (tmp_path / "w.yaml").write_text(WORKLOAD)
-    with open_workbench(Settings(tmp_path / "w.yaml")) as bench:
-        old, beside = bench.snapshot("t"), bench.snapshot("u")
+    with open_workbench(Settings(tmp_path / "w.yaml")) as desk:
+        old, beside = desk.snapshot("t"), desk.snapshot("u")
         shutil.rmtree(tmp_path / "t")
         create_table(str(tmp_path / "t"), pa.table({"id": [1, 2, 3]}))
-        found = bench.repin("t")
+        found = desk.repin("t")
         assert (found.version, found.table_id != old.table_id) == (old.version, True)
-        assert (bench.snapshot("t").table_id, bench.snapshot("t").rows) == (found.table_id, 3)
-        assert bench.snapshot("u") is beside
+        assert (desk.snapshot("t").table_id, desk.snapshot("t").rows) == (found.table_id, 3)
+        assert desk.snapshot("u") is beside
 
 
 @pytest.mark.parametrize("running", [None, object()])
@@ -45,7 +45,7 @@ def test_a_scratch_copy_knows_whether_spark_runs_in_the_process(
     create_table(str(tmp_path / "t"), pa.table({"id": [1, 2]}))
     (tmp_path / "w.yaml").write_text(WORKLOAD)
     with (
-        open_workbench(Settings(tmp_path / "w.yaml")) as bench,
-        scratch_copy(bench, ("t",)) as scratch,
+        open_workbench(Settings(tmp_path / "w.yaml")) as desk,
+        scratch_copy(desk, ("t",)) as scratch,
     ):
         assert scratch.has_spark is (running is not None)

@@ -20,7 +20,7 @@ from tests.outside.rows import more
 
 
 @pytest.fixture
-def bench(place: Place) -> Iterator[Workbench]:
+def desk(place: Place) -> Iterator[Workbench]:
     """Never run itself, as in `maintain --follow`."""
     settings = Settings(place.folder / "w.yaml", policy=Policy.AUTO)
     with open_workbench(settings) as opened:
@@ -42,28 +42,28 @@ def aside(place: Place, tmp_path: Path) -> Callable[[], None]:
     return replace
 
 
-def files(bench: Workbench) -> set[str]:
-    return {file.uri for file in bench.snapshot("t").files}
+def files(desk: Workbench) -> set[str]:
+    return {file.uri for file in desk.snapshot("t").files}
 
 
 @pytest.mark.parametrize("goes_on", [False, True])
 def test_another_log_that_came_during_a_run_is_no_continuation(
-    place: Place, bench: Workbench, aside: Callable[[], None], goes_on: bool
+    place: Place, desk: Workbench, aside: Callable[[], None], goes_on: bool
 ) -> None:
     """It pinned {v0, old v1, new v2}, of which no version of any table ever consisted."""
     watch = Watch(FollowRequest())
-    first = bench.next_run(watch.pinned())
+    first = desk.next_run(watch.pinned())
     assert not maintain(first, None).failures
     aside()
     first.close()
     watch.saw(first)
-    assert watch.is_due(bench)
+    assert watch.is_due(desk)
     if not goes_on:
-        second = bench.next_run(watch.pinned())
+        second = desk.next_run(watch.pinned())
         assert files(second) == {f.uri for f in open_source("t", str(place.table)).snapshot().files}
         watch.saw(second)
     write_deltalake(str(place.table), more(3), mode="append")
-    second = bench.next_run(watch.pinned())
+    second = desk.next_run(watch.pinned())
     assert files(second) == {f.uri for f in open_source("t", str(place.table)).snapshot().files}
     outcome = maintain(second, None)
     second.close()
@@ -71,41 +71,41 @@ def test_another_log_that_came_during_a_run_is_no_continuation(
     place.check_sound()
 
 
-def watching(bench: Workbench) -> Watch:
+def watching(desk: Workbench) -> Watch:
     """A watch after a first run that pinned the table."""
     watch = Watch(FollowRequest())
-    first = bench.next_run(watch.pinned())
+    first = desk.next_run(watch.pinned())
     first.source("t")
     watch.saw(first)
     return watch
 
 
 def test_a_table_that_a_run_did_not_pin_stays_as_it_was_seen(
-    place: Place, bench: Workbench, aside: Callable[[], None]
+    place: Place, desk: Workbench, aside: Callable[[], None]
 ) -> None:
-    watch = watching(bench)
+    watch = watching(desk)
     aside()
     # A run that fails before it looks at any table.
-    watch.saw(Workbench(bench.settings, bench.workload, bench.reporter))
+    watch.saw(Workbench(desk.settings, desk.workload, desk.reporter))
     write_deltalake(str(place.table), more(3), mode="append")
-    assert watch.is_due(bench)
-    second = bench.next_run(watch.pinned())
+    assert watch.is_due(desk)
+    second = desk.next_run(watch.pinned())
     assert files(second) == {f.uri for f in open_source("t", str(place.table)).snapshot().files}
 
 
 def test_a_table_that_is_gone_is_looked_for_until_it_is_there_again(
-    place: Place, bench: Workbench, aside: Callable[[], None]
+    place: Place, desk: Workbench, aside: Callable[[], None]
 ) -> None:
-    watch = watching(bench)
+    watch = watching(desk)
     shutil.move(place.table, place.folder / "away")
-    assert watch.is_due(bench)
-    second = bench.next_run(watch.pinned())
+    assert watch.is_due(desk)
+    second = desk.next_run(watch.pinned())
     assert not second.pinned
     watch.saw(second)
-    assert not watch.is_due(bench), "what could not be opened is told once"
+    assert not watch.is_due(desk), "what could not be opened is told once"
     write_deltalake(str(place.table), more(3))
-    assert watch.is_due(bench), "another table stands there, its log is shorter"
+    assert watch.is_due(desk), "another table stands there, its log is shorter"
     aside()
-    assert watch.is_due(bench)
-    third = bench.next_run(watch.pinned())
+    assert watch.is_due(desk)
+    third = desk.next_run(watch.pinned())
     assert files(third) == {f.uri for f in open_source("t", str(place.table)).snapshot().files}

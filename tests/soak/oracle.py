@@ -65,11 +65,11 @@ def answer_through(sql: str, stored: StoredQuery, workload: Path) -> tuple[Answe
     """
     left: dict[str, pa.Table] = {}
     skipped = 0
-    with open_workbench(Settings(workload)) as bench:
+    with open_workbench(Settings(workload)) as desk:
         for table, version in stored.versions.items():
             (sketch,) = [s for s in stored.sketches if s.table == table]
             wanted = range_filter(sketch.fragments, sketch.partition)
-            snapshot = bench.snapshot(table, version)
+            snapshot = desk.snapshot(table, version)
             files = prune(snapshot, [wanted])
             skipped += len(snapshot.files) - len(files)
             schema = SCHEMAS[table]

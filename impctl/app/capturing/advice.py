@@ -32,13 +32,13 @@ _ROWS = 100_000
 """A smaller table is read in no time, however it lies."""
 
 
-def warnings_of(bench: Workbench, spec: QuerySpec, sketches: Sequence[StoredSketch]) -> list[str]:
+def warnings_of(desk: Workbench, spec: QuerySpec, sketches: Sequence[StoredSketch]) -> list[str]:
     """A warning for every sketch that lets next to nothing be skipped."""
-    found = [_warning(bench, spec, sketch) for sketch in sketches]
+    found = [_warning(desk, spec, sketch) for sketch in sketches]
     return list(dict.fromkeys(text for text in found if text is not None))
 
 
-def _warning(bench: Workbench, spec: QuerySpec, sketch: StoredSketch) -> str | None:
+def _warning(desk: Workbench, spec: QuerySpec, sketch: StoredSketch) -> str | None:
     ranges = sketch.partition.ranges
     held = sum(fragment < ranges for fragment in sketch.fragments.ids)
     name = f"the sketch of query `{spec.name}` on `{sketch.table}.{sketch.attribute}`"
@@ -47,7 +47,7 @@ def _warning(bench: Workbench, spec: QuerySpec, sketch: StoredSketch) -> str | N
             f"{name} holds {held} of {ranges} ranges and saves next to nothing; "
             "try more ranges or another attribute"
         )
-    span = _span(bench.snapshot(sketch.table), sketch)
+    span = _span(desk.snapshot(sketch.table), sketch)
     if span is None:
         return None
     return (

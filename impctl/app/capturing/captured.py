@@ -50,22 +50,22 @@ class Captured:
 
 
 def capture_query(
-    bench: Workbench, store: Store, prepared: PreparedQuery, *, code: str, reason: str
+    desk: Workbench, store: Store, prepared: PreparedQuery, *, code: str, reason: str
 ) -> Captured:
     """Choose, capture and store; replaces what the query had."""
-    started, spark_started = time.perf_counter(), bench.spark_start_ms
-    stage = capture_stage(bench, prepared)
+    started, spark_started = time.perf_counter(), desk.spark_start_ms
+    stage = capture_stage(desk, prepared)
     chosen, partitions = stage.chosen, stage.partitions
-    bench.reporter.step(f"capturing {prepared.spec.name}")
+    desk.reporter.step(f"capturing {prepared.spec.name}")
     pass_started = time.perf_counter()
-    found_ = _found(bench, stage)
+    found_ = _found(desk, stage)
     found, way = found_.fragments, found_.way
     pass_ms = (time.perf_counter() - pass_started) * 1000
     spark_ms = pass_ms if found_.uses_spark else 0.0
     engine_ms = 0.0 if found_.uses_spark else pass_ms
     sketches = _stored_sketches(prepared, partitions, found)
     assumptions = tuple(assumption_of(fact) for fact in chosen.verdict.assumptions)
-    versions = {table: bench.source(table).version for table in prepared.tables}
+    versions = {table: desk.source(table).version for table in prepared.tables}
     elapsed_ms = (time.perf_counter() - started) * 1000
     record = RunRecord(
         action="capture" if code == "asked" else "recapture",
@@ -80,10 +80,10 @@ def capture_query(
         added=sum(len(fragments) for fragments in found.values()),
         removed=0,
         versions=versions,
-        cost=_cost(bench, prepared, elapsed_ms, found_, bench.spark_start_ms - spark_started),
+        cost=_cost(desk, prepared, elapsed_ms, found_, desk.spark_start_ms - spark_started),
     )
     commit_started = time.perf_counter()
-    commit_capture(bench, store, prepared, way, found_.state, sketches, assumptions, record)
+    commit_capture(desk, store, prepared, way, found_.state, sketches, assumptions, record)
     now = time.perf_counter()
     amend(store, prepared.spec.name, record, (now - commit_started) * 1000)
     return Captured(
@@ -101,13 +101,13 @@ def capture_query(
 
 
 def _cost(
-    bench: Workbench, prepared: PreparedQuery, elapsed_ms: float, found: _Found, start_ms: float
+    desk: Workbench, prepared: PreparedQuery, elapsed_ms: float, found: _Found, start_ms: float
 ) -> RunCost:
     """What the capture took, without starting Spark, and from how much."""
-    size = sum(bench.snapshot(table).bytes for table in prepared.tables)
+    size = sum(desk.snapshot(table).bytes for table in prepared.tables)
     return RunCost(
         RECAPTURE,
-        bench.rows_of(prepared.tables),
+        desk.rows_of(prepared.tables),
         size,
         max(0.0, elapsed_ms - start_ms),
         found.uses_spark,
@@ -125,19 +125,19 @@ class _Found:
     uses_spark: bool
 
 
-def _found(bench: Workbench, stage: CaptureStage) -> _Found:
+def _found(desk: Workbench, stage: CaptureStage) -> _Found:
     prepared, chosen, partitions = stage.prepared, stage.chosen, stage.partitions
     way, filled = stage.way, None
     if way.mode is Mode.EXACT:
-        filled = filled_circuit(bench, prepared, way, chosen.verdict, partitions)
+        filled = filled_circuit(desk, prepared, way, chosen.verdict, partitions)
         if filled is None:
             way = Way(
                 Mode.RECAPTURE,
                 "the engine could not fill its state (a join too large, or doubles too close)",
             )
     if filled is None:
-        found = recaptured(bench, prepared, chosen.verdict, partitions)
-        state = touched(bench, partitions, found) if way.mode is Mode.TOUCH else None
+        found = recaptured(desk, prepared, chosen.verdict, partitions)
+        state = touched(desk, partitions, found) if way.mode is Mode.TOUCH else None
         return _Found(way, found, state, True)
     return _Found(way, filled.session.fragments(), filled.session, filled.uses_spark)
 

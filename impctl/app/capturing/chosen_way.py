@@ -34,9 +34,9 @@ _ASKED = {
 }
 
 
-def chooser_for(bench: Workbench, prepared: PreparedQuery) -> Chooser:
+def chooser_for(desk: Workbench, prepared: PreparedQuery) -> Chooser:
     """Which sides of joins a capture keeps: as the workload asks, else by the tables' sizes."""
-    rows = {scan.table: bench.snapshot(scan.table).rows for scan in prepared.scans}
+    rows = {scan.table: desk.snapshot(scan.table).rows for scan in prepared.scans}
     return BySize(_ASKED[prepared.spec.join], rows.__getitem__, has_filter=_has_filter(prepared))
 
 
@@ -69,19 +69,19 @@ def chosen_way(
 
 
 def capture_way(
-    bench: Workbench,
+    desk: Workbench,
     prepared: PreparedQuery,
     verdict: Verdict,
     partitions: Mapping[AccessId, RangePartition],
 ) -> Way:
     """How the query's sketches are maintained if they are captured at the pinned versions."""
-    return chosen_way(prepared, verdict, partitions, chooser_for(bench, prepared))
+    return chosen_way(prepared, verdict, partitions, chooser_for(desk, prepared))
 
 
-def check_circuit(bench: Workbench, prepared: PreparedQuery, way: Way, stored: StoredQuery) -> None:
+def check_circuit(desk: Workbench, prepared: PreparedQuery, way: Way, stored: StoredQuery) -> None:
     """RecaptureNeededError where the stored state is not that of the circuit built now."""
     meta = StateMeta.read(stored.query, stored.state_meta)
-    is_same = is_same_circuit(bench, prepared, stored)
+    is_same = is_same_circuit(desk, prepared, stored)
     if way.mode is stored.mode and is_same:
         return
     name = prepared.spec.name
@@ -95,22 +95,22 @@ def check_circuit(bench: Workbench, prepared: PreparedQuery, way: Way, stored: S
         f"The state of query `{name}` was written for another circuit than this "
         "version of impctl builds",
         code="engine_changed",
-        hint=f"run `impctl capture {bench.workload.file} --query {name}`",
+        hint=f"run `impctl capture {desk.workload.file} --query {name}`",
     )
 
 
-def is_same_circuit(bench: Workbench, prepared: PreparedQuery, stored: StoredQuery) -> bool:
+def is_same_circuit(desk: Workbench, prepared: PreparedQuery, stored: StoredQuery) -> bool:
     """Whether the query reads as the plan that the stored sketch was captured for."""
-    return bool(stored.state_meta.get("circuit") == bench.memory.circuit(prepared.core))
+    return bool(stored.state_meta.get("circuit") == desk.memory.circuit(prepared.core))
 
 
 def restored_verdict(
-    bench: Workbench, prepared: PreparedQuery, stored: StoredQuery
+    desk: Workbench, prepared: PreparedQuery, stored: StoredQuery
 ) -> tuple[Verdict, Mapping[AccessId, RangePartition]]:
     """Verdict and partitions by access; RecaptureNeededError where it is no longer safe."""
     partitions = {sketch.access: sketch.partition for sketch in stored.sketches}
     sketched = {sketch.access: sketch.attribute for sketch in stored.sketches}
-    facts = [*constraint_facts(bench, prepared.scans), *map(fact_of, stored.assumptions)]
+    facts = [*constraint_facts(desk, prepared.scans), *map(fact_of, stored.assumptions)]
     query = prepared.planned
     verdict = check_safety(query, sketched, facts)
     if not verdict.safe:

@@ -26,7 +26,7 @@ from impctl.tables.change.files_mark import files_mark
 
 
 def commit_capture(
-    bench: Workbench,
+    desk: Workbench,
     store: Store,
     prepared: PreparedQuery,
     way: Way,
@@ -36,10 +36,10 @@ def commit_capture(
     record: RunRecord,
 ) -> None:
     """Store what was found at the pinned versions; `state` holds nothing saved before."""
-    versions = {table: bench.source(table).version for table in prepared.tables}
+    versions = {table: desk.source(table).version for table in prepared.tables}
     for table in versions:
-        check_pinned_commit(bench, table)
-    marks = commit_marks(bench, versions)
+        check_pinned_commit(desk, table)
+    marks = commit_marks(desk, versions)
     distant = [] if way.compiled is None else list(way.compiled.distant_sides)
     circuit = circuit_id(prepared.core)
     meta = StateMeta(
@@ -47,7 +47,7 @@ def commit_capture(
         circuit=circuit,
         template=template_id(prepared.core),
         marks=marks,
-        files={table: files_mark(bench.snapshot(table)) for table in versions},
+        files={table: files_mark(desk.snapshot(table)) for table in versions},
         distant=distant,
     )
     runs: dict[str, list[tuple[int, object]]] = {}
@@ -64,10 +64,10 @@ def commit_capture(
             runs.setdefault(arrangement, []).append((sequence, table))
     capture = NewCapture(
         query=prepared.spec.name,
-        fingerprint=definition(bench, prepared.spec, prepared.tables),
+        fingerprint=definition(desk, prepared.spec, prepared.tables),
         sql=prepared.query.sql,
         mode=way.mode,
-        pins=_pins(bench, prepared),
+        pins=_pins(desk, prepared),
         sketches=sketches,
         assumptions=assumptions,
         state_meta=meta.model_dump(),
@@ -76,11 +76,11 @@ def commit_capture(
     store.commit_capture(capture, runs, record)
 
 
-def _pins(bench: Workbench, prepared: PreparedQuery) -> tuple[TablePin, ...]:
+def _pins(desk: Workbench, prepared: PreparedQuery) -> tuple[TablePin, ...]:
     pins = []
     for table in prepared.tables:
-        source = bench.source(table)
-        schema = bench.snapshot(table).schema_json
+        source = desk.source(table)
+        schema = desk.snapshot(table).schema_json
         pins.append(TablePin(table, source.path, source.table_id, source.version, schema))
     return tuple(pins)
 

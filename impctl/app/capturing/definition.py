@@ -27,28 +27,28 @@ _TUNING = frozenset({"spark.sql.shuffle.partitions", "spark.sql.adaptive.enabled
 """SQL settings that change how fast a query runs, never what it means."""
 
 
-def stored_query(bench: Workbench, store: Store | None, spec: QuerySpec) -> StoredQuery:
+def stored_query(desk: Workbench, store: Store | None, spec: QuerySpec) -> StoredQuery:
     """What the store has of a query; RecaptureNeededError where it has nothing."""
     stored = None if store is None else store.load(spec.name)
     if stored is None:
         raise RecaptureNeededError(
             f"Query `{spec.name}` was never captured",
             code="not_captured",
-            hint=f"run `impctl capture {bench.workload.file} --query {spec.name}`",
+            hint=f"run `impctl capture {desk.workload.file} --query {spec.name}`",
         )
     return stored
 
 
-def check_definition(bench: Workbench, spec: QuerySpec, stored: StoredQuery) -> None:
+def check_definition(desk: Workbench, spec: QuerySpec, stored: StoredQuery) -> None:
     """RecaptureNeededError where the sketch was captured for another definition of the query.
 
     So too where another release of impctl captured it.
     """
-    if not is_defined_alike(bench, spec, stored):
+    if not is_defined_alike(desk, spec, stored):
         raise RecaptureNeededError(
             f"Query `{spec.name}`, its partitions or settings changed since the capture",
             code="definition_changed",
-            hint=f"run `impctl capture {bench.workload.file} --query {spec.name}`; if another "
+            hint=f"run `impctl capture {desk.workload.file} --query {spec.name}`; if another "
             "file has a query of this name in the same store, give one a `store` of its own",
         )
     if not is_of_this_release(stored):
@@ -56,13 +56,13 @@ def check_definition(bench: Workbench, spec: QuerySpec, stored: StoredQuery) -> 
             f"The sketch of query `{spec.name}` was captured by another release of impctl, "
             "which may read the query otherwise",
             code="engine_changed",
-            hint=f"run `impctl capture {bench.workload.file} --query {spec.name}`",
+            hint=f"run `impctl capture {desk.workload.file} --query {spec.name}`",
         )
 
 
-def is_captured_alike(bench: Workbench, spec: QuerySpec, stored: StoredQuery) -> bool:
+def is_captured_alike(desk: Workbench, spec: QuerySpec, stored: StoredQuery) -> bool:
     """Whether this release captured the stored sketch for what the workload file says now."""
-    return is_of_this_release(stored) and is_defined_alike(bench, spec, stored)
+    return is_of_this_release(stored) and is_defined_alike(desk, spec, stored)
 
 
 def is_of_this_release(stored: StoredQuery) -> bool:
@@ -72,12 +72,12 @@ def is_of_this_release(stored: StoredQuery) -> bool:
     return captured_by == __version__
 
 
-def is_defined_alike(bench: Workbench, spec: QuerySpec, stored: StoredQuery) -> bool:
+def is_defined_alike(desk: Workbench, spec: QuerySpec, stored: StoredQuery) -> bool:
     """Whether the stored sketch was captured for what the workload file says now."""
-    return stored.fingerprint == definition(bench, spec, tuple(stored.versions))
+    return stored.fingerprint == definition(desk, spec, tuple(stored.versions))
 
 
-def definition(bench: Workbench, spec: QuerySpec, tables: Sequence[TableName]) -> str:
+def definition(desk: Workbench, spec: QuerySpec, tables: Sequence[TableName]) -> str:
     """Content hash of all that makes a stored sketch the sketch of this query.
 
     `tables` are those the query reads. Spark's SQL settings count, because the session's time zone
@@ -85,15 +85,15 @@ def definition(bench: Workbench, spec: QuerySpec, tables: Sequence[TableName]) -
     """
     partitions = [
         (part.table, part.column, part.boundaries, part.fragments)
-        for part in bench.workload.partitions
+        for part in desk.workload.partitions
         if part.table in tables
     ]
-    known = bench.workload.tables
+    known = desk.workload.tables
     paths = [(name, known[name].path if name in known else None) for name in sorted(tables)]
     sketch = sorted(spec.sketch.items())
     settings = sorted(
         (name, value)
-        for name, value in bench.spark_spec.conf.items()
+        for name, value in desk.spark_spec.conf.items()
         if name.startswith("spark.sql.") and name not in _TUNING
     )
     params = sorted((name, type(value).__name__, str(value)) for name, value in spec.params.items())

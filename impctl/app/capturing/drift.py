@@ -56,16 +56,16 @@ def has_drifted(depth: RangeDepth, threshold: float) -> bool:
     return imbalance(depth) > threshold * max(depth.at_capture, 1.0)
 
 
-def ranges_entries(bench: Workbench, stored: StoredQuery) -> tuple[RangesEntry, ...]:
+def ranges_entries(desk: Workbench, stored: StoredQuery) -> tuple[RangesEntry, ...]:
     """What results say of the ranges of a query; empty where they are not counted."""
-    threshold = imbalance_of(bench.settings)
+    threshold = imbalance_of(desk.settings)
     entries = []
     for kept in stored.state_meta.get("depths", ()):
         depth = RangeDepth(**kept)
         drifted = has_drifted(depth, threshold)
         hint = None
         if drifted:
-            is_fixed = has_own_boundaries(bench, depth.table, depth.attribute)
+            is_fixed = has_own_boundaries(desk, depth.table, depth.attribute)
             hint = _own_hint(depth) if is_fixed else REBALANCE_HINT
         entries.append(
             RangesEntry(
@@ -84,20 +84,20 @@ def ranges_entries(bench: Workbench, stored: StoredQuery) -> tuple[RangesEntry, 
 
 
 def ranges_entry(
-    bench: Workbench, stored: StoredQuery, table: TableName, attribute: ColumnName
+    desk: Workbench, stored: StoredQuery, table: TableName, attribute: ColumnName
 ) -> RangesEntry | None:
     """The same for the ranges of one sketch."""
-    found = ranges_entries(bench, stored)
+    found = ranges_entries(desk, stored)
     return next((e for e in found if (e.table, e.attribute) == (table, attribute)), None)
 
 
-def has_own_boundaries(bench: Workbench, table: TableName, attribute: ColumnName) -> bool:
+def has_own_boundaries(desk: Workbench, table: TableName, attribute: ColumnName) -> bool:
     """Whether the workload file gives the boundaries, which then are the user's to change."""
     return any(
         part.table == table
         and part.column.lower() == attribute.lower()
         and part.boundaries is not None
-        for part in bench.workload.partitions
+        for part in desk.workload.partitions
     )
 
 

@@ -39,7 +39,7 @@ class Filled:
 
 
 def filled_circuit(
-    bench: Workbench,
+    desk: Workbench,
     prepared: PreparedQuery,
     way: Way,
     verdict: Verdict,
@@ -51,16 +51,16 @@ def filled_circuit(
     comes to a state, and the sketch alone has to be captured.
     """
     compiled = _compiled(way)
-    if is_loaded_here(bench, compiled):
-        session = loaded(bench, compiled, partitions)
+    if is_loaded_here(desk, compiled):
+        session = loaded(desk, compiled, partitions)
         if session is not None:
             return Filled(session, uses_spark=bool(compiled.distant))
         if compiled.chain is None:
             return None
         # Part of the table already went through that circuit.
-        compiled = _compiled(capture_way(bench, prepared, verdict, partitions))
+        compiled = _compiled(capture_way(desk, prepared, verdict, partitions))
     try:
-        return Filled(_from_partials(bench, compiled, partitions), uses_spark=True)
+        return Filled(_from_partials(desk, compiled, partitions), uses_spark=True)
     except EvaluationError:
         # The pass, or the engine on its result, met a value it cannot compute. If Spark cannot
         # compute it either, the capture of the sketch alone fails and says so.

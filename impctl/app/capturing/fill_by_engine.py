@@ -30,20 +30,20 @@ _LARGEST_LOAD_BESIDE_SPARK = 1_000_000
 """The same where Spark is running already and would send few rows back."""
 
 
-def is_loaded_here(bench: Workbench, compiled: Compiled) -> bool:
+def is_loaded_here(desk: Workbench, compiled: Compiled) -> bool:
     """Whether the engine is the quicker one to fill this circuit, or the only one that can."""
     if compiled.chain is None:
         return True
-    rows = bench.snapshot(compiled.chain.scan.table).rows
+    rows = desk.snapshot(compiled.chain.scan.table).rows
     if rows is None or rows > _LARGEST_LOAD:
         return False
-    if bench.has_spark and compiled.chain.has_few_partials:
+    if desk.has_spark and compiled.chain.has_few_partials:
         return rows <= _LARGEST_LOAD_BESIDE_SPARK
     return True
 
 
 def loaded(
-    bench: Workbench, compiled: Compiled, partitions: Mapping[AccessId, RangePartition]
+    desk: Workbench, compiled: Compiled, partitions: Mapping[AccessId, RangePartition]
 ) -> MaintainedQuery | None:
     """The session with its state; None where the engine could not do it and Spark has to.
 
@@ -53,16 +53,16 @@ def loaded(
     session = MaintainedQuery(compiled)
     try:
         with ThreadPoolExecutor(1) as reader:
-            pairs = Partners(bench, compiled, partitions, {}).pairs
-            session.load(_one_ahead(_batches(bench, compiled), reader), pairs)
+            pairs = Partners(desk, compiled, partitions, {}).pairs
+            session.load(_one_ahead(_batches(desk, compiled), reader), pairs)
     except (EvaluationError, JoinTooLargeError, NotExactError, TableError):
         return None
     return session
 
 
-def _batches(bench: Workbench, compiled: Compiled) -> Iterator[tuple[TableName, pa.Table]]:
+def _batches(desk: Workbench, compiled: Compiled) -> Iterator[tuple[TableName, pa.Table]]:
     """All rows of all tables, the smaller tables first: they are what later rows look up."""
-    snapshots = [bench.snapshot(table) for table in compiled.tables]
+    snapshots = [desk.snapshot(table) for table in compiled.tables]
     for snapshot in sorted(snapshots, key=lambda found: found.likely_rows):
         columns = compiled.columns_of(snapshot.table)
         for rows in read_batches(snapshot, columns):

@@ -32,7 +32,7 @@ _VIEW = "impctl_pass"
 
 
 def _from_partials(
-    bench: Workbench,
+    desk: Workbench,
     compiled: Compiled,
     partitions: Mapping[AccessId, RangePartition],
 ) -> MaintainedQuery:
@@ -40,21 +40,21 @@ def _from_partials(
     assert chain is not None
     scan = chain.scan
     partition = partitions[scan.access]
-    snapshot = bench.snapshot(scan.table)
+    snapshot = desk.snapshot(scan.table)
     pass_ = chain.partials()
-    table = run_pass(bench, scan, partition, pass_, snapshot)
+    table = run_pass(desk, scan, partition, pass_, snapshot)
     if pass_.needs_specials(table):
         pass_ = chain.partials(counts_specials=True)
-        table = run_pass(bench, scan, partition, pass_, snapshot)
+        table = run_pass(desk, scan, partition, pass_, snapshot)
     session = MaintainedQuery(compiled)
     session.fill(pass_, table, partition)
-    counted = counted_rows(bench, pass_, table, partition, snapshot)
+    counted = counted_rows(desk, pass_, table, partition, snapshot)
     session.range_rows.fill(partition, counted)
     return session
 
 
 def counted_rows(
-    bench: Workbench,
+    desk: Workbench,
     pass_: Partials,
     table: pa.Table,
     partition: RangePartition,
@@ -63,24 +63,24 @@ def counted_rows(
 ) -> Ints:
     """Rows per fragment of what a pass went over, by its result `table` where that tells."""
     counted = pass_.rows_told_by(table, partition)
-    return rows_by_spark(bench, partition, snapshot, files) if counted is None else counted
+    return rows_by_spark(desk, partition, snapshot, files) if counted is None else counted
 
 
 def touched(
-    bench: Workbench,
+    desk: Workbench,
     partitions: Mapping[AccessId, RangePartition],
     found: Mapping[AccessId, FragmentSet],
 ) -> TouchedQuery:
     """What touch mode remembers of its one sketch, at the pinned version."""
     ((access, partition),) = partitions.items()
     query = TouchedQuery(partition, found[access])
-    snapshot = bench.snapshot(partition.table)
-    query.range_rows.fill(partition, rows_by_spark(bench, partition, snapshot))
+    snapshot = desk.snapshot(partition.table)
+    query.range_rows.fill(partition, rows_by_spark(desk, partition, snapshot))
     return query
 
 
 def rows_by_spark(
-    bench: Workbench,
+    desk: Workbench,
     partition: RangePartition,
     snapshot: Snapshot,
     files: Sequence[DataFile] | None = None,
@@ -89,12 +89,12 @@ def rows_by_spark(
     from impctl.spark.fragments import rows_per_fragment
     from impctl.spark.snapshots import snapshot_frame
 
-    frame = snapshot_frame(bench.spark(), snapshot, [partition.attribute], files)
+    frame = snapshot_frame(desk.spark(), snapshot, [partition.attribute], files)
     return rows_per_fragment(frame, partition)
 
 
 def run_pass(
-    bench: Workbench,
+    desk: Workbench,
     scan: Scan,
     partition: RangePartition,
     pass_: Partials,
@@ -106,7 +106,7 @@ def run_pass(
 
     columns = [a.name for a in scan.attributes]
     partitioned = partition if pass_.has_fragment else None
-    frame = tagged_frame(bench, snapshot, columns, partitioned, files)
+    frame = tagged_frame(desk, snapshot, columns, partitioned, files)
     rendered = render_plan(pass_.plan, {scan.access: _VIEW})
     versions = {scan.table: snapshot.version}
-    return run_sql(bench.spark(), rendered.sql, {_VIEW: frame}, versions=versions)
+    return run_sql(desk.spark(), rendered.sql, {_VIEW: frame}, versions=versions)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def tagged_frame(
-    bench: Workbench,
+    desk: Workbench,
     snapshot: Snapshot,
     columns: Sequence[ColumnName],
     partition: RangePartition | None,
@@ -33,7 +33,7 @@ def tagged_frame(
     from impctl.spark.snapshots import snapshot_frame
 
     if partition is None:
-        return snapshot_frame(bench.spark(), snapshot, columns, files)
+        return snapshot_frame(desk.spark(), snapshot, columns, files)
     read = list(dict.fromkeys([*columns, partition.attribute]))
-    frame = snapshot_frame(bench.spark(), snapshot, read, files)
+    frame = snapshot_frame(desk.spark(), snapshot, read, files)
     return with_fragment(frame, partition, partition.attribute, FRAGMENT_COLUMN)

@@ -46,14 +46,14 @@ class NewRanges:
         return int(sizes[sizes > 1].sum())
 
 
-def new_ranges(bench: Workbench, partition: RangePartition, counts: Ints) -> NewRanges | None:
+def new_ranges(desk: Workbench, partition: RangePartition, counts: Ints) -> NewRanges | None:
     """Better ranges; None where these are even, or their heavy ranges hold a single value."""
-    wanted = wanted_ranges(bench, partition.table, partition.attribute)
+    wanted = wanted_ranges(desk, partition.table, partition.attribute)
     rows = counts[:-1]
     ids = heavy_ranges(rows, wanted)
     sample: list[BoundaryValue] = []
     if len(ids):
-        sample = values_within(bench, partition, FragmentSet.of(ids.tolist(), partition.size))
+        sample = values_within(desk, partition, FragmentSet.of(ids.tolist(), partition.size))
     finer = with_splits(partition, rows, wanted, sample)
     new = merged_to(finer, estimated_rows(partition, finer, counts, sample)[:-1], wanted)
     if new == partition:
@@ -63,13 +63,13 @@ def new_ranges(bench: Workbench, partition: RangePartition, counts: Ints) -> New
 
 
 def split_rows(
-    bench: Workbench, change: NewRanges, columns: Sequence[ColumnName]
+    desk: Workbench, change: NewRanges, columns: Sequence[ColumnName]
 ) -> Iterator[tuple[pa.Table, Fragments]]:
     """The rows of the split ranges, each with its new fragment; at least `columns`."""
     if not len(change.split):
         return
     old, new = change.renumbering.old, change.renumbering.new
-    snapshot = bench.snapshot(old.table)
+    snapshot = desk.snapshot(old.table)
     names = tuple(dict.fromkeys((*columns, old.attribute)))
     files = prune(snapshot, [range_filter(change.split, old)])
     for rows in read_batches(snapshot, names, files):

@@ -46,7 +46,7 @@ _SLICE_ROWS = 8_000_000
 class Partners:
     """Reads sides of the joins of one circuit, and whole joins, at `versions` (others: pinned)."""
 
-    bench: Workbench
+    desk: Workbench
     compiled: Compiled
     partitions: Mapping[AccessId, RangePartition]
     versions: Mapping[TableName, TableVersion]
@@ -56,11 +56,11 @@ class Partners:
         from impctl.spark.partners import with_keys
 
         wanted = self.compiled.read_side(side)
-        self.bench.reporter.step(f"reading partners of {len(keys[0]):,} keys")
+        self.desk.reporter.step(f"reading partners of {len(keys[0]):,} keys")
         names = [name for name, _ in wanted.columns]
         places = [names.index(key) for key in wanted.keys]
         table = pa.table([_typed(key) for key in keys], [f"k{at}" for at in range(len(keys))])
-        spark = self.bench.spark()
+        spark = self.desk.spark()
         return self._read(wanted, lambda rows: with_keys(spark, rows, places, table))
 
     def pairs(self, joined: Readable) -> Iterator[Batch]:
@@ -73,7 +73,7 @@ class Partners:
             yield self._read(joined, partial(slice_of, number=number, slices=slices))
 
     def _longest(self, scan: Scan) -> int:
-        return self.bench.snapshot(scan.table, self.versions.get(scan.table)).likely_rows
+        return self.desk.snapshot(scan.table, self.versions.get(scan.table)).likely_rows
 
     def _read(self, wanted: Readable, chosen: Callable[[DataFrame], DataFrame]) -> Batch:
         from impctl.spark.failures import plain_failures
@@ -81,7 +81,7 @@ class Partners:
 
         views = {scan.access: f"impctl_side{at}" for at, scan in enumerate(scans_of(wanted.plan))}
         frames = {views[scan.access]: self._frame(scan) for scan in scans_of(wanted.plan)}
-        spark = self.bench.spark()
+        spark = self.desk.spark()
         with plain_failures(self.versions), temporary_views(spark, frames):
             table = chosen(spark.sql(render_plan(wanted.plan, views).sql)).toArrow()
         columns = {
@@ -96,19 +96,19 @@ class Partners:
         return Batch(columns, np.ones(table.num_rows, dtype=np.int64), tags)
 
     def _frame(self, scan: Scan) -> DataFrame:
-        snapshot = self.bench.snapshot(scan.table, self.versions.get(scan.table))
+        snapshot = self.desk.snapshot(scan.table, self.versions.get(scan.table))
         columns = [a.name for a in scan.attributes if a.name != FRAGMENT_COLUMN]
-        return tagged_frame(self.bench, snapshot, columns, self.partitions.get(scan.access))
+        return tagged_frame(self.desk, snapshot, columns, self.partitions.get(scan.access))
 
 
 def partners_of(
-    bench: Workbench, way: Way, partitions: Mapping[AccessId, RangePartition]
+    desk: Workbench, way: Way, partitions: Mapping[AccessId, RangePartition]
 ) -> PartnersAt | None:
     """The readers for a circuit; None where it keeps all rows it needs."""
     compiled = way.compiled
     if compiled is None or not compiled.distant:
         return None
-    return lambda versions: Partners(bench, compiled, partitions, versions)
+    return lambda versions: Partners(desk, compiled, partitions, versions)
 
 
 def _typed(key: Vector) -> pa.Array:

@@ -24,37 +24,37 @@ from impctl.tables.commit_mark import commit_mark
 from impctl.tables.source import DeltaSource, refresh
 
 
-def catch_up(bench: Workbench, stored: StoredQuery) -> None:
+def catch_up(desk: Workbench, stored: StoredQuery) -> None:
     """Pin tables again that another process has maintained the sketch past.
 
     They grew after this run pinned them: without this they would look re-created. To be called
     before anything is computed from the versions pinned.
     """
     for pin in stored.pins:
-        source = bench.source(pin.table)
+        source = desk.source(pin.table)
         if source.version < pin.version and source.table_id == pin.table_id:
-            bench.repin(pin.table)
+            desk.repin(pin.table)
 
 
-def commit_marks(bench: Workbench, versions: Mapping[TableName, TableVersion]) -> dict[str, str]:
+def commit_marks(desk: Workbench, versions: Mapping[TableName, TableVersion]) -> dict[str, str]:
     """A mark of each table's log entry at a version, for tables whose log can be read.
 
     A backup put in place of a table keeps identity and version numbers; its log entries differ.
     """
     marks = {}
     for table, version in versions.items():
-        mark = commit_mark(bench.source(table), version)
+        mark = commit_mark(desk.source(table), version)
         if mark is not None:
             marks[table] = mark
     return marks
 
 
-def is_current(stored: StoredQuery, bench: Workbench) -> bool:
+def is_current(stored: StoredQuery, desk: Workbench) -> bool:
     """Whether the sketch stands at the pinned versions of the same tables."""
     return all(
-        bench.source(pin.table).version == pin.version
-        and bench.source(pin.table).table_id == pin.table_id
-        and _is_same(stored, bench, pin.table)
+        desk.source(pin.table).version == pin.version
+        and desk.source(pin.table).table_id == pin.table_id
+        and _is_same(stored, desk, pin.table)
         for pin in stored.pins
     )
 
@@ -68,16 +68,16 @@ def moved_meanwhile(query: QueryName) -> RetryableError:
     )
 
 
-def check_pins(stored: StoredQuery, bench: Workbench) -> None:
+def check_pins(stored: StoredQuery, desk: Workbench) -> None:
     """TableRecreatedError where a pinned table was re-created, replaced or went back in time.
 
     So too where nothing is left that could tell. A table that has moved on past a log entry that is
     gone is held against its files when its change is read (`tables.change.changes`).
     """
     for pin in stored.pins:
-        source = bench.source(pin.table)
+        source = desk.source(pin.table)
         is_other = source.table_id != pin.table_id or source.version < pin.version
-        is_same = None if is_other else _is_same(stored, bench, pin.table)
+        is_same = None if is_other else _is_same(stored, desk, pin.table)
         if is_other or is_same is False:
             raise TableRecreatedError(
                 f"Table `{pin.table}` at {source.path} is not the one the sketch was captured from",
@@ -92,7 +92,7 @@ def check_pins(stored: StoredQuery, bench: Workbench) -> None:
             )
 
 
-def check_not_replaced_meanwhile(stored: StoredQuery, bench: Workbench) -> None:
+def check_not_replaced_meanwhile(stored: StoredQuery, desk: Workbench) -> None:
     """RetryableError where another table took a pinned one's place while this run read it.
 
     To be called when all was read and before anything is written: what was read may be the other
@@ -100,27 +100,27 @@ def check_not_replaced_meanwhile(stored: StoredQuery, bench: Workbench) -> None:
     and its files are compared.
     """
     for pin in stored.pins:
-        source = bench.source(pin.table)
+        source = desk.source(pin.table)
         is_marked = pin.table in _marks(stored) and commit_mark(source, pin.version) is not None
-        is_other = _is_same(stored, bench, pin.table) is False
-        if is_other or not (is_marked or _is_still(bench, source)):
+        is_other = _is_same(stored, desk, pin.table) is False
+        if is_other or not (is_marked or _is_still(desk, source)):
             raise replaced_meanwhile(pin.table)
-        check_pinned_commit(bench, pin.table)
+        check_pinned_commit(desk, pin.table)
 
 
-def check_pinned_commit(bench: Workbench, table: TableName) -> None:
+def check_pinned_commit(desk: Workbench, table: TableName) -> None:
     """RetryableError where the log's entry of a pinned version is not what it was."""
-    mark, source = bench.mark(table), bench.source(table)
+    mark, source = desk.mark(table), desk.source(table)
     if mark is not None and commit_mark(source, source.version) not in (mark, None):
         raise replaced_meanwhile(table)
 
 
-def _is_still(bench: Workbench, source: DeltaSource) -> bool:
+def _is_still(desk: Workbench, source: DeltaSource) -> bool:
     """Whether what stands at the path now has the pinned version, with the files it had."""
     found = refresh(source)
     if found.table_id != source.table_id or found.version < source.version:
         return False
-    now, pinned = found.snapshot(source.version), bench.snapshot(source.name)
+    now, pinned = found.snapshot(source.version), desk.snapshot(source.name)
     return files_mark(now).digest == files_mark(pinned).digest
 
 
@@ -133,20 +133,20 @@ def replaced_meanwhile(table: TableName) -> RetryableError:
     )
 
 
-def _is_same(stored: StoredQuery, bench: Workbench, table: TableName) -> bool | None:
+def _is_same(stored: StoredQuery, desk: Workbench, table: TableName) -> bool | None:
     """Whether the table at the stored version is the one that the sketch stands for.
 
     By the log's entry of that version, or where it is gone by the files, if the table is still at
     it; None where neither can tell.
     """
     version, mark = stored.versions[table], _marks(stored).get(table)
-    now = None if mark is None else _mark_at(bench, table, version)
+    now = None if mark is None else _mark_at(desk, table, version)
     if now is not None:
         return now == mark
     held = _held(stored, table)
-    if held is None or bench.source(table).version != version:
+    if held is None or desk.source(table).version != version:
         return None
-    return files_mark(bench.snapshot(table)).digest == held
+    return files_mark(desk.snapshot(table)).digest == held
 
 
 def _marks(stored: StoredQuery) -> Mapping[TableName, str]:
@@ -160,11 +160,11 @@ def _held(stored: StoredQuery, table: TableName) -> str | None:
     return found[table]["digest"] if table in found else None
 
 
-def _mark_at(bench: Workbench, table: TableName, version: TableVersion) -> str | None:
+def _mark_at(desk: Workbench, table: TableName, version: TableVersion) -> str | None:
     """The mark of the table's log entry at a version; of the pinned one as it was pinned.
 
     Another log may stand there by now, which is not the one that is going to be read.
     """
-    source = bench.source(table)
-    taken = bench.mark(table) if source.version == version else None
+    source = desk.source(table)
+    taken = desk.mark(table) if source.version == version else None
     return commit_mark(source, version) if taken is None else taken

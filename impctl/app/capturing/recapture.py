@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def recaptured(
-    bench: Workbench,
+    desk: Workbench,
     prepared: PreparedQuery,
     verdict: Verdict,
     partitions: Mapping[AccessId, RangePartition],
@@ -36,11 +36,11 @@ def recaptured(
     at = versions if versions is not None else {}
     frames = {}
     for scan in prepared.scans:
-        snapshot = bench.snapshot(scan.table, at.get(scan.table))
+        snapshot = desk.snapshot(scan.table, at.get(scan.table))
         names = [attribute.name for attribute in scan.attributes]
         if scan.access in partitions:
             names.append(partitions[scan.access].attribute)
         columns = list(dict.fromkeys(names))
-        frames[scan.access] = snapshot_frame(bench.spark(), snapshot, columns)
+        frames[scan.access] = snapshot_frame(desk.spark(), snapshot, columns)
     query = prepared.planned
-    return capture_sketches(bench.spark(), query, verdict, partitions, frames, versions=at)
+    return capture_sketches(desk.spark(), query, verdict, partitions, frames, versions=at)

@@ -39,33 +39,33 @@ class CaptureStage:
     partitions: Mapping[AccessId, RangePartition]
     way: Way
 
-    def by(self, bench: Workbench) -> str:
+    def by(self, desk: Workbench) -> str:
         """Who finds the sketch."""
         compiled = self.way.compiled
         if self.way.mode is not Mode.EXACT or compiled is None:
             return SPARK
-        if not is_loaded_here(bench, compiled):
+        if not is_loaded_here(desk, compiled):
             return SPARK
         return f"{ENGINE} and {SPARK}" if compiled.distant else ENGINE
 
-    def reads(self, bench: Workbench) -> tuple[ReadEntry, ...]:
+    def reads(self, desk: Workbench) -> tuple[ReadEntry, ...]:
         """The tables that are read, whole, and how large they are."""
-        snapshots = [bench.snapshot(table) for table in self.prepared.tables]
+        snapshots = [desk.snapshot(table) for table in self.prepared.tables]
         return tuple(ReadEntry(s.table, s.version, s.rows, len(s.uris), s.bytes) for s in snapshots)
 
 
-def capture_stage(bench: Workbench, prepared: PreparedQuery) -> CaptureStage:
+def capture_stage(desk: Workbench, prepared: PreparedQuery) -> CaptureStage:
     """The stage; UnsafeSketchError where no attribute is safe."""
-    chosen = choose(bench, prepared)
-    partitions = chosen.partitions(bench, prepared)
-    way = capture_way(bench, prepared, chosen.verdict, partitions)
+    chosen = choose(desk, prepared)
+    partitions = chosen.partitions(desk, prepared)
+    way = capture_way(desk, prepared, chosen.verdict, partitions)
     return CaptureStage(prepared, chosen, partitions, way)
 
 
-def foreseen_capture(bench: Workbench, store: Store | None, spec: QuerySpec) -> CaptureResult:
+def foreseen_capture(desk: Workbench, store: Store | None, spec: QuerySpec) -> CaptureResult:
     """The stage of a query, explained instead of run."""
-    prepared = prepare(bench, spec)
-    stage = capture_stage(bench, prepared)
+    prepared = prepare(desk, spec)
+    stage = capture_stage(desk, prepared)
     tables = prepared.table_of
     facts = stage.chosen.verdict.assumptions
     return CaptureResult(
@@ -75,7 +75,7 @@ def foreseen_capture(bench: Workbench, store: Store | None, spec: QuerySpec) -> 
             SketchEntry(tables[access], partition.attribute, (), partition.ranges)
             for access, partition in stage.partitions.items()
         ),
-        {table: bench.source(table).version for table in prepared.tables},
+        {table: desk.source(table).version for table in prepared.tables},
         stage.way.mode.value,
         0.0,
         0.0,
@@ -83,19 +83,19 @@ def foreseen_capture(bench: Workbench, store: Store | None, spec: QuerySpec) -> 
         stage.chosen.candidates,
         tuple(assumption_text(assumption_of(fact)) for fact in facts),
         foreseen=True,
-        by=stage.by(bench),
-        reads=stage.reads(bench),
-        stored=_stored(bench, store, spec),
+        by=stage.by(desk),
+        reads=stage.reads(desk),
+        stored=_stored(desk, store, spec),
     )
 
 
-def _stored(bench: Workbench, store: Store | None, spec: QuerySpec) -> str:
+def _stored(desk: Workbench, store: Store | None, spec: QuerySpec) -> str:
     """What there is of the query now: none, stale or current."""
     try:
         stored = None if store is None else store.load(spec.name)
         if stored is None:
             return "none"
-        is_fresh = is_captured_alike(bench, spec, stored) and is_current(stored, bench)
+        is_fresh = is_captured_alike(desk, spec, stored) and is_current(stored, desk)
     except RecaptureNeededError:
         # What cannot be read back is replaced by the capture.
         return "stale"

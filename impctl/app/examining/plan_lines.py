@@ -51,13 +51,13 @@ class StoredPieces:
         return sum(self.pieces.values())
 
 
-def kept_state(bench: Workbench, spec: QuerySpec, way: Way) -> StoredPieces | None:
+def kept_state(desk: Workbench, spec: QuerySpec, way: Way) -> StoredPieces | None:
     """The stored state; None where the query was not captured, or not as it stands now."""
-    store = bench.reading_store()
+    store = desk.reading_store()
     stored = None if store is None else store.load(spec.name)
     if store is None or stored is None or stored.mode is not way.mode:
         return None
-    if not is_captured_alike(bench, spec, stored):
+    if not is_captured_alike(desk, spec, stored):
         return None
     pieces: dict[str, int] = {}
     for run in store.run_refs(spec.name):
@@ -66,13 +66,13 @@ def kept_state(bench: Workbench, spec: QuerySpec, way: Way) -> StoredPieces | No
 
 
 def plan_entries(
-    bench: Workbench, prepared: PreparedQuery, way: Way | None, kept: StoredPieces | None
+    desk: Workbench, prepared: PreparedQuery, way: Way | None, kept: StoredPieces | None
 ) -> tuple[PlanEntry, ...]:
     """The lines in the order of `nodes_of`, the blocking operator with its reason."""
     nodes = tuple(nodes_of(prepared.root))
     blocking = None if way is None or way.mode is Mode.EXACT else _blocking(nodes, way.span)
     held = _held(nodes, way, kept)
-    pushed = _pushed(bench, prepared, nodes, kept)
+    pushed = _pushed(desk, prepared, nodes, kept)
     entries = []
     lines = _flat(describe(prepared.root), 0)
     for position, ((depth, line), node) in enumerate(zip(lines, nodes, strict=True)):
@@ -157,14 +157,14 @@ def _position(nodes: tuple[Plan, ...], owner: Plan) -> int | None:
 
 
 def _pushed(
-    bench: Workbench, prepared: PreparedQuery, nodes: tuple[Plan, ...], kept: StoredPieces | None
+    desk: Workbench, prepared: PreparedQuery, nodes: tuple[Plan, ...], kept: StoredPieces | None
 ) -> dict[int, tuple[str, ...]]:
     """What is left out early, at scans and at conditions right above them."""
-    ranges = {} if kept is None else _ranges(bench, prepared, kept.stored)
+    ranges = {} if kept is None else _ranges(desk, prepared, kept.stored)
     found: dict[int, tuple[str, ...]] = {}
     for position, node in enumerate(nodes):
         if isinstance(node, Scan):
-            total = len(bench.snapshot(node.table).schema.names)
+            total = len(desk.snapshot(node.table).schema.names)
             columns = f"reads {len(node.attributes)} of {total} columns"
             found[position] = (columns, *ranges.get(node.access, ()))
         elif isinstance(node, Select) and isinstance(node.child, Scan):
@@ -173,13 +173,13 @@ def _pushed(
 
 
 def _ranges(
-    bench: Workbench, prepared: PreparedQuery, stored: StoredQuery
+    desk: Workbench, prepared: PreparedQuery, stored: StoredQuery
 ) -> dict[str, tuple[str, ...]]:
     """The ranges of each sketched access, and the files they leave; none where history is gone."""
     try:
-        pruned = filters_of(bench, prepared.scans, stored.sketches, stored.versions)
+        pruned = filters_of(desk, prepared.scans, stored.sketches, stored.versions)
         totals = {
-            scan.table: len(bench.snapshot(scan.table, stored.versions[scan.table]).files)
+            scan.table: len(desk.snapshot(scan.table, stored.versions[scan.table]).files)
             for scan in prepared.scans
         }
     except ImpctlError:

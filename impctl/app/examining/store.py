@@ -23,19 +23,19 @@ _GROWTH = 2
 """A recapture writes the new state before it removes the old one."""
 
 
-def store_findings(bench: Workbench) -> Iterator[Finding]:
+def store_findings(desk: Workbench) -> Iterator[Finding]:
     """Everything about the store of the workload."""
-    path = bench.store_path
+    path = desk.store_path
     subject = Subject(Area.STORE, str(path))
     folder = folder_of(path)
     try:
-        store = bench.reading_store()
+        store = desk.reading_store()
         checked = None if store is None else check_store(store)
     except ImpctlError as error:
         yield subject.failed("store_opens", error)
     else:
         if checked is not None:
-            yield from _contents(subject, checked, bench)
+            yield from _contents(subject, checked, desk)
         else:
             yield subject.ok("store_opens", "No store yet; the first `impctl capture` creates it")
     yield _lock(subject, path)
@@ -43,19 +43,19 @@ def store_findings(bench: Workbench) -> Iterator[Finding]:
     yield _room(subject, folder)
 
 
-def _contents(subject: Subject, checked: Checked, bench: Workbench) -> Iterator[Finding]:
+def _contents(subject: Subject, checked: Checked, desk: Workbench) -> Iterator[Finding]:
     count = len(checked.queries)
     queries = "1 query" if count == 1 else f"{count} queries"
     for name, error in checked.damaged:
         yield Subject(Area.STORE, name).problem(
             "checksums",
             error.message,
-            f"run `impctl capture {bench.workload.file} --query {name}`",
+            f"run `impctl capture {desk.workload.file} --query {name}`",
             error.exit_code,
         )
     if not checked.damaged:
         yield subject.ok("checksums", f"Opens; rows and state of {queries} match their checksums")
-    gone = [name for name in checked.queries if name not in bench.workload.queries]
+    gone = [name for name in checked.queries if name not in desk.workload.queries]
     if gone:
         yield subject.warning(
             "unknown_queries",
@@ -68,7 +68,7 @@ def _contents(subject: Subject, checked: Checked, bench: Workbench) -> Iterator[
             "leftovers",
             f"{len(checked.leftovers.files)} files ({size}) that nothing refers to, left by"
             " a run that ended early",
-            f"run `impctl gc {bench.workload.file}`, or leave it to the next command that writes",
+            f"run `impctl gc {desk.workload.file}`, or leave it to the next command that writes",
         )
 
 

@@ -23,21 +23,21 @@ _BY_FILES = "changes are found by comparing files, which reads every changed fil
 
 
 def table_findings(
-    bench: Workbench, stored: Sequence[StoredQuery], every: timedelta | None
+    desk: Workbench, stored: Sequence[StoredQuery], every: timedelta | None
 ) -> Iterator[Finding]:
     """Everything about each table of the workload; `stored` are the sketches there are."""
-    for table in bench.workload.tables:
+    for table in desk.workload.tables:
         subject = Subject.of_table(table)
         try:
-            snapshot = bench.snapshot(table)
-            stale = _stale(bench, stored, table)
-            history = list(history_findings(bench.source(table), snapshot, stale, every))
+            snapshot = desk.snapshot(table)
+            stale = _stale(desk, stored, table)
+            history = list(history_findings(desk.source(table), snapshot, stale, every))
         except ImpctlError as error:
             yield subject.failed("readable", error)
             continue
         yield subject.ok("readable", _described(snapshot))
         yield from _unreadable(subject, snapshot)
-        if any(update.table == table for update in bench.workload.updates):
+        if any(update.table == table for update in desk.workload.updates):
             yield _writable(subject, snapshot)
         yield _change_feed(subject, snapshot)
         yield from history
@@ -85,10 +85,10 @@ def _change_feed(subject: Subject, snapshot: Snapshot) -> Finding:
 
 
 def _stale(
-    bench: Workbench, stored: Sequence[StoredQuery], table: TableName
+    desk: Workbench, stored: Sequence[StoredQuery], table: TableName
 ) -> dict[QueryName, TableVersion]:
     """Sketches that stand at an older version of this very table."""
-    source = bench.source(table)
+    source = desk.source(table)
     return {
         query.query: pin.version
         for query in stored

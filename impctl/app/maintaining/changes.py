@@ -51,7 +51,7 @@ class Need:
 class SharedChanges:
     """Changes read so far in this run, and what is going to be asked for."""
 
-    bench: Workbench
+    desk: Workbench
     _columns: dict[Span, dict[ColumnName, None]] = field(default_factory=dict)
     _versioned: set[Span] = field(default_factory=set)
     _apart: set[Span] = field(default_factory=set)
@@ -84,7 +84,7 @@ class SharedChanges:
         if (span, need.held) in self._read:
             return self._read[span, need.held][0], 0.0
         self.announce([need])
-        self.bench.reporter.step(f"reading changes of {need.table}")
+        self.desk.reporter.step(f"reading changes of {need.table}")
         commits, log_ms = self._read_log(span)
         started = time.perf_counter()
         changes = self._read_for_all(need, commits)
@@ -113,7 +113,7 @@ class SharedChanges:
         self, need: Need, columns: tuple[ColumnName, ...], commits: Commits | None
     ) -> Changes:
         return read_changes(
-            self.bench.source(need.table),
+            self.desk.source(need.table),
             need.since,
             need.until,
             columns,
@@ -128,7 +128,7 @@ class SharedChanges:
         if span not in self._commits:
             table, since, until = span
             started = time.perf_counter()
-            found = read_commits(self.bench.source(table), since, until)
+            found = read_commits(self.desk.source(table), since, until)
             self._commits[span] = (found, (time.perf_counter() - started) * 1000)
         return self._commits[span]
 

@@ -58,12 +58,12 @@ def is_large(shared: SharedChanges, compiled: Compiled | None, needs: Sequence[N
     if compiled is None or compiled.chain is None or len(needs) != 1:
         return False
     commits = shared.commits(needs[0])
-    limit = large_change_of(shared.bench.settings) * _MEGABYTE
+    limit = large_change_of(shared.desk.settings) * _MEGABYTE
     return commits is not None and commits.changed_bytes > limit
 
 
 def grouped_change(
-    bench: Workbench,
+    desk: Workbench,
     compiled: Compiled,
     partitions: Mapping[AccessId, RangePartition],
     need: Need,
@@ -77,29 +77,29 @@ def grouped_change(
     chain = compiled.chain
     assert chain is not None
     partition = partitions[chain.scan.access]
-    before = bench.snapshot(need.table, need.since)
-    after = bench.snapshot(need.table, need.until)
+    before = desk.snapshot(need.table, need.since)
+    after = desk.snapshot(need.table, need.until)
     check_same_columns(before.columns, before.version, after, need.columns)
     if need.held is not None and files_mark(before).digest != need.held.digest:
-        raise other_history(bench.source(need.table))
+        raise other_history(desk.source(need.table))
     files = changed_files(before, after)
-    bench.reporter.step(f"grouping the change of {need.table} in Spark")
+    desk.reporter.step(f"grouping the change of {need.table} in Spark")
     sides = ((after, files.came), (before, files.went))
-    _recheck(bench, after, files.came, assumptions)
+    _recheck(desk, after, files.came, assumptions)
     pass_ = chain.partials()
-    tables = [run_pass(bench, chain.scan, partition, pass_, *side) for side in sides]
+    tables = [run_pass(desk, chain.scan, partition, pass_, *side) for side in sides]
     if any(pass_.needs_specials(table) for table in tables):
         pass_ = chain.partials(counts_specials=True)
-        tables = [run_pass(bench, chain.scan, partition, pass_, *side) for side in sides]
+        tables = [run_pass(desk, chain.scan, partition, pass_, *side) for side in sides]
     came, went = (
-        GroupedRows(table, counted_rows(bench, pass_, table, partition, *side))
+        GroupedRows(table, counted_rows(desk, pass_, table, partition, *side))
         for table, side in zip(tables, sides, strict=True)
     )
     return GroupedChange(pass_, came, went, partition)
 
 
 def _recheck(
-    bench: Workbench,
+    desk: Workbench,
     snapshot: Snapshot,
     files: Sequence[DataFile],
     assumptions: Sequence[Assumption],
@@ -110,7 +110,7 @@ def _recheck(
     for assumption in assumptions:
         if assumption.table != snapshot.table:
             continue
-        frame = snapshot_frame(bench.spark(), snapshot, [assumption.column], files)
+        frame = snapshot_frame(desk.spark(), snapshot, [assumption.column], files)
         if not frame.where(_breaks(frame, assumption)).isEmpty():
             raise broken_assumption(assumption)
 

@@ -42,7 +42,7 @@ class KeptStates:
 
     def take(
         self,
-        bench: Workbench,
+        desk: Workbench,
         store: Store,
         stored: StoredQuery,
         spark_start: Callable[[], float],
@@ -52,30 +52,30 @@ class KeptStates:
         It is not kept any more then, so that a run that fails leaves nothing half done behind.
         """
         kept = self._kept.pop(stored.query, None)
-        if kept is None or kept.stored != stored or kept.forms != _forms(bench, stored):
+        if kept is None or kept.stored != stored or kept.forms != _forms(desk, stored):
             return None
         partitions = {sketch.access: sketch.partition for sketch in stored.sketches}
-        partners = partners_of(bench, kept.maintainer.way, partitions)
+        partners = partners_of(desk, kept.maintainer.way, partitions)
         kept.maintainer.go_on(store, partners, spark_start)
         return kept.maintainer
 
-    def keep(self, bench: Workbench, store: Store, maintainer: Maintainer) -> None:
+    def keep(self, desk: Workbench, store: Store, maintainer: Maintainer) -> None:
         """Keep the state after a step, while the writer's lock is still held."""
         mine = maintainer.stored
         stored = store.load(mine.query)
         if stored is None:
             return
         if (stored.generation, stored.captured_at) == (mine.generation, mine.captured_at):
-            self._kept[mine.query] = _Kept(maintainer, stored, _forms(bench, stored))
+            self._kept[mine.query] = _Kept(maintainer, stored, _forms(desk, stored))
 
     def drop(self) -> None:
         """Keep nothing."""
         self._kept.clear()
 
 
-def _forms(bench: Workbench, stored: StoredQuery) -> tuple[_Form, ...]:
+def _forms(desk: Workbench, stored: StoredQuery) -> tuple[_Form, ...]:
     """All of the tables' metadata that a plan, its safety or its circuit rests on."""
-    return tuple(_form(bench.snapshot(pin.table)) for pin in stored.pins)
+    return tuple(_form(desk.snapshot(pin.table)) for pin in stored.pins)
 
 
 def _form(snapshot: Snapshot) -> _Form:

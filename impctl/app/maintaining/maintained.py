@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def maintain_queries(
-    bench: Workbench,
+    desk: Workbench,
     specs: Sequence[QuerySpec],
     batch_rows: int,
     kept: KeptStates | None = None,
@@ -39,31 +39,31 @@ def maintain_queries(
     `for_use` says that the sketches are going to be used: then the SQL is read even where no table
     moved, and a sketch captured under another reading of it is not current.
     """
-    if bench.settings.dry_run:
-        return _maintained(bench, bench.reading_store(), specs, batch_rows, for_use=for_use)
-    current = _all_current(bench, specs, for_use)
+    if desk.settings.dry_run:
+        return _maintained(desk, desk.reading_store(), specs, batch_rows, for_use=for_use)
+    current = _all_current(desk, specs, for_use)
     if current is not None:
         return Outcome(tuple(current))
-    with bench.writing("maintain") as store:
-        return _maintained(bench, store, specs, batch_rows, kept, for_use=for_use)
+    with desk.writing("maintain") as store:
+        return _maintained(desk, store, specs, batch_rows, kept, for_use=for_use)
 
 
 def _all_current(
-    bench: Workbench, specs: Sequence[QuerySpec], for_use: bool
+    desk: Workbench, specs: Sequence[QuerySpec], for_use: bool
 ) -> list[MaintainResult] | None:
     """The results where nothing has to be written, so that a reader need not wait for a writer.
 
     None where something has to be done, or said, for some query.
     """
-    store = bench.reading_store()
+    store = desk.reading_store()
     results: list[MaintainResult] = []
     try:
         for spec in specs:
-            stored = stored_query(bench, store, spec)
-            catch_up(bench, stored)
-            if not has_nothing_to_do(bench, spec, stored, for_use=for_use):
+            stored = stored_query(desk, store, spec)
+            catch_up(desk, stored)
+            if not has_nothing_to_do(desk, spec, stored, for_use=for_use):
                 return None
-            results += _unchanged(bench, stored)
+            results += _unchanged(desk, stored)
     except ImpctlError:
         # Some query cannot even be looked at: the run says so for that query alone.
         return None
@@ -71,7 +71,7 @@ def _all_current(
 
 
 def _maintained(
-    bench: Workbench,
+    desk: Workbench,
     store: Store | None,
     specs: Sequence[QuerySpec],
     batch_rows: int,
@@ -85,42 +85,42 @@ def _maintained(
     stale: list[tuple[QuerySpec, StoredQuery]] = []
     for spec in specs:
         with Isolated(failures, spec):
-            stored = stored_query(bench, store, spec)
-            catch_up(bench, stored)
-            if has_nothing_to_do(bench, spec, stored, for_use=for_use):
-                results += _unchanged(bench, stored)
+            stored = stored_query(desk, store, spec)
+            catch_up(desk, stored)
+            if has_nothing_to_do(desk, spec, stored, for_use=for_use):
+                results += _unchanged(desk, stored)
             else:
                 stale.append((spec, stored))
     if stale and store is not None:
         # Planner and engine take longer to load than a run with nothing to do may last.
         from impctl.app.maintaining.run import StaleRun
 
-        run = StaleRun(bench, store, batch_rows, failures, warnings, kept)
-        results += run.foreseen(stale) if bench.settings.dry_run else run.results(stale)
+        run = StaleRun(desk, store, batch_rows, failures, warnings, kept)
+        results += run.foreseen(stale) if desk.settings.dry_run else run.results(stale)
     order = {spec.name: index for index, spec in enumerate(specs)}
     results.sort(key=lambda result: order[result.query])
     return Outcome(tuple(results), tuple(warnings), tuple(failures))
 
 
 def has_nothing_to_do(
-    bench: Workbench, spec: QuerySpec, stored: StoredQuery, *, for_use: bool = False
+    desk: Workbench, spec: QuerySpec, stored: StoredQuery, *, for_use: bool = False
 ) -> bool:
     """Whether the sketch is current, so that no policy but `full` would do anything."""
-    if bench.policy(spec) is Policy.FULL or not is_captured_alike(bench, spec, stored):
+    if desk.policy(spec) is Policy.FULL or not is_captured_alike(desk, spec, stored):
         return False
-    return is_current(stored, bench) and not (for_use and _is_read_otherwise(bench, spec, stored))
+    return is_current(stored, desk) and not (for_use and _is_read_otherwise(desk, spec, stored))
 
 
-def _is_read_otherwise(bench: Workbench, spec: QuerySpec, stored: StoredQuery) -> bool:
+def _is_read_otherwise(desk: Workbench, spec: QuerySpec, stored: StoredQuery) -> bool:
     """Whether the query's SQL reads now as another plan than the sketch was captured for."""
     # Only who uses a sketch needs the planner anyway.
     from impctl.app.capturing.chosen_way import is_same_circuit
     from impctl.app.preparing.prepared import prepare
 
-    return not is_same_circuit(bench, prepare(bench, spec), stored)
+    return not is_same_circuit(desk, prepare(desk, spec), stored)
 
 
-def _unchanged(bench: Workbench, stored: StoredQuery) -> list[MaintainResult]:
+def _unchanged(desk: Workbench, stored: StoredQuery) -> list[MaintainResult]:
     return [
         MaintainResult(
             query=stored.query,
@@ -139,7 +139,7 @@ def _unchanged(bench: Workbench, stored: StoredQuery) -> list[MaintainResult]:
             read_ms=0.0,
             engine_ms=0.0,
             commit_ms=0.0,
-            ranges=ranges_entry(bench, stored, sketch.table, sketch.attribute),
+            ranges=ranges_entry(desk, stored, sketch.table, sketch.attribute),
         )
         for sketch in stored.sketches
     ]

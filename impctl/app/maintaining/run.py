@@ -64,20 +64,20 @@ class StaleRun:
 
     def __init__(
         self,
-        bench: Workbench,
+        desk: Workbench,
         store: Store,
         batch_rows: int,
         failures: list[Failure],
         warnings: list[str],
         kept: KeptStates | None = None,
     ) -> None:
-        self.bench = bench
+        self.desk = desk
         self.store = store
         self.batch_rows = batch_rows
         self.failures = failures
         self.warnings = warnings
         self.kept = kept
-        self.shared = SharedChanges(bench)
+        self.shared = SharedChanges(desk)
         self._start_told = 0.0
 
     def results(self, stale: Stale) -> list[MaintainResult]:
@@ -87,7 +87,7 @@ class StaleRun:
             with Isolated(self.failures, task.spec):
                 results += self._run(task)
                 if self.kept is not None and task.maintainer is not None:
-                    self.kept.keep(self.bench, self.store, task.maintainer)
+                    self.kept.keep(self.desk, self.store, task.maintainer)
         return results
 
     def foreseen(self, stale: Stale) -> list[MaintainResult]:
@@ -105,8 +105,8 @@ class StaleRun:
             with Isolated(self.failures, task.spec):
                 stage = self._stage(task, is_checked=True)
                 if stage.is_recapture:
-                    capture = capture_stage(self.bench, prepare(self.bench, task.spec))
-                    stage = replace(stage, by=capture.by(self.bench))
+                    capture = capture_stage(self.desk, prepare(self.desk, task.spec))
+                    stage = replace(stage, by=capture.by(self.desk))
                 found.append((task, stage))
         return found
 
@@ -124,21 +124,21 @@ class StaleRun:
         tasks: list[Task] = []
         for spec, stored in stale:
             with Isolated(self.failures, spec):
-                task = open_task(self.bench, self.store, spec, stored, self._spark_start, self.kept)
-                self.shared.announce(needs_of(self.bench, task))
+                task = open_task(self.desk, self.store, spec, stored, self._spark_start, self.kept)
+                self.shared.announce(needs_of(self.desk, task))
                 tasks.append(task)
         return tasks
 
     def _spark_start(self) -> float:
         """Milliseconds that Spark took to start since this was last asked."""
-        before, self._start_told = self._start_told, self.bench.spark_start_ms
+        before, self._start_told = self._start_told, self.desk.spark_start_ms
         return self._start_told - before
 
     # What to do
 
     def _stage(self, task: Task, *, is_checked: bool = False) -> Stage:
         """What to do now, its change read; with `is_checked` also looked at as a run would."""
-        policy = self.bench.policy(task.spec)
+        policy = self.desk.policy(task.spec)
         self._refuse(task, policy)
         if task.trouble is None and policy is not Policy.FULL:
             try:
@@ -151,7 +151,7 @@ class StaleRun:
         """Exact or touch; or recapture where that is cheaper and the policy leaves the choice."""
         maintainer = task.maintainer
         assert maintainer is not None
-        needs = tuple(needs_of(self.bench, task))
+        needs = tuple(needs_of(self.desk, task))
         way = maintainer.way
         code = "incremental" if way.mode is Mode.EXACT else "touch_keyed"
         stage = Stage(str(way.mode), code, way.reason, ENGINE, needs)
@@ -168,7 +168,7 @@ class StaleRun:
         read = tuple(ReadChange(need, *self.shared.read(need)) for need in needs)
         if is_checked and task.stored.assumptions:
             for found in read:
-                ending = self.bench.snapshot(found.need.table)
+                ending = self.desk.snapshot(found.need.table)
                 changes = found.changes
                 recheck(task.stored.assumptions, ending, changes.table, changes.weights)
         return replace(stage, read=read)
@@ -184,14 +184,14 @@ class StaleRun:
             self.store.costs(task.spec.name),
             stage.cost_kind,
             lambda: self.size(stage.needs),
-            has_spark=self.bench.has_spark,
-            table_rows=lambda: self.bench.rows_of(tuple(task.stored.versions)),
+            has_spark=self.desk.has_spark,
+            table_rows=lambda: self.desk.rows_of(tuple(task.stored.versions)),
         )
         return None if found is None else _recapture_stage(RECAPTURE_CHEAPER, reason_text(found))
 
     def _stopped(self, task: Task, trouble: ImpctlError) -> None:
         """Note what stops maintaining; raises where the policy does not allow to recapture."""
-        policy = self.bench.policy(task.spec)
+        policy = self.desk.policy(task.spec)
         if not isinstance(trouble, RecaptureNeededError) and policy is not Policy.AUTO:
             raise trouble
         task.trouble = trouble
@@ -220,7 +220,7 @@ class StaleRun:
     def _explained(self, task: Task, stage: Stage) -> list[MaintainResult]:
         """The results of a stage that is not run."""
         stored = task.stored
-        versions = {pin.table: self.bench.source(pin.table).version for pin in stored.pins}
+        versions = {pin.table: self.desk.source(pin.table).version for pin in stored.pins}
         changes = 0 if stage.is_recapture else changed_rows(stage.read)
         step = StepDone(stage.action, versions, changes=changes, read_ms=stage.read_ms)
         return step_results(stored, stored.versions, [step], stage.reason_code, stage.reason)
@@ -251,7 +251,7 @@ class StaleRun:
         for found in stage.read:
             if found.changes.method == "file_diff":
                 self._warn_of_file_diff(found.need.table)
-        check_not_replaced_meanwhile(task.stored, self.bench)
+        check_not_replaced_meanwhile(task.stored, self.desk)
         steps = []
         for moved in pieces:
             done = maintainer.step(
@@ -270,13 +270,13 @@ class StaleRun:
         """The one move of a change that Spark groups first."""
         assert maintainer.way.compiled is not None
         grouped = grouped_change(
-            self.bench,
+            self.desk,
             maintainer.way.compiled,
             {sketch.access: sketch.partition for sketch in task.stored.sketches},
             need,
             task.stored.assumptions,
         )
-        nothing = no_changes(self.bench.snapshot(need.table, need.until), need.columns)
+        nothing = no_changes(self.desk.snapshot(need.table, need.until), need.columns)
         return {need.table: replace(self._moved(need, nothing, need.until), grouped=grouped)}
 
     def _pieces(self, task: Task, read: Sequence[ReadChange]) -> list[dict[TableName, Moved]]:
@@ -290,15 +290,15 @@ class StaleRun:
         ]
 
     def _moved(self, need: Need, changes: Changes, until: TableVersion) -> Moved:
-        mark = commit_mark(self.bench.source(need.table), until)
-        ending = self.bench.snapshot(need.table)
+        mark = commit_mark(self.desk.source(need.table), until)
+        ending = self.desk.snapshot(need.table)
         # Between two batches of versions the log's entry alone has to do.
         files = files_mark(ending) if ending.version == until else None
-        reached = partial(self.bench.snapshot, need.table, until)
+        reached = partial(self.desk.snapshot, need.table, until)
         return Moved(changes, until, ending, mark, files, reached)
 
     def _warn_of_file_diff(self, table: TableName) -> None:
-        if self.bench.snapshot(table).has_change_feed:
+        if self.desk.snapshot(table).has_change_feed:
             warning = (
                 f"the change feed of table `{table}` does not tell all of this change (it was off, "
                 "the log names deletion vectors or says too little of a file, or a writer other "
@@ -315,14 +315,14 @@ class StaleRun:
 
     def _recaptured(self, task: Task, stage: Stage) -> list[MaintainResult]:
         trouble, reason = task.trouble, stage.reason
-        self.bench.reporter.step(f"recapturing {task.spec.name}: {reason}")
+        self.desk.reporter.step(f"recapturing {task.spec.name}: {reason}")
         if trouble is not None and trouble.code != "not_incremental":
             self.warnings.append(f"query `{task.spec.name}` was recaptured: {reason}")
         started = time.perf_counter()
         captured = capture_query(
-            self.bench,
+            self.desk,
             self.store,
-            prepare(self.bench, task.spec),
+            prepare(self.desk, task.spec),
             code=stage.reason_code,
             reason=reason,
         )
@@ -336,7 +336,7 @@ class StaleRun:
         """The results with how even the ranges of their sketches are now."""
         assert stored is not None
         return [
-            replace(result, ranges=ranges_entry(self.bench, stored, result.table, result.attribute))
+            replace(result, ranges=ranges_entry(self.desk, stored, result.table, result.attribute))
             for result in results
         ]
 

@@ -45,7 +45,7 @@ class Task:
 
 
 def open_task(
-    bench: Workbench,
+    desk: Workbench,
     store: Store,
     spec: QuerySpec,
     stored: StoredQuery,
@@ -58,45 +58,45 @@ def open_task(
     """
     task = Task(spec, stored)
     try:
-        check_definition(bench, spec, stored)
-        if bench.policy(spec) is not Policy.FULL:
-            check_pins(stored, bench)
+        check_definition(desk, spec, stored)
+        if desk.policy(spec) is not Policy.FULL:
+            check_pins(stored, desk)
             if kept is not None:
-                task.maintainer = kept.take(bench, store, stored, spark_start)
+                task.maintainer = kept.take(desk, store, stored, spark_start)
             if task.maintainer is None:
-                task.maintainer = _maintainer(bench, store, spec, stored, spark_start)
+                task.maintainer = _maintainer(desk, store, spec, stored, spark_start)
     except RecaptureNeededError as trouble:
         task.trouble = trouble
     return task
 
 
-def needs_of(bench: Workbench, task: Task) -> list[Need]:
+def needs_of(desk: Workbench, task: Task) -> list[Need]:
     """What has to be read of every table that moved on."""
     if task.maintainer is None:
         return []
     needs = []
     for table, version in task.maintainer.versions.items():
-        until = bench.source(table).version
+        until = desk.source(table).version
         if until != version:
             needs.append(task.maintainer.need(table, until, per_version=task.is_eager))
     return needs
 
 
 def _maintainer(
-    bench: Workbench,
+    desk: Workbench,
     store: Store,
     spec: QuerySpec,
     stored: StoredQuery,
     spark_start: Callable[[], float],
 ) -> Maintainer:
-    prepared = prepare(bench, spec)
-    verdict, partitions = restored_verdict(bench, prepared, stored)
+    prepared = prepare(desk, spec)
+    verdict, partitions = restored_verdict(desk, prepared, stored)
     meta = StateMeta.read(stored.query, stored.state_meta)
     way = chosen_way(prepared, verdict, partitions, chooser_of(prepared, meta))
     try:
-        check_circuit(bench, prepared, way, stored)
+        check_circuit(desk, prepared, way, stored)
     except RecaptureNeededError:
-        _check_columns_and_order(bench, prepared, stored)
+        _check_columns_and_order(desk, prepared, stored)
         raise
     if way.mode is Mode.RECAPTURE:
         raise RecaptureNeededError(
@@ -106,18 +106,18 @@ def _maintainer(
             location=prepared.place(way.span),
         )
     if way.mode is Mode.TOUCH:
-        _check_columns_read(bench, prepared, stored)
-    return Maintainer(store, way, stored, partners_of(bench, way, partitions), spark_start)
+        _check_columns_read(desk, prepared, stored)
+    return Maintainer(store, way, stored, partners_of(desk, way, partitions), spark_start)
 
 
-def _check_columns_read(bench: Workbench, prepared: PreparedQuery, stored: StoredQuery) -> None:
+def _check_columns_read(desk: Workbench, prepared: PreparedQuery, stored: StoredQuery) -> None:
     """SchemaChangedError where a column that the query reads is another one than it was.
 
     Changes are read in the sketched column alone, and no row need change for another column to
     take a name over.
     """
     for pin in stored.pins:
-        after = bench.snapshot(pin.table)
+        after = desk.snapshot(pin.table)
         # As the table is mapped now: before that, physical names were the names.
         before = read_schema(pin.schema_json, is_mapped=after.column_mapping is not None)
         check_same_columns(before, pin.version, after, _columns_read(prepared, pin.table))
@@ -127,12 +127,10 @@ def _columns_read(prepared: PreparedQuery, table: TableName) -> list[ColumnName]
     return [a.name for scan in prepared.scans if scan.table == table for a in scan.attributes]
 
 
-def _check_columns_and_order(
-    bench: Workbench, prepared: PreparedQuery, stored: StoredQuery
-) -> None:
+def _check_columns_and_order(desk: Workbench, prepared: PreparedQuery, stored: StoredQuery) -> None:
     """SchemaChangedError where a column the query reads, or their order, makes another circuit."""
     for pin in stored.pins:
         read = _columns_read(prepared, pin.table)
-        before, after = bench.snapshot(pin.table, pin.version), bench.snapshot(pin.table)
+        before, after = desk.snapshot(pin.table, pin.version), desk.snapshot(pin.table)
         check_same_columns(before.columns, before.version, after, read)
         check_same_order(before, after, read)

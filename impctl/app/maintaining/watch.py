@@ -57,24 +57,24 @@ class Watch:
                 self._seen[name] = replace(known, mark=None)
         return found
 
-    def saw(self, bench: Workbench) -> None:
+    def saw(self, desk: Workbench) -> None:
         """Remember what a run worked on, once it is over, as it was when the run pinned it.
 
         Another log may have taken its place since; what is seen of that must not pass for it.
         """
-        self._seen.update(bench.pinned)
+        self._seen.update(desk.pinned)
         self._stuck = {
-            name: _end(known) for name, known in self._seen.items() if name not in bench.pinned
+            name: _end(known) for name, known in self._seen.items() if name not in desk.pinned
         }
-        self._store = catalog_mark(bench.store_path)
+        self._store = catalog_mark(desk.store_path)
         self._pending_since = None
 
-    def is_due(self, bench: Workbench) -> bool:
+    def is_due(self, desk: Workbench) -> bool:
         """Whether a run has something to do, and need not wait for more of it."""
         now = time.monotonic()
         if self._looked_anew is None or now - self._looked_anew >= _LONGEST_QUIET:
             return True
-        if self._store != catalog_mark(bench.store_path):
+        if self._store != catalog_mark(desk.store_path):
             return True
         try:
             moved = [known for known in self._seen.values() if self._has_moved(known)]

@@ -12,6 +12,6 @@ from impctl.aliases import TableName
 from impctl.app.workbench.workbench import Workbench
 
 
-def changed_table(bench: Workbench, tables: Sequence[TableName]) -> TableName:
+def changed_table(desk: Workbench, tables: Sequence[TableName]) -> TableName:
     """The one of `tables`, in the order of the query, that is to change."""
-    return max(tables, key=lambda table: bench.snapshot(table).likely_rows)
+    return max(tables, key=lambda table: desk.snapshot(table).likely_rows)

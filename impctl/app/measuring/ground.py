@@ -27,7 +27,7 @@ class Ground:
     `scale` is that of the run: tables have it already, sizes among the options through `scaled`.
     """
 
-    bench: Workbench
+    desk: Workbench
     figure: FigureSpec
     repeat: int
     seed: int
@@ -41,7 +41,7 @@ class Ground:
     @property
     def query(self) -> QuerySpec:
         """The query of the case."""
-        return self.bench.workload.queries[self.case.query]
+        return self.desk.workload.queries[self.case.query]
 
     def cell(
         self,
@@ -60,7 +60,7 @@ class Ground:
 
     def step(self, message: str) -> None:
         """Say what begins now, with the figure it is for."""
-        self.bench.reporter.step(f"{self.figure.name}: {message}")
+        self.desk.reporter.step(f"{self.figure.name}: {message}")
 
     def only(self, *names: str) -> None:
         """Refuse options other than these."""

@@ -18,13 +18,13 @@ from impctl.spark.java import find_java
 _SETTINGS = ("spark.driver.memory", "spark.sql.shuffle.partitions")
 
 
-def machine_facts(bench: Workbench) -> dict[str, str]:
+def machine_facts(desk: Workbench) -> dict[str, str]:
     """The facts by name, with `java` and `spark`: its master, memory and shuffle partitions."""
     facts = describe_machine()
     # Where nothing needs Spark no Java is needed either.
     with suppress(UsageError):
         facts["java"] = str(find_java(os.environ).version)
-    spec = bench.spark_spec
+    spec = desk.spark_spec
     held = {name: spec.conf[name] for name in _SETTINGS if name in spec.conf}
     told = [f"{name.removeprefix('spark.')} {value}" for name, value in held.items()]
     facts["spark"] = ", ".join([spec.master or DEFAULT_MASTER, *told])

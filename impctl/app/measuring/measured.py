@@ -139,7 +139,7 @@ class MeasuredQuery:
 
 
 @contextmanager
-def measured_copy(bench: Workbench, spec: QuerySpec) -> Iterator[MeasuredQuery]:
+def measured_copy(desk: Workbench, spec: QuerySpec) -> Iterator[MeasuredQuery]:
     """The query captured on a scratch copy of its tables, all of it removed at the end."""
-    with scratch_copy(bench, prepare(bench, spec).tables) as scratch:
+    with scratch_copy(desk, prepare(desk, spec).tables) as scratch:
         yield MeasuredQuery(scratch, spec)

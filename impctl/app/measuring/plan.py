@@ -54,7 +54,7 @@ class PlannedSuite:
     scale: float
     repeat: int
     folder: Path
-    bench: Workbench
+    desk: Workbench
     data: tuple[DataRequest, ...]
     figures: tuple[PlannedFigure, ...]
     kind: RecordKind = RecordKind.SUITE
@@ -76,26 +76,26 @@ def planned_suite(request: SuiteRequest, reporter: Reporter) -> PlannedSuite:
     figures = tuple(figure.at(scale) for figure in _chosen(suite, request.only))
     repeat = suite.repeat if request.repeat is None else request.repeat
     settings = Settings(path, spark_profile=request.spark_profile)
-    bench = Workbench(settings, suite.workload, reporter)
-    planned = _planned(bench, figures, repeat, suite.seed, scale)
+    desk = Workbench(settings, suite.workload, reporter)
+    planned = _planned(desk, figures, repeat, suite.seed, scale)
     data = requests_of(
         data_read(suite, figures, folder), scale=scale, seed=suite.seed, source=request.source
     )
-    return PlannedSuite(suite, scale, repeat, folder, bench, data, planned)
+    return PlannedSuite(suite, scale, repeat, folder, desk, data, planned)
 
 
 def planned_workload(
-    bench: Workbench,
+    desk: Workbench,
     request: SuiteRequest,
     queries: Sequence[QueryName] | None,
     delta_rows: Sequence[int],
     folder: Path,
 ) -> PlannedSuite:
     """The open workload as a suite; the noise is measured in `folder`."""
-    suite = suite_of(bench.workload, bench.queries(queries), delta_rows)
+    suite = suite_of(desk.workload, desk.queries(queries), delta_rows)
     repeat = suite.repeat if request.repeat is None else request.repeat
-    figures = _planned(bench, _chosen(suite, request.only), repeat, suite.seed, suite.scale)
-    return PlannedSuite(suite, suite.scale, repeat, folder, bench, (), figures, RecordKind.WORKLOAD)
+    figures = _planned(desk, _chosen(suite, request.only), repeat, suite.seed, suite.scale)
+    return PlannedSuite(suite, suite.scale, repeat, folder, desk, (), figures, RecordKind.WORKLOAD)
 
 
 def data_read(suite: Suite, figures: Sequence[FigureSpec], folder: Path) -> tuple[DataSpec, ...]:
@@ -131,10 +131,10 @@ def list_suites(reporter: Reporter) -> Outcome:
 
 def _described(path: Path, reporter: Reporter) -> SuiteResult:
     suite = load_suite(path, os.environ, DEFAULT_FOLDER, VOCABULARY)
-    bench = Workbench(Settings(path), suite.workload, reporter)
+    desk = Workbench(Settings(path), suite.workload, reporter)
     for scale in sorted({suite.scale, 1.0}):
         at_scale = [figure.at(scale) for figure in suite.figures]
-        _planned(bench, at_scale, suite.repeat, suite.seed, scale)
+        _planned(desk, at_scale, suite.repeat, suite.seed, scale)
     names = tuple(figure.name for figure in suite.figures)
     # All there are: some belong to the full size alone.
     cases = sum(len(figure.at(1.0).cases) for figure in suite.figures)
@@ -159,7 +159,7 @@ def _chosen(suite: Suite, names: Sequence[str]) -> tuple[FigureSpec, ...]:
 
 
 def _planned(
-    bench: Workbench, figures: Sequence[FigureSpec], repeat: int, seed: int, scale: float
+    desk: Workbench, figures: Sequence[FigureSpec], repeat: int, seed: int, scale: float
 ) -> tuple[PlannedFigure, ...]:
     """The measures called for every case, which reads their options."""
     problems: list[Problem] = []
@@ -168,7 +168,7 @@ def _planned(
         problems += chart_problems(figure)
         cases: list[tuple[CaseSpec, Iterator[Cell]]] = []
         for case in figure.cases:
-            ground = Ground(bench, replace(figure, cases=(case,)), repeat, seed, scale)
+            ground = Ground(desk, replace(figure, cases=(case,)), repeat, seed, scale)
             try:
                 cases.append((case, MEASURES[figure.measure](ground)))
             except WorkloadError as error:

@@ -38,14 +38,14 @@ from impctl.workload.suite_models import CaseSpec, FigureSpec
 def run_suite(request: SuiteRequest, reporter: Reporter) -> Outcome:
     """The record, the files asked for, and what failed."""
     planned = planned_suite(request, reporter)
-    with closing(planned.bench):
+    with closing(planned.desk):
         try_kept(request)
         make_data(planned.data, planned.folder, reporter)
         return _recorded(planned, request, reporter)
 
 
 def run_workload(
-    bench: Workbench,
+    desk: Workbench,
     request: SuiteRequest,
     queries: Sequence[QueryName] | None,
     *,
@@ -53,9 +53,9 @@ def run_workload(
 ) -> Outcome:
     """The same for a workload that is open: no data, but a folder on the disk of its tables."""
     try_kept(request)
-    with scratch_folder(BENCH_SCRATCH, folder_beside(bench, bench.workload.tables)) as folder:
-        planned = planned_workload(bench, request, queries, delta_rows, folder)
-        return _recorded(planned, request, bench.reporter)
+    with scratch_folder(BENCH_SCRATCH, folder_beside(desk, desk.workload.tables)) as folder:
+        planned = planned_workload(desk, request, queries, delta_rows, folder)
+        return _recorded(planned, request, desk.reporter)
 
 
 def _recorded(planned: PlannedSuite, request: SuiteRequest, reporter: Reporter) -> Outcome:
@@ -93,7 +93,7 @@ class _Run:
     started: datetime = field(default_factory=lambda: datetime.now(UTC))
 
     def __post_init__(self) -> None:
-        self.machine = machine_facts(self.planned.bench)
+        self.machine = machine_facts(self.planned.desk)
 
     def records(self) -> Iterator[Record]:
         """Measure figure by figure; after every cell the record so far, the last one whole."""
@@ -134,12 +134,12 @@ class _Run:
         )
 
     def _count_rows(self, figure: PlannedFigure) -> None:
-        bench = self.planned.bench
+        desk = self.planned.desk
         for case, _ in figure.cases:
             # What is wrong with a query or its tables is told where it is measured.
             with suppress(Exception):
-                for table in prepare(bench, bench.workload.queries[case.query]).tables:
-                    rows = bench.snapshot(table).rows
+                for table in prepare(desk, desk.workload.queries[case.query]).tables:
+                    rows = desk.snapshot(table).rows
                     if rows is not None:
                         self.tables[table] = rows
 

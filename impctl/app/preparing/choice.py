@@ -35,7 +35,7 @@ class Chosen:
     candidates: tuple[CandidateEntry, ...]
 
     def partitions(
-        self, bench: Workbench, prepared: PreparedQuery
+        self, desk: Workbench, prepared: PreparedQuery
     ) -> dict[AccessId, RangePartition]:
         """The partition of every sketched access; one per table and attribute."""
         tables = prepared.table_of
@@ -43,20 +43,20 @@ class Chosen:
         for access, column in self.sketched.items():
             key = (tables[access], column)
             if key not in made:
-                made[key] = partition_of(bench, *key)
+                made[key] = partition_of(desk, *key)
         return {access: made[tables[access], column] for access, column in self.sketched.items()}
 
 
-def choose(bench: Workbench, prepared: PreparedQuery) -> Chosen:
+def choose(desk: Workbench, prepared: PreparedQuery) -> Chosen:
     """The sketches to capture; UnsafeSketchError says why none, or why not the one asked for."""
     query = prepared.planned
-    facts = facts_of(bench, prepared.scans)
+    facts = facts_of(desk, prepared.scans)
     try:
         choice = choose_attributes(
             query,
-            _candidates(bench, prepared),
+            _candidates(desk, prepared),
             facts,
-            wanted=_wanted(bench, prepared),
+            wanted=_wanted(desk, prepared),
             name=prepared.spec.name,
         )
     except ImpctlError as error:
@@ -66,12 +66,12 @@ def choose(bench: Workbench, prepared: PreparedQuery) -> Chosen:
     return Chosen(choice.sketched, choice.verdict, _entries(choice, prepared))
 
 
-def judge_candidates(bench: Workbench, prepared: PreparedQuery) -> tuple[CandidateEntry, ...]:
+def judge_candidates(desk: Workbench, prepared: PreparedQuery) -> tuple[CandidateEntry, ...]:
     """Every candidate judged for itself: what `explain` shows where nothing can be chosen."""
     query = prepared.planned
-    facts = facts_of(bench, prepared.scans)
-    columns = _candidates(bench, prepared)
-    for table, name in _wanted(bench, prepared).items():
+    facts = facts_of(desk, prepared.scans)
+    columns = _candidates(desk, prepared)
+    for table, name in _wanted(desk, prepared).items():
         columns[table] = list(dict.fromkeys([name, *columns[table]]))
     entries = []
     for scan in prepared.scans:
@@ -82,16 +82,16 @@ def judge_candidates(bench: Workbench, prepared: PreparedQuery) -> tuple[Candida
     return tuple(entries)
 
 
-def _candidates(bench: Workbench, prepared: PreparedQuery) -> dict[TableName, list[ColumnName]]:
+def _candidates(desk: Workbench, prepared: PreparedQuery) -> dict[TableName, list[ColumnName]]:
     """Columns to consider per table, best first."""
     found: dict[TableName, list[ColumnName]] = {}
     for table in prepared.tables:
-        named = list(candidates(bench, table))
-        found[table] = named if named else _proposed(bench, prepared, table)
+        named = list(candidates(desk, table))
+        found[table] = named if named else _proposed(desk, prepared, table)
     return found
 
 
-def _proposed(bench: Workbench, prepared: PreparedQuery, table: TableName) -> list[ColumnName]:
+def _proposed(desk: Workbench, prepared: PreparedQuery, table: TableName) -> list[ColumnName]:
     """Without candidates in the file: the columns the query reads, those it filters on first."""
     read = {
         attribute.id: attribute.name
@@ -106,12 +106,12 @@ def _proposed(bench: Workbench, prepared: PreparedQuery, table: TableName) -> li
         for identity in sorted(columns_of(node.predicate))
         if identity in read
     ]
-    schema = bench.snapshot(table).schema
+    schema = desk.snapshot(table).schema
     able = [c.name for c in schema if c.name in set(read.values()) and is_partitionable(c)]
     return [name for name in dict.fromkeys((*filtered, *able)) if name in able]
 
 
-def _wanted(bench: Workbench, prepared: PreparedQuery) -> dict[TableName, ColumnName]:
+def _wanted(desk: Workbench, prepared: PreparedQuery) -> dict[TableName, ColumnName]:
     """`sketch:` of the file, spelled as in the schema."""
     wanted: dict[TableName, ColumnName] = {}
     for table, name in prepared.spec.sketch.items():
@@ -122,9 +122,9 @@ def _wanted(bench: Workbench, prepared: PreparedQuery) -> dict[TableName, Column
                 code="sketch_table_unused",
                 location=prepared.spec.location,
             )
-        column = bench.snapshot(table).schema.find(name)
+        column = desk.snapshot(table).schema.find(name)
         if column is None or not is_partitionable(column):
-            names = [c.name for c in bench.snapshot(table).schema if is_partitionable(c)]
+            names = [c.name for c in desk.snapshot(table).schema if is_partitionable(c)]
             raise UsageError(
                 f"Table `{table}` has no column `{name}` that can be sketched",
                 hint=f"it has: {', '.join(names)}",

@@ -48,24 +48,24 @@ def is_partitionable(column: Column) -> bool:
     return column.type.kind in _PARTITIONABLE
 
 
-def candidates(bench: Workbench, table: TableName) -> tuple[ColumnName, ...]:
+def candidates(desk: Workbench, table: TableName) -> tuple[ColumnName, ...]:
     """Columns the file names as candidates for a table, spelled as in the schema."""
-    return tuple(_column(bench, part).name for part in _specs(bench, table))
+    return tuple(_column(desk, part).name for part in _specs(desk, table))
 
 
-def _specs(bench: Workbench, table: TableName) -> Sequence[PartitionSpec]:
-    return [part for part in bench.workload.partitions if part.table == table]
+def _specs(desk: Workbench, table: TableName) -> Sequence[PartitionSpec]:
+    return [part for part in desk.workload.partitions if part.table == table]
 
 
-def _spec(bench: Workbench, table: TableName, name: ColumnName) -> PartitionSpec | None:
-    parts = (part for part in _specs(bench, table) if part.column.lower() == name.lower())
+def _spec(desk: Workbench, table: TableName, name: ColumnName) -> PartitionSpec | None:
+    parts = (part for part in _specs(desk, table) if part.column.lower() == name.lower())
     return next(parts, None)
 
 
-def _column(bench: Workbench, part: PartitionSpec) -> Column:
-    found = bench.snapshot(part.table).schema.find(part.column)
+def _column(desk: Workbench, part: PartitionSpec) -> Column:
+    found = desk.snapshot(part.table).schema.find(part.column)
     if found is None:
-        names = bench.snapshot(part.table).schema.names
+        names = desk.snapshot(part.table).schema.names
         raise UsageError(
             f"Table `{part.table}` has no column `{part.column}` to partition",
             hint=suggestion(part.column, names, "its columns"),
@@ -82,33 +82,33 @@ def _column(bench: Workbench, part: PartitionSpec) -> Column:
     return found
 
 
-def partition_of(bench: Workbench, table: TableName, name: ColumnName) -> RangePartition:
+def partition_of(desk: Workbench, table: TableName, name: ColumnName) -> RangePartition:
     """The partition of a table on a column, as the file says or proposed."""
-    spec = _spec(bench, table, name)
-    column = bench.snapshot(table).schema.find(name)
+    spec = _spec(desk, table, name)
+    column = desk.snapshot(table).schema.find(name)
     assert column is not None
     if spec is not None and spec.boundaries is not None:
         values = tuple(_canonical(value, column, spec) for value in spec.boundaries)
         return RangePartition(table, column.name, column.type, values)
-    wanted = wanted_ranges(bench, table, name)
-    bench.reporter.step(f"choosing ranges of {table}.{column.name}")
-    sample = sample_values(bench.snapshot(table), column.name, SAMPLE_ROWS, _SEED)
+    wanted = wanted_ranges(desk, table, name)
+    desk.reporter.step(f"choosing ranges of {table}.{column.name}")
+    sample = sample_values(desk.snapshot(table), column.name, SAMPLE_ROWS, _SEED)
     boundaries = equidepth_boundaries(sample, wanted)
     return RangePartition(table, column.name, column.type, boundaries)
 
 
-def wanted_ranges(bench: Workbench, table: TableName, name: ColumnName) -> int:
+def wanted_ranges(desk: Workbench, table: TableName, name: ColumnName) -> int:
     """How many equi-depth ranges the file asks for, or the default."""
-    spec = _spec(bench, table, name)
+    spec = _spec(desk, table, name)
     return DEFAULT_FRAGMENTS if spec is None or spec.fragments is None else spec.fragments
 
 
 def values_within(
-    bench: Workbench, partition: RangePartition, fragments: FragmentSet
+    desk: Workbench, partition: RangePartition, fragments: FragmentSet
 ) -> list[BoundaryValue]:
     """A sample of the attribute's values in these fragments."""
-    bench.reporter.step(f"choosing ranges of {partition.table}.{partition.attribute}")
-    snapshot = bench.snapshot(partition.table)
+    desk.reporter.step(f"choosing ranges of {partition.table}.{partition.attribute}")
+    snapshot = desk.snapshot(partition.table)
     within = (partition, fragments)
     return sample_values(snapshot, partition.attribute, SAMPLE_ROWS, _SEED, within)
 

@@ -69,28 +69,28 @@ class PreparedQuery:
 class _Catalog(Mapping[TableName, Schema]):
     """Schemas of the workload's tables, read only for tables that a query names."""
 
-    def __init__(self, bench: Workbench) -> None:
-        self._bench = bench
+    def __init__(self, desk: Workbench) -> None:
+        self._desk = desk
 
     def __getitem__(self, table: TableName) -> Schema:
-        if table not in self._bench.workload.tables:
+        if table not in self._desk.workload.tables:
             raise KeyError(table)
-        return self._bench.snapshot(table).schema
+        return self._desk.snapshot(table).schema
 
     def __iter__(self):  # type: ignore[no-untyped-def]  # Mapping's own signature
-        return iter(self._bench.workload.tables)
+        return iter(self._desk.workload.tables)
 
     def __len__(self) -> int:
-        return len(self._bench.workload.tables)
+        return len(self._desk.workload.tables)
 
 
-def prepare(bench: Workbench, spec: QuerySpec) -> PreparedQuery:
+def prepare(desk: Workbench, spec: QuerySpec) -> PreparedQuery:
     """Parse and plan a query; QueryError names the place in the workload file."""
     bound = BoundSql(spec.sql)
     try:
         bound = bind(spec.sql, spec.params, name=spec.name)
-        zone = bench.spark_spec.conf.get("spark.sql.session.timeZone", "UTC")
-        found = bench.memory.plans.of(bound.sql, _Catalog(bench), name=spec.name, zone=zone)
+        zone = desk.spark_spec.conf.get("spark.sql.session.timeZone", "UTC")
+        found = desk.memory.plans.of(bound.sql, _Catalog(desk), name=spec.name, zone=zone)
         return PreparedQuery(spec, bound, found.query, found.ruled, found.core)
     except ImpctlError as error:
         raise _placed(error, spec, bound) from error

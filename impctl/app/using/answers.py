@@ -33,17 +33,17 @@ class Answer:
 
 
 def answer(
-    bench: Workbench,
+    desk: Workbench,
     prepared: PreparedQuery,
     versions: Mapping[TableName, TableVersion],
     pruned: Pruned | None = None,
 ) -> Answer:
     """The query's result at `versions`; `pruned` makes it read through the sketch."""
-    return answer_of(answer_table(bench, prepared, versions, pruned))
+    return answer_of(answer_table(desk, prepared, versions, pruned))
 
 
 def answer_table(
-    bench: Workbench,
+    desk: Workbench,
     prepared: PreparedQuery,
     versions: Mapping[TableName, TableVersion],
     pruned: Pruned | None = None,
@@ -51,13 +51,13 @@ def answer_table(
     """The result as Arrow."""
     from impctl.spark.run import run_sql
 
-    views = _views(bench, prepared, versions, pruned)
-    sql = _sql(bench, prepared, versions, pruned)
-    return run_sql(bench.spark(), sql, views, versions=versions)
+    views = _views(desk, prepared, versions, pruned)
+    sql = _sql(desk, prepared, versions, pruned)
+    return run_sql(desk.spark(), sql, views, versions=versions)
 
 
 def answer_frame(
-    bench: Workbench,
+    desk: Workbench,
     prepared: PreparedQuery,
     versions: Mapping[TableName, TableVersion],
     pruned: Pruned,
@@ -65,13 +65,13 @@ def answer_frame(
     """The result as a frame that Spark computes when it is asked for rows."""
     from impctl.spark.run import frame_of
 
-    views = _views(bench, prepared, versions, pruned)
-    sql = _sql(bench, prepared, versions, pruned)
-    return frame_of(bench.spark(), sql, views, versions=versions)
+    views = _views(desk, prepared, versions, pruned)
+    sql = _sql(desk, prepared, versions, pruned)
+    return frame_of(desk.spark(), sql, views, versions=versions)
 
 
 def _sql(
-    bench: Workbench,
+    desk: Workbench,
     prepared: PreparedQuery,
     versions: Mapping[TableName, TableVersion],
     pruned: Pruned | None,
@@ -82,7 +82,7 @@ def _sql(
     """
     if pruned is None:
         return prepared.query.sql
-    guards = guards_of(bench, pruned, versions)
+    guards = guards_of(desk, pruned, versions)
     trusted = [
         access
         for access, wanted in pruned.filters.items()
@@ -98,7 +98,7 @@ def _is_guarded(partition: RangePartition, guards: Mapping[TableName, Guard]) ->
 
 
 def _views(
-    bench: Workbench,
+    desk: Workbench,
     prepared: PreparedQuery,
     versions: Mapping[TableName, TableVersion],
     pruned: Pruned | None,
@@ -107,8 +107,8 @@ def _views(
 
     return {
         table: snapshot_frame(
-            bench.spark(),
-            bench.snapshot(table, versions.get(table)),
+            desk.spark(),
+            desk.snapshot(table, versions.get(table)),
             files=None if pruned is None else pruned.files[table],
             is_guarded=pruned is None,
         )

@@ -50,13 +50,13 @@ class Fresh:
         return self.prepared.query
 
 
-def fresh(bench: Workbench, query: str | None) -> Fresh:
+def fresh(desk: Workbench, query: str | None) -> Fresh:
     """The query named (or the only one of the file) with its sketch at the pinned versions."""
-    name = query if query is not None else only_query(bench)
-    (spec,) = bench.queries([name])
-    outcome, stored = _brought_up_to_date(bench, spec)
-    prepared = prepare(bench, spec)
-    restored_verdict(bench, prepared, stored)
+    name = query if query is not None else only_query(desk)
+    (spec,) = desk.queries([name])
+    outcome, stored = _brought_up_to_date(desk, spec)
+    prepared = prepare(desk, spec)
+    restored_verdict(desk, prepared, stored)
     first = outcome.results[0]
     assert isinstance(first, MaintainResult)
     return Fresh(
@@ -70,29 +70,29 @@ def fresh(bench: Workbench, query: str | None) -> Fresh:
     )
 
 
-def _brought_up_to_date(bench: Workbench, spec: QuerySpec) -> tuple[Outcome, StoredQuery]:
+def _brought_up_to_date(desk: Workbench, spec: QuerySpec) -> tuple[Outcome, StoredQuery]:
     """What maintaining did, and the sketch at the pinned versions.
 
     Another process may maintain the sketch past them in between: then they are pinned again.
     """
     for _ in range(_ATTEMPTS):
-        outcome = maintain_queries(bench, [spec], DEFAULT_BATCH_ROWS, for_use=True)
+        outcome = maintain_queries(desk, [spec], DEFAULT_BATCH_ROWS, for_use=True)
         if outcome.failures:
             raise outcome.failures[0].error
-        stored = stored_query(bench, bench.reading_store(), spec)
-        check_definition(bench, spec, stored)
-        catch_up(bench, stored)
-        if is_current(stored, bench) and is_same_circuit(bench, prepare(bench, spec), stored):
+        stored = stored_query(desk, desk.reading_store(), spec)
+        check_definition(desk, spec, stored)
+        catch_up(desk, stored)
+        if is_current(stored, desk) and is_same_circuit(desk, prepare(desk, spec), stored):
             return outcome, stored
     raise moved_meanwhile(spec.name)
 
 
-def only_query(bench: Workbench) -> str:
+def only_query(desk: Workbench) -> str:
     """The one query of the file; UsageError where it has several."""
-    names = tuple(bench.workload.queries)
+    names = tuple(desk.workload.queries)
     if len(names) != 1:
         raise UsageError(
-            f"{bench.workload.file} has {len(names)} queries",
+            f"{desk.workload.file} has {len(names)} queries",
             hint=f"choose one with `--query`: {', '.join(names)}",
             code="query_ambiguous",
         )

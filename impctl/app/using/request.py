@@ -26,7 +26,7 @@ SQL_NAME = "--sql"
 """What a query given on the command line is called; no query of a file can have this name."""
 
 
-def asked(bench: Workbench, query: str | None, params: GivenValues, sql: str | None) -> Fresh:
+def asked(desk: Workbench, query: str | None, params: GivenValues, sql: str | None) -> Fresh:
     """The query with the sketches to use; UsageError where the wishes exclude each other."""
     if sql is not None:
         if query is not None or params:
@@ -35,13 +35,13 @@ def asked(bench: Workbench, query: str | None, params: GivenValues, sql: str | N
                 hint="write the constants into the SQL text",
                 code="sql_and_query",
             )
-        return reused(bench, _spec_of(sql), None)
+        return reused(desk, _spec_of(sql), None)
     if not params:
-        return fresh(bench, query)
-    name = query if query is not None else only_query(bench)
-    (own,) = bench.queries([name])
+        return fresh(desk, query)
+    name = query if query is not None else only_query(desk)
+    (own,) = desk.queries([name])
     spec = with_parameters(own, params)
-    return fresh(bench, name) if spec == own else reused(bench, spec, own)
+    return fresh(desk, name) if spec == own else reused(desk, spec, own)
 
 
 def _spec_of(sql: str) -> QuerySpec:

@@ -44,10 +44,10 @@ class _Looked:
     rank: tuple[float, float]
 
 
-def reused(bench: Workbench, spec: QuerySpec, own: QuerySpec | None) -> Fresh:
+def reused(desk: Workbench, spec: QuerySpec, own: QuerySpec | None) -> Fresh:
     """The query with the smallest sketch that serves it; `own` is the one it is an instance of."""
-    prepared = prepare(bench, spec)
-    looked = _looked_at(bench, prepared, own)
+    prepared = prepare(desk, spec)
+    looked = _looked_at(desk, prepared, own)
     order = sorted(range(len(looked)), key=lambda index: looked[index].rank)
     entries = [found.candidate for found in looked]
     passing: RetryableError | None = None
@@ -55,7 +55,7 @@ def reused(bench: Workbench, spec: QuerySpec, own: QuerySpec | None) -> Fresh:
         if not entries[index].allowed:
             continue
         try:
-            found = _used(bench, prepared, entries[index].query)
+            found = _used(desk, prepared, entries[index].query)
         except RetryableError as error:
             # Another writer, or the disk of the store: the tables can be read all the same.
             passing, found = error, _not_fresh(error)
@@ -70,7 +70,7 @@ def reused(bench: Workbench, spec: QuerySpec, own: QuerySpec | None) -> Fresh:
         )
         reuse = ReuseEntry(entries[index].query, found.reason, _told(entries))
         return replace(found.fresh, reuse=reuse)
-    return _without(bench, prepared, tuple(entries), passing)
+    return _without(desk, prepared, tuple(entries), passing)
 
 
 def _told(entries: Sequence[ReuseCandidate]) -> tuple[ReuseCandidate, ...]:
@@ -84,7 +84,7 @@ def _told(entries: Sequence[ReuseCandidate]) -> tuple[ReuseCandidate, ...]:
 
 
 def _without(
-    bench: Workbench,
+    desk: Workbench,
     prepared: PreparedQuery,
     candidates: tuple[ReuseCandidate, ...],
     passing: RetryableError | None,
@@ -92,7 +92,7 @@ def _without(
     """The query on its whole tables; `passing` is what the same command may not meet again."""
     spec = prepared.spec
     reason = "no stored sketch may be used" if candidates else _NO_TEMPLATE
-    if bench.policy(spec) is Policy.STRICT:
+    if desk.policy(spec) is Policy.STRICT:
         if passing is not None:
             raise passing
         why = "; ".join(f"`{entry.query}`: {entry.reason}" for entry in candidates)
@@ -102,7 +102,7 @@ def _without(
             code="no_sketch_to_reuse",
             location=spec.location,
         )
-    versions = {table: bench.source(table).version for table in prepared.tables}
+    versions = {table: desk.source(table).version for table in prepared.tables}
     warning = f"query `{spec.name}` runs without a sketch, because {reason}"
     return Fresh(
         prepared,
@@ -113,12 +113,12 @@ def _without(
     )
 
 
-def _looked_at(bench: Workbench, prepared: PreparedQuery, own: QuerySpec | None) -> list[_Looked]:
+def _looked_at(desk: Workbench, prepared: PreparedQuery, own: QuerySpec | None) -> list[_Looked]:
     """Every stored query of the workload with the same template, and the one that was named."""
-    store = bench.reading_store()
+    store = desk.reading_store()
     wanted = template_id(prepared.core)
     looked = []
-    for spec in bench.workload.queries.values():
+    for spec in desk.workload.queries.values():
         is_named = own is not None and spec.name == own.name
         stored = None if store is None else store.load(spec.name)
         if stored is None:
@@ -126,7 +126,7 @@ def _looked_at(bench: Workbench, prepared: PreparedQuery, own: QuerySpec | None)
                 looked.append(_refused(spec, "it was never captured"))
             continue
         try:
-            found = _judged(bench, prepared, spec, stored, wanted, is_named=is_named)
+            found = _judged(desk, prepared, spec, stored, wanted, is_named=is_named)
         except ImpctlError as error:
             found = _refused(spec, error.message)
         if found is not None:
@@ -135,7 +135,7 @@ def _looked_at(bench: Workbench, prepared: PreparedQuery, own: QuerySpec | None)
 
 
 def _judged(
-    bench: Workbench,
+    desk: Workbench,
     prepared: PreparedQuery,
     spec: QuerySpec,
     stored: StoredQuery,
@@ -148,17 +148,17 @@ def _judged(
     is_known = known.split(":")[0] == wanted.split(":")[0]
     if is_known and known != wanted and not is_named:
         return None
-    if not is_defined_alike(bench, spec, stored):
+    if not is_defined_alike(desk, spec, stored):
         return _refused(spec, "it changed since it was captured") if is_known else None
-    captured = prepare(bench, spec)
+    captured = prepare(desk, spec)
     if template_id(captured.core) != wanted and not is_named:
         return None
-    verdict = verdict_of(bench, prepared, captured, stored.sketches, stored.assumptions)
+    verdict = verdict_of(desk, prepared, captured, stored.sketches, stored.assumptions)
     entries = tuple(sketch_entry(sketch) for sketch in stored.sketches)
     if not verdict.allowed:
         return _refused(spec, verdict.reason)
     own = mapped(stored.sketches, verdict)
-    rows = _rows_left(bench, prepared, own)
+    rows = _rows_left(desk, prepared, own)
     share = sum(len(s.fragments) / s.partition.size for s in own) / max(len(prepared.scans), 1)
     bare = 1 - len(own) / max(len(prepared.scans), 1)
     candidate = ReuseCandidate(spec.name, True, False, verdict.reason, entries, rows)
@@ -170,16 +170,16 @@ def _refused(spec: QuerySpec, reason: str) -> _Looked:
 
 
 def verdict_of(
-    bench: Workbench,
+    desk: Workbench,
     prepared: PreparedQuery,
     captured: PreparedQuery,
     sketches: Sequence[StoredSketch],
     assumptions: Sequence[Assumption],
 ) -> ReuseVerdict:
     """Judged with what is true of the pinned versions, the sketch's assumptions among it."""
-    facts = [*facts_of(bench, prepared.scans), *map(fact_of, assumptions)]
+    facts = [*facts_of(desk, prepared.scans), *map(fact_of, assumptions)]
     sketched = tuple((sketch.access, sketch.attribute) for sketch in sketches)
-    return bench.memory.reuse(prepared.planned, captured.planned, sketched, facts)
+    return desk.memory.reuse(prepared.planned, captured.planned, sketched, facts)
 
 
 def mapped(sketches: Sequence[StoredSketch], verdict: ReuseVerdict) -> tuple[StoredSketch, ...]:
@@ -188,11 +188,11 @@ def mapped(sketches: Sequence[StoredSketch], verdict: ReuseVerdict) -> tuple[Sto
 
 
 def _rows_left(
-    bench: Workbench, prepared: PreparedQuery, sketches: Sequence[StoredSketch]
+    desk: Workbench, prepared: PreparedQuery, sketches: Sequence[StoredSketch]
 ) -> int | None:
     """Rows of the files that the sketches leave to read now; None where a log does not say."""
-    versions = {table: bench.source(table).version for table in prepared.tables}
-    kept = filters_of(bench, prepared.scans, sketches, versions).files
+    versions = {table: desk.source(table).version for table in prepared.tables}
+    kept = filters_of(desk, prepared.scans, sketches, versions).files
     rows = [file.rows for files in kept.values() for file in files]
     known = [count for count in rows if count is not None]
     return sum(known) if len(known) == len(rows) else None
@@ -206,16 +206,16 @@ class _Used:
     reason: str
 
 
-def _used(bench: Workbench, prepared: PreparedQuery, name: str) -> _Used | str:
+def _used(desk: Workbench, prepared: PreparedQuery, name: str) -> _Used | str:
     """The sketch of a query brought up to date and judged again; a text says why it cannot be.
 
     RetryableError where only something that passes is in the way.
     """
     try:
-        current = fresh(bench, name)
+        current = fresh(desk, name)
     except (PolicyRefusedError, RecaptureNeededError, UnsupportedError) as error:
         return _not_fresh(error)
-    verdict = verdict_of(bench, prepared, current.prepared, current.sketches, current.assumptions)
+    verdict = verdict_of(desk, prepared, current.prepared, current.sketches, current.assumptions)
     if not verdict.allowed:
         return verdict.reason
     found = replace(

@@ -24,39 +24,39 @@ from impctl.workload.models import TableSpec
 
 
 @contextmanager
-def scratch_copy(bench: Workbench, tables: tuple[TableName, ...]) -> Iterator[Workbench]:
+def scratch_copy(desk: Workbench, tables: tuple[TableName, ...]) -> Iterator[Workbench]:
     """A workbench on clones of these tables, with a store of its own."""
-    _check_local(bench, tables)
-    with scratch_folder(BENCH_SCRATCH, folder_beside(bench, tables)) as folder:
-        specs: Mapping[TableName, TableSpec] = bench.workload.tables
+    _check_local(desk, tables)
+    with scratch_folder(BENCH_SCRATCH, folder_beside(desk, tables)) as folder:
+        specs: Mapping[TableName, TableSpec] = desk.workload.tables
         cloned = dict(specs)
         for table in tables:
-            bench.reporter.step(f"cloning {table}")
+            desk.reporter.step(f"cloning {table}")
             target = folder / table
             clone_table(specs[table].path, str(target))
             cloned[table] = replace(specs[table], path=str(target))
-        workload = replace(bench.workload, tables=cloned)
-        settings: Settings = replace(bench.settings, store=folder / "store", dry_run=False)
-        scratch = Workbench(settings, workload, bench.reporter)
+        workload = replace(desk.workload, tables=cloned)
+        settings: Settings = replace(desk.settings, store=folder / "store", dry_run=False)
+        scratch = Workbench(settings, workload, desk.reporter)
         try:
             yield scratch
         finally:
             scratch.close()
 
 
-def folder_beside(bench: Workbench, tables: Iterable[TableName]) -> Path | None:
+def folder_beside(desk: Workbench, tables: Iterable[TableName]) -> Path | None:
     """A folder on the tables' own device where hard links can be made; None where any
     folder will do."""
     for table in tables:
-        path = local_path(bench.workload.tables[table].path)
+        path = local_path(desk.workload.tables[table].path)
         if path is not None and os.access(Path(path).parent, os.W_OK):
             return Path(path).parent
     return None
 
 
-def _check_local(bench: Workbench, tables: Iterable[TableName]) -> None:
+def _check_local(desk: Workbench, tables: Iterable[TableName]) -> None:
     for table in tables:
-        if local_path(bench.workload.tables[table].path) is None:
+        if local_path(desk.workload.tables[table].path) is None:
             raise UsageError(
                 f"Table `{table}` is not on the local disk, so `bench` cannot clone it",
                 hint="copy the table to a local folder and point a workload at it",

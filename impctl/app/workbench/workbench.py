@@ -62,11 +62,11 @@ class Workbench:
 
     def next_run(self, pinned: Iterable[DeltaSource]) -> Workbench:
         """A workbench for another run of this process, with these tables pinned; Spark is kept."""
-        bench = Workbench(self.settings, self.workload, self.reporter, memory=self.memory)
+        desk = Workbench(self.settings, self.workload, self.reporter, memory=self.memory)
         for source in pinned:
-            bench._pin(source)
-        bench._spark = self._spark
-        return bench
+            desk._pin(source)
+        desk._spark = self._spark
+        return desk
 
     def take_spark_of(self, run: Workbench) -> None:
         """Keep the session that a run has started, for the next one."""
@@ -211,8 +211,8 @@ def open_workbench(
 ) -> Iterator[Workbench]:
     """The workbench for one run; WorkloadError lists everything wrong with the file."""
     workload = load_workload(settings.workload, os.environ)
-    bench = Workbench(settings, workload, reporter or SilentReporter(), sessions, memory)
+    desk = Workbench(settings, workload, reporter or SilentReporter(), sessions, memory)
     try:
-        yield bench
+        yield desk
     finally:
-        bench.close()
+        desk.close()

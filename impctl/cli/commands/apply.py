@@ -51,10 +51,10 @@ def apply(
             hint="name updates of the workload file, or give `--all`, not both",
         )
 
-    def use_case(bench: Workbench) -> Outcome:
+    def use_case(desk: Workbench) -> Outcome:
         from impctl.app.apply import apply
 
-        return apply(bench, names, all_updates=all_updates, again=again)
+        return apply(desk, names, all_updates=all_updates, again=again)
 
     settings = settings_of(workload, dry_run=dry_run)
     return on_workbench("apply", display_of(json, quiet, verbose), settings, use_case)

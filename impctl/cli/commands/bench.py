@@ -299,12 +299,12 @@ def _measure(asked: _Asked, reporter: Reporter) -> Outcome:
         asked.only_with("a suite")
         return run_suite(asked.suite, reporter)
 
-    def use_case(bench: Workbench) -> Outcome:
+    def use_case(desk: Workbench) -> Outcome:
         from impctl.app.measuring.run import run_workload
 
         # Not before the file was read: one that is missing or broken may be meant as a suite.
         asked.only_with("a workload")
-        return run_workload(bench, asked.suite, asked.queries, delta_rows=asked.delta_rows)
+        return run_workload(desk, asked.suite, asked.queries, delta_rows=asked.delta_rows)
 
     return in_workbench(asked.settings, use_case, reporter)
 

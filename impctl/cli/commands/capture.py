@@ -57,14 +57,14 @@ def capture(
     Example: impctl capture workloads/running-example.yaml --query q_top
     """
 
-    def use_case(bench: Workbench) -> Outcome:
+    def use_case(desk: Workbench) -> Outcome:
         if rebalance:
             from impctl.app.rebalance import rebalance as even_out
 
-            return even_out(bench, tuple(query or ()))
+            return even_out(desk, tuple(query or ()))
         from impctl.app.capture import capture
 
-        return capture(bench, tuple(query or ()))
+        return capture(desk, tuple(query or ()))
 
     settings = settings_of(
         workload,

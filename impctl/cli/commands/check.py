@@ -69,10 +69,10 @@ def _check(workload: Path, queries: tuple[str, ...], reporter: Reporter) -> Outc
             )
         return check_suite(str(workload), reporter)
 
-    def use_case(bench: Workbench) -> Outcome:
+    def use_case(desk: Workbench) -> Outcome:
         from impctl.app.check import check
 
-        return check(bench, queries)
+        return check(desk, queries)
 
     return in_workbench(settings_of(workload), use_case, reporter)
 

@@ -35,10 +35,10 @@ def explain(
     Example: impctl explain workloads/running-example.yaml --query q_top
     """
 
-    def use_case(bench: Workbench) -> Outcome:
+    def use_case(desk: Workbench) -> Outcome:
         from impctl.app.explain import explain
 
-        return explain(bench, tuple(query or ()))
+        return explain(desk, tuple(query or ()))
 
     settings = settings_of(workload, store=store, policy=policy)
     return on_workbench("explain", display_of(json, quiet, verbose), settings, use_case)

@@ -51,10 +51,10 @@ def gc(
     Example: impctl gc workloads/running-example.yaml --keep 8 --dry-run
     """
 
-    def use_case(bench: Workbench) -> Outcome:
+    def use_case(desk: Workbench) -> Outcome:
         from impctl.app.gc import gc
 
-        return gc(bench, keep)
+        return gc(desk, keep)
 
     settings = settings_of(workload, store=store, lock_timeout=lock_timeout, dry_run=dry_run)
     return on_workbench("gc", display_of(json, quiet, verbose), settings, use_case)

@@ -140,9 +140,9 @@ def maintain(
     if request is not None:
         return follow_job(settings, display, names, batch_rows, request, detailed=detailed_exitcode)
 
-    def use_case(bench: Workbench) -> Outcome:
+    def use_case(desk: Workbench) -> Outcome:
         from impctl.app.maintain import maintain
 
-        return maintain(bench, names, batch_rows=batch_rows)
+        return maintain(desk, names, batch_rows=batch_rows)
 
     return on_workbench("maintain", display, settings, use_case, detailed=detailed_exitcode)

@@ -42,10 +42,10 @@ def plan(
     Example: impctl plan workloads/running-example.yaml --detailed-exitcode
     """
 
-    def use_case(bench: Workbench) -> Outcome:
+    def use_case(desk: Workbench) -> Outcome:
         from impctl.app.plan import plan
 
-        return plan(bench, tuple(query or ()))
+        return plan(desk, tuple(query or ()))
 
     settings = settings_of(workload, store=store, policy=policy, large_change=large_change)
     display = display_of(json, quiet, verbose)

@@ -47,10 +47,10 @@ def query(
     """
     name = one_query("query", names)
 
-    def use_case(bench: Workbench) -> Outcome:
+    def use_case(desk: Workbench) -> Outcome:
         from impctl.app.query import query
 
-        return query(bench, name, tuple(param or ()), sql)
+        return query(desk, name, tuple(param or ()), sql)
 
     settings = settings_of(
         workload,

@@ -48,10 +48,10 @@ def rewrite(
     """
     name = one_query("rewrite", names)
 
-    def use_case(bench: Workbench) -> Outcome:
+    def use_case(desk: Workbench) -> Outcome:
         from impctl.app.rewrite import rewrite
 
-        return rewrite(bench, name, tuple(param or ()), sql)
+        return rewrite(desk, name, tuple(param or ()), sql)
 
     settings = settings_of(
         workload,

@@ -42,10 +42,10 @@ def status(
     Example: impctl status workloads/running-example.yaml
     """
 
-    def use_case(bench: Workbench) -> Outcome:
+    def use_case(desk: Workbench) -> Outcome:
         from impctl.app.status import status
 
-        return status(bench, tuple(query or ()), runs=runs)
+        return status(desk, tuple(query or ()), runs=runs)
 
     settings = settings_of(workload, store=store, policy=policy, imbalance=imbalance)
     return on_workbench("status", display_of(json, quiet, verbose), settings, use_case)

@@ -44,10 +44,10 @@ def verify(
     Example: impctl verify workloads/running-example.yaml --results
     """
 
-    def use_case(bench: Workbench) -> Outcome:
+    def use_case(desk: Workbench) -> Outcome:
         from impctl.app.verify import verify
 
-        return verify(bench, tuple(query or ()), results=results)
+        return verify(desk, tuple(query or ()), results=results)
 
     settings = settings_of(workload, store=store, spark_profile=spark_profile)
     return on_workbench("verify", display_of(json, quiet, verbose), settings, use_case)

@@ -28,7 +28,7 @@ def measure_capture(ground: Ground) -> Iterator[Cell]:
 
 def _cells(ground: Ground) -> Iterator[Cell]:
     ground.step(f"capturing {ground.query.name}")
-    with measured_copy(ground.bench, ground.query) as measured:
+    with measured_copy(ground.desk, ground.query) as measured:
         checked = measured.checked()
         works: dict[str, Callable[[], object]] = {
             "plain_ms": measured.answer,

@@ -81,9 +81,9 @@ def _buffers(ground: Ground) -> tuple[int | None, ...]:
 
 
 def _cells(ground: Ground, options: _Options) -> Iterator[Cell]:
-    bench = ground.bench
+    desk = ground.desk
     table = _only_table(ground)
-    ordered = _ordered(bench, table, options)
+    ordered = _ordered(desk, table, options)
     for pattern in options.patterns:
         turns = pattern_of(pattern)
         assert turns is not None
@@ -101,7 +101,7 @@ def _cells(ground: Ground, options: _Options) -> Iterator[Cell]:
 
 
 def _only_table(ground: Ground) -> str:
-    tables = prepare(ground.bench, ground.query).tables
+    tables = prepare(ground.desk, ground.query).tables
     if len(tables) != 1:
         raise UnsupportedError(
             f"Measure `deletions` wants a query over one table; `{ground.query.name}` reads "
@@ -113,9 +113,9 @@ def _only_table(ground: Ground) -> str:
     return tables[0]
 
 
-def _ordered(bench: Workbench, table: str, options: _Options) -> Keys:
+def _ordered(desk: Workbench, table: str, options: _Options) -> Keys:
     """The keys of all rows, those that a minimal deletion takes first."""
-    snapshot = bench.snapshot(table)
+    snapshot = desk.snapshot(table)
     rows = read_rows(snapshot, [options.by, options.key])
     way = "descending" if options.greatest else "ascending"
     order = pc.sort_indices(rows, sort_keys=[(name, way) for name in rows.column_names[:2]])
@@ -138,7 +138,7 @@ def _series(
 ) -> Iterator[Cell]:
     """The cells of one pattern and buffer, after every part of the deletions."""
     spec = replace(ground.query, buffer=buffer)
-    with scratch_copy(ground.bench, (table,)) as scratch, scratch.writing("bench"):
+    with scratch_copy(ground.desk, (table,)) as scratch, scratch.writing("bench"):
         follower = captured(scratch, spec)
         steps: list[Followed] = []
         reported = 0

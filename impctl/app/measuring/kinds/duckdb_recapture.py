@@ -50,19 +50,19 @@ class Offered:
 
 def duckdb_recapture(
     connection: ParquetSql,
-    bench: Workbench,
+    desk: Workbench,
     prepared: PreparedQuery,
     verdict: Verdict,
     partitions: Mapping[AccessId, RangePartition],
     expected: Fragments,
 ) -> Offered:
     """The recapture at the pinned versions, checked against the `expected` sketches once."""
-    reason = _unreadable(bench, prepared)
+    reason = _unreadable(desk, prepared)
     if reason:
         return Offered(None, reason)
     try:
         passes = _passes(prepared, verdict, partitions)
-        recapture = _Recapture(bench, prepared, partitions, passes, connection)
+        recapture = _Recapture(desk, prepared, partitions, passes, connection)
         found = recapture()
     except (SqlFailed, SqlglotError, pa.ArrowException, _NoPassError) as error:
         return Offered(None, f"DuckDB cannot run the capture: {error}")
@@ -72,15 +72,15 @@ def duckdb_recapture(
     return Offered(recapture)
 
 
-def duckdb_plain(connection: ParquetSql, bench: Workbench, prepared: PreparedQuery) -> Offered:
+def duckdb_plain(connection: ParquetSql, desk: Workbench, prepared: PreparedQuery) -> Offered:
     """The query over whole tables; `run` gives an Arrow table for the caller to compare."""
-    reason = _unreadable(bench, prepared)
+    reason = _unreadable(desk, prepared)
     if reason:
         return Offered(None, reason)
 
     def run() -> pa.Table:
         for table in prepared.tables:
-            connection.view(table, [file.uri for file in bench.snapshot(table).files])
+            connection.view(table, [file.uri for file in desk.snapshot(table).files])
         return connection.run(text)
 
     try:
@@ -95,10 +95,10 @@ class _NoPassError(Exception):
     """The query's pass is none that DuckDB can be given."""
 
 
-def _unreadable(bench: Workbench, prepared: PreparedQuery) -> str:
+def _unreadable(desk: Workbench, prepared: PreparedQuery) -> str:
     """Why a table's rows are not those of its files; empty where they are."""
     for table in prepared.tables:
-        reason = _not_plain(bench.snapshot(table))
+        reason = _not_plain(desk.snapshot(table))
         if reason:
             return f"DuckDB cannot read table `{table}` file by file: {reason}"
     return ""
@@ -171,7 +171,7 @@ class _Pass:
 
 @dataclass(frozen=True, slots=True)
 class _Recapture:
-    bench: Workbench
+    desk: Workbench
     prepared: PreparedQuery
     partitions: Mapping[AccessId, RangePartition]
     passes: tuple[_Pass, ...]
@@ -179,7 +179,7 @@ class _Recapture:
 
     def __call__(self) -> Fragments:
         for scan in self.prepared.scans:
-            files = [file.uri for file in self.bench.snapshot(scan.table).files]
+            files = [file.uri for file in self.desk.snapshot(scan.table).files]
             self.connection.view(scan.table, files)
         found: dict[AccessId, FragmentSet] = {}
         for pass_ in self.passes:

@@ -24,7 +24,7 @@ def measure_engine(ground: Ground) -> Iterator[Cell]:
 
 
 def _cells(ground: Ground, sizes: tuple[int, ...]) -> Iterator[Cell]:
-    with measured_copy(ground.bench, ground.query) as measured:
+    with measured_copy(ground.desk, ground.query) as measured:
         folder = measured.scratch.store_path.parent
         with measured.scratch.writing("bench"):
             for size in sizes:

@@ -85,7 +85,7 @@ def measure_maintain(ground: Ground) -> Iterator[Cell]:
 
 def _cells(ground: Ground, options: _Options) -> Iterator[Cell]:
     ground.step(f"capturing {ground.query.name}")
-    with measured_copy(ground.bench, ground.query) as measured:
+    with measured_copy(ground.desk, ground.query) as measured:
         sizes = _sizes(measured, options)
         found: list[_Size] = []
         failure: ImpctlError | None = None

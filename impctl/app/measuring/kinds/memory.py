@@ -52,33 +52,33 @@ def measure_memory(ground: Ground) -> Iterator[Cell]:
 
 def _cells(ground: Ground, options: _Options) -> Iterator[Cell]:
     for ranges in options.ranges or (None,):
-        bench = ground.bench if ranges is None else _with_ranges(ground, ranges)
-        yield from _grown(ground, bench, options, ranges)
+        desk = ground.desk if ranges is None else _with_ranges(ground, ranges)
+        yield from _grown(ground, desk, options, ranges)
 
 
 def _with_ranges(ground: Ground, ranges: int) -> Workbench:
     """The suite's workbench with so many ranges on every attribute that has a partition."""
-    bench, spec = ground.bench, ground.query
-    parts = [replace(part, boundaries=None, fragments=ranges) for part in bench.workload.partitions]
+    desk, spec = ground.desk, ground.query
+    parts = [replace(part, boundaries=None, fragments=ranges) for part in desk.workload.partitions]
     known = {(part.table, part.column) for part in parts}
     parts += [
         PartitionSpec(table, column, None, ranges, spec.location)
         for table, column in spec.sketch.items()
         if (table, column) not in known
     ]
-    workload = replace(bench.workload, partitions=tuple(parts))
-    return Workbench(bench.settings, workload, bench.reporter)
+    workload = replace(desk.workload, partitions=tuple(parts))
+    return Workbench(desk.settings, workload, desk.reporter)
 
 
 def _grown(
-    ground: Ground, bench: Workbench, options: _Options, ranges: int | None
+    ground: Ground, desk: Workbench, options: _Options, ranges: int | None
 ) -> Iterator[Cell]:
     """The cells of one partition: the table grows by every change."""
     spec = ground.query
-    tables = prepare(bench, spec).tables
-    changed = changed_table(bench, tables)
-    pool = pool_of(bench, changed, options.key, ground.seed)
-    with scratch_copy(bench, tables) as scratch:
+    tables = prepare(desk, spec).tables
+    changed = changed_table(desk, tables)
+    pool = pool_of(desk, changed, options.key, ground.seed)
+    with scratch_copy(desk, tables) as scratch:
         with scratch.writing("bench"):
             follower = captured(scratch, spec)
         stream = UpdateStream(scratch, pool, ground.seed)

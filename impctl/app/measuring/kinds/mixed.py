@@ -96,22 +96,22 @@ def measure_mixed(ground: Ground) -> Iterator[Cell]:
 
 
 def _cells(ground: Ground, options: _Options) -> Iterator[Cell]:
-    bench = _with_variants(ground.bench, ground.query, options.constants)
-    specs = tuple(bench.workload.queries.values())
-    tables = prepare(bench, specs[0]).tables
-    changed = changed_table(bench, tables)
-    pool = pool_of(bench, changed, options.key, ground.seed)
+    desk = _with_variants(ground.desk, ground.query, options.constants)
+    specs = tuple(desk.workload.queries.values())
+    tables = prepare(desk, specs[0]).tables
+    changed = changed_table(desk, tables)
+    pool = pool_of(desk, changed, options.key, ground.seed)
     # An update before each query, so that what recaptures is as warm as what reads.
     warm = [Operation(None), Operation(0)] * WARM_UP
     for kind in STRATEGIES.values():
-        _run(bench, specs, tables, pool, kind, warm, options.changes[0], ground.seed)
+        _run(desk, specs, tables, pool, kind, warm, options.changes[0], ground.seed)
     for turn, (ratio, size) in enumerate(product(options.ratios, options.changes)):
         operations = sequence(ratio, options.operations, len(specs), ground.seed)
         runs: dict[str, list[_Run]] = {name: [] for name in STRATEGIES}
         for name in chain.from_iterable(_in_turn(turn + n) for n in range(ground.repeat)):
             ground.step(f"{ratio} with {size} changes, {name}")
             kind = STRATEGIES[name]
-            run = _run(bench, specs, tables, pool, kind, operations, size, ground.seed)
+            run = _run(desk, specs, tables, pool, kind, operations, size, ground.seed)
             runs[name].append(run)
         expected = runs[next(iter(STRATEGIES))][0].answers
         for name in STRATEGIES:
@@ -126,15 +126,15 @@ def _in_turn(turn: int) -> list[str]:
     return [*names[first:], *names[:first]]
 
 
-def _with_variants(bench: Workbench, spec: QuerySpec, constants: Sequence[str]) -> Workbench:
+def _with_variants(desk: Workbench, spec: QuerySpec, constants: Sequence[str]) -> Workbench:
     """The suite's workbench with the query once per choice of constants, and no other query."""
     variants = [with_parameters(spec, text.split()) for text in constants] or [spec]
-    workload = replace(bench.workload, queries=held_specs(spec, variants))
-    return Workbench(bench.settings, workload, bench.reporter)
+    workload = replace(desk.workload, queries=held_specs(spec, variants))
+    return Workbench(desk.settings, workload, desk.reporter)
 
 
 def _run(
-    bench: Workbench,
+    desk: Workbench,
     specs: Sequence[QuerySpec],
     tables: tuple[str, ...],
     pool: Pool,
@@ -143,7 +143,7 @@ def _run(
     size: int,
     seed: int,
 ) -> _Run:
-    with scratch_copy(bench, tables) as scratch:
+    with scratch_copy(desk, tables) as scratch:
         strategy = kind(scratch, tables)
         updates = UpdateStream(scratch, pool, seed)
         update_ms = 0.0

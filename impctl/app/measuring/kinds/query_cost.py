@@ -32,7 +32,7 @@ def measure_query(ground: Ground) -> Iterator[Cell]:
 
 def _cells(ground: Ground) -> Iterator[Cell]:
     ground.step(f"running {ground.query.name} with and without its sketch")
-    with measured_copy(ground.bench, ground.query) as measured:
+    with measured_copy(ground.desk, ground.query) as measured:
         pruned = measured.pruned()
         whole = measured.answer()
         found = answer_of(measured.answer(pruned))

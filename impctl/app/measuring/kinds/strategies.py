@@ -56,10 +56,10 @@ def measure_strategies(ground: Ground) -> Iterator[Cell]:
 
 
 def _cells(ground: Ground, options: _Options) -> Iterator[Cell]:
-    bench = ground.bench
-    tables = prepare(bench, ground.query).tables
-    changed = changed_table(bench, tables)
-    pool = pool_of(bench, changed, options.key, ground.seed)
+    desk = ground.desk
+    tables = prepare(desk, ground.query).tables
+    changed = changed_table(desk, tables)
+    pool = pool_of(desk, changed, options.key, ground.seed)
     # What is done for the first time in a process costs more than ever after.
     _run(ground, options, tables, pool, 1, updates=3)
     # A batch of everything is what lazy does.
@@ -82,7 +82,7 @@ def _run(
     updates: int,
 ) -> _Run:
     """All updates with one size of batch; None is lazy."""
-    with scratch_copy(ground.bench, tables) as scratch, scratch.writing("bench"):
+    with scratch_copy(ground.desk, tables) as scratch, scratch.writing("bench"):
         follower = captured(scratch, ground.query)
         stream = UpdateStream(scratch, pool, ground.seed)
         steps: list[Followed | None] = []

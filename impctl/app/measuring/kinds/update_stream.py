@@ -39,9 +39,9 @@ class Pool:
     first_key: int
 
 
-def pool_of(bench: Workbench, table: TableName, key: ColumnName, seed: int) -> Pool:
+def pool_of(desk: Workbench, table: TableName, key: ColumnName, seed: int) -> Pool:
     """The pool of a table whose column `key` holds whole numbers; UsageError for another one."""
-    snapshot = bench.snapshot(table)
+    snapshot = desk.snapshot(table)
     column = snapshot.schema.find(key)
     if column is None or not column.type.is_integral:
         raise UsageError(
