@@ -5,14 +5,14 @@ simple operator answers with the defaults. Its obligations, and who checks each:
 
 1. Stepping two batches one after the other means the same as stepping their sum; no change and an
    empty batch change nothing; a batch and its negative leave the state as it was.
-   (`tests/engine/test_laws.py` by circuits, `tests/maintain/test_laws.py` by whole queries.)
+   (`tests/engine/test_laws.py` by circuits, `tests/circuits/test_laws.py` by whole queries.)
 2. What `arrangements` and `counters` hand out is all that is remembered: a fresh operator that
    loaded the ones and took up the others goes on as if never stopped. (The same two.)
 3. Names of keepers and counters are given by whoever made the operator, and no others of the
    circuit have them; a keeper may stand in several operators, and one of them alone writes it.
    (`Circuit`, when it is made, and `tests/engine/test_sharing.py`.)
 4. `start` gives the output over empty input; `output`, where `can_output`, all of it as it stands.
-   (`tests/maintain/test_against_reference.py`, `test_bounded.py`.)
+   (`tests/circuits/test_against_reference.py`, `test_bounded.py`.)
 5. What `is_rowwise` may be stepped with any rows at any time. (`test_bounded.py`.)
 6. Inputs in `reads` are read as they stand after the step. (`test_distant_sides.py`.)
 

@@ -8,7 +8,7 @@ import pytest
 
 from impctl.app.workbench.envvars import ENVVARS
 from impctl.tables.write.create import create_table
-from tests.app.conftest import ROWS, WORKLOAD
+from tests.support.small_workload import ROWS, WORKLOAD
 
 QUERIES = """\
   many:

@@ -27,8 +27,8 @@ from impctl.errors import (
     UsageError,
     WorkloadError,
 )
-from tests.app.conftest import ROWS
-from tests.app.test_lock import held_lock
+from tests.behaviour.test_lock import held_lock
+from tests.support.small_workload import ROWS
 
 
 def append(folder: Path, *groups: int) -> None:

@@ -21,8 +21,8 @@ from impctl.app.examining.requirements import Installed, is_within
 from impctl.cli.application import build_app
 from impctl.cli.boundary import run
 from impctl.errors import UsageError
-from tests.app.conftest import ROWS
 from tests.support.run_cli import Cli, Ran
+from tests.support.small_workload import ROWS
 from tests.tables import handmade
 
 

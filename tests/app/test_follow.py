@@ -13,7 +13,7 @@ from deltalake import write_deltalake
 
 from impctl.store.store import Store
 from impctl.tables.write.create import create_table
-from tests.app.test_lock import held_lock
+from tests.behaviour.test_lock import held_lock
 from tests.support.following import PATIENCE, Following, following, impctl
 from tests.support.run_cli import Cli
 

@@ -13,8 +13,8 @@ from deltalake import DeltaTable, write_deltalake
 from impctl.app.workbench.workbench import Workbench
 from impctl.store.records import RunCost, RunRecord
 from impctl.store.store import Store
-from tests.app.conftest import ROWS
 from tests.support.run_cli import Cli
+from tests.support.small_workload import ROWS
 
 DRY = [
     ("plan",),

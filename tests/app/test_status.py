@@ -12,8 +12,8 @@ from impctl.cli.application import build_app
 from impctl.cli.boundary import run
 from impctl.store.records import RunRecord
 from impctl.store.store import Store
-from tests.app.conftest import ROWS
 from tests.support.run_cli import Cli
+from tests.support.small_workload import ROWS
 
 
 def status(cli: Cli, *words: str) -> dict[str, Any]:

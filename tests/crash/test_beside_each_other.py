@@ -16,7 +16,7 @@ from impctl.app.status import status
 from impctl.app.workbench.settings import Settings
 from impctl.app.workbench.workbench import open_workbench
 from impctl.errors import LockHeldError
-from tests.app.test_lock import held_lock
+from tests.behaviour.test_lock import held_lock
 from tests.crash.processes import end, ran, start
 from tests.crash.small import change, check_store, newest, write_workload
 from tests.support.run_cli import Cli

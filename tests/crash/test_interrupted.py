@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.app.test_lock import held_lock
+from tests.behaviour.test_lock import held_lock
 from tests.crash.applying import disturbed
 from tests.crash.processes import end, ran, start, until_open
 from tests.crash.small import change, check_store, write_workload

@@ -14,11 +14,11 @@ from impctl.errors import ImpctlError
 from impctl.plan.rules.order import apply_rules
 from impctl.plan.sql.statement import parse_query
 from impctl.tables.write.create import create_table
-from tests.app.conftest import ROWS, WORKLOAD
 from tests.fuzz.bounded import in_time, told
 from tests.plan.test_against_spark import CATALOG, QUERIES
 from tests.support.random_cases import few_then_rest
 from tests.support.run_cli import Cli
+from tests.support.small_workload import ROWS, WORKLOAD
 
 ODD = (
     *"'\"`;()[]{}<>,.*/+-=!&|^~%$#@:?\\",

@@ -14,11 +14,11 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from tests.app.conftest import WORKLOAD
 from tests.fuzz.bounded import told
 from tests.outside.conftest import FEED
 from tests.support.random_cases import few_then_rest
 from tests.support.run_cli import Cli
+from tests.support.small_workload import WORKLOAD
 
 GROUPS = 12_000
 """Enough that states are files of their own."""

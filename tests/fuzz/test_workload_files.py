@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from impctl.tables.write.create import create_table
-from tests.app.conftest import ROWS
 from tests.fuzz.bounded import told
 from tests.fuzz.yaml_changes import changed
 from tests.support.random_cases import few_then_rest
 from tests.support.run_cli import Cli
+from tests.support.small_workload import ROWS
 
 OF_ITS_OWN = """\
 version: 1

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 
 from impctl.plan.safety.facts import Fact, FactKind, FactSource
-from tests.plan.counterexamples import NONNEGATIVE_V, P1, SIGNED, Example
+from tests.plan.safety.counterexamples import NONNEGATIVE_V, P1, SIGNED, Example
 
 WIDE = 2**53
 

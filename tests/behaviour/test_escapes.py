@@ -17,8 +17,8 @@ import impctl
 from impctl.app.workbench import sessions
 from impctl.errors import ImpctlError
 from impctl.tables.write.create import create_table
-from tests.app.conftest import ROWS, WORKLOAD
 from tests.support.run_cli import Cli
+from tests.support.small_workload import ROWS, WORKLOAD
 
 STATEMENTS = [
     "DROP TABLE t",

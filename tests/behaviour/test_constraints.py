@@ -17,8 +17,8 @@ from impctl.app.preparing.facts import _facts_of_check
 from impctl.plan.safety.facts import FactKind
 from impctl.tables.snapshot import take_snapshot
 from impctl.tables.write.create import create_table
-from tests.app.conftest import ROWS
 from tests.support.run_cli import Cli
+from tests.support.small_workload import ROWS
 
 LEAST = "SELECT g, MAX(x) s FROM t GROUP BY g HAVING COALESCE(MAX(x), 100) > 50"
 """A sketch on `k` is safe only while no `x` is NULL."""

@@ -14,7 +14,7 @@ from impctl.plan.safety.facts import Fact, FactKind, FactSource
 from impctl.plan.safety.verdict import Verdict, check_safety
 from impctl.plan.sql.statement import parse_query
 from tests.plan.corner_cases import CORNERS
-from tests.plan.counterexamples import (
+from tests.plan.safety.counterexamples import (
     CITIES,
     COUNTED,
     NONNEGATIVE_V,

@@ -13,8 +13,8 @@ from impctl.bench.record_json import record_from_json
 from impctl.cli.application import build_app
 from impctl.cli.boundary import run
 from impctl.tables.write.create import create_table
-from tests.app.conftest import ROWS
 from tests.support.run_cli import Cli
+from tests.support.small_workload import ROWS
 
 WORKLOAD = """\
 version: 1

@@ -10,7 +10,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from impctl.tables.write.create import create_table
-from tests.app.test_lock import held_lock
+from tests.behaviour.test_lock import held_lock
 from tests.support.run_cli import Cli, Ran
 
 WORKLOAD = """\

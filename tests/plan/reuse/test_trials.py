@@ -21,7 +21,7 @@ from impctl.plan.reuse.changed_columns import changed_columns
 from impctl.plan.rules.order import apply_rules
 from impctl.plan.safety.direction import Relation
 from impctl.plan.safety.verdict import Verdict, check_safety
-from tests.plan.reuse_trials import ReuseTally, run_reuse_trial
+from tests.plan.reuse.reuse_trials import ReuseTally, run_reuse_trial
 from tests.plan.trials import Violation
 from tests.support.random_cases import few_then_rest
 

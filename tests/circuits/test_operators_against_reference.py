@@ -13,12 +13,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from impctl.maintain.compile import compile_plan
-from impctl.maintain.session import MaintainedQuery, TableChange
+from impctl.circuits.compile import compile_plan
+from impctl.circuits.session import MaintainedQuery, TableChange
 from impctl.plan.nodes import Plan, scans_of
 from impctl.plan.parse import parse_query
-from impctl.plan.rules import apply_rules
-from tests.maintain.test_laws import CATALOG, PARTITIONS
+from impctl.plan.rules.order import apply_rules
+from tests.circuits.test_laws import CATALOG, PARTITIONS
 from tests.plan.trials import accurate_sketches
 from tests.support.algebra import FIRST_ROWS, QUERIES, rows
 from tests.support.random_cases import few_seeds_then_rest

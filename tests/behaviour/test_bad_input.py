@@ -15,8 +15,8 @@ from deltalake import DeltaTable, write_deltalake
 
 from impctl.cli.application import build_app
 from impctl.tables.write.create import create_table
-from tests.app.conftest import ROWS
 from tests.support.run_cli import Cli, Ran
+from tests.support.small_workload import ROWS
 
 
 def sketch(cli: Cli) -> tuple[list[int], dict[str, int]]:

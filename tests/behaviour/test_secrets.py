@@ -17,7 +17,7 @@ from deltalake import write_deltalake
 import impctl
 from impctl.errors import ImpctlError
 from impctl.tables.write.create import create_table
-from tests.app.conftest import ROWS
+from tests.support.small_workload import ROWS
 
 SECRETS = {
     "AWS_ACCESS_KEY_ID": "AKIAZQ7SECRETONE",

@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 import impctl
-from impctl.app.capturing import meta as state_meta
 from impctl.app.preparing import prepared
+from impctl.circuits import identity
 from impctl.errors import RecaptureNeededError
 from impctl.plan.rules import planned
 from impctl.store.store import Store
-from tests.app.conftest import WORKLOAD
 from tests.support.run_cli import Cli
+from tests.support.small_workload import WORKLOAD
 
 Capture = Callable[[], None]
 
@@ -34,7 +34,7 @@ def reads_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def is_another_release(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(state_meta, "__version__", "0.0.9")
+    monkeypatch.setattr(identity, "__version__", "0.0.9")
 
 
 def is_no_known_release(monkeypatch: pytest.MonkeyPatch) -> None:

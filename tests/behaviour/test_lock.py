@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from deltalake import write_deltalake
 
-from tests.app.conftest import ROWS
 from tests.support.run_cli import Cli
+from tests.support.small_workload import ROWS
 
 HOLDER = """
 import sys, time

@@ -1,6 +1,6 @@
 """Random queries on real Delta tables: capture and recapture in Spark, maintenance in between.
 
-The counterpart of tests/maintain/test_against_reference.py with Spark as the oracle: after every
+The counterpart of tests/circuits/test_against_reference.py with Spark as the oracle: after every
 batch the maintained sketch covers the recaptured one, equals it unless a sum of doubles was too
 close to call, and the query gives the same with its sketch as without.
 """

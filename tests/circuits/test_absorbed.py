@@ -22,7 +22,7 @@ from impctl.engine.operators.aggregate import Aggregate
 from impctl.errors import CountBelowZeroError
 from impctl.sketch.partition import RangePartition
 from impctl.tables.arrow_types import arrow_type
-from tests.maintain.test_against_reference import judge
+from tests.circuits.test_against_reference import judge
 from tests.support.random_cases import few_then_rest
 from tests.support.random_circuits import random_circuit
 from tests.support.random_queries import (

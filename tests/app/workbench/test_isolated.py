@@ -16,8 +16,8 @@ from impctl.cli.application import build_app
 from impctl.cli.boundary import run
 from impctl.store.store import Store
 from impctl.tables.write.create import create_table
-from tests.app.conftest import ROWS
 from tests.support.run_cli import Cli
+from tests.support.small_workload import ROWS
 
 FILE = """
 version: 1

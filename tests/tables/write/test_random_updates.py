@@ -19,7 +19,7 @@ from deltalake import write_deltalake
 from impctl.tables.rows import read_rows
 from impctl.tables.source import open_source
 from impctl.tables.write.updates import UpdateKind, UpdateRequest, apply_update
-from tests.tables.test_datafusion import matching_rows
+from tests.tables.write.test_datafusion import matching_rows
 
 ROWS = 10
 CASES = 40

@@ -16,7 +16,7 @@ from impctl.plan.reuse.verdict import ReuseVerdict, check_reuse
 from impctl.plan.rules.order import apply_rules
 from impctl.plan.safety.facts import Fact, FactKind, FactSource
 from impctl.plan.sql.statement import parse_query
-from tests.plan.counterexamples import Example, Rows
+from tests.plan.safety.counterexamples import Example, Rows
 from tests.plan.trials import Boundaries, accurate_sketches, instances_of
 from tests.support.reference_plan import annotate, bag, evaluate
 

@@ -19,7 +19,7 @@ from impctl.errors import CountBelowZeroError, RecaptureNeededError
 from impctl.plan.nodes import Plan, scans_of
 from impctl.plan.rules.order import apply_rules
 from impctl.plan.sql.statement import parse_query
-from tests.maintain.test_laws import CATALOG, PARTITIONS, held
+from tests.circuits.test_laws import CATALOG, PARTITIONS, held
 from tests.support.algebra import FIRST_ROWS, QUERIES, rows
 from tests.support.random_cases import few_then_rest
 
