@@ -39,7 +39,7 @@ COMMANDS = (
     status,
     explain,
     verify,
-    desk,
+    bench,
     gc,
     doctor,
     completion,
