@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from impctl.cli.commands.apply import apply
+from impctl.cli.commands.bench import bench
 from impctl.cli.commands.capture import capture
 from impctl.cli.commands.check import check
 from impctl.cli.commands.completion import completion
