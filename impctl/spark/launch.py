@@ -3,7 +3,8 @@
 Law: settings may hold keys and tokens, so they go to the JVM in a file that only its owner reads,
 not on a command line, which every user of the machine can read. The environment is afterwards as
 it was before.
-Out of scope: what may be set (`spark.session`), finding Java (`spark.java`).
+Out of scope: what may be set (`spark.session`), finding Java (`spark.java`), where temporary files
+go (`spark.local_folders`).
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from impctl.errors import UsageError
 from impctl.spark.java import find_java, write_launcher
+from impctl.spark.local_folders import local_folders
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -49,16 +52,20 @@ def launch(master: str, conf: Mapping[str, str], log_level: str, folder: Path) -
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 
-    conf = {**conf, _JAVA_OPTIONS: _java_options(conf, log_level, folder)}
+    options = _java_options(conf, log_level, folder)
     builder = SparkSession.builder.master(master)
-    settings_file = None
+    wanted: dict[str, str] = {}
     if SparkContext._gateway is None:
+        local = local_folders(master, conf, os.environ)
+        # What the user says of it comes later, and Java takes the last.
+        conf = {**conf, **local.conf, _JAVA_OPTIONS: f"{local.java_option} {options}"}
         settings_file = write_properties(folder / "spark.properties", conf)
+        wanted = {**local.environment, _SUBMIT_ARGUMENTS: _submit_arguments(settings_file)}
     else:
         # A JVM that runs already takes settings by calls.
-        for name, value in conf.items():
+        for name, value in {**conf, _JAVA_OPTIONS: options}.items():
             builder = builder.config(name, value)
-    with _environment(folder / "java", master, settings_file):
+    with _environment(folder, master, wanted):
         try:
             return builder.getOrCreate()
         except PySparkException as error:
@@ -98,26 +105,27 @@ def _java_options(conf: Mapping[str, str], log_level: str, folder: Path) -> str:
 
 
 @contextmanager
-def _environment(java_home: Path, master: str, settings_file: Path | None) -> Iterator[None]:
+def _environment(folder: Path, master: str, wanted: Mapping[str, str]) -> Iterator[None]:
     """Environment in which pyspark starts the JVM; as it was before afterwards.
 
     Windows starts Java by another script, which the launcher cannot stand in for. Local workers
     run this very Python, which has pyarrow; what a cluster has, its own settings say.
+    pyspark has the JVM tell where it listens in a temporary file, which is put into `folder`.
     """
-    wanted: dict[str, str] = {}
+    wanted = dict(wanted)
     if master.startswith("local"):
         wanted["PYSPARK_PYTHON"] = os.environ.get("PYSPARK_PYTHON", sys.executable)
     java = find_java(os.environ)
     if os.name != "nt":
-        write_launcher(java, java_home)
-        wanted["JAVA_HOME"] = str(java_home)
-    if settings_file is not None:
-        wanted[_SUBMIT_ARGUMENTS] = _submit_arguments(settings_file)
+        write_launcher(java, folder / "java")
+        wanted["JAVA_HOME"] = str(folder / "java")
     before = {name: os.environ.get(name) for name in wanted}
     os.environ.update(wanted)
+    temporary, tempfile.tempdir = tempfile.tempdir, str(folder)
     try:
         yield
     finally:
+        tempfile.tempdir = temporary
         for name, value in before.items():
             if value is None:
                 del os.environ[name]

@@ -9,6 +9,7 @@ Out of scope: what is put into them (`app.workbench.scratch`).
 
 from __future__ import annotations
 
+import atexit
 import fcntl
 import os
 import tempfile
@@ -49,6 +50,19 @@ def scratch_folder(prefix: str, parent: Path | None = None) -> Iterator[Path]:
     finally:
         _clear(folder, disk)
         os.close(owner)
+
+
+def lasting_scratch_folder(prefix: str, parent: Path | None = None) -> Path:
+    """The same until this process ends; a process that it forks leaves the folder alone."""
+    scratch = scratch_folder(prefix, parent)
+    folder, made_by = scratch.__enter__(), os.getpid()
+
+    def remove() -> None:
+        if os.getpid() == made_by:
+            scratch.__exit__(None, None, None)
+
+    atexit.register(remove)
+    return folder
 
 
 def abandoned(parents: Iterable[Path]) -> tuple[Leftover, ...]:
