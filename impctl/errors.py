@@ -32,14 +32,37 @@
     ImpctlWarning                        what a Python call has to tell beside its results
 
 Law: a message says what happened and where, a hint what to do; no stack trace is needed to act.
+What a URI holds that opens a door (signature, token, password) is in neither: errors are where
+texts of libraries and paths of users meet what is printed, recorded and handed on.
 Out of scope: rendering (see `cli.boundary`).
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
+
+_MASK = "***"
+_PASSWORD = re.compile(r"(?i)([a-z][a-z0-9+.-]*://)[^\s/?#@:`'\"]*:[^\s/?#@`'\"]*@")
+_KEY_OF_S3 = re.compile(r"(?i)(s3[an]?://)[^\s/@:`'\"]+:[^\s@:`'\"]+@")
+"""Written as it is a secret key may hold slashes."""
+_USER = re.compile(r"(?i)(https?://)[^\s/?#@`'\"]+@")
+"""A token; elsewhere what stands before the host may be a container."""
+_SIGNED = re.compile(
+    r"(?i)((?:[?&;]|%3f|%26)(?:[\w.-]*(?:signature|token|secret|password|credential|api_?key)"
+    r"|sig|sas|pwd|key|awsaccesskeyid|googleaccessid|(?:account|access)_?key(?:_?id)?)(?:=|%3d))"
+    r"(?:(?!%26)[^\s&;#`'\"<>()])+"
+)
+
+
+def masked(text: str) -> str:
+    """`text` with signatures, tokens, keys and passwords in its URIs as `***`."""
+    if "://" in text:
+        for secret in (_PASSWORD, _KEY_OF_S3, _USER):
+            text = secret.sub(rf"\g<1>{_MASK}@", text)
+    return _SIGNED.sub(rf"\g<1>{_MASK}", text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,9 +103,9 @@ class ImpctlError(Exception):
         code: str | None = None,
         location: Location | None = None,
     ) -> None:
-        super().__init__(message)
-        self.message = message
-        self.hint = hint
+        self.message = masked(message)
+        super().__init__(self.message)
+        self.hint = None if hint is None else masked(hint)
         self.code = code if code is not None else self.default_code
         self.location = location
 
@@ -186,7 +209,14 @@ class WorkloadError(UsageError):
             hint=hint if hint is not None or first is None else first.hint,
             location=first.location if first is not None else None,
         )
-        self.problems = tuple(problems)
+        self.problems = tuple(
+            replace(
+                problem,
+                message=masked(problem.message),
+                hint=None if problem.hint is None else masked(problem.hint),
+            )
+            for problem in problems
+        )
 
 
 class UnsupportedError(ImpctlError):

@@ -25,7 +25,7 @@ from impctl.app.workbench.reporter import Reporter
 from impctl.app.workbench.settings import InitRequest, Settings
 from impctl.app.workbench.workbench import open_workbench
 from impctl.bench.examples import running_example_table
-from impctl.errors import ImpctlError, StorageError, TableError, UsageError
+from impctl.errors import ImpctlError, StorageError, TableError, UsageError, masked
 from impctl.tables.snapshot import Snapshot
 from impctl.tables.source import open_source
 from impctl.tables.write.create import create_table
@@ -42,7 +42,7 @@ def init(request: InitRequest, reporter: Reporter) -> Outcome:
     _refuse_existing(out, force=request.force)
     tables: list[FirstTable] = []
     for path in request.tables:
-        reporter.step(f"reading the log of {path}")
+        reporter.step(f"reading the log of {masked(path)}")
         tables.append(_table(path, out, [table.name for table in tables]))
     if not any(table.group_by for table in tables):
         raise UsageError(

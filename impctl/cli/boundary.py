@@ -30,6 +30,7 @@ from impctl.errors import (
     OutputFailedError,
     UsageError,
     is_panic,
+    masked,
     unexpected,
 )
 
@@ -194,7 +195,7 @@ def _trace(failures: Sequence[Failure]) -> None:
     from impctl.cli.output.wording import plain
 
     for failure in failures:
-        sys.stderr.write(plain("".join(traceback.format_exception(failure.error))))
+        sys.stderr.write(plain(masked("".join(traceback.format_exception(failure.error)))))
 
 
 def _flushed(arguments: Sequence[str], code: int) -> int:

@@ -20,6 +20,7 @@ from impctl.circuits.identity import circuit_id, template_id
 from impctl.circuits.session import MaintainedQuery
 from impctl.circuits.touch import TouchedQuery
 from impctl.circuits.way import Way
+from impctl.errors import masked
 from impctl.store.records import Assumption, NewCapture, RunRecord, StoredSketch, TablePin
 from impctl.store.store import Store
 from impctl.tables.change.files_mark import files_mark
@@ -81,7 +82,7 @@ def _pins(desk: Workbench, prepared: PreparedQuery) -> tuple[TablePin, ...]:
     for table in prepared.tables:
         source = desk.source(table)
         schema = desk.snapshot(table).schema_json
-        pins.append(TablePin(table, source.path, source.table_id, source.version, schema))
+        pins.append(TablePin(table, masked(source.path), source.table_id, source.version, schema))
     return tuple(pins)
 
 

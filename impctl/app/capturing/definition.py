@@ -15,9 +15,7 @@ from collections.abc import Sequence
 
 from impctl.aliases import TableName
 from impctl.app.workbench.workbench import Workbench
-from impctl.errors import (
-    RecaptureNeededError,
-)
+from impctl.errors import RecaptureNeededError, masked
 from impctl.store.records import StoredQuery
 from impctl.store.store import Store
 from impctl.version import __version__
@@ -81,7 +79,7 @@ def definition(desk: Workbench, spec: QuerySpec, tables: Sequence[TableName]) ->
     """Content hash of all that makes a stored sketch the sketch of this query.
 
     `tables` are those the query reads. Spark's SQL settings count, because the session's time zone
-    decides what some expressions mean.
+    decides what some expressions mean. A URI that is signed anew names the same table.
     """
     partitions = [
         (part.table, part.column, part.boundaries, part.fragments)
@@ -89,7 +87,7 @@ def definition(desk: Workbench, spec: QuerySpec, tables: Sequence[TableName]) ->
         if part.table in tables
     ]
     known = desk.workload.tables
-    paths = [(name, known[name].path if name in known else None) for name in sorted(tables)]
+    paths = [(name, masked(known[name].path) if name in known else None) for name in sorted(tables)]
     sketch = sorted(spec.sketch.items())
     settings = sorted(
         (name, value)
