@@ -13,7 +13,7 @@ import pytest
 from impctl.plan.safety.facts import Fact, FactKind, FactSource
 from impctl.plan.safety.verdict import Verdict, check_safety
 from impctl.plan.sql.statement import parse_query
-from tests.plan.corner_cases import CORNERS
+from tests.plan.safety.corner_cases import CORNERS
 from tests.plan.safety.counterexamples import (
     CITIES,
     COUNTED,
@@ -23,6 +23,7 @@ from tests.plan.safety.counterexamples import (
     UNSAFE,
     Example,
 )
+from tests.plan.safety.rare_corner_cases import RARE_CORNERS
 from tests.plan.trials import accurate_sketches, instances_of
 from tests.support.reference_plan import annotate, bag, evaluate
 
@@ -47,7 +48,7 @@ def _verdict(example: Example) -> Verdict:
     return check_safety(query, sketched, example.facts)
 
 
-@pytest.mark.parametrize("example", [*UNSAFE, *CORNERS], ids=str)
+@pytest.mark.parametrize("example", [*UNSAFE, *CORNERS, *RARE_CORNERS], ids=str)
 def test_unsafe_is_refused_with_its_reason(example: Example) -> None:
     verdict = _verdict(example)
     assert not verdict.safe
@@ -55,7 +56,7 @@ def test_unsafe_is_refused_with_its_reason(example: Example) -> None:
     assert verdict.span is not None
 
 
-@pytest.mark.parametrize("example", [*UNSAFE, *CORNERS], ids=str)
+@pytest.mark.parametrize("example", [*UNSAFE, *CORNERS, *RARE_CORNERS], ids=str)
 def test_accepting_the_unsafe_sketch_would_change_the_answer(example: Example) -> None:
     whole, sketched, covers = _results(example)
     assert covers, "the sketch must hold the whole provenance, else the case proves nothing"
