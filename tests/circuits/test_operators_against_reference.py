@@ -86,4 +86,9 @@ def test_the_sketches_are_those_of_the_lineage(name: str, seed: int) -> None:
             if rng.random() < 0.7:
                 after, change = batch(rng, tables[table], is_left=table == "t")
                 tables[table], changes[table] = after, change
-        session.step(changes)
+        before = session.fragments()
+        deltas = session.step(changes)
+        for access, after in session.fragments().items():
+            old, new = set(before[access].ids), set(after.ids)
+            assert set(deltas[access].added.tolist()) == new - old
+            assert set(deltas[access].removed.tolist()) == old - new

@@ -73,6 +73,16 @@ def test_a_huge_value_that_came_and_went_leaves_the_small_one() -> None:
     assert vector.error[0] < 1e-10
 
 
+def test_copies_that_came_together_and_went_one_by_one() -> None:
+    """Three times a value is no double: what rounding it would leave is more than the rest."""
+    value = 1e15 + 1 / 8
+    total = FloatSum("x", 0, False)
+    vector = total.value(state_of([[(value, 3)], [(0.5, 1)], *[[(value, -1)]] * 3]), DOUBLE)
+    assert vector.error is not None
+    assert abs(vector.values[0] - 0.5) <= vector.error[0]
+    assert vector.error[0] < 1e-10
+
+
 def test_what_a_captured_sum_may_be_off_by_is_kept() -> None:
     """Spark's partial sum is rounded; deleting most of it must not make the rest look exact."""
     total, huge = FloatSum("x", 0, False), 195326090969723374956.0
@@ -99,6 +109,14 @@ def test_nan_and_infinities_come_and_go() -> None:
     assert total.value(state, DOUBLE).values[0] == math.inf
     state = state_of([specials, [(math.nan, -1), (math.inf, -1)]])
     assert total.value(state, DOUBLE).values[0] == 2.5
+
+
+def test_both_infinities_are_nan_together_and_themselves_apart() -> None:
+    total = FloatSum("x", 0, False)
+    both = [(math.inf, 1), (-math.inf, 1), (2.5, 1)]
+    assert math.isnan(total.value(state_of([both]), DOUBLE).values[0])
+    for gone, left in ((math.inf, -math.inf), (-math.inf, math.inf)):
+        assert total.value(state_of([both, [(gone, -1)]]), DOUBLE).values[0] == left
 
 
 def test_whole_numbers_are_exact_and_say_so() -> None:

@@ -10,8 +10,9 @@ from random import Random
 import numpy as np
 import pytest
 
-from impctl.data.vector import Ints
-from impctl.engine.extremes import OrderedCounts
+from impctl.data.schema import DOUBLE
+from impctl.data.vector import Ints, Vector
+from impctl.engine.extremes import OrderedCounts, ranks_of, values_of
 from impctl.errors import CountBelowZeroError
 
 
@@ -26,6 +27,19 @@ def add(state: OrderedCounts, group: int, ranks: list[int], weight: int = 1) -> 
 
 def best(state: OrderedCounts, *groups: int) -> list[int]:
     return [int(rank) for rank in state.best(ints(list(groups)))]
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_ranks_of_doubles_are_in_sparks_order(reverse: bool) -> None:
+    tiny, huge = 5e-324, 1.7e308
+    ordered = np.array([-np.inf, -huge, -1.5, -tiny, 0.0, tiny, 1.5, huge, np.inf, np.nan])
+    ranks = ranks_of(Vector(DOUBLE, ordered), reverse=reverse)
+    steps = np.diff(ranks)
+    assert bool((steps < 0).all() if reverse else (steps > 0).all())
+    assert repr(values_of(ranks, DOUBLE, reverse=reverse).tolist()) == repr(ordered.tolist())
+    alike = np.array([0.0, -0.0, np.nan, -np.nan])
+    zero, minus_zero, nan, minus_nan = ranks_of(Vector(DOUBLE, alike), reverse=reverse)
+    assert (zero, nan) == (minus_zero, minus_nan)
 
 
 @pytest.mark.parametrize("deleted", [7, 8, 9, 15, 16, 17, 40, 399])

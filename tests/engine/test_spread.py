@@ -18,6 +18,7 @@ from impctl.data.vector import from_arrow
 from impctl.engine.batch import Batch
 from impctl.engine.operators.aggregate import Aggregate as AggregateOperator
 from impctl.engine.operators.project import Project as ProjectOperator
+from impctl.engine.partial_column import ROWS, Meaning, PartialColumn
 from impctl.plan.nodes import Aggregate, nodes_of
 from impctl.plan.sql.statement import parse_query
 
@@ -164,3 +165,24 @@ def test_no_rows_one_row_and_overflow() -> None:
     assert [value for value, _ in maintained.shown] == [None] * 4
     maintained.step([1e200, 3.0], 1)
     assert all(error == math.inf for _, error in maintained.shown)
+
+
+def test_what_captured_sums_may_be_off_by_is_in_the_error() -> None:
+    """Spark's own sum of doubles is rounded with every row, and the mean is drawn from it."""
+    count, wanted = 1000, 0.25
+    total = Fraction(10**6 * count + count // 2)
+    squares = Fraction((10**12 + (10**6 + 1) ** 2) * (count // 2))
+    worst = float(total) * count * 2.0**-53
+    maintained = Maintained(DOUBLE, pa.float64())
+    rows = np.array([count], dtype=np.int64)
+    partials: dict[PartialColumn, Any] = {ROWS: rows}
+    for slot, (exact, off) in enumerate(((total, worst * 0.9), (squares, 0.0))):
+        partials[PartialColumn(Meaning.COUNT, slot)] = rows
+        partials[PartialColumn(Meaning.SUM, slot)] = np.array([float(exact) + off])
+        partials[PartialColumn(Meaning.SIZE, slot)] = np.array([float(exact)])
+    found = maintained.group.absorb((), partials, ())
+    new = found.take(np.flatnonzero(found.weights > 0))
+    variance = next(iter(new.columns.values()))
+    assert variance.error is not None
+    assert float(variance.values[0]) != wanted
+    assert abs(float(variance.values[0]) - wanted) <= float(variance.error[0])

@@ -9,6 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from impctl.data.schema import decimal
+from impctl.engine.accumulators import ExactSum
 from impctl.engine.wide import add, grouped_sums, unwiden, widen
 from impctl.errors import EvaluationError
 
@@ -95,3 +97,16 @@ def test_adding_past_128_bits_is_refused_not_wrapped() -> None:
     low = widen(np.array([-(9 * 10**37)], dtype=object))
     with pytest.raises(EvaluationError, match="38 digits"):
         add(*low, *widen(np.array([-(17 * 10**37)], dtype=object)))
+
+
+def test_a_sum_that_fills_its_type_is_told_and_one_beyond_is_refused() -> None:
+    total = ExactSum("x", 0, decimal(10, 2))
+    for sign in (1, -1):
+        for value, fits in ((10**10 - 1, True), (10**10, False)):
+            high, low = widen(column([sign * value]))
+            state = {"high0": high, "low0": low}
+            if fits:
+                assert total.value(state, total.result).values[0] == sign * value
+                continue
+            with pytest.raises(EvaluationError, match="does not fit"):
+                total.value(state, total.result)
