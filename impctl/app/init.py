@@ -168,13 +168,14 @@ def _write_schema(file: Path, *, force: bool) -> None:
 
 
 def _refuse_existing(out: Path, *, force: bool) -> None:
-    if out.exists() and not force:
+    if out.exists() and not (force and out.is_file()):
         raise _existing(out)
 
 
 def _existing(file: Path) -> UsageError:
     return UsageError(
-        f"File `{file}` is there already", hint="give another one, or `--force` to write it anew"
+        f"File `{file}` is there already",
+        hint="give another one, or `--force` to write a file anew",
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 from collections.abc import Callable
 from datetime import date
@@ -128,6 +129,13 @@ def test_nothing_is_overwritten(impctl: Init, tmp_path: Path) -> None:
     assert (tmp_path / "impctl.yaml").read_text() == "mine"
     assert impctl("init", "t", "--force")[0] == 0
     assert (tmp_path / "impctl.yaml").read_text().startswith("# yaml-language-server")
+
+
+def test_a_pipe_is_not_written_anew(impctl: Init, tmp_path: Path) -> None:
+    create_table(str(tmp_path / "t"), VISITS)
+    os.mkfifo(tmp_path / "w.yaml")
+    assert impctl("init", "t", "--out", "w.yaml", "--force")[0] == 2
+    assert (tmp_path / "w.yaml").is_fifo()
 
 
 def test_a_schema_file_of_somebody_else_stays(impctl: Init, tmp_path: Path) -> None:

@@ -1,14 +1,15 @@
 """Records as files: written after a run, read to compare two runs.
 
 Law: a file is written whole or not at all; whether it can be is tried before anything is measured,
-and the trial leaves what stands there as it is. Out of scope: what is in it (`bench.record_json`).
+and the trial leaves what stands there as it is. A device, a pipe or a link stays one: the text
+goes through it. Out of scope: what is in it (`bench.record_json`).
 """
 
 from __future__ import annotations
 
 import os
 from contextlib import suppress
-from errno import EISDIR, ENOTDIR
+from errno import EACCES, EISDIR, ENOTDIR
 from pathlib import Path
 
 from impctl.app.results.results import Failure, Outcome, WrittenResult
@@ -78,9 +79,12 @@ def _read(file: Path) -> Record:
 def _written(kind: str, path: Path, text: str) -> WrittenResult:
     part = _part(path)
     try:
+        if _is_special(path):
+            path.write_text(text, encoding="utf-8")
+            return WrittenResult(kind, str(path))
         path.parent.mkdir(parents=True, exist_ok=True)
         part.write_text(text, encoding="utf-8")
-        os.replace(part, path)
+        os.replace(part, os.path.realpath(path))
     except OSError as error:
         with suppress(OSError):
             part.unlink(missing_ok=True)
@@ -93,6 +97,10 @@ def _tried(kind: str, path: Path) -> None:
     try:
         if path.is_dir():
             raise IsADirectoryError(EISDIR, os.strerror(EISDIR))
+        if _is_special(path):
+            if os.access(path, os.W_OK):
+                return  # opening a pipe would wait for its reader
+            raise PermissionError(EACCES, os.strerror(EACCES))
         path.parent.mkdir(parents=True, exist_ok=True)
         part = _part(path)
         part.write_text("", encoding="utf-8")
@@ -102,7 +110,14 @@ def _tried(kind: str, path: Path) -> None:
 
 
 def _part(path: Path) -> Path:
-    return path.with_name(f".{path.name}.part")
+    """Beside the file that a link leads to."""
+    goal = Path(os.path.realpath(path))
+    return goal.with_name(f".{goal.name}.part")
+
+
+def _is_special(path: Path) -> bool:
+    """Whether a device or a pipe is there, which a file must not take the place of."""
+    return path.exists() and not path.is_file() and not path.is_dir()
 
 
 def _not_written(kind: str, path: Path, error: OSError) -> StorageError:
