@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from impctl.capture.trace import follow, trace
-from impctl.data.schema import LONG, STRING, Column, Schema
+from impctl.data.schema import DOUBLE, LONG, STRING, Column, Schema
 from impctl.plan.nodes import Aggregate, attributes_of, nodes_of, scans_of
 from impctl.plan.sql.statement import parse_query
 
 CATALOG = {
     "t": Schema((Column("id", LONG), Column("g", STRING), Column("v", LONG))),
-    "u": Schema((Column("k", LONG), Column("g", STRING), Column("w", LONG))),
+    "u": Schema((Column("k", LONG), Column("g", STRING), Column("w", LONG), Column("d", DOUBLE))),
 }
 
 TRACED = [
@@ -28,6 +28,7 @@ TRACED = [
 LOST = [
     ("SELECT DISTINCT v FROM t", "t#1", "id"),
     ("SELECT count(*) FROM t GROUP BY id + 1", "t#1", "id"),
+    ("SELECT count(*) FROM t JOIN u ON t.id = u.d GROUP BY u.d", "t#1", "id"),
     ("SELECT count(*) FROM t LEFT JOIN u ON t.id = u.k GROUP BY u.k", "t#1", "id"),
     ("SELECT t.v FROM t LEFT JOIN u ON t.id = u.k", "u#1", "k"),
     ("SELECT t.v FROM t FULL JOIN u ON t.id = u.k", "t#1", "id"),

@@ -34,6 +34,8 @@ SQL = {
     "anti": "SELECT g, x FROM t WHERE NOT EXISTS (SELECT 1 FROM u WHERE u.g = t.g)",
     "anti_mixed": "SELECT g, x FROM t WHERE NOT EXISTS (SELECT 1 FROM u WHERE u.y >= t.x)",
     "types": "SELECT t.g, u.y FROM t JOIN u ON t.x = u.g",
+    "types_left": "SELECT t.x, u.y FROM t JOIN u ON t.g = CAST(u.y AS DOUBLE)",
+    "types_right": "SELECT t.x, u.y FROM t JOIN u ON CAST(t.x AS DOUBLE) = u.g",
     "either": "SELECT t.g FROM t JOIN u ON (t.x = 1 AND u.y > 1) OR (t.x > 2 AND u.g = 3)",
     "either_open": "SELECT t.g FROM t JOIN u ON (t.x = 1 AND u.y > 1) OR u.g = 3",
     "filtered_calls": "SELECT g, COUNT(x) FILTER (WHERE s = 'a') n FROM t GROUP BY g"

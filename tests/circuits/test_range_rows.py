@@ -64,6 +64,16 @@ def test_touch_counts_too_and_only_grows() -> None:
         before = now
 
 
+def test_touch_adds_what_deleted_rows_were_in() -> None:
+    """Without them the average of their group may pass."""
+    query = TouchedQuery(LONGS, FragmentSet.of([], LONGS.size))
+    table = pa.table({"x": pa.array([-1, 5], pa.int64())})
+    query.step(TableChange(table, np.ones(2, dtype=np.int64)))
+    query.fragments = FragmentSet.of([], LONGS.size)
+    now = query.step(TableChange(table.slice(1), np.array([-1], dtype=np.int64)))
+    assert set(now.ids) == {int(LONGS.fragments_of(from_arrow(table["x"], LONG))[1])}
+
+
 def test_what_a_checkpoint_wrote_is_taken_up_again() -> None:
     query = TouchedQuery(LONGS, FragmentSet.of([], LONGS.size))
     table = pa.table({"x": pa.array([None, -1, 0, 0, 5], pa.int64())})

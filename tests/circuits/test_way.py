@@ -6,9 +6,13 @@ from dataclasses import replace
 
 import pytest
 
+from impctl.circuits.calls import read_calls
+from impctl.circuits.compile import compile_plan
+from impctl.circuits.flows import BlockedError
 from impctl.circuits.way import Way, choose_way
 from impctl.data.schema import INTEGER, STRING
-from impctl.plan.nodes import Project, scans_of
+from impctl.engine.accumulators import FloatSum
+from impctl.plan.nodes import Aggregate, Project, nodes_of, scans_of
 from impctl.plan.rules.order import apply_rules
 from impctl.plan.safety.verdict import check_safety
 from impctl.sketch.mode import Mode
@@ -177,3 +181,80 @@ def test_no_sketch_no_way() -> None:
     way = choose_way(core, verdict, verdict, {})
     assert way.reason.startswith("the query has no sketch to maintain")
     assert way.mode is not Mode.EXACT
+
+
+SUMS = "SELECT brand, SUM(rate) AS s FROM sales GROUP BY brand"
+OPEN = "SELECT brand FROM sales GROUP BY brand HAVING SUM(rate) > 2"
+CLOSE = "a condition on a sum of doubles below another grouping"
+
+
+@pytest.mark.parametrize(
+    ("sql", "reason"),
+    [
+        (f"SELECT brand FROM ({OPEN}) ORDER BY brand LIMIT 2", CLOSE),
+        (f"SELECT brand FROM stock EXCEPT {OPEN}", CLOSE),
+        (f"{OPEN} INTERSECT SELECT brand FROM stock", CLOSE),
+        (f"SELECT brand FROM stock WHERE brand NOT IN ({OPEN})", CLOSE),
+        (
+            f"SELECT q.brand FROM ({OPEN}) q WHERE NOT EXISTS"
+            " (SELECT 1 FROM stock WHERE stock.brand = q.brand)",
+            CLOSE,
+        ),
+        (
+            "SELECT DISTINCT price FROM (SELECT price FROM sales GROUP BY price, brand"
+            " HAVING SUM(rate) > 2)",
+            CLOSE,
+        ),
+        (
+            f"SELECT q.s, shelf FROM ({SUMS}) q LEFT JOIN stock ON q.brand = stock.brand",
+            "joining a sum of doubles",
+        ),
+        (
+            f"SELECT shelf, q.s FROM stock RIGHT JOIN ({SUMS}) q ON q.brand = stock.brand",
+            "joining a sum of doubles",
+        ),
+        (
+            f"SELECT q.s, shelf FROM ({SUMS}) q JOIN stock ON q.brand = stock.brand",
+            "joining a sum of doubles",
+        ),
+        (f"SELECT s FROM ({SUMS}) ORDER BY s LIMIT 2", "ordering by or keeping a sum of doubles"),
+        (
+            f"SELECT brand, s FROM ({SUMS}) UNION ALL SELECT brand, 1.0D FROM stock",
+            "UNION of a sum of doubles",
+        ),
+        (
+            f"SELECT brand, s FROM ({SUMS}) EXCEPT SELECT brand, 1.0D FROM stock",
+            "EXCEPT of a sum of doubles",
+        ),
+        (f"SELECT DISTINCT s FROM ({SUMS})", "DISTINCT over a sum of doubles"),
+        (
+            f"SELECT MAX(s) AS m FROM ({SUMS})",
+            "grouping or summing a sum of doubles again",
+        ),
+        (
+            f"SELECT s, COUNT(*) AS n FROM ({SUMS}) GROUP BY s",
+            "grouping or summing a sum of doubles again",
+        ),
+        (
+            "SELECT m, COUNT(*) AS n FROM (SELECT brand, MAX_BY(price, numSold) AS m FROM sales"
+            " GROUP BY brand) GROUP BY m",
+            "MAX_BY below another grouping or a LIMIT, where rows may tie",
+        ),
+    ],
+)
+def test_what_is_not_exact_or_not_fixed_goes_no_further(sql: str, reason: str) -> None:
+    """A row too many there could make a sketch too small."""
+    root = apply_rules(read(sql).root)
+    sketched = {s.access: PARTITIONS["brand"] for s in scans_of(root) if s.table == "sales"}
+    with pytest.raises(BlockedError) as blocked:
+        compile_plan(root, sketched, {})
+    assert blocked.value.message == reason
+
+
+@pytest.mark.parametrize(("argument", "is_whole"), [("price", True), ("cost", False)])
+def test_only_sums_of_whole_numbers_are_exact_as_doubles(argument: str, is_whole: bool) -> None:
+    sql = f"SELECT brand, SUM(CAST({argument} AS DOUBLE)) AS s FROM sales GROUP BY brand"
+    node = next(n for n in nodes_of(read(sql).root) if isinstance(n, Aggregate))
+    (part,) = (column.accumulator for column in read_calls(node).columns)
+    assert isinstance(part, FloatSum)
+    assert part.integral is is_whole

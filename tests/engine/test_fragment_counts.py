@@ -103,6 +103,8 @@ def test_the_last_fragment_does_not_spill_into_the_next_group() -> None:
     apply(counts, {(0, LAST): 1, (1, 0): 1})
     found = apply(counts, {})
     assert by_ordinal(found.old_sets(np.array([0, 1]))) == [(0, LAST, 1), (1, 0, 1)]
+    sets = counts.sets_of(np.array(GROUPS[:2], dtype=np.int64))
+    assert (sets.offsets.tolist(), sets.fragments.tolist()) == ([0, 1, 2], [LAST, 0])
 
 
 def test_a_count_below_zero_stops() -> None:

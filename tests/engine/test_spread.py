@@ -172,11 +172,11 @@ def test_what_captured_sums_may_be_off_by_is_in_the_error() -> None:
     count, wanted = 1000, 0.25
     total = Fraction(10**6 * count + count // 2)
     squares = Fraction((10**12 + (10**6 + 1) ** 2) * (count // 2))
-    worst = float(total) * count * 2.0**-53
+    worst, lost = (float(exact) * count * 2.0**-53 for exact in (total, squares))
     maintained = Maintained(DOUBLE, pa.float64())
     rows = np.array([count], dtype=np.int64)
     partials: dict[PartialColumn, Any] = {ROWS: rows}
-    for slot, (exact, off) in enumerate(((total, worst * 0.9), (squares, 0.0))):
+    for slot, (exact, off) in enumerate(((total, worst * 0.9), (squares, lost * -0.9))):
         partials[PartialColumn(Meaning.COUNT, slot)] = rows
         partials[PartialColumn(Meaning.SUM, slot)] = np.array([float(exact) + off])
         partials[PartialColumn(Meaning.SIZE, slot)] = np.array([float(exact)])

@@ -1,0 +1,129 @@
+"""The passes of a capture, evaluated by the slow reference, find the fragments of the lineage.
+
+Spark runs the same passes in the slow tests; here their meaning is held against what they are for,
+over random plans and tables. A pass that collects fragments along the whole plan is left to Spark.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+from impctl.capture.annotate import PassKind, SketchPass, sketch_passes
+from impctl.data.schema import Column, Schema
+from impctl.errors import QueryError
+from impctl.plan.nodes import Plan, Project, Query, Sort, TopK, attributes_of, nodes_of, scans_of
+from impctl.plan.rules.order import apply_rules
+from impctl.plan.safety.verdict import Verdict, check_safety
+from impctl.plan.sql.statement import parse_query
+from tests.circuits.test_laws import CATALOG as OPERATORS
+from tests.circuits.test_laws import PARTITIONS
+from tests.plan.random_plans import CATALOG
+from tests.plan.trials import (
+    Trial,
+    accurate_sketches,
+    fragment_of,
+    make_barrier_trial,
+    make_trial,
+)
+from tests.support.algebra import FIRST_ROWS, QUERIES, rows
+from tests.support.random_cases import few_seeds_then_rest, few_then_rest
+from tests.support.reference_expr import ReferenceFailure, ReferenceLimit, Value
+from tests.support.reference_plan import annotate, bag, evaluate
+
+
+def values_found(pass_: SketchPass, trial: Trial) -> dict[str, list[Value]]:
+    """Per access the values of its attribute in the rows that the pass keeps."""
+    places = {attribute.id: at for at, attribute in enumerate(attributes_of(pass_.rows))}
+    rows = evaluate(pass_.rows, trial.tables)
+    if pass_.groups is not None:
+        wanted = bag(evaluate(pass_.groups, trial.tables))
+        group = [places[column] for column in pass_.group]
+        rows = [row for row in rows if next(iter(bag([[row[at] for at in group]]))) in wanted]
+    return {access: [row[places[key]] for row in rows] for access, key in pass_.keys.items()}
+
+
+def check(trial: Trial, root: Plan, catalog: Mapping[str, Schema], seen: Counter[str]) -> None:
+    """Each pass over the trial's tables finds what the lineage says."""
+    query = Query("", root)
+    verdict = check_safety(query, trial.sketched, trial.facts)
+    tops = {at for at, node in enumerate(nodes_of(root)) if isinstance(node, TopK)}
+    counted = counted_in(root, verdict)
+    if not verdict.safe or (verdict.ties is not None and not tops <= counted):
+        seen["unsafe, or a choice"] += 1
+        return
+    tables = {scan.access: scan.table for scan in scans_of(root)}
+    columns: dict[str, Column] = {}
+    for access, name in trial.sketched.items():
+        column = catalog[tables[access]].find(name)
+        assert column is not None
+        columns[access] = column
+    try:
+        passes = sketch_passes(query, verdict, columns)
+        found = annotate(root, trial.tables)
+        first = {at: rows for at, rows in found.first_rows.items() if at in counted}
+        found = replace(found, first_rows=first)
+        accurate = accurate_sketches(found, root, trial.tables, trial.partitions)
+        for pass_ in passes:
+            if pass_.way is PassKind.COLLECTED:
+                seen["collected"] += 1
+                continue
+            for access, values in values_found(pass_, trial).items():
+                boundaries = trial.partitions[access][1]
+                sketch = {fragment_of(value, boundaries) for value in values}
+                assert sketch == accurate[access], (access, pass_.way, root)
+                seen[pass_.way] += 1
+    except (QueryError, ReferenceFailure, ReferenceLimit) as error:
+        seen[type(error).__name__] += 1
+
+
+def counted_in(root: Plan, verdict: Verdict) -> set[int]:
+    """The top-k nodes of which all rows count, ties too: barriers, and the last step."""
+    last = next(at for at, n in enumerate(nodes_of(root)) if not isinstance(n, Project | Sort))
+    return {last, *verdict.barrier_positions}
+
+
+@few_then_rest(400, 4000)
+def test_passes_find_the_fragments_of_the_lineage(cases: range) -> None:
+    seen: Counter[str] = Counter()
+    for seed in cases:
+        for trial in (make_trial(seed), make_barrier_trial(seed)):
+            root = apply_rules(trial.root) if seed % 2 == 0 else trial.root
+            check(trial, root, CATALOG, seen)
+    for way in (PassKind.ROWS, PassKind.KEYED, PassKind.GROUPS):
+        assert seen[way] > len(cases) // 20, seen
+
+
+SQL = {
+    **QUERIES,
+    **FIRST_ROWS,
+    "in_group": "SELECT g, x FROM (SELECT g, x, s, COUNT(*) OVER (PARTITION BY x) n,"
+    " MAX(s) OVER (PARTITION BY g) m FROM t) q WHERE n > 1 AND m > 'a'",
+    "full_of_groups": "SELECT q.g, u.y FROM (SELECT g, COUNT(*) n FROM t GROUP BY g) q"
+    " FULL JOIN u ON q.g = u.g",
+    "rounded": "SELECT COUNT(*) n FROM t JOIN u ON t.x = u.g GROUP BY u.g",
+    "last_skipping": "SELECT g, x FROM t ORDER BY x DESC NULLS LAST, g LIMIT 2 OFFSET 3",
+    "last_tied": "SELECT g, x FROM t ORDER BY g LIMIT 3",
+    "numbered_ties": "SELECT g, x FROM (SELECT g, x, row_number() OVER (PARTITION BY s"
+    " ORDER BY g) n FROM t) q WHERE n <= 1",
+}
+
+
+@pytest.mark.parametrize("name", SQL)
+@few_seeds_then_rest(2, 12)
+def test_passes_of_one_query_per_operator(name: str, seed: int) -> None:
+    parsed = parse_query(SQL[name], OPERATORS).root
+    rng = Random(f"{name} {seed}")
+    tables = {
+        table: rows(rng, count, is_left=table == "t").to_pylist()
+        for table, count in (("t", 14), ("u", 7))
+    }
+    for root in (parsed, apply_rules(parsed)):
+        for scan in scans_of(root):
+            for column, boundaries in (("g", (2, 4)), (PARTITIONS[scan.table].attribute, (1, 2))):
+                partitions = {scan.access: (column, boundaries)}
+                check(Trial(root, tables, partitions, ()), root, OPERATORS, Counter())
