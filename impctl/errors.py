@@ -45,12 +45,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 _MASK = "***"
-_PASSWORD = re.compile(r"(?i)([a-z][a-z0-9+.-]*://)[^\s/?#@:`'\"]*:[^\s/?#@`'\"]*@")
-_KEY_OF_S3 = re.compile(r"(?i)(s3[an]?://)[^\s/@:`'\"]+:[^\s@:`'\"]+@")
+# Texts, compiled where the first error is made: most runs have none.
+_PASSWORD = r"(?i)([a-z][a-z0-9+.-]{0,31}://)[^\s/?#@:`'\"]*:[^\s/?#@`'\"]*@"
+_KEY_OF_S3 = r"(?i)(s3[an]?://)[^\s/@:`'\"]+:[^\s@:`'\"]+@"
 """Written as it is a secret key may hold slashes."""
-_USER = re.compile(r"(?i)(https?://)[^\s/?#@`'\"]+@")
+_USER = r"(?i)(https?://)[^\s/?#@`'\"]+@"
 """A token; elsewhere what stands before the host may be a container."""
-_SIGNED = re.compile(
+_SIGNED = (
     r"(?i)((?:[?&;]|%3f|%26)(?:[\w.-]*(?:signature|token|secret|password|credential|api_?key)"
     r"|sig|sas|pwd|key|awsaccesskeyid|googleaccessid|(?:account|access)_?key(?:_?id)?)(?:=|%3d))"
     r"(?:(?!%26)[^\s&;#`'\"<>()])+"
@@ -61,8 +62,8 @@ def masked(text: str) -> str:
     """`text` with signatures, tokens, keys and passwords in its URIs as `***`."""
     if "://" in text:
         for secret in (_PASSWORD, _KEY_OF_S3, _USER):
-            text = secret.sub(rf"\g<1>{_MASK}@", text)
-    return _SIGNED.sub(rf"\g<1>{_MASK}", text)
+            text = re.sub(secret, rf"\g<1>{_MASK}@", text)
+    return re.sub(_SIGNED, rf"\g<1>{_MASK}", text)
 
 
 @dataclass(frozen=True, slots=True)
