@@ -70,10 +70,10 @@ USE_CASES = {
     "verify": ("verify",),
     "doctor": ("doctor",),
     "init": ("init",),
-    "generate": ("generate",),
-    "suites.run": ("run_suite", "run_workload"),
-    "suites.keep": ("compare_files", "report_file"),
-    "suites.plan": ("check_suite", "list_suites", "suite_schema_text"),
+    "measuring.generate": ("generate",),
+    "measuring.run": ("run_suite", "run_workload"),
+    "measuring.keep": ("compare_files", "report_file"),
+    "measuring.plan": ("check_suite", "list_suites", "suite_schema_text"),
 }
 
 
