@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from deltalake import write_deltalake
 
-from impctl.app import capture as capture_module
+from impctl.app.capturing import captured
 from impctl.app.capturing import pins as stored
 from impctl.app.maintaining import changes as shared_changes
 from impctl.app.workbench.workbench import Workbench
@@ -92,7 +92,7 @@ def test_while_its_changes_are_read(
 def test_while_it_is_captured(place: Place, aside: Act, monkeypatch: pytest.MonkeyPatch) -> None:
     before = place.stored()
     with monkeypatch.context() as patch:
-        patch.setattr(capture_module, "_found", around(capture_module._found, after=aside))
+        patch.setattr(captured, "_found", around(captured._found, after=aside))
         ran = place.cli("capture")
         assert (ran.code, ran.error["code"]) == (6, "table_replaced_meanwhile")
         assert place.stored() == before
