@@ -220,7 +220,8 @@ def test_nan_does_no_harm_to_a_double_that_is_never_negative(
     captured = cli.good("capture").results
     assert {r["query"]: sketch_of_t(r) for r in captured} == dict.fromkeys(QUERIES, [0, 1])
     assert {bool(r["assumptions"]) for r in captured} == {not is_checked}
-    for batch in (rows((3, 2, 7), (5, 22, 1)), rows((1, 15, 0))):
+    # A file of NaN alone has no bounds in the log, so that statistics would say nothing.
+    for batch in (rows((3, 2, 7), (5, 22, 1)), rows((1, 15, 0), (1, 15, 0))):
         write_deltalake(str(tmp_path / "t"), doubles(batch, math.nan), mode="append")
         cli.good("maintain")
         for result in cli.good("verify", "--results").results:

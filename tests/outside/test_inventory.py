@@ -12,10 +12,10 @@ TESTS = Path(__file__).parents[1]
 INVENTORY = {
     "column added, dropped, renamed, retyped, widened, moved; used and not": "outside/test_schema",
     "the same in a table that maps names; mapping by id": "outside/test_layout",
-    "columns of each change as rows": "tables/test_changes::test_changed_column_is_named",
+    "columns of each change as rows": "tables/change/test_changes::test_changed_column_is_named",
     "NOT NULL or CHECK no longer promised": "outside/test_facts::test_a_constraint_is_dropped",
     "sign facts broken": "outside/test_facts::test_a_negative_value_that_came_and_went",
-    "NULL and NaN facts, every kind": "app/test_recheck::test_inserted_rows_count",
+    "NULL and NaN facts, every kind": "app/preparing/test_facts::test_inserted_rows_count",
     "table re-created": (
         "outside/test_identity::test_created_anew_with_fewer_as_many_and_more_versions"
     ),
@@ -29,7 +29,7 @@ INVENTORY = {
     "overwrite": "outside/test_history::test_the_whole_table_is_overwritten",
     "overwrite of a partition": "outside/test_layout::test_one_partition_is_overwritten",
     "deletion vectors": "outside/test_layout::test_tables_that_spark_wrote",
-    "deletion vectors, partitions, in Spark": "app/test_vectored",
+    "deletion vectors, partitions, in Spark": "behaviour/test_vectored",
     "all of these maintained by touch, or by Spark": "outside/test_in_spark",
     "partition texts, special characters, NULL": "outside/test_layout::test_partition_columns",
     "damaged states": "outside/test_damage::test_a_damaged_state",
