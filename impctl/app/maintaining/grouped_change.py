@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from impctl.aliases import AccessId
 from impctl.app.capturing.fill_by_spark import counted_rows, run_pass
@@ -20,10 +19,13 @@ from impctl.app.maintaining.changes import Need, SharedChanges
 from impctl.app.preparing.facts import broken_assumption
 from impctl.app.workbench.settings import large_change_of
 from impctl.app.workbench.workbench import Workbench
+from impctl.capture.literals import DIALECT
+from impctl.capture.render_expr import render_expr
 from impctl.circuits.compile import Compiled
 from impctl.circuits.partials import Partials
 from impctl.circuits.session import GroupedRows
-from impctl.plan.safety.facts import FactKind
+from impctl.expr.nodes import ColumnRef
+from impctl.plan.safety.facts import FactKind, broken_by
 from impctl.sketch.partition import RangePartition
 from impctl.store.records import Assumption
 from impctl.tables.change.changes import check_same_columns
@@ -31,9 +33,6 @@ from impctl.tables.change.file_diff import changed_files
 from impctl.tables.change.files_mark import files_mark
 from impctl.tables.snapshot import DataFile, Snapshot
 from impctl.tables.source import other_history
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
 
 _MEGABYTE = 1 << 20
 
@@ -111,21 +110,12 @@ def _recheck(
         if assumption.table != snapshot.table:
             continue
         frame = snapshot_frame(desk.spark(), snapshot, [assumption.column], files)
-        if not frame.where(_breaks(frame, assumption)).isEmpty():
+        if not frame.where(_broken_by(snapshot, assumption)).isEmpty():
             raise broken_assumption(assumption)
 
 
-def _breaks(frame: DataFrame, assumption: Assumption) -> Column:
-    """True for a row that breaks the assumption; as `app.preparing.facts.recheck` has it."""
-    from pyspark.sql import functions as F
-
-    value = frame[frame.columns[0]]
-    match FactKind(assumption.kind):
-        case FactKind.NOT_NULL:
-            return value.isNull()
-        case FactKind.NONNEGATIVE:
-            return value < 0
-        case FactKind.NONPOSITIVE:
-            return ~(value <= 0)
-        case FactKind.NAN_FREE:
-            return F.isnan(value)
+def _broken_by(snapshot: Snapshot, assumption: Assumption) -> str:
+    """The condition, as Spark's SQL, that is true of a row that breaks the assumption."""
+    column = snapshot.column(assumption.column)
+    broken = broken_by(FactKind(assumption.kind), ColumnRef(column.name, column.type))
+    return render_expr(broken, {column.name: column.name}).sql(DIALECT)

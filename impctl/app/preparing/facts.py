@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-import numpy as np
 import pyarrow as pa
 
 from impctl.aliases import AttributeId, ColumnName, TableName
@@ -19,9 +18,10 @@ from impctl.data.identifiers import quoted
 from impctl.data.schema import Column
 from impctl.data.vector import Ints, from_arrow
 from impctl.errors import AssumptionBrokenError, ImpctlError
+from impctl.expr.evaluate import truth
 from impctl.expr.nodes import ColumnRef, Compare, Expr, Literal, conjuncts
 from impctl.plan.nodes import Scan, Select, nodes_of, scans_of
-from impctl.plan.safety.facts import NOTHING, Fact, FactKind, FactSource
+from impctl.plan.safety.facts import NOTHING, Fact, FactKind, FactSource, broken_by
 from impctl.plan.safety.signs import learn
 from impctl.plan.sql.statement import parse_query
 from impctl.store.records import Assumption
@@ -140,16 +140,9 @@ def recheck(
         column = snapshot.schema.find(assumption.column)
         assert column is not None
         vector = from_arrow(rows.column(assumption.column), column.type)
-        valid = vector.validity() & inserted
-        if assumption.kind == FactKind.NOT_NULL:
-            bad = inserted & ~vector.validity()
-        elif assumption.kind == FactKind.NONNEGATIVE:
-            bad = valid & (vector.values < 0)
-        elif assumption.kind == FactKind.NONPOSITIVE:
-            bad = valid & ~(vector.values <= 0)
-        else:
-            bad = valid & np.isnan(vector.values)
-        if bool(np.any(bad)):
+        broken = broken_by(FactKind(assumption.kind), ColumnRef(column.name, column.type))
+        outcome = truth(broken, {column.name: vector}, len(vector))
+        if bool((outcome.may_true & inserted).any()):
             raise broken_assumption(assumption)
 
 

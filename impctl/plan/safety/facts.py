@@ -10,13 +10,15 @@ Out of scope: where facts come from (constraints, statistics), facts of expressi
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import assert_never
 
 from impctl.aliases import AttributeId, ColumnName, TableName
-from impctl.data.schema import SqlType
-from impctl.expr.nodes import Expr
+from impctl.data.schema import DOUBLE, SqlType
+from impctl.expr.nodes import ColumnRef, Compare, CompareOp, Expr, IsNull, Literal, Not
 from impctl.plan.nodes import Scan
 
 
@@ -34,6 +36,27 @@ class FactSource(StrEnum):
     """True of one version; later rows may break it, so a sketch that rests on it records it."""
     PREDICATE = "predicate"
     """Follows from the query's own conditions."""
+
+
+def broken_by(kind: FactKind, column: ColumnRef) -> Expr:
+    """The condition that is true of exactly those values of the column that break such a fact."""
+    match kind:
+        case FactKind.NOT_NULL:
+            return IsNull(column)
+        case FactKind.NONNEGATIVE:
+            return Compare(CompareOp.LESS, column, _zero(column))
+        case FactKind.NONPOSITIVE:
+            # NaN is not at most 0.
+            return Not(Compare(CompareOp.LESS_EQUAL, column, _zero(column)))
+        case FactKind.NAN_FREE:
+            return Compare(CompareOp.EQUAL, column, Literal(math.nan, DOUBLE))
+        case _:
+            assert_never(kind)
+
+
+def _zero(column: ColumnRef) -> Literal:
+    """Of the column's own type, so that nothing is cast before it is compared."""
+    return Literal(0, column.type)
 
 
 @dataclass(frozen=True, slots=True)

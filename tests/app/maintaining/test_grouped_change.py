@@ -7,14 +7,25 @@ with is the same too.
 
 from __future__ import annotations
 
+import math
 import random
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from impctl.capture.literals import DIALECT
+from impctl.capture.render_expr import render_expr
+from impctl.data.schema import DOUBLE, FLOAT, LONG, STRING, SqlType, decimal
+from impctl.data.vector import from_arrow
+from impctl.expr.evaluate import truth
+from impctl.expr.nodes import ColumnRef
+from impctl.plan.safety.facts import FactKind, broken_by
+from impctl.spark.guarded import guarded
 from impctl.tables.write.create import create_table
 from tests.support.run_cli import Cli
 
@@ -119,3 +130,43 @@ def test_a_broken_assumption_is_found_in_spark(
     write_deltalake(str(tmp_path / "t"), negative, mode="append")
     ran = cli("maintain", "--query", "keyed", "--large-change", "0", "--policy", "incremental")
     assert ran.document["error"]["code"] == "assumption_broken"
+
+
+CASES: list[tuple[pa.DataType, SqlType, FactKind, list[Any], list[Any]]] = [
+    (pa.int64(), LONG, FactKind.NONNEGATIVE, [0, 5], [-1, -(2**63)]),
+    (pa.int64(), LONG, FactKind.NONPOSITIVE, [0, -5], [1, 2**63 - 1]),
+    (pa.float64(), DOUBLE, FactKind.NONNEGATIVE, [0.0, -0.0, math.inf, math.nan], [-5e-324]),
+    (pa.float64(), DOUBLE, FactKind.NONPOSITIVE, [0.0, -0.0, -math.inf], [5e-324, math.nan]),
+    (pa.float64(), DOUBLE, FactKind.NAN_FREE, [0.0, math.inf, -math.inf], [math.nan]),
+    (pa.float32(), FLOAT, FactKind.NAN_FREE, [0.0, math.inf], [math.nan]),
+    (pa.float32(), FLOAT, FactKind.NONPOSITIVE, [-0.0], [1e-45, math.nan]),
+    (pa.string(), STRING, FactKind.NOT_NULL, ["", "x"], []),
+    (
+        pa.decimal128(38, 38),
+        decimal(38, 38),
+        FactKind.NONNEGATIVE,
+        [Decimal(0), Decimal(1).scaleb(-38)],
+        [Decimal(-1).scaleb(-38)],
+    ),
+]
+
+
+def plain(values: list[Any]) -> list[Any]:
+    """Values that are equal where they are the same, NaN too."""
+    return [repr(value) if isinstance(value, float) else value for value in values]
+
+
+def test_spark_and_the_engine_find_the_same_values(tmp_path: Path, spark: Any) -> None:
+    for at, (arrow, kind, fact, good, bad) in enumerate(CASES):
+        values = pa.array([*good, None, *bad], arrow)
+        wanted = [None] if fact is FactKind.NOT_NULL else bad
+        condition = broken_by(fact, ColumnRef("v", kind))
+        outcome = truth(condition, {"v": from_arrow(values, kind)}, len(values))
+        engine = values.filter(pa.array(outcome.may_true)).to_pylist()
+        name = str(tmp_path / f"{at}.parquet")
+        pq.write_table(pa.table({"v": values}), name)
+        frame = guarded(spark.read.parquet(name), ["v"])
+        text = render_expr(condition, {"v": "v"}).sql(DIALECT)
+        found = [row.v for row in frame.where(text).collect()]
+        assert plain(engine) == plain(pa.array(wanted, arrow).to_pylist())
+        assert plain(found) == plain(engine)
