@@ -107,6 +107,8 @@ SQL = {
     " FULL JOIN u ON q.g = u.g",
     "rounded": "SELECT COUNT(*) n FROM t JOIN u ON t.x = u.g GROUP BY u.g",
     "last_skipping": "SELECT g, x FROM t ORDER BY x DESC NULLS LAST, g LIMIT 2 OFFSET 3",
+    "top_of_top": "SELECT q.g, u.y FROM (SELECT g FROM (SELECT g, x FROM t ORDER BY x DESC, g"
+    " LIMIT 6) p ORDER BY g DESC LIMIT 2) q JOIN u ON q.g = u.g",
     "last_tied": "SELECT g, x FROM t ORDER BY g LIMIT 3",
     "numbered_ties": "SELECT g, x FROM (SELECT g, x, row_number() OVER (PARTITION BY s"
     " ORDER BY g) n FROM t) q WHERE n <= 1",

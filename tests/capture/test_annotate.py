@@ -9,6 +9,7 @@ import pytest
 from impctl.capture.annotate import PassKind, sketch_passes
 from impctl.data.schema import INTEGER, LONG, STRING, Column, Schema
 from impctl.errors import QueryError, UnsafeSketchError
+from impctl.expr.nodes import CompareOp, conjuncts
 from impctl.plan.nodes import Join, TopK, attributes_of, nodes_of, scans_of
 from impctl.plan.rules.order import apply_rules
 from impctl.plan.safety.facts import Fact, FactKind, FactSource
@@ -140,3 +141,10 @@ def test_what_is_not_captured_is_named_with_its_place(sql, table, attribute, con
         planned(sql, attribute, table=table)
     assert construct in caught.value.message
     assert "line 1" in caught.value.message
+
+
+@pytest.mark.parametrize("operation", ["INTERSECT", "EXCEPT"])
+def test_null_is_among_what_a_set_operation_compares(operation):
+    (found,) = planned(f"SELECT g, h FROM t {operation} SELECT g, g FROM u", "id")
+    (join,) = (node for node in nodes_of(found.above) if isinstance(node, Join))
+    assert {part.op for part in conjuncts(join.condition)} == {CompareOp.NULL_SAFE_EQUAL}
