@@ -110,8 +110,8 @@ def test_bounded_and_unbounded_agree_over_vectors_and_partitions(
 def writing_on(disk: FailingDisk | None, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Every store that a run opens lies on this disk."""
 
-    def opened(path: Path, *, create: bool = True) -> Store:
-        return Store.open(path, create=create, disk=disk)
+    def opened(path: Path, *, create: bool = True, is_shared: bool = False) -> Store:
+        return Store.open(path, create=create, disk=disk, is_shared=is_shared)
 
     class OnDisk(Store):
         open = staticmethod(opened)  # type: ignore[assignment]  # one disk for all
