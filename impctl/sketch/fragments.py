@@ -70,7 +70,3 @@ class FragmentSet:
 
     def minus(self, other: FragmentSet) -> FragmentSet:
         return FragmentSet(frozenbitarray(self.bits & ~other.bits))
-
-    def contains_all(self, other: FragmentSet) -> bool:
-        """Whether every fragment of `other` is in this set."""
-        return not (other.bits & ~self.bits).any()

@@ -71,46 +71,14 @@ def apply_capture(
     return Applied((generation,), tuple(unused))
 
 
-def apply_maintains(
-    connection: sqlite3.Connection,
-    path: Path,
-    changes: Sequence[MaintainCommit],
-    written: tuple[WrittenRun, ...],
-    at: float,
-) -> Applied:
-    """Move each query forward; `written` are the runs of all changes, in their order."""
-    generations: list[int] = []
-    unused: list[str] = []
-    position = 0
-    for change in changes:
-        own = written[position : position + len(change.put_runs)]
-        position += len(own)
-        applied = _apply_maintain(connection, path, change, own, at)
-        generations.extend(applied.generations)
-        unused.extend(applied.unused_files)
-    return Applied(tuple(generations), tuple(unused))
-
-
-def apply_forget(connection: sqlite3.Connection, path: Path, query: QueryName) -> Applied:
-    """Remove the query; no generation is returned where there was none."""
-    found = queries.find_query(connection, path, query)
-    if found is None:
-        return Applied((), ())
-    held = queries.load_progress(connection, path, found.id)
-    unused = states.drop_all_runs(connection, found.id)
-    sketches.forget_sketches(connection, found.id)
-    costs.forget_costs(connection, found.id)
-    queries.forget_query(connection, found.id)
-    return Applied((held.generation,), tuple(unused))
-
-
-def _apply_maintain(
+def apply_maintain(
     connection: sqlite3.Connection,
     path: Path,
     change: MaintainCommit,
     written: tuple[WrittenRun, ...],
     at: float,
 ) -> Applied:
+    """Move the query forward; RetryableError where another writer moved it meanwhile."""
     query = queries.find_query(connection, path, change.query)
     if query is None:
         raise _moved(change, "is not in the store any more")
@@ -132,15 +100,24 @@ def _apply_maintain(
         pins=pins,
         runs=states.runs_digest(connection, query.id),
     )
-    if change.slack_bound is not None:
-        progress = replace(progress, slack_bound=int(change.slack_bound))
-    if change.assumptions is not None:
-        progress = replace(progress, assumptions=queries.assumptions_text(change.assumptions))
     if change.state_meta is not None:
         progress = replace(progress, state_meta=queries.meta_text(change.state_meta))
     queries.save_progress(connection, query.id, progress)
     history.add_record(connection, query.id, change.record)
     return Applied((generation,), tuple(unused))
+
+
+def apply_forget(connection: sqlite3.Connection, path: Path, query: QueryName) -> Applied:
+    """Remove the query; no generation is returned where there was none."""
+    found = queries.find_query(connection, path, query)
+    if found is None:
+        return Applied((), ())
+    held = queries.load_progress(connection, path, found.id)
+    unused = states.drop_all_runs(connection, found.id)
+    sketches.forget_sketches(connection, found.id)
+    costs.forget_costs(connection, found.id)
+    queries.forget_query(connection, found.id)
+    return Applied((held.generation,), tuple(unused))
 
 
 def _is_same(

@@ -147,8 +147,8 @@ class MaintainCommit:
     """What maintaining changed.
 
     `pins` name every table of the query. Accesses missing in `sketches` keep their sketch; None
-    for `state_meta`, `slack_bound` or `assumptions` keeps what is stored. Runs are dropped before
-    others are put; a run put under the arrangement and sequence of another replaces it.
+    for `state_meta` keeps what is stored. Runs are dropped before others are put; a run put under
+    the arrangement and sequence of another replaces it.
     """
 
     query: QueryName
@@ -159,8 +159,6 @@ class MaintainCommit:
     put_runs: tuple[Run, ...] = ()
     drop_runs: tuple[tuple[str, int], ...] = ()
     state_meta: Mapping[str, Any] | None = None
-    slack_bound: int | None = None
-    assumptions: tuple[Assumption, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)

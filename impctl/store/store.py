@@ -272,18 +272,13 @@ class Store:
 
         RetryableError where another writer moved it since `expected_generation`.
         """
-        return self.commit_maintain_all([change])[0]
-
-    def commit_maintain_all(self, changes: Sequence[MaintainCommit]) -> tuple[int, ...]:
-        """Move several queries forward in one transaction, all or none."""
-        new = [run for change in changes for run in change.put_runs]
         path, at = self._catalog.path, time.time()
         return self._publish(
-            new,
-            lambda connection, written: commits.apply_maintains(
-                connection, path, changes, written, at
+            change.put_runs,
+            lambda connection, written: commits.apply_maintain(
+                connection, path, change, written, at
             ),
-        )
+        )[0]
 
     def add_record(self, query: QueryName, record: RunRecord) -> None:
         """Remember an action that committed nothing else; ignored for an unknown query."""

@@ -208,23 +208,6 @@ def test_forget_removes_everything(root: Path) -> None:
         assert store.load_runs("other")["agg"][0][1].equals(rows(LARGE))
 
 
-def test_several_queries_move_in_one_transaction_or_none_does(root: Path) -> None:
-    with Store.open(root) as store:
-        one = store.commit_capture(capture("one"), {}, record())
-        two = store.commit_capture(capture("two"), {}, record())
-        changes = [
-            maintain(one, 1, (0,), put=(("a", 0, rows(2)),), query="one"),
-            maintain(two + 5, 1, (0,), put=(("a", 0, rows(3)),), query="two"),
-        ]
-        with pytest.raises(RetryableError):
-            store.commit_maintain_all(changes)
-        assert store.load("one").versions == {"sales": 0}  # type: ignore[union-attr]
-        changes[1] = replace(changes[1], expected_generation=two)
-        assert store.commit_maintain_all(changes) == (one + 1, two + 1)
-        assert store.load_runs("one")["a"][0][1].num_rows == 2
-        assert store.load_runs("two")["a"][0][1].num_rows == 3
-
-
 def test_recapture_replaces_state_and_keeps_old_versions_usable(root: Path) -> None:
     with Store.open(root) as store:
         first = store.commit_capture(capture(), {"agg": [(0, rows(LARGE))]}, record())
