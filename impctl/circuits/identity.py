@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from impctl.plan.fingerprint import fingerprint, template
 from impctl.plan.nodes import Plan
-from impctl.version import __version__
+from impctl.version import stamped
 
 ENGINE_FORMAT = 6
 """Goes up whenever the engine would read older state differently."""
@@ -22,4 +22,4 @@ def circuit_id(core: Plan) -> str:
 
 def template_id(root: Plan) -> str:
     """Names the template of a plan, as this release of impctl reads and rewrites queries."""
-    return f"{__version__}:{template(root)}"
+    return stamped(template(root))

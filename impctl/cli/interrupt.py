@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from types import FrameType
 
+from impctl.cli.exit_codes import INTERRUPTED
+
 INTERRUPTED_MESSAGE = "Interrupted"
 DROPPED_HINT = "run the command again; what was committed stays, the rest is dropped"
 
@@ -110,6 +112,6 @@ def answer_for(arguments: Sequence[str], environment: Mapping[str, str]) -> Call
     def answer() -> None:
         with suppress(OSError):
             os.write(number, text.encode())
-        os._exit(130)
+        os._exit(INTERRUPTED)
 
     return answer

@@ -12,6 +12,7 @@ from typing import Any
 
 import typer
 
+from impctl.app.results.ending import GRAVITY
 from impctl.cli.application import build_app
 from impctl.cli.exit_codes import EXIT_CODES
 
@@ -100,8 +101,9 @@ def _argument_name(param: Any) -> str:
 def _exit_codes() -> str:
     rows = ["## Exit codes\n", "| code | meaning |", "|---|---|"]
     rows += [f"| {code} | {meaning} |" for code, meaning in EXIT_CODES]
+    order = ", ".join(map(str, GRAVITY))
     more = (
-        "With several failures in one run the first of 5, 1, 130, 2, 3, 4, 7, 6 that occurs is the"
+        f"With several failures in one run the first of {order} that occurs is the"
         " exit code:\nan unsound sketch counts most, what a later try may cure least. The other"
         " queries of the run are done\nand shown all the same.\n"
     )

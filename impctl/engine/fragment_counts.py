@@ -17,9 +17,8 @@ from impctl.data.vector import Ints
 from impctl.engine.arrangement import Arrangement, slices
 from impctl.engine.disagreement import disagreement
 from impctl.engine.runs import Run
-from impctl.engine.tags import Pairs, SetTags
+from impctl.engine.tags import FRAGMENT_BITS, Pairs, SetTags
 
-FRAGMENT_BITS = 24
 _FRAGMENT_MASK = (1 << FRAGMENT_BITS) - 1
 _COUNT = "count"
 

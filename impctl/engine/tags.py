@@ -25,8 +25,10 @@ from impctl.data.vector import Bools, Ints
 
 FragmentIds = npt.NDArray[np.int32]
 
-_FRAGMENT_BITS = 24
-"""As many as a fragment number has at most."""
+FRAGMENT_BITS = 24
+"""Bits of a fragment's number where it shares one number with a group or slot.
+
+That is room for 16 million; a workload may ask for 100,000 (`workload.partitions`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,31 +171,31 @@ class GroupTags:
     def sets(self) -> SetTags:
         ordinals, slots = np.unique(self.ordinals, return_inverse=True)
         old = self.source.old_sets(ordinals)
-        before = (old.slots << _FRAGMENT_BITS) | old.fragments
+        before = (old.slots << FRAGMENT_BITS) | old.fragments
         crossings = self.source.crossings()
         place = np.searchsorted(ordinals, crossings.slots)
         known = place < len(ordinals)
         known[known] = ordinals[place[known]] == crossings.slots[known]
-        crossed = (place << _FRAGMENT_BITS) | crossings.fragments
+        crossed = (place << FRAGMENT_BITS) | crossings.fragments
         entered = crossed[known & (crossings.weights > 0)]
         left = crossed[known & (crossings.weights < 0)]
         after = np.concatenate([np.setdiff1d(before, left), entered])
         codes = np.concatenate([np.sort(before), np.sort(after)])
         # New sets stand after the old ones: their slots are counted on from there.
-        low = slots << _FRAGMENT_BITS
+        low = slots << FRAGMENT_BITS
         start = np.where(
             self.is_new,
             len(before) + np.searchsorted(codes[len(before) :], low),
             np.searchsorted(codes[: len(before)], low),
         )
-        high = low + (1 << _FRAGMENT_BITS)
+        high = low + (1 << FRAGMENT_BITS)
         end = np.where(
             self.is_new,
             len(before) + np.searchsorted(codes[len(before) :], high),
             np.searchsorted(codes[: len(before)], high),
         )
         places, _ = slice_positions(start, end)
-        fragments = (codes[places] & ((1 << _FRAGMENT_BITS) - 1)).astype(np.int32)
+        fragments = (codes[places] & ((1 << FRAGMENT_BITS) - 1)).astype(np.int32)
         return SetTags(_offsets(end - start), fragments)
 
     def _crossed(self, ordinals: Ints, slots: Ints, weights: Ints) -> Pairs:

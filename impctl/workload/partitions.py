@@ -20,6 +20,8 @@ from impctl.workload.reading import Entry, FileReading, inside
 from impctl.workload.scalars import kind_of
 
 MAX_FRAGMENTS = 100_000
+"""Far below what the engine has room for in a number (`engine.tags.FRAGMENT_BITS`)."""
+
 MAX_BOUNDARIES = MAX_FRAGMENTS - 1
 
 

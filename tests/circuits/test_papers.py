@@ -14,9 +14,9 @@ from impctl.circuits.compile import compile_plan
 from impctl.circuits.session import MaintainedQuery, TableChange
 from impctl.data.schema import LONG, Column, Schema
 from impctl.engine.arrangement import slices
-from impctl.engine.fragment_counts import FRAGMENT_BITS
 from impctl.engine.operators.aggregate import Aggregate
 from impctl.engine.runs import Run
+from impctl.engine.tags import FRAGMENT_BITS
 from impctl.plan.nodes import scans_of
 from impctl.plan.rules.order import apply_rules
 from impctl.plan.sql.statement import parse_query

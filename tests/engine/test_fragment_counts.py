@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from impctl.engine.fragment_counts import FRAGMENT_BITS, FragmentCounts, GroupSets
-from impctl.engine.tags import Pairs
+from impctl.engine.fragment_counts import FragmentCounts, GroupSets
+from impctl.engine.tags import FRAGMENT_BITS, Pairs
 from impctl.errors import CountBelowZeroError
+from impctl.workload.partitions import MAX_FRAGMENTS
 
 GROUPS = [0, 1, 5, 2**30]
 LAST = (1 << FRAGMENT_BITS) - 1
@@ -115,3 +116,8 @@ def test_a_count_below_zero_stops() -> None:
     apply(counts, {(1, 7): -1})
     with pytest.raises(CountBelowZeroError):
         apply(counts, {(1, 0): -1})
+
+
+def test_every_fragment_a_workload_may_ask_for_has_its_own_number() -> None:
+    """Rows of NULL and of NaN may have a fragment more each."""
+    assert MAX_FRAGMENTS + 2 <= 1 << FRAGMENT_BITS

@@ -18,7 +18,7 @@ from impctl.app.workbench.workbench import Workbench
 from impctl.errors import RecaptureNeededError, masked
 from impctl.store.records import StoredQuery
 from impctl.store.store import Store
-from impctl.version import __version__
+from impctl.version import is_stamped_alike, stamped
 from impctl.workload.models import JoinStrategy, QuerySpec
 
 _TUNING = frozenset({"spark.sql.shuffle.partitions", "spark.sql.adaptive.enabled"})
@@ -65,9 +65,7 @@ def is_captured_alike(desk: Workbench, spec: QuerySpec, stored: StoredQuery) -> 
 
 def is_of_this_release(stored: StoredQuery) -> bool:
     """Whether the stored sketch was captured by the release of impctl that runs."""
-    # As `state_meta.template_id` writes it; to import that would load the planner.
-    captured_by = str(stored.state_meta.get("template", "")).partition(":")[0]
-    return captured_by == __version__
+    return is_stamped_alike(str(stored.state_meta.get("template", "")), stamped(""))
 
 
 def is_defined_alike(desk: Workbench, spec: QuerySpec, stored: StoredQuery) -> bool:

@@ -31,6 +31,7 @@ from impctl.errors import (
 )
 from impctl.plan.reuse.verdict import ReuseVerdict
 from impctl.store.records import Assumption, StoredQuery, StoredSketch
+from impctl.version import is_stamped_alike
 from impctl.workload.models import Policy, QuerySpec
 
 _NO_TEMPLATE = "no captured query has the same template"
@@ -145,7 +146,7 @@ def _judged(
 ) -> _Looked | None:
     """One stored query judged as it stands; None where it has another template."""
     known = stored.state_meta.get("template", "")
-    is_known = known.split(":")[0] == wanted.split(":")[0]
+    is_known = is_stamped_alike(known, wanted)
     if is_known and known != wanted and not is_named:
         return None
     if not is_defined_alike(desk, spec, stored):
