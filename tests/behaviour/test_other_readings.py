@@ -34,7 +34,7 @@ def reads_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def is_another_release(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(identity, "__version__", "0.0.9")
+    monkeypatch.setattr(identity, "stamped", "0.0.9:{}".format)
 
 
 def is_no_known_release(monkeypatch: pytest.MonkeyPatch) -> None:
