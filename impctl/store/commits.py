@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from impctl.aliases import QueryName
 from impctl.errors import ImpctlError, RetryableError
 from impctl.store import costs, history, queries, sketches, states
 from impctl.store.queries import Progress, QueryRow
@@ -22,9 +21,9 @@ from impctl.store.states import WrittenRun
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """What a transaction did: new generations, and files that nothing refers to any more."""
+    """What a transaction did: the new generation, and files that nothing refers to any more."""
 
-    generations: tuple[int, ...]
+    generation: int
     unused_files: tuple[str, ...]
 
 
@@ -42,7 +41,7 @@ def apply_capture(
     """Put the capture in place of what the query had."""
     before = queries.find_query(connection, path, capture.query)
     held = None if before is None else queries.load_progress(connection, path, before.id)
-    generation = queries.next_generation(connection, held)
+    generation = 1 if held is None else held.generation + 1
     unused: list[str] = []
     if before is not None and held is not None:
         unused = states.drop_all_runs(connection, before.id)
@@ -58,17 +57,15 @@ def apply_capture(
     states.put_runs(connection, query_id, written)
     progress = Progress(
         generation=generation,
-        slack_bound=int(capture.slack_bound),
         assumptions=queries.assumptions_text(capture.assumptions),
         state_meta=queries.meta_text(capture.state_meta),
-        has_state=capture.has_state,
         maintained_at=at,
         pins=pins,
         runs=states.runs_digest(connection, query_id),
     )
     queries.save_progress(connection, query_id, progress)
     history.add_record(connection, query_id, record)
-    return Applied((generation,), tuple(unused))
+    return Applied(generation, tuple(unused))
 
 
 def apply_maintain(
@@ -104,20 +101,7 @@ def apply_maintain(
         progress = replace(progress, state_meta=queries.meta_text(change.state_meta))
     queries.save_progress(connection, query.id, progress)
     history.add_record(connection, query.id, change.record)
-    return Applied((generation,), tuple(unused))
-
-
-def apply_forget(connection: sqlite3.Connection, path: Path, query: QueryName) -> Applied:
-    """Remove the query; no generation is returned where there was none."""
-    found = queries.find_query(connection, path, query)
-    if found is None:
-        return Applied((), ())
-    held = queries.load_progress(connection, path, found.id)
-    unused = states.drop_all_runs(connection, found.id)
-    sketches.forget_sketches(connection, found.id)
-    costs.forget_costs(connection, found.id)
-    queries.forget_query(connection, found.id)
-    return Applied((held.generation,), tuple(unused))
+    return Applied(generation, tuple(unused))
 
 
 def _is_same(

@@ -114,9 +114,7 @@ class StoredQuery:
     pins: tuple[TablePin, ...]
     sketches: tuple[StoredSketch, ...]
     assumptions: tuple[Assumption, ...]
-    slack_bound: int
     state_meta: dict[str, Any]
-    has_state: bool
     generation: int
     captured_at: float
     maintained_at: float
@@ -137,9 +135,7 @@ class NewCapture:
     pins: tuple[TablePin, ...]
     sketches: tuple[StoredSketch, ...]
     assumptions: tuple[Assumption, ...] = ()
-    slack_bound: int = 0
     state_meta: Mapping[str, Any] | None = None
-    has_state: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -265,7 +265,7 @@ class Store:
             lambda connection, written: commits.apply_capture(
                 connection, path, capture, written, record, at
             ),
-        )[0]
+        )
 
     def commit_maintain(self, change: MaintainCommit) -> int:
         """Move a query forward; returns the new generation.
@@ -278,7 +278,7 @@ class Store:
             lambda connection, written: commits.apply_maintain(
                 connection, path, change, written, at
             ),
-        )[0]
+        )
 
     def add_record(self, query: QueryName, record: RunRecord) -> None:
         """Remember an action that committed nothing else; ignored for an unknown query."""
@@ -293,14 +293,6 @@ class Store:
             found = queries.find_query(connection, self._catalog.path, query)
             if found is not None:
                 history.replace_last_record(connection, found.id, record)
-
-    def forget(self, query: QueryName) -> bool:
-        """Remove all the store has of the query; whether it had anything."""
-        path = self._catalog.path
-        generations = self._publish(
-            (), lambda connection, _: commits.apply_forget(connection, path, query)
-        )
-        return bool(generations)
 
     def collect(self, *, keep: int = KEPT_VERSIONS, dry_run: bool = False) -> Collected:
         """Remove files without a run, sketch versions before the latest `keep`, and their like."""
@@ -349,7 +341,7 @@ class Store:
             runs = states.stored_runs(connection, path, found.id, progress.runs)
             return progress.generation, runs
 
-    def _publish(self, runs: Sequence[Run], apply: Apply) -> tuple[int, ...]:
+    def _publish(self, runs: Sequence[Run], apply: Apply) -> int:
         """Write runs, then refer to them in one transaction, then remove what it replaced."""
         with self.lock(OWN_LOCK_TIMEOUT):
             written = states.write_runs(runs, self._layout, self._disk)
@@ -366,7 +358,7 @@ class Store:
                     states.discard_runs(written, self._layout, self._disk)
                 raise
             states.remove_files(applied.unused_files, self._layout, self._disk)
-            return applied.generations
+            return applied.generation
 
     def _look_again(self) -> None:
         """Open the catalog anew, whose disk was full: for what it holds now, and to write to it."""

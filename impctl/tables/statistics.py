@@ -77,8 +77,6 @@ class ColumnStatistics:
     null_count: int | None
     """Never less than the true number; None when unknown."""
     may_be_nan: bool
-    is_exact: bool
-    """Whether minimum, maximum and null_count are reached (no vectors, nothing widened)."""
 
 
 def column_statistics(snapshot: Snapshot, column: ColumnName) -> ColumnStatistics:
@@ -89,14 +87,11 @@ def column_statistics(snapshot: Snapshot, column: ColumnName) -> ColumnStatistic
     filled = [bound for bound in bounds if not bound.is_all_null]
     minimum = _extreme([bound.minimum for bound in filled], min)
     maximum = _extreme([bound.maximum for bound in filled], max)
-    is_known = None not in (minimum, maximum) and None not in counts
-    is_whole = found.type.kind in _EXACT_KINDS or found.name in snapshot.partition_columns
     return ColumnStatistics(
         minimum,
         maximum,
         None if None in counts else sum(count for count in counts if count is not None),
         any(bound.may_be_nan for bound in bounds),
-        is_known and is_whole and not snapshot.deletions,
     )
 
 

@@ -76,9 +76,7 @@ def capture(query: str = "q", version: int = 0, ids: tuple[int, ...] = (2, 3)) -
         pins=(pin(version),),
         sketches=(StoredSketch(ACCESS, "sales", "price", PARTITION, fragments(*ids)),),
         assumptions=(Assumption("sales", "price", "nonnegative", "statistics"),),
-        slack_bound=0,
         state_meta={"operators": [1, 2]},
-        has_state=True,
     )
 
 

@@ -37,7 +37,7 @@ def test_a_read_only_store_can_be_read_and_says_why_it_is_not_written(root: Path
         assert store.load_runs("q")["agg"][0][1].equals(rows(LARGE))
         for write in (
             lambda: store.commit_maintain(maintain(held.generation, 1)),
-            lambda: store.forget("q"),
+            lambda: store.commit_capture(capture(), {}, record()),
             lambda: store.collect(),
             lambda: store.add_record("q", record()),
         ):

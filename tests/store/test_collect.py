@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from impctl.store.records import Collected, Leftover
+from impctl.data.schema import LONG
+from impctl.sketch.fragments import FragmentSet
+from impctl.sketch.partition import RangePartition
+from impctl.store.records import Collected, Leftover, NewCapture, StoredSketch
 from impctl.store.store import Store
 from tests.store.builders import (
+    ACCESS,
     LARGE,
     FailingDisk,
     capture,
@@ -28,6 +33,13 @@ def root(tmp_path: Path) -> Path:
 def _ids_at(store: Store, version: int) -> tuple[int, ...] | None:
     found = store.sketch_at("q", {"sales": version})
     return None if found is None else found[0].fragments.ids
+
+
+def _over_other_ranges(query: str) -> NewCapture:
+    """A capture of another definition, over a partition of its own."""
+    other = RangePartition("sales", "price", LONG, (1, 2))
+    sketch = StoredSketch(ACCESS, "sales", "price", other, FragmentSet.of((0,), other.size))
+    return replace(capture(query), fingerprint="f-2", sketches=(sketch,))
 
 
 def test_the_latest_sketch_versions_stay_usable(root: Path) -> None:
@@ -68,9 +80,9 @@ def test_sketches_of_earlier_captures_go_with_their_partitions(root: Path) -> No
         store.commit_capture(capture(version=2, ids=(1,)), {}, record())
         assert [old.count for old in store.collect(keep=1).versions] == [2]
         assert _ids_at(store, 2) == (1,)
-        store.forget("q")
+        store.commit_capture(_over_other_ranges("q"), {}, record())
         assert store.collect().partitions == 0  # the other query has the same
-        store.forget("other")
+        store.commit_capture(_over_other_ranges("other"), {}, record())
         found = store.collect()
         assert found.partitions == 1
         assert found.partition_bytes > 50

@@ -91,7 +91,7 @@ def test_statistics_of_a_whole_table(tmp_path: Path) -> None:
     snapshot = write(tmp_path / "t", v=pa.array([3, 1, None, 2]))
     found = column_statistics(snapshot, "V")
     assert (found.minimum, found.maximum, found.null_count) == (1, 3, 1)
-    assert (found.may_be_nan, found.is_exact) == (False, True)
+    assert not found.may_be_nan
     assert column_statistics(snapshot, "file").maximum == 3
 
 
@@ -108,7 +108,7 @@ def test_a_file_without_statistics_makes_bounds_unknown(tmp_path: Path) -> None:
     snapshot = open_source("t", path).snapshot()
     assert column_statistics(snapshot, "v").maximum == 5
     found = column_statistics(snapshot, "w")
-    assert (found.minimum, found.null_count, found.is_exact) == (None, None, False)
+    assert (found.minimum, found.null_count) == (None, None)
 
 
 def test_no_statistics_at_all() -> None:
@@ -126,11 +126,10 @@ def test_null_partition_is_null_only() -> None:
     assert found.null_count
 
 
-def test_deletion_vectors_leave_bounds_but_no_exactness() -> None:
+def test_deletion_vectors_leave_bounds() -> None:
     snapshot = open_source("t", str(fixture_table("table-with-dv-small"))).snapshot()
     found = column_statistics(snapshot, "value")
     assert (found.minimum, found.maximum, found.null_count) == (0, 9, 0)
-    assert not found.is_exact
 
 
 def test_mapped_columns_have_statistics() -> None:

@@ -72,7 +72,6 @@ def commit_capture(
         sketches=sketches,
         assumptions=assumptions,
         state_meta=meta.model_dump(),
-        has_state=state is not None,
     )
     store.commit_capture(capture, runs, record)
 

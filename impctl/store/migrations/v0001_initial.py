@@ -21,7 +21,7 @@ STATEMENTS: tuple[str, ...] = (
         assumptions TEXT NOT NULL, state_meta TEXT NOT NULL, has_state INTEGER NOT NULL,
         maintained_at REAL NOT NULL, pins INTEGER NOT NULL,
         runs INTEGER NOT NULL, seal INTEGER NOT NULL)""",
-    # The highest generation of a forgotten query: one of the same name must not repeat it.
+    # Stays as it was made: no command forgets a query.
     "CREATE TABLE forgotten (id INTEGER PRIMARY KEY CHECK (id = 1), generation INTEGER NOT NULL)",
     "INSERT INTO forgotten VALUES (1, 0)",
     """CREATE TABLE pin (
