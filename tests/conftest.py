@@ -32,9 +32,9 @@ def heard_signals() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def spark() -> Iterator[Any]:
     """One small local Spark session for all tests marked `spark` of this process."""
-    from impctl.spark.session import SparkSettings, close_session, open_session
+    from impctl.spark.session import SparkSettings, open_session
 
     conf = {"spark.driver.memory": "2g", "spark.sql.shuffle.partitions": "4"}
     session = open_session(SparkSettings("local[2]", conf))
     yield session
-    close_session(session)
+    session.stop()

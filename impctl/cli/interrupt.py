@@ -10,8 +10,8 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from types import FrameType
 
 from impctl.cli.exit_codes import INTERRUPTED
@@ -46,10 +46,10 @@ _taken: list[_Handler] = []
 """The handler of this process, where it was started as a command."""
 
 
-def take_signals(action: Callable[[], object] | None) -> list[signal.Signals]:
+def take_signals(action: Callable[[], object]) -> list[signal.Signals]:
     """Handle the signals that nobody has, on the main thread only; those taken.
 
-    They do `action` until `interrupting` is called; without one they interrupt at once.
+    They do `action` until `interrupting` is called.
     """
     if threading.current_thread() is not threading.main_thread():
         return []
@@ -72,19 +72,6 @@ def instead(action: Callable[[], object] | None) -> None:
     """What a signal does from now on, where they were taken."""
     for handler in _taken:
         handler.instead = action
-
-
-@contextmanager
-def interruptible() -> Iterator[None]:
-    """Raise KeyboardInterrupt where the process is asked to end; put back at the end."""
-    taken = take_signals(None)
-    try:
-        yield
-    finally:
-        _taken.clear()
-        for number in taken:
-            is_int = number == signal.SIGINT
-            signal.signal(number, signal.default_int_handler if is_int else signal.SIG_DFL)
 
 
 def answer_for(arguments: Sequence[str], environment: Mapping[str, str]) -> Callable[[], None]:

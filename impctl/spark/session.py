@@ -1,4 +1,4 @@
-"""Opening and closing the one Spark session a run works with.
+"""Opening the one Spark session a run works with.
 
 Law: settings that decide what a query means (ANSI rules, case, time zone, what a missing file is)
 are the same in every impctl session; a workload that sets them otherwise is refused, because the
@@ -110,11 +110,6 @@ def adopt(session: SparkSession, conf: Mapping[str, str]) -> SparkSession:
     for name, value in FIXED.items():
         _ensure(session, name, value)
     return session
-
-
-def close_session(session: SparkSession) -> None:
-    """Ends the session; a later `open_session` starts a new one."""
-    session.stop()
 
 
 def refuse_changed_meaning(conf: Mapping[str, str]) -> None:

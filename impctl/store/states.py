@@ -251,9 +251,6 @@ class _ChecksummedFile:
         self.length += len(view)
         return len(view)
 
-    def tell(self) -> int:
-        return self.length
-
     def flush(self) -> None:
         """Nothing is held back here."""
 

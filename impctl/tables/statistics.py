@@ -33,15 +33,22 @@ _MILLISECOND = 1000
 _MINUTE = 60_000_000
 _FIRST_WHOLE_OFFSET = 94_694_400_000_000
 """1973-01-01: since 1972 every zone's offset has whole minutes, all that statistics tell of it."""
-_EXACT_KINDS = frozenset({Kind.BOOLEAN, Kind.BYTE, Kind.SHORT, Kind.INTEGER, Kind.LONG, Kind.DATE})
-_BOUNDED_KINDS = _EXACT_KINDS | {
-    Kind.FLOAT,
-    Kind.DOUBLE,
-    Kind.DECIMAL,
-    Kind.STRING,
-    Kind.TIMESTAMP,
-    Kind.TIMESTAMP_NTZ,
-}
+_BOUNDED_KINDS = frozenset(
+    {
+        Kind.BOOLEAN,
+        Kind.BYTE,
+        Kind.SHORT,
+        Kind.INTEGER,
+        Kind.LONG,
+        Kind.DATE,
+        Kind.FLOAT,
+        Kind.DOUBLE,
+        Kind.DECIMAL,
+        Kind.STRING,
+        Kind.TIMESTAMP,
+        Kind.TIMESTAMP_NTZ,
+    }
+)
 _DECIMAL_BITS = 44
 """Leading bits of a decimal that survive a double, with a few to spare."""
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from impctl.cli.interrupt import interruptible
 from tests.crash.applying import VERSIONS, WANTED, rows, versions, write_batches
 from tests.support.run_cli import Cli
+from tests.support.signals import interruptible
 
 NAMES = ["first", "file", "grow", "twice", "gone", "same"]
 

@@ -17,7 +17,7 @@ ODD = " =:#!\\ \t\nä€\U0001f511 '\"$(id) %s "
 STARTED = """
 import sys
 from pathlib import Path
-from impctl.spark.session import SparkSettings, close_session, open_session
+from impctl.spark.session import SparkSettings, open_session
 
 conf = {"spark.driver.memory": "1g", "spark.my.token": sys.argv[1], "spark.odd name=": "1"}
 session = open_session(SparkSettings("local[1]", conf))
@@ -31,15 +31,15 @@ commands = [file.read_bytes() for file in Path("/proc").glob("[0-9]*/cmdline")]
 jvms = [line for line in commands if b"deploy." + b"SparkSubmit" in line]
 assert jvms
 assert not [line for line in jvms if b"SECRET" in line]
-close_session(session)
+session.stop()
 session = open_session(SparkSettings("local[1]", {"spark.my.token": "second"}))
 assert session.sparkContext.getConf().get("spark.my.token") == "second"
-close_session(session)
+session.stop()
 print("held")
 """
 INSTALLED = """
 from impctl.errors import UsageError
-from impctl.spark.session import SparkSettings, close_session, open_session
+from impctl.spark.session import SparkSettings, open_session
 
 try:
     session = open_session(SparkSettings("local[1]", {"spark.driver.memory": "1g"}))
@@ -52,7 +52,7 @@ else:
     print([name for name in session.conf.getAll if "legacy" in name and "pyspark" not in name])
     print(session.conf.get("spark.sql.legacy.timeParserPolicy"))
     print(session.conf.get("spark.sql.parquet.datetimeRebaseModeInRead"))
-    close_session(session)
+    session.stop()
 """
 LEGACY = """
 spark.sql.legacy.statisticalAggregate true

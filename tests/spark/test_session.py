@@ -13,7 +13,7 @@ from impctl.spark.session import FIXED, SparkSettings, open_session
 
 LOUD_PROGRAM = """
 from impctl.errors import ImpctlError
-from impctl.spark.session import SparkSettings, close_session, open_session
+from impctl.spark.session import SparkSettings, open_session
 from impctl.spark.run import run_sql
 
 session = open_session(SparkSettings("local[1]", {"spark.driver.memory": "1g"}))
@@ -22,7 +22,7 @@ try:
     run_sql(session, "SELECT 1 / id FROM t", {"t": session.range(10)})
 except ImpctlError as error:
     print(type(error).__name__)
-close_session(session)
+session.stop()
 """
 
 

@@ -19,7 +19,7 @@ from tests.store.builders import Crash, FailingDisk, no_space
 _OWNER = """
 import sys
 from pathlib import Path
-from impctl.cli.interrupt import interruptible
+from tests.support.signals import interruptible
 from impctl.store.scratch import scratch_folder
 with interruptible(), scratch_folder(".impctl-bench-", Path(sys.argv[1])) as folder:
     (folder / "t").mkdir()

@@ -59,14 +59,15 @@ class UpdateRequest:
 
 @dataclass(frozen=True, slots=True)
 class AppliedUpdate:
-    """What a batch did; `version` is the table's version afterwards."""
+    """What a batch did; `version` is the table's version afterwards.
+
+    Of a batch that is in the table already it is the version that brought it in, and nothing else.
+    """
 
     version: TableVersion
     inserted: int = 0
     deleted: int = 0
     updated: int = 0
-    is_repeat: bool = False
-    """Nothing was done: an earlier run has committed the batch, as `version`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +140,7 @@ def commit_update(update: PreparedUpdate) -> AppliedUpdate:
     """Commit what was prepared; nothing where no row is to insert, delete or change."""
     source = update.source
     if update.in_version is not None:
-        return AppliedUpdate(update.in_version, is_repeat=True)
+        return AppliedUpdate(update.in_version)
     rows = len(update.rows or ()) if update.matched is None else update.matched.rows
     if not rows:
         return AppliedUpdate(source.version)

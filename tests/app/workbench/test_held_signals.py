@@ -9,7 +9,7 @@ import threading
 import pytest
 
 from impctl.app.workbench.held_signals import held_signals
-from impctl.cli.interrupt import interruptible
+from tests.support.signals import interruptible
 
 
 @pytest.mark.usefixtures("heard_signals")
