@@ -18,6 +18,7 @@ from deltalake import DeltaTable, write_deltalake
 from impctl.app.doctor import schedule_of
 from impctl.app.examining import requirements
 from impctl.app.examining.requirements import Installed, is_within
+from impctl.app.workbench.envvars import ENVVARS
 from impctl.cli.application import build_app
 from impctl.cli.boundary import run
 from impctl.errors import UsageError
@@ -69,6 +70,26 @@ def test_before_the_first_capture_nothing_is_created(cli: Cli, tmp_path: Path) -
     ran = cli.good("doctor")
     assert "No store yet" in found(ran, "store_opens")["message"]
     assert not (tmp_path / ".impctl").exists()
+
+
+def test_a_misspelt_variable_is_told_and_the_others_are_listed(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for entry in ENVVARS:
+        monkeypatch.delenv(entry.name, raising=False)
+    assert found(cli.good("doctor"), "variables")["message"] == "No variable of impctl is set"
+    monkeypatch.setenv("IMPCTL_LOCK_TIMEOUT", "7")
+    monkeypatch.setenv("IMPCTL_STORE", "")  # as if it was not set
+    monkeypatch.setenv("IMPCTL_" + "LOCK_TIMOUT", "9")
+    monkeypatch.setenv("IMPCTL_" + "REGION", "of the workload file")
+    ran = cli.good("doctor")
+    held, wrong = [result for result in ran.results if result["check"] == "variables"]
+    assert (
+        held["message"]
+        == "Variables that are set: `IMPCTL_LOCK_TIMEOUT` (seconds to wait for another writer)"
+    )
+    assert (wrong["level"], wrong["fix"]) == ("warning", "did you mean `IMPCTL_LOCK_TIMEOUT`?")
+    assert "_LOCK_TIMOUT`" in wrong["message"]
 
 
 @pytest.fixture

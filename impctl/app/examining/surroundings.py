@@ -1,6 +1,7 @@
-"""What impctl runs on, as findings: Python, packages, Java, the Delta JAR; Spark when asked for.
+"""What impctl runs on, as findings: Python, packages, variables, Java, the Delta JAR, Spark.
 
-Law: starts no JVM and imports neither pyspark nor anything else it judges, but for `try_spark`.
+Law: starts no JVM and imports neither pyspark nor anything else it judges, but for `try_spark`,
+which is done when asked for.
 Out of scope: tables (`app.examining.tables`), the store (`app.examining.store`).
 """
 
@@ -8,11 +9,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
+from difflib import get_close_matches
 from importlib.util import find_spec
 from pathlib import Path
 
 from impctl.app.examining.requirements import Installed, installed
 from impctl.app.results.findings import Area, Finding, Subject
+from impctl.app.workbench.envvars import ENVVARS, PREFIX
 from impctl.errors import ImpctlError
 from impctl.spark.java import JAVA_HINT, OLDEST_JAVA, java_candidates, released_version
 from impctl.workload.models import SparkSpec
@@ -25,8 +28,9 @@ _NO_JAVA = "capture and maintain mostly do without; `query`, `verify` and recapt
 
 
 def software(environment: Mapping[str, str]) -> Iterator[Finding]:
-    """Python, the packages and Java."""
+    """Python, the packages, variables and Java."""
     yield from _packages(installed())
+    yield from _variables(environment)
     yield _java(environment)
 
 
@@ -92,6 +96,28 @@ def _outside(one: Installed) -> Finding:
     return subject.problem(
         "supported_versions", f"{one.name} {there}: impctl needs {one.wanted}", fix, 2
     )
+
+
+def _variables(environment: Mapping[str, str]) -> Iterator[Finding]:
+    """Those that are set, without their values; and those that hardly mean what they are called.
+
+    A workload file may use variables of any name, so one that is like none of ours is let pass.
+    """
+    subject = Subject(Area.SOFTWARE, "variables")
+    known = {entry.name: entry for entry in ENVVARS}
+    used = [entry for name, entry in known.items() if environment.get(name)]
+    told = ", ".join(
+        f"`{entry.name}` ({entry.purpose[:1].lower()}{entry.purpose[1:]})" for entry in used
+    )
+    yield subject.ok(
+        "variables", f"Variables that are set: {told}" if used else "No variable of impctl is set"
+    )
+    stems = [name.removeprefix(PREFIX) for name in known]
+    for name in sorted(environment):
+        if name.startswith(PREFIX) and name not in known:
+            for meant in get_close_matches(name.removeprefix(PREFIX), stems, n=1):
+                fix = f"did you mean `{PREFIX}{meant}`?"
+                yield subject.warning("variables", f"impctl reads no variable `{name}`", fix)
 
 
 def _java(environment: Mapping[str, str]) -> Finding:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+PREFIX = "IMPCTL_"
+
 STORE = "IMPCTL_STORE"
 POLICY = "IMPCTL_POLICY"
 LOCK_TIMEOUT = "IMPCTL_LOCK_TIMEOUT"
