@@ -1,16 +1,16 @@
 """Use case: keep stored sketches up to date for as long as the process runs.
 
 Law: each run is what `maintain` does, under the same policies, and takes the writer's lock only
-while it works; between runs nothing is held but memory. A query that fails does not stop the
-others, nor the process; what may pass (a lock, storage) is tried again with growing pauses. A
-workload file that changes ends the process, so that nothing is ever read anew in silence.
+while it works; between runs nothing is held but memory. A query that fails stops neither the others
+nor the process: where the reason may pass (a lock, storage) it is tried again at a time of its own,
+and the others go on meanwhile. A workload file that changes ends the process, so that nothing is
+ever read anew in silence.
 Out of scope: signals and lines (`cli`), state in memory (`app.maintaining.kept_states`), looking
-(`app.maintaining.watch`).
+(`app.maintaining.watch`), when what failed is due (`app.maintaining.retries`).
 """
 
 from __future__ import annotations
 
-import random
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -22,6 +22,7 @@ from typing import Protocol
 from impctl.aliases import QueryName
 from impctl.app.maintain import maintain
 from impctl.app.maintaining.kept_states import KeptStates
+from impctl.app.maintaining.retries import Retries
 from impctl.app.maintaining.watch import Watch
 from impctl.app.results.ending import gravest
 from impctl.app.results.followed_run import FollowedRun
@@ -30,9 +31,6 @@ from impctl.app.workbench.reporter import Reporter
 from impctl.app.workbench.settings import FollowRequest, Settings
 from impctl.app.workbench.workbench import Workbench, open_workbench
 from impctl.errors import ImpctlError, RetryableError, UsageError
-
-_LONGEST_PAUSE = 60.0
-"""Seconds between two tries at most."""
 
 
 class Stop(Protocol):
@@ -69,17 +67,17 @@ def follow(
     """
     files = _Files.of(settings)
     with open_workbench(settings, reporter) as desk:
-        desk.queries(queries)
-        following = _Following(desk, queries, batch_rows, request)
+        names = tuple(spec.name for spec in desk.queries(queries))
+        following = _Following(desk, names, batch_rows, request)
         while not stop.is_asked:
             files.check()
-            pause = request.interval
-            if following.is_due():
+            due = following.due()
+            if due:
                 with stop.working():
-                    pause = following.run(show)
+                    following.run(due, show)
             if request.max_runs is not None and following.runs >= request.max_runs:
                 return
-            stop.wait(pause)
+            stop.wait(following.pause())
 
 
 @dataclass(slots=True)
@@ -87,31 +85,47 @@ class _Following:
     """The runs of one process; `desk` is never run itself, each run has one of its own."""
 
     desk: Workbench
-    queries: Sequence[QueryName] | None
+    queries: tuple[QueryName, ...]
     batch_rows: int | None
     request: FollowRequest
     watch: Watch = field(init=False)
+    retries: Retries = field(init=False)
     kept: KeptStates = field(default_factory=KeptStates)
     runs: int = 0
-    tries: int = 0
-    """Tries in a row that failed for a reason that may pass."""
 
     def __post_init__(self) -> None:
         self.watch = Watch(self.request)
+        self.retries = Retries(self.request.interval)
 
-    def is_due(self) -> bool:
-        return self.tries > 0 or self.watch.is_due(self.desk)
+    def due(self) -> tuple[QueryName, ...]:
+        """What to run now; nothing where nothing is new and nothing is to be tried again.
 
-    def run(self, show: Show) -> float:
-        """One run, shown if it had anything to do; seconds to wait after it."""
+        All but what is put off: the watch asks whether a table moved since the last run, so a run
+        must leave none behind of which it would not hear again.
+        """
+        now, next_due = time.monotonic(), self.retries.next_due()
+        waiting = self.retries.waiting(now)
+        ready = tuple(name for name in self.queries if name not in waiting)
+        has_retry = next_due is not None and next_due <= now
+        return ready if ready and (has_retry or self.watch.is_due(self.desk)) else ()
+
+    def pause(self) -> float:
+        """Seconds until the next look."""
+        next_due = self.retries.next_due()
+        if next_due is None:
+            return self.request.interval
+        return min(self.request.interval, max(0.0, next_due - time.monotonic()))
+
+    def run(self, queries: Sequence[QueryName], show: Show) -> None:
+        """One run over these queries, shown if it had anything to do."""
         at, started = datetime.now(UTC), time.perf_counter()
-        outcome = self._maintained()
+        outcome = self._maintained(queries)
         elapsed_ms = (time.perf_counter() - started) * 1000
         done = tuple(r for r in outcome.results if not _is_nothing(r))
-        retry = self._retry(outcome)
+        retry = self._put_off(queries, outcome)
         if not done and not outcome.failures:
             self.desk.reporter.step("nothing new")
-            return self.request.interval
+            return
         self.runs += 1
         decisive = gravest(outcome)
         entry = FollowedRun(
@@ -122,13 +136,12 @@ class _Following:
             retry_ms=None if retry is None else retry * 1000,
         )
         show(replace(outcome, results=done), entry)
-        return self.request.interval if retry is None else retry
 
-    def _maintained(self) -> Outcome:
+    def _maintained(self, queries: Sequence[QueryName]) -> Outcome:
         """What `maintain` does, with what stands against the whole run as its failure."""
         desk = self.desk.next_run(self.watch.pinned())
         try:
-            return maintain(desk, self.queries, self.batch_rows, self.kept)
+            return maintain(desk, queries, self.batch_rows, self.kept)
         except UsageError:
             raise
         except ImpctlError as error:
@@ -138,16 +151,15 @@ class _Following:
             self.watch.saw(desk)
             self.desk.take_spark_of(desk)
 
-    def _retry(self, outcome: Outcome) -> float | None:
+    def _put_off(self, queries: Sequence[QueryName], outcome: Outcome) -> float | None:
         """Seconds before the next try; None where nothing failed that a later try may cure."""
-        if not any(isinstance(failure.error, RetryableError) for failure in outcome.failures):
-            self.tries = 0
-            return None
-        longest = max(_LONGEST_PAUSE, self.request.interval)
-        pause = min(longest, self.request.interval * 2.0**self.tries)
-        self.tries = min(self.tries + 1, 64)
-        # Processes that failed at the same moment do not come back at the same moment.
-        return pause * random.uniform(0.5, 1.0)
+        may_pass = [one.query for one in outcome.failures if isinstance(one.error, RetryableError)]
+        # What stands against the whole run stands against each of its queries.
+        failed = [name for name in queries if name in may_pass or None in may_pass]
+        for name in queries:
+            if name not in failed:
+                self.retries.went_well(name)
+        return self.retries.failed(failed, time.monotonic())
 
 
 def _is_nothing(result: object) -> bool:

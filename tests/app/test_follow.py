@@ -183,6 +183,40 @@ def test_a_table_that_cannot_be_read_is_told_once(workload: Path) -> None:
 
 
 @pytest.mark.slow
+def test_a_query_that_is_put_off_holds_up_no_other(workload: Path) -> None:
+    with following(workload) as process:
+        append(workload, "u", 3)
+        assert process.line()["ok"]
+        process.process.send_signal(signal.SIGSTOP)
+        append(workload, "u", 5)
+        file = newest_file(workload.parent / "u")
+        away = file.rename(file.with_suffix(".away"))
+        file.symlink_to(file.name)  # to itself, which nobody can read
+        process.process.send_signal(signal.SIGCONT)
+        pause = 0.0
+        while pause < 2000:
+            line = process.line()
+            assert (line["error"]["query"], line["error"]["code"]) == ("other", "storage_failed")
+            pause = line["run"]["retry_ms"]
+        # Seconds before its next try, and in spite of its table, the other query is maintained.
+        append(workload, "t", 5)
+        line = process.line()
+        assert (line["ok"], line["run"]["retry_ms"]) == (True, None)
+        assert [result["query"] for result in line["results"]] == ["many"]
+        file.unlink()
+        away.rename(file)
+        line = process.line()
+        assert (line["ok"], [result["query"] for result in line["results"]]) == (True, ["other"])
+        assert process.end() == 0
+    assert is_right(workload, "many")
+    assert is_right(workload, "other")
+
+
+def newest_file(table: Path) -> Path:
+    return max(table.glob("*.parquet"), key=lambda file: file.stat().st_mtime_ns)
+
+
+@pytest.mark.slow
 @pytest.mark.usefixtures("heard_signals")
 def test_a_lock_is_waited_for_with_growing_pauses_and_then_all_goes_on(workload: Path) -> None:
     with following(workload, "--lock-timeout", "0") as process:

@@ -33,7 +33,7 @@ class Watch:
         self._request = request
         self._seen: dict[TableName, Seen] = {}
         self._stuck: dict[TableName, object] = {}
-        """How the logs end that the last run could not open."""
+        """How the logs end that the last run could not open; None of one that cannot be read."""
         self._store: object = None
         self._looked_anew: float | None = None
         self._pending_since: float | None = None
@@ -85,9 +85,9 @@ class Watch:
     def _has_moved(self, known: Seen) -> bool:
         """Whether the table is another one than the last run worked on, or could not open."""
         name = known.source.name
-        return has_new_log(known) and not (
-            name in self._stuck and self._stuck[name] == log_end(known)
-        )
+        if name in self._stuck and self._stuck[name] == _end(known):
+            return False
+        return has_new_log(known)
 
     def _is_enough(self, moved: Iterable[Seen], now: float) -> bool:
         """Whether so many rows are pending as asked for, or for so long that they may not wait."""

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 class FollowedRun:
     """One run of `maintain --follow`; `started_at` is ISO 8601 in UTC.
 
-    `retry_ms` is the pause before the next try where this one failed for a reason that may pass.
+    `retry_ms` is the pause until the first query is tried again that failed for a reason that may
+    pass.
     """
 
     number: int
