@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import product
 
-from impctl.app.measuring.charts import DRAWABLE, Drawable
+from impctl.app.measuring.registry import MEASURES, Drawable
 from impctl.bench.record import Cell, Chart, Figure, Label, Metric, Record
 from tests.bench.paper_records import small_record
 
@@ -24,9 +24,9 @@ VALUES: dict[str, tuple[Label, ...]] = {
 
 def every_measure_record() -> Record:
     """One figure a measure, named after it; more metrics than one chart of a suite draws."""
-    made = [_measured(name, drawable) for name, drawable in DRAWABLE.items()]
+    made = [_measured(name, kind.drawable) for name, kind in MEASURES.items()]
     cells = [cell for _, found in made for cell in found]
-    noise = {name: at / 20 for at, name in enumerate(DRAWABLE)}
+    noise = {name: at / 20 for at, name in enumerate(MEASURES)}
     figures = tuple(figure for figure, _ in made)
     return small_record(*cells, figures=figures, figure_noise=noise)
 

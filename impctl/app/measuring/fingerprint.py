@@ -10,24 +10,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
 from dataclasses import asdict, replace
 
 from impctl.app.measuring.plan import PlannedSuite, data_read, words_of
+from impctl.app.measuring.registry import MEASURES
 from impctl.workload.models import PartitionSpec, QuerySpec
 from impctl.workload.suite_models import CaseSpec, FigureSpec
-
-_LABELLED: Mapping[str, tuple[str, ...]] = {
-    "deletions": ("patterns", "buffers"),
-    "engine": ("changes",),
-    "maintain": ("changes", "shares", "processes"),
-    "memory": ("ranges",),
-    "mixed": ("changes", "ratios"),
-    "strategies": ("batches",),
-}
-"""Options by measure whose every value has cells of its own, which are labelled with it, or only
-adds a metric to one: not those of which a cell shows the effect of several, as `changes` of
-`memory`."""
 
 
 def case_fingerprint(planned: PlannedSuite, figure: FigureSpec, case: CaseSpec) -> str:
@@ -49,7 +37,7 @@ def case_fingerprint(planned: PlannedSuite, figure: FigureSpec, case: CaseSpec) 
 
 
 def _options(figure: FigureSpec) -> dict[str, object]:
-    labelled = _LABELLED.get(figure.measure, ())
+    labelled = MEASURES[figure.measure].labelled
     return {name: value for name, value in figure.options.items() if name not in labelled}
 
 

@@ -170,7 +170,7 @@ def _planned(
         for case in figure.cases:
             ground = Ground(desk, replace(figure, cases=(case,)), repeat, seed, scale)
             try:
-                cases.append((case, MEASURES[figure.measure](ground)))
+                cases.append((case, MEASURES[figure.measure].run(ground)))
             except WorkloadError as error:
                 # The options are the figure's: one case tells all there is to tell.
                 problems += error.problems

@@ -1,14 +1,16 @@
-"""The measures that a figure of a suite may name.
+"""The measures that a figure of a suite may name: the one table of them.
 
 Law: a measure is a function from a ground to cells that keeps the law of `app.measuring.ground`;
-its name in a suite file is its key here, and `docs/suites.md` describes it. A new measure whose
-options stand in labels has a line in `fingerprint._LABELLED`.
-Out of scope: what each does (one file each beside this one).
+its name in a suite file is its key here, and `docs/suites.md` describes it. Every label and metric
+that its cells may have is listed, so that a chart with a misspelt name is refused before hours are
+measured for it.
+Out of scope: what each does (`app.measuring.kinds`), drawing (`bench.report_chart`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 
 from impctl.app.measuring.ground import Ground
 from impctl.app.measuring.kinds.capture_cost import measure_capture
@@ -21,15 +23,99 @@ from impctl.app.measuring.kinds.query_cost import measure_query
 from impctl.app.measuring.kinds.strategies import measure_strategies
 from impctl.bench.record import Cell
 
-Measure = Callable[[Ground], Iterator[Cell]]
+
+@dataclass(frozen=True, slots=True)
+class Drawable:
+    """Labels that a measure adds to those of the case, and its metrics; `operators` says that
+    there are more, named after operators (`join_bytes`)."""
+
+    labels: tuple[str, ...]
+    metrics: tuple[str, ...]
+    operators: bool = False
+
+    def has(self, metric: str) -> bool:
+        """May a cell have this metric?"""
+        return metric in self.metrics or (self.operators and metric.endswith("_bytes"))
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """What a figure does with each case.
+
+    `labelled` are options whose every value has cells of its own, which are labelled with it, or
+    only adds a metric to one: not those of which a cell shows the effect of several, as `changes`
+    of `memory`. A fingerprint leaves them out.
+    """
+
+    run: Callable[[Ground], Iterator[Cell]]
+    labelled: tuple[str, ...]
+    drawable: Drawable
+
 
 MEASURES: Mapping[str, Measure] = {
-    "capture": measure_capture,
-    "deletions": measure_deletions,
-    "engine": measure_engine,
-    "maintain": measure_maintain,
-    "memory": measure_memory,
-    "mixed": measure_mixed,
-    "query": measure_query,
-    "strategies": measure_strategies,
+    "capture": Measure(
+        measure_capture,
+        (),
+        Drawable((), ("plain_ms", "recapture_ms", "capture_ms", "state_bytes")),
+    ),
+    "deletions": Measure(
+        measure_deletions,
+        ("patterns", "buffers"),
+        Drawable(
+            ("pattern", "buffer", "updates"),
+            ("maintain_ms", "total_ms", "refill_count", "refilled_rows", "state_bytes"),
+        ),
+    ),
+    "engine": Measure(
+        measure_engine,
+        ("changes",),
+        Drawable(("changes",), ("maintain_ms", "yardstick_ms", "yardstick_ratio")),
+    ),
+    "maintain": Measure(
+        measure_maintain,
+        ("changes", "shares", "processes"),
+        Drawable(
+            ("changes", "share", "kind"),
+            (
+                *("maintain_ms", "read_ms", "engine_ms", "commit_ms"),
+                *("recapture_ms", "recapture_ratio", "state_bytes", "duckdb_ms", "process_ms"),
+            ),
+        ),
+    ),
+    "memory": Measure(
+        measure_memory,
+        ("ranges",),
+        Drawable(
+            ("changes", "ranges"),
+            ("state_bytes", "stored_bytes", "process_bytes", "sketch_bytes", "ranges_bytes"),
+            operators=True,
+        ),
+    ),
+    "mixed": Measure(
+        measure_mixed,
+        ("changes", "ratios"),
+        Drawable(
+            ("ratio", "changes", "strategy"),
+            ("total_ms", "update_ms", "query_ms", "maintain_ms", "capture_ms", "operation_ms"),
+        ),
+    ),
+    "query": Measure(
+        measure_query,
+        (),
+        Drawable(
+            (),
+            (
+                *("plain_ms", "sketch_ms", "gain_ratio", "duckdb_plain_ms"),
+                *("files_share", "rows_share", "fragments_share"),
+            ),
+        ),
+    ),
+    "strategies": Measure(
+        measure_strategies,
+        ("batches",),
+        Drawable(
+            ("batch",),
+            ("maintain_ms", "per_update_ms", "step_ms", "read_ms", "engine_ms", "commit_ms"),
+        ),
+    ),
 }

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from impctl.app.measuring.fingerprint import _LABELLED, case_fingerprint
+from impctl.app.measuring.fingerprint import case_fingerprint
 from impctl.app.measuring.plan import VOCABULARY, planned_suite
+from impctl.app.measuring.registry import MEASURES
 from impctl.app.measuring.shipped import shipped_suites
 from impctl.app.workbench.reporter import SilentReporter
 from impctl.app.workbench.settings import SuiteRequest
@@ -70,7 +71,8 @@ def test_options_left_out_are_options_that_suites_give_to_these_measures(tmp_pat
         for figure in suite.figures
         for option in figure.at(1).options
     }
-    assert {(name, option) for name, held in _LABELLED.items() for option in held} <= given
+    left_out = {(name, option) for name, kind in MEASURES.items() for option in kind.labelled}
+    assert left_out <= given
 
 
 @pytest.mark.parametrize(

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from impctl.app.measuring import plan
 from impctl.app.measuring.charts import chart_problems
 from impctl.app.measuring.follower import AgainstRecapture
 from impctl.app.measuring.from_workload import suite_of
 from impctl.app.measuring.ground import Ground
 from impctl.app.measuring.keep import compare_files
+from impctl.app.measuring.registry import MEASURES
 from impctl.app.measuring.run import run_workload
 from impctl.app.results.ending import gravest
 from impctl.app.results.results import Outcome, Record, RecordKind
@@ -51,10 +51,19 @@ def differing(ground: Ground) -> Iterator[Cell]:
     yield ground.cell(ONE, equal=ground.query.name == "good")
 
 
+def use(
+    monkeypatch: pytest.MonkeyPatch, measure: str, work: Callable[[Ground], Iterator[Cell]]
+) -> None:
+    """Let a measure do this, for one test."""
+    kind = replace(MEASURES[measure], run=work)
+    monkeypatch.setitem(MEASURES, measure, kind)  # type: ignore[arg-type]
+
+
 @pytest.fixture
 def workload(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The file, measured by the functions above; its table is not opened."""
-    monkeypatch.setattr(plan, "MEASURES", {"maintain": changes, "query": same, "capture": same})
+    for name, work in {"maintain": changes, "query": same, "capture": same}.items():
+        use(monkeypatch, name, work)
     (tmp_path / "tables").mkdir()
     path = tmp_path / "w.yaml"
     path.write_text(WORKLOAD)
@@ -135,7 +144,7 @@ def test_names_that_are_not_there(workload: Path) -> None:
 def test_a_measurement_of_a_wrong_answer_fails_the_run(
     workload: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(plan.MEASURES, "query", differing)  # type: ignore[arg-type]
+    use(monkeypatch, "query", differing)
     _, outcome = run(workload)
     decisive = gravest(outcome)
     assert decisive is not None

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from impctl.app.measuring import charts, keep, plan
+from impctl.app.measuring import keep
 from impctl.app.measuring import run as run_module
-from impctl.app.measuring.charts import Drawable
 from impctl.app.measuring.follower import AgainstRecapture
 from impctl.app.measuring.ground import Ground
 from impctl.app.measuring.keep import try_kept
+from impctl.app.measuring.registry import MEASURES, Drawable, Measure
 from impctl.app.measuring.run import run_suite
 from impctl.app.results.ending import gravest
 from impctl.app.results.results import Outcome, Record
@@ -62,9 +62,9 @@ def stopped(ground: Ground) -> Iterator[Cell]:
 def suite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The file, whose measures are those above; no table is opened."""
     measures = {"maintain": measured, "query": unsound, "capture": broken, "engine": stopped}
-    monkeypatch.setattr(plan, "MEASURES", measures)
-    drawable = Drawable(("at",), ("a_ms",))
-    monkeypatch.setattr(charts, "DRAWABLE", dict.fromkeys(measures, drawable))
+    for name, work in measures.items():
+        kind = Measure(work, (), Drawable(("at",), ("a_ms",)))
+        monkeypatch.setitem(MEASURES, name, kind)  # type: ignore[arg-type]
     path = tmp_path / "s.yaml"
     path.write_text(SUITE)
     return path

@@ -12,7 +12,6 @@ import pytest
 
 from impctl.app.capturing.captured import capture_query
 from impctl.app.capturing.chosen_way import restored_verdict
-from impctl.app.measuring.charts import DRAWABLE
 from impctl.app.measuring.generate import generate
 from impctl.app.measuring.ground import Ground
 from impctl.app.measuring.kinds import duckdb_times
@@ -79,8 +78,8 @@ def ground(desk: Workbench, measure: str, query: str, **options: OptionValue) ->
 
 
 def cells(desk: Workbench, measure: str, query: str, **options: OptionValue) -> list[Cell]:
-    found = list(MEASURES[measure](ground(desk, measure, query, **options)))
-    drawable = DRAWABLE[measure]
+    found = list(MEASURES[measure].run(ground(desk, measure, query, **options)))
+    drawable = MEASURES[measure].drawable
     for cell in found:
         assert cell.labels.keys() <= set(drawable.labels)
         assert all(map(drawable.has, cell.metrics))
@@ -108,7 +107,7 @@ def test_a_wrong_option_is_refused_before_anything_runs(
     desk: Workbench, measure: str, options: dict[str, Any]
 ) -> None:
     with pytest.raises(WorkloadError):
-        MEASURES[measure](ground(desk, measure, "window", **options))
+        MEASURES[measure].run(ground(desk, measure, "window", **options))
 
 
 @pytest.mark.parametrize(
