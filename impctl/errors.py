@@ -44,6 +44,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+INTERRUPTED = 130
+"""The exit code of a run that was asked to end: 128 and SIGINT's number, as shells have it."""
+
 _MASK = "***"
 # Texts, compiled where the first error is made: most runs have none.
 _PASSWORD = r"(?i)([a-z][a-z0-9+.-]{0,31}://)[^\s/?#@:`'\"]*:[^\s/?#@`'\"]*@"
@@ -293,7 +296,7 @@ class OutputFailedError(RetryableError):
 class InterruptedRunError(ImpctlError):
     """The run was asked to end before it was done."""
 
-    exit_code = 130
+    exit_code = INTERRUPTED
     default_code = "interrupted"
 
 

@@ -1,8 +1,10 @@
 """Where errors end: an exception becomes a message, a hint and an exit code.
 
-Law: the only place that catches everything and the only one that knows the process's exit code;
-whatever happens, stdout holds results only, and one whole document in JSON mode.
-Out of scope: what commands do (`cli.commands`), and how a failure looks (`output_errors`).
+Law: the only place that catches everything, and where a run's exit code comes from: that of its
+gravest failure. Each error knows its own code (`impctl.errors`), `app.results.ending` their order;
+what is told to end before it gets here, or after all was told, ends in `cli.interrupt` and
+`cli.main`. Whatever happens, stdout holds results only, and one whole document in JSON mode.
+Out of scope: what commands do (`cli.commands`), and how a failure looks (`cli.output.errors`).
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ major version. Out of scope: choosing one (`app.results.ending`, `cli.boundary`)
 
 from __future__ import annotations
 
-INTERRUPTED = 130
+from impctl.errors import INTERRUPTED
 
 PENDING = 2
 """With `--detailed-exitcode` only: there is something to do. It is the number such options have

@@ -14,11 +14,11 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from types import FrameType
 
-from impctl.cli.exit_codes import INTERRUPTED
-
 INTERRUPTED_MESSAGE = "Interrupted"
 DROPPED_HINT = "run the command again; what was committed stays, the rest is dropped"
 
+_INTERRUPTED = 128 + signal.SIGINT
+"""That of `impctl.errors`, which takes too long to load: signals are taken before."""
 _SAME = 2.0
 """Seconds in which more of these signals count as one: `timeout` signals a process and then its
 group, and the second must not break into the cleaning up that the first began."""
@@ -99,6 +99,6 @@ def answer_for(arguments: Sequence[str], environment: Mapping[str, str]) -> Call
     def answer() -> None:
         with suppress(OSError):
             os.write(number, text.encode())
-        os._exit(INTERRUPTED)
+        os._exit(_INTERRUPTED)
 
     return answer

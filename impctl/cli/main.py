@@ -19,7 +19,7 @@ def main() -> None:
     open_streams()
     from impctl.cli.application import build_app
     from impctl.cli.boundary import run
-    from impctl.cli.exit_codes import INTERRUPTED
+    from impctl.errors import INTERRUPTED
 
     try:
         code = run(build_app(), sys.argv[1:])

@@ -11,8 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from impctl.cli import interrupt
 from impctl.cli.application import COMMANDS
 from impctl.cli.exit_codes import EXIT_CODES
+from impctl.errors import INTERRUPTED, InterruptedRunError
 
 HEAVY = ("numpy", "pyarrow", "deltalake", "sqlglot", "pydantic", "pyspark", "rich", "yaml")
 SCRIPT = [sys.executable, "-m", "impctl"]
@@ -46,6 +48,10 @@ def seconds_used(*command: str) -> float:
     subprocess.run(command, capture_output=True, check=True)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def test_a_signal_while_loading_ends_with_the_code_of_an_interruption() -> None:
+    assert interrupt._INTERRUPTED == INTERRUPTED == InterruptedRunError("asked to end").exit_code
 
 
 def test_help_lists_commands_and_exit_codes_within_80_columns() -> None:

@@ -16,9 +16,9 @@ from impctl.app.results.results import (
     Result,
     VerifyResult,
 )
-from impctl.errors import ImpctlError, UnsoundSketchError
+from impctl.errors import INTERRUPTED, ImpctlError, UnsoundSketchError
 
-GRAVITY = (5, 1, 130, 2, 3, 4, 7, 6)
+GRAVITY = (5, 1, INTERRUPTED, 2, 3, 4, 7, 6)
 """Exit codes by gravity: with several failures, the first of these that occurs is the run's.
 
 An unsound sketch comes first; what a later try may cure comes last.

@@ -1,7 +1,7 @@
 """The explanation of a query: its plan as a tree with a remark or two below each operator.
 
 Law: an operator's own words are never mixed with what is said about it; a place in the file is
-shown where something stands in the way. Out of scope: JSON; the other results (`output_text`).
+shown where something stands in the way. Out of scope: JSON; the other results (`cli.output.text`).
 """
 
 from __future__ import annotations

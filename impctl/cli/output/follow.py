@@ -2,7 +2,7 @@
 
 Law: a line is whole and flushed before the next run begins; a JSON line is the envelope of
 `docs/json.md` with the run beside it. Warnings and failures stand in the line, not on stderr.
-Out of scope: how one command shows its outcome (`output_text`).
+Out of scope: how one command shows its outcome (`cli.output.text`).
 """
 
 from __future__ import annotations

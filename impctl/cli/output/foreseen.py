@@ -2,7 +2,7 @@
 
 Law: a line per query, then its reasons, sizes and estimates; an estimate without a recorded run to
 learn from says so instead of giving a number.
-Out of scope: what was done (`output_text`), JSON (`output_json`).
+Out of scope: what was done (`cli.output.text`), JSON (`cli.output.json`).
 """
 
 from __future__ import annotations

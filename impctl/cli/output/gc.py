@@ -1,7 +1,7 @@
 """What `gc` removed, as lines of text: one per thing, then their sum.
 
 Law: a line starts with what happened, so that a dry run reads as what would happen.
-Out of scope: JSON (`output_json`).
+Out of scope: JSON (`cli.output.json`).
 """
 
 from __future__ import annotations

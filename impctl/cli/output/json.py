@@ -2,7 +2,7 @@
 
 Law: the document is written once, at the end, whatever happened; it is strict JSON, so numbers
 that JSON lacks are the texts "NaN", "Infinity" and "-Infinity", decimals are texts, dates ISO.
-Out of scope: text for people (`output_text`).
+Out of scope: text for people (`cli.output.text`).
 """
 
 from __future__ import annotations

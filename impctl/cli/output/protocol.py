@@ -1,7 +1,7 @@
 """What a renderer must be able to show: one method per result type, then the end of the run.
 
 Law: `show` is the only dispatch over results and is exhaustive, so a new result type cannot be
-left out of one renderer. Out of scope: how things look (`output_text`, `output_json`).
+left out of one renderer. Out of scope: how things look (`cli.output.text`, `cli.output.json`).
 """
 
 from __future__ import annotations

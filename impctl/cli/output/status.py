@@ -1,7 +1,7 @@
 """The status of a query as a few labelled lines, each with its own kind of news.
 
 Law: what to look at first comes first; labels are fixed words, so that lines can be searched for.
-Out of scope: JSON; the other results (`output_text`).
+Out of scope: JSON; the other results (`cli.output.text`).
 """
 
 from __future__ import annotations

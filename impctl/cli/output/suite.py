@@ -2,7 +2,7 @@
 
 Law: a table per figure, numbers to the right with their unit, then break-even and what the papers
 print. Out of scope: which columns a table has, and the words of its values
-(`app.measuring.figure_tables`); streams (`output_text`).
+(`app.measuring.figure_tables`); streams (`cli.output.text`).
 """
 
 from __future__ import annotations

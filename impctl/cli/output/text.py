@@ -3,7 +3,7 @@
 Law: results go to stdout, what is said about them to stderr; user text is printed as it is, with
 no markup and no control characters. Sentences are as wide as the terminal and whole in a
 pipe, tables of rows have 80 columns there; a command or a statement is never broken.
-Out of scope: JSON (`output_json`), progress (`progress`).
+Out of scope: JSON (`cli.output.json`), progress (`progress`).
 """
 
 from __future__ import annotations

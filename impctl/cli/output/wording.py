@@ -1,7 +1,8 @@
 """How fragments, versions, counts and user text read in a line of text.
 
 Law: text from outside is shown with control characters escaped, so that it cannot drive a
-terminal. Out of scope: whole lines (`output_text`), sizes and durations (`app.results.amounts`).
+terminal.
+Out of scope: whole lines (`cli.output.text`), sizes and durations (`app.results.amounts`).
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Law: words are never broken, so that a path, a command or a place stays one piece to copy. Lines are
 as wide as the terminal, within bounds that read; in a pipe or a file, where programs look for a
 line, a sentence is one line. `COLUMNS` holds for both.
-Out of scope: tables (`output_table`), what is to be copied as a whole (`output_text`).
+Out of scope: tables (`cli.output.table`), what is to be copied as a whole (`cli.output.text`).
 """
 
 from __future__ import annotations
