@@ -54,10 +54,10 @@ def settings_from(
 
     return Settings(
         Path(workload).absolute(),
-        pick("store", STORE, given.store, _folder),
-        pick("policy", POLICY, given.policy, Policy),
-        pick("lock_timeout", LOCK_TIMEOUT, given.lock_timeout, _at_least(0.0, float)),
-        pick("spark_profile", SPARK_PROFILE, given.spark_profile, _folder),
+        store=pick("store", STORE, given.store, _folder),
+        policy=pick("policy", POLICY, given.policy, Policy),
+        lock_timeout=pick("lock_timeout", LOCK_TIMEOUT, given.lock_timeout, _at_least(0.0, float)),
+        spark_profile=pick("spark_profile", SPARK_PROFILE, given.spark_profile, _folder),
         imbalance=pick("imbalance", IMBALANCE, given.imbalance, _at_least(1.0, float)),
         large_change=pick("large_change", LARGE_CHANGE, given.large_change, _at_least(0, int)),
         shared_store=is_shared_store(environ.get(SHARED_STORE)),

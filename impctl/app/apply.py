@@ -90,30 +90,25 @@ def _apply(
     desk.reporter.step(f"applying {spec.name}")
     prepared = prepare_update(desk.source(spec.table), request)
     rows = 0 if prepared.rows is None else len(prepared.rows)
-    statement = _statement(spec, rows)
+    result = ApplyResult(name=spec.name, table=spec.table, statement=_statement(spec, rows))
     if prepared.in_version is not None:
-        version = prepared.in_version
-        results.append(
-            ApplyResult(spec.name, spec.table, version, 0, 0, 0, statement, already_applied=True)
-        )
+        results.append(replace(result, version=prepared.in_version, already_applied=True))
         return
     if desk.settings.dry_run:
         commits = rows > 0 or request.kind is not UpdateKind.INSERT
         ahead[spec.table] = ahead.get(spec.table, 0) + commits
         version = prepared.source.version + ahead[spec.table]
-        results.append(ApplyResult(spec.name, spec.table, None, rows, 0, 0, statement, version))
+        results.append(replace(result, inserted=rows, foreseen_version=version))
         return
     with held_signals():
         done = commit_update(prepared)
         results.append(
-            ApplyResult(
-                spec.name,
-                spec.table,
-                done.version,
-                done.inserted,
-                done.deleted,
-                done.updated,
-                statement,
+            replace(
+                result,
+                version=done.version,
+                inserted=done.inserted,
+                deleted=done.deleted,
+                updated=done.updated,
             )
         )
     desk.repin(spec.table)

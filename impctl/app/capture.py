@@ -65,14 +65,14 @@ def _advice(desk: Workbench, spec: QuerySpec, sketches: Sequence[StoredSketch]) 
 
 def _result(spec: QuerySpec, captured: Captured) -> CaptureResult:
     return CaptureResult(
-        spec.name,
-        "capture",
-        tuple(sketch_entry(sketch) for sketch in captured.sketches),
-        captured.versions,
-        captured.mode.value,
-        captured.elapsed_ms,
-        captured.spark_ms,
-        captured.engine_ms,
-        captured.candidates,
-        tuple(assumption_text(assumption) for assumption in captured.assumptions),
+        query=spec.name,
+        action="capture",
+        sketches=tuple(sketch_entry(sketch) for sketch in captured.sketches),
+        versions=captured.versions,
+        mode=captured.mode.value,
+        elapsed_ms=captured.elapsed_ms,
+        spark_ms=captured.spark_ms,
+        engine_ms=captured.engine_ms,
+        considered=captured.candidates,
+        assumptions=tuple(assumption_text(assumption) for assumption in captured.assumptions),
     )

@@ -41,18 +41,25 @@ def _explained(desk: Workbench, spec: QuerySpec) -> ExplainResult:
     except UnsafeSketchError as unsafe:
         plan = plan_entries(desk, prepared, None, None)
         judged = judge_candidates(desk, prepared)
-        return ExplainResult(spec.name, "none", unsafe.message, policy, plan, judged)
+        return ExplainResult(
+            query=spec.name,
+            mode="none",
+            reason=unsafe.message,
+            policy=policy,
+            plan=plan,
+            attributes=judged,
+        )
     way = capture_way(desk, prepared, chosen.verdict, chosen.partitions(desk, prepared))
     kept = kept_state(desk, spec, way)
     return ExplainResult(
-        spec.name,
-        way.mode.value,
-        way.reason,
-        policy,
-        plan_entries(desk, prepared, way, kept),
-        chosen.candidates,
-        () if way.compiled is None else tuple(map(_side, way.compiled.sides)),
-        None if kept is None else kept.bytes,
+        query=spec.name,
+        mode=way.mode.value,
+        reason=way.reason,
+        policy=policy,
+        plan=plan_entries(desk, prepared, way, kept),
+        attributes=chosen.candidates,
+        joins=() if way.compiled is None else tuple(map(_side, way.compiled.sides)),
+        state_bytes=None if kept is None else kept.bytes,
     )
 
 

@@ -298,14 +298,14 @@ def _result(
     stored: StoredQuery, action: str, reason: str, elapsed_ms: float, spark_ms: float
 ) -> CaptureResult:
     return CaptureResult(
-        stored.query,
-        action,
-        tuple(sketch_entry(sketch) for sketch in stored.sketches),
-        stored.versions,
-        stored.mode.value,
-        elapsed_ms,
-        spark_ms,
-        elapsed_ms - spark_ms,
+        query=stored.query,
+        action=action,
+        sketches=tuple(sketch_entry(sketch) for sketch in stored.sketches),
+        versions=stored.versions,
+        mode=stored.mode.value,
+        elapsed_ms=elapsed_ms,
+        spark_ms=spark_ms,
+        engine_ms=elapsed_ms - spark_ms,
         reason=reason,
     )
 

@@ -46,27 +46,36 @@ def _status(desk: Workbench, store: Store | None, spec: QuerySpec, runs: int) ->
     stored = None if store is None else store.load(spec.name)
     policy = str(desk.policy(spec))
     if store is None or stored is None:
-        return StatusResult(spec.name, (), {}, {}, True, None, policy, 0)
+        return StatusResult(
+            query=spec.name,
+            sketches=(),
+            versions={},
+            pending_versions={},
+            stale=True,
+            mode=None,
+            policy=policy,
+            state_bytes=0,
+        )
     catch_up(desk, stored)
     history = store.history(spec.name, max(runs, _LOOKED_BACK))
     pending, reason = _pending(desk, spec, stored)
     return StatusResult(
-        spec.name,
-        tuple(sketch_entry(sketch) for sketch in stored.sketches),
-        stored.versions,
-        pending,
-        reason is not None,
-        stored.mode.value,
-        policy,
-        sum(run.bytes for run in store.run_refs(spec.name)),
-        history[0].action if history else None,
-        history[0].reason if history else None,
-        reason,
-        ranges_entries(desk, stored),
-        sum(len(sketch.fragments.to_bytes()) for sketch in stored.sketches),
-        tuple(_changes(desk, pin) for pin in stored.pins if pending[pin.table]),
-        tuple(map(_run, history[:runs])),
-        _verified(history),
+        query=spec.name,
+        sketches=tuple(sketch_entry(sketch) for sketch in stored.sketches),
+        versions=stored.versions,
+        pending_versions=pending,
+        stale=reason is not None,
+        mode=stored.mode.value,
+        policy=policy,
+        state_bytes=sum(run.bytes for run in store.run_refs(spec.name)),
+        last_action=history[0].action if history else None,
+        last_reason=history[0].reason if history else None,
+        stale_reason=reason,
+        ranges=ranges_entries(desk, stored),
+        sketch_bytes=sum(len(sketch.fragments.to_bytes()) for sketch in stored.sketches),
+        pending=tuple(_changes(desk, pin) for pin in stored.pins if pending[pin.table]),
+        runs=tuple(map(_run, history[:runs])),
+        verified=_verified(history),
     )
 
 

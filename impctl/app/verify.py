@@ -60,7 +60,20 @@ def _recorded(
     code = VERIFIED if is_sound else "sketch_unsound"
     reason = f"slack {slack}" if is_sound else "the sketch or its results were wrong"
     versions = verified[0].versions
-    record = RunRecord(VERIFY, code, reason, at, took, 0, 0, 0, 0, slack, missing, versions)
+    record = RunRecord(
+        action=VERIFY,
+        reason_code=code,
+        reason=reason,
+        started_at=at,
+        elapsed_ms=took,
+        read_ms=0,
+        engine_ms=0,
+        commit_ms=0,
+        changes=0,
+        added=slack,
+        removed=missing,
+        versions=versions,
+    )
     store = desk.reading_store()
     assert store is not None
     try:
@@ -84,16 +97,16 @@ def _verified(desk: Workbench, spec: QuerySpec, results: bool) -> list[VerifyRes
         relation = compare(sketch.fragments, accurate[sketch.access])
         verified.append(
             VerifyResult(
-                spec.name,
-                sketch.table,
-                sketch.attribute,
-                sketch.partition.ranges,
-                relation.covers,
-                relation.slack,
-                relation.missing,
-                relation.extra,
-                equal,
-                stored.versions,
+                query=spec.name,
+                table=sketch.table,
+                attribute=sketch.attribute,
+                total=sketch.partition.ranges,
+                covers=relation.covers,
+                slack=relation.slack,
+                missing=relation.missing,
+                extra=relation.extra,
+                results_equal=equal,
+                versions=stored.versions,
             )
         )
     return verified

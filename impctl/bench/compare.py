@@ -55,7 +55,7 @@ class CellPlace:
     labels: Mapping[str, Label]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RecordComparison:
     """All metrics of matched cells, and cells without a partner.
 
@@ -84,14 +84,14 @@ def compare_records(old: Record, new: Record) -> RecordComparison:
     machines = all(old.machine.get(fact) == new.machine.get(fact) for fact in _MACHINE)
     changes = [change for pair in same for change in _changes(old, new, pair, machines)]
     return RecordComparison(
-        new.suite,
-        _together(old.noise, new.noise),
-        tuple(changes),
-        _places(cell for key, cell in before.items() if key not in after),
-        _places(cell for key, cell in after.items() if key not in before),
-        _differences(old, new),
-        _places(cell for cell in new.cells if cell.covers is False or cell.equal is False),
-        _places(cell for cell, other in pairs if _is_edited(cell, other)),
+        suite=new.suite,
+        noise=_together(old.noise, new.noise),
+        changes=tuple(changes),
+        only_old=_places(cell for key, cell in before.items() if key not in after),
+        only_new=_places(cell for key, cell in after.items() if key not in before),
+        differences=_differences(old, new),
+        wrong=_places(cell for cell in new.cells if cell.covers is False or cell.equal is False),
+        edited=_places(cell for cell, other in pairs if _is_edited(cell, other)),
     )
 
 

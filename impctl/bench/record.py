@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from enum import StrEnum
 
 RECORD_FORMAT = 1
@@ -67,6 +67,7 @@ class Cell:
     figure: str
     labels: Mapping[str, Label]
     metrics: Mapping[str, Metric]
+    _: KW_ONLY
     covers: bool | None = None
     slack: int | None = None
     equal: bool | None = None
@@ -99,7 +100,7 @@ class Figure:
     source: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
     """One run: `started` is an ISO 8601 time in UTC.
 

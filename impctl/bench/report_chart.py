@@ -71,7 +71,7 @@ class Panel:
     lines: tuple[Line, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Drawing:
     """A figure's panels and what they share; `hidden` counts points without a place.
 
@@ -122,14 +122,14 @@ def draw(chart: Chart, cells: Sequence[Cell]) -> Drawing:
     points = [point for lines in drawn for line in lines for point in line.points]
     measured = sum(name in cell.metrics for cell in cells for name in metrics)
     return Drawing(
-        _x_axis(chart, [point.x for point in points], places),
-        places.categories,
-        ", ".join(plain_name(name) for name in chart.series),
-        tuple(_key_text(chart.series, key) for key in keys),
-        all(is_number(value) for key in keys for value in key) and len(chart.series) == 1,
-        tuple(plain_name(name) for name in metrics),
-        tuple(panels),
-        measured - len(points),
+        x=_x_axis(chart, [point.x for point in points], places),
+        categories=places.categories,
+        group_title=", ".join(plain_name(name) for name in chart.series),
+        groups=tuple(_key_text(chart.series, key) for key in keys),
+        ordered=all(is_number(value) for key in keys for value in key) and len(chart.series) == 1,
+        metrics=tuple(plain_name(name) for name in metrics),
+        panels=tuple(panels),
+        hidden=measured - len(points),
     )
 
 

@@ -37,7 +37,7 @@ from impctl.sketch.partition import RangePartition
 KeyColumns = Mapping[int, Mapping[AccessId, AttributeId]]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Compiled:
     """A circuit for one query: its sources, its sketched accesses, the sizes of their partitions.
 
@@ -118,16 +118,16 @@ def compile_plan(
     if chain is not None and (first is None or not first.operator.needs_rows):
         found = _described(root, chain, circuit, first, keyed, key_columns)
     return Compiled(
-        tuple(builder.sources),
-        flow.accesses,
-        sizes,
-        circuit,
-        found,
-        tuple(builder.sides),
-        tuple(builder.distant),
-        tuple(builder.refills),
-        builder.owners(),
-        _note(builder),
+        sources=tuple(builder.sources),
+        accesses=flow.accesses,
+        sizes=sizes,
+        circuit=circuit,
+        chain=found,
+        sides=tuple(builder.sides),
+        distant=tuple(builder.distant),
+        refills=tuple(builder.refills),
+        owners=builder.owners(),
+        note=_note(builder),
     )
 
 

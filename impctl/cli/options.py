@@ -180,12 +180,12 @@ def settings_of(
     """The settings of a run, from its flags and variables."""
     return Settings(
         workload,
-        store,
-        policy,
-        lock_timeout,
-        spark_profile,
-        dry_run,
-        imbalance,
-        large_change,
-        is_shared_store(os.environ.get(SHARED_STORE)),
+        store=store,
+        policy=policy,
+        lock_timeout=lock_timeout,
+        spark_profile=spark_profile,
+        dry_run=dry_run,
+        imbalance=imbalance,
+        large_change=large_change,
+        shared_store=is_shared_store(os.environ.get(SHARED_STORE)),
     )

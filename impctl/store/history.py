@@ -16,6 +16,13 @@ from impctl.store.records import RunRecord
 from impctl.store.seals import Value, opened, sealed
 from impctl.store.sketches import versions_text
 
+_COLUMNS = (
+    *("action", "reason_code", "reason", "started_at"),
+    *("elapsed_ms", "read_ms", "engine_ms", "commit_ms"),
+    *("changes", "added", "removed", "versions"),
+)
+"""Behind a record's query and number, named as its fields are."""
+
 _LAST = "SELECT coalesce(max(number), 0) FROM history WHERE query_id = ?"
 
 
@@ -43,7 +50,8 @@ def load_records(
     records = []
     for row in rows.fetchall():
         values = opened(row, path, "history")[2:]
-        records.append(RunRecord(*(*values[:-1], json.loads(values[-1]))))
+        given = dict(zip(_COLUMNS, values, strict=True))
+        records.append(RunRecord(**{**given, "versions": json.loads(given["versions"])}))
     return tuple(records)
 
 

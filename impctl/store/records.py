@@ -84,7 +84,7 @@ class RunCost:
     start_ms: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunRecord:
     """What a command did to a query, why, and what it cost; no `cost`, nothing to learn from."""
 
@@ -103,7 +103,7 @@ class RunRecord:
     cost: RunCost | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StoredQuery:
     """All the store knows of a query but its state and history; times in seconds since 1970."""
 
@@ -124,7 +124,7 @@ class StoredQuery:
         return {pin.table: pin.version for pin in self.pins}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NewCapture:
     """What a capture found; replaces everything the query had but its history."""
 

@@ -96,7 +96,7 @@ class SqlOrigin:
     pieces: tuple[TextPiece, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class QuerySpec:
     """One query; `sketch` names the attribute wanted per table and is empty when impctl chooses.
 
@@ -160,7 +160,7 @@ class SparkSpec:
     conf: Mapping[str, str] = field(repr=False)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
     """A whole workload file; mappings keep the order of the file."""
 

@@ -64,7 +64,7 @@ class FullSpec:
     """Where each option stands."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FigureSpec:
     """What to measure (`measure`, shaped by `options`), on which cases, and how to draw it."""
 
@@ -94,7 +94,7 @@ class FigureSpec:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Suite:
     """A whole suite file; `scale` and `repeat` are what holds where no flag says otherwise."""
 

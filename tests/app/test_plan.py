@@ -217,7 +217,19 @@ def remember(store: Path, *costs: RunCost) -> None:
     with Store.open(store) as held:
         for cost in costs:
             record = RunRecord(
-                "exact", "incremental", "", 0.0, 1.0, 0, 0, 0, 1, 0, 0, {"t": 0}, cost
+                action="exact",
+                reason_code="incremental",
+                reason="",
+                started_at=0.0,
+                elapsed_ms=1.0,
+                read_ms=0,
+                engine_ms=0,
+                commit_ms=0,
+                changes=1,
+                added=0,
+                removed=0,
+                versions={"t": 0},
+                cost=cost,
             )
             held.add_record("q", record)
 

@@ -54,7 +54,20 @@ def test_a_table_made_anew_has_nothing_to_count(cli: Cli, table: str) -> None:
 def test_the_last_verification(cli: Cli, tmp_path: Path) -> None:
     cli.good("capture")
     with Store.open(tmp_path / ".impctl") as store:
-        record = RunRecord("verify", "verified", "slack 2", 5.0, 1, 0, 0, 0, 0, 2, 0, {"t": 0})
+        record = RunRecord(
+            action="verify",
+            reason_code="verified",
+            reason="slack 2",
+            started_at=5.0,
+            elapsed_ms=1,
+            read_ms=0,
+            engine_ms=0,
+            commit_ms=0,
+            changes=0,
+            added=2,
+            removed=0,
+            versions={"t": 0},
+        )
         store.add_record("q", record)
     assert status(cli)["verified"] == {
         "sound": True,

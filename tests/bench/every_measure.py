@@ -45,5 +45,5 @@ def _measured(measure: str, drawable: Drawable) -> tuple[Figure, list[Cell]]:
             name: Metric.of([(at + 1.0) * (place + 2.0) * factor for factor in (0.9, 1.0, 1.3)])
             for place, name in enumerate(drawable.metrics)
         }
-        cells.append(Cell(measure, held, metrics, True, 0, True))
+        cells.append(Cell(measure, held, metrics, covers=True, slack=0, equal=True))
     return Figure(measure, measure.capitalize(), "", chart), cells

@@ -110,7 +110,7 @@ class _Maker:
     ) -> Cell:
         found = {name: self.metric(value, runs) for name, value in metrics.items()}
         covers = None if slack is None else True
-        return Cell(figure, labels, found, covers, slack, equal, note)
+        return Cell(figure, labels, found, covers=covers, slack=slack, equal=equal, note=note)
 
     def groups(self) -> tuple[Figure, list[Cell]]:
         figure = Figure(

@@ -14,7 +14,7 @@ from .one_figure import record_of
 
 def cell(cost: float, **labels: Label) -> Cell:
     metrics = {"maintain_ms": Metric.of([cost] * 3), "recapture_ms": Metric.of([1000.0] * 3)}
-    return Cell("f", labels, metrics, True, 0)
+    return Cell("f", labels, metrics, covers=True, slack=0)
 
 
 def sizes(*cells: Cell) -> list[tuple[str, list[float]]]:

@@ -26,11 +26,11 @@ CELLS = st.builds(
     st.just("f"),
     st.dictionaries(st.text(max_size=5), LABELS, max_size=3),
     st.dictionaries(st.text(max_size=5), METRICS, max_size=3),
-    CHECKS,
-    st.none() | st.integers(0, 99),
-    CHECKS,
-    st.text(max_size=9),
-    st.text("0123456789abcdef", max_size=12),
+    covers=CHECKS,
+    slack=st.none() | st.integers(0, 99),
+    equal=CHECKS,
+    note=st.text(max_size=9),
+    fingerprint=st.text("0123456789abcdef", max_size=12),
 )
 
 

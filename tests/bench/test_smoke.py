@@ -14,7 +14,19 @@ def record(*ratios: float, noise: float = 0.0) -> Record:
         Cell("f", {"query": at}, {"a_ratio": Metric.of([ratio]), "a_ms": Metric.of([5.0])})
         for at, ratio in enumerate(ratios)
     )
-    return Record("s", "S", 1.0, 1, 1, "", 1.0, noise, {}, (), cells)
+    return Record(
+        suite="s",
+        title="S",
+        scale=1.0,
+        repeat=1,
+        seed=1,
+        started="",
+        elapsed_s=1.0,
+        noise=noise,
+        machine={},
+        figures=(),
+        cells=cells,
+    )
 
 
 def test_the_baseline_is_the_median_of_ratios_and_comes_back(tmp_path: Path) -> None:

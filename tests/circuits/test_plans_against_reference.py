@@ -217,8 +217,17 @@ def captured(
     bound = BoundSql("")
     query = Query("", trial.root)
     place = Location("w.yaml", 1, 1)
-    how = (Policy.AUTO, MaintainMode.LAZY, JoinStrategy.AUTO)
-    spec = QuerySpec("q", "", {}, *how, place, SqlOrigin(place, (), ()), buffer=buffer)
+    spec = QuerySpec(
+        name="q",
+        sql="",
+        sketch={},
+        policy=Policy.AUTO,
+        maintain=MaintainMode.LAZY,
+        join=JoinStrategy.AUTO,
+        location=place,
+        sql_origin=SqlOrigin(place, (), ()),
+        buffer=buffer,
+    )
     core = core_of(trial.root)
     prepared = PreparedQuery(spec, bound, query, replace(query, root=root), core)
     way = chosen_way(prepared, verdict, partitions, chooser)

@@ -81,7 +81,20 @@ def test_other_queries_are_shown_beside_a_failure(fake, impctl) -> None:
 def test_an_unsound_sketch_never_ends_well(fake, impctl, covers, equal, code: int) -> None:
     missing = () if covers else (1, 2)
     fake.answer = Outcome(
-        (VerifyResult("q_top", "sales", "price", 4, covers, 0, missing, (), equal, {"sales": 1}),)
+        (
+            VerifyResult(
+                query="q_top",
+                table="sales",
+                attribute="price",
+                total=4,
+                covers=covers,
+                slack=0,
+                missing=missing,
+                extra=(),
+                results_equal=equal,
+                versions={"sales": 1},
+            ),
+        )
     )
     ran = impctl("verify", "w.yaml")
     assert ran.code == code
@@ -90,7 +103,18 @@ def test_an_unsound_sketch_never_ends_well(fake, impctl, covers, equal, code: in
 
 
 def test_an_unsound_sketch_is_told_once(fake, impctl) -> None:
-    result = VerifyResult("q_top", "sales", "price", 4, False, 0, (1,), (), None, {"sales": 1})
+    result = VerifyResult(
+        query="q_top",
+        table="sales",
+        attribute="price",
+        total=4,
+        covers=False,
+        slack=0,
+        missing=(1,),
+        extra=(),
+        results_equal=None,
+        versions={"sales": 1},
+    )
     fake.answer = Outcome((result,), (), (Failure("q_top", UnsoundSketchError("too small")),))
     ran = impctl("verify", "w.yaml")
     assert (ran.code, ran.stderr) == (5, "error: `q_top`: too small [sketch_unsound]\n")

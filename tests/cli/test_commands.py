@@ -68,7 +68,14 @@ def test_a_suite_and_all_its_options(fake, impctl) -> None:
     ((name, (request, _), _),) = fake.calls
     assert name == "run_suite"
     assert request == SuiteRequest(
-        "micro", ("groups", "ranges"), 0.5, 2, Path("d"), Path("s"), Path("r.json"), Path("r.html")
+        "micro",
+        only=("groups", "ranges"),
+        scale=0.5,
+        repeat=2,
+        folder=Path("d"),
+        source=Path("s"),
+        out=Path("r.json"),
+        report=Path("r.html"),
     )
 
 
@@ -80,7 +87,7 @@ def test_a_workload_and_the_options_it_shares_with_suites(fake, impctl) -> None:
     ((name, (_, request, _), _),) = fake.calls
     assert name == "run_workload"
     assert request == SuiteRequest(
-        "w.yaml", ("changes",), repeat=2, out=Path("r.json"), report=Path("r.html")
+        "w.yaml", only=("changes",), repeat=2, out=Path("r.json"), report=Path("r.html")
     )
 
 
@@ -109,7 +116,14 @@ def test_generate_opens_no_workload(fake, impctl) -> None:
     ((name, (request, _), _),) = fake.calls
     assert name == "generate"
     assert request == GenerateRequest(
-        Path("d"), Example.CRIMES, "t", 9, 3, True, 4, Path("c.parquet")
+        Path("d"),
+        Example.CRIMES,
+        table="t",
+        rows=9,
+        groups=3,
+        sort_rows=True,
+        seed=4,
+        source=Path("c.parquet"),
     )
     assert fake.settings == []
 
@@ -137,8 +151,20 @@ VARIABLES = {
     "IMPCTL_SPARK_PROFILE": "q.yaml",
     "IMPCTL_BATCH_ROWS": "42",
 }
-FROM_FLAGS = Settings(Path("w.yaml"), Path("f"), Policy.STRICT, 0.0, Path("p.yaml"))
-FROM_VARIABLES = Settings(Path("w.yaml"), Path("v"), Policy.FULL, 7.5, Path("q.yaml"))
+FROM_FLAGS = Settings(
+    Path("w.yaml"),
+    store=Path("f"),
+    policy=Policy.STRICT,
+    lock_timeout=0.0,
+    spark_profile=Path("p.yaml"),
+)
+FROM_VARIABLES = Settings(
+    Path("w.yaml"),
+    store=Path("v"),
+    policy=Policy.FULL,
+    lock_timeout=7.5,
+    spark_profile=Path("q.yaml"),
+)
 
 
 @pytest.mark.parametrize("command", ["capture", "maintain", "query", "rewrite"])

@@ -52,7 +52,22 @@ def test_what_does_not_go_together(
 
 def outcome() -> Outcome:
     done = MaintainResult(
-        "q", "t", "a", 4, "exact", "incremental", "", {"t": 1}, {"t": 2}, (), (), 7, 1, 1, 1, 1
+        query="q",
+        table="t",
+        attribute="a",
+        total=4,
+        action="exact",
+        reason_code="incremental",
+        reason="",
+        since={"t": 1},
+        versions={"t": 2},
+        added=(),
+        removed=(),
+        changes=7,
+        elapsed_ms=1,
+        read_ms=1,
+        engine_ms=1,
+        commit_ms=1,
     )
     failed = (
         Failure("p", SchemaChangedError("Column `x`\nchanged")),

@@ -32,7 +32,20 @@ def store_sketch(folder: Path, query: str, *, more: int = 0, fewer: int = 0) -> 
         ids |= set(sorted(set(range(size)) - ids)[:more])
         wrong = FragmentSet.of(sorted(ids)[fewer:], size)
         assert wrong != sketch.fragments
-        record = RunRecord("exact", "test", "", 0, 0, 0, 0, 0, 0, 0, 0, stored.versions)
+        record = RunRecord(
+            action="exact",
+            reason_code="test",
+            reason="",
+            started_at=0,
+            elapsed_ms=0,
+            read_ms=0,
+            engine_ms=0,
+            commit_ms=0,
+            changes=0,
+            added=0,
+            removed=0,
+            versions=stored.versions,
+        )
         store.commit_maintain(
             MaintainCommit(
                 query,

@@ -44,7 +44,18 @@ def pin(version: int, table: str = "sales", table_id: str = "t-1") -> TablePin:
 
 def record(action: str = "exact", version: int = 0) -> RunRecord:
     return RunRecord(
-        action, "maintainable", "because", 1.5, 4.0, 1.0, 2.0, 1.0, 10, 1, 0, {"sales": version}
+        action=action,
+        reason_code="maintainable",
+        reason="because",
+        started_at=1.5,
+        elapsed_ms=4.0,
+        read_ms=1.0,
+        engine_ms=2.0,
+        commit_ms=1.0,
+        changes=10,
+        added=1,
+        removed=0,
+        versions={"sales": version},
     )
 
 

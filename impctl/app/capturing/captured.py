@@ -33,7 +33,7 @@ from impctl.store.records import RECAPTURE, Assumption, RunCost, RunRecord, Stor
 from impctl.store.store import Store
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Captured:
     """What was stored for one query, and what it cost."""
 
@@ -87,16 +87,16 @@ def capture_query(
     now = time.perf_counter()
     amend(store, prepared.spec.name, record, (now - commit_started) * 1000)
     return Captured(
-        sketches,
-        way.mode,
-        way.reason,
-        chosen.candidates,
-        assumptions,
-        versions,
-        spark_ms,
-        engine_ms,
-        (now - commit_started) * 1000,
-        (now - started) * 1000,
+        sketches=sketches,
+        mode=way.mode,
+        reason=way.reason,
+        candidates=chosen.candidates,
+        assumptions=assumptions,
+        versions=versions,
+        spark_ms=spark_ms,
+        engine_ms=engine_ms,
+        commit_ms=(now - commit_started) * 1000,
+        elapsed_ms=(now - started) * 1000,
     )
 
 

@@ -69,15 +69,15 @@ def ranges_entries(desk: Workbench, stored: StoredQuery) -> tuple[RangesEntry, .
             hint = _own_hint(depth) if is_fixed else REBALANCE_HINT
         entries.append(
             RangesEntry(
-                depth.table,
-                depth.attribute,
-                depth.ranges,
-                depth.rows,
-                depth.largest,
-                imbalance(depth),
-                depth.at_capture,
-                drifted,
-                hint,
+                table=depth.table,
+                attribute=depth.attribute,
+                ranges=depth.ranges,
+                rows=depth.rows,
+                largest=depth.largest,
+                imbalance=imbalance(depth),
+                at_capture=depth.at_capture,
+                drifted=drifted,
+                hint=hint,
             )
         )
     return tuple(entries)

@@ -69,19 +69,19 @@ def foreseen_capture(desk: Workbench, store: Store | None, spec: QuerySpec) -> C
     tables = prepared.table_of
     facts = stage.chosen.verdict.assumptions
     return CaptureResult(
-        spec.name,
-        "none",
-        tuple(
+        query=spec.name,
+        action="none",
+        sketches=tuple(
             SketchEntry(tables[access], partition.attribute, (), partition.ranges)
             for access, partition in stage.partitions.items()
         ),
-        {table: desk.source(table).version for table in prepared.tables},
-        stage.way.mode.value,
-        0.0,
-        0.0,
-        0.0,
-        stage.chosen.candidates,
-        tuple(assumption_text(assumption_of(fact)) for fact in facts),
+        versions={table: desk.source(table).version for table in prepared.tables},
+        mode=stage.way.mode.value,
+        elapsed_ms=0.0,
+        spark_ms=0.0,
+        engine_ms=0.0,
+        considered=stage.chosen.candidates,
+        assumptions=tuple(assumption_text(assumption_of(fact)) for fact in facts),
         foreseen=True,
         by=stage.by(desk),
         reads=stage.reads(desk),

@@ -78,14 +78,14 @@ def plan_entries(
     for position, ((depth, line), node) in enumerate(zip(lines, nodes, strict=True)):
         entries.append(
             PlanEntry(
-                depth,
-                line.operator,
-                line.detail,
-                "" if way is None else way.mode.value,
-                _why(node, way, is_blocking=position == blocking),
-                prepared.place(line.span),
-                held.get(position),
-                pushed.get(position, ()),
+                depth=depth,
+                operator=line.operator,
+                detail=line.detail,
+                how="" if way is None else way.mode.value,
+                why=_why(node, way, is_blocking=position == blocking),
+                place=prepared.place(line.span),
+                state_bytes=held.get(position),
+                pushed=pushed.get(position, ()),
             )
         )
     return tuple(entries)

@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import KW_ONLY, asdict, dataclass
 from pathlib import Path
 
 from impctl.app.measuring.generate import DEFAULT_GROUPS, DEFAULT_ROWS, generate
@@ -35,6 +35,7 @@ class DataRequest:
 
     name: str
     example: str
+    _: KW_ONLY
     rows: int | None = None
     groups: int | None = None
     sort_rows: bool = False
@@ -123,12 +124,12 @@ def _write(request: DataRequest, folder: Path, reporter: Reporter) -> None:
         wanted = GenerateRequest(
             folder,
             example,
-            request.name,
-            request.rows,
-            request.groups,
-            request.sort_rows,
-            request.seed,
-            source,
+            table=request.name,
+            rows=request.rows,
+            groups=request.groups,
+            sort_rows=request.sort_rows,
+            seed=request.seed,
+            source=source,
         )
         generate(wanted, reporter)
         return
@@ -172,7 +173,14 @@ def _synthetic(spec: DataSpec, scale: float, seed: int, source: Path | None) -> 
     if "per_group" in options:
         groups = max(1, rows // int(_number(options, "per_group", 1)))
     own = int(_number(options, "seed", seed))
-    return DataRequest(spec.name, spec.example, rows, groups, options.get("sorted") is True, own)
+    return DataRequest(
+        spec.name,
+        spec.example,
+        rows=rows,
+        groups=groups,
+        sort_rows=options.get("sorted") is True,
+        seed=own,
+    )
 
 
 def _running(spec: DataSpec, scale: float, seed: int, source: Path | None) -> DataRequest:

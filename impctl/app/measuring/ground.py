@@ -56,7 +56,9 @@ class Ground:
         every = {**self.case.labels, **(labels or {})}
         covers = None if checked is None else checked.covers
         slack = None if checked is None else checked.slack
-        return Cell(self.figure.name, every, metrics, covers, slack, equal, note)
+        return Cell(
+            self.figure.name, every, metrics, covers=covers, slack=slack, equal=equal, note=note
+        )
 
     def step(self, message: str) -> None:
         """Say what begins now, with the figure it is for."""

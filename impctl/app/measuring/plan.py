@@ -46,7 +46,7 @@ class PlannedFigure:
     cases: tuple[tuple[CaseSpec, Iterator[Cell]], ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedSuite:
     """A run of a suite, ready to start."""
 
@@ -81,7 +81,15 @@ def planned_suite(request: SuiteRequest, reporter: Reporter) -> PlannedSuite:
     data = requests_of(
         data_read(suite, figures, folder), scale=scale, seed=suite.seed, source=request.source
     )
-    return PlannedSuite(suite, scale, repeat, folder, desk, data, planned)
+    return PlannedSuite(
+        suite=suite,
+        scale=scale,
+        repeat=repeat,
+        folder=folder,
+        desk=desk,
+        data=data,
+        figures=planned,
+    )
 
 
 def planned_workload(
@@ -95,7 +103,16 @@ def planned_workload(
     suite = suite_of(desk.workload, desk.queries(queries), delta_rows)
     repeat = suite.repeat if request.repeat is None else request.repeat
     figures = _planned(desk, _chosen(suite, request.only), repeat, suite.seed, suite.scale)
-    return PlannedSuite(suite, suite.scale, repeat, folder, desk, (), figures, RecordKind.WORKLOAD)
+    return PlannedSuite(
+        suite=suite,
+        scale=suite.scale,
+        repeat=repeat,
+        folder=folder,
+        desk=desk,
+        data=(),
+        figures=figures,
+        kind=RecordKind.WORKLOAD,
+    )
 
 
 def data_read(suite: Suite, figures: Sequence[FigureSpec], folder: Path) -> tuple[DataSpec, ...]:

@@ -34,7 +34,7 @@ class CheckResult:
     candidates: tuple[CandidateEntry, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PlanEntry:
     """A line of the plan tree; `how` an operator is maintained, why so, and where it stands.
 
@@ -67,7 +67,7 @@ class JoinSideEntry:
     bytes: int | None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ExplainResult:
     """Whether a query is sketchable and maintainable, and what stands in the way.
 

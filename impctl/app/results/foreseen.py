@@ -35,7 +35,7 @@ class PlannedChange:
     bytes: int | None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PlanResult:
     """What `maintain` would do with a query now, under its policy.
 

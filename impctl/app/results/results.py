@@ -41,7 +41,7 @@ class SketchEntry:
     total: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RangesEntry:
     """How evenly the ranges of a sketch are filled, rows with NULL left out.
 
@@ -61,7 +61,7 @@ class RangesEntry:
     hint: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CaptureResult:
     """A sketch found; `action` is capture, rebalance, or none (a dry run, or nothing to do).
 
@@ -88,7 +88,7 @@ class CaptureResult:
     stored: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ApplyResult:
     """One update batch; `version` is the one that it made, None where nothing was committed.
 
@@ -99,10 +99,10 @@ class ApplyResult:
 
     name: str
     table: str
-    version: int | None
-    inserted: int
-    deleted: int
-    updated: int
+    version: int | None = None
+    inserted: int = 0
+    deleted: int = 0
+    updated: int = 0
     statement: str = ""
     foreseen_version: int | None = None
     already_applied: bool = False
@@ -120,7 +120,7 @@ class MaintainStep:
     elapsed_ms: float
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MaintainResult:
     """One sketch of `total` ranges brought up to date; `action` is exact, touch, recapture or none.
 
@@ -215,7 +215,7 @@ class QueryResult:
     spark_start_ms: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StatusResult:
     """What the store knows of a query; without `versions` it was never captured.
 
@@ -241,7 +241,7 @@ class StatusResult:
     verified: VerifiedEntry | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class VerifyResult:
     """A stored sketch against recapture; `results_equal` is None where it was not asked for."""
 

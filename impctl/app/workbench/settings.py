@@ -8,7 +8,7 @@ Out of scope: reading files; opening anything.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from enum import StrEnum
 from pathlib import Path
 
@@ -45,6 +45,7 @@ class Settings:
     """One run as asked for; `dry_run` promises that nothing at all is written."""
 
     workload: Path
+    _: KW_ONLY
     store: Path | None = None
     policy: Policy | None = None
     lock_timeout: float | None = None
@@ -154,6 +155,7 @@ class GenerateRequest:
 
     folder: Path
     example: Example
+    _: KW_ONLY
     table: str | None = None
     rows: int | None = None
     groups: int | None = None
@@ -172,6 +174,7 @@ class SuiteRequest:
     """
 
     suite: str
+    _: KW_ONLY
     only: tuple[str, ...] = ()
     scale: float | None = None
     repeat: int | None = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -249,11 +249,13 @@ def bench(
     """
     names = tuple(only or ())
     word = "" if workload is None else str(workload)
-    suite = SuiteRequest(word, names, scale, repeat, data, source, out, report, spark_profile)
+    suite = SuiteRequest(word, only=names, scale=scale, repeat=repeat, folder=data)
+    suite = replace(suite, source=source, out=out, report=report, spark_profile=spark_profile)
     kind, first = example or Example.SYNTHETIC, 1 if seed is None else seed
     request = None
     if generate is not None:
-        request = GenerateRequest(generate, kind, table, rows, groups, sort_rows, first, source)
+        request = GenerateRequest(generate, kind, table=table, rows=rows, groups=groups)
+        request = replace(request, sort_rows=sort_rows, seed=first, source=source)
     for_measuring = (query, delta_rows, repeat, only, scale, data, out, report)
     for_generating = (example, table, rows, groups, sort_rows, seed)
     options = dict(zip(_BELONGS, for_measuring + for_generating, strict=True))

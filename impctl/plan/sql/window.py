@@ -32,7 +32,7 @@ _RANKING = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReadWindow:
     """A window call before it has an identity."""
 
@@ -90,13 +90,13 @@ class WindowCollector:
             raise text.unsupported("a window function over another one's alias", node)
         kind, nullable = _result(function, arguments)
         return ReadWindow(
-            function,
-            arguments,
-            partition_by,
-            order,
-            self._frame(reader, spec),
-            kind,
-            nullable,
+            function=function,
+            arguments=arguments,
+            partition_by=partition_by,
+            order=order,
+            frame=self._frame(reader, spec),
+            type=kind,
+            nullable=nullable,
             span=text.span_of(node),
         )
 

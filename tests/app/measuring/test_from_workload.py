@@ -112,7 +112,9 @@ def test_the_record_of_a_workload(workload: Path) -> None:
 
 def test_what_is_asked_for_is_what_is_measured(workload: Path, tmp_path: Path) -> None:
     out, page = tmp_path / "r.json", tmp_path / "r.html"
-    asked = SuiteRequest(str(workload), ("skipping", "changes"), None, 7, out=out, report=page)
+    asked = SuiteRequest(
+        str(workload), only=("skipping", "changes"), scale=None, repeat=7, out=out, report=page
+    )
     record, outcome = run(workload, asked, "good", rows=(5, 50))
     assert [figure.name for figure in record.figures] == ["skipping", "changes"]
     assert [cell.labels for cell in record.cells] == [
@@ -133,7 +135,7 @@ def test_what_is_asked_for_is_what_is_measured(workload: Path, tmp_path: Path) -
 
 def test_names_that_are_not_there(workload: Path) -> None:
     with pytest.raises(UsageError) as caught:
-        run(workload, SuiteRequest(str(workload), ("change",)))
+        run(workload, SuiteRequest(str(workload), only=("change",)))
     assert caught.value.message == "Figure `change` is not among those of `mine`"
     assert caught.value.hint == "did you mean `changes`?"
     with pytest.raises(UsageError) as caught:

@@ -71,7 +71,9 @@ def suite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def run(suite: Path, *only: str, out: Path | None = None) -> tuple[Record, Outcome]:
-    request = SuiteRequest(str(suite), only, 1.0, 7, suite.parent / "data", out=out)
+    request = SuiteRequest(
+        str(suite), only=only, scale=1.0, repeat=7, folder=suite.parent / "data", out=out
+    )
     outcome = run_suite(request, SilentReporter())
     record = outcome.results[0]
     assert isinstance(record, Record)

@@ -44,7 +44,9 @@ def test_the_file_holds_where_nothing_is_set(workload: Workload) -> None:
 
 def test_what_is_set_wins(workload: Workload, monkeypatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
-    settings = Settings(Path(workload.file), Path("mine"), Policy.AUTO, 0.0)
+    settings = Settings(
+        Path(workload.file), store=Path("mine"), policy=Policy.AUTO, lock_timeout=0.0
+    )
     assert store_of(settings, workload) == str(tmp_path / "mine")
     assert policy_of(settings, workload.queries["q"]) is Policy.AUTO
     assert lock_timeout_of(settings) == 0.0

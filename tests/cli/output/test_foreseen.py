@@ -13,10 +13,10 @@ from tests.cli.examples import EXAMPLES
 
 PLAN = EXAMPLES["plan"]
 CAPTURE = CaptureResult(
-    "q_top", "none", (SketchEntry("sales", "price", (), 4),), {"sales": 0}, "exact",
-    0.0, 0.0, 0.0,
-    (CandidateEntry("sales", "sid", False, False, "it cuts groups apart"),),
-    ("sales.price is nonnegative",),
+    query="q_top", action="none", sketches=(SketchEntry("sales", "price", (), 4),),
+    versions={"sales": 0}, mode="exact", elapsed_ms=0.0, spark_ms=0.0, engine_ms=0.0,
+    considered=(CandidateEntry("sales", "sid", False, False, "it cuts groups apart"),),
+    assumptions=("sales.price is nonnegative",),
     foreseen=True, by="engine", reads=(ReadEntry("sales", 0, 7, 1, 1920),), stored="stale",
 )  # fmt: skip
 
@@ -73,8 +73,26 @@ def test_a_dry_rebalance(fake, impctl) -> None:
 def test_a_dry_apply(fake, impctl) -> None:
     fake.answer = Outcome(
         (
-            ApplyResult("a", "t", None, 2, 0, 0, "INSERT INTO t: 2 rows", 4),
-            ApplyResult("b", "t", None, 0, 0, 0, "DELETE FROM t WHERE x = 1", 5),
+            ApplyResult(
+                name="a",
+                table="t",
+                version=None,
+                inserted=2,
+                deleted=0,
+                updated=0,
+                statement="INSERT INTO t: 2 rows",
+                foreseen_version=4,
+            ),
+            ApplyResult(
+                name="b",
+                table="t",
+                version=None,
+                inserted=0,
+                deleted=0,
+                updated=0,
+                statement="DELETE FROM t WHERE x = 1",
+                foreseen_version=5,
+            ),
         )
     )
     assert impctl("apply", "w.yaml", "--all", "--dry-run").stdout == (
@@ -85,7 +103,20 @@ def test_a_dry_apply(fake, impctl) -> None:
 
 def test_a_statement_is_whole_however_narrow_the_terminal(fake, impctl, monkeypatch) -> None:
     statement = f"DELETE FROM t WHERE note = 'two  spaces, {'many words ' * 9}\x1b[0m'"
-    fake.answer = Outcome((ApplyResult("b", "t", None, 0, 0, 0, statement, 5),))
+    fake.answer = Outcome(
+        (
+            ApplyResult(
+                name="b",
+                table="t",
+                version=None,
+                inserted=0,
+                deleted=0,
+                updated=0,
+                statement=statement,
+                foreseen_version=5,
+            ),
+        )
+    )
     monkeypatch.setenv("COLUMNS", "60")
     lines = impctl("apply", "w.yaml", "b", "--dry-run").stdout.splitlines()
     assert lines[1:] == ["  " + statement.replace("\x1b", "\\x1b")]

@@ -38,7 +38,7 @@ ALL = "all"
 Keys = npt.NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Options:
     patterns: tuple[str, ...]
     buffers: tuple[int | None, ...]
@@ -59,14 +59,14 @@ def measure_deletions(ground: Ground) -> Iterator[Cell]:
     if any(pattern_of(text) is None for text in patterns):
         raise ground.refuse("patterns", "`minimal`, `random`, or a ratio of both such as `2:1`")
     options = _Options(
-        patterns,
-        _buffers(ground),
-        ground.whole_number("rows", 20),
-        ground.scaled("updates", 500, least=ground.whole_number("least", 60)),
-        ground.whole_number("points", 5),
-        ground.text("by", "a"),
-        ground.flag("greatest"),
-        ground.key(),
+        patterns=patterns,
+        buffers=_buffers(ground),
+        rows=ground.whole_number("rows", 20),
+        updates=ground.scaled("updates", 500, least=ground.whole_number("least", 60)),
+        points=ground.whole_number("points", 5),
+        by=ground.text("by", "a"),
+        greatest=ground.flag("greatest"),
+        key=ground.key(),
     )
     return _cells(ground, options)
 

@@ -62,7 +62,7 @@ spark: {master: "local[2]", conf: {spark.sql.shuffle.partitions: 4}}
 def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workbench]:
     folder = tmp_path_factory.mktemp("suite")
     for table, rows in (("t", 5000), ("s", 500)):
-        request = GenerateRequest(folder, Example.SYNTHETIC, table, rows, 100)
+        request = GenerateRequest(folder, Example.SYNTHETIC, table=table, rows=rows, groups=100)
         generate(request, SilentReporter())
     (folder / "w.yaml").write_text(WORKLOAD)
     with open_workbench(Settings(folder / "w.yaml")) as desk:
@@ -73,7 +73,19 @@ def ground(desk: Workbench, measure: str, query: str, **options: OptionValue) ->
     place = desk.workload.queries[query].location
     case = CaseSpec(query, {}, place)
     chart = ChartSpec("x", ("y",), (), ())
-    figure = FigureSpec("f", "F", "", "", "", measure, options, (case,), chart, place, places={})
+    figure = FigureSpec(
+        name="f",
+        title="F",
+        about="",
+        claim="",
+        source="",
+        measure=measure,
+        options=options,
+        cases=(case,),
+        chart=chart,
+        location=place,
+        places={},
+    )
     return Ground(desk, figure, 1, 1, scale=0.01)
 
 

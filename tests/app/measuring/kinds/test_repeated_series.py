@@ -24,7 +24,18 @@ def ground() -> Ground:
     place = Location(str(Path("s.yaml")), 1, 1)
     chart = ChartSpec("batch", ("maintain_ms",), (), ())
     cases = (CaseSpec("q", {"query": "q"}, place),)
-    figure = FigureSpec("f", "F", "", "", "", "mixed", {}, cases, chart, place)
+    figure = FigureSpec(
+        name="f",
+        title="F",
+        about="",
+        claim="",
+        source="",
+        measure="mixed",
+        options={},
+        cases=cases,
+        chart=chart,
+        location=place,
+    )
     return Ground(cast(Any, None), figure, repeat=3, seed=1)
 
 
