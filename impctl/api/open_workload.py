@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, TypeVar
 
-from impctl.aliases import ParameterValue, QueryName
+from impctl.aliases import ParameterValue, QueryName, TableName
 from impctl.api.settle import settled, warned
 from impctl.api.surroundings import batch_rows_from
 from impctl.app.results.explanations import ExplainResult
@@ -46,6 +46,9 @@ Progress = Callable[[str, int, int], None]
 
 Params = Mapping[str, ParameterValue]
 """Values for the named parameters of a query."""
+
+At = int | Mapping[TableName, int]
+"""A version of the query's table; of several tables a version for each."""
 
 
 class _Told:
@@ -180,16 +183,18 @@ class OpenWorkload:
         *,
         params: Params | None = None,
         sql: str | None = None,
+        at: At | None = None,
     ) -> RewriteResult:
         """The query's SQL with its sketch as range predicates, the sketch maintained first.
 
         `params` gives other values, `sql` another query; either may use another query's sketch.
+        `at` asks for the sketch stored for older versions: then nothing is maintained.
         """
 
         def use_case(desk: Workbench) -> Outcome:
             from impctl.app.rewrite import rewrite
 
-            return rewrite(desk, query, params or {}, sql)
+            return rewrite(desk, query, params or {}, sql, at)
 
         return self._one(RewriteResult, use_case)
 
@@ -199,13 +204,14 @@ class OpenWorkload:
         *,
         params: Params | None = None,
         sql: str | None = None,
+        at: At | None = None,
     ) -> QueryResult:
         """The answer of a query, read through its sketch; arguments as for `rewrite`."""
 
         def use_case(desk: Workbench) -> Outcome:
             from impctl.app.query import query as answered
 
-            return answered(desk, query, params or {}, sql)
+            return answered(desk, query, params or {}, sql, at)
 
         return self._one(QueryResult, use_case)
 
@@ -215,6 +221,7 @@ class OpenWorkload:
         *,
         params: Params | None = None,
         sql: str | None = None,
+        at: At | None = None,
     ) -> DataFrame:
         """The query as a DataFrame that reads through the sketch; arguments as for `rewrite`.
 
@@ -223,7 +230,7 @@ class OpenWorkload:
         """
         from impctl.app.dataframe import dataframe
 
-        framed = self._run(lambda desk: dataframe(desk, query, params or {}, sql))
+        framed = self._run(lambda desk: dataframe(desk, query, params or {}, sql, at))
         # The caller's line is above this function.
         warned(framed.warnings, depth=3)
         return framed.frame

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from impctl.app.preparing.filters import filters_of
 from impctl.app.preparing.given_values import GivenValues
 from impctl.app.using.answers import answer_frame
+from impctl.app.using.older_versions import AtVersions
 from impctl.app.using.request import asked
 from impctl.app.workbench.workbench import Workbench
 
@@ -29,9 +30,13 @@ class Framed:
 
 
 def dataframe(
-    desk: Workbench, query: str | None, params: GivenValues = (), sql: str | None = None
+    desk: Workbench,
+    query: str | None,
+    params: GivenValues = (),
+    sql: str | None = None,
+    at: AtVersions | None = None,
 ) -> Framed:
-    """The frame of one query; `query`, `params` and `sql` as for `app.query`."""
-    found = asked(desk, query, params, sql)
+    """The frame of one query; arguments as for `app.query`."""
+    found = asked(desk, query, params, sql, at)
     pruned = filters_of(desk, found.prepared.scans, found.sketches, found.versions)
     return Framed(answer_frame(desk, found.prepared, found.versions, pruned), found.warnings)

@@ -12,18 +12,24 @@ from impctl.app.preparing.filters import filters_of
 from impctl.app.preparing.given_values import GivenValues
 from impctl.app.results.results import Outcome, QueryResult
 from impctl.app.using.answers import answer
+from impctl.app.using.older_versions import AtVersions
 from impctl.app.using.request import asked
 from impctl.app.workbench.workbench import Workbench
 
 
 def query(
-    desk: Workbench, query: str | None, params: GivenValues = (), sql: str | None = None
+    desk: Workbench,
+    query: str | None,
+    params: GivenValues = (),
+    sql: str | None = None,
+    at: AtVersions | None = None,
 ) -> Outcome:
     """The answer of one query, its sketch maintained first where it is stale.
 
-    With `params` or another text the sketch may be that of another query.
+    With `params` or another text the sketch may be that of another query. With `at` the answer is
+    that of these versions, through the sketch stored for them, and nothing is maintained.
     """
-    found = asked(desk, query, params, sql)
+    found = asked(desk, query, params, sql, at)
     pruned = filters_of(desk, found.prepared.scans, found.sketches, found.versions)
     desk.spark()
     desk.reporter.step(f"running {found.prepared.spec.name}")

@@ -11,16 +11,21 @@ from impctl.app.capturing.entries import sketch_entry
 from impctl.app.preparing.filters import filters_of, guards_of, interval_texts
 from impctl.app.preparing.given_values import GivenValues
 from impctl.app.results.results import Outcome, RewriteResult
+from impctl.app.using.older_versions import AtVersions
 from impctl.app.using.request import asked
 from impctl.app.workbench.workbench import Workbench
 from impctl.capture.use import rewrite_sql
 
 
 def rewrite(
-    desk: Workbench, query: str | None, params: GivenValues = (), sql: str | None = None
+    desk: Workbench,
+    query: str | None,
+    params: GivenValues = (),
+    sql: str | None = None,
+    at: AtVersions | None = None,
 ) -> Outcome:
-    """The rewritten SQL of one query; `params` and `sql` as for `app.query`."""
-    found = asked(desk, query, params, sql)
+    """The rewritten SQL of one query; `params`, `sql` and `at` as for `app.query`."""
+    found = asked(desk, query, params, sql, at)
     pruned = filters_of(desk, found.prepared.scans, found.sketches, found.versions)
     # Others' Spark hands conditions down to the files too.
     guards = guards_of(desk, pruned, found.versions)

@@ -70,6 +70,15 @@ SqlGiven = Annotated[
     ),
 ]
 
+AtGiven = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--at",
+        metavar="VERSION",
+        help="Use the sketch stored for this table version; of several tables each: TABLE=VERSION.",
+    ),
+]
+
 StoreFolder = Annotated[
     Path | None,
     typer.Option(

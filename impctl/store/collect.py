@@ -57,6 +57,7 @@ def _row_bytes(connection: sqlite3.Connection, query_id: int) -> int:
     """Bytes of texts and bits in the rows of all sketch versions of a query."""
     parts = (
         (_total("versions"), "sketch_version"),
+        (_total("assumptions", "basis"), "sketch_basis"),
         (_total("access", "bits"), "sketch"),
         (_total("access", "table_name", "attribute", "partition_id"), "sketched"),
     )
@@ -87,6 +88,9 @@ def _trim(connection: sqlite3.Connection, path: Path, query_id: int, keep: int) 
     gone = connection.execute(
         "DELETE FROM sketch_version WHERE query_id = ? AND generation < ?", (query_id, generation)
     ).rowcount
+    connection.execute(
+        "DELETE FROM sketch_basis WHERE query_id = ? AND generation < ?", (query_id, generation)
+    )
     connection.execute(
         "DELETE FROM sketched WHERE query_id = ? AND captured < ?", (query_id, captured)
     )

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from impctl.errors import ImpctlError, RetryableError
-from impctl.store import costs, history, queries, sketches, states
+from impctl.store import costs, history, kept, queries, sketches, states
 from impctl.store.queries import Progress, QueryRow
 from impctl.store.records import MaintainCommit, NewCapture, RunRecord, TablePin
 from impctl.store.states import WrittenRun
@@ -54,10 +54,12 @@ def apply_capture(
     pins = queries.save_pins(connection, query_id, capture.pins)
     versions = sketches.versions_text({pin.table: pin.version for pin in capture.pins})
     sketches.save_captured(connection, query_id, generation, capture.sketches, versions)
+    assumptions = queries.assumptions_text(capture.assumptions)
+    kept.save_basis(connection, query_id, generation, assumptions, capture.basis)
     states.put_runs(connection, query_id, written)
     progress = Progress(
         generation=generation,
-        assumptions=queries.assumptions_text(capture.assumptions),
+        assumptions=assumptions,
         state_meta=queries.meta_text(capture.state_meta),
         maintained_at=at,
         pins=pins,
@@ -88,6 +90,7 @@ def apply_maintain(
     versions = sketches.versions_text({pin.table: pin.version for pin in change.pins})
     moved = (query.id, query.captured, generation)
     sketches.save_maintained(connection, path, moved, change.sketches, versions)
+    kept.save_basis(connection, query.id, generation, held.assumptions, change.basis)
     unused = states.drop_runs(connection, query.id, change.drop_runs)
     unused += states.put_runs(connection, query.id, written)
     progress = replace(

@@ -11,12 +11,18 @@ from pathlib import Path
 
 from impctl.errors import UsageError
 from impctl.store.faults import damaged
-from impctl.store.migrations import v0001_initial, v0002_costs, v0003_file_marks
+from impctl.store.migrations import (
+    v0001_initial,
+    v0002_costs,
+    v0003_file_marks,
+    v0004_sketch_basis,
+)
 
 MIGRATIONS: tuple[tuple[str, ...], ...] = (
     v0001_initial.STATEMENTS,
     v0002_costs.STATEMENTS,
     v0003_file_marks.STATEMENTS,
+    v0004_sketch_basis.STATEMENTS,
 )
 """Statements that lead from format n to format n + 1, at position n."""
 

@@ -124,9 +124,21 @@ class StoredQuery:
         return {pin.table: pin.version for pin in self.pins}
 
 
+@dataclass(frozen=True, slots=True)
+class KeptVersion:
+    """A commit whose sketches are still there, the versions they stand for, and their basis."""
+
+    generation: int
+    versions: Mapping[TableName, TableVersion]
+    basis: Mapping[str, Any]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewCapture:
-    """What a capture found; replaces everything the query had but its history."""
+    """What a capture found; replaces everything the query had but its history.
+
+    `basis` is what tells later whether the sketches of these versions may still be used.
+    """
 
     query: QueryName
     fingerprint: str
@@ -136,6 +148,7 @@ class NewCapture:
     sketches: tuple[StoredSketch, ...]
     assumptions: tuple[Assumption, ...] = ()
     state_meta: Mapping[str, Any] | None = None
+    basis: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +157,7 @@ class MaintainCommit:
 
     `pins` name every table of the query. Accesses missing in `sketches` keep their sketch; None
     for `state_meta` keeps what is stored. Runs are dropped before others are put; a run put under
-    the arrangement and sequence of another replaces it.
+    the arrangement and sequence of another replaces it. `basis` is as for a capture.
     """
 
     query: QueryName
@@ -155,6 +168,7 @@ class MaintainCommit:
     put_runs: tuple[Run, ...] = ()
     drop_runs: tuple[tuple[str, int], ...] = ()
     state_meta: Mapping[str, Any] | None = None
+    basis: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -124,23 +124,9 @@ def load_sketches(
     return tuple(sketches)
 
 
-def generation_at(
-    connection: sqlite3.Connection, path: Path, query_id: int, versions: str
-) -> int | None:
-    """The latest generation that stood for exactly these versions."""
-    found = connection.execute(
-        "SELECT * FROM sketch_version WHERE query_id = ? AND versions = ?"
-        " ORDER BY generation DESC LIMIT 1",
-        (query_id, versions),
-    ).fetchone()
-    if found is None:
-        return None
-    return int(opened(found, path, "sketch_version")[1])
-
-
 def forget_sketches(connection: sqlite3.Connection, query_id: int) -> None:
     """Remove all sketches of the query; partitions stay until they are collected."""
-    for table in ("sketch", "sketched", "sketch_version"):
+    for table in ("sketch", "sketched", "sketch_version", "sketch_basis"):
         connection.execute(f"DELETE FROM {table} WHERE query_id = ?", (query_id,))  # noqa: S608
 
 

@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from impctl.aliases import QueryName, TableName, TableVersion
 from impctl.errors import StateCorruptError, StorageError
-from impctl.store import commits, costs, history, queries, sketches, states
+from impctl.store import commits, costs, history, kept, queries, states
 from impctl.store.catalog import (
     Catalog,
     empty_catalog,
@@ -37,6 +37,7 @@ from impctl.store.layout import Layout
 from impctl.store.lock import Owner, WriterLock, read_owner
 from impctl.store.records import (
     Collected,
+    KeptVersion,
     MaintainCommit,
     NewCapture,
     Run,
@@ -44,7 +45,6 @@ from impctl.store.records import (
     RunRecord,
     RunRef,
     StoredQuery,
-    StoredSketch,
 )
 
 _READ_ATTEMPTS = 3
@@ -199,27 +199,24 @@ class Store:
             found = queries.find_query(connection, path, query)
             return () if found is None else costs.load_costs(connection, found.id)
 
-    def sketch_at(
-        self, query: QueryName, versions: Mapping[TableName, TableVersion]
-    ) -> tuple[StoredSketch, ...] | None:
-        """The sketches that stood for exactly these versions; tables not in the query are ignored.
+    def kept(
+        self, query: QueryName, versions: Mapping[TableName, TableVersion] | None = None
+    ) -> tuple[KeptVersion, ...]:
+        """The commits of the query whose sketches are still there, newest first.
 
-        None where the query, or a sketch for these versions, is not there (any more).
+        Those that stand for exactly these versions of all the query's tables, or all. One that an
+        impctl before format 4 wrote has no basis, and is left out.
         """
-        path = self._catalog.path
         with self._catalog.reading() as connection:
-            found = queries.find_query(connection, path, query)
-            if found is None:
-                return None
-            pins = queries.load_progress(connection, path, found.id).pins
-            tables = [pin.table for pin in queries.load_pins(connection, path, found.id, pins)]
-            if not all(table in versions for table in tables):
-                return None
-            wanted = sketches.versions_text({table: versions[table] for table in tables})
-            generation = sketches.generation_at(connection, path, found.id, wanted)
-            if generation is None:
-                return None
-            return sketches.load_sketches(connection, path, found.id, generation)
+            return kept.kept_versions(connection, self._catalog.path, query, versions)
+
+    def load_kept(self, query: QueryName, generation: int) -> StoredQuery | None:
+        """What `load` would have given after that commit; None where it is gone.
+
+        `state_meta` is the basis that was written with it.
+        """
+        with self._catalog.reading() as connection:
+            return kept.load_kept(connection, self._catalog.path, query, generation)
 
     def run_refs(self, query: QueryName) -> tuple[RunRef, ...]:
         """The runs of state the query has, without reading them."""

@@ -8,6 +8,7 @@ Out of scope: protocol features of the table as a whole (`tables.features`).
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping
@@ -83,6 +84,11 @@ def read_schema(schema_json: str, *, is_mapped: bool) -> TableSchema:
         dict(_limits(fields)),
         frozenset(field["name"] for field in fields if _FROM_FLOAT in _type_changes(field)),
     )
+
+
+def schema_mark(schema_json: str) -> str:
+    """A digest of the schema, the names that its columns have in the files included."""
+    return hashlib.sha256(schema_json.encode()).hexdigest()[:16]
 
 
 def _limits(fields: list[Mapping[str, Any]]) -> Iterator[tuple[ColumnName, int]]:

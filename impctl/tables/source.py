@@ -34,7 +34,7 @@ _LOG_FILE = re.compile(r"(\d{20})\.(json|checkpoint\b.*parquet|checkpoint\b.*jso
 
 @dataclass(frozen=True, slots=True)
 class DeltaSource:
-    """An open table; `version` is the newest one at the time of opening."""
+    """An open table; `version` is the newest one at the time of opening, or one asked for."""
 
     name: TableName
     path: str
@@ -53,6 +53,12 @@ class DeltaSource:
         if version is None or version == self.version:
             return take_snapshot(self.delta, self.name, self.storage_options)
         return take_snapshot(self._at(version), self.name, self.storage_options)
+
+    def at(self, version: TableVersion) -> DeltaSource:
+        """The same table, pinned at `version`; errors as for `snapshot`."""
+        if version == self.version:
+            return self
+        return replace(self, version=version, delta=self._at(version))
 
     def _at(self, version: TableVersion) -> DeltaTable:
         if version > self.version:

@@ -10,6 +10,7 @@ import shutil
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -209,14 +210,15 @@ def older(place: Place, monkeypatch: pytest.MonkeyPatch) -> Place:
     """As format 2 had it: the same catalog, and no mark of files in the description."""
     dumped = StateMeta.model_dump
 
-    def without_files(meta: StateMeta) -> dict[str, object]:
-        return {name: value for name, value in dumped(meta).items() if name != "files"}
+    def without_files(meta: StateMeta, **options: Any) -> dict[str, object]:
+        return {name: value for name, value in dumped(meta, **options).items() if name != "files"}
 
     append(place.table, 1)
     with monkeypatch.context() as patch:
         patch.setattr(StateMeta, "model_dump", without_files)
         place.captured()
     connection = sqlite3.connect(place.store / "catalog.sqlite")
+    connection.execute("DROP TABLE sketch_basis")
     connection.execute("PRAGMA user_version = 2")
     connection.commit()
     connection.close()

@@ -7,7 +7,7 @@ import functools
 import os
 import shutil
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -88,6 +88,7 @@ def capture(query: str = "q", version: int = 0, ids: tuple[int, ...] = (2, 3)) -
         sketches=(StoredSketch(ACCESS, "sales", "price", PARTITION, fragments(*ids)),),
         assumptions=(Assumption("sales", "price", "nonnegative", "statistics"),),
         state_meta={"operators": [1, 2]},
+        basis={"at": version},
     )
 
 
@@ -108,7 +109,21 @@ def maintain(
         put_runs=put,
         drop_runs=drop,
         state_meta={"at": version},
+        basis={"at": version},
     )
+
+
+def sketches_at(
+    store: Store, versions: Mapping[str, int], query: str = "q"
+) -> tuple[StoredSketch, ...] | None:
+    """The sketches of the latest commit that stood for exactly these versions."""
+    for kept in store.kept(query, versions):
+        found = store.load_kept(query, kept.generation)
+        assert found is not None
+        assert found.versions == kept.versions == versions
+        assert found.state_meta == kept.basis
+        return found.sketches
+    return None
 
 
 def run_names(root: Path) -> set[str]:

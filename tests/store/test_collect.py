@@ -22,6 +22,7 @@ from tests.store.builders import (
     record,
     rows,
     run_names,
+    sketches_at,
 )
 
 
@@ -31,7 +32,7 @@ def root(tmp_path: Path) -> Path:
 
 
 def _ids_at(store: Store, version: int) -> tuple[int, ...] | None:
-    found = store.sketch_at("q", {"sales": version})
+    found = sketches_at(store, {"sales": version})
     return None if found is None else found[0].fragments.ids
 
 

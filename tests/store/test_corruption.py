@@ -115,6 +115,31 @@ def test_altered_rows_of_the_catalog_are_noticed(root: Path, statement: str) -> 
     assert caught.value.hint
 
 
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE sketch_basis SET basis = '{}'",
+        "UPDATE sketch_basis SET assumptions = '[]'",
+        "UPDATE sketch_basis SET generation = 3 - generation",
+        "UPDATE sketch_version SET versions = '{\"sales\": 0}'",
+        "UPDATE sketch SET bits = x'00'",
+    ],
+)
+def test_an_altered_older_version_is_noticed(root: Path, statement: str) -> None:
+    """The basis above all: with that of another version a lost history could pass."""
+    if "3 - generation" in statement:
+        # Rows that are swapped in one statement meet the primary key.
+        _alter(root, "DELETE FROM sketch_basis WHERE generation = 2")
+    _alter(root, statement)
+    with Store.open(root) as store, pytest.raises(StateCorruptError):
+        _load_every_version(store)
+
+
+def _load_every_version(store: Store) -> None:
+    for kept in store.kept("q"):
+        store.load_kept("q", kept.generation)
+
+
 @pytest.mark.slow
 def test_random_damage_of_the_catalog_never_gives_a_wrong_answer(root: Path) -> None:
     path = root / "catalog.sqlite"

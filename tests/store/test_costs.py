@@ -73,6 +73,7 @@ def _as_format_1(root: Path) -> bytes:
     """The store as a release before costs wrote it."""
     connection = sqlite3.connect(root / "catalog.sqlite")
     connection.execute("DROP TABLE cost")
+    connection.execute("DROP TABLE sketch_basis")
     connection.execute("PRAGMA user_version = 1")
     connection.commit()
     connection.close()

@@ -28,6 +28,7 @@ from tests.store.builders import (
     referenced,
     rows,
     run_names,
+    sketches_at,
 )
 
 
@@ -84,7 +85,8 @@ def test_absent_store_looks_empty_and_stays_absent(root: Path) -> None:
         assert store.queries() == ()
         assert store.history("q") == ()
         assert store.load_runs("q") == {}
-        assert store.sketch_at("q", {"sales": 0}) is None
+        assert store.kept("q") == ()
+        assert store.load_kept("q", 1) is None
         with pytest.raises(UsageError) as caught:
             store.commit_capture(capture(), {}, record())
     assert caught.value.hint
@@ -211,7 +213,7 @@ def test_recapture_replaces_state_and_keeps_old_versions_usable(root: Path) -> N
         store.commit_capture(capture(version=2, ids=(0,)), {"new": [(0, rows(2))]}, record())
         assert list(store.load_runs("q")) == ["new"]
         assert [
-            store.sketch_at("q", {"sales": v})[0].fragments.ids  # type: ignore[index]
+            sketches_at(store, {"sales": v})[0].fragments.ids  # type: ignore[index]
             for v in (0, 1, 2)
         ] == [(2, 3), (1,), (0,)]
     assert run_names(root) == set()
@@ -228,23 +230,63 @@ def test_recapture_of_something_else_forgets_old_versions(
     with Store.open(root) as store:
         store.commit_capture(capture(), {}, record())
         store.commit_capture(replace(capture(version=2), **change), {}, record())  # type: ignore[arg-type]
-        assert store.sketch_at("q", {"sales": 0}) is None
-        assert store.sketch_at("q", {"sales": 2}) is not None
+        assert sketches_at(store, {"sales": 0}) is None
+        assert sketches_at(store, {"sales": 2}) is not None
 
 
-def test_sketch_at_finds_unchanged_sketches_and_ignores_other_tables(root: Path) -> None:
+def test_kept_versions_have_unchanged_sketches_and_their_own_basis(root: Path) -> None:
     with Store.open(root) as store:
         generation = store.commit_capture(capture(ids=(1,)), {}, record())
         for version, ids in ((1, None), (2, (1,)), (3, (1, 2)), (5, None)):
             generation = store.commit_maintain(maintain(generation, version, ids))
-        found = {
-            version: store.sketch_at("q", {"sales": version, "other": 9}) for version in range(7)
-        }
-        assert store.sketch_at("q", {"other": 1}) is None
+        found = {version: sketches_at(store, {"sales": version}) for version in range(7)}
+        assert store.kept("q", {"other": 1}) == store.kept("q", {"sales": 1, "other": 1}) == ()
+        assert store.kept("other") == ()
+        kept = store.kept("q")
     ids_at = {v: None if s is None else s[0].fragments.ids for v, s in found.items()}
     assert ids_at == {0: (1,), 1: (1,), 2: (1,), 3: (1, 2), 4: None, 5: (1, 2), 6: None}
+    assert [one.versions["sales"] for one in kept] == [5, 3, 2, 1, 0]
+    assert all(one.basis == {"at": one.versions["sales"]} for one in kept)
     connection = sqlite3.connect(root / "catalog.sqlite")
     assert connection.execute("SELECT count(*) FROM sketch").fetchone() == (2,)
+    connection.close()
+
+
+def test_a_kept_version_has_the_assumptions_of_its_own_capture(root: Path) -> None:
+    with Store.open(root) as store:
+        first = store.commit_capture(capture(), {}, record())
+        later = store.commit_maintain(maintain(first, 1))
+        store.commit_capture(replace(capture(version=2), assumptions=()), {}, record())
+        for generation in (first, later):
+            found = store.load_kept("q", generation)
+            assert found is not None
+            assert found.assumptions == capture().assumptions
+            assert found.generation == generation
+        newest = store.load("q")
+        assert newest is not None
+        assert newest.assumptions == ()
+
+
+def test_the_same_versions_reached_twice_are_both_there(root: Path) -> None:
+    with Store.open(root) as store:
+        first = store.commit_capture(capture(ids=(1,)), {}, record())
+        second = store.commit_capture(capture(ids=(2,)), {}, record())
+        assert [kept.generation for kept in store.kept("q", {"sales": 0})] == [second, first]
+        ids = [store.load_kept("q", one).sketches[0].fragments.ids for one in (first, second)]  # type: ignore[union-attr]
+    assert ids == [(1,), (2,)]
+
+
+def test_a_commit_without_a_basis_is_not_offered(root: Path) -> None:
+    """So are those of stores of format 3, which have no row there either."""
+    with Store.open(root) as store:
+        first = store.commit_capture(replace(capture(), basis=None), {}, record())
+        store.commit_maintain(maintain(first, 1))
+        assert [kept.versions for kept in store.kept("q")] == [{"sales": 1}]
+        assert store.load_kept("q", first) is None
+        store.commit_capture(replace(capture(), fingerprint="f-2", basis=None), {}, record())
+        assert store.kept("q") == ()
+    connection = sqlite3.connect(root / "catalog.sqlite")
+    assert connection.execute("SELECT count(*) FROM sketch_basis").fetchone() == (0,)
     connection.close()
 
 

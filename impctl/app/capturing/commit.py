@@ -63,15 +63,17 @@ def commit_capture(
         )
         for arrangement, sequence, table in checkpoint.put:
             runs.setdefault(arrangement, []).append((sequence, table))
+    pins = _pins(desk, prepared)
     capture = NewCapture(
         query=prepared.spec.name,
         fingerprint=definition(desk, prepared.spec, prepared.tables),
         sql=prepared.query.sql,
         mode=way.mode,
-        pins=_pins(desk, prepared),
+        pins=pins,
         sketches=sketches,
         assumptions=assumptions,
         state_meta=meta.model_dump(),
+        basis=meta.basis(pins),
     )
     store.commit_capture(capture, runs, record)
 

@@ -11,7 +11,8 @@ it (`app.maintain`).
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from impctl.aliases import TableName
 from impctl.app.workbench.workbench import Workbench
@@ -65,7 +66,12 @@ def is_captured_alike(desk: Workbench, spec: QuerySpec, stored: StoredQuery) -> 
 
 def is_of_this_release(stored: StoredQuery) -> bool:
     """Whether the stored sketch was captured by the release of impctl that runs."""
-    return is_stamped_alike(str(stored.state_meta.get("template", "")), stamped(""))
+    return is_stamp_of_this_release(stored.state_meta)
+
+
+def is_stamp_of_this_release(described: Mapping[str, Any]) -> bool:
+    """Whether the release that runs wrote what is beside a stored sketch."""
+    return is_stamped_alike(str(described.get("template", "")), stamped(""))
 
 
 def is_defined_alike(desk: Workbench, spec: QuerySpec, stored: StoredQuery) -> bool:

@@ -8,14 +8,16 @@ Out of scope: the state itself (`store.states`).
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, NonNegativeInt, ValidationError
 
 from impctl.app.capturing.range_depth import RangeDepth
 from impctl.errors import StateCorruptError
+from impctl.store.records import TablePin
 from impctl.tables.change.files_mark import FilesMark
+from impctl.tables.schema import schema_mark
 
 
 class StateMeta(BaseModel):
@@ -40,6 +42,17 @@ class StateMeta(BaseModel):
     unsure: NonNegativeInt = 0
     distant: list[str] = []
     depths: list[RangeDepth] = []
+
+    def basis(self, pins: Sequence[TablePin]) -> dict[str, Any]:
+        """What tells later whether a sketch stored with this may still be used.
+
+        Of tables whose files are marked the schema is marked too: it is that of the same version.
+        """
+        schemas = {
+            pin.table: schema_mark(pin.schema_json) for pin in pins if pin.table in self.files
+        }
+        found = self.model_dump(include={"circuit", "template", "marks", "files"})
+        return {**found, "schemas": schemas}
 
     @classmethod
     def read(cls, query: str, stored: Mapping[str, Any]) -> Self:

@@ -18,9 +18,10 @@ from impctl.errors import (
     RetryableError,
     TableRecreatedError,
 )
-from impctl.store.records import StoredQuery
+from impctl.store.records import KeptVersion, StoredQuery
 from impctl.tables.change.files_mark import files_mark
 from impctl.tables.commit_mark import commit_mark
+from impctl.tables.schema import schema_mark
 from impctl.tables.source import DeltaSource, refresh
 
 
@@ -90,6 +91,51 @@ def check_pins(stored: StoredQuery, desk: Workbench) -> None:
                 code="version_unproven",
                 hint="run `impctl capture`; later runs compare the files",
             )
+
+
+def check_marked(stored: StoredQuery, desk: Workbench) -> None:
+    """TableRecreatedError where a table, pinned at its version, is not what a kept sketch saw.
+
+    Held against all that was marked with the sketch: the log's entry, and the files as they are
+    built from the log now. HistoryGoneError where neither is left to compare.
+    """
+    for pin in stored.pins:
+        source, held = desk.source(pin.table), _held(stored, pin.table)
+        mark, now = _marks(stored).get(pin.table), desk.mark(pin.table)
+        has_entry = mark is not None and now is not None
+        snapshot = desk.snapshot(pin.table)
+        is_other = (has_entry and mark != now) or source.table_id != pin.table_id
+        if held is not None and not is_other:
+            is_other = files_mark(snapshot).digest != held
+        if held is not None and not has_entry and not is_other:
+            # Files alone do not tell what their columns are called.
+            schemas: Mapping[TableName, str] = stored.state_meta.get("schemas", {})
+            is_other = schemas.get(pin.table) != schema_mark(snapshot.schema_json)
+        if is_other:
+            raise TableRecreatedError(
+                f"Version {pin.version} of table `{pin.table}` at {source.path} is not the one "
+                "that the stored sketch was taken from",
+                hint="the table was replaced or its log was altered since; run without `--at`",
+            )
+        if held is None and not has_entry:
+            raise HistoryGoneError(
+                f"The log entry of version {pin.version} of table `{pin.table}` is gone, and the "
+                "store has no mark of the files it had, so nothing tells that it is still the same",
+                code="version_unproven",
+                hint="run without `--at`",
+            )
+
+
+def may_be_marked(kept: KeptVersion, desk: Workbench) -> bool:
+    """Whether `check_marked` may let a kept version pass, by the log's entries alone."""
+    marks: Mapping[TableName, str] = kept.basis.get("marks", {})
+    files: Mapping[TableName, object] = kept.basis.get("files", {})
+    for table, version in kept.versions.items():
+        now = commit_mark(desk.source(table), version)
+        is_unmarked = now is None or table not in marks
+        if table not in files if is_unmarked else now != marks[table]:
+            return False
+    return True
 
 
 def check_not_replaced_meanwhile(stored: StoredQuery, desk: Workbench) -> None:

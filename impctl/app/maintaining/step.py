@@ -298,6 +298,7 @@ class Maintainer:
             put_runs=checkpoint.put,
             drop_runs=checkpoint.drop,
             state_meta=meta.model_dump(),
+            basis=meta.basis(pins),
             record=record,
         )
         generation = self.store.commit_maintain(commit)

@@ -1,7 +1,8 @@
 """What `query` and `rewrite` are asked for: a query as the file has it, or with other constants.
 
-Law: a query with its own constants goes through its own sketch, as ever; only another text or
-other values look for a sketch among all of the workload (`app.using.reuse`).
+Law: a query with its own constants goes through its own sketch, as ever, or through the one stored
+for older versions (`app.using.older_sketch`); only another text or other values look for a sketch
+among all of the workload (`app.using.reuse`).
 Out of scope: running, rewriting.
 """
 
@@ -9,6 +10,8 @@ from __future__ import annotations
 
 from impctl.app.preparing.given_values import GivenValues, with_parameters
 from impctl.app.using.fresh_sketch import Fresh, fresh, only_query
+from impctl.app.using.older_sketch import older
+from impctl.app.using.older_versions import AtVersions
 from impctl.app.using.reuse import reused
 from impctl.app.workbench.workbench import Workbench
 from impctl.errors import Location, UsageError
@@ -26,8 +29,26 @@ SQL_NAME = "--sql"
 """What a query given on the command line is called; no query of a file can have this name."""
 
 
-def asked(desk: Workbench, query: str | None, params: GivenValues, sql: str | None) -> Fresh:
-    """The query with the sketches to use; UsageError where the wishes exclude each other."""
+def asked(
+    desk: Workbench,
+    query: str | None,
+    params: GivenValues,
+    sql: str | None,
+    at: AtVersions | None = None,
+) -> Fresh:
+    """The query with the sketches to use; UsageError where the wishes exclude each other.
+
+    With `at` they are those stored for these versions, of a query with its own constants.
+    """
+    if at is not None:
+        if params or sql is not None:
+            raise UsageError(
+                "`--at` excludes `--param` and `--sql`",
+                hint="the sketch stored for a version is that of a query with its own constants",
+                code="at_and_constants",
+            )
+        (own,) = desk.queries([query if query is not None else only_query(desk)])
+        return older(desk, own, at)
     if sql is not None:
         if query is not None or params:
             raise UsageError(

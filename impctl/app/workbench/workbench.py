@@ -1,8 +1,9 @@
 """What every use case works on: the workload, its tables pinned, the store, Spark when needed.
 
-Law: a table's version is pinned the first time it is asked for and stays for the whole run; the
-Spark session starts only when a step really needs it; the store is created only by a command that
-writes. Out of scope: what is done with it (one file per use case).
+Law: a table's version is pinned the first time it is asked for and stays for the whole run, unless
+an older one is pinned before anything was computed from it; the Spark session starts only when a
+step really needs it; the store is created only by a command that writes.
+Out of scope: what is done with it (one file per use case).
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from impctl.aliases import QueryName, TableName
+from impctl.aliases import QueryName, TableName, TableVersion
 from impctl.app.workbench.memory import Memory
 from impctl.app.workbench.reporter import Reporter, SilentReporter
 from impctl.app.workbench.sessions import OwnSession, Sessions
@@ -100,6 +101,13 @@ class Workbench:
         self._sources.pop(table, None)
         self._snapshots = {key: held for key, held in self._snapshots.items() if key[0] != table}
         return self.source(table)
+
+    def pin_at(self, table: TableName, version: TableVersion) -> None:
+        """Pin the table at an older version; errors as of `DeltaSource.snapshot`.
+
+        To be called before anything else is asked of the table.
+        """
+        self._pin(self.source(table).at(version))
 
     def advance(self, table: TableName) -> DeltaSource:
         """Pin a table that only this process writes at its newest version."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from impctl.cli.job import Job, display_of, on_workbench, one_query
 from impctl.cli.options import (
     AsJson,
+    AtGiven,
     LockTimeout,
     OneQuery,
     Params,
@@ -30,6 +31,7 @@ def query(
     names: OneQuery = None,
     param: Params = None,
     sql: SqlGiven = None,
+    at: AtGiven = None,
     store: StoreFolder = None,
     policy: PolicyName = None,
     lock_timeout: LockTimeout = None,
@@ -42,6 +44,7 @@ def query(
 
     The sketch is maintained first where its tables have new versions. With --param or --sql it may
     be the sketch of another query that differs in constants; the smallest one allowed is taken.
+    With --at the answer is that of older versions, through the sketch stored for them, if any.
 
     Example: impctl query workloads/running-example.yaml --query q_top
     """
@@ -50,7 +53,7 @@ def query(
     def use_case(desk: Workbench) -> Outcome:
         from impctl.app.query import query
 
-        return query(desk, name, tuple(param or ()), sql)
+        return query(desk, name, tuple(param or ()), sql, tuple(at) if at else None)
 
     settings = settings_of(
         workload,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from impctl.cli.job import Job, display_of, on_workbench, one_query
 from impctl.cli.options import (
     AsJson,
+    AtGiven,
     LockTimeout,
     OneQuery,
     Params,
@@ -30,6 +31,7 @@ def rewrite(
     names: OneQuery = None,
     param: Params = None,
     sql: SqlGiven = None,
+    at: AtGiven = None,
     store: StoreFolder = None,
     policy: PolicyName = None,
     lock_timeout: LockTimeout = None,
@@ -42,7 +44,8 @@ def rewrite(
 
     The sketch is maintained first where its tables have new versions. With --param or --sql it may
     be the sketch of another query that differs in constants; the smallest one allowed is taken.
-    The text is right for the table versions told with it; after a change rewrite again.
+    The text is right for the table versions told with it; after a change rewrite again. With --at
+    it is the text for older versions, from the sketch stored for them; nothing is maintained.
 
     Example: impctl rewrite workloads/running-example.yaml --query q_top > q_top.sql
     """
@@ -51,7 +54,7 @@ def rewrite(
     def use_case(desk: Workbench) -> Outcome:
         from impctl.app.rewrite import rewrite
 
-        return rewrite(desk, name, tuple(param or ()), sql)
+        return rewrite(desk, name, tuple(param or ()), sql, tuple(at) if at else None)
 
     settings = settings_of(
         workload,

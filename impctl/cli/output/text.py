@@ -190,6 +190,8 @@ class TextOutput:
                 return
         if result.action == "none":
             self._remark("sketch was up to date")
+        elif result.action == "kept":
+            self._remark("sketch stored for these versions; nothing was maintained")
         else:
             self._remark(f"sketch maintained first ({result.action}): {result.reason}")
 

@@ -14,6 +14,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from impctl.store.store import Store
 from impctl.tables.write.create import create_table
+from tests.store.builders import sketches_at
 from tests.support.run_cli import Cli
 
 FILE = """
@@ -111,11 +112,11 @@ def test_earlier_versions_keep_their_ranges(cli: Cli, tmp_path: Path) -> None:
     drift(cli, tmp_path)
     with Store.open(tmp_path / ".impctl") as store:
         before = store.load("big")
-        first = store.sketch_at("big", {"t": 0})
+        first = sketches_at(store, {"t": 0}, "big")
     cli.good("capture", "--rebalance", "--query", "big")
     with Store.open(tmp_path / ".impctl") as store:
         after = store.load("big")
-        assert store.sketch_at("big", {"t": 0}) == first
+        assert sketches_at(store, {"t": 0}, "big") == first
     assert before is not None
     assert after is not None
     assert after.sketches[0].partition != before.sketches[0].partition

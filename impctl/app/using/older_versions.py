@@ -1,0 +1,85 @@
+"""`--at VERSION` and `--at TABLE=VERSION`, or a Python value: the table versions asked for.
+
+Law: a version is said of every table of the query, or the run ends with exit code 2; none is
+guessed, since the newest of one table beside an old one of another may never have been together.
+Out of scope: whether there is a sketch for them (`app.using.older_sketch`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from numbers import Integral
+from reprlib import repr as shortened
+
+from impctl.aliases import TableName, TableVersion
+from impctl.errors import UsageError
+from impctl.workload.models import QuerySpec
+from impctl.workload.reading import suggestion
+
+AtVersions = Sequence[str] | int | Mapping[str, int]
+"""Texts VERSION or TABLE=VERSION, or a version, or versions by table."""
+
+_VERSION = re.compile(r"[0-9]{1,18}")
+
+
+def versions_at(
+    spec: QuerySpec, tables: Sequence[TableName], at: AtVersions
+) -> dict[TableName, TableVersion]:
+    """The version of each of the query's tables."""
+    found: dict[TableName, TableVersion] = {}
+    for table, version in _said(at):
+        if table is None and len(tables) > 1:
+            raise _usage(
+                f"Query `{spec.name}` reads {len(tables)} tables, and `--at {version}` names none",
+                _form(tables),
+            )
+        name = tables[0] if table is None else table
+        if name not in tables:
+            raise UsageError(
+                f"Query `{spec.name}` does not read a table `{name}`",
+                hint=suggestion(name, list(tables), "it reads"),
+                code="at_table_unknown",
+                location=spec.location,
+            )
+        if name in found:
+            raise _usage(f"The version of table `{name}` is given twice", "give it once")
+        found[name] = _version(name, version)
+    missing = [table for table in tables if table not in found]
+    if missing:
+        names = " and ".join(f"`{table}`" for table in missing)
+        raise _usage(f"`--at` does not say the version of table {names}", _form(tables))
+    return found
+
+
+def _said(at: AtVersions) -> Iterator[tuple[TableName | None, object]]:
+    """Table and version of each text or value; no table where none is named."""
+    if isinstance(at, Mapping):
+        yield from at.items()
+    elif isinstance(at, Sequence) and not isinstance(at, str):
+        for text in at:
+            table, equals, version = text.rpartition("=")
+            yield (table if equals else None), version
+    else:
+        yield None, at
+
+
+def _version(table: TableName, said: object) -> TableVersion:
+    is_number = isinstance(said, Integral) and not isinstance(said, bool)
+    text = str(int(said)) if is_number else said  # type: ignore[call-overload]  # an Integral
+    if isinstance(text, str) and _VERSION.fullmatch(text):
+        return int(text)
+    shown = said if isinstance(said, str) else shortened(said)
+    raise _usage(
+        f"A version of table `{table}` is a whole number from 0, not: {shown}",
+        "`impctl status` tells the version that the newest sketch stands for",
+    )
+
+
+def _form(tables: Sequence[TableName]) -> str:
+    given = " ".join(f"--at {table}=VERSION" for table in tables)
+    return f"say it for every table: `{given}`"
+
+
+def _usage(message: str, hint: str) -> UsageError:
+    return UsageError(message, hint=hint, code="at_syntax")
