@@ -42,7 +42,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Self
 
 INTERRUPTED = 130
 """The exit code of a run that was asked to end: 128 and SIGINT's number, as shells have it."""
@@ -112,6 +112,34 @@ class ImpctlError(Exception):
         self.hint = None if hint is None else masked(hint)
         self.code = code if code is not None else self.default_code
         self.location = location
+
+    def at(self, place: Location | None) -> Self:
+        """The same error at another place; this one, which others may hold, stays as it is."""
+        found = self._copy()
+        found.location = place
+        return found
+
+    def saying(self, message: str) -> Self:
+        """The same error in other words."""
+        found = self._copy()
+        found.message = masked(message)
+        found.args = (found.message,)
+        return found
+
+    def _copy(self) -> Self:
+        """Of the same class, with all its parts, notes, trace and causes.
+
+        Not made by its class, which may ask for more than an error keeps.
+        """
+        found = type(self).__new__(type(self))
+        found.args = self.args
+        vars(found).update(vars(self))
+        if hasattr(self, "__notes__"):
+            found.__notes__ = [*self.__notes__]
+        found.__context__ = self.__context__
+        found.__cause__ = self.__cause__
+        found.__suppress_context__ = self.__suppress_context__
+        return found.with_traceback(self.__traceback__)
 
 
 class ImpctlWarning(UserWarning):

@@ -43,7 +43,7 @@ def apply(
     except Exception as error:  # noqa: BLE001  # what is in the tables is told, whatever happened
         failed = error if isinstance(error, ImpctlError) else unexpected(error)
         if failed.location is None and spec is not None:
-            failed.location = spec.location
+            failed = failed.at(spec.location)
         return Outcome(tuple(results), (), (Failure(None if spec is None else spec.name, failed),))
     return Outcome(tuple(results))
 

@@ -175,8 +175,8 @@ class _Run:
         labels: Mapping[str, Label] | None = None,
     ) -> None:
         place = _labels_text(case.labels if labels is None else labels)
-        error.message = f"Figure `{figure}`, {place}: {error.message}"
-        self.failures.append(Failure(case.query, error))
+        told = error.saying(f"Figure `{figure}`, {place}: {error.message}")
+        self.failures.append(Failure(case.query, told))
 
 
 def _labels_text(labels: Mapping[str, Label]) -> str:

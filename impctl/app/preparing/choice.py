@@ -60,9 +60,8 @@ def choose(desk: Workbench, prepared: PreparedQuery) -> Chosen:
             name=prepared.spec.name,
         )
     except ImpctlError as error:
-        if error.location is None:
-            error.location = prepared.spec.location
-        raise prepared.located(error) from error
+        placed = error.at(prepared.spec.location) if error.location is None else error
+        raise prepared.located(placed) from error.__cause__
     return Chosen(choice.sketched, choice.verdict, _entries(choice, prepared))
 
 

@@ -93,15 +93,15 @@ def prepare(desk: Workbench, spec: QuerySpec) -> PreparedQuery:
         found = desk.memory.plans.of(bound.sql, _Catalog(desk), name=spec.name, zone=zone)
         return PreparedQuery(spec, bound, found.query, found.ruled, found.core)
     except ImpctlError as error:
-        raise _placed(error, spec, bound) from error
+        raise _placed(error, spec, bound) from error.__cause__
 
 
 def _placed(error: ImpctlError, spec: QuerySpec, bound: BoundSql) -> ImpctlError:
     """The error at its place in the workload file."""
     place = error.location
-    if place is not None and place.file == f"query `{spec.name}`":
-        line, column = bound.written_at(place.line, place.column)
-        error.location = Location(place.file, line, column)
-    if place is None and isinstance(error, UsageError):
-        error.location = spec.location
-    return located(error, spec)
+    if place is None:
+        return error.at(spec.location) if isinstance(error, UsageError) else error
+    if place.file == f"query `{spec.name}`":
+        written = bound.written_at(place.line, place.column)
+        return located(error.at(Location(place.file, *written)), spec)
+    return error

@@ -36,5 +36,5 @@ def located(error: ImpctlError, spec: QuerySpec) -> ImpctlError:
     """The error with its place in the SQL text turned into one in the workload file."""
     place = error.location
     if place is not None and place.file == f"query `{spec.name}`":
-        error.location = sql_location(spec, place.line, place.column)
+        return error.at(sql_location(spec, place.line, place.column))
     return error

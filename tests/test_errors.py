@@ -1,0 +1,95 @@
+"""An error said anew, at another place or in other words, is the same error with all its parts."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable
+
+import pytest
+
+from impctl.errors import (
+    ImpctlError,
+    InvariantError,
+    Location,
+    Problem,
+    ProblemsFoundError,
+    QueriesFailedError,
+    QueryError,
+    UsageError,
+    WorkloadError,
+)
+
+PLACE = Location("w.yaml", 7, 3)
+ERRORS = [
+    QueryError("no column", hint="look", code="column_unknown", location=Location("q", 1, 2)),
+    UsageError("no flag"),
+    InvariantError("a sum differs"),
+    ProblemsFoundError("two problems", hint="mend them", exit_code=6),
+    WorkloadError("wrong", [Problem("a", PLACE, "b"), Problem("c")], hint="d"),
+    QueriesFailedError(
+        "one failed", results=(1,), failures={"q": QueryError("x")}, gravest=QueryError("x")
+    ),
+]
+
+
+def raised(error: ImpctlError) -> ImpctlError:
+    """The error as one that was caught: with a cause, a trace and a note."""
+
+    def fail() -> None:
+        try:
+            raise KeyError("k")
+        except KeyError as cause:
+            error.add_note("while reading")
+            raise error from cause
+
+    with pytest.raises(ImpctlError) as caught:
+        fail()
+    return caught.value
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
+@pytest.mark.parametrize(
+    ("change", "part", "value"),
+    [
+        (lambda error: error.at(PLACE), "location", PLACE),
+        (lambda error: error.saying("Figure `f`: so"), "message", "Figure `f`: so"),
+    ],
+    ids=["at", "saying"],
+)
+def test_all_its_parts_stay(
+    error: ImpctlError, change: Callable[[ImpctlError], ImpctlError], part: str, value: object
+) -> None:
+    known = raised(error)
+    before, trace = dict(vars(known)), traceback.format_exception(known)
+    found = change(known)
+    assert type(found) is type(known)
+    assert vars(found) == {**before, part: value}
+    assert (found.exit_code, found.code) == (known.exit_code, known.code)
+    assert str(found) == found.message
+    assert isinstance(found.__cause__, KeyError)
+    assert found.__traceback__ is known.__traceback__
+    assert traceback.format_exception(found) == [
+        line.replace(known.message, found.message) for line in trace
+    ]
+    found.add_note("said later")
+    assert (vars(known), traceback.format_exception(known)) == (before, trace)
+
+
+def test_what_is_said_anew_hides_secrets_too() -> None:
+    found = UsageError("no").saying("cannot read https://me:secret@host/t?sig=abc")
+    assert "secret" not in found.message + str(found)
+    assert "abc" not in found.message
+
+
+def test_an_error_without_a_cause_keeps_what_it_came_out_of() -> None:
+    def fail() -> None:
+        try:
+            raise KeyError("k")
+        except KeyError:
+            raise QueryError("no")  # noqa: B904  # as code of others does
+
+    with pytest.raises(QueryError) as caught:
+        fail()
+    found = caught.value.at(PLACE)
+    assert isinstance(found.__context__, KeyError)
+    assert not found.__suppress_context__
