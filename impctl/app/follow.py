@@ -31,6 +31,7 @@ from impctl.app.workbench.reporter import Reporter
 from impctl.app.workbench.settings import FollowRequest, Settings
 from impctl.app.workbench.workbench import Workbench, open_workbench
 from impctl.errors import ImpctlError, RetryableError, UsageError
+from impctl.stopwatch import Stopwatch
 
 
 class Stop(Protocol):
@@ -118,9 +119,9 @@ class _Following:
 
     def run(self, queries: Sequence[QueryName], show: Show) -> None:
         """One run over these queries, shown if it had anything to do."""
-        at, started = datetime.now(UTC), time.perf_counter()
+        at, watch = datetime.now(UTC), Stopwatch()
         outcome = self._maintained(queries)
-        elapsed_ms = (time.perf_counter() - started) * 1000
+        elapsed_ms = watch.ms
         done = tuple(r for r in outcome.results if not _is_nothing(r))
         retry = self._put_off(queries, outcome)
         if not done and not outcome.failures:

@@ -6,8 +6,6 @@ Out of scope: proving that (`app.verify`).
 
 from __future__ import annotations
 
-import time
-
 from impctl.app.preparing.filters import filters_of
 from impctl.app.preparing.given_values import GivenValues
 from impctl.app.results.results import Outcome, QueryResult
@@ -15,6 +13,7 @@ from impctl.app.using.answers import answer
 from impctl.app.using.older_versions import AtVersions
 from impctl.app.using.request import asked
 from impctl.app.workbench.workbench import Workbench
+from impctl.stopwatch import Stopwatch
 
 
 def query(
@@ -33,9 +32,9 @@ def query(
     pruned = filters_of(desk, found.prepared.scans, found.sketches, found.versions)
     desk.spark()
     desk.reporter.step(f"running {found.prepared.spec.name}")
-    started = time.perf_counter()
+    watch = Stopwatch()
     got = answer(desk, found.prepared, found.versions, pruned)
-    elapsed = (time.perf_counter() - started) * 1000
+    elapsed = watch.ms
     result = QueryResult(
         found.prepared.spec.name,
         got.columns,

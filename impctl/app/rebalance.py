@@ -46,6 +46,7 @@ from impctl.plan.safety.verdict import Verdict
 from impctl.sketch.fragments import FragmentSet
 from impctl.sketch.mode import Mode
 from impctl.sketch.partition import RangePartition
+from impctl.stopwatch import Stopwatch
 from impctl.store.records import RunRecord, StoredQuery
 from impctl.store.store import Store
 from impctl.workload.models import QuerySpec
@@ -97,7 +98,7 @@ class _Rebalanced:
     def __init__(self, desk: Workbench, store: Store, spec: QuerySpec) -> None:
         self.desk = desk
         self.store = store
-        self.started = time.perf_counter()
+        self.watch = Stopwatch()
         self.stored = stored_query(desk, store, spec)
         check_definition(desk, spec, self.stored)
         if not is_current(self.stored, desk):
@@ -218,7 +219,7 @@ class _Rebalanced:
             replace(s, partition=partitions[s.access], fragments=found.fragments[s.access])
             for s in self.stored.sketches
         )
-        elapsed = (time.perf_counter() - self.started) * 1000
+        elapsed = self.watch.ms
         spark_ms = elapsed if found.uses_spark else 0.0
         record = RunRecord(
             action="rebalance",
@@ -244,13 +245,13 @@ class _Rebalanced:
             self.stored.assumptions,
             record,
         )
-        whole = (time.perf_counter() - self.started) * 1000
+        whole = self.watch.ms
         return _result(
             replace(self.stored, sketches=sketches), "rebalance", reason, whole, spark_ms
         )
 
     def _left(self, reason: str) -> CaptureResult:
-        elapsed = (time.perf_counter() - self.started) * 1000
+        elapsed = self.watch.ms
         return _result(self.stored, "none", reason, elapsed, 0.0)
 
 

@@ -27,6 +27,7 @@ from impctl.app.workbench.isolated import Isolated
 from impctl.app.workbench.workbench import Workbench
 from impctl.errors import RetryableError
 from impctl.sketch.sketch import compare
+from impctl.stopwatch import Stopwatch
 from impctl.store.records import RunRecord, StoredQuery
 from impctl.workload.models import QuerySpec
 
@@ -40,11 +41,10 @@ def verify(
     warnings: list[str] = []
     for spec in desk.queries(queries):
         with Isolated(failures, spec):
-            start, at = time.perf_counter(), time.time()
+            watch, at = Stopwatch(), time.time()
             verified = _verified(desk, spec, results)
             found += verified
-            took = (time.perf_counter() - start) * 1000
-            warnings += _recorded(desk, spec, verified, at, took)
+            warnings += _recorded(desk, spec, verified, at, watch.ms)
     return Outcome(tuple(found), tuple(warnings), tuple(failures))
 
 

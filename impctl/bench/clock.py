@@ -8,29 +8,30 @@ Out of scope: what is measured and whether its answer is right.
 from __future__ import annotations
 
 import statistics
-import time
 from collections.abc import Callable, Mapping
+
+from impctl.stopwatch import Stopwatch
 
 WARM_UP = 4
 """Runs of a query that are not counted: Spark compiles and recompiles it in the first ones."""
 
-_WARM_SECONDS = 10.0
+_WARM_MS = 10_000.0
 """Warming up goes no further after this long: a run of seconds is compiled in its own course."""
 
 
 def milliseconds(work: Callable[[], object]) -> float:
     """How long one call takes."""
-    started = time.perf_counter()
+    watch = Stopwatch()
     work()
-    return (time.perf_counter() - started) * 1000
+    return watch.ms
 
 
 def warm_up(work: Callable[[], object], *, done: int = 0) -> None:
     """Call it until it ran WARM_UP times, `done` of them before; at most until 10 s have passed."""
-    started = time.perf_counter()
+    watch = Stopwatch()
     for _ in range(WARM_UP - done):
         work()
-        if time.perf_counter() - started >= _WARM_SECONDS:
+        if watch.ms >= _WARM_MS:
             return
 
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from types import SimpleNamespace
 
 import pytest
 
-from impctl.bench import clock
+from impctl import stopwatch
 from impctl.bench.clock import WARM_UP, in_turns, median_of, milliseconds, warm_up
 
 
@@ -23,7 +22,7 @@ def ticking(monkeypatch: pytest.MonkeyPatch, *durations: float) -> None:
             yield now
 
     found = readings()
-    monkeypatch.setattr(clock, "time", SimpleNamespace(perf_counter=lambda: next(found)))
+    monkeypatch.setattr(stopwatch, "perf_counter", lambda: next(found))
 
 
 def test_a_call_is_really_made_and_measured() -> None:
@@ -66,8 +65,7 @@ def test_warming_up_ends_after_its_runs_or_ten_seconds(
     seconds: float, done: int, runs: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: list[int] = []
-    now = SimpleNamespace(perf_counter=lambda: len(calls) * seconds)
-    monkeypatch.setattr(clock, "time", now)
+    monkeypatch.setattr(stopwatch, "perf_counter", lambda: len(calls) * seconds)
     warm_up(lambda: calls.append(1), done=done)
     assert len(calls) == runs
 

@@ -29,6 +29,7 @@ from impctl.circuits.way import Way
 from impctl.sketch.fragments import FragmentSet
 from impctl.sketch.mode import Mode
 from impctl.sketch.partition import RangePartition
+from impctl.stopwatch import Stopwatch
 from impctl.store.records import RECAPTURE, Assumption, RunCost, RunRecord, StoredSketch
 from impctl.store.store import Store
 
@@ -53,20 +54,20 @@ def capture_query(
     desk: Workbench, store: Store, prepared: PreparedQuery, *, code: str, reason: str
 ) -> Captured:
     """Choose, capture and store; replaces what the query had."""
-    started, spark_started = time.perf_counter(), desk.spark_start_ms
+    whole, spark_started = Stopwatch(), desk.spark_start_ms
     stage = capture_stage(desk, prepared)
     chosen, partitions = stage.chosen, stage.partitions
     desk.reporter.step(f"capturing {prepared.spec.name}")
-    pass_started = time.perf_counter()
+    reading = Stopwatch()
     found_ = _found(desk, stage)
     found, way = found_.fragments, found_.way
-    pass_ms = (time.perf_counter() - pass_started) * 1000
+    pass_ms = reading.ms
     spark_ms = pass_ms if found_.uses_spark else 0.0
     engine_ms = 0.0 if found_.uses_spark else pass_ms
     sketches = _stored_sketches(prepared, partitions, found)
     assumptions = tuple(assumption_of(fact) for fact in chosen.verdict.assumptions)
     versions = {table: desk.source(table).version for table in prepared.tables}
-    elapsed_ms = (time.perf_counter() - started) * 1000
+    elapsed_ms = whole.ms
     record = RunRecord(
         action="capture" if code == "asked" else "recapture",
         reason_code=code,
@@ -82,10 +83,10 @@ def capture_query(
         versions=versions,
         cost=_cost(desk, prepared, elapsed_ms, found_, desk.spark_start_ms - spark_started),
     )
-    commit_started = time.perf_counter()
+    committing = Stopwatch()
     commit_capture(desk, store, prepared, way, found_.state, sketches, assumptions, record)
-    now = time.perf_counter()
-    amend(store, prepared.spec.name, record, (now - commit_started) * 1000)
+    commit_ms, elapsed_ms = committing.ms, whole.ms
+    amend(store, prepared.spec.name, record, commit_ms)
     return Captured(
         sketches=sketches,
         mode=way.mode,
@@ -95,8 +96,8 @@ def capture_query(
         versions=versions,
         spark_ms=spark_ms,
         engine_ms=engine_ms,
-        commit_ms=(now - commit_started) * 1000,
-        elapsed_ms=(now - started) * 1000,
+        commit_ms=commit_ms,
+        elapsed_ms=elapsed_ms,
     )
 
 

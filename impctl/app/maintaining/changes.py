@@ -8,7 +8,6 @@ Out of scope: what a query makes of them (`app.maintaining.step`).
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -17,6 +16,7 @@ import numpy as np
 from impctl.aliases import ColumnName, TableName, TableVersion
 from impctl.app.workbench.workbench import Workbench
 from impctl.errors import SchemaChangedError, TableError
+from impctl.stopwatch import Stopwatch
 from impctl.tables.change.changes import Changes, read_changes
 from impctl.tables.change.files_mark import FilesMark
 from impctl.tables.change.size import ChangeSize, change_size
@@ -86,11 +86,11 @@ class SharedChanges:
         self.announce([need])
         self.desk.reporter.step(f"reading changes of {need.table}")
         commits, log_ms = self._read_log(span)
-        started = time.perf_counter()
+        watch = Stopwatch()
         changes = self._read_for_all(need, commits)
         if changes is None:
             changes = self._read_columns(need, need.columns, commits)
-        elapsed = (time.perf_counter() - started) * 1000 + log_ms
+        elapsed = watch.ms + log_ms
         if span not in self._apart:
             self._read[span, need.held] = (changes, elapsed)
         return changes, elapsed
@@ -127,9 +127,9 @@ class SharedChanges:
         """The entries, and the milliseconds that reading them took."""
         if span not in self._commits:
             table, since, until = span
-            started = time.perf_counter()
+            watch = Stopwatch()
             found = read_commits(self.desk.source(table), since, until)
-            self._commits[span] = (found, (time.perf_counter() - started) * 1000)
+            self._commits[span] = (found, watch.ms)
         return self._commits[span]
 
 

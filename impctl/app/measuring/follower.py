@@ -9,7 +9,6 @@ Out of scope: changing the tables, choosing when to follow (`app.measuring.measu
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -27,6 +26,7 @@ from impctl.errors import UnsupportedError
 from impctl.sketch.fragments import FragmentSet
 from impctl.sketch.mode import Mode
 from impctl.sketch.sketch import compare
+from impctl.stopwatch import Stopwatch
 from impctl.store.records import StoredQuery
 from impctl.tables.change.changes import read_changes
 from impctl.tables.commit_mark import commit_mark
@@ -113,7 +113,7 @@ class Follower:
 
     def follow(self) -> Followed | None:
         """Bring the sketch to the newest versions; None where it stands at them."""
-        started = time.perf_counter()
+        watch = Stopwatch()
         moved = {}
         for table in self.maintainer.tables:
             source = self.scratch.advance(table)
@@ -121,7 +121,7 @@ class Follower:
                 moved[table] = self._moved(table)
         if not moved:
             return None
-        read_ms = (time.perf_counter() - started) * 1000
+        read_ms = watch.ms
         done = self.maintainer.step(moved, read_ms=read_ms, reason_code="bench", reason="bench")
         return Followed(read_ms, done)
 
