@@ -23,7 +23,7 @@ from impctl.app.results.results import Failure, Outcome
 from impctl.app.workbench.isolated import Isolated
 from impctl.app.workbench.settings import DEFAULT_BATCH_ROWS
 from impctl.app.workbench.workbench import Workbench
-from impctl.store.records import MAINTAIN, StoredQuery
+from impctl.store.records import RunKind, StoredQuery
 from impctl.store.store import Store
 from impctl.workload.models import QuerySpec
 
@@ -74,7 +74,9 @@ def _to_capture(desk: Workbench, spec: QuerySpec) -> PlanResult:
 
 def _nothing(desk: Workbench, store: Store, spec: QuerySpec, stored: StoredQuery) -> PlanResult:
     nothing = Stage("none", "up_to_date", "no new version")
-    return _result(desk, spec, stored, nothing, (), _estimates(desk, store, stored, (), MAINTAIN))
+    return _result(
+        desk, spec, stored, nothing, (), _estimates(desk, store, stored, (), RunKind.MAINTAIN)
+    )
 
 
 def _planned(run: StaleRun, task: Task, stage: Stage) -> PlanResult:
@@ -110,7 +112,7 @@ def _estimates(
     store: Store,
     stored: StoredQuery,
     pending: Sequence[PlannedChange],
-    kind: str,
+    kind: RunKind,
 ) -> Estimates:
     rows = [entry.rows for entry in pending if entry.rows is not None]
     counted = sum(rows) if len(rows) == len(pending) else None

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import sqlite3
 
-from impctl.store.records import RunCost
+from impctl.store.records import RunCost, RunKind
 from impctl.store.seals import seal_of, sealed
 
 KEPT = 8
@@ -18,6 +18,7 @@ KEPT = 8
 
 _LAST = "SELECT coalesce(max(number), 0) FROM cost WHERE query_id = ? AND kind = ?"
 _COLUMNS = 9
+_KINDS = frozenset(kind.value for kind in RunKind)
 
 
 def add_cost(connection: sqlite3.Connection, query_id: int, cost: RunCost) -> None:
@@ -26,7 +27,7 @@ def add_cost(connection: sqlite3.Connection, query_id: int, cost: RunCost) -> No
     _put(connection, query_id, number, cost)
     connection.execute(
         "DELETE FROM cost WHERE query_id = ? AND kind = ? AND number <= ?",
-        (query_id, cost.kind, number - KEPT),
+        (query_id, str(cost.kind), number - KEPT),
     )
 
 
@@ -41,9 +42,10 @@ def load_costs(connection: sqlite3.Connection, query_id: int) -> tuple[RunCost, 
         "SELECT * FROM cost WHERE query_id = ? ORDER BY kind, number DESC", (query_id,)
     ).fetchall()
     return tuple(
-        RunCost(row[1], row[3], row[4], row[5], bool(row[6]), row[7])
+        RunCost(RunKind(row[1]), row[3], row[4], row[5], bool(row[6]), row[7])
         for row in rows
-        if len(row) == _COLUMNS and seal_of(*row[:-1]) == row[-1] and math.isfinite(row[5])
+        if len(row) == _COLUMNS and seal_of(*row[:-1]) == row[-1]
+        if row[1] in _KINDS and math.isfinite(row[5])
     )
 
 
@@ -52,8 +54,8 @@ def forget_costs(connection: sqlite3.Connection, query_id: int) -> None:
     connection.execute("DELETE FROM cost WHERE query_id = ?", (query_id,))
 
 
-def _last(connection: sqlite3.Connection, query_id: int, kind: str) -> int:
-    return int(connection.execute(_LAST, (query_id, kind)).fetchone()[0])
+def _last(connection: sqlite3.Connection, query_id: int, kind: RunKind) -> int:
+    return int(connection.execute(_LAST, (query_id, str(kind))).fetchone()[0])
 
 
 def _put(connection: sqlite3.Connection, query_id: int, number: int, cost: RunCost) -> None:

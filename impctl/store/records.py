@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
@@ -67,16 +68,25 @@ class RunRef:
     is_file: bool
 
 
+class RunKind(StrEnum):
+    """What a run was, as far as its cost goes; the texts are stored."""
+
+    MAINTAIN = "maintain"
+    GROUPED = "grouped"
+    """Maintained, over a change that Spark grouped."""
+    RECAPTURE = "recapture"
+
+
 @dataclass(frozen=True, slots=True)
 class RunCost:
     """What a run took, and how much it had to do: what later runs are estimated from.
 
-    `kind` is maintain, grouped (a change that Spark grouped) or recapture; `rows` and `bytes` are
-    the change's, of a recapture the tables'. Starting Spark took `start_ms` more than `elapsed_ms`,
-    nothing where a session was running; `spark` tells whether the run used one.
+    `rows` and `bytes` are the change's, of a recapture the tables'. Starting Spark took `start_ms`
+    more than `elapsed_ms`, nothing where a session was running; `spark` tells whether the run used
+    one.
     """
 
-    kind: str
+    kind: RunKind
     rows: int
     bytes: int
     elapsed_ms: float
@@ -203,12 +213,3 @@ class Collected:
     def with_files(self, files: tuple[Leftover, ...]) -> Collected:
         """The same, and these files."""
         return replace(self, files=files)
-
-
-MAINTAIN = "maintain"
-
-
-GROUPED = "grouped"
-
-
-RECAPTURE = "recapture"

@@ -9,13 +9,16 @@ from pathlib import Path
 import pytest
 
 from impctl.store.costs import KEPT
-from impctl.store.records import RunCost
+from impctl.store.records import RunCost, RunKind
+from impctl.store.seals import sealed
 from impctl.store.store import Store
 from tests.store.builders import capture, maintain, record
 
 
 def cost(number: int, kind: str = "maintain") -> RunCost:
-    return RunCost(kind, number, number * 10, float(number), spark=kind != "maintain", start_ms=1.5)
+    return RunCost(
+        RunKind(kind), number, number * 10, float(number), spark=kind != "maintain", start_ms=1.5
+    )
 
 
 @pytest.fixture
@@ -67,6 +70,17 @@ def test_an_altered_row_is_left_out(root: Path) -> None:
     with Store.open(root) as store:
         assert store.costs("q") == (cost(7, "recapture"),)
         assert store.load("q") is not None
+
+
+def test_a_kind_that_only_another_release_knows_is_left_out(root: Path) -> None:
+    connection = sqlite3.connect(root / "catalog.sqlite")
+    (row,) = connection.execute("SELECT * FROM cost WHERE kind = 'recapture'").fetchall()
+    later = sealed(row[0], "teleported", *row[2:-1])
+    connection.execute(f"INSERT INTO cost VALUES ({', '.join('?' * len(later))})", later)
+    connection.commit()
+    connection.close()
+    with Store.open(root) as store:
+        assert store.costs("q") == (cost(7, "recapture"),)
 
 
 def _as_format_1(root: Path) -> bytes:

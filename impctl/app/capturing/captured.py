@@ -30,7 +30,7 @@ from impctl.sketch.fragments import FragmentSet
 from impctl.sketch.mode import Mode
 from impctl.sketch.partition import RangePartition
 from impctl.stopwatch import Stopwatch
-from impctl.store.records import RECAPTURE, Assumption, RunCost, RunRecord, StoredSketch
+from impctl.store.records import Assumption, RunCost, RunKind, RunRecord, StoredSketch
 from impctl.store.store import Store
 
 
@@ -107,7 +107,7 @@ def _cost(
     """What the capture took, without starting Spark, and from how much."""
     size = sum(desk.snapshot(table).bytes for table in prepared.tables)
     return RunCost(
-        RECAPTURE,
+        RunKind.RECAPTURE,
         desk.rows_of(prepared.tables),
         size,
         max(0.0, elapsed_ms - start_ms),

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from impctl.app.maintaining.cost_model import CostLine, learned
 from impctl.app.results.amounts import duration_text
-from impctl.store.records import RECAPTURE, RunCost
+from impctl.store.records import RunCost, RunKind
 
 _FEWEST_MAINTAINED = 3
 """Runs from which on maintaining is thought to be known; one capture is enough for recapture."""
@@ -53,14 +53,14 @@ class Estimates:
 
 def estimated(
     costs: Sequence[RunCost],
-    kind: str,
+    kind: RunKind,
     size: Size | None,
     *,
     has_spark: bool,
     table_rows: Callable[[], int],
 ) -> Estimates:
     """Both estimates, as far as the recorded runs tell them."""
-    mine, again = _of(costs, kind), _of(costs, RECAPTURE)
+    mine, again = _of(costs, kind), _of(costs, RunKind.RECAPTURE)
     line, maintain_ms = _line(mine), None
     rows = None if size is None else _rows(mine, size)
     if line is not None and rows is not None:
@@ -70,7 +70,7 @@ def estimated(
 
 def dearer(
     costs: Sequence[RunCost],
-    kind: str,
+    kind: RunKind,
     size: Callable[[], Size | None],
     *,
     has_spark: bool,
@@ -81,7 +81,7 @@ def dearer(
     What is not known yet is only looked at once it can matter: most runs end at the first test.
     """
     mine = _of(costs, kind)
-    if len(mine) < _FEWEST_MAINTAINED or not any(cost.kind == RECAPTURE for cost in costs):
+    if len(mine) < _FEWEST_MAINTAINED or not any(cost.kind is RunKind.RECAPTURE for cost in costs):
         return None
     longest = max(cost.elapsed_ms for cost in mine)
     if longest * _TRUSTED_TIMES + _start(mine, costs, has_spark) < _LEAST_GAIN_MS:
@@ -108,7 +108,7 @@ def reason_text(estimates: Estimates) -> str:
     )
 
 
-def _of(costs: Sequence[RunCost], kind: str) -> list[RunCost]:
+def _of(costs: Sequence[RunCost], kind: RunKind) -> list[RunCost]:
     return [cost for cost in costs if cost.kind == kind]
 
 
@@ -127,7 +127,7 @@ def _rows(costs: Sequence[RunCost], size: Size) -> int | None:
 def _recapture(
     costs: Sequence[RunCost], has_spark: bool, table_rows: Callable[[], int]
 ) -> float | None:
-    again = _of(costs, RECAPTURE)
+    again = _of(costs, RunKind.RECAPTURE)
     line = _line(again)
     if line is None:
         return None

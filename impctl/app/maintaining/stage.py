@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from impctl.app.maintaining.changes import Need
-from impctl.store.records import GROUPED, MAINTAIN
+from impctl.store.records import RunKind
 from impctl.tables.change.changes import Changes
 
 GROUPED_BY_SPARK = "grouped_by_spark"
@@ -53,9 +53,9 @@ class Stage:
         return self.reason_code == GROUPED_BY_SPARK
 
     @property
-    def cost_kind(self) -> str:
+    def cost_kind(self) -> RunKind:
         """Which recorded runs it is like."""
-        return GROUPED if self.is_grouped else MAINTAIN
+        return RunKind.GROUPED if self.is_grouped else RunKind.MAINTAIN
 
     @property
     def read_ms(self) -> float:

@@ -29,10 +29,9 @@ from impctl.circuits.way import Way
 from impctl.sketch.fragments import FragmentSet
 from impctl.sketch.mode import Mode
 from impctl.store.records import (
-    GROUPED,
-    MAINTAIN,
     MaintainCommit,
     RunCost,
+    RunKind,
     RunRecord,
     StoredQuery,
     TablePin,
@@ -332,7 +331,7 @@ class Maintainer:
         start_ms = self._spark_start()
         is_grouped = any(change.grouped is not None for change in moved.values())
         return RunCost(
-            kind=GROUPED if is_grouped else MAINTAIN,
+            kind=RunKind.GROUPED if is_grouped else RunKind.MAINTAIN,
             rows=done.changes,
             bytes=done.changed_bytes,
             elapsed_ms=max(0.0, done.read_ms + done.engine_ms - start_ms),

@@ -5,18 +5,20 @@ from __future__ import annotations
 import pytest
 
 from impctl.app.maintaining.estimates import Size, dearer, estimated, reason_text
-from impctl.store.records import MAINTAIN, RECAPTURE, RunCost
+from impctl.store.records import RunCost, RunKind
 
 
 def maintained(*sizes: int, per_row: float = 1.0) -> list[RunCost]:
-    return [RunCost(MAINTAIN, rows, rows * 10, 5.0 + per_row * rows) for rows in sizes]
+    return [RunCost(RunKind.MAINTAIN, rows, rows * 10, 5.0 + per_row * rows) for rows in sizes]
 
 
-AGAIN = RunCost(RECAPTURE, 1_000_000, 0, 1000.0)
+AGAIN = RunCost(RunKind.RECAPTURE, 1_000_000, 0, 1000.0)
 
 
 def decided(costs: list[RunCost], size: Size | None, *, has_spark: bool = False):
-    return dearer(costs, MAINTAIN, lambda: size, has_spark=has_spark, table_rows=lambda: 1_000_000)
+    return dearer(
+        costs, RunKind.MAINTAIN, lambda: size, has_spark=has_spark, table_rows=lambda: 1_000_000
+    )
 
 
 def test_the_dearer_way_is_told_with_both_estimates() -> None:
@@ -38,7 +40,7 @@ def test_the_dearer_way_is_told_with_both_estimates() -> None:
         ([*maintained(1000, 2000, 4000), AGAIN], Size(1500, 0)),
         ([*maintained(10, 20, 40), AGAIN], Size(4000, 0)),
         ([*maintained(1000, 2000, 4000), AGAIN], None),
-        ([*maintained(100, 200, 400), RunCost(RECAPTURE, 1, 0, 1.0)], Size(900, 0)),
+        ([*maintained(100, 200, 400), RunCost(RunKind.RECAPTURE, 1, 0, 1.0)], Size(900, 0)),
     ],
     ids=[
         "too few maintained", "no capture", "nothing", "no clear margin", "beyond what was seen",
@@ -56,7 +58,7 @@ def test_quick_runs_are_not_even_looked_at() -> None:
     def fail() -> Size:
         raise AssertionError
 
-    assert dearer(costs, MAINTAIN, fail, has_spark=False, table_rows=lambda: 1) is None
+    assert dearer(costs, RunKind.MAINTAIN, fail, has_spark=False, table_rows=lambda: 1) is None
 
 
 def test_rows_follow_from_bytes_where_they_are_not_counted() -> None:
@@ -66,14 +68,14 @@ def test_rows_follow_from_bytes_where_they_are_not_counted() -> None:
 
 
 def test_starting_spark_counts_unless_it_runs() -> None:
-    by_spark = RunCost(RECAPTURE, 1_000_000, 0, 1000.0, spark=True, start_ms=6000.0)
+    by_spark = RunCost(RunKind.RECAPTURE, 1_000_000, 0, 1000.0, spark=True, start_ms=6000.0)
     costs = [*maintained(1000, 2000, 4000), by_spark]
     assert decided(costs, Size(4000, 0)) is None
     assert decided(costs, Size(4000, 0), has_spark=True) is not None
 
 
 def test_recapture_follows_the_size_of_the_table() -> None:
-    costs = [RunCost(RECAPTURE, 1_000_000 * n, 0, 100.0 + 1000.0 * n) for n in (1, 2)]
-    found = estimated(costs, MAINTAIN, None, has_spark=True, table_rows=lambda: 4_000_000)
+    costs = [RunCost(RunKind.RECAPTURE, 1_000_000 * n, 0, 100.0 + 1000.0 * n) for n in (1, 2)]
+    found = estimated(costs, RunKind.MAINTAIN, None, has_spark=True, table_rows=lambda: 4_000_000)
     assert found.recapture_ms == pytest.approx(4100)
     assert (found.maintain_ms, found.maintain_runs, found.recapture_runs) == (None, 0, 2)
