@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -21,7 +21,7 @@ from impctl.aliases import AttributeId
 from impctl.data.ragged import slice_positions
 from impctl.data.schema import Kind, SqlType
 from impctl.data.sorted_rows import starts_in
-from impctl.data.vector import Ints, Vector
+from impctl.data.vector import Bools, Ints, Vector
 from impctl.engine.disagreement import never_held
 from impctl.engine.run_log import RunChange, RunLog
 
@@ -107,6 +107,19 @@ class _Counts:
         return len(self.groups)
 
 
+class _Firsts(NamedTuple):
+    """The first values of some groups in every run: index of the group, rank and count of each.
+
+    Also, by group, up to which rank they are all there is, and whether nothing was left out.
+    """
+
+    owners: Ints
+    ranks: Ints
+    counts: Ints
+    limits: Ints
+    is_whole: Bools
+
+
 class OrderedCounts:
     """How often each rank occurs in each group, as sorted runs whose counts add up."""
 
@@ -152,17 +165,14 @@ class OrderedCounts:
 
     def all_of(self, groups: Ints) -> tuple[Ints, Ints, Ints]:
         """Every value of these groups as (index into `groups`, rank, count), in this order."""
-        owners, ranks, counts, _, _ = self._first(groups, int(np.iinfo(np.int64).max) // 2)
-        owners, ranks, counts = summed_pairs(owners, ranks, counts)
+        found = self._first(groups, int(np.iinfo(np.int64).max) // 2)
+        owners, ranks, counts = summed_pairs(found.owners, found.ranks, found.counts)
         if bool((counts < 0).any()):
             raise never_held("values")
         return owners, ranks, counts
 
-    def _first(self, groups: Ints, window: int) -> tuple[Ints, Ints, Ints, Ints, Any]:
-        """The first values of each group in every run.
-
-        Also up to which rank they are all there is, and whether nothing was left out.
-        """
+    def _first(self, groups: Ints, window: int) -> _Firsts:
+        """The first values of each group in every run."""
         owners, ranks, counts = [], [], []
         limits = np.full(len(groups), np.iinfo(np.int64).max)
         is_whole = np.ones(len(groups), dtype=np.bool_)
@@ -179,9 +189,14 @@ class OrderedCounts:
             counts.append(run.counts[positions])
         if not owners:
             none = np.zeros(0, dtype=np.int64)
-            return none, none, none, limits, is_whole
-        joined = (np.concatenate(part) for part in (owners, ranks, counts))
-        return (*joined, limits, is_whole)  # type: ignore[return-value]  # three arrays and two
+            return _Firsts(none, none, none, limits, is_whole)
+        return _Firsts(
+            np.concatenate(owners),
+            np.concatenate(ranks),
+            np.concatenate(counts),
+            limits,
+            is_whole,
+        )
 
     def compact(self) -> None:
         """Bring all runs into one if that is likely to make the state much smaller."""

@@ -11,7 +11,7 @@ Out of scope: which files to read (`tables.prune`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -92,8 +92,8 @@ def column_statistics(snapshot: Snapshot, column: ColumnName) -> ColumnStatistic
     bounds = file_bounds(snapshot, found.name)
     counts = [bound.null_count for bound in bounds]
     filled = [bound for bound in bounds if not bound.is_all_null]
-    minimum = _extreme([bound.minimum for bound in filled], min)
-    maximum = _extreme([bound.maximum for bound in filled], max)
+    minimum = extreme([bound.minimum for bound in filled], min)
+    maximum = extreme([bound.maximum for bound in filled], max)
     return ColumnStatistics(
         minimum,
         maximum,
@@ -127,9 +127,12 @@ def file_bounds(snapshot: Snapshot, column: ColumnName) -> tuple[FileBounds, ...
     )
 
 
-def _extreme(values: list[Any], pick: Any) -> Any:
-    """The smallest or greatest; None without values or when one is unknown."""
-    return None if not values or any(value is None for value in values) else pick(values)
+def extreme(
+    values: Sequence[BoundaryValue | None], pick: Callable[[list[Any]], BoundaryValue]
+) -> BoundaryValue | None:
+    """What `min` or `max` picks of them; None without values or when one is unknown."""
+    known = [value for value in values if value is not None]
+    return pick(known) if known and len(known) == len(values) else None
 
 
 def _partition_bounds(

@@ -14,7 +14,7 @@ from impctl.aliases import ColumnName
 from impctl.app.preparing.partitions import is_partitionable
 from impctl.data.schema import INTEGRAL, Column, Kind
 from impctl.tables.snapshot import Snapshot
-from impctl.tables.statistics import FileBounds, file_bounds
+from impctl.tables.statistics import FileBounds, extreme, file_bounds
 
 _FEWEST_VALUES = 4
 """Columns with fewer distinct values cannot be cut finely enough to skip much."""
@@ -79,7 +79,8 @@ def _promise(snapshot: Snapshot, column: Column) -> Promise:
 def _values_at_most(snapshot: Snapshot, column: Column, filled: list[FileBounds]) -> int | None:
     if not filled:
         return 0
-    low, high = _extreme(filled, min), _extreme(filled, max)
+    low = extreme([one.minimum for one in filled], min)
+    high = extreme([one.maximum for one in filled], max)
     if low is None or high is None:
         return None
     if low == high:
@@ -90,12 +91,6 @@ def _values_at_most(snapshot: Snapshot, column: Column, filled: list[FileBounds]
         return None
     apart = int(high) - int(low) + 1
     return apart if snapshot.rows is None else min(apart, snapshot.rows)
-
-
-def _extreme(filled: list[FileBounds], pick: Any) -> Any:
-    """The least minimum or greatest maximum; None where a file does not say."""
-    side = [one.minimum if pick is min else one.maximum for one in filled]
-    return None if any(value is None for value in side) else pick(side)
 
 
 def _overlap(filled: list[FileBounds]) -> float:
