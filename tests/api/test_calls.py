@@ -56,6 +56,31 @@ def test_capture_maintain_status_rewrite(folder: Path) -> None:
         assert [entry.query for entry in opened.explain()] == ["q", "many", "none"]
 
 
+def test_older_versions(folder: Path) -> None:
+    """The same memory of plans serves the newest versions and the older ones."""
+    with impctl.open(folder / "w.yaml") as opened:
+        opened.capture("q")
+        then = opened.rewrite("q")
+        append(folder, 5, 5)
+        now = opened.rewrite("q")
+        for at in (0, {"t": 0}):
+            older = opened.rewrite("q", at=at)
+            assert (older.sql, older.versions, older.action) == (then.sql, {"t": 0}, "kept")
+        assert opened.rewrite("q", at=1).sql == opened.rewrite("q").sql == now.sql != then.sql
+        with pytest.raises(RecaptureNeededError, match="no stored sketch for version 7") as caught:
+            opened.rewrite("q", at=7)
+        assert caught.value.code == "no_sketch_at"
+
+
+@pytest.mark.parametrize("at", [True, -1, 1.0, "x", {"t": None}, {"u": 0}, {}, []])
+def test_what_is_no_version(folder: Path, at: Any) -> None:
+    with impctl.open(folder / "w.yaml") as opened:
+        opened.capture("q")
+        with pytest.raises(UsageError) as caught:
+            opened.rewrite("q", at=at)
+        assert caught.value.code in ("at_syntax", "at_table_unknown")
+
+
 def test_every_call_pins_the_newest_versions(folder: Path) -> None:
     opened = impctl.open(folder / "w.yaml")
     opened.capture("q")

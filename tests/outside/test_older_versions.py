@@ -139,7 +139,7 @@ def test_a_sketch_of_a_lost_history_is_not_used(lost: Place, version: int) -> No
     with pytest.raises(AssertionError):
         check_sound(gone, KEYED, lost.table)
     ran = at(lost, version)
-    expect_none_there(ran, "table_recreated")
+    expect_none_there(ran, "table_recreated", "sketches for versions 0 and 3")
     assert f"Version {version} of table `t`" in ran.error["message"]
 
 
@@ -317,27 +317,25 @@ def test_a_store_of_format_3_offers_nothing_older(eager: Place) -> None:
     expect_none_there(at(eager, 2), "no_sketch_at", "version 6")
 
 
-# What is said wrongly
-
-
-@pytest.mark.parametrize(
-    ("arguments", "code"),
-    [
-        (["--at", "x"], "at_syntax"),
-        (["--at", "-1"], "at_syntax"),
-        (["--at", "t="], "at_syntax"),
-        (["--at", ""], "at_syntax"),
-        (["--at", "1", "--at", "2"], "at_syntax"),
-        (["--at", "t=1", "--at", "t=1"], "at_syntax"),
-        (["--at", "s=1"], "at_table_unknown"),
-        (["--at", "1", "--sql", "SELECT g FROM t"], "at_and_constants"),
-        (["--at", "1", "--param", "a=1"], "at_and_constants"),
-    ],
-)
-def test_wrong_wishes(place: Place, arguments: list[str], code: str) -> None:
-    ran = place.cli("rewrite", *arguments)
-    assert (ran.code, ran.error["code"]) == (2, code), ran.document
-    assert ran.error["hint"]
+def test_a_check_that_is_gone_carries_older_sketches(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """CHECKs are those of the version: the sketch was stored while the table had one."""
+    write_deltalake(str(tmp_path / "t"), ROWS.slice(0, 0), configuration=FEED)
+    DeltaTable(str(tmp_path / "t")).alter.add_constraint({"c": "x >= 0"})
+    write_deltalake(str(tmp_path / "t"), ROWS, mode="append")
+    sql = "SELECT g, SUM(x) AS s FROM t GROUP BY g HAVING SUM(x) > 10"
+    place = make_place(tmp_path, capsys, sql=sql, sketch="x", ranges="x: {boundaries: [10, 20]}")
+    place.cli.good("capture")
+    assert place.stored().assumptions == ()
+    append(place, 5)
+    place.cli.good("maintain")
+    place.delta.alter.drop_constraint("c")
+    write_deltalake(str(place.table), more(3, x=-50), mode="append")
+    assert place.cli("maintain", "--policy", "incremental").code == 7
+    for version in (2, 3):
+        assert at(place, version).code == 0
+        assert check_sound(kept(place, version)[0], sql, place.table) == 0
 
 
 def test_the_table_may_be_named(eager: Place) -> None:

@@ -115,14 +115,14 @@ def check_marked(stored: StoredQuery, desk: Workbench) -> None:
             raise TableRecreatedError(
                 f"Version {pin.version} of table `{pin.table}` at {source.path} is not the one "
                 "that the stored sketch was taken from",
-                hint="the table was replaced or its log was altered since; run without `--at`",
+                hint="the table was replaced or its log was altered since",
             )
         if held is None and not has_entry:
             raise HistoryGoneError(
                 f"The log entry of version {pin.version} of table `{pin.table}` is gone, and the "
                 "store has no mark of the files it had, so nothing tells that it is still the same",
                 code="version_unproven",
-                hint="run without `--at`",
+                hint="files are marked at the last version of each run",
             )
 
 

@@ -21,7 +21,7 @@ from impctl.app.preparing.prepared import prepare
 from impctl.app.using.fresh_sketch import Fresh
 from impctl.app.using.older_versions import AtVersions, versions_at
 from impctl.app.workbench.workbench import Workbench
-from impctl.errors import HistoryGoneError, RecaptureNeededError
+from impctl.errors import HistoryGoneError, RecaptureNeededError, TableRecreatedError
 from impctl.store.records import StoredQuery
 from impctl.store.store import Store
 from impctl.tables.source import oldest_version
@@ -49,10 +49,12 @@ def older(desk: Workbench, spec: QuerySpec, at: AtVersions) -> Fresh:
         raise _none_there(desk, store, spec, wanted)
     for table, version in wanted.items():
         _pin(desk, store, spec, table, version)
-    return _used(desk, spec, candidates)
+    return _used(desk, store, spec, candidates)
 
 
-def _used(desk: Workbench, spec: QuerySpec, candidates: Sequence[StoredQuery]) -> Fresh:
+def _used(
+    desk: Workbench, store: Store, spec: QuerySpec, candidates: Sequence[StoredQuery]
+) -> Fresh:
     """The first that may be used: the same versions may have been reached more than once."""
     refused: RecaptureNeededError | None = None
     for stored in candidates:
@@ -75,6 +77,8 @@ def _used(desk: Workbench, spec: QuerySpec, candidates: Sequence[StoredQuery]) -
             prepared, stored.sketches, stored.versions, stored.assumptions, KEPT, "kept from then"
         )
     assert refused is not None
+    if isinstance(refused, TableRecreatedError | HistoryGoneError):
+        refused.hint = f"{refused.hint}; {_offer(desk, store, spec)}"
     raise refused
 
 
@@ -140,7 +144,10 @@ def _runs(versions: Sequence[TableVersion]) -> str:
             runs[-1][1] = version
         else:
             runs.append([version, version])
-    texts = [str(low) if low == high else f"{low} to {high}" for low, high in runs[-_LISTED:]]
+    texts = []
+    for low, high in runs[-_LISTED:]:
+        is_short = high - low < 2
+        texts += [str(at) for at in range(low, high + 1)] if is_short else [f"{low} to {high}"]
     older = f", and {len(runs) - _LISTED} older ranges of them" if len(runs) > _LISTED else ""
     word = "version" if len(runs) == 1 and runs[0][0] == runs[0][1] else "versions"
     return f"{word} {_joined(texts)}{older}"

@@ -120,6 +120,12 @@ def test_earlier_versions_keep_their_ranges(cli: Cli, tmp_path: Path) -> None:
     assert before is not None
     assert after is not None
     assert after.sketches[0].partition != before.sketches[0].partition
+    assert first is not None
+    (then,) = cli.good("rewrite", "--query", "big", "--at", "0").results
+    assert then["sketches"][0]["fragments"] == list(first[0].fragments.ids)
+    assert then["sketches"][0]["total"] == first[0].partition.ranges
+    (now,) = cli.good("rewrite", "--query", "big", "--at", "1").results
+    assert now["sketches"][0]["fragments"] == list(after.sketches[0].fragments.ids)
 
 
 def test_a_dry_run_writes_nothing(cli: Cli, tmp_path: Path) -> None:
