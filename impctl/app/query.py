@@ -36,17 +36,17 @@ def query(
     got = answer(desk, found.prepared, found.versions, pruned)
     elapsed = watch.ms
     result = QueryResult(
-        found.prepared.spec.name,
-        got.columns,
-        got.rows,
-        len(got.rows),
-        found.versions,
-        pruned.files_kept,
-        pruned.files_total,
-        elapsed,
-        found.action,
-        found.reason,
-        found.reuse,
-        desk.spark_start_ms,
+        query=found.prepared.spec.name,
+        columns=got.columns,
+        rows=got.rows,
+        row_count=len(got.rows),
+        versions=found.versions,
+        files_kept=pruned.files_kept,
+        files_total=pruned.files_total,
+        elapsed_ms=elapsed,
+        action=found.action,
+        reason=found.reason,
+        reuse=found.reuse,
+        spark_start_ms=desk.spark_start_ms,
     )
     return Outcome((result,), found.warnings)

@@ -32,15 +32,15 @@ def rewrite(
     sql = rewrite_sql(found.query, pruned.filters, guards=guards)
     texts = [text for one in pruned.filters.values() for text in interval_texts(one)]
     result = RewriteResult(
-        found.prepared.spec.name,
-        sql,
-        tuple(sketch_entry(sketch) for sketch in found.sketches),
-        found.versions,
-        pruned.files_kept,
-        pruned.files_total,
-        tuple(texts),
-        found.action,
-        found.reason,
-        found.reuse,
+        query=found.prepared.spec.name,
+        sql=sql,
+        sketches=tuple(sketch_entry(sketch) for sketch in found.sketches),
+        versions=found.versions,
+        files_kept=pruned.files_kept,
+        files_total=pruned.files_total,
+        intervals=tuple(texts),
+        action=found.action,
+        reason=found.reason,
+        reuse=found.reuse,
     )
     return Outcome((result,), found.warnings)

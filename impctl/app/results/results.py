@@ -175,7 +175,7 @@ class ReuseEntry:
     candidates: tuple[ReuseCandidate, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RewriteResult:
     """The query with its range predicates; `intervals` are those predicates, one text each.
 
@@ -194,7 +194,7 @@ class RewriteResult:
     reuse: ReuseEntry | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class QueryResult:
     """The answer; `action` and `reuse` are as for `rewrite`.
 

@@ -28,7 +28,7 @@ _ATTEMPTS = 10
 """Times that other processes may move a sketch on while it is being taken up."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Fresh:
     """A query with its current sketches, and what bringing them up to date took.
 
@@ -60,13 +60,13 @@ def fresh(desk: Workbench, query: str | None) -> Fresh:
     first = outcome.results[0]
     assert isinstance(first, MaintainResult)
     return Fresh(
-        prepared,
-        stored.sketches,
-        stored.versions,
-        stored.assumptions,
-        first.action,
-        first.reason,
-        outcome.warnings,
+        prepared=prepared,
+        sketches=stored.sketches,
+        versions=stored.versions,
+        assumptions=stored.assumptions,
+        action=first.action,
+        reason=first.reason,
+        warnings=outcome.warnings,
     )
 
 

@@ -74,7 +74,12 @@ def _used(
             refused = error if refused is None else refused
             continue
         return Fresh(
-            prepared, stored.sketches, stored.versions, stored.assumptions, KEPT, "kept from then"
+            prepared=prepared,
+            sketches=stored.sketches,
+            versions=stored.versions,
+            assumptions=stored.assumptions,
+            action=KEPT,
+            reason="kept from then",
         )
     assert refused is not None
     if isinstance(refused, TableRecreatedError | HistoryGoneError):

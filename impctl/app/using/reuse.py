@@ -106,9 +106,9 @@ def _without(
     versions = {table: desk.source(table).version for table in prepared.tables}
     warning = f"query `{spec.name}` runs without a sketch, because {reason}"
     return Fresh(
-        prepared,
-        (),
-        versions,
+        prepared=prepared,
+        sketches=(),
+        versions=versions,
         warnings=(warning,),
         reuse=ReuseEntry(None, reason, candidates),
     )
