@@ -50,7 +50,7 @@ def _collected(desk: Workbench, keep: int) -> Collected:
     if store is None:
         return Collected()
     if desk.settings.dry_run:
-        return store.collect(keep=keep, dry_run=True)
+        return store.collectable(keep)
     desk.reporter.step("collecting old sketch versions and unused files")
     # What a killed writer left is for `collect` to tell of, not for the lock to sweep away.
     with desk.writing("gc", sweep=False) as held:

@@ -2,7 +2,7 @@
 
 Law: the stages are those that `maintain` runs, made by the same code; nothing is written, no lock
 taken and no Spark started. A policy that refuses fails here as it would there.
-Out of scope: deciding (`app.maintaining.run`), estimating (`app.maintaining.estimates`).
+Out of scope: deciding (`app.maintaining.decide`), estimating (`app.maintaining.estimates`).
 """
 
 from __future__ import annotations
@@ -12,19 +12,18 @@ from collections.abc import Sequence
 from impctl.aliases import QueryName
 from impctl.app.capturing.pins import catch_up
 from impctl.app.capturing.stage import capture_stage
+from impctl.app.maintaining.decide import Decisions
 from impctl.app.maintaining.estimates import Estimates, Size, estimated
 from impctl.app.maintaining.maintained import has_nothing_to_do
-from impctl.app.maintaining.run import StaleRun
 from impctl.app.maintaining.stage import Stage
 from impctl.app.maintaining.task import Task
 from impctl.app.preparing.prepared import prepare
 from impctl.app.results.foreseen import PlannedChange, PlanResult
 from impctl.app.results.results import Failure, Outcome
 from impctl.app.workbench.isolated import Isolated
-from impctl.app.workbench.settings import DEFAULT_BATCH_ROWS
 from impctl.app.workbench.workbench import Workbench
+from impctl.store.reader import StoreReader
 from impctl.store.records import RunKind, StoredQuery
-from impctl.store.store import Store
 from impctl.workload.models import QuerySpec
 
 
@@ -34,7 +33,6 @@ def plan(desk: Workbench, queries: Sequence[QueryName] | None) -> Outcome:
     store = desk.reading_store()
     results: list[PlanResult] = []
     failures: list[Failure] = []
-    warnings: list[str] = []
     stale: list[tuple[QuerySpec, StoredQuery]] = []
     for spec in specs:
         with Isolated(failures, spec):
@@ -48,13 +46,13 @@ def plan(desk: Workbench, queries: Sequence[QueryName] | None) -> Outcome:
             else:
                 stale.append((spec, stored))
     if store is not None:
-        run = StaleRun(desk, store, DEFAULT_BATCH_ROWS, failures, warnings)
-        for task, stage in run.stages(stale):
+        decisions = Decisions(desk, store, failures)
+        for task, stage in decisions.stages(stale):
             with Isolated(failures, task.spec):
-                results.append(_planned(run, task, stage))
+                results.append(_planned(decisions, task, stage))
     order = {spec.name: index for index, spec in enumerate(specs)}
     results.sort(key=lambda result: order[result.query])
-    return Outcome(tuple(results), tuple(warnings), tuple(failures))
+    return Outcome(tuple(results), (), tuple(failures))
 
 
 def _to_capture(desk: Workbench, spec: QuerySpec) -> PlanResult:
@@ -72,28 +70,30 @@ def _to_capture(desk: Workbench, spec: QuerySpec) -> PlanResult:
     )
 
 
-def _nothing(desk: Workbench, store: Store, spec: QuerySpec, stored: StoredQuery) -> PlanResult:
+def _nothing(
+    desk: Workbench, store: StoreReader, spec: QuerySpec, stored: StoredQuery
+) -> PlanResult:
     nothing = Stage("none", "up_to_date", "no new version")
     return _result(
         desk, spec, stored, nothing, (), _estimates(desk, store, stored, (), RunKind.MAINTAIN)
     )
 
 
-def _planned(run: StaleRun, task: Task, stage: Stage) -> PlanResult:
-    pending = _pending(run, task.stored, stage)
-    found = _estimates(run.desk, run.store, task.stored, pending, stage.cost_kind)
-    return _result(run.desk, task.spec, task.stored, stage, pending, found)
+def _planned(decisions: Decisions, task: Task, stage: Stage) -> PlanResult:
+    pending = _pending(decisions, task.stored, stage)
+    found = _estimates(decisions.desk, decisions.store, task.stored, pending, stage.cost_kind)
+    return _result(decisions.desk, task.spec, task.stored, stage, pending, found)
 
 
-def _pending(run: StaleRun, stored: StoredQuery, stage: Stage) -> tuple[PlannedChange, ...]:
+def _pending(decisions: Decisions, stored: StoredQuery, stage: Stage) -> tuple[PlannedChange, ...]:
     """The change of every table that moved on: as read, else as far as the log tells."""
     read = {found.need.table: found.changes.rows for found in stage.read}
     entries = []
     for pin in stored.pins:
-        until = run.desk.source(pin.table).version
+        until = decisions.desk.source(pin.table).version
         if until == pin.version:
             continue
-        size = run.shared.size((pin.table, pin.version, until))
+        size = decisions.shared.size((pin.table, pin.version, until))
         entries.append(
             PlannedChange(
                 pin.table,
@@ -109,7 +109,7 @@ def _pending(run: StaleRun, stored: StoredQuery, stage: Stage) -> tuple[PlannedC
 
 def _estimates(
     desk: Workbench,
-    store: Store,
+    store: StoreReader,
     stored: StoredQuery,
     pending: Sequence[PlannedChange],
     kind: RunKind,

@@ -30,8 +30,8 @@ from impctl.app.capturing.fill import filled_circuit
 from impctl.app.capturing.meta import StateMeta
 from impctl.app.capturing.new_ranges import NewRanges, new_ranges, split_rows
 from impctl.app.capturing.pins import is_current, moved_meanwhile
+from impctl.app.capturing.taken_up import TakenUp
 from impctl.app.maintain import maintain
-from impctl.app.maintaining.step import Maintainer
 from impctl.app.preparing.prepared import PreparedQuery, prepare
 from impctl.app.results.results import CaptureResult, Outcome
 from impctl.app.workbench.isolated import Isolated
@@ -47,6 +47,7 @@ from impctl.sketch.fragments import FragmentSet
 from impctl.sketch.mode import Mode
 from impctl.sketch.partition import RangePartition
 from impctl.stopwatch import Stopwatch
+from impctl.store.reader import StoreReader
 from impctl.store.records import RunRecord, StoredQuery
 from impctl.store.store import Store
 from impctl.workload.models import QuerySpec
@@ -69,7 +70,7 @@ def rebalance(desk: Workbench, queries: Sequence[QueryName] | None) -> Outcome:
     with desk.writing("capture") as store:
         for spec in left:
             with Isolated(failures, spec):
-                results.append(_Rebalanced(desk, store, spec).result())
+                results.append(_Rebalanced(desk, store, spec).result(store))
     return Outcome(tuple(results), outcome.warnings, tuple(failures))
 
 
@@ -87,7 +88,7 @@ class _Found:
 class _Change:
     """What is going to be done: partitions that get other ranges, and what is said of the rest."""
 
-    maintainer: Maintainer
+    taken: TakenUp
     moved: Mapping[RangePartition, NewRanges]
     kept: tuple[str, ...]
 
@@ -95,7 +96,7 @@ class _Change:
 class _Rebalanced:
     """One query, at the pinned versions."""
 
-    def __init__(self, desk: Workbench, store: Store, spec: QuerySpec) -> None:
+    def __init__(self, desk: Workbench, store: StoreReader, spec: QuerySpec) -> None:
         self.desk = desk
         self.store = store
         self.watch = Stopwatch()
@@ -111,7 +112,7 @@ class _Rebalanced:
         self.way = self._way(self.partitions)
         check_circuit(desk, self.prepared, self.way, self.stored)
 
-    def result(self) -> CaptureResult:
+    def result(self, store: Store) -> CaptureResult:
         """Even the ranges out where that is possible and worth it, and commit."""
         change = self._change()
         if isinstance(change, str):
@@ -122,11 +123,11 @@ class _Rebalanced:
             for access, p in self.partitions.items()
         }
         way = self._way(partitions)
-        done = self._found(change.maintainer, moved, way, partitions)
+        done = self._found(change.taken, moved, way, partitions)
         if done is None:
             return self._left("the engine could not fill its state under other ranges")
         reason = "; ".join([*map(_moved_text, moved.values()), done.how, *change.kept])
-        return self._committed(way, partitions, done, reason)
+        return self._committed(store, way, partitions, done, reason)
 
     def foreseen(self) -> CaptureResult:
         """What `result` would do, as far as the counts kept of the ranges tell."""
@@ -140,16 +141,15 @@ class _Rebalanced:
         """What to do, or why nothing."""
         if self.way.mode is Mode.RECAPTURE:
             return "it is recaptured after every change, and its ranges chosen anew"
-        # The circuit is not stepped, so rows that it does not keep are not asked for.
-        maintainer = Maintainer(self.store, self.way, self.stored)
+        taken = TakenUp(self.way, self.stored, self.store.load_runs(self.stored.query))
         own = [p for p in self._distinct() if has_own_boundaries(self.desk, p.table, p.attribute)]
-        moved = self._moved(maintainer.range_rows, own)
+        moved = self._moved(taken.range_rows, own)
         kept = [_own_text(partition) for partition in own]
         if not moved:
             others = ["no range can be split or merged to advantage"]
             told = others if len(own) < len(self._distinct()) else []
             return "; ".join([*told, *kept])
-        return _Change(maintainer, moved, tuple(kept))
+        return _Change(taken, moved, tuple(kept))
 
     def _way(self, partitions: Mapping[AccessId, RangePartition]) -> Way:
         """How the query is maintained over these ranges, with the same sides of joins kept."""
@@ -172,13 +172,13 @@ class _Rebalanced:
 
     def _found(
         self,
-        maintainer: Maintainer,
+        taken: TakenUp,
         moved: Mapping[RangePartition, NewRanges],
         way: Way,
         partitions: Mapping[AccessId, RangePartition],
     ) -> _Found | None:
-        if maintainer.session is None:
-            return self._touched(maintainer, moved)
+        if taken.session is None:
+            return self._touched(taken, moved)
         assert way.compiled is not None
         if not can_rederive(way.compiled):
             filled = filled_circuit(self.desk, self.prepared, way, self.verdict, partitions)
@@ -192,14 +192,14 @@ class _Rebalanced:
         columns = way.compiled.columns_of(change.renumbering.old.table) if is_read else ()
         rows = reading.rows(columns)
         session = rederived(
-            maintainer.session, way.compiled, change.renumbering, rows if is_read else ()
+            taken.session, way.compiled, change.renumbering, rows if is_read else ()
         )
         session.range_rows.fill(change.renumbering.new, reading.counts(rows))
         return _Found(session.fragments(), session, reading.how(is_read))
 
-    def _touched(self, maintainer: Maintainer, moved: Mapping[RangePartition, NewRanges]) -> _Found:
+    def _touched(self, taken: TakenUp, moved: Mapping[RangePartition, NewRanges]) -> _Found:
         """Touch mode remembers its sketch alone: every part of a split range is in it."""
-        ((access, held),) = maintainer.fragments.items()
+        ((access, held),) = taken.fragments.items()
         (change,) = moved.values()
         reading = _Reading(self.desk, change)
         fragments = change.renumbering.fragments(held)
@@ -210,6 +210,7 @@ class _Rebalanced:
 
     def _committed(
         self,
+        store: Store,
         way: Way,
         partitions: Mapping[AccessId, RangePartition],
         found: _Found,
@@ -237,7 +238,7 @@ class _Rebalanced:
         )
         commit_capture(
             self.desk,
-            self.store,
+            store,
             self.prepared,
             way,
             found.state,
@@ -284,7 +285,7 @@ class _Reading:
         return "state derived from the stored one"
 
 
-def _foreseen(desk: Workbench, store: Store | None, spec: QuerySpec) -> CaptureResult:
+def _foreseen(desk: Workbench, store: StoreReader | None, spec: QuerySpec) -> CaptureResult:
     """A dry run: ranges that would be split and merged, where the sketch is current."""
     stored = stored_query(desk, store, spec)
     assert store is not None

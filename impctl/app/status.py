@@ -19,8 +19,8 @@ from impctl.app.results.results import Failure, Outcome, StatusResult
 from impctl.app.workbench.isolated import Isolated
 from impctl.app.workbench.workbench import Workbench
 from impctl.errors import RecaptureNeededError
+from impctl.store.reader import StoreReader
 from impctl.store.records import RunRecord, StoredQuery, TablePin
-from impctl.store.store import Store
 from impctl.tables.change.pending import pending_changes
 from impctl.workload.models import QuerySpec
 
@@ -42,7 +42,7 @@ def status(
     return Outcome(tuple(results), (), tuple(failures))
 
 
-def _status(desk: Workbench, store: Store | None, spec: QuerySpec, runs: int) -> StatusResult:
+def _status(desk: Workbench, store: StoreReader | None, spec: QuerySpec, runs: int) -> StatusResult:
     stored = None if store is None else store.load(spec.name)
     policy = str(desk.policy(spec))
     if store is None or stored is None:

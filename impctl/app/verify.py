@@ -74,10 +74,8 @@ def _recorded(
         removed=missing,
         versions=versions,
     )
-    store = desk.reading_store()
-    assert store is not None
     try:
-        store.add_record(spec.name, record)
+        desk.store().add_record(spec.name, record)
     except RetryableError as error:
         return [f"the verification of `{spec.name}` was not recorded: {error.message}"]
     return []

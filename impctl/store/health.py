@@ -20,8 +20,8 @@ from impctl.store.collect import KEPT_VERSIONS
 from impctl.store.faults import translated
 from impctl.store.layout import Layout
 from impctl.store.lock import Owner, noted_owner
+from impctl.store.reader import StoreReader
 from impctl.store.records import Collected
-from impctl.store.store import Store
 
 _OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
@@ -67,7 +67,7 @@ def lock_owner(path: Path) -> Owner | None:
     return noted_owner(Layout(path))
 
 
-def check_store(store: Store) -> Checked:
+def check_store(store: StoreReader) -> Checked:
     """Every query's rows and state files against their checksums; ImpctlError for the catalog's."""
     names = store.queries()
     damaged = []
@@ -78,7 +78,7 @@ def check_store(store: Store) -> Checked:
             store.load_runs(name)
         except ImpctlError as error:
             damaged.append((name, error))
-    return Checked(names, tuple(damaged), store.collect(dry_run=True), KEPT_VERSIONS)
+    return Checked(names, tuple(damaged), store.collectable(), KEPT_VERSIONS)
 
 
 def _files(path: Path) -> Iterator[Path]:

@@ -291,12 +291,10 @@ class Store:
             if found is not None:
                 history.replace_last_record(connection, found.id, record)
 
-    def collect(self, *, keep: int = KEPT_VERSIONS, dry_run: bool = False) -> Collected:
+    def collect(self, *, keep: int = KEPT_VERSIONS) -> Collected:
         """Remove files without a run, sketch versions before the latest `keep`, and their like."""
-        if dry_run:
-            return self._collectable(keep)
         with self.lock(OWN_LOCK_TIMEOUT, sweep=False):
-            found = self._collectable(keep)
+            found = self.collectable(keep)
             # Files first: on a full disk they make the room that the catalog's log takes.
             removed = states.remove_files(
                 [file.path.name for file in found.files], self._layout, self._disk
@@ -322,7 +320,8 @@ class Store:
             self._catalog.shrink()
         return found
 
-    def _collectable(self, keep: int) -> Collected:
+    def collectable(self, keep: int = KEPT_VERSIONS) -> Collected:
+        """What `collect` would remove."""
         # A read transaction is rolled back at its end, whatever was done in it.
         with self._catalog.reading() as connection:
             leftovers = find_leftovers(connection, self._layout)

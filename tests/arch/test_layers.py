@@ -230,3 +230,34 @@ def test_a_rooms_init_imports_nothing() -> None:
 )
 def test_the_rule_itself(room: str, module: str, allowed: bool) -> None:
     assert (complaint(room, Import(PACKAGE, 1, module)) is None) is allowed
+
+
+WRITERS = {
+    "impctl.app.capturing.captured",
+    "impctl.app.capturing.commit",
+    "impctl.app.maintaining.maintained",
+    "impctl.app.maintaining.run",
+    "impctl.app.maintaining.step",
+    "impctl.app.rebalance",
+    "impctl.app.workbench.workbench",
+}
+"""The files of `app` that are given a store they can write to; all others read (`store.reader`)."""
+
+
+def test_who_can_write_to_the_store() -> None:
+    importing = {
+        module
+        for module, named in import_graph().items()
+        if module.startswith("impctl.app.") and "impctl.store.store" in named
+    }
+    assert importing == WRITERS
+
+
+def test_deciding_and_telling_load_nothing_that_writes() -> None:
+    graph = import_graph()
+    for module in ("impctl.app.maintaining.decide", "impctl.app.capturing.taken_up"):
+        writing = {"impctl.app.maintaining.run", "impctl.app.maintaining.step"}
+        reached = {module}
+        while more := {n for m in reached if m.startswith("impctl.app.") for n in graph[m]} - reached:
+            reached |= more
+        assert not reached & writing, module

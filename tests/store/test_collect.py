@@ -50,7 +50,7 @@ def test_the_latest_sketch_versions_stay_usable(root: Path) -> None:
         for version in range(1, 31):
             generation = store.commit_maintain(maintain(generation, version, changes.get(version)))
         before = {version: _ids_at(store, version) for version in range(31)}
-        would = store.collect(keep=20, dry_run=True)
+        would = store.collectable(20)
         assert {version: _ids_at(store, version) for version in range(31)} == before
         assert store.collect(keep=20) == would
         ((old, count, size),) = [(o.query, o.count, o.bytes) for o in would.versions]
@@ -97,7 +97,7 @@ def test_only_run_files_without_a_run_are_removed(root: Path) -> None:
             (root / "state" / "left.arrow").write_bytes(b"12345")
             (root / "state" / "notes.txt").write_text("mine")
             left = root / "state" / "left.arrow"
-            assert store.collect(dry_run=True).files == (Leftover(left, 5),)
+            assert store.collectable().files == (Leftover(left, 5),)
             assert run_names(root) == {used, "left.arrow", "notes.txt"}
             found = store.collect()
         assert found.files == (Leftover(left, 5, removed=True),)
@@ -132,6 +132,6 @@ def test_collecting_gives_space_back(root: Path) -> None:
 
 def test_a_dry_run_on_an_absent_store_finds_nothing(root: Path) -> None:
     with Store.open(root, create=False) as store:
-        found = store.collect(dry_run=True)
+        found = store.collectable()
     assert found == Collected()
     assert not root.exists()

@@ -17,8 +17,8 @@ from typing import Any
 from impctl.aliases import TableName
 from impctl.app.workbench.workbench import Workbench
 from impctl.errors import RecaptureNeededError, masked
+from impctl.store.reader import StoreReader
 from impctl.store.records import StoredQuery
-from impctl.store.store import Store
 from impctl.version import is_stamped_alike, stamped
 from impctl.workload.models import JoinStrategy, QuerySpec
 
@@ -26,7 +26,7 @@ _TUNING = frozenset({"spark.sql.shuffle.partitions", "spark.sql.adaptive.enabled
 """SQL settings that change how fast a query runs, never what it means."""
 
 
-def stored_query(desk: Workbench, store: Store | None, spec: QuerySpec) -> StoredQuery:
+def stored_query(desk: Workbench, store: StoreReader | None, spec: QuerySpec) -> StoredQuery:
     """What the store has of a query; RecaptureNeededError where it has nothing."""
     stored = None if store is None else store.load(spec.name)
     if stored is None:

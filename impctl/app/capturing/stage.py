@@ -26,7 +26,7 @@ from impctl.circuits.way import Way
 from impctl.errors import RecaptureNeededError
 from impctl.sketch.mode import Mode
 from impctl.sketch.partition import RangePartition
-from impctl.store.store import Store
+from impctl.store.reader import StoreReader
 from impctl.workload.models import QuerySpec
 
 
@@ -62,7 +62,7 @@ def capture_stage(desk: Workbench, prepared: PreparedQuery) -> CaptureStage:
     return CaptureStage(prepared, chosen, partitions, way)
 
 
-def foreseen_capture(desk: Workbench, store: Store | None, spec: QuerySpec) -> CaptureResult:
+def foreseen_capture(desk: Workbench, store: StoreReader | None, spec: QuerySpec) -> CaptureResult:
     """The stage of a query, explained instead of run."""
     prepared = prepare(desk, spec)
     stage = capture_stage(desk, prepared)
@@ -89,7 +89,7 @@ def foreseen_capture(desk: Workbench, store: Store | None, spec: QuerySpec) -> C
     )
 
 
-def _stored(desk: Workbench, store: Store | None, spec: QuerySpec) -> str:
+def _stored(desk: Workbench, store: StoreReader | None, spec: QuerySpec) -> str:
     """What there is of the query now: none, stale or current."""
     try:
         stored = None if store is None else store.load(spec.name)

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from impctl.aliases import ColumnName, TableName, TableVersion
+from impctl.app.capturing.taken_up import TakenUp
 from impctl.app.workbench.workbench import Workbench
 from impctl.errors import SchemaChangedError, TableError
 from impctl.stopwatch import Stopwatch
@@ -45,6 +46,13 @@ class Need:
     def span(self) -> Span:
         """Whose change it is, and between which versions."""
         return self.table, self.since, self.until
+
+
+def need_of(taken: TakenUp, table: TableName, until: TableVersion, *, per_version: bool) -> Need:
+    """What has to be read of a table for a query that was taken up to reach `until`."""
+    pin, held = taken.pin(table), taken.meta.files.get(table)
+    columns = taken.columns_of(table)
+    return Need(table, pin.table_id, pin.version, until, columns, per_version, held)
 
 
 @dataclass(slots=True)

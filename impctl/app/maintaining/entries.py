@@ -1,19 +1,62 @@
-"""Steps of one run, told as the results that are shown: one per sketch.
+"""What was done with a stale query, or would be, told as the results that are shown.
 
-Law: sketches of one query share what the run cost; fragments are net over all steps.
-Out of scope: the steps themselves (`app.maintaining.step`), results of a recapture
-(`app.maintaining.run`).
+Law: one result per sketch; sketches of one query share what the run cost, and fragments are net
+over all steps. A stage that is only foreseen is told by the same code as one that was run.
+Out of scope: deciding (`app.maintaining.decide`), the steps themselves (`app.maintaining.step`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from impctl.aliases import AccessId, QueryName, TableName, TableVersion
+from impctl.app.capturing.captured import Captured
+from impctl.app.capturing.drift import ranges_entry
+from impctl.app.maintaining.done import StepDone
 from impctl.app.maintaining.refill import refill_text
-from impctl.app.maintaining.step import StepDone
+from impctl.app.maintaining.stage import Stage, changed_rows
+from impctl.app.maintaining.task import Task
 from impctl.app.results.results import MaintainResult, MaintainStep
+from impctl.app.workbench.workbench import Workbench
 from impctl.store.records import StoredQuery, StoredSketch
+from impctl.tables.snapshot import Snapshot
+
+
+def foreseen_results(desk: Workbench, task: Task, stage: Stage) -> list[MaintainResult]:
+    """The results of a stage that is not run."""
+    stored = task.stored
+    versions = {pin.table: desk.source(pin.table).version for pin in stored.pins}
+    changes = 0 if stage.is_recapture else changed_rows(stage.read)
+    step = StepDone(stage.action, versions, changes=changes, read_ms=stage.read_ms)
+    results = step_results(stored, stored.versions, [step], stage.reason_code, stage.reason)
+    return [replace(result, foreseen=True) for result in results]
+
+
+def with_ranges(
+    desk: Workbench, stored: StoredQuery, results: Sequence[MaintainResult]
+) -> list[MaintainResult]:
+    """The results with how even the ranges of their sketches are now."""
+    return [
+        replace(result, ranges=ranges_entry(desk, stored, result.table, result.attribute))
+        for result in results
+    ]
+
+
+def file_diff_warning(snapshot: Snapshot) -> str:
+    """Why whole files were compared, and what helps."""
+    table = snapshot.table
+    if snapshot.has_change_feed:
+        return (
+            f"the change feed of table `{table}` does not tell all of this change (it was off, "
+            "the log names deletion vectors or says too little of a file, or a writer other "
+            "than Spark copied files or added or removed them in a way that it may misread), "
+            "so whole files were compared"
+        )
+    return (
+        f"table `{table}` has no change feed for all of these versions, so whole files "
+        "were compared; set `delta.enableChangeDataFeed` to true on it"
+    )
 
 
 def step_results(
@@ -93,3 +136,36 @@ def _net(steps: Sequence[StepDone], access: AccessId) -> tuple[tuple[int, ...], 
     added = tuple(sorted(f for f, sign in change.items() if sign > 0))
     removed = tuple(sorted(f for f, sign in change.items() if sign < 0))
     return added, removed
+
+
+def recapture_results(
+    stored: StoredQuery, captured: Captured, stage: Stage, elapsed_ms: float
+) -> list[MaintainResult]:
+    """One result per new sketch, held against the old one where they have the same ranges."""
+    before = {(sketch.access, sketch.partition): sketch.fragments for sketch in stored.sketches}
+    results = []
+    for sketch in captured.sketches:
+        old = before.get((sketch.access, sketch.partition))
+        added = sketch.fragments.ids if old is None else sketch.fragments.minus(old).ids
+        removed = () if old is None else old.minus(sketch.fragments).ids
+        results.append(
+            MaintainResult(
+                query=stored.query,
+                table=sketch.table,
+                attribute=sketch.attribute,
+                total=sketch.partition.ranges,
+                action="recapture",
+                reason_code=stage.reason_code,
+                reason=stage.reason,
+                since=stored.versions,
+                versions=captured.versions,
+                added=added,
+                removed=removed,
+                changes=0,
+                elapsed_ms=elapsed_ms,
+                read_ms=captured.spark_ms,
+                engine_ms=captured.engine_ms,
+                commit_ms=captured.commit_ms,
+            )
+        )
+    return results

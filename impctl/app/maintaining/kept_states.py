@@ -8,28 +8,23 @@ Out of scope: maintaining with it (`app.maintaining.run`), a process that goes o
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from impctl.aliases import QueryName
-from impctl.app.capturing.partners import partners_of
+from impctl.app.capturing.taken_up import TakenUp
 from impctl.app.workbench.workbench import Workbench
+from impctl.store.reader import StoreReader
 from impctl.store.records import StoredQuery
-from impctl.store.store import Store
 from impctl.tables.snapshot import Snapshot
-
-if TYPE_CHECKING:
-    from impctl.app.maintaining.step import Maintainer
 
 _Form = tuple[object, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """A maintainer, what the store had after its last commit, and the form of its tables then."""
+    """State taken up, what the store had after its last commit, and its tables' form then."""
 
-    maintainer: Maintainer
+    taken: TakenUp
     stored: StoredQuery
     forms: tuple[_Form, ...]
 
@@ -40,13 +35,7 @@ class KeptStates:
     def __init__(self) -> None:
         self._kept: dict[QueryName, _Kept] = {}
 
-    def take(
-        self,
-        desk: Workbench,
-        store: Store,
-        stored: StoredQuery,
-        spark_start: Callable[[], float],
-    ) -> Maintainer | None:
+    def take(self, desk: Workbench, stored: StoredQuery) -> TakenUp | None:
         """The state of a query for one more run; None where it is not there or not the same.
 
         It is not kept any more then, so that a run that fails leaves nothing half done behind.
@@ -54,19 +43,16 @@ class KeptStates:
         kept = self._kept.pop(stored.query, None)
         if kept is None or kept.stored != stored or kept.forms != _forms(desk, stored):
             return None
-        partitions = {sketch.access: sketch.partition for sketch in stored.sketches}
-        partners = partners_of(desk, kept.maintainer.way, partitions)
-        kept.maintainer.go_on(store, partners, spark_start)
-        return kept.maintainer
+        return kept.taken
 
-    def keep(self, desk: Workbench, store: Store, maintainer: Maintainer) -> None:
+    def keep(self, desk: Workbench, store: StoreReader, taken: TakenUp) -> None:
         """Keep the state after a step, while the writer's lock is still held."""
-        mine = maintainer.stored
+        mine = taken.stored
         stored = store.load(mine.query)
         if stored is None:
             return
         if (stored.generation, stored.captured_at) == (mine.generation, mine.captured_at):
-            self._kept[mine.query] = _Kept(maintainer, stored, _forms(desk, stored))
+            self._kept[mine.query] = _Kept(taken, stored, _forms(desk, stored))
 
     def drop(self) -> None:
         """Keep nothing."""

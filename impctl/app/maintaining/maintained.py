@@ -17,6 +17,7 @@ from impctl.app.results.results import Failure, MaintainResult, Outcome
 from impctl.app.workbench.isolated import Isolated
 from impctl.app.workbench.workbench import Workbench
 from impctl.errors import ImpctlError
+from impctl.store.reader import StoreReader
 from impctl.store.records import StoredQuery
 from impctl.store.store import Store
 from impctl.workload.models import Policy, QuerySpec
@@ -40,7 +41,7 @@ def maintain_queries(
     moved, and a sketch captured under another reading of it is not current.
     """
     if desk.settings.dry_run:
-        return _maintained(desk, desk.reading_store(), specs, batch_rows, for_use=for_use)
+        return _foreseen(desk, specs, for_use=for_use)
     current = _all_current(desk, specs, for_use)
     if current is not None:
         return Outcome(tuple(current))
@@ -70,18 +71,50 @@ def _all_current(
     return results
 
 
+def _foreseen(desk: Workbench, specs: Sequence[QuerySpec], *, for_use: bool) -> Outcome:
+    """What would be done, decided with the store's reading half alone."""
+    store = desk.reading_store()
+    failures: list[Failure] = []
+    results, stale = _sorted_out(desk, store, specs, failures, for_use)
+    if stale and store is not None:
+        from impctl.app.maintaining.decide import Decisions
+        from impctl.app.maintaining.entries import foreseen_results
+
+        for task, stage in Decisions(desk, store, failures).stages(stale):
+            with Isolated(failures, task.spec):
+                results += foreseen_results(desk, task, stage)
+    return Outcome(_in_order(specs, results), (), tuple(failures))
+
+
 def _maintained(
     desk: Workbench,
-    store: Store | None,
+    store: Store,
     specs: Sequence[QuerySpec],
     batch_rows: int,
     kept: KeptStates | None = None,
     *,
     for_use: bool,
 ) -> Outcome:
-    results: list[MaintainResult] = []
     failures: list[Failure] = []
     warnings: list[str] = []
+    results, stale = _sorted_out(desk, store, specs, failures, for_use)
+    if stale:
+        # Planner and engine take longer to load than a run with nothing to do may last.
+        from impctl.app.maintaining.run import StaleRun
+
+        results += StaleRun(desk, store, batch_rows, failures, warnings, kept).results(stale)
+    return Outcome(_in_order(specs, results), tuple(warnings), tuple(failures))
+
+
+def _sorted_out(
+    desk: Workbench,
+    store: StoreReader | None,
+    specs: Sequence[QuerySpec],
+    failures: list[Failure],
+    for_use: bool,
+) -> tuple[list[MaintainResult], list[tuple[QuerySpec, StoredQuery]]]:
+    """The results of what is current, and what is stale; what fails adds its failure instead."""
+    results: list[MaintainResult] = []
     stale: list[tuple[QuerySpec, StoredQuery]] = []
     for spec in specs:
         with Isolated(failures, spec):
@@ -91,15 +124,15 @@ def _maintained(
                 results += _unchanged(desk, stored)
             else:
                 stale.append((spec, stored))
-    if stale and store is not None:
-        # Planner and engine take longer to load than a run with nothing to do may last.
-        from impctl.app.maintaining.run import StaleRun
+    return results, stale
 
-        run = StaleRun(desk, store, batch_rows, failures, warnings, kept)
-        results += run.foreseen(stale) if desk.settings.dry_run else run.results(stale)
+
+def _in_order(
+    specs: Sequence[QuerySpec], results: Sequence[MaintainResult]
+) -> tuple[MaintainResult, ...]:
+    """The results in the order of the queries asked for."""
     order = {spec.name: index for index, spec in enumerate(specs)}
-    results.sort(key=lambda result: order[result.query])
-    return Outcome(tuple(results), tuple(warnings), tuple(failures))
+    return tuple(sorted(results, key=lambda result: order[result.query]))
 
 
 def has_nothing_to_do(

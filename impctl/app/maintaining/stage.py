@@ -2,8 +2,8 @@
 
 Law: a stage is all that a run acts on and all that `plan` and `--dry-run` show, so the two cannot
 differ; making one writes nothing and starts no Spark.
-Out of scope: making it (`app.maintaining.run`), carrying it out (`app.maintaining.run`), showing it
-(`app.plan`).
+Out of scope: making it (`app.maintaining.decide`), carrying it out (`app.maintaining.run`),
+showing it (`app.plan`).
 """
 
 from __future__ import annotations
@@ -60,6 +60,11 @@ class Stage:
     @property
     def read_ms(self) -> float:
         return sum(found.elapsed_ms for found in self.read)
+
+
+def recapture_stage(code: str, reason: str) -> Stage:
+    """A recapture, and why."""
+    return Stage("recapture", code, reason)
 
 
 def changed_rows(read: Sequence[ReadChange]) -> int:

@@ -1,39 +1,37 @@
-"""One stored query taken up again: its changes in, its sketches and state committed.
+"""One step of a stored query taken up: changes in, its sketches and state committed.
 
 Law: a step either commits sketches, state and versions together or leaves all as they were.
 Assumptions are looked at before anything is computed. Nothing here recaptures; what cannot go on
 incrementally raises RecaptureNeededError and the policy decides (`app.maintain`).
-Out of scope: reading changes (`app.maintaining.changes`).
+Out of scope: reading changes (`app.maintaining.changes`), the state itself
+(`app.capturing.taken_up`).
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 
 from impctl.aliases import AccessId, TableName, TableVersion
 from impctl.app.capturing.commit import amend
 from impctl.app.capturing.drift import depths
 from impctl.app.capturing.meta import StateMeta
 from impctl.app.capturing.partners import PartnersAt
-from impctl.app.maintaining.changes import Need
+from impctl.app.capturing.taken_up import TakenUp
+from impctl.app.maintaining.done import StepDone
 from impctl.app.maintaining.grouped_change import GroupedChange
 from impctl.app.maintaining.refill import refill_text, rows_with
-from impctl.app.preparing.facts import columns_assumed, recheck
+from impctl.app.preparing.facts import recheck
 from impctl.circuits.checkpoint import Checkpoint
-from impctl.circuits.range_rows import RangeRows
 from impctl.circuits.session import MaintainedQuery, TableChange
-from impctl.circuits.touch import TouchedQuery
-from impctl.circuits.way import Way
 from impctl.sketch.fragments import FragmentSet
-from impctl.sketch.mode import Mode
+from impctl.stopwatch import Stopwatch
 from impctl.store.records import (
     MaintainCommit,
     RunCost,
     RunKind,
     RunRecord,
-    StoredQuery,
     TablePin,
 )
 from impctl.store.store import Store
@@ -65,33 +63,14 @@ class Moved:
         return self.changes.rows if self.grouped is None else self.grouped.rows
 
 
-@dataclass(frozen=True, slots=True)
-class StepDone:
-    """What one step did and cost; fragments by access."""
-
-    action: str
-    versions: Mapping[TableName, TableVersion]
-    added: Mapping[AccessId, tuple[int, ...]] = field(default_factory=dict)
-    removed: Mapping[AccessId, tuple[int, ...]] = field(default_factory=dict)
-    changes: int = 0
-    changed_bytes: int = 0
-    read_ms: float = 0.0
-    engine_ms: float = 0.0
-    commit_ms: float = 0.0
-    unsure: int = 0
-    refilled: tuple[int, int] = (0, 0)
-    """Groups whose bounded buffer was filled again, and the rows read for that."""
-
-
 class Maintainer:
-    """A query whose sketches are maintained exactly, or by touch where there is one table."""
+    """Takes a query that was taken up forward, step by step."""
 
     def __init__(
         self,
         store: Store,
-        way: Way,
-        stored: StoredQuery,
-        partners: PartnersAt | None = None,
+        taken: TakenUp,
+        partners: PartnersAt | None,
         spark_start: Callable[[], float] = lambda: 0.0,
     ) -> None:
         """`partners` reads rows that the circuit does not keep, and is needed where there are.
@@ -99,71 +78,9 @@ class Maintainer:
         `spark_start` tells what of a step's time went into starting Spark.
         """
         self.store = store
-        self._spark_start = spark_start
+        self.taken = taken
         self._partners = partners
-        self.way = way
-        self.stored = stored
-        self.meta = StateMeta.read(stored.query, stored.state_meta)
-        self._session: MaintainedQuery | None = None
-        self._touched: TouchedQuery | None = None
-        runs = store.load_runs(stored.query)
-        if way.mode is Mode.EXACT:
-            assert way.compiled is not None
-            self._session = MaintainedQuery(way.compiled)
-            self._session.restore(runs, self.meta.counters)
-        else:
-            (sketch,) = stored.sketches
-            self._touched = TouchedQuery(sketch.partition, sketch.fragments)
-            self._touched.restore(runs)
-        self._fragments = {sketch.access: sketch.fragments for sketch in stored.sketches}
-
-    def go_on(
-        self, store: Store, partners: PartnersAt | None, spark_start: Callable[[], float]
-    ) -> None:
-        """Take part in another run of the process, which has opened the store anew."""
-        self.store, self._partners, self._spark_start = store, partners, spark_start
-
-    @property
-    def tables(self) -> tuple[TableName, ...]:
-        """The tables the query reads."""
-        return tuple(pin.table for pin in self.stored.pins)
-
-    @property
-    def versions(self) -> Mapping[TableName, TableVersion]:
-        """The versions the sketches stand at."""
-        return {pin.table: pin.version for pin in self.stored.pins}
-
-    @property
-    def fragments(self) -> Mapping[AccessId, FragmentSet]:
-        return self._fragments
-
-    @property
-    def session(self) -> MaintainedQuery | None:
-        """The circuit, in exact mode."""
-        return self._session
-
-    @property
-    def _state(self) -> MaintainedQuery | TouchedQuery:
-        state = self._touched if self._session is None else self._session
-        assert state is not None
-        return state
-
-    @property
-    def range_rows(self) -> RangeRows:
-        """Rows per range of every partition."""
-        return self._state.range_rows
-
-    def need(self, table: TableName, until: TableVersion, *, per_version: bool) -> Need:
-        """What has to be read of a table to reach `until`."""
-        if self._session is not None:
-            columns: Sequence[str] = self._session.compiled.columns_of(table)
-        else:
-            columns = (self.stored.sketches[0].attribute,)
-        assumed = columns_assumed(self.stored.assumptions, table)
-        pin = next(pin for pin in self.stored.pins if pin.table == table)
-        wanted = tuple(dict.fromkeys((*columns, *assumed)))
-        held = self.meta.files.get(table)
-        return Need(table, pin.table_id, pin.version, until, wanted, per_version, held)
+        self._spark_start = spark_start
 
     def step(
         self,
@@ -175,33 +92,31 @@ class Maintainer:
         changed_bytes: int = 0,
     ) -> StepDone:
         """Maintain with these tables' changes and commit; other tables stay where they are."""
-        started = time.perf_counter()
-        if self.stored.assumptions:
+        watch = Stopwatch()
+        taken = self.taken
+        if taken.stored.assumptions:
             for change in moved.values():
                 changes = change.changes
-                recheck(self.stored.assumptions, change.ending, changes.table, changes.weights)
+                recheck(taken.stored.assumptions, change.ending, changes.table, changes.weights)
         done = StepDone(
-            str(self.way.mode),
+            str(taken.way.mode),
             self._leading_to(moved),
             changes=sum(change.rows for change in moved.values()),
             changed_bytes=changed_bytes,
             read_ms=read_ms,
         )
         grouped = [change.grouped for change in moved.values() if change.grouped is not None]
-        if self._session is not None and grouped:
-            done, after = self._absorbed(self._session, grouped[0], done)
-        elif self._session is not None:
-            done, after = self._computed(self._session, moved, done)
+        if taken.session is not None and grouped:
+            done, after = self._absorbed(taken.session, grouped[0], done)
+        elif taken.session is not None:
+            done, after = self._computed(taken.session, moved, done)
         else:
             after = self._touch(moved)
             new = {
-                access: kept.minus(self._fragments[access]).ids for access, kept in after.items()
+                access: kept.minus(taken.fragments[access]).ids for access, kept in after.items()
             }
             done = replace(done, added=new)
-        done = replace(done, engine_ms=(time.perf_counter() - started) * 1000)
-        self.meta = self.meta.model_copy(
-            update={"marks": self._marks(moved), "files": self._files(moved)}
-        )
+        done = replace(done, engine_ms=watch.ms)
         return self._commit(done, after, moved, reason_code, reason)
 
     def _computed(
@@ -233,7 +148,7 @@ class Maintainer:
         self, session: MaintainedQuery, grouped: GroupedChange, done: StepDone
     ) -> tuple[StepDone, Mapping[AccessId, FragmentSet]]:
         """The step with a change that Spark has grouped, and the sketches after it."""
-        unsure, before = session.unsure_rows(), self._fragments
+        unsure, before = session.unsure_rows(), self.taken.fragments
         session.absorb(grouped.pass_, grouped.came, grouped.went, grouped.partition)
         after = session.fragments()
         done = replace(
@@ -246,28 +161,29 @@ class Maintainer:
 
     def _leading_to(self, moved: Mapping[TableName, Moved]) -> Mapping[TableName, TableVersion]:
         """The versions of all tables after the step."""
-        return {**self.versions, **{table: change.until for table, change in moved.items()}}
+        return {**self.taken.versions, **{table: change.until for table, change in moved.items()}}
 
     def _marks(self, moved: Mapping[TableName, Moved]) -> dict[TableName, str]:
         """The marks of all tables' commits after the step."""
-        marks = {table: mark for table, mark in self.meta.marks.items() if table not in moved}
+        marks = {table: mark for table, mark in self.taken.meta.marks.items() if table not in moved}
         found = {table: change.mark for table, change in moved.items()}
         return {**marks, **{table: mark for table, mark in found.items() if mark is not None}}
 
     def _files(self, moved: Mapping[TableName, Moved]) -> dict[TableName, FilesMark]:
         """The marks of all tables' files after the step; none where nobody looked at them."""
-        files = {table: mark for table, mark in self.meta.files.items() if table not in moved}
+        files = {table: mark for table, mark in self.taken.meta.files.items() if table not in moved}
         found = {table: change.files for table, change in moved.items()}
         return {**files, **{table: mark for table, mark in found.items() if mark is not None}}
 
     def _touch(self, moved: Mapping[TableName, Moved]) -> Mapping[AccessId, FragmentSet]:
         """The sketch with the fragments of all changed rows."""
-        assert self._touched is not None
-        sketch = self.stored.sketches[0]
+        touched = self.taken.touched
+        assert touched is not None
+        sketch = self.taken.stored.sketches[0]
         if sketch.table not in moved:
-            return self._fragments
+            return self.taken.fragments
         changes = moved[sketch.table].changes
-        return {sketch.access: self._touched.step(TableChange(changes.table, changes.weights))}
+        return {sketch.access: touched.step(TableChange(changes.table, changes.weights))}
 
     def _commit(
         self,
@@ -277,21 +193,15 @@ class Maintainer:
         reason_code: str,
         reason: str,
     ) -> StepDone:
-        started = time.perf_counter()
+        watch = Stopwatch()
+        taken, stored = self.taken, self.taken.stored
         pins = self._pins(moved)
-        checkpoint: Checkpoint = self._state.checkpoint()
-        unsure = self.meta.unsure + done.unsure
-        meta = self.meta.model_copy(
-            update={
-                "counters": dict(checkpoint.counters),
-                "unsure": unsure,
-                "depths": depths(self.range_rows, self.meta.depths),
-            }
-        )
+        checkpoint: Checkpoint = taken.state.checkpoint()
+        meta = self._meta(done, moved, checkpoint)
         record = _record(done, reason_code, reason, self._cost(done, moved))
         commit = MaintainCommit(
-            query=self.stored.query,
-            expected_generation=self.stored.generation,
+            query=stored.query,
+            expected_generation=stored.generation,
             pins=pins,
             sketches=tuple(fragments.items()),
             put_runs=checkpoint.put,
@@ -301,21 +211,25 @@ class Maintainer:
             record=record,
         )
         generation = self.store.commit_maintain(commit)
-        self._state.saved()
-        self._fragments, self.meta = dict(fragments), meta
-        sketches = tuple(
-            replace(sketch, fragments=fragments[sketch.access]) for sketch in self.stored.sketches
-        )
-        self.stored = replace(
-            self.stored,
-            pins=pins,
-            sketches=sketches,
-            state_meta=meta.model_dump(),
-            generation=generation,
-        )
-        commit_ms = (time.perf_counter() - started) * 1000
-        amend(self.store, self.stored.query, record, commit_ms)
+        taken.committed(generation, pins, fragments, meta)
+        commit_ms = watch.ms
+        amend(self.store, stored.query, record, commit_ms)
         return replace(done, commit_ms=commit_ms)
+
+    def _meta(
+        self, done: StepDone, moved: Mapping[TableName, Moved], checkpoint: Checkpoint
+    ) -> StateMeta:
+        """What is told of the state after the step."""
+        meta = self.taken.meta
+        return meta.model_copy(
+            update={
+                "marks": self._marks(moved),
+                "files": self._files(moved),
+                "counters": dict(checkpoint.counters),
+                "unsure": meta.unsure + done.unsure,
+                "depths": depths(self.taken.range_rows, meta.depths),
+            }
+        )
 
     def _pins(self, moved: Mapping[TableName, Moved]) -> tuple[TablePin, ...]:
         """What all tables are pinned at after the step."""
@@ -323,7 +237,7 @@ class Maintainer:
             pin
             if (change := moved.get(pin.table)) is None
             else replace(pin, version=change.until, schema_json=change.ending.schema_json)
-            for pin in self.stored.pins
+            for pin in self.taken.stored.pins
         )
 
     def _cost(self, done: StepDone, moved: Mapping[TableName, Moved]) -> RunCost:

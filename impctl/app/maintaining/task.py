@@ -1,29 +1,27 @@
 """A stale query opened: its state loaded, or what keeps it from being maintained.
 
 Law: opening reads the store, the tables' logs and the SQL; it reads no change and writes nothing.
-Out of scope: what is done with an open task (`app.maintaining.run`).
+Out of scope: what is done with an open task (`app.maintaining.decide`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from impctl.aliases import ColumnName, TableName
 from impctl.app.capturing.chosen_way import check_circuit, chooser_of, chosen_way, restored_verdict
 from impctl.app.capturing.definition import check_definition
 from impctl.app.capturing.meta import StateMeta
-from impctl.app.capturing.partners import partners_of
 from impctl.app.capturing.pins import check_pins
-from impctl.app.maintaining.changes import Need
+from impctl.app.capturing.taken_up import TakenUp
+from impctl.app.maintaining.changes import Need, need_of
 from impctl.app.maintaining.kept_states import KeptStates
-from impctl.app.maintaining.step import Maintainer
 from impctl.app.preparing.prepared import PreparedQuery, prepare
 from impctl.app.workbench.workbench import Workbench
 from impctl.errors import ImpctlError, RecaptureNeededError
 from impctl.sketch.mode import Mode
+from impctl.store.reader import StoreReader
 from impctl.store.records import StoredQuery
-from impctl.store.store import Store
 from impctl.tables.change.changes import check_same_columns, check_same_order
 from impctl.tables.schema import read_schema
 from impctl.workload.models import MaintainMode, Policy, QuerySpec
@@ -35,7 +33,7 @@ class Task:
 
     spec: QuerySpec
     stored: StoredQuery
-    maintainer: Maintainer | None = None
+    taken: TakenUp | None = None
     trouble: ImpctlError | None = None
 
     @property
@@ -46,10 +44,9 @@ class Task:
 
 def open_task(
     desk: Workbench,
-    store: Store,
+    store: StoreReader,
     spec: QuerySpec,
     stored: StoredQuery,
-    spark_start: Callable[[], float],
     kept: KeptStates | None = None,
 ) -> Task:
     """The task, with what keeps it from being maintained incrementally.
@@ -62,9 +59,9 @@ def open_task(
         if desk.policy(spec) is not Policy.FULL:
             check_pins(stored, desk)
             if kept is not None:
-                task.maintainer = kept.take(desk, store, stored, spark_start)
-            if task.maintainer is None:
-                task.maintainer = _maintainer(desk, store, spec, stored, spark_start)
+                task.taken = kept.take(desk, stored)
+            if task.taken is None:
+                task.taken = _taken_up(desk, store, spec, stored)
     except RecaptureNeededError as trouble:
         task.trouble = trouble
     return task
@@ -72,23 +69,18 @@ def open_task(
 
 def needs_of(desk: Workbench, task: Task) -> list[Need]:
     """What has to be read of every table that moved on."""
-    if task.maintainer is None:
+    if task.taken is None:
         return []
     needs = []
-    for table, version in task.maintainer.versions.items():
+    for table, version in task.taken.versions.items():
         until = desk.source(table).version
         if until != version:
-            needs.append(task.maintainer.need(table, until, per_version=task.is_eager))
+            needs.append(need_of(task.taken, table, until, per_version=task.is_eager))
     return needs
 
 
-def _maintainer(
-    desk: Workbench,
-    store: Store,
-    spec: QuerySpec,
-    stored: StoredQuery,
-    spark_start: Callable[[], float],
-) -> Maintainer:
+def _taken_up(desk: Workbench, store: StoreReader, spec: QuerySpec, stored: StoredQuery) -> TakenUp:
+    """The state loaded, for the plan as it reads now; RecaptureNeededError where it cannot be."""
     prepared = prepare(desk, spec)
     verdict, partitions = restored_verdict(desk, prepared, stored)
     meta = StateMeta.read(stored.query, stored.state_meta)
@@ -107,7 +99,7 @@ def _maintainer(
         )
     if way.mode is Mode.TOUCH:
         _check_columns_read(desk, prepared, stored)
-    return Maintainer(store, way, stored, partners_of(desk, way, partitions), spark_start)
+    return TakenUp(way, stored, store.load_runs(stored.query))
 
 
 def _check_columns_read(desk: Workbench, prepared: PreparedQuery, stored: StoredQuery) -> None:

@@ -18,7 +18,10 @@ from impctl.app.capturing.chosen_way import chooser_of, chosen_way, restored_ver
 from impctl.app.capturing.meta import StateMeta
 from impctl.app.capturing.partners import partners_of
 from impctl.app.capturing.recapture import recaptured
-from impctl.app.maintaining.step import Maintainer, Moved, StepDone
+from impctl.app.capturing.taken_up import TakenUp
+from impctl.app.maintaining.changes import need_of
+from impctl.app.maintaining.done import StepDone
+from impctl.app.maintaining.step import Maintainer, Moved
 from impctl.app.preparing.prepared import PreparedQuery, prepare
 from impctl.app.workbench.workbench import Workbench
 from impctl.circuits.way import Way
@@ -62,7 +65,7 @@ def worse_of(one: AgainstRecapture, other: AgainstRecapture) -> AgainstRecapture
 
 class Follower:
     """A stored query taken up; `captured` makes one. What only recapture keeps has a sketch to use
-    and to recapture; only `maintainer`, and with it `follow`, is refused."""
+    and to recapture; only `taken`, and with it `follow`, is refused."""
 
     def __init__(self, scratch: Workbench, prepared: PreparedQuery) -> None:
         self.scratch = scratch
@@ -72,7 +75,7 @@ class Follower:
         self.verdict, self.partitions = restored_verdict(scratch, prepared, stored)
         self._captured = stored
         self._way = self._way_of(stored)
-        self._maintainer = self._taken_up(stored)
+        self._taken = self._taken_up(stored)
         self._endings: dict[TableName, Snapshot] = {
             table: scratch.snapshot(table, version) for table, version in stored.versions.items()
         }
@@ -82,16 +85,15 @@ class Follower:
         chooser = chooser_of(self.prepared, meta)
         return chosen_way(self.prepared, self.verdict, self.partitions, chooser)
 
-    def _taken_up(self, stored: StoredQuery) -> Maintainer | None:
+    def _taken_up(self, stored: StoredQuery) -> TakenUp | None:
         if self._way.mode is Mode.RECAPTURE:
             return None
-        partners = partners_of(self.scratch, self._way, self.partitions)
-        return Maintainer(self.scratch.store(), self._way, stored, partners)
+        return TakenUp(self._way, stored, self.scratch.store().load_runs(stored.query))
 
     @property
-    def maintainer(self) -> Maintainer:
-        """What carries changes; UnsupportedError where only recapture keeps the query."""
-        if self._maintainer is None:
+    def taken(self) -> TakenUp:
+        """The state that carries changes; UnsupportedError where only recapture keeps the query."""
+        if self._taken is None:
             raise UnsupportedError(
                 f"Query `{self._captured.query}` can only be recaptured, so there is nothing to "
                 f"compare: {self._way.reason}",
@@ -99,36 +101,38 @@ class Follower:
                 hint="`impctl explain` says what stands in the way",
                 location=self.prepared.place(self._way.span),
             )
-        return self._maintainer
+        return self._taken
 
     @property
     def stored(self) -> StoredQuery:
         """The query as it is stored now."""
-        return self._captured if self._maintainer is None else self._maintainer.stored
+        return self._captured if self._taken is None else self._taken.stored
 
     @property
     def has_state(self) -> bool:
         """Whether a capture fills operator state too."""
-        return self._maintainer is not None and self._maintainer.session is not None
+        return self._taken is not None and self._taken.session is not None
 
     def follow(self) -> Followed | None:
         """Bring the sketch to the newest versions; None where it stands at them."""
         watch = Stopwatch()
         moved = {}
-        for table in self.maintainer.tables:
+        for table in self.taken.tables:
             source = self.scratch.advance(table)
-            if source.version != self.maintainer.versions[table]:
+            if source.version != self.taken.versions[table]:
                 moved[table] = self._moved(table)
         if not moved:
             return None
         read_ms = watch.ms
-        done = self.maintainer.step(moved, read_ms=read_ms, reason_code="bench", reason="bench")
+        partners = partners_of(self.scratch, self._way, self.partitions)
+        maintainer = Maintainer(self.scratch.store(), self.taken, partners)
+        done = maintainer.step(moved, read_ms=read_ms, reason_code="bench", reason="bench")
         return Followed(read_ms, done)
 
     def _moved(self, table: TableName) -> Moved:
         source = self.scratch.source(table)
         until = source.version
-        need = self.maintainer.need(table, until, per_version=False)
+        need = need_of(self.taken, table, until, per_version=False)
         known = self._endings[table]
         changes = read_changes(
             source, need.since, until, need.columns, table_id=need.table_id, known=known
@@ -159,7 +163,7 @@ class Follower:
     @property
     def state_bytes(self) -> int:
         """Bytes of operator state in memory; 0 where there is none."""
-        session = None if self._maintainer is None else self._maintainer.session
+        session = None if self._taken is None else self._taken.session
         return 0 if session is None else session.state_bytes()
 
 

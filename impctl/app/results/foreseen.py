@@ -2,7 +2,7 @@
 
 Law: as in `app.results.results`, of which these are a part; a size or an estimate that nobody can
 tell is None, never a guess.
-Out of scope: deciding (`app.maintaining.run`, `app.capturing.stage`), how it looks
+Out of scope: deciding (`app.maintaining.decide`, `app.capturing.stage`), how it looks
 (`cli.output.foreseen`).
 """
 

@@ -22,8 +22,8 @@ from impctl.app.using.fresh_sketch import Fresh
 from impctl.app.using.older_versions import AtVersions, versions_at
 from impctl.app.workbench.workbench import Workbench
 from impctl.errors import HistoryGoneError, RecaptureNeededError, TableRecreatedError
+from impctl.store.reader import StoreReader
 from impctl.store.records import StoredQuery
-from impctl.store.store import Store
 from impctl.tables.source import oldest_version
 from impctl.workload.models import MaintainMode, QuerySpec
 
@@ -53,7 +53,7 @@ def older(desk: Workbench, spec: QuerySpec, at: AtVersions) -> Fresh:
 
 
 def _used(
-    desk: Workbench, store: Store, spec: QuerySpec, candidates: Sequence[StoredQuery]
+    desk: Workbench, store: StoreReader, spec: QuerySpec, candidates: Sequence[StoredQuery]
 ) -> Fresh:
     """The first that may be used: the same versions may have been reached more than once."""
     refused: RecaptureNeededError | None = None
@@ -88,7 +88,7 @@ def _used(
 
 
 def _pin(
-    desk: Workbench, store: Store, spec: QuerySpec, table: TableName, version: TableVersion
+    desk: Workbench, store: StoreReader, spec: QuerySpec, table: TableName, version: TableVersion
 ) -> None:
     """The table at the version; an error that names those that are left where it is gone."""
     newest = desk.source(table)
@@ -107,7 +107,7 @@ def _pin(
 
 
 def _none_there(
-    desk: Workbench, store: Store, spec: QuerySpec, wanted: Versions
+    desk: Workbench, store: StoreReader, spec: QuerySpec, wanted: Versions
 ) -> RecaptureNeededError:
     return RecaptureNeededError(
         f"Query `{spec.name}` has no stored sketch for {_said(wanted)}",
@@ -116,7 +116,7 @@ def _none_there(
     )
 
 
-def _offer(desk: Workbench, store: Store, spec: QuerySpec) -> str:
+def _offer(desk: Workbench, store: StoreReader, spec: QuerySpec) -> str:
     """The versions with a sketch, as far as can be told without building each of them."""
     there: dict[tuple[tuple[TableName, TableVersion], ...], None] = {}
     left: dict[TableName, range] = {}

@@ -22,6 +22,7 @@ from impctl.app.workbench.reporter import Reporter, SilentReporter
 from impctl.app.workbench.sessions import OwnSession, Sessions
 from impctl.app.workbench.settings import Settings, lock_timeout_of, policy_of, spark_of, store_of
 from impctl.errors import UsageError
+from impctl.store.reader import StoreReader
 from impctl.store.store import Store
 from impctl.tables.change.arrivals import Seen, seen
 from impctl.tables.source import DeltaSource, advance, open_source
@@ -141,7 +142,7 @@ class Workbench:
             self._store = Store.open(self.store_path, is_shared=shared)
         return self._store
 
-    def reading_store(self) -> Store | None:
+    def reading_store(self) -> StoreReader | None:
         """The store if there is one (reading commands)."""
         shared = self.settings.shared_store
         if self._store is None and Store.exists(self.store_path, is_shared=shared):

@@ -108,7 +108,7 @@ def _cell(
     labels: dict[str, Label] = {"changes": size}
     if ranges is not None:
         labels["ranges"] = ranges
-    held = sum(sketch.partition.ranges for sketch in follower.maintainer.stored.sketches)
+    held = sum(sketch.partition.ranges for sketch in follower.taken.stored.sketches)
     return ground.cell(
         single(values),
         labels,
@@ -119,7 +119,7 @@ def _cell(
 
 def operator_bytes(follower: Follower) -> dict[str, int]:
     """Bytes of keyed state by kind of operator, and all of them together."""
-    session = follower.maintainer.session
+    session = follower.taken.session
     found: dict[str, int] = {}
     if session is not None:
         seen: set[str] = set()
@@ -138,7 +138,7 @@ def operator_bytes(follower: Follower) -> dict[str, int]:
 
 
 def _sketch_bytes(follower: Follower) -> dict[str, int]:
-    sketches = follower.maintainer.stored.sketches
+    sketches = follower.taken.stored.sketches
     return {
         "sketch_bytes": sum(len(sketch.fragments.to_bytes()) for sketch in sketches),
         "ranges_bytes": sum(_bytes_of(sketch.partition) for sketch in sketches),

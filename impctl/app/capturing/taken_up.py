@@ -1,0 +1,114 @@
+"""A stored query taken up: its sketches, its state in memory, what they stand for.
+
+Law: what is taken up is what one commit of the store holds, and moves on only together with the
+next one (`committed`); nothing here reads or writes the store, so who only looks at state is given
+nothing to write with.
+Out of scope: a step forward (`app.maintaining.step`), other ranges (`app.rebalance`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import pyarrow as pa
+
+from impctl.aliases import AccessId, ColumnName, TableName, TableVersion
+from impctl.app.capturing.meta import StateMeta
+from impctl.app.preparing.facts import columns_assumed
+from impctl.circuits.range_rows import RangeRows
+from impctl.circuits.session import MaintainedQuery
+from impctl.circuits.touch import TouchedQuery
+from impctl.circuits.way import Way
+from impctl.sketch.fragments import FragmentSet
+from impctl.sketch.mode import Mode
+from impctl.sketch.partition import RangePartition
+from impctl.store.records import StoredQuery, TablePin
+
+StoredRuns = Mapping[str, Sequence[tuple[int, pa.Table]]]
+"""The state as the store gives it: per arrangement its runs, ascending by sequence."""
+
+
+class TakenUp:
+    """A query whose sketches are kept exactly, or by touch where there is one table."""
+
+    def __init__(self, way: Way, stored: StoredQuery, runs: StoredRuns) -> None:
+        """`way` is exact or touch, `runs` the state of the commit that `stored` is of."""
+        self.way = way
+        self.stored = stored
+        self.meta = StateMeta.read(stored.query, stored.state_meta)
+        self.fragments: Mapping[AccessId, FragmentSet] = {
+            sketch.access: sketch.fragments for sketch in stored.sketches
+        }
+        self.session: MaintainedQuery | None = None
+        """The circuit, in exact mode."""
+        self.touched: TouchedQuery | None = None
+        """The sketch and its counts, in touch mode."""
+        if way.mode is Mode.EXACT:
+            assert way.compiled is not None
+            self.session = MaintainedQuery(way.compiled)
+            self.session.restore(runs, self.meta.counters)
+        else:
+            (sketch,) = stored.sketches
+            self.touched = TouchedQuery(sketch.partition, sketch.fragments)
+            self.touched.restore(runs)
+
+    @property
+    def tables(self) -> tuple[TableName, ...]:
+        """The tables the query reads."""
+        return tuple(pin.table for pin in self.stored.pins)
+
+    @property
+    def versions(self) -> Mapping[TableName, TableVersion]:
+        """The versions the sketches stand at."""
+        return {pin.table: pin.version for pin in self.stored.pins}
+
+    @property
+    def partitions(self) -> Mapping[AccessId, RangePartition]:
+        """The ranges of every sketched access."""
+        return {sketch.access: sketch.partition for sketch in self.stored.sketches}
+
+    @property
+    def state(self) -> MaintainedQuery | TouchedQuery:
+        """What is stored beside the sketches."""
+        state = self.touched if self.session is None else self.session
+        assert state is not None
+        return state
+
+    @property
+    def range_rows(self) -> RangeRows:
+        """Rows per range of every partition."""
+        return self.state.range_rows
+
+    def pin(self, table: TableName) -> TablePin:
+        """What a table of the query is pinned at."""
+        return next(pin for pin in self.stored.pins if pin.table == table)
+
+    def columns_of(self, table: TableName) -> tuple[ColumnName, ...]:
+        """The columns that a change of this table has to be read with."""
+        if self.session is not None:
+            columns: Sequence[str] = self.session.compiled.columns_of(table)
+        else:
+            columns = (self.stored.sketches[0].attribute,)
+        return tuple(dict.fromkeys((*columns, *columns_assumed(self.stored.assumptions, table))))
+
+    def committed(
+        self,
+        generation: int,
+        pins: tuple[TablePin, ...],
+        fragments: Mapping[AccessId, FragmentSet],
+        meta: StateMeta,
+    ) -> None:
+        """The state, as it is in memory, is what the store has now, with these beside it."""
+        self.state.saved()
+        self.fragments, self.meta = dict(fragments), meta
+        sketches = tuple(
+            replace(sketch, fragments=fragments[sketch.access]) for sketch in self.stored.sketches
+        )
+        self.stored = replace(
+            self.stored,
+            pins=pins,
+            sketches=sketches,
+            state_meta=meta.model_dump(),
+            generation=generation,
+        )

@@ -1,0 +1,80 @@
+"""The half of a store that only reads, as a type: who is given this cannot write.
+
+Law: every method leaves the store's files as they are and never waits for a writer.
+Out of scope: how it is read and all that writes (`store.store`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Protocol
+
+import pyarrow as pa
+
+from impctl.aliases import QueryName, TableName, TableVersion
+from impctl.store.lock import Owner
+from impctl.store.records import (
+    Collected,
+    KeptVersion,
+    RunCost,
+    RunRecord,
+    RunRef,
+    StoredQuery,
+)
+
+
+class StoreReader(Protocol):
+    """What a store tells; `Store` says more of each."""
+
+    @property
+    def path(self) -> Path:
+        """The store's folder."""
+        ...
+
+    @property
+    def is_writable(self) -> bool:
+        """Whether a writer could write here."""
+        ...
+
+    def lock_owner(self) -> Owner | None:
+        """Who holds the writer's lock."""
+        ...
+
+    def load(self, query: QueryName) -> StoredQuery | None:
+        """The query's newest sketches."""
+        ...
+
+    def queries(self) -> tuple[QueryName, ...]:
+        """The queries there are."""
+        ...
+
+    def history(self, query: QueryName, limit: int = 20) -> tuple[RunRecord, ...]:
+        """The latest runs of a query."""
+        ...
+
+    def costs(self, query: QueryName) -> tuple[RunCost, ...]:
+        """What the query's latest runs cost."""
+        ...
+
+    def kept(
+        self, query: QueryName, versions: Mapping[TableName, TableVersion] | None = None
+    ) -> tuple[KeptVersion, ...]:
+        """The commits whose sketches are still there."""
+        ...
+
+    def load_kept(self, query: QueryName, generation: int) -> StoredQuery | None:
+        """An older commit's sketches."""
+        ...
+
+    def run_refs(self, query: QueryName) -> tuple[RunRef, ...]:
+        """The files of the query's state."""
+        ...
+
+    def load_runs(self, query: QueryName) -> dict[str, list[tuple[int, pa.Table]]]:
+        """The query's state, verified."""
+        ...
+
+    def collectable(self, keep: int = ...) -> Collected:
+        """What `gc` would remove."""
+        ...
