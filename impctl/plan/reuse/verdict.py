@@ -22,7 +22,7 @@ from impctl.plan.reuse.alignment import accesses_between, aligned
 from impctl.plan.reuse.pairing import find_mismatch
 from impctl.plan.rules.order import core_of
 from impctl.plan.safety.facts import Fact
-from impctl.plan.safety.verdict import carried, check_safety
+from impctl.plan.safety.verdict import check_safety, judged_by
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,13 +65,17 @@ def check_reuse(
     if fingerprint(plan) == fingerprint(model):
         return ReuseVerdict(True, "it was captured for the same conditions", None, accesses)
     here, there = (
-        carried(verdict, replace(query, root=root), sketches).barrier_positions
+        judged_by(verdict, replace(query, root=root), sketches)
         for verdict, query, root, sketches in (
             (safety, asked, core, own),
             (before, captured, model, sketched),
         )
     )
-    if not set(here) <= set(there):
+    for core_verdict in (here, there):
+        if not core_verdict.safe:
+            reason = f"what a sketch keeps cannot be told: {core_verdict.reason}"
+            return ReuseVerdict(False, reason, core_verdict.span)
+    if not set(here.barrier_positions) <= set(there.barrier_positions):
         return ReuseVerdict(False, "the sketch lacks the rows that a LIMIT of the query looks at")
     found = find_mismatch(plan, model, facts)
     if found is not None:

@@ -158,14 +158,23 @@ def _needs_rank_barriers(query: Query, sketched: Mapping[AccessId, ColumnName]) 
     return _Judge(query, sketched, False).of(every).root.status is Status.UNSAFE
 
 
+def judged_by(verdict: Verdict, query: Query, sketched: Mapping[AccessId, ColumnName]) -> Verdict:
+    """The verdict on another plan of the same rows, by the facts of the first one.
+
+    It may be unsafe: a plan without the column that keeps groups whole has less to show for it.
+    InvariantError where the first one is unsafe.
+    """
+    facts, is_whole = verdict.required().facts, verdict.has_rank_barriers
+    return check_safety(query, sketched, facts, has_rank_barriers=is_whole)
+
+
 def carried(verdict: Verdict, query: Query, sketched: Mapping[AccessId, ColumnName]) -> Verdict:
     """The verdict on another plan of the same rows, resting on the facts of the first one.
 
     InvariantError where either is unsafe: with fewer facts than it was accepted with, a plan seems
     to have no barriers.
     """
-    facts, is_whole = verdict.required().facts, verdict.has_rank_barriers
-    return check_safety(query, sketched, facts, has_rank_barriers=is_whole).required()
+    return judged_by(verdict, query, sketched).required()
 
 
 def _refuse_unknown(query: Query, sketched: Mapping[AccessId, ColumnName]) -> None:

@@ -115,8 +115,8 @@ def test_safety_must_be_judged_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     def always(*arguments: Any) -> object:
         return replace(check_safety(*arguments), safe=True)
 
-    def carried(verdict: Verdict, query: Query, sketched: Any) -> object:
+    def judged_by(verdict: Verdict, query: Query, sketched: Any) -> object:
         return always(query, sketched, verdict.facts)
 
-    monkeypatch.setattr(reuse, "carried", carried)
+    monkeypatch.setattr(reuse, "judged_by", judged_by)
     _caught(monkeypatch, reuse, "check_safety", always)
