@@ -126,6 +126,12 @@ class ImpctlError(Exception):
         found.args = (found.message,)
         return found
 
+    def hinting(self, hint: str | None) -> Self:
+        """The same error with another hint."""
+        found = self._copy()
+        found.hint = None if hint is None else masked(hint)
+        return found
+
     def _copy(self) -> Self:
         """Of the same class, with all its parts, notes, trace and causes.
 

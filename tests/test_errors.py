@@ -81,6 +81,15 @@ def test_what_is_said_anew_hides_secrets_too() -> None:
     assert "abc" not in found.message
 
 
+def test_a_hint_given_anew_hides_secrets_too() -> None:
+    known = UsageError("no", hint="look")
+    found = known.hinting("see https://me:secret@host/t?sig=abc")
+    assert found.hint is not None
+    assert "secret" not in found.hint
+    assert "abc" not in found.hint
+    assert (found.message, known.hint) == ("no", "look")
+
+
 def test_an_error_without_a_cause_keeps_what_it_came_out_of() -> None:
     def fail() -> None:
         try:

@@ -7,13 +7,11 @@ Out of scope: how it is read and all that writes (`store.store`).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Protocol
 
 import pyarrow as pa
 
 from impctl.aliases import QueryName, TableName, TableVersion
-from impctl.store.lock import Owner
 from impctl.store.records import (
     Collected,
     KeptVersion,
@@ -26,20 +24,6 @@ from impctl.store.records import (
 
 class StoreReader(Protocol):
     """What a store tells; `Store` says more of each."""
-
-    @property
-    def path(self) -> Path:
-        """The store's folder."""
-        ...
-
-    @property
-    def is_writable(self) -> bool:
-        """Whether a writer could write here."""
-        ...
-
-    def lock_owner(self) -> Owner | None:
-        """Who holds the writer's lock."""
-        ...
 
     def load(self, query: QueryName) -> StoredQuery | None:
         """The query's newest sketches."""

@@ -133,6 +133,11 @@ class StoredQuery:
     def versions(self) -> dict[TableName, TableVersion]:
         return {pin.table: pin.version for pin in self.pins}
 
+    @property
+    def partitions(self) -> dict[AccessId, RangePartition]:
+        """The ranges of every sketched access."""
+        return {sketch.access: sketch.partition for sketch in self.sketches}
+
 
 @dataclass(frozen=True, slots=True)
 class KeptVersion:

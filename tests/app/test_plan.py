@@ -11,9 +11,10 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from impctl.app.workbench.workbench import Workbench
-from impctl.store.records import RunCost, RunKind, RunRecord
+from impctl.store.records import RunCost, RunKind
 from impctl.store.store import Store
 from tests.support.run_cli import Cli
+from tests.support.run_records import run_record
 from tests.support.small_workload import ROWS
 
 DRY = [
@@ -216,21 +217,7 @@ def test_a_dry_apply_refuses_what_apply_refuses(auto: Cli) -> None:
 def remember(store: Path, *costs: RunCost) -> None:
     with Store.open(store) as held:
         for cost in costs:
-            record = RunRecord(
-                action="exact",
-                reason_code="incremental",
-                reason="",
-                started_at=0.0,
-                elapsed_ms=1.0,
-                read_ms=0,
-                engine_ms=0,
-                commit_ms=0,
-                changes=1,
-                added=0,
-                removed=0,
-                versions={"t": 0},
-                cost=cost,
-            )
+            record = run_record("exact", changes=1, elapsed_ms=1.0, versions={"t": 0}, cost=cost)
             held.add_record("q", record)
 
 

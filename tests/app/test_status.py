@@ -10,9 +10,9 @@ from deltalake import DeltaTable, write_deltalake
 
 from impctl.cli.application import build_app
 from impctl.cli.boundary import run
-from impctl.store.records import RunRecord
 from impctl.store.store import Store
 from tests.support.run_cli import Cli
+from tests.support.run_records import run_record
 from tests.support.small_workload import ROWS
 
 
@@ -54,18 +54,12 @@ def test_a_table_made_anew_has_nothing_to_count(cli: Cli, table: str) -> None:
 def test_the_last_verification(cli: Cli, tmp_path: Path) -> None:
     cli.good("capture")
     with Store.open(tmp_path / ".impctl") as store:
-        record = RunRecord(
-            action="verify",
+        record = run_record(
+            "verify",
             reason_code="verified",
             reason="slack 2",
             started_at=5.0,
-            elapsed_ms=1,
-            read_ms=0,
-            engine_ms=0,
-            commit_ms=0,
-            changes=0,
             added=2,
-            removed=0,
             versions={"t": 0},
         )
         store.add_record("q", record)

@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from impctl.sketch.fragments import FragmentSet
-from impctl.store.records import MaintainCommit, RunRecord
+from impctl.store.records import MaintainCommit
 from impctl.store.store import Store
 from tests.soak.driver import Soak
 from tests.soak.writer import running_writer
+from tests.support.run_records import run_record
 
 pytestmark = pytest.mark.slow
 
@@ -32,20 +33,7 @@ def store_sketch(folder: Path, query: str, *, more: int = 0, fewer: int = 0) -> 
         ids |= set(sorted(set(range(size)) - ids)[:more])
         wrong = FragmentSet.of(sorted(ids)[fewer:], size)
         assert wrong != sketch.fragments
-        record = RunRecord(
-            action="exact",
-            reason_code="test",
-            reason="",
-            started_at=0,
-            elapsed_ms=0,
-            read_ms=0,
-            engine_ms=0,
-            commit_ms=0,
-            changes=0,
-            added=0,
-            removed=0,
-            versions=stored.versions,
-        )
+        record = run_record("exact", versions=stored.versions)
         store.commit_maintain(
             MaintainCommit(
                 query,

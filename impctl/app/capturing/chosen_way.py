@@ -108,7 +108,7 @@ def restored_verdict(
     desk: Workbench, prepared: PreparedQuery, stored: StoredQuery
 ) -> tuple[Verdict, Mapping[AccessId, RangePartition]]:
     """Verdict and partitions by access; RecaptureNeededError where it is no longer safe."""
-    partitions = {sketch.access: sketch.partition for sketch in stored.sketches}
+    partitions = stored.partitions
     sketched = {sketch.access: sketch.attribute for sketch in stored.sketches}
     facts = [*constraint_facts(desk, prepared.scans), *map(fact_of, stored.assumptions)]
     query = prepared.planned

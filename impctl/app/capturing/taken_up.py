@@ -22,7 +22,6 @@ from impctl.circuits.touch import TouchedQuery
 from impctl.circuits.way import Way
 from impctl.sketch.fragments import FragmentSet
 from impctl.sketch.mode import Mode
-from impctl.sketch.partition import RangePartition
 from impctl.store.records import StoredQuery, TablePin
 
 StoredRuns = Mapping[str, Sequence[tuple[int, pa.Table]]]
@@ -56,17 +55,12 @@ class TakenUp:
     @property
     def tables(self) -> tuple[TableName, ...]:
         """The tables the query reads."""
-        return tuple(pin.table for pin in self.stored.pins)
+        return tuple(self.versions)
 
     @property
     def versions(self) -> Mapping[TableName, TableVersion]:
         """The versions the sketches stand at."""
-        return {pin.table: pin.version for pin in self.stored.pins}
-
-    @property
-    def partitions(self) -> Mapping[AccessId, RangePartition]:
-        """The ranges of every sketched access."""
-        return {sketch.access: sketch.partition for sketch in self.stored.sketches}
+        return self.stored.versions
 
     @property
     def state(self) -> MaintainedQuery | TouchedQuery:

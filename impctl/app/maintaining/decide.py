@@ -1,9 +1,9 @@
 """What is done with each stale query, decided in one place as a stage.
 
-Law: deciding reads the store, the tables' logs and changes, and is given nothing to write with; a
-run carries out what a dry run and `plan` show, because both ask here. Tasks are opened first, so
-that each table's change is read once for all of them. What a policy forbids is refused before
-anything is written; a recapture says why it was chosen.
+Law: deciding reads the store, by its reading half alone, and the tables' logs and changes; a run
+carries out what a dry run and `plan` show, because both ask here. Tasks are opened first, so that
+each table's change is read once for all of them. What a policy forbids is refused before anything
+is written; a recapture says why it was chosen.
 Out of scope: carrying it out (`app.maintaining.run`), telling it (`app.maintaining.entries`).
 """
 

@@ -103,7 +103,7 @@ class StaleRun:
             if found.changes.method == "file_diff":
                 self._warn(file_diff_warning(self.desk.snapshot(found.need.table)))
         check_not_replaced_meanwhile(task.stored, self.desk)
-        partners = partners_of(self.desk, taken.way, taken.partitions)
+        partners = partners_of(self.desk, taken.way, taken.stored.partitions)
         maintainer = Maintainer(self.store, taken, partners, self._spark_start)
         steps = []
         for moved in pieces:
@@ -125,7 +125,7 @@ class StaleRun:
         grouped = grouped_change(
             self.desk,
             taken.way.compiled,
-            taken.partitions,
+            taken.stored.partitions,
             need,
             taken.stored.assumptions,
         )

@@ -83,7 +83,7 @@ def _used(
         )
     assert refused is not None
     if isinstance(refused, TableRecreatedError | HistoryGoneError):
-        refused.hint = f"{refused.hint}; {_offer(desk, store, spec)}"
+        refused = refused.hinting(f"{refused.hint}; {_offer(desk, store, spec)}")
     raise refused
 
 

@@ -22,6 +22,7 @@ from impctl.app.workbench.reporter import Reporter, SilentReporter
 from impctl.app.workbench.sessions import OwnSession, Sessions
 from impctl.app.workbench.settings import Settings, lock_timeout_of, policy_of, spark_of, store_of
 from impctl.errors import UsageError
+from impctl.stopwatch import Stopwatch
 from impctl.store.reader import StoreReader
 from impctl.store.store import Store
 from impctl.tables.change.arrivals import Seen, seen
@@ -174,9 +175,9 @@ class Workbench:
         if self._spark is None:
             if not self.has_spark:
                 self.reporter.step("starting Spark")
-            started = time.perf_counter()
+            watch = Stopwatch()
             self._spark = self._sessions.open(self.spark_spec)
-            self.spark_start_ms = (time.perf_counter() - started) * 1000
+            self.spark_start_ms = watch.ms
         return self._spark
 
     @cached_property
