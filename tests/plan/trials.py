@@ -22,8 +22,9 @@ from impctl.plan.safety.verdict import Verdict, check_safety
 from tests.plan.barrier_plans import BarrierMaker
 from tests.plan.focused_plans import FocusedMaker
 from tests.plan.random_plans import CATALOG, MONEY, PlanMaker
+from tests.plan.tie_breaks import TieBreaks, is_an_answer
 from tests.support.reference_expr import ReferenceFailure, Value
-from tests.support.reference_plan import Annotated, Tables, Tuple, annotate, bag, evaluate
+from tests.support.reference_plan import Annotated, Tables, annotate, bag, evaluate
 
 Boundaries = tuple[Value, ...]
 Partitions = Mapping[AccessId, tuple[ColumnName, Boundaries]]
@@ -276,7 +277,7 @@ def run_trial(
     if tally.by_status is not None:
         tally.by_status[verdict.status] = tally.by_status.get(verdict.status, 0) + 1
     shuffled = rng.random() < 0.5
-    order = (lambda rows: rng.shuffle(rows)) if shuffled else None
+    order = TieBreaks(rng).at_random if shuffled else None
     try:
         found = annotate(root, trial.tables, None, order)
         answers = [bag(row for row, _ in found.rows)]
@@ -284,13 +285,15 @@ def run_trial(
         for attempt in range(3):
             tried = sketches if attempt == 0 else _widened(rng, sketches, trial.partitions)
             instances = instances_of(root, trial.tables, trial.partitions, tried)
+            ties = TieBreaks(rng)
+            order = ties.at_random if shuffled else None
             result = bag(evaluate(root, trial.tables, instances, order))
             tally.compared += 1
             if result in answers:
                 continue
             if shuffled and verdict.ties is not None:
                 tally.tied += 1
-                if _is_an_answer(result, root, trial.tables, rng):
+                if is_an_answer(result, root, trial.tables, ties):
                     continue
             raise Violation(f"seed {seed}, sketch {tried}: {result} instead of {answers[0]}")
     except ReferenceFailure:
@@ -374,12 +377,3 @@ def _widened(rng: Random, sketches: Sketches, partitions: Partitions) -> dict[Ac
         | {f for f in range(len(partitions[access][1]) + 2) if rng.random() < 0.4}
         for access, fragments in sketches.items()
     }
-
-
-def _is_an_answer(result: object, root: Plan, tables: Tables, rng: Random) -> bool:
-    """Whether some way of breaking ties gives this result over the whole tables."""
-
-    def shuffle(rows: list[Tuple]) -> None:
-        rng.shuffle(rows)
-
-    return any(bag(evaluate(root, tables, None, shuffle)) == result for _ in range(2000))

@@ -43,10 +43,10 @@ from impctl.plan.nodes import (
 from impctl.plan.reuse.alignment import _made, _Renaming
 from impctl.plan.reuse.verdict import ReuseVerdict, check_reuse
 from tests.plan.focused_plans import FocusedMaker
+from tests.plan.tie_breaks import TieBreaks, is_an_answer
 from tests.plan.trials import (
     Trial,
     Violation,
-    _is_an_answer,
     _partition,
     _widened,
     accurate_sketches,
@@ -273,19 +273,21 @@ def _try(
     seed: int, rng: Random, trial: Trial, captured: Plan, asked: Plan, tally: ReuseTally
 ) -> None:
     shuffled = rng.random() < 0.3
-    order = (lambda rows: rng.shuffle(rows)) if shuffled else None
+    order = TieBreaks(rng).at_random if shuffled else None
     before = annotate(captured, trial.tables, None, order)
     sketches = accurate_sketches(before, captured, trial.tables, trial.partitions)
     whole = bag(evaluate(asked, trial.tables, None, order))
     for attempt in range(2):
         tried = sketches if attempt == 0 else _widened(rng, sketches, trial.partitions)
         instances = instances_of(asked, trial.tables, trial.partitions, tried)
+        ties = TieBreaks(rng)
+        order = ties.at_random if shuffled else None
         result = bag(evaluate(asked, trial.tables, instances, order))
         tally.compared += 1
         if result == whole:
             continue
         if shuffled:
             tally.tied += 1
-            if _is_an_answer(result, asked, trial.tables, rng):
+            if is_an_answer(result, asked, trial.tables, ties):
                 continue
         raise Violation(f"seed {seed}, sketch {tried}: {result} instead of {whole}")
