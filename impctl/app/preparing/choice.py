@@ -10,7 +10,7 @@ Out of scope: the safety rules (`plan.safety.verdict`, `plan.safety.choose`), ma
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from impctl.aliases import AccessId, ColumnName, TableName
 from impctl.app.preparing.facts import facts_of
@@ -18,11 +18,11 @@ from impctl.app.preparing.partitions import candidates, is_partitionable, partit
 from impctl.app.preparing.prepared import PreparedQuery
 from impctl.app.results.explanations import CandidateEntry
 from impctl.app.workbench.workbench import Workbench
-from impctl.errors import ImpctlError, UnsafeSketchError, UsageError
+from impctl.errors import ImpctlError, UsageError
 from impctl.expr.nodes import columns_of
 from impctl.plan.nodes import Select, nodes_of
 from impctl.plan.safety.choose import Choice, choose_attributes
-from impctl.plan.safety.verdict import Verdict, check_safety, judged_by
+from impctl.plan.safety.verdict import Verdict, check_kept
 from impctl.sketch.partition import RangePartition
 
 
@@ -57,24 +57,13 @@ def choose(desk: Workbench, prepared: PreparedQuery) -> Chosen:
             _candidates(desk, prepared),
             facts,
             wanted=_wanted(desk, prepared),
+            core=prepared.core,
             name=prepared.spec.name,
         )
-        _check_core(prepared, choice)
     except ImpctlError as error:
         placed = error.at(prepared.spec.location) if error.location is None else error
         raise prepared.located(placed) from error.__cause__
     return Chosen(choice.sketched, choice.verdict, _entries(choice, prepared))
-
-
-def _check_core(prepared: PreparedQuery, choice: Choice) -> None:
-    """UnsafeSketchError where the plan that a sketch is kept by does not show that it is safe."""
-    core = replace(prepared.planned, root=prepared.core)
-    found = judged_by(choice.verdict, core, choice.sketched)
-    if not found.safe:
-        raise UnsafeSketchError(
-            f"What a sketch of query `{prepared.spec.name}` keeps cannot be told: {found.reason}",
-            hint="order the rows fully there, or leave that column out of conditions above it",
-        )
 
 
 def judge_candidates(desk: Workbench, prepared: PreparedQuery) -> tuple[CandidateEntry, ...]:
@@ -87,7 +76,7 @@ def judge_candidates(desk: Workbench, prepared: PreparedQuery) -> tuple[Candidat
     entries = []
     for scan in prepared.scans:
         for column in columns[scan.table]:
-            verdict = check_safety(query, {scan.access: column}, facts)
+            verdict = check_kept(query, prepared.core, {scan.access: column}, facts)
             entry = CandidateEntry(scan.table, column, verdict.safe, False, verdict.reason)
             entries.append(entry)
     return tuple(entries)

@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 from impctl.aliases import AccessId, ColumnName, QueryName, TableName
 from impctl.errors import Location, UnsafeSketchError
 from impctl.expr.nodes import Span
-from impctl.plan.nodes import Query, Scan, scans_of
+from impctl.plan.nodes import Plan, Query, Scan, scans_of
 from impctl.plan.safety.facts import Fact
-from impctl.plan.safety.verdict import Verdict, check_safety
+from impctl.plan.safety.verdict import Verdict, check_kept
 
 Costs = Mapping[tuple[TableName, ColumnName], float]
 """Estimated cost of using a sketch on a column, for instance the rows it leaves to read."""
@@ -44,6 +44,19 @@ class Choice:
 
 
 @dataclass(frozen=True, slots=True)
+class _Judge:
+    """What every candidate is judged by."""
+
+    query: Query
+    core: Plan
+    facts: Collection[Fact]
+
+    def of(self, sketched: Mapping[AccessId, ColumnName]) -> Verdict:
+        """Sketches of these columns, and no others, for the query."""
+        return check_kept(self.query, self.core, sketched, self.facts)
+
+
+@dataclass(frozen=True, slots=True)
 class _Option:
     """A candidate judged alone; smaller rank is better."""
 
@@ -59,41 +72,42 @@ def choose_attributes(
     facts: Collection[Fact],
     wanted: Mapping[TableName, ColumnName],
     *,
+    core: Plan | None = None,
     costs: Costs | None = None,
     name: QueryName = "query",
 ) -> Choice:
     """Pick a safe set of attributes: the wanted ones, else the cheapest, a grouping one first.
 
+    `core`: the plan that a sketch is kept by, where it is not the query's own.
     Raises UnsafeSketchError where a wanted attribute is not safe for any access of its table, or
     nothing is safe at all.
     """
-    options = _options(query, candidates, facts, wanted, costs)
+    judge = _Judge(query, query.root if core is None else core, facts)
+    options = _options(judge, candidates, wanted, costs)
     for table, column in wanted.items():
-        _require(table, column, options, query, candidates, facts, name)
-    sketched = _joint(query, options, facts, wanted)
+        _require(table, column, options, judge, candidates, name)
+    sketched = _joint(judge, options, wanted)
     lost = [table for table in wanted if not _is_taken(table, options, sketched)]
     if lost:
         raise _not_together(lost[0], wanted, name)
     if not sketched:
         raise _nothing_safe(options, name)
-    verdict = check_safety(query, sketched, facts)
     considered = tuple(_explained(option, options, sketched) for option in options)
-    return Choice(sketched, considered, verdict)
+    return Choice(sketched, considered, judge.of(sketched))
 
 
 def _options(
-    query: Query,
+    judge: _Judge,
     candidates: Mapping[TableName, Sequence[ColumnName]],
-    facts: Collection[Fact],
     wanted: Mapping[TableName, ColumnName],
     costs: Costs | None,
 ) -> tuple[_Option, ...]:
     """Every candidate of every access, judged alone, in order of text and preference."""
     found = []
-    for scan in scans_of(query.root):
+    for scan in scans_of(judge.query.root):
         columns = [wanted[scan.table]] if scan.table in wanted else candidates.get(scan.table, ())
         for preference, column in enumerate(dict.fromkeys(columns)):
-            verdict = check_safety(query, {scan.access: column}, facts)
+            verdict = judge.of({scan.access: column})
             cost = 0.0 if costs is None else costs.get((scan.table, column), float("inf"))
             rank = (cost, not _is_keyed(verdict, scan.access), preference)
             found.append(_Option(scan, column, verdict, rank))
@@ -109,9 +123,8 @@ def _require(
     table: TableName,
     column: ColumnName,
     options: Sequence[_Option],
-    query: Query,
+    judge: _Judge,
     candidates: Mapping[TableName, Sequence[ColumnName]],
-    facts: Collection[Fact],
     name: QueryName,
 ) -> None:
     own = [option for option in options if option.scan.table == table]
@@ -119,12 +132,12 @@ def _require(
         raise UnsafeSketchError(
             f"Query `{name}` does not read table `{table}`, so `{table}.{column}` cannot be"
             " sketched for it",
-            hint=f"it reads: {', '.join(sorted({s.table for s in scans_of(query.root)}))}",
+            hint=f"it reads: {', '.join(sorted({s.table for s in scans_of(judge.query.root)}))}",
             code="sketch_table_not_read",
         )
     if any(option.verdict.safe for option in own):
         return
-    others = _options(query, candidates, facts, {}, None)
+    others = _options(judge, candidates, {}, None)
     safe = dict.fromkeys(o.column for o in others if o.scan.table == table and o.verdict.safe)
     verdict = own[0].verdict
     raise UnsafeSketchError(
@@ -146,9 +159,8 @@ def _location(span: Span | None, name: QueryName) -> Location | None:
 
 
 def _joint(
-    query: Query,
+    judge: _Judge,
     options: Sequence[_Option],
-    facts: Collection[Fact],
     wanted: Mapping[TableName, ColumnName],
 ) -> dict[AccessId, ColumnName]:
     """Accesses added one by one, the wanted and best first, as long as all are safe together."""
@@ -165,10 +177,12 @@ def _joint(
     for own in order:
         for option in own:
             tried = {**sketched, option.scan.access: option.column}
-            if len(tried) == 1 or check_safety(query, tried, facts).safe:
+            if len(tried) == 1 or judge.of(tried).safe:
                 sketched = tried
                 break
-    return {s.access: sketched[s.access] for s in scans_of(query.root) if s.access in sketched}
+    return {
+        s.access: sketched[s.access] for s in scans_of(judge.query.root) if s.access in sketched
+    }
 
 
 def _is_taken(

@@ -12,7 +12,7 @@ Out of scope: which attribute to take (`plan.safety.choose`), capturing (`captur
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Self
 
 from impctl.aliases import AccessId, AttributeId, ColumnName
@@ -43,6 +43,7 @@ __all__ = [
     "Status",
     "Verdict",
     "carried",
+    "check_kept",
     "check_safety",
     "node_states",
 ]
@@ -166,6 +167,22 @@ def judged_by(verdict: Verdict, query: Query, sketched: Mapping[AccessId, Column
     """
     facts, is_whole = verdict.required().facts, verdict.has_rank_barriers
     return check_safety(query, sketched, facts, has_rank_barriers=is_whole)
+
+
+def check_kept(
+    query: Query, core: Plan, sketched: Mapping[AccessId, ColumnName], facts: Collection[Fact]
+) -> Verdict:
+    """`check_safety`, and unsafe too where the core, by which a sketch is kept, does not show it.
+
+    `core`: a plan of the same rows without the columns that only go out (`rules.core_of`).
+    """
+    verdict = check_safety(query, sketched, facts)
+    if not verdict.safe or core == query.root:
+        return verdict
+    kept = judged_by(verdict, replace(query, root=core), sketched)
+    if kept.safe:
+        return verdict
+    return replace(kept, reason=f"what a sketch keeps cannot be told: {kept.reason}")
 
 
 def carried(verdict: Verdict, query: Query, sketched: Mapping[AccessId, ColumnName]) -> Verdict:

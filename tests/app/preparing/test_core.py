@@ -45,3 +45,26 @@ def test_no_other_query_may_use_its_sketch() -> None:
     run_reuse_trial(33_034_575, tally)
     (reason,) = tally.refusals
     assert reason.startswith("what a sketch keeps cannot be told")
+
+
+def test_another_attribute_is_tried(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`h` is grouped on as well, and the join reads it, so the core keeps it."""
+    rows = {"g": [1, 1, 2], "h": [1, 1, 2], "p": [1, 5, 3], "s": ["a", "b", "c"]}
+    create_table(str(tmp_path / "t"), pa.table(rows))
+    create_table(str(tmp_path / "u"), pa.table({"s": ["b", "z"], "y": [1, 2]}))
+    file = tmp_path / "w.yaml"
+    file.write_text(
+        WORKLOAD.replace(
+            "{t: {g: {boundaries: [2, 3]}}}", "{t: {g: {boundaries: [2]}, h: {boundaries: [2]}}}"
+        )
+        .replace("SELECT q.g,", "SELECT q.g, q.h,")
+        .replace("SELECT g,", "SELECT g, h,")
+        .replace("GROUP BY g", "GROUP BY g, h")
+        .replace("q.m < u.s", "q.m < u.s AND q.h = u.y")
+    )
+    ran = Cli(capsys, file)("capture", "--dry-run")
+    assert ran.code == 0, ran.document
+    assert [s["attribute"] for s in ran.document["results"][0]["sketches"]] == ["h"]
+    explained = Cli(capsys, file)("explain")
+    told = {c["attribute"]: c for c in explained.document["results"][0]["attributes"]}
+    assert told["g"]["reason"].startswith("what a sketch keeps cannot be told"), told
