@@ -14,12 +14,8 @@ if TYPE_CHECKING:
     from impctl.app.workbench.reporter import Reporter
 
 
-class Shell(StrEnum):
-    """Shells that completion is made for."""
-
-    BASH = "bash"
-    ZSH = "zsh"
-    FISH = "fish"
+Shell = StrEnum("Shell", ("bash", "zsh", "fish"))
+"""Shells that completion is made for."""
 
 
 def completion(
