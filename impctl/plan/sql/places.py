@@ -16,6 +16,9 @@ from typing import Any
 from sqlglot import exp
 from sqlglot.tokens import Token, TokenType  # type: ignore[attr-defined]  # re-exported silently
 
+_SIGNS = {exp.Neg: TokenType.DASH, exp.BitwiseNot: TokenType.TILDE, exp.Not: TokenType.NOT}
+"""The words that stand in front of what they are said of, and have no place of their own."""
+
 Place = tuple[int, int]
 """Offsets of the first character and of the one after the last."""
 
@@ -44,6 +47,14 @@ class Tokens:
         follows = self.all[position : position + 1]
         is_open = bool(follows) and follows[0].token_type is TokenType.L_PAREN
         return follows[0].end + 1 if is_open else end
+
+    def prefixed(self, start: int, sign: TokenType) -> int:
+        """The start of the sign in front, outside of parentheses opened between; else `start`."""
+        position = self.at(start) - 1
+        while position >= 0 and self.all[position].token_type is TokenType.L_PAREN:
+            position -= 1
+        is_there = position >= 0 and self.all[position].token_type is sign
+        return self.all[position].start if is_there else start
 
     def balanced(self, place: Place) -> Place:
         """The place widened until every parenthesis in it has its partner."""
@@ -76,7 +87,9 @@ def places_of(tree: Any, tokens: Tokens) -> dict[int, Place]:
         own = _own_place(node, tokens)
         known = parts if own is None else [*parts, own]
         if known:
-            found[id(node)] = (min(a for a, _ in known), max(b for _, b in known))
+            start, end = min(a for a, _ in known), max(b for _, b in known)
+            sign = _SIGNS.get(type(node))
+            found[id(node)] = (start if sign is None else tokens.prefixed(start, sign), end)
     return {key: tokens.balanced(place) for key, place in found.items()}
 
 

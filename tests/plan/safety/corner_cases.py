@@ -19,7 +19,7 @@ CORNERS = (
         {"t": ("g p d", (("A", 1, 3.0), ("A", 2, math.nan), ("B", 1, 5.0)))},
         "SELECT g, max(d) FROM t GROUP BY g HAVING -max(d) < 0",
         P1,
-        "HAVING compares `max(d)`, which can be larger or smaller over part of a group than over"
+        "HAVING compares `-max(d)`, which can be larger or smaller over part of a group than over"
         " all of it",
     ),
     Example(

@@ -7,11 +7,13 @@ import sys
 import pytest
 
 from impctl.errors import QueryError
+from impctl.expr.nodes import Negate, walk
 from impctl.plan.nodes import (
     Aggregate,
     Plan,
     Project,
     Scan,
+    Select,
     SetOperation,
     Window,
     nodes_of,
@@ -151,3 +153,21 @@ def test_long_chains_are_read() -> None:
     assert text_of(f"SELECT sid FROM sales WHERE {many}").count("price =") == 1500
     union = " UNION ALL ".join(["SELECT sid FROM sales"] * 60)
     assert len(scans_of(plan_of(union))) == 60
+
+
+@pytest.mark.parametrize(
+    ("condition", "quoted"),
+    [
+        ("-price > 1", "-price"),
+        ("- (price + sid) > 1", "- (price + sid)"),
+        ("-((price)) > 1", "-((price))"),
+        ("sid - -price > 1", "-price"),
+        ("abs(-price) > 1", "-price"),
+    ],
+)
+def test_a_sign_belongs_to_what_is_quoted(condition: str, quoted: str) -> None:
+    sql = f"SELECT brand FROM sales WHERE {condition}"
+    (select,) = (node for node in nodes_of(plan_of(sql)) if isinstance(node, Select))
+    (negated,) = (e for e in walk(select.predicate) if isinstance(e, Negate))
+    assert negated.span is not None
+    assert sql[negated.span.start : negated.span.end] == quoted
