@@ -63,6 +63,15 @@ def take_signals(action: Callable[[], object]) -> list[signal.Signals]:
     return taken
 
 
+def ignoring(numbers: Sequence[signal.Signals]) -> None:
+    """Nothing is left that a signal could end: the process keeps its exit code.
+
+    While the interpreter ends it puts handlers of ours back to the default, but not this one.
+    """
+    for number in numbers:
+        signal.signal(number, signal.SIG_IGN)
+
+
 def interrupting() -> None:
     """From now on there is something to clean up: signals are exceptions."""
     instead(None)

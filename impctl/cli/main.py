@@ -5,15 +5,17 @@ it still loads says so as it does later.
 Out of scope: what the commands are (`cli.application`), running one (`cli.boundary`).
 """
 
-from impctl.cli.interrupt import answer_for, instead, take_signals
+from impctl.cli.interrupt import answer_for, ignoring, instead, take_signals
 
 
 def main() -> None:
     """Run the command that the process was started with, and end with its exit code."""
+    import atexit
     import os
     import sys
 
-    take_signals(answer_for(sys.argv[1:], os.environ))
+    taken = take_signals(answer_for(sys.argv[1:], os.environ))
+    atexit.register(ignoring, taken)  # the first to be registered is the last to run
     from impctl.cli.streams import open_streams
 
     open_streams()
