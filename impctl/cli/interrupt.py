@@ -2,7 +2,9 @@
 
 Law: a signal that the surroundings have switched off (`nohup`) or handle themselves stays as it
 is. While a process loads there is nothing to clean up, and an exception could come out of any
-library's import as another one: then a signal is answered and the process ends at once.
+library's import as another one: then a signal is answered and the process ends at once. What a run
+did is told, though a signal comes when it is done: with its results a caller would lose what is in
+the tables.
 Out of scope: what an interrupted run says (`cli.boundary`).
 """
 
@@ -22,6 +24,8 @@ _INTERRUPTED = 128 + signal.SIGINT
 _SAME = 2.0
 """Seconds in which more of these signals count as one: `timeout` signals a process and then its
 group, and the second must not break into the cleaning up that the first began."""
+_TOLD = 2.0
+"""Seconds that a finished run has to be told once a signal came: perhaps nobody reads."""
 _NAMES = ("SIGTERM", "SIGHUP", "SIGINT")
 
 
@@ -75,6 +79,32 @@ def ignoring(numbers: Sequence[signal.Signals]) -> None:
 def interrupting() -> None:
     """From now on there is something to clean up: signals are exceptions."""
     instead(None)
+
+
+def telling() -> None:
+    """From now on there is something to tell: a signal stops that only where it takes long."""
+    first: float | None = None
+
+    def late(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    def ask() -> None:
+        nonlocal first
+        now = time.monotonic()
+        if first is None:
+            first = now
+            signal.signal(signal.SIGALRM, late)
+            signal.setitimer(signal.ITIMER_REAL, _TOLD)
+        elif now - first >= _SAME:
+            raise KeyboardInterrupt
+
+    instead(ask)
+
+
+def told(code: int) -> None:
+    """Only the interpreter is still to end."""
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    instead(lambda: os._exit(code))
 
 
 def instead(action: Callable[[], object] | None) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from impctl.cli.interrupt import telling
 from impctl.errors import UsageError
 
 if TYPE_CHECKING:
@@ -81,6 +82,7 @@ def in_workbench(
 
     with open_workbench(settings, reporter) as desk:
         outcome = use_case(desk)
+        telling()
     if not settings.dry_run:
         return outcome
     return replace(outcome, warnings=(*outcome.warnings, "dry run: nothing was written"))

@@ -5,7 +5,7 @@ it still loads says so as it does later.
 Out of scope: what the commands are (`cli.application`), running one (`cli.boundary`).
 """
 
-from impctl.cli.interrupt import answer_for, ignoring, instead, take_signals
+from impctl.cli.interrupt import answer_for, ignoring, take_signals, told
 
 
 def main() -> None:
@@ -26,6 +26,6 @@ def main() -> None:
     try:
         code = run(build_app(), sys.argv[1:])
     except KeyboardInterrupt:
-        code = INTERRUPTED  # while the outcome was being shown
-    instead(lambda: os._exit(code))  # all is told; only the interpreter is still to end
+        code = INTERRUPTED  # while the outcome was being shown, for long
+    told(code)
     sys.exit(code)

@@ -1,7 +1,4 @@
-"""Signals while a command still loads: exit code 130 and one document, as later.
-
-And once all is told they change nothing: the exit code is that of the run.
-"""
+"""Signals while a command still loads: exit code 130 and one document, as later."""
 
 from __future__ import annotations
 
@@ -71,26 +68,3 @@ def test_the_first_import_that_takes_long(number: signal.Signals) -> None:
     )
     assert (done.returncode, done.stdout) == (130, "")
     assert done.stderr.startswith("error: Interrupted [interrupted]\nhint: ")
-
-
-@pytest.mark.usefixtures("heard_signals")
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
-def test_a_signal_while_the_interpreter_ends(number: signal.Signals) -> None:
-    """Python puts its handlers back before it takes modules apart, which may take long."""
-    program = (
-        "import os\n"
-        "class Late:\n"
-        f"    def __del__(self, kill=os.kill, own=os.getpid()):\n        kill(own, {int(number)})\n"
-        "late = Late()\n"
-        "from impctl.cli.main import main\n"
-        "main()\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", program, "no-command"],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode == 2
-    assert done.stderr.startswith("error: ")
