@@ -5,7 +5,7 @@ Law: everything follows from the seed. Plans are typed, but not sensible.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from impctl.data.schema import (
@@ -74,6 +74,8 @@ class PlanMaker(ExprMaker):
 
     accesses: dict[str, int] = field(default_factory=dict)
     made: int = 0
+    drawn: Sequence[str] = ("t", "t", "u")
+    catalog: Mapping[str, Schema] = field(default_factory=lambda: CATALOG)
 
     def plan(self) -> Plan:
         """A plan of moderate size."""
@@ -107,12 +109,12 @@ class PlanMaker(ExprMaker):
         return maker(depth)
 
     def _scan(self) -> Scan:
-        table = self.rng.choice(("t", "t", "u"))
+        table = self.rng.choice(self.drawn)
         self.accesses[table] = self.accesses.get(table, 0) + 1
         access = f"{table}#{self.accesses[table]}"
         attributes = tuple(
             Attribute(f"{access}.{column.name}", column.name, column.type)
-            for column in CATALOG[table]
+            for column in self.catalog[table]
         )
         return Scan(access, table, attributes)
 

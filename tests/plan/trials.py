@@ -23,8 +23,12 @@ from tests.plan.barrier_plans import BarrierMaker
 from tests.plan.focused_plans import FocusedMaker
 from tests.plan.random_plans import CATALOG, MONEY, PlanMaker
 from tests.plan.tie_breaks import TieBreaks, is_an_answer
+from tests.plan.wide_plans import LONG_SCALED, WIDE, WIDE_TABLE, WIDE_VALUES
 from tests.support.reference_expr import ReferenceFailure, Value
 from tests.support.reference_plan import Annotated, Tables, annotate, bag, evaluate
+
+TABLES = {**CATALOG, "w": WIDE_TABLE}
+"""What rows can be made of; only a maker that draws it reads `w`."""
 
 Boundaries = tuple[Value, ...]
 Partitions = Mapping[AccessId, tuple[ColumnName, Boundaries]]
@@ -110,7 +114,7 @@ def _plan(seed: int) -> tuple[Plan, bool]:
 
 def _rows(rng: Random, table: str, *, few_groups: bool) -> list[dict[str, Value]]:
     pools: dict[str, Sequence[Value]] = {}
-    for column in CATALOG[table]:
+    for column in TABLES[table]:
         mood = rng.randrange(4)
         if column.type == STRING:
             pool: list[Value] = ["a", "b", "ab"]
@@ -121,6 +125,8 @@ def _rows(rng: Random, table: str, *, few_groups: bool) -> list[dict[str, Value]
             pool += [-math.inf] if rng.random() < 0.1 else []
         elif column.type == MONEY:
             pool = [Decimal(x) for x in ("-1.5", "0.0", "0.5", "2.5", "3.0")]
+        elif column.type in (WIDE, LONG_SCALED):
+            pool = list(WIDE_VALUES[column.type])
         else:
             pool = [-2, -1, 0, 1, 1, 2, 3]
         if mood == 0:
@@ -131,7 +137,7 @@ def _rows(rng: Random, table: str, *, few_groups: bool) -> list[dict[str, Value]
             pool = [*pool, None]
         pools[column.name] = pool
     if few_groups:
-        pools[CATALOG[table].names[0]] = (0, 0, 1) if rng.random() < 0.8 else (0, 1, None)
+        pools[TABLES[table].names[0]] = (0, 0, 1) if rng.random() < 0.8 else (0, 1, None)
     count = rng.choice((2, 3, 4, 5, 6, 7))
     rows = [{name: rng.choice(pool) for name, pool in pools.items()} for _ in range(count)]
     if rng.random() < 0.3:
@@ -140,11 +146,13 @@ def _rows(rng: Random, table: str, *, few_groups: bool) -> list[dict[str, Value]
 
 
 def _partition(rng: Random, scan: Scan) -> tuple[ColumnName, Boundaries]:
-    column = rng.choice(list(CATALOG[scan.table]))
+    column = rng.choice(list(TABLES[scan.table]))
     if column.type == STRING:
         values: list[Value] = ["a", "ab", "b"]
     elif column.type == MONEY:
         values = [Decimal(x) for x in ("0.0", "0.5", "2.0")]
+    elif column.type in (WIDE, LONG_SCALED):
+        values = sorted(WIDE_VALUES[column.type])
     elif column.type == DOUBLE:
         values = [-1.0, 0.0, 0.5, 3.0]
     else:
@@ -157,7 +165,7 @@ def _facts(rng: Random, tables: Tables) -> list[Fact]:
     """True facts, each withheld now and then."""
     found = []
     for table, rows in tables.items():
-        for column in CATALOG[table]:
+        for column in TABLES[table]:
             values = [row[column.name] for row in rows]
             for kind, source in _true_facts(values):
                 if rng.random() < 0.8:
@@ -186,8 +194,8 @@ def make_barrier_trial(seed: int) -> Trial:
 def _few_groups(rng: Random, table: str) -> list[dict[str, Value]]:
     """Rows of up to four groups; most columns are without negative values."""
     rows = _rows(rng, table, few_groups=True) + _rows(rng, table, few_groups=True)
-    key = CATALOG[table].names[0]
-    positive = {c.name for c in CATALOG[table] if c.type != STRING and rng.random() < 0.8}
+    key = TABLES[table].names[0]
+    positive = {c.name for c in TABLES[table] if c.type != STRING and rng.random() < 0.8}
     for row in rows:
         row[key] = rng.choice((0, 1, 2, 3))
         for name in positive:
