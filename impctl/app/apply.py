@@ -88,7 +88,7 @@ def _apply(
     """Commit a batch; a dry run counts in `ahead` the versions that it leaves out, by table."""
     request = replace(_request(spec), name=spec.name, again=again)
     desk.reporter.step(f"applying {spec.name}")
-    prepared = prepare_update(desk.source(spec.table), request)
+    prepared = prepare_update(desk.tables.source(spec.table), request)
     rows = 0 if prepared.rows is None else len(prepared.rows)
     result = ApplyResult(name=spec.name, table=spec.table, statement=_statement(spec, rows))
     if prepared.in_version is not None:
@@ -111,7 +111,7 @@ def _apply(
                 updated=done.updated,
             )
         )
-    desk.repin(spec.table)
+    desk.tables.repin(spec.table)
 
 
 def _statement(spec: UpdateSpec, rows: int) -> str:

@@ -66,7 +66,7 @@ def _to_capture(desk: Workbench, spec: QuerySpec) -> PlanResult:
         reason="it was never captured; run `impctl capture`",
         policy=str(desk.policy(spec)),
         since={},
-        versions={table: desk.source(table).version for table in prepared.tables},
+        versions={table: desk.tables.source(table).version for table in prepared.tables},
     )
 
 
@@ -90,7 +90,7 @@ def _pending(decisions: Decisions, stored: StoredQuery, stage: Stage) -> tuple[P
     read = {found.need.table: found.changes.rows for found in stage.read}
     entries = []
     for pin in stored.pins:
-        until = decisions.desk.source(pin.table).version
+        until = decisions.desk.tables.source(pin.table).version
         if until == pin.version:
             continue
         size = decisions.shared.size((pin.table, pin.version, until))
@@ -124,7 +124,7 @@ def _estimates(
         kind,
         size,
         has_spark=desk.has_spark,
-        table_rows=lambda: desk.rows_of(tuple(stored.versions)),
+        table_rows=lambda: desk.tables.rows_of(tuple(stored.versions)),
     )
 
 
@@ -144,7 +144,7 @@ def _result(
         reason=stage.reason,
         policy=str(desk.policy(spec)),
         since=stored.versions,
-        versions={pin.table: desk.source(pin.table).version for pin in stored.pins},
+        versions={pin.table: desk.tables.source(pin.table).version for pin in stored.pins},
         pending=pending,
         maintain_ms=found.maintain_ms,
         maintain_runs=found.maintain_runs,

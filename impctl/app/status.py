@@ -81,7 +81,7 @@ def _status(desk: Workbench, store: StoreReader | None, spec: QuerySpec, runs: i
 
 def _changes(desk: Workbench, pin: TablePin) -> PendingEntry:
     """What the log says of the commits since the sketch's version."""
-    source = desk.source(pin.table)
+    source = desk.tables.source(pin.table)
     if source.table_id != pin.table_id:
         return PendingEntry(pin.table, pin.version, source.version - pin.version, None, None, None)
     found = pending_changes(source, pin.version)
@@ -116,7 +116,8 @@ def _pending(
 ) -> tuple[dict[str, int], str | None]:
     """Versions committed since per table, and why the sketch is stale, if it is."""
     pending = {
-        pin.table: max(desk.source(pin.table).version - pin.version, 0) for pin in stored.pins
+        pin.table: max(desk.tables.source(pin.table).version - pin.version, 0)
+        for pin in stored.pins
     }
     if not is_defined_alike(desk, spec, stored):
         return pending, "the query or its partitions changed since the capture; capture it again"

@@ -41,8 +41,8 @@ def desk(tmp_path: Path) -> Iterator[Workbench]:
 
 
 def test_it_counts_for_costs_and_is_found_to_be_the_larger_one(desk: Workbench) -> None:
-    assert desk.rows_of(["small"]) == 1000
-    assert desk.rows_of(["small", "large"]) > 100_000
+    assert desk.tables.rows_of(["small"]) == 1000
+    assert desk.tables.rows_of(["small", "large"]) > 100_000
     assert changed_table(desk, ["small", "large"]) == "large"
 
 

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 import pytest
 
 from impctl.app.workbench import workbench
-from impctl.app.workbench.workbench import Workbench
+from impctl.app.workbench.pinned import PinnedTables
 from impctl.store.store import Store
 from impctl.tables.snapshot import Snapshot
 from tests.store.builders import Crash, FailingDisk
@@ -170,7 +170,7 @@ def test_a_writer_beside_a_refill_changes_nothing(
         change(rng, table)
         pinned = table.version
         with monkeypatch.context() as patched:
-            patched.setattr(Workbench, "snapshot", _after(lambda: change(rng, table)))
+            patched.setattr(PinnedTables, "snapshot", _after(lambda: change(rng, table)))
             results = cli.good("maintain").results
         refilled += sum(r["refilled_groups"] for r in results)
         assert {r["versions"]["t"] for r in results} == {pinned}
@@ -182,14 +182,14 @@ def test_a_writer_beside_a_refill_changes_nothing(
 
 
 def _after(write: Callable[[], None]) -> Callable[..., Snapshot]:
-    """`Workbench.snapshot`, with a commit of somebody else just before the first few."""
-    taken, left = Workbench.snapshot, iter(range(4))
+    """`PinnedTables.snapshot`, with a commit of somebody else just before the first few."""
+    taken, left = PinnedTables.snapshot, iter(range(4))
 
-    def snapshot(desk: Workbench, table: str, version: int | None = None) -> Snapshot:
-        desk.source(table)
+    def snapshot(tables: PinnedTables, table: str, version: int | None = None) -> Snapshot:
+        tables.source(table)
         if next(left, None) is not None:
             write()
-        return taken(desk, table, version)
+        return taken(tables, table, version)
 
     return snapshot
 
@@ -226,7 +226,7 @@ def test_spark_groups_joins_and_reuses_over_vectors_and_partitions(
             change(rng, table)
         with monkeypatch.context() as patched:
             if command[0] == "maintain":
-                patched.setattr(Workbench, "snapshot", _after(lambda: change(rng, table)))
+                patched.setattr(PinnedTables, "snapshot", _after(lambda: change(rng, table)))
             codes = {r.get("reason_code") for r in cli.good(*command).results}
         assert command[0] == "capture" or "grouped_by_spark" in codes
         for result in cli.good("verify", "--results").results:

@@ -43,7 +43,7 @@ def aside(place: Place, tmp_path: Path) -> Callable[[], None]:
 
 
 def files(desk: Workbench) -> set[str]:
-    return {file.uri for file in desk.snapshot("t").files}
+    return {file.uri for file in desk.tables.snapshot("t").files}
 
 
 @pytest.mark.parametrize("goes_on", [False, True])

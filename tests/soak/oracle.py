@@ -69,7 +69,7 @@ def answer_through(sql: str, stored: StoredQuery, workload: Path) -> tuple[Answe
         for table, version in stored.versions.items():
             (sketch,) = [s for s in stored.sketches if s.table == table]
             wanted = range_filter(sketch.fragments, sketch.partition)
-            snapshot = desk.snapshot(table, version)
+            snapshot = desk.tables.snapshot(table, version)
             files = prune(snapshot, [wanted])
             skipped += len(snapshot.files) - len(files)
             schema = SCHEMAS[table]

@@ -47,7 +47,7 @@ def _warning(desk: Workbench, spec: QuerySpec, sketch: StoredSketch) -> str | No
             f"{name} holds {held} of {ranges} ranges and saves next to nothing; "
             "try more ranges or another attribute"
         )
-    span = _span(desk.snapshot(sketch.table), sketch)
+    span = _span(desk.tables.snapshot(sketch.table), sketch)
     if span is None:
         return None
     return (

@@ -66,7 +66,7 @@ def capture_query(
     engine_ms = 0.0 if found_.uses_spark else pass_ms
     sketches = _stored_sketches(prepared, partitions, found)
     assumptions = tuple(assumption_of(fact) for fact in chosen.verdict.assumptions)
-    versions = {table: desk.source(table).version for table in prepared.tables}
+    versions = {table: desk.tables.source(table).version for table in prepared.tables}
     elapsed_ms = whole.ms
     record = RunRecord(
         action="capture" if code == "asked" else "recapture",
@@ -105,10 +105,10 @@ def _cost(
     desk: Workbench, prepared: PreparedQuery, elapsed_ms: float, found: _Found, start_ms: float
 ) -> RunCost:
     """What the capture took, without starting Spark, and from how much."""
-    size = sum(desk.snapshot(table).bytes for table in prepared.tables)
+    size = sum(desk.tables.snapshot(table).bytes for table in prepared.tables)
     return RunCost(
         RunKind.RECAPTURE,
-        desk.rows_of(prepared.tables),
+        desk.tables.rows_of(prepared.tables),
         size,
         max(0.0, elapsed_ms - start_ms),
         found.uses_spark,

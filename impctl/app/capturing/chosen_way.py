@@ -36,7 +36,7 @@ _ASKED = {
 
 def chooser_for(desk: Workbench, prepared: PreparedQuery) -> Chooser:
     """Which sides of joins a capture keeps: as the workload asks, else by the tables' sizes."""
-    rows = {scan.table: desk.snapshot(scan.table).rows for scan in prepared.scans}
+    rows = {scan.table: desk.tables.snapshot(scan.table).rows for scan in prepared.scans}
     return BySize(_ASKED[prepared.spec.join], rows.__getitem__, has_filter=_has_filter(prepared))
 
 

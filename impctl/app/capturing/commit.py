@@ -37,7 +37,7 @@ def commit_capture(
     record: RunRecord,
 ) -> None:
     """Store what was found at the pinned versions; `state` holds nothing saved before."""
-    versions = {table: desk.source(table).version for table in prepared.tables}
+    versions = {table: desk.tables.source(table).version for table in prepared.tables}
     for table in versions:
         check_pinned_commit(desk, table)
     marks = commit_marks(desk, versions)
@@ -48,7 +48,7 @@ def commit_capture(
         circuit=circuit,
         template=template_id(prepared.core),
         marks=marks,
-        files={table: files_mark(desk.snapshot(table)) for table in versions},
+        files={table: files_mark(desk.tables.snapshot(table)) for table in versions},
         distant=distant,
     )
     runs: dict[str, list[tuple[int, object]]] = {}
@@ -81,8 +81,8 @@ def commit_capture(
 def _pins(desk: Workbench, prepared: PreparedQuery) -> tuple[TablePin, ...]:
     pins = []
     for table in prepared.tables:
-        source = desk.source(table)
-        schema = desk.snapshot(table).schema_json
+        source = desk.tables.source(table)
+        schema = desk.tables.snapshot(table).schema_json
         pins.append(TablePin(table, masked(source.path), source.table_id, source.version, schema))
     return tuple(pins)
 

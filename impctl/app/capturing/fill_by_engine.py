@@ -34,7 +34,7 @@ def is_loaded_here(desk: Workbench, compiled: Compiled) -> bool:
     """Whether the engine is the quicker one to fill this circuit, or the only one that can."""
     if compiled.chain is None:
         return True
-    rows = desk.snapshot(compiled.chain.scan.table).rows
+    rows = desk.tables.snapshot(compiled.chain.scan.table).rows
     if rows is None or rows > _LARGEST_LOAD:
         return False
     if desk.has_spark and compiled.chain.has_few_partials:
@@ -62,7 +62,7 @@ def loaded(
 
 def _batches(desk: Workbench, compiled: Compiled) -> Iterator[tuple[TableName, pa.Table]]:
     """All rows of all tables, the smaller tables first: they are what later rows look up."""
-    snapshots = [desk.snapshot(table) for table in compiled.tables]
+    snapshots = [desk.tables.snapshot(table) for table in compiled.tables]
     for snapshot in sorted(snapshots, key=lambda found: found.likely_rows):
         columns = compiled.columns_of(snapshot.table)
         for rows in read_batches(snapshot, columns):

@@ -40,7 +40,7 @@ def _from_partials(
     assert chain is not None
     scan = chain.scan
     partition = partitions[scan.access]
-    snapshot = desk.snapshot(scan.table)
+    snapshot = desk.tables.snapshot(scan.table)
     pass_ = chain.partials()
     table = run_pass(desk, scan, partition, pass_, snapshot)
     if pass_.needs_specials(table):
@@ -74,7 +74,7 @@ def touched(
     """What touch mode remembers of its one sketch, at the pinned version."""
     ((access, partition),) = partitions.items()
     query = TouchedQuery(partition, found[access])
-    snapshot = desk.snapshot(partition.table)
+    snapshot = desk.tables.snapshot(partition.table)
     query.range_rows.fill(partition, rows_by_spark(desk, partition, snapshot))
     return query
 

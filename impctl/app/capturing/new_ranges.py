@@ -69,7 +69,7 @@ def split_rows(
     if not len(change.split):
         return
     old, new = change.renumbering.old, change.renumbering.new
-    snapshot = desk.snapshot(old.table)
+    snapshot = desk.tables.snapshot(old.table)
     names = tuple(dict.fromkeys((*columns, old.attribute)))
     files = prune(snapshot, [range_filter(change.split, old)])
     for rows in read_batches(snapshot, names, files):

@@ -73,7 +73,7 @@ class Partners:
             yield self._read(joined, partial(slice_of, number=number, slices=slices))
 
     def _longest(self, scan: Scan) -> int:
-        return self.desk.snapshot(scan.table, self.versions.get(scan.table)).likely_rows
+        return self.desk.tables.snapshot(scan.table, self.versions.get(scan.table)).likely_rows
 
     def _read(self, wanted: Readable, chosen: Callable[[DataFrame], DataFrame]) -> Batch:
         from impctl.spark.failures import plain_failures
@@ -96,7 +96,7 @@ class Partners:
         return Batch(columns, np.ones(table.num_rows, dtype=np.int64), tags)
 
     def _frame(self, scan: Scan) -> DataFrame:
-        snapshot = self.desk.snapshot(scan.table, self.versions.get(scan.table))
+        snapshot = self.desk.tables.snapshot(scan.table, self.versions.get(scan.table))
         columns = [a.name for a in scan.attributes if a.name != FRAGMENT_COLUMN]
         return tagged_frame(self.desk, snapshot, columns, self.partitions.get(scan.access))
 

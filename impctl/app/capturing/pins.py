@@ -32,9 +32,9 @@ def catch_up(desk: Workbench, stored: StoredQuery) -> None:
     before anything is computed from the versions pinned.
     """
     for pin in stored.pins:
-        source = desk.source(pin.table)
+        source = desk.tables.source(pin.table)
         if source.version < pin.version and source.table_id == pin.table_id:
-            desk.repin(pin.table)
+            desk.tables.repin(pin.table)
 
 
 def commit_marks(desk: Workbench, versions: Mapping[TableName, TableVersion]) -> dict[str, str]:
@@ -44,7 +44,7 @@ def commit_marks(desk: Workbench, versions: Mapping[TableName, TableVersion]) ->
     """
     marks = {}
     for table, version in versions.items():
-        mark = commit_mark(desk.source(table), version)
+        mark = commit_mark(desk.tables.source(table), version)
         if mark is not None:
             marks[table] = mark
     return marks
@@ -53,8 +53,8 @@ def commit_marks(desk: Workbench, versions: Mapping[TableName, TableVersion]) ->
 def is_current(stored: StoredQuery, desk: Workbench) -> bool:
     """Whether the sketch stands at the pinned versions of the same tables."""
     return all(
-        desk.source(pin.table).version == pin.version
-        and desk.source(pin.table).table_id == pin.table_id
+        desk.tables.source(pin.table).version == pin.version
+        and desk.tables.source(pin.table).table_id == pin.table_id
         and _is_same(stored, desk, pin.table)
         for pin in stored.pins
     )
@@ -76,7 +76,7 @@ def check_pins(stored: StoredQuery, desk: Workbench) -> None:
     gone is held against its files when its change is read (`tables.change.changes`).
     """
     for pin in stored.pins:
-        source = desk.source(pin.table)
+        source = desk.tables.source(pin.table)
         is_other = source.table_id != pin.table_id or source.version < pin.version
         is_same = None if is_other else _is_same(stored, desk, pin.table)
         if is_other or is_same is False:
@@ -100,10 +100,10 @@ def check_marked(stored: StoredQuery, desk: Workbench) -> None:
     built from the log now. HistoryGoneError where neither is left to compare.
     """
     for pin in stored.pins:
-        source, held = desk.source(pin.table), _held(stored, pin.table)
-        mark, now = _marks(stored).get(pin.table), desk.mark(pin.table)
+        source, held = desk.tables.source(pin.table), _held(stored, pin.table)
+        mark, now = _marks(stored).get(pin.table), desk.tables.mark(pin.table)
         has_entry = mark is not None and now is not None
-        snapshot = desk.snapshot(pin.table)
+        snapshot = desk.tables.snapshot(pin.table)
         is_other = (has_entry and mark != now) or source.table_id != pin.table_id
         if held is not None and not is_other:
             is_other = files_mark(snapshot).digest != held
@@ -131,7 +131,7 @@ def may_be_marked(kept: KeptVersion, desk: Workbench) -> bool:
     marks: Mapping[TableName, str] = kept.basis.get("marks", {})
     files: Mapping[TableName, object] = kept.basis.get("files", {})
     for table, version in kept.versions.items():
-        now = commit_mark(desk.source(table), version)
+        now = commit_mark(desk.tables.source(table), version)
         is_unmarked = now is None or table not in marks
         if table not in files if is_unmarked else now != marks[table]:
             return False
@@ -146,7 +146,7 @@ def check_not_replaced_meanwhile(stored: StoredQuery, desk: Workbench) -> None:
     and its files are compared.
     """
     for pin in stored.pins:
-        source = desk.source(pin.table)
+        source = desk.tables.source(pin.table)
         is_marked = pin.table in _marks(stored) and commit_mark(source, pin.version) is not None
         is_other = _is_same(stored, desk, pin.table) is False
         if is_other or not (is_marked or _is_still(desk, source)):
@@ -156,7 +156,7 @@ def check_not_replaced_meanwhile(stored: StoredQuery, desk: Workbench) -> None:
 
 def check_pinned_commit(desk: Workbench, table: TableName) -> None:
     """RetryableError where the log's entry of a pinned version is not what it was."""
-    mark, source = desk.mark(table), desk.source(table)
+    mark, source = desk.tables.mark(table), desk.tables.source(table)
     if mark is not None and commit_mark(source, source.version) not in (mark, None):
         raise replaced_meanwhile(table)
 
@@ -166,7 +166,7 @@ def _is_still(desk: Workbench, source: DeltaSource) -> bool:
     found = refresh(source)
     if found.table_id != source.table_id or found.version < source.version:
         return False
-    now, pinned = found.snapshot(source.version), desk.snapshot(source.name)
+    now, pinned = found.snapshot(source.version), desk.tables.snapshot(source.name)
     return files_mark(now).digest == files_mark(pinned).digest
 
 
@@ -190,9 +190,9 @@ def _is_same(stored: StoredQuery, desk: Workbench, table: TableName) -> bool | N
     if now is not None:
         return now == mark
     held = _held(stored, table)
-    if held is None or desk.source(table).version != version:
+    if held is None or desk.tables.source(table).version != version:
         return None
-    return files_mark(desk.snapshot(table)).digest == held
+    return files_mark(desk.tables.snapshot(table)).digest == held
 
 
 def _marks(stored: StoredQuery) -> Mapping[TableName, str]:
@@ -211,6 +211,6 @@ def _mark_at(desk: Workbench, table: TableName, version: TableVersion) -> str | 
 
     Another log may stand there by now, which is not the one that is going to be read.
     """
-    source = desk.source(table)
-    taken = desk.mark(table) if source.version == version else None
+    source = desk.tables.source(table)
+    taken = desk.tables.mark(table) if source.version == version else None
     return commit_mark(source, version) if taken is None else taken

@@ -36,7 +36,7 @@ def recaptured(
     at = versions if versions is not None else {}
     frames = {}
     for scan in prepared.scans:
-        snapshot = desk.snapshot(scan.table, at.get(scan.table))
+        snapshot = desk.tables.snapshot(scan.table, at.get(scan.table))
         names = [attribute.name for attribute in scan.attributes]
         if scan.access in partitions:
             names.append(partitions[scan.access].attribute)

@@ -50,7 +50,7 @@ class CaptureStage:
 
     def reads(self, desk: Workbench) -> tuple[ReadEntry, ...]:
         """The tables that are read, whole, and how large they are."""
-        snapshots = [desk.snapshot(table) for table in self.prepared.tables]
+        snapshots = [desk.tables.snapshot(table) for table in self.prepared.tables]
         return tuple(ReadEntry(s.table, s.version, s.rows, len(s.uris), s.bytes) for s in snapshots)
 
 
@@ -75,7 +75,7 @@ def foreseen_capture(desk: Workbench, store: StoreReader | None, spec: QuerySpec
             SketchEntry(tables[access], partition.attribute, (), partition.ranges)
             for access, partition in stage.partitions.items()
         ),
-        versions={table: desk.source(table).version for table in prepared.tables},
+        versions={table: desk.tables.source(table).version for table in prepared.tables},
         mode=stage.way.mode.value,
         elapsed_ms=0.0,
         spark_ms=0.0,

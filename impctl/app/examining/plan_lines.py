@@ -164,7 +164,7 @@ def _pushed(
     found: dict[int, tuple[str, ...]] = {}
     for position, node in enumerate(nodes):
         if isinstance(node, Scan):
-            total = len(desk.snapshot(node.table).schema.names)
+            total = len(desk.tables.snapshot(node.table).schema.names)
             columns = f"reads {len(node.attributes)} of {total} columns"
             found[position] = (columns, *ranges.get(node.access, ()))
         elif isinstance(node, Select) and isinstance(node.child, Scan):
@@ -179,7 +179,7 @@ def _ranges(
     try:
         pruned = filters_of(desk, prepared.scans, stored.sketches, stored.versions)
         totals = {
-            scan.table: len(desk.snapshot(scan.table, stored.versions[scan.table]).files)
+            scan.table: len(desk.tables.snapshot(scan.table, stored.versions[scan.table]).files)
             for scan in prepared.scans
         }
     except ImpctlError:

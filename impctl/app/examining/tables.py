@@ -29,9 +29,9 @@ def table_findings(
     for table in desk.workload.tables:
         subject = Subject.of_table(table)
         try:
-            snapshot = desk.snapshot(table)
+            snapshot = desk.tables.snapshot(table)
             stale = _stale(desk, stored, table)
-            history = list(history_findings(desk.source(table), snapshot, stale, every))
+            history = list(history_findings(desk.tables.source(table), snapshot, stale, every))
         except ImpctlError as error:
             yield subject.failed("readable", error)
             continue
@@ -88,7 +88,7 @@ def _stale(
     desk: Workbench, stored: Sequence[StoredQuery], table: TableName
 ) -> dict[QueryName, TableVersion]:
     """Sketches that stand at an older version of this very table."""
-    source = desk.source(table)
+    source = desk.tables.source(table)
     return {
         query.query: pin.version
         for query in stored

@@ -121,7 +121,7 @@ class SharedChanges:
         self, need: Need, columns: tuple[ColumnName, ...], commits: Commits | None
     ) -> Changes:
         return read_changes(
-            self.desk.source(need.table),
+            self.desk.tables.source(need.table),
             need.since,
             need.until,
             columns,
@@ -136,7 +136,7 @@ class SharedChanges:
         if span not in self._commits:
             table, since, until = span
             watch = Stopwatch()
-            found = read_commits(self.desk.source(table), since, until)
+            found = read_commits(self.desk.tables.source(table), since, until)
             self._commits[span] = (found, watch.ms)
         return self._commits[span]
 

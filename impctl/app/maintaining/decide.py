@@ -134,7 +134,7 @@ class Decisions:
         read = tuple(ReadChange(need, *self.shared.read(need)) for need in needs)
         if is_checked and task.stored.assumptions:
             for found in read:
-                ending = self.desk.snapshot(found.need.table)
+                ending = self.desk.tables.snapshot(found.need.table)
                 changes = found.changes
                 recheck(task.stored.assumptions, ending, changes.table, changes.weights)
         return replace(stage, read=read)
@@ -163,7 +163,7 @@ class Decisions:
             stage.cost_kind,
             lambda: self.size(stage.needs),
             has_spark=self.desk.has_spark,
-            table_rows=lambda: self.desk.rows_of(tuple(task.stored.versions)),
+            table_rows=lambda: self.desk.tables.rows_of(tuple(task.stored.versions)),
         )
         return None if found is None else recapture_stage(RECAPTURE_CHEAPER, reason_text(found))
 

@@ -76,11 +76,11 @@ def grouped_change(
     chain = compiled.chain
     assert chain is not None
     partition = partitions[chain.scan.access]
-    before = desk.snapshot(need.table, need.since)
-    after = desk.snapshot(need.table, need.until)
+    before = desk.tables.snapshot(need.table, need.since)
+    after = desk.tables.snapshot(need.table, need.until)
     check_same_columns(before.columns, before.version, after, need.columns)
     if need.held is not None and files_mark(before).digest != need.held.digest:
-        raise other_history(desk.source(need.table))
+        raise other_history(desk.tables.source(need.table))
     files = changed_files(before, after)
     desk.reporter.step(f"grouping the change of {need.table} in Spark")
     sides = ((after, files.came), (before, files.went))

@@ -61,7 +61,7 @@ class KeptStates:
 
 def _forms(desk: Workbench, stored: StoredQuery) -> tuple[_Form, ...]:
     """All of the tables' metadata that a plan, its safety or its circuit rests on."""
-    return tuple(_form(desk.snapshot(pin.table)) for pin in stored.pins)
+    return tuple(_form(desk.tables.snapshot(pin.table)) for pin in stored.pins)
 
 
 def _form(snapshot: Snapshot) -> _Form:

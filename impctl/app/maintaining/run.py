@@ -101,7 +101,7 @@ class StaleRun:
         size = self.decisions.size(stage.needs) if len(pieces) == 1 else None
         for found in stage.read:
             if found.changes.method == "file_diff":
-                self._warn(file_diff_warning(self.desk.snapshot(found.need.table)))
+                self._warn(file_diff_warning(self.desk.tables.snapshot(found.need.table)))
         check_not_replaced_meanwhile(task.stored, self.desk)
         partners = partners_of(self.desk, taken.way, taken.stored.partitions)
         maintainer = Maintainer(self.store, taken, partners, self._spark_start)
@@ -129,7 +129,7 @@ class StaleRun:
             need,
             taken.stored.assumptions,
         )
-        nothing = no_changes(self.desk.snapshot(need.table, need.until), need.columns)
+        nothing = no_changes(self.desk.tables.snapshot(need.table, need.until), need.columns)
         return {need.table: replace(self._moved(need, nothing, need.until), grouped=grouped)}
 
     def _pieces(self, task: Task, read: Sequence[ReadChange]) -> list[dict[TableName, Moved]]:
@@ -143,11 +143,11 @@ class StaleRun:
         ]
 
     def _moved(self, need: Need, changes: Changes, until: TableVersion) -> Moved:
-        mark = commit_mark(self.desk.source(need.table), until)
-        ending = self.desk.snapshot(need.table)
+        mark = commit_mark(self.desk.tables.source(need.table), until)
+        ending = self.desk.tables.snapshot(need.table)
         # Between two batches of versions the log's entry alone has to do.
         files = files_mark(ending) if ending.version == until else None
-        reached = partial(self.desk.snapshot, need.table, until)
+        reached = partial(self.desk.tables.snapshot, need.table, until)
         return Moved(changes, until, ending, mark, files, reached)
 
     def _warn(self, warning: str) -> None:

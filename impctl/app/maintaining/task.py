@@ -73,7 +73,7 @@ def needs_of(desk: Workbench, task: Task) -> list[Need]:
         return []
     needs = []
     for table, version in task.taken.versions.items():
-        until = desk.source(table).version
+        until = desk.tables.source(table).version
         if until != version:
             needs.append(need_of(task.taken, table, until, per_version=task.is_eager))
     return needs
@@ -109,7 +109,7 @@ def _check_columns_read(desk: Workbench, prepared: PreparedQuery, stored: Stored
     take a name over.
     """
     for pin in stored.pins:
-        after = desk.snapshot(pin.table)
+        after = desk.tables.snapshot(pin.table)
         # As the table is mapped now: before that, physical names were the names.
         before = read_schema(pin.schema_json, is_mapped=after.column_mapping is not None)
         check_same_columns(before, pin.version, after, _columns_read(prepared, pin.table))
@@ -123,6 +123,9 @@ def _check_columns_and_order(desk: Workbench, prepared: PreparedQuery, stored: S
     """SchemaChangedError where a column the query reads, or their order, makes another circuit."""
     for pin in stored.pins:
         read = _columns_read(prepared, pin.table)
-        before, after = desk.snapshot(pin.table, pin.version), desk.snapshot(pin.table)
+        before, after = (
+            desk.tables.snapshot(pin.table, pin.version),
+            desk.tables.snapshot(pin.table),
+        )
         check_same_columns(before.columns, before.version, after, read)
         check_same_order(before, after, read)

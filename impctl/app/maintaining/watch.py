@@ -62,9 +62,9 @@ class Watch:
 
         Another log may have taken its place since; what is seen of that must not pass for it.
         """
-        self._seen.update(desk.pinned)
+        self._seen.update(desk.tables.seen)
         self._stuck = {
-            name: _end(known) for name, known in self._seen.items() if name not in desk.pinned
+            name: _end(known) for name, known in self._seen.items() if name not in desk.tables.seen
         }
         self._store = catalog_mark(desk.store_path)
         self._pending_since = None

@@ -14,4 +14,4 @@ from impctl.app.workbench.workbench import Workbench
 
 def changed_table(desk: Workbench, tables: Sequence[TableName]) -> TableName:
     """The one of `tables`, in the order of the query, that is to change."""
-    return max(tables, key=lambda table: desk.snapshot(table).likely_rows)
+    return max(tables, key=lambda table: desk.tables.snapshot(table).likely_rows)

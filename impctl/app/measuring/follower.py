@@ -77,7 +77,7 @@ class Follower:
         self._way = self._way_of(stored)
         self._taken = self._taken_up(stored)
         self._endings: dict[TableName, Snapshot] = {
-            table: scratch.snapshot(table, version) for table, version in stored.versions.items()
+            table: scratch.tables.snapshot(table, version) for table, version in stored.versions.items()
         }
 
     def _way_of(self, stored: StoredQuery) -> Way:
@@ -118,7 +118,7 @@ class Follower:
         watch = Stopwatch()
         moved = {}
         for table in self.taken.tables:
-            source = self.scratch.advance(table)
+            source = self.scratch.tables.advance(table)
             if source.version != self.taken.versions[table]:
                 moved[table] = self._moved(table)
         if not moved:
@@ -130,7 +130,7 @@ class Follower:
         return Followed(read_ms, done)
 
     def _moved(self, table: TableName) -> Moved:
-        source = self.scratch.source(table)
+        source = self.scratch.tables.source(table)
         until = source.version
         need = need_of(self.taken, table, until, per_version=False)
         known = self._endings[table]
@@ -145,7 +145,7 @@ class Follower:
             changes.ending,
             commit_mark(source, until),
             None,
-            lambda: self.scratch.snapshot(table, until),
+            lambda: self.scratch.tables.snapshot(table, until),
         )
 
     def checked(self, accurate: Mapping[AccessId, FragmentSet] | None = None) -> AgainstRecapture:

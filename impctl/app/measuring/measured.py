@@ -89,7 +89,7 @@ class MeasuredQuery:
 
     def commit(self, rows: pa.Table, *, forth: bool) -> None:
         """Insert the rows, or take the last commit back; nothing is maintained."""
-        source = self.scratch.source(self.table)
+        source = self.scratch.tables.source(self.table)
         if forth:
             append_rows(source.path, rows)
         else:
@@ -134,7 +134,7 @@ class MeasuredQuery:
     def rows_like_the_table(self, size: int, seed: int) -> pa.Table:
         """So many rows drawn from all over the table, file by file."""
         return drawn_rows(
-            self.scratch.snapshot(self.table), size, np.random.default_rng(seed + size)
+            self.scratch.tables.snapshot(self.table), size, np.random.default_rng(seed + size)
         )
 
 

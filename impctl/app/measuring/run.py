@@ -139,7 +139,7 @@ class _Run:
             # What is wrong with a query or its tables is told where it is measured.
             with suppress(Exception):
                 for table in prepare(desk, desk.workload.queries[case.query]).tables:
-                    rows = desk.snapshot(table).rows
+                    rows = desk.tables.snapshot(table).rows
                     if rows is not None:
                         self.tables[table] = rows
 

@@ -19,5 +19,5 @@ _CHECKPOINT_EVERY = 10
 def settle(scratch: Workbench, table: TableName, commits: int) -> None:
     """After a commit, the one of this number: the log checkpointed when it is time, all on disk."""
     if commits % _CHECKPOINT_EVERY == 0:
-        checkpoint(scratch.source(table).path)
+        checkpoint(scratch.tables.source(table).path)
     os.sync()

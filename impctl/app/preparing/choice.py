@@ -106,7 +106,7 @@ def _proposed(desk: Workbench, prepared: PreparedQuery, table: TableName) -> lis
         for identity in sorted(columns_of(node.predicate))
         if identity in read
     ]
-    schema = desk.snapshot(table).schema
+    schema = desk.tables.snapshot(table).schema
     able = [c.name for c in schema if c.name in set(read.values()) and is_partitionable(c)]
     return [name for name in dict.fromkeys((*filtered, *able)) if name in able]
 
@@ -122,9 +122,9 @@ def _wanted(desk: Workbench, prepared: PreparedQuery) -> dict[TableName, ColumnN
                 code="sketch_table_unused",
                 location=prepared.spec.location,
             )
-        column = desk.snapshot(table).schema.find(name)
+        column = desk.tables.snapshot(table).schema.find(name)
         if column is None or not is_partitionable(column):
-            names = [c.name for c in desk.snapshot(table).schema if is_partitionable(c)]
+            names = [c.name for c in desk.tables.snapshot(table).schema if is_partitionable(c)]
             raise UsageError(
                 f"Table `{table}` has no column `{name}` that can be sketched",
                 hint=f"it has: {', '.join(names)}",

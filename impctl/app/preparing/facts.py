@@ -36,7 +36,7 @@ def constraint_facts(desk: Workbench, scans: Iterable[Scan]) -> tuple[Fact, ...]
     """
     found: dict[Fact, None] = {}
     for table in dict.fromkeys(scan.table for scan in scans):
-        snapshot = desk.snapshot(table)
+        snapshot = desk.tables.snapshot(table)
         for text in snapshot.constraints:
             found.update(dict.fromkeys(_facts_of_check(snapshot, table, text)))
     return tuple(found)
@@ -75,7 +75,7 @@ def facts_of(desk: Workbench, scans: Iterable[Scan]) -> tuple[Fact, ...]:
     scans = tuple(scans)
     found: dict[Fact, None] = dict.fromkeys(constraint_facts(desk, scans))
     for scan in scans:
-        snapshot = desk.snapshot(scan.table)
+        snapshot = desk.tables.snapshot(scan.table)
         for attribute in scan.attributes:
             column = snapshot.schema.find(attribute.name)
             if column is not None:

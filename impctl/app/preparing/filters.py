@@ -49,7 +49,7 @@ def filters_of(
     files: dict[TableName, tuple[DataFile, ...]] = {}
     total = 0
     for table in dict.fromkeys(scan.table for scan in scans):
-        snapshot = desk.snapshot(table, versions.get(table))
+        snapshot = desk.tables.snapshot(table, versions.get(table))
         total += len(snapshot.files)
         kept: dict[str, DataFile] = {}
         for scan in scans:
@@ -68,7 +68,7 @@ def guards_of(
     """The columns to guard, by table, in the files that are left to read."""
     guards: dict[TableName, Guard] = {}
     for table, files in pruned.files.items():
-        snapshot = desk.snapshot(table, versions.get(table))
+        snapshot = desk.tables.snapshot(table, versions.get(table))
         hiding = hiding_columns(snapshot, files=files)
         if hiding:
             guards[table] = Guard(hiding, snapshot.schema.names)

@@ -63,9 +63,9 @@ def _spec(desk: Workbench, table: TableName, name: ColumnName) -> PartitionSpec 
 
 
 def _column(desk: Workbench, part: PartitionSpec) -> Column:
-    found = desk.snapshot(part.table).schema.find(part.column)
+    found = desk.tables.snapshot(part.table).schema.find(part.column)
     if found is None:
-        names = desk.snapshot(part.table).schema.names
+        names = desk.tables.snapshot(part.table).schema.names
         raise UsageError(
             f"Table `{part.table}` has no column `{part.column}` to partition",
             hint=suggestion(part.column, names, "its columns"),
@@ -85,14 +85,14 @@ def _column(desk: Workbench, part: PartitionSpec) -> Column:
 def partition_of(desk: Workbench, table: TableName, name: ColumnName) -> RangePartition:
     """The partition of a table on a column, as the file says or proposed."""
     spec = _spec(desk, table, name)
-    column = desk.snapshot(table).schema.find(name)
+    column = desk.tables.snapshot(table).schema.find(name)
     assert column is not None
     if spec is not None and spec.boundaries is not None:
         values = tuple(_canonical(value, column, spec) for value in spec.boundaries)
         return RangePartition(table, column.name, column.type, values)
     wanted = wanted_ranges(desk, table, name)
     desk.reporter.step(f"choosing ranges of {table}.{column.name}")
-    sample = sample_values(desk.snapshot(table), column.name, SAMPLE_ROWS, _SEED)
+    sample = sample_values(desk.tables.snapshot(table), column.name, SAMPLE_ROWS, _SEED)
     boundaries = equidepth_boundaries(sample, wanted)
     return RangePartition(table, column.name, column.type, boundaries)
 
@@ -108,7 +108,7 @@ def values_within(
 ) -> list[BoundaryValue]:
     """A sample of the attribute's values in these fragments."""
     desk.reporter.step(f"choosing ranges of {partition.table}.{partition.attribute}")
-    snapshot = desk.snapshot(partition.table)
+    snapshot = desk.tables.snapshot(partition.table)
     within = (partition, fragments)
     return sample_values(snapshot, partition.attribute, SAMPLE_ROWS, _SEED, within)
 

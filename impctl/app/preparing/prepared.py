@@ -75,7 +75,7 @@ class _Catalog(Mapping[TableName, Schema]):
     def __getitem__(self, table: TableName) -> Schema:
         if table not in self._desk.workload.tables:
             raise KeyError(table)
-        return self._desk.snapshot(table).schema
+        return self._desk.tables.snapshot(table).schema
 
     def __iter__(self):  # type: ignore[no-untyped-def]  # Mapping's own signature
         return iter(self._desk.workload.tables)

@@ -108,7 +108,7 @@ def _views(
     return {
         table: snapshot_frame(
             desk.spark(),
-            desk.snapshot(table, versions.get(table)),
+            desk.tables.snapshot(table, versions.get(table)),
             files=None if pruned is None else pruned.files[table],
             is_guarded=pruned is None,
         )

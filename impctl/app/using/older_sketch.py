@@ -91,9 +91,9 @@ def _pin(
     desk: Workbench, store: StoreReader, spec: QuerySpec, table: TableName, version: TableVersion
 ) -> None:
     """The table at the version; an error that names those that are left where it is gone."""
-    newest = desk.source(table)
+    newest = desk.tables.source(table)
     try:
-        desk.pin_at(table, version)
+        desk.tables.pin_at(table, version)
     except HistoryGoneError as error:
         raise HistoryGoneError(
             error.message, code="version_gone", hint=_offer(desk, store, spec)
@@ -122,7 +122,7 @@ def _offer(desk: Workbench, store: StoreReader, spec: QuerySpec) -> str:
     left: dict[TableName, range] = {}
     for kept in store.kept(spec.name):
         for table in kept.versions.keys() - left.keys():
-            source = desk.repin(table)
+            source = desk.tables.repin(table)
             left[table] = range(oldest_version(source) or 0, source.version + 1)
         is_left = all(version in left[table] for table, version in kept.versions.items())
         if is_left and is_stamp_of_this_release(kept.basis) and may_be_marked(kept, desk):

@@ -103,7 +103,7 @@ def _without(
             code="no_sketch_to_reuse",
             location=spec.location,
         )
-    versions = {table: desk.source(table).version for table in prepared.tables}
+    versions = {table: desk.tables.source(table).version for table in prepared.tables}
     warning = f"query `{spec.name}` runs without a sketch, because {reason}"
     return Fresh(
         prepared=prepared,
@@ -192,7 +192,7 @@ def _rows_left(
     desk: Workbench, prepared: PreparedQuery, sketches: Sequence[StoredSketch]
 ) -> int | None:
     """Rows of the files that the sketches leave to read now; None where a log does not say."""
-    versions = {table: desk.source(table).version for table in prepared.tables}
+    versions = {table: desk.tables.source(table).version for table in prepared.tables}
     kept = filters_of(desk, prepared.scans, sketches, versions).files
     rows = [file.rows for files in kept.values() for file in files]
     known = [count for count in rows if count is not None]

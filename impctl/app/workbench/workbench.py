@@ -1,9 +1,8 @@
 """What every use case works on: the workload, its tables pinned, the store, Spark when needed.
 
-Law: a table's version is pinned the first time it is asked for and stays for the whole run, unless
-an older one is pinned before anything was computed from it; the Spark session starts only when a
-step really needs it; the store is created only by a command that writes.
-Out of scope: what is done with it (one file per use case).
+Law: the Spark session starts only when a step really needs it; the store is created only by a
+command that writes. Who needs the tables alone is given those (`tables`), not the workbench.
+Out of scope: which versions are pinned (`workbench.pinned`), what is done (one file per use case).
 """
 
 from __future__ import annotations
@@ -16,8 +15,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from impctl.aliases import QueryName, TableName, TableVersion
+from impctl.aliases import QueryName
 from impctl.app.workbench.memory import Memory
+from impctl.app.workbench.pinned import PinnedTables
 from impctl.app.workbench.reporter import Reporter, SilentReporter
 from impctl.app.workbench.sessions import OwnSession, Sessions
 from impctl.app.workbench.settings import Settings, lock_timeout_of, policy_of, spark_of, store_of
@@ -25,16 +25,13 @@ from impctl.errors import UsageError
 from impctl.stopwatch import Stopwatch
 from impctl.store.reader import StoreReader
 from impctl.store.store import Store
-from impctl.tables.change.arrivals import Seen, seen
-from impctl.tables.source import DeltaSource, advance, open_source
+from impctl.tables.source import DeltaSource
 from impctl.workload.load import load_spark_profile, load_workload
 from impctl.workload.models import Policy, QuerySpec, SparkSpec, Workload
 from impctl.workload.reading import suggestion
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-    from impctl.tables.snapshot import Snapshot
 
 
 class Workbench:
@@ -53,9 +50,7 @@ class Workbench:
         self.reporter = reporter
         self.memory = Memory() if memory is None else memory
         self._sessions = OwnSession(reporter.spark_log) if sessions is None else sessions
-        self._sources: dict[TableName, DeltaSource] = {}
-        self._seen: dict[TableName, Seen] = {}
-        self._snapshots: dict[tuple[TableName, int], Snapshot] = {}
+        self.tables = PinnedTables(workload.tables)
         self._store: Store | None = None
         self._spark: SparkSession | None = None
         self._waited = 0.0
@@ -67,67 +62,13 @@ class Workbench:
         """A workbench for another run of this process, with these tables pinned; Spark is kept."""
         desk = Workbench(self.settings, self.workload, self.reporter, memory=self.memory)
         for source in pinned:
-            desk._pin(source)
+            desk.tables.pin(source)
         desk._spark = self._spark
         return desk
 
     def take_spark_of(self, run: Workbench) -> None:
         """Keep the session that a run has started, for the next one."""
         self._spark = run._spark
-
-    @property
-    def pinned(self) -> Mapping[TableName, Seen]:
-        """The tables asked for so far, each as it was when it was pinned."""
-        return self._seen
-
-    def source(self, table: TableName) -> DeltaSource:
-        """The table, pinned at the version that was newest when first asked for."""
-        found = self._sources.get(table)
-        if found is None:
-            spec = self.workload.tables[table]
-            found = open_source(table, spec.path, dict(spec.storage_options) or None)
-            self._pin(found)
-        return found
-
-    def _pin(self, source: DeltaSource) -> None:
-        self._sources[source.name] = source
-        self._seen[source.name] = seen(source)
-
-    def mark(self, table: TableName) -> str | None:
-        """The mark of the table's pinned commit, taken when it was pinned."""
-        self.source(table)
-        return self._seen[table].mark
-
-    def repin(self, table: TableName) -> DeltaSource:
-        """Open the table again, after it has changed: another one may stand at its path by now."""
-        self._sources.pop(table, None)
-        self._snapshots = {key: held for key, held in self._snapshots.items() if key[0] != table}
-        return self.source(table)
-
-    def pin_at(self, table: TableName, version: TableVersion) -> None:
-        """Pin the table at an older version; errors as of `DeltaSource.snapshot`.
-
-        To be called before anything else is asked of the table.
-        """
-        self._pin(self.source(table).at(version))
-
-    def advance(self, table: TableName) -> DeltaSource:
-        """Pin a table that only this process writes at its newest version."""
-        found = self._sources[table] = advance(self.source(table))
-        self._seen[table] = Seen(found, None, None)
-        return found
-
-    def snapshot(self, table: TableName, version: int | None = None) -> Snapshot:
-        """The table's snapshot at a version (default: the pinned one)."""
-        source = self.source(table)
-        key = (table, source.version if version is None else version)
-        if key not in self._snapshots:
-            self._snapshots[key] = source.snapshot(key[1])
-        return self._snapshots[key]
-
-    def rows_of(self, tables: Sequence[TableName]) -> int:
-        """Rows of these tables at their pinned versions, by their bytes where the log is silent."""
-        return sum(self.snapshot(table).likely_rows for table in tables)
 
     @property
     def store_path(self) -> Path:

@@ -31,7 +31,7 @@ def test_a_log_that_could_not_be_read_is_no_news_until_it_can_be(
 
     with open_workbench(Settings(tmp_path / "w.yaml")) as desk:
         watch.pinned()
-        desk.source("t")
+        desk.tables.source("t")
         watch.saw(desk)
         assert not watch.is_due(desk)
         with monkeypatch.context() as patch:

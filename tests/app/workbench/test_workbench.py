@@ -27,13 +27,16 @@ def test_a_table_pinned_anew_is_read_anew(tmp_path: Path) -> None:
         create_table(str(tmp_path / name), pa.table({"id": [1, 2]}))
     (tmp_path / "w.yaml").write_text(WORKLOAD)
     with open_workbench(Settings(tmp_path / "w.yaml")) as desk:
-        old, beside = desk.snapshot("t"), desk.snapshot("u")
+        old, beside = desk.tables.snapshot("t"), desk.tables.snapshot("u")
         shutil.rmtree(tmp_path / "t")
         create_table(str(tmp_path / "t"), pa.table({"id": [1, 2, 3]}))
-        found = desk.repin("t")
+        found = desk.tables.repin("t")
         assert (found.version, found.table_id != old.table_id) == (old.version, True)
-        assert (desk.snapshot("t").table_id, desk.snapshot("t").rows) == (found.table_id, 3)
-        assert desk.snapshot("u") is beside
+        assert (desk.tables.snapshot("t").table_id, desk.tables.snapshot("t").rows) == (
+            found.table_id,
+            3,
+        )
+        assert desk.tables.snapshot("u") is beside
 
 
 @pytest.mark.parametrize("running", [None, object()])

@@ -115,7 +115,7 @@ def _only_table(ground: Ground) -> str:
 
 def _ordered(desk: Workbench, table: str, options: _Options) -> Keys:
     """The keys of all rows, those that a minimal deletion takes first."""
-    snapshot = desk.snapshot(table)
+    snapshot = desk.tables.snapshot(table)
     rows = read_rows(snapshot, [options.by, options.key])
     way = "descending" if options.greatest else "ascending"
     order = pc.sort_indices(rows, sort_keys=[(name, way) for name in rows.column_names[:2]])

@@ -80,7 +80,7 @@ def duckdb_plain(connection: ParquetSql, desk: Workbench, prepared: PreparedQuer
 
     def run() -> pa.Table:
         for table in prepared.tables:
-            connection.view(table, [file.uri for file in desk.snapshot(table).files])
+            connection.view(table, [file.uri for file in desk.tables.snapshot(table).files])
         return connection.run(text)
 
     try:
@@ -98,7 +98,7 @@ class _NoPassError(Exception):
 def _unreadable(desk: Workbench, prepared: PreparedQuery) -> str:
     """Why a table's rows are not those of its files; empty where they are."""
     for table in prepared.tables:
-        reason = _not_plain(desk.snapshot(table))
+        reason = _not_plain(desk.tables.snapshot(table))
         if reason:
             return f"DuckDB cannot read table `{table}` file by file: {reason}"
     return ""
@@ -179,7 +179,7 @@ class _Recapture:
 
     def __call__(self) -> Fragments:
         for scan in self.prepared.scans:
-            files = [file.uri for file in self.desk.snapshot(scan.table).files]
+            files = [file.uri for file in self.desk.tables.snapshot(scan.table).files]
             self.connection.view(scan.table, files)
         found: dict[AccessId, FragmentSet] = {}
         for pass_ in self.passes:

@@ -116,7 +116,7 @@ def _cells(ground: Ground, options: _Options) -> Iterator[Cell]:
 
 def _sizes(measured: MeasuredQuery, options: _Options) -> dict[int, float]:
     """Rows of every change, and their share of the table; small ones first."""
-    total = measured.scratch.snapshot(measured.table).rows or 0
+    total = measured.scratch.tables.snapshot(measured.table).rows or 0
     sizes = {size: size / total if total else 0.0 for size in options.changes}
     for share in options.shares:
         size = max(1, round(share * total))
@@ -162,7 +162,7 @@ def _with_processes(
     for turn in range(2 * _PROCESSES):
         forth = turn % 2 == 0
         measured.commit(rows, forth=forth)
-        scratch.advance(measured.table)
+        scratch.tables.advance(measured.table)
         run = maintain_afresh(scratch, ground.query)
         times.append(("insert" if forth else "delete", run.elapsed_ms))
     stored = Follower(scratch, measured.prepared).checked(measured.unchanged)

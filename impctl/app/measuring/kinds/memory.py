@@ -89,7 +89,7 @@ def _grown(
             if options.process:
                 peak = maintain_afresh(scratch, spec).peak_bytes
                 for table in tables:
-                    scratch.advance(table)
+                    scratch.tables.advance(table)
                 follower = Follower(scratch, prepare(scratch, spec))
             else:
                 with scratch.writing("bench"):

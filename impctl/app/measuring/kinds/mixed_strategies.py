@@ -62,7 +62,7 @@ class MixedStrategy(ABC):
 
         def work() -> None:
             for table in self.tables:
-                self.scratch.advance(table)
+                self.scratch.tables.advance(table)
             found.append(self._answered(spec))
 
         before = self.spent.maintain_ms + self.spent.capture_ms
@@ -84,7 +84,7 @@ class MixedStrategy(ABC):
 
     @property
     def _versions(self) -> Mapping[TableName, TableVersion]:
-        return {table: self.scratch.source(table).version for table in self.tables}
+        return {table: self.scratch.tables.source(table).version for table in self.tables}
 
 
 class WithoutSketch(MixedStrategy):

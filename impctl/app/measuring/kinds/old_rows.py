@@ -28,7 +28,7 @@ def old_rows_deleted(
 
     `key` is the column that tells rows apart.
     """
-    before = measured.scratch.snapshot(measured.table)
+    before = measured.scratch.tables.snapshot(measured.table)
     key = _spelled(before, key)
     checked: AgainstRecapture | None = None
     steps: list[Followed] = []
@@ -51,7 +51,7 @@ def _deleted(measured: MeasuredQuery, key: str, rows: pa.Table) -> Followed:
     # The bounds leave other files unread where rows lie in the order of their keys.
     where = f"`{key}` >= {min(keys)} AND `{key}` <= {max(keys)}"
     listed = ", ".join(map(str, keys))
-    commits = measured.scratch.source(table).version
+    commits = measured.scratch.tables.source(table).version
     delete_where(measured.scratch, table, f"{where} AND `{key}` IN ({listed})")
     settle(measured.scratch, table, commits)
     return measured.followed(len(keys))

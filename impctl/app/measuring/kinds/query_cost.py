@@ -65,7 +65,7 @@ def _cells(ground: Ground) -> Iterator[Cell]:
 def _rows_share(measured: MeasuredQuery, pruned: Pruned) -> float:
     """Rows in the files that are left, of all rows of the tables."""
     files = pruned.files
-    total = sum(measured.scratch.snapshot(table).rows or 0 for table in files)
+    total = sum(measured.scratch.tables.snapshot(table).rows or 0 for table in files)
     kept = sum(file.rows or 0 for chosen in files.values() for file in chosen)
     return kept / total if total else 0.0
 

@@ -41,7 +41,7 @@ class Pool:
 
 def pool_of(desk: Workbench, table: TableName, key: ColumnName, seed: int) -> Pool:
     """The pool of a table whose column `key` holds whole numbers; UsageError for another one."""
-    snapshot = desk.snapshot(table)
+    snapshot = desk.tables.snapshot(table)
     column = snapshot.schema.find(key)
     if column is None or not column.type.is_integral:
         raise UsageError(
@@ -84,7 +84,7 @@ class UpdateStream:
         rows = rows.set_column(at, rows.schema.field(at), keys.cast(rows.schema.field(at).type))
         self._alive.append((self._next_key, self._next_key + size))
         self._next_key += size
-        path = self.scratch.source(self.pool.table).path
+        path = self.scratch.tables.source(self.pool.table).path
         return self._settled(milliseconds(lambda: append_rows(path, rows)))
 
     def delete(self, place: int) -> float:
@@ -102,4 +102,4 @@ class UpdateStream:
 
 def delete_where(scratch: Workbench, table: TableName, where: str) -> None:
     """Commit that the rows are gone for which the condition is true."""
-    apply_update(scratch.source(table), UpdateRequest(table, UpdateKind.DELETE, where=where))
+    apply_update(scratch.tables.source(table), UpdateRequest(table, UpdateKind.DELETE, where=where))

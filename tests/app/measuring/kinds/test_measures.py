@@ -151,7 +151,7 @@ def test_equal_seeds_give_equal_tables(desk: Workbench) -> None:
             stream = UpdateStream(scratch, pool, seed)
             for _ in range(12):
                 stream.commit(7)
-            snapshot = scratch.repin("t").snapshot()
+            snapshot = scratch.tables.repin("t").snapshot()
             found.append(((snapshot.rows or 0) - 5000, snapshot.version))
     assert found[0] == found[1] != found[2]
     assert all(rows % 7 == 0 and version == 12 for rows, version in found)

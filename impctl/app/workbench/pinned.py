@@ -1,0 +1,85 @@
+"""The tables of a run, each pinned at the version that was newest when it was first asked for.
+
+Law: a pinned version stays for the whole run, unless an older one is pinned before anything was
+computed from it, or the run itself has changed the table; a snapshot is taken once. Whoever is
+given these tables can reach neither store nor Spark.
+Out of scope: what a table at a version holds (`tables`), what is computed from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from impctl.aliases import TableName, TableVersion
+from impctl.tables.change.arrivals import Seen, seen
+from impctl.tables.source import DeltaSource, advance, open_source
+from impctl.workload.models import TableSpec
+
+if TYPE_CHECKING:
+    from impctl.tables.snapshot import Snapshot
+
+
+class PinnedTables:
+    """The workload's tables, opened as they are asked for."""
+
+    def __init__(self, specs: Mapping[TableName, TableSpec]) -> None:
+        self._specs = specs
+        self._sources: dict[TableName, DeltaSource] = {}
+        self._seen: dict[TableName, Seen] = {}
+        self._snapshots: dict[tuple[TableName, int], Snapshot] = {}
+
+    @property
+    def seen(self) -> Mapping[TableName, Seen]:
+        """The tables asked for so far, each as it was when it was pinned."""
+        return self._seen
+
+    def source(self, table: TableName) -> DeltaSource:
+        """The table, pinned at the version that was newest when first asked for."""
+        found = self._sources.get(table)
+        if found is None:
+            spec = self._specs[table]
+            found = open_source(table, spec.path, dict(spec.storage_options) or None)
+            self.pin(found)
+        return found
+
+    def pin(self, source: DeltaSource) -> None:
+        """Take this source for its table, as it is seen now."""
+        self._sources[source.name] = source
+        self._seen[source.name] = seen(source)
+
+    def mark(self, table: TableName) -> str | None:
+        """The mark of the table's pinned commit, taken when it was pinned."""
+        self.source(table)
+        return self._seen[table].mark
+
+    def repin(self, table: TableName) -> DeltaSource:
+        """Open the table again, after it has changed: another one may stand at its path by now."""
+        self._sources.pop(table, None)
+        self._snapshots = {key: held for key, held in self._snapshots.items() if key[0] != table}
+        return self.source(table)
+
+    def pin_at(self, table: TableName, version: TableVersion) -> None:
+        """Pin the table at an older version; errors as of `DeltaSource.snapshot`.
+
+        To be called before anything else is asked of the table.
+        """
+        self.pin(self.source(table).at(version))
+
+    def advance(self, table: TableName) -> DeltaSource:
+        """Pin a table that only this process writes at its newest version."""
+        found = self._sources[table] = advance(self.source(table))
+        self._seen[table] = Seen(found, None, None)
+        return found
+
+    def snapshot(self, table: TableName, version: TableVersion | None = None) -> Snapshot:
+        """The table's snapshot at a version (default: the pinned one)."""
+        source = self.source(table)
+        key = (table, source.version if version is None else version)
+        if key not in self._snapshots:
+            self._snapshots[key] = source.snapshot(key[1])
+        return self._snapshots[key]
+
+    def rows_of(self, tables: Sequence[TableName]) -> int:
+        """Rows of these tables at their pinned versions, by their bytes where the log is silent."""
+        return sum(self.snapshot(table).likely_rows for table in tables)
