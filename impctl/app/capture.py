@@ -19,6 +19,7 @@ from impctl.app.preparing.facts import assumption_text
 from impctl.app.preparing.prepared import prepare
 from impctl.app.results.results import CaptureResult, Failure, Outcome
 from impctl.app.workbench.isolated import Isolated
+from impctl.app.workbench.pinned import PinnedTables
 from impctl.app.workbench.workbench import Workbench
 from impctl.store.records import StoredSketch
 from impctl.workload.models import QuerySpec
@@ -47,15 +48,15 @@ def capture(desk: Workbench, queries: Sequence[QueryName] | None) -> Outcome:
                 results.append(_result(spec, captured))
                 stored.append((spec, captured.sketches))
     for spec, sketches in stored:
-        warnings += _advice(desk, spec, sketches)
+        warnings += _advice(desk.tables, spec, sketches)
     return Outcome(tuple(results), tuple(warnings), tuple(failures))
 
 
-def _advice(desk: Workbench, spec: QuerySpec, sketches: Sequence[StoredSketch]) -> list[str]:
+def _advice(tables: PinnedTables, spec: QuerySpec, sketches: Sequence[StoredSketch]) -> list[str]:
     """What to know of a stored sketch; the capture stands, even where this cannot be told."""
     failed: list[Failure] = []
     with Isolated(failed, spec):
-        return warnings_of(desk, spec, sketches)
+        return warnings_of(tables, spec, sketches)
     return [
         f"query `{spec.name}` is captured, but how much its sketch saves could not be told: "
         f"{failure.error.message}"

@@ -47,5 +47,5 @@ def _checked(desk: Workbench, spec: QuerySpec) -> CheckResult:
             raise
         judged = judge_candidates(desk, prepared)
         return CheckResult(spec.name, False, None, unsafe.message, judged)
-    way = capture_way(desk, prepared, chosen.verdict, chosen.partitions(desk, prepared))
+    way = capture_way(desk.tables, prepared, chosen.verdict, chosen.partitions(desk, prepared))
     return CheckResult(spec.name, True, way.mode.value, way.reason, chosen.candidates)

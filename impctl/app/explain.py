@@ -39,7 +39,7 @@ def _explained(desk: Workbench, spec: QuerySpec) -> ExplainResult:
     try:
         chosen = choose(desk, prepared)
     except UnsafeSketchError as unsafe:
-        plan = plan_entries(desk, prepared, None, None)
+        plan = plan_entries(desk.tables, prepared, None, None)
         judged = judge_candidates(desk, prepared)
         return ExplainResult(
             query=spec.name,
@@ -49,14 +49,14 @@ def _explained(desk: Workbench, spec: QuerySpec) -> ExplainResult:
             plan=plan,
             attributes=judged,
         )
-    way = capture_way(desk, prepared, chosen.verdict, chosen.partitions(desk, prepared))
+    way = capture_way(desk.tables, prepared, chosen.verdict, chosen.partitions(desk, prepared))
     kept = kept_state(desk, spec, way)
     return ExplainResult(
         query=spec.name,
         mode=way.mode.value,
         reason=way.reason,
         policy=policy,
-        plan=plan_entries(desk, prepared, way, kept),
+        plan=plan_entries(desk.tables, prepared, way, kept),
         attributes=chosen.candidates,
         joins=() if way.compiled is None else tuple(map(_side, way.compiled.sides)),
         state_bytes=None if kept is None else kept.bytes,

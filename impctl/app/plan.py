@@ -40,7 +40,7 @@ def plan(desk: Workbench, queries: Sequence[QueryName] | None) -> Outcome:
             if store is None or stored is None:
                 results.append(_to_capture(desk, spec))
                 continue
-            catch_up(desk, stored)
+            catch_up(desk.tables, stored)
             if has_nothing_to_do(desk, spec, stored):
                 results.append(_nothing(desk, store, spec, stored))
             else:

@@ -102,11 +102,11 @@ class _Rebalanced:
         self.watch = Stopwatch()
         self.stored = stored_query(desk, store, spec)
         check_definition(desk, spec, self.stored)
-        if not is_current(self.stored, desk):
+        if not is_current(self.stored, desk.tables):
             raise moved_meanwhile(spec.name)
         self.prepared: PreparedQuery = prepare(desk, spec)
         self.verdict: Verdict
-        self.verdict, self.partitions = restored_verdict(desk, self.prepared, self.stored)
+        self.verdict, self.partitions = restored_verdict(desk.tables, self.prepared, self.stored)
         meta = StateMeta.read(self.stored.query, self.stored.state_meta)
         self.chooser = chooser_of(self.prepared, meta)
         self.way = self._way(self.partitions)
@@ -267,7 +267,7 @@ class _Reading:
 
     def rows(self, columns: Sequence[str]) -> Iterator[pa.Table]:
         """The rows with these columns."""
-        for table, fragments in split_rows(self._desk, self._change, columns):
+        for table, fragments in split_rows(self._desk.tables, self._change, columns):
             self._counts += np.bincount(fragments, minlength=len(self._counts))
             self._rows += len(table)
             yield table
@@ -289,7 +289,7 @@ def _foreseen(desk: Workbench, store: StoreReader | None, spec: QuerySpec) -> Ca
     """A dry run: ranges that would be split and merged, where the sketch is current."""
     stored = stored_query(desk, store, spec)
     assert store is not None
-    if is_current(stored, desk) and is_captured_alike(desk, spec, stored):
+    if is_current(stored, desk.tables) and is_captured_alike(desk, spec, stored):
         return _Rebalanced(desk, store, spec).foreseen()
     reason = "would be brought up to date first; how even its ranges are is looked at after that"
     found = _result(stored, "none", reason, 0.0, 0.0)

@@ -17,6 +17,7 @@ from impctl.app.capturing.pins import catch_up, check_pins
 from impctl.app.results.past_runs import VERIFIED, VERIFY, PendingEntry, RunEntry, VerifiedEntry
 from impctl.app.results.results import Failure, Outcome, StatusResult
 from impctl.app.workbench.isolated import Isolated
+from impctl.app.workbench.pinned import PinnedTables
 from impctl.app.workbench.workbench import Workbench
 from impctl.errors import RecaptureNeededError
 from impctl.store.reader import StoreReader
@@ -56,7 +57,7 @@ def _status(desk: Workbench, store: StoreReader | None, spec: QuerySpec, runs: i
             policy=policy,
             state_bytes=0,
         )
-    catch_up(desk, stored)
+    catch_up(desk.tables, stored)
     history = store.history(spec.name, max(runs, _LOOKED_BACK))
     pending, reason = _pending(desk, spec, stored)
     return StatusResult(
@@ -73,15 +74,15 @@ def _status(desk: Workbench, store: StoreReader | None, spec: QuerySpec, runs: i
         stale_reason=reason,
         ranges=ranges_entries(desk, stored),
         sketch_bytes=sum(len(sketch.fragments.to_bytes()) for sketch in stored.sketches),
-        pending=tuple(_changes(desk, pin) for pin in stored.pins if pending[pin.table]),
+        pending=tuple(_changes(desk.tables, pin) for pin in stored.pins if pending[pin.table]),
         runs=tuple(map(_run, history[:runs])),
         verified=_verified(history),
     )
 
 
-def _changes(desk: Workbench, pin: TablePin) -> PendingEntry:
+def _changes(tables: PinnedTables, pin: TablePin) -> PendingEntry:
     """What the log says of the commits since the sketch's version."""
-    source = desk.tables.source(pin.table)
+    source = tables.source(pin.table)
     if source.table_id != pin.table_id:
         return PendingEntry(pin.table, pin.version, source.version - pin.version, None, None, None)
     found = pending_changes(source, pin.version)
@@ -124,7 +125,7 @@ def _pending(
     if not is_of_this_release(stored):
         return pending, "another release of impctl captured it; capture it again"
     try:
-        check_pins(stored, desk)
+        check_pins(stored, desk.tables)
     except RecaptureNeededError as replaced:
         return pending, f"{replaced.message}; capture it again"
     if any(pending.values()):

@@ -264,3 +264,15 @@ def test_deciding_and_telling_load_nothing_that_writes() -> None:
             reached |= found
             mine = {name for name in found if name.startswith("impctl.app.")}
         assert not reached & writing, module
+
+
+def test_who_is_given_pinned_tables_reaches_neither_store_nor_spark() -> None:
+    graph = import_graph()
+    reached = {"impctl.app.workbench.pinned"}
+    mine = set(reached)
+    while mine:
+        mine = {name for one in mine for name in graph[one]} - reached
+        reached |= mine
+    rooms = {name.split(".")[1] for name in reached if name.startswith("impctl.")}
+    assert not rooms & {"store", "spark"}
+    assert "tables" in rooms

@@ -43,7 +43,7 @@ def desk(tmp_path: Path) -> Iterator[Workbench]:
 def test_it_counts_for_costs_and_is_found_to_be_the_larger_one(desk: Workbench) -> None:
     assert desk.tables.rows_of(["small"]) == 1000
     assert desk.tables.rows_of(["small", "large"]) > 100_000
-    assert changed_table(desk, ["small", "large"]) == "large"
+    assert changed_table(desk.tables, ["small", "large"]) == "large"
 
 
 @pytest.mark.parametrize(("tables", "slices"), [(["small"], 1), (["small", "large"], 10)])

@@ -121,7 +121,7 @@ def test_a_run_that_others_overtook_pins_again(cli: Cli, tmp_path: Path) -> None
     change(tmp_path / "t", 2)
     settings = Settings(cli.workload)
     with open_workbench(settings) as reader, open_workbench(settings) as writer:
-        assert reader.source("t").version == writer.source("t").version == 1
+        assert reader.tables.source("t").version == writer.tables.source("t").version == 1
         change(tmp_path / "t", 3)
         assert ran(cli.workload, "maintain").code == 0
         assert [result.stale for result in status(reader, ()).results] == [False, False]

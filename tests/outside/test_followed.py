@@ -75,7 +75,7 @@ def watching(desk: Workbench) -> Watch:
     """A watch after a first run that pinned the table."""
     watch = Watch(FollowRequest())
     first = desk.next_run(watch.pinned())
-    first.source("t")
+    first.tables.source("t")
     watch.saw(first)
     return watch
 

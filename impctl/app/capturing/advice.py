@@ -12,7 +12,7 @@ import statistics
 from bisect import bisect_right
 from collections.abc import Sequence
 
-from impctl.app.workbench.workbench import Workbench
+from impctl.app.workbench.pinned import PinnedTables
 from impctl.sketch.intervals import range_filter
 from impctl.sketch.partition import BoundaryValue, RangePartition
 from impctl.store.records import StoredSketch
@@ -32,13 +32,15 @@ _ROWS = 100_000
 """A smaller table is read in no time, however it lies."""
 
 
-def warnings_of(desk: Workbench, spec: QuerySpec, sketches: Sequence[StoredSketch]) -> list[str]:
+def warnings_of(
+    tables: PinnedTables, spec: QuerySpec, sketches: Sequence[StoredSketch]
+) -> list[str]:
     """A warning for every sketch that lets next to nothing be skipped."""
-    found = [_warning(desk, spec, sketch) for sketch in sketches]
+    found = [_warning(tables, spec, sketch) for sketch in sketches]
     return list(dict.fromkeys(text for text in found if text is not None))
 
 
-def _warning(desk: Workbench, spec: QuerySpec, sketch: StoredSketch) -> str | None:
+def _warning(tables: PinnedTables, spec: QuerySpec, sketch: StoredSketch) -> str | None:
     ranges = sketch.partition.ranges
     held = sum(fragment < ranges for fragment in sketch.fragments.ids)
     name = f"the sketch of query `{spec.name}` on `{sketch.table}.{sketch.attribute}`"
@@ -47,7 +49,7 @@ def _warning(desk: Workbench, spec: QuerySpec, sketch: StoredSketch) -> str | No
             f"{name} holds {held} of {ranges} ranges and saves next to nothing; "
             "try more ranges or another attribute"
         )
-    span = _span(desk.tables.snapshot(sketch.table), sketch)
+    span = _span(tables.snapshot(sketch.table), sketch)
     if span is None:
         return None
     return (

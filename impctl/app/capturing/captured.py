@@ -22,6 +22,7 @@ from impctl.app.capturing.stage import CaptureStage, capture_stage
 from impctl.app.preparing.facts import assumption_of
 from impctl.app.preparing.prepared import PreparedQuery
 from impctl.app.results.explanations import CandidateEntry
+from impctl.app.workbench.pinned import PinnedTables
 from impctl.app.workbench.workbench import Workbench
 from impctl.circuits.session import MaintainedQuery
 from impctl.circuits.touch import TouchedQuery
@@ -81,7 +82,7 @@ def capture_query(
         added=sum(len(fragments) for fragments in found.values()),
         removed=0,
         versions=versions,
-        cost=_cost(desk, prepared, elapsed_ms, found_, desk.spark_start_ms - spark_started),
+        cost=_cost(desk.tables, prepared, elapsed_ms, found_, desk.spark_start_ms - spark_started),
     )
     committing = Stopwatch()
     commit_capture(desk, store, prepared, way, found_.state, sketches, assumptions, record)
@@ -102,13 +103,13 @@ def capture_query(
 
 
 def _cost(
-    desk: Workbench, prepared: PreparedQuery, elapsed_ms: float, found: _Found, start_ms: float
+    tables: PinnedTables, prepared: PreparedQuery, elapsed_ms: float, found: _Found, start_ms: float
 ) -> RunCost:
     """What the capture took, without starting Spark, and from how much."""
-    size = sum(desk.tables.snapshot(table).bytes for table in prepared.tables)
+    size = sum(tables.snapshot(table).bytes for table in prepared.tables)
     return RunCost(
         RunKind.RECAPTURE,
-        desk.tables.rows_of(prepared.tables),
+        tables.rows_of(prepared.tables),
         size,
         max(0.0, elapsed_ms - start_ms),
         found.uses_spark,

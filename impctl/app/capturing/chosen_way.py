@@ -16,6 +16,7 @@ from impctl.aliases import AccessId
 from impctl.app.capturing.meta import StateMeta
 from impctl.app.preparing.facts import constraint_facts, fact_of
 from impctl.app.preparing.prepared import PreparedQuery
+from impctl.app.workbench.pinned import PinnedTables
 from impctl.app.workbench.workbench import Workbench
 from impctl.circuits.strategy import AsRecorded, BySize, Chooser, Strategy
 from impctl.circuits.way import Way, choose_way
@@ -34,9 +35,9 @@ _ASKED = {
 }
 
 
-def chooser_for(desk: Workbench, prepared: PreparedQuery) -> Chooser:
+def chooser_for(tables: PinnedTables, prepared: PreparedQuery) -> Chooser:
     """Which sides of joins a capture keeps: as the workload asks, else by the tables' sizes."""
-    rows = {scan.table: desk.tables.snapshot(scan.table).rows for scan in prepared.scans}
+    rows = {scan.table: tables.snapshot(scan.table).rows for scan in prepared.scans}
     return BySize(_ASKED[prepared.spec.join], rows.__getitem__, has_filter=_has_filter(prepared))
 
 
@@ -69,13 +70,13 @@ def chosen_way(
 
 
 def capture_way(
-    desk: Workbench,
+    tables: PinnedTables,
     prepared: PreparedQuery,
     verdict: Verdict,
     partitions: Mapping[AccessId, RangePartition],
 ) -> Way:
     """How the query's sketches are maintained if they are captured at the pinned versions."""
-    return chosen_way(prepared, verdict, partitions, chooser_for(desk, prepared))
+    return chosen_way(prepared, verdict, partitions, chooser_for(tables, prepared))
 
 
 def check_circuit(desk: Workbench, prepared: PreparedQuery, way: Way, stored: StoredQuery) -> None:
@@ -105,12 +106,12 @@ def is_same_circuit(desk: Workbench, prepared: PreparedQuery, stored: StoredQuer
 
 
 def restored_verdict(
-    desk: Workbench, prepared: PreparedQuery, stored: StoredQuery
+    tables: PinnedTables, prepared: PreparedQuery, stored: StoredQuery
 ) -> tuple[Verdict, Mapping[AccessId, RangePartition]]:
     """Verdict and partitions by access; RecaptureNeededError where it is no longer safe."""
     partitions = stored.partitions
     sketched = {sketch.access: sketch.attribute for sketch in stored.sketches}
-    facts = [*constraint_facts(desk, prepared.scans), *map(fact_of, stored.assumptions)]
+    facts = [*constraint_facts(tables, prepared.scans), *map(fact_of, stored.assumptions)]
     query = prepared.planned
     verdict = check_safety(query, sketched, facts)
     if not verdict.safe:

@@ -15,6 +15,7 @@ from impctl.app.capturing.drift import depths
 from impctl.app.capturing.meta import StateMeta
 from impctl.app.capturing.pins import check_pinned_commit, commit_marks
 from impctl.app.preparing.prepared import PreparedQuery
+from impctl.app.workbench.pinned import PinnedTables
 from impctl.app.workbench.workbench import Workbench
 from impctl.circuits.identity import circuit_id, template_id
 from impctl.circuits.session import MaintainedQuery
@@ -39,8 +40,8 @@ def commit_capture(
     """Store what was found at the pinned versions; `state` holds nothing saved before."""
     versions = {table: desk.tables.source(table).version for table in prepared.tables}
     for table in versions:
-        check_pinned_commit(desk, table)
-    marks = commit_marks(desk, versions)
+        check_pinned_commit(desk.tables, table)
+    marks = commit_marks(desk.tables, versions)
     distant = [] if way.compiled is None else list(way.compiled.distant_sides)
     circuit = circuit_id(prepared.core)
     meta = StateMeta(
@@ -63,7 +64,7 @@ def commit_capture(
         )
         for arrangement, sequence, table in checkpoint.put:
             runs.setdefault(arrangement, []).append((sequence, table))
-    pins = _pins(desk, prepared)
+    pins = _pins(desk.tables, prepared)
     capture = NewCapture(
         query=prepared.spec.name,
         fingerprint=definition(desk, prepared.spec, prepared.tables),
@@ -78,11 +79,11 @@ def commit_capture(
     store.commit_capture(capture, runs, record)
 
 
-def _pins(desk: Workbench, prepared: PreparedQuery) -> tuple[TablePin, ...]:
+def _pins(tables: PinnedTables, prepared: PreparedQuery) -> tuple[TablePin, ...]:
     pins = []
     for table in prepared.tables:
-        source = desk.tables.source(table)
-        schema = desk.tables.snapshot(table).schema_json
+        source = tables.source(table)
+        schema = tables.snapshot(table).schema_json
         pins.append(TablePin(table, masked(source.path), source.table_id, source.version, schema))
     return tuple(pins)
 

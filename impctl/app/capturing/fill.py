@@ -58,7 +58,7 @@ def filled_circuit(
         if compiled.chain is None:
             return None
         # Part of the table already went through that circuit.
-        compiled = _compiled(capture_way(desk, prepared, verdict, partitions))
+        compiled = _compiled(capture_way(desk.tables, prepared, verdict, partitions))
     try:
         return Filled(_from_partials(desk, compiled, partitions), uses_spark=True)
     except EvaluationError:

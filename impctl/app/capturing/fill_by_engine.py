@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from impctl.aliases import AccessId, TableName
 from impctl.app.capturing.partners import Partners
+from impctl.app.workbench.pinned import PinnedTables
 from impctl.app.workbench.workbench import Workbench
 from impctl.circuits.compile import Compiled
 from impctl.circuits.session import MaintainedQuery
@@ -54,15 +55,15 @@ def loaded(
     try:
         with ThreadPoolExecutor(1) as reader:
             pairs = Partners(desk, compiled, partitions, {}).pairs
-            session.load(_one_ahead(_batches(desk, compiled), reader), pairs)
+            session.load(_one_ahead(_batches(desk.tables, compiled), reader), pairs)
     except (EvaluationError, JoinTooLargeError, NotExactError, TableError):
         return None
     return session
 
 
-def _batches(desk: Workbench, compiled: Compiled) -> Iterator[tuple[TableName, pa.Table]]:
+def _batches(tables: PinnedTables, compiled: Compiled) -> Iterator[tuple[TableName, pa.Table]]:
     """All rows of all tables, the smaller tables first: they are what later rows look up."""
-    snapshots = [desk.tables.snapshot(table) for table in compiled.tables]
+    snapshots = [tables.snapshot(table) for table in compiled.tables]
     for snapshot in sorted(snapshots, key=lambda found: found.likely_rows):
         columns = compiled.columns_of(snapshot.table)
         for rows in read_batches(snapshot, columns):

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from impctl.aliases import ColumnName
 from impctl.app.preparing.partitions import values_within, wanted_ranges
+from impctl.app.workbench.pinned import PinnedTables
 from impctl.app.workbench.workbench import Workbench
 from impctl.data.vector import Ints, from_arrow
 from impctl.sketch.fragments import FragmentSet
@@ -63,13 +64,13 @@ def new_ranges(desk: Workbench, partition: RangePartition, counts: Ints) -> NewR
 
 
 def split_rows(
-    desk: Workbench, change: NewRanges, columns: Sequence[ColumnName]
+    tables: PinnedTables, change: NewRanges, columns: Sequence[ColumnName]
 ) -> Iterator[tuple[pa.Table, Fragments]]:
     """The rows of the split ranges, each with its new fragment; at least `columns`."""
     if not len(change.split):
         return
     old, new = change.renumbering.old, change.renumbering.new
-    snapshot = desk.tables.snapshot(old.table)
+    snapshot = tables.snapshot(old.table)
     names = tuple(dict.fromkeys((*columns, old.attribute)))
     files = prune(snapshot, [range_filter(change.split, old)])
     for rows in read_batches(snapshot, names, files):

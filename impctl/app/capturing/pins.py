@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from impctl.aliases import QueryName, TableName, TableVersion
-from impctl.app.workbench.workbench import Workbench
+from impctl.app.workbench.pinned import PinnedTables
 from impctl.errors import (
     HistoryGoneError,
     RetryableError,
@@ -25,37 +25,39 @@ from impctl.tables.schema import schema_mark
 from impctl.tables.source import DeltaSource, refresh
 
 
-def catch_up(desk: Workbench, stored: StoredQuery) -> None:
+def catch_up(tables: PinnedTables, stored: StoredQuery) -> None:
     """Pin tables again that another process has maintained the sketch past.
 
     They grew after this run pinned them: without this they would look re-created. To be called
     before anything is computed from the versions pinned.
     """
     for pin in stored.pins:
-        source = desk.tables.source(pin.table)
+        source = tables.source(pin.table)
         if source.version < pin.version and source.table_id == pin.table_id:
-            desk.tables.repin(pin.table)
+            tables.repin(pin.table)
 
 
-def commit_marks(desk: Workbench, versions: Mapping[TableName, TableVersion]) -> dict[str, str]:
+def commit_marks(
+    tables: PinnedTables, versions: Mapping[TableName, TableVersion]
+) -> dict[str, str]:
     """A mark of each table's log entry at a version, for tables whose log can be read.
 
     A backup put in place of a table keeps identity and version numbers; its log entries differ.
     """
     marks = {}
     for table, version in versions.items():
-        mark = commit_mark(desk.tables.source(table), version)
+        mark = commit_mark(tables.source(table), version)
         if mark is not None:
             marks[table] = mark
     return marks
 
 
-def is_current(stored: StoredQuery, desk: Workbench) -> bool:
+def is_current(stored: StoredQuery, tables: PinnedTables) -> bool:
     """Whether the sketch stands at the pinned versions of the same tables."""
     return all(
-        desk.tables.source(pin.table).version == pin.version
-        and desk.tables.source(pin.table).table_id == pin.table_id
-        and _is_same(stored, desk, pin.table)
+        tables.source(pin.table).version == pin.version
+        and tables.source(pin.table).table_id == pin.table_id
+        and _is_same(stored, tables, pin.table)
         for pin in stored.pins
     )
 
@@ -69,16 +71,16 @@ def moved_meanwhile(query: QueryName) -> RetryableError:
     )
 
 
-def check_pins(stored: StoredQuery, desk: Workbench) -> None:
+def check_pins(stored: StoredQuery, tables: PinnedTables) -> None:
     """TableRecreatedError where a pinned table was re-created, replaced or went back in time.
 
     So too where nothing is left that could tell. A table that has moved on past a log entry that is
     gone is held against its files when its change is read (`tables.change.changes`).
     """
     for pin in stored.pins:
-        source = desk.tables.source(pin.table)
+        source = tables.source(pin.table)
         is_other = source.table_id != pin.table_id or source.version < pin.version
-        is_same = None if is_other else _is_same(stored, desk, pin.table)
+        is_same = None if is_other else _is_same(stored, tables, pin.table)
         if is_other or is_same is False:
             raise TableRecreatedError(
                 f"Table `{pin.table}` at {source.path} is not the one the sketch was captured from",
@@ -93,17 +95,17 @@ def check_pins(stored: StoredQuery, desk: Workbench) -> None:
             )
 
 
-def check_marked(stored: StoredQuery, desk: Workbench) -> None:
+def check_marked(stored: StoredQuery, tables: PinnedTables) -> None:
     """TableRecreatedError where a table, pinned at its version, is not what a kept sketch saw.
 
     Held against all that was marked with the sketch: the log's entry, and the files as they are
     built from the log now. HistoryGoneError where neither is left to compare.
     """
     for pin in stored.pins:
-        source, held = desk.tables.source(pin.table), _held(stored, pin.table)
-        mark, now = _marks(stored).get(pin.table), desk.tables.mark(pin.table)
+        source, held = tables.source(pin.table), _held(stored, pin.table)
+        mark, now = _marks(stored).get(pin.table), tables.mark(pin.table)
         has_entry = mark is not None and now is not None
-        snapshot = desk.tables.snapshot(pin.table)
+        snapshot = tables.snapshot(pin.table)
         is_other = (has_entry and mark != now) or source.table_id != pin.table_id
         if held is not None and not is_other:
             is_other = files_mark(snapshot).digest != held
@@ -126,19 +128,19 @@ def check_marked(stored: StoredQuery, desk: Workbench) -> None:
             )
 
 
-def may_be_marked(kept: KeptVersion, desk: Workbench) -> bool:
+def may_be_marked(kept: KeptVersion, tables: PinnedTables) -> bool:
     """Whether `check_marked` may let a kept version pass, by the log's entries alone."""
     marks: Mapping[TableName, str] = kept.basis.get("marks", {})
     files: Mapping[TableName, object] = kept.basis.get("files", {})
     for table, version in kept.versions.items():
-        now = commit_mark(desk.tables.source(table), version)
+        now = commit_mark(tables.source(table), version)
         is_unmarked = now is None or table not in marks
         if table not in files if is_unmarked else now != marks[table]:
             return False
     return True
 
 
-def check_not_replaced_meanwhile(stored: StoredQuery, desk: Workbench) -> None:
+def check_not_replaced_meanwhile(stored: StoredQuery, tables: PinnedTables) -> None:
     """RetryableError where another table took a pinned one's place while this run read it.
 
     To be called when all was read and before anything is written: what was read may be the other
@@ -146,27 +148,27 @@ def check_not_replaced_meanwhile(stored: StoredQuery, desk: Workbench) -> None:
     and its files are compared.
     """
     for pin in stored.pins:
-        source = desk.tables.source(pin.table)
+        source = tables.source(pin.table)
         is_marked = pin.table in _marks(stored) and commit_mark(source, pin.version) is not None
-        is_other = _is_same(stored, desk, pin.table) is False
-        if is_other or not (is_marked or _is_still(desk, source)):
+        is_other = _is_same(stored, tables, pin.table) is False
+        if is_other or not (is_marked or _is_still(tables, source)):
             raise replaced_meanwhile(pin.table)
-        check_pinned_commit(desk, pin.table)
+        check_pinned_commit(tables, pin.table)
 
 
-def check_pinned_commit(desk: Workbench, table: TableName) -> None:
+def check_pinned_commit(tables: PinnedTables, table: TableName) -> None:
     """RetryableError where the log's entry of a pinned version is not what it was."""
-    mark, source = desk.tables.mark(table), desk.tables.source(table)
+    mark, source = tables.mark(table), tables.source(table)
     if mark is not None and commit_mark(source, source.version) not in (mark, None):
         raise replaced_meanwhile(table)
 
 
-def _is_still(desk: Workbench, source: DeltaSource) -> bool:
+def _is_still(tables: PinnedTables, source: DeltaSource) -> bool:
     """Whether what stands at the path now has the pinned version, with the files it had."""
     found = refresh(source)
     if found.table_id != source.table_id or found.version < source.version:
         return False
-    now, pinned = found.snapshot(source.version), desk.tables.snapshot(source.name)
+    now, pinned = found.snapshot(source.version), tables.snapshot(source.name)
     return files_mark(now).digest == files_mark(pinned).digest
 
 
@@ -179,20 +181,20 @@ def replaced_meanwhile(table: TableName) -> RetryableError:
     )
 
 
-def _is_same(stored: StoredQuery, desk: Workbench, table: TableName) -> bool | None:
+def _is_same(stored: StoredQuery, tables: PinnedTables, table: TableName) -> bool | None:
     """Whether the table at the stored version is the one that the sketch stands for.
 
     By the log's entry of that version, or where it is gone by the files, if the table is still at
     it; None where neither can tell.
     """
     version, mark = stored.versions[table], _marks(stored).get(table)
-    now = None if mark is None else _mark_at(desk, table, version)
+    now = None if mark is None else _mark_at(tables, table, version)
     if now is not None:
         return now == mark
     held = _held(stored, table)
-    if held is None or desk.tables.source(table).version != version:
+    if held is None or tables.source(table).version != version:
         return None
-    return files_mark(desk.tables.snapshot(table)).digest == held
+    return files_mark(tables.snapshot(table)).digest == held
 
 
 def _marks(stored: StoredQuery) -> Mapping[TableName, str]:
@@ -206,11 +208,11 @@ def _held(stored: StoredQuery, table: TableName) -> str | None:
     return found[table]["digest"] if table in found else None
 
 
-def _mark_at(desk: Workbench, table: TableName, version: TableVersion) -> str | None:
+def _mark_at(tables: PinnedTables, table: TableName, version: TableVersion) -> str | None:
     """The mark of the table's log entry at a version; of the pinned one as it was pinned.
 
     Another log may stand there by now, which is not the one that is going to be read.
     """
-    source = desk.tables.source(table)
-    taken = desk.tables.mark(table) if source.version == version else None
+    source = tables.source(table)
+    taken = tables.mark(table) if source.version == version else None
     return commit_mark(source, version) if taken is None else taken

@@ -58,7 +58,7 @@ def capture_stage(desk: Workbench, prepared: PreparedQuery) -> CaptureStage:
     """The stage; UnsafeSketchError where no attribute is safe."""
     chosen = choose(desk, prepared)
     partitions = chosen.partitions(desk, prepared)
-    way = capture_way(desk, prepared, chosen.verdict, partitions)
+    way = capture_way(desk.tables, prepared, chosen.verdict, partitions)
     return CaptureStage(prepared, chosen, partitions, way)
 
 
@@ -95,7 +95,7 @@ def _stored(desk: Workbench, store: StoreReader | None, spec: QuerySpec) -> str:
         stored = None if store is None else store.load(spec.name)
         if stored is None:
             return "none"
-        is_fresh = is_captured_alike(desk, spec, stored) and is_current(stored, desk)
+        is_fresh = is_captured_alike(desk, spec, stored) and is_current(stored, desk.tables)
     except RecaptureNeededError:
         # What cannot be read back is replaced by the capture.
         return "stale"

@@ -15,6 +15,7 @@ from impctl.app.capturing.definition import is_captured_alike
 from impctl.app.preparing.filters import filters_of, interval_texts
 from impctl.app.preparing.prepared import PreparedQuery
 from impctl.app.results.explanations import PlanEntry
+from impctl.app.workbench.pinned import PinnedTables
 from impctl.app.workbench.workbench import Workbench
 from impctl.circuits.way import Way
 from impctl.errors import ImpctlError
@@ -66,13 +67,13 @@ def kept_state(desk: Workbench, spec: QuerySpec, way: Way) -> StoredPieces | Non
 
 
 def plan_entries(
-    desk: Workbench, prepared: PreparedQuery, way: Way | None, kept: StoredPieces | None
+    tables: PinnedTables, prepared: PreparedQuery, way: Way | None, kept: StoredPieces | None
 ) -> tuple[PlanEntry, ...]:
     """The lines in the order of `nodes_of`, the blocking operator with its reason."""
     nodes = tuple(nodes_of(prepared.root))
     blocking = None if way is None or way.mode is Mode.EXACT else _blocking(nodes, way.span)
     held = _held(nodes, way, kept)
-    pushed = _pushed(desk, prepared, nodes, kept)
+    pushed = _pushed(tables, prepared, nodes, kept)
     entries = []
     lines = _flat(describe(prepared.root), 0)
     for position, ((depth, line), node) in enumerate(zip(lines, nodes, strict=True)):
@@ -157,14 +158,17 @@ def _position(nodes: tuple[Plan, ...], owner: Plan) -> int | None:
 
 
 def _pushed(
-    desk: Workbench, prepared: PreparedQuery, nodes: tuple[Plan, ...], kept: StoredPieces | None
+    tables: PinnedTables,
+    prepared: PreparedQuery,
+    nodes: tuple[Plan, ...],
+    kept: StoredPieces | None,
 ) -> dict[int, tuple[str, ...]]:
     """What is left out early, at scans and at conditions right above them."""
-    ranges = {} if kept is None else _ranges(desk, prepared, kept.stored)
+    ranges = {} if kept is None else _ranges(tables, prepared, kept.stored)
     found: dict[int, tuple[str, ...]] = {}
     for position, node in enumerate(nodes):
         if isinstance(node, Scan):
-            total = len(desk.tables.snapshot(node.table).schema.names)
+            total = len(tables.snapshot(node.table).schema.names)
             columns = f"reads {len(node.attributes)} of {total} columns"
             found[position] = (columns, *ranges.get(node.access, ()))
         elif isinstance(node, Select) and isinstance(node.child, Scan):
@@ -173,13 +177,13 @@ def _pushed(
 
 
 def _ranges(
-    desk: Workbench, prepared: PreparedQuery, stored: StoredQuery
+    tables: PinnedTables, prepared: PreparedQuery, stored: StoredQuery
 ) -> dict[str, tuple[str, ...]]:
     """The ranges of each sketched access, and the files they leave; none where history is gone."""
     try:
-        pruned = filters_of(desk, prepared.scans, stored.sketches, stored.versions)
+        pruned = filters_of(tables, prepared.scans, stored.sketches, stored.versions)
         totals = {
-            scan.table: len(desk.tables.snapshot(scan.table, stored.versions[scan.table]).files)
+            scan.table: len(tables.snapshot(scan.table, stored.versions[scan.table]).files)
             for scan in prepared.scans
         }
     except ImpctlError:

@@ -12,6 +12,7 @@ from datetime import timedelta
 from impctl.aliases import QueryName, TableName, TableVersion
 from impctl.app.examining.history import history_findings
 from impctl.app.results.findings import Finding, Subject
+from impctl.app.workbench.pinned import PinnedTables
 from impctl.app.workbench.workbench import Workbench
 from impctl.errors import ImpctlError
 from impctl.store.records import StoredQuery
@@ -30,7 +31,7 @@ def table_findings(
         subject = Subject.of_table(table)
         try:
             snapshot = desk.tables.snapshot(table)
-            stale = _stale(desk, stored, table)
+            stale = _stale(desk.tables, stored, table)
             history = list(history_findings(desk.tables.source(table), snapshot, stale, every))
         except ImpctlError as error:
             yield subject.failed("readable", error)
@@ -85,10 +86,10 @@ def _change_feed(subject: Subject, snapshot: Snapshot) -> Finding:
 
 
 def _stale(
-    desk: Workbench, stored: Sequence[StoredQuery], table: TableName
+    tables: PinnedTables, stored: Sequence[StoredQuery], table: TableName
 ) -> dict[QueryName, TableVersion]:
     """Sketches that stand at an older version of this very table."""
-    source = desk.tables.source(table)
+    source = tables.source(table)
     return {
         query.query: pin.version
         for query in stored

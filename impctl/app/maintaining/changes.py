@@ -15,7 +15,8 @@ import numpy as np
 
 from impctl.aliases import ColumnName, TableName, TableVersion
 from impctl.app.capturing.taken_up import TakenUp
-from impctl.app.workbench.workbench import Workbench
+from impctl.app.workbench.pinned import PinnedTables
+from impctl.app.workbench.reporter import Reporter
 from impctl.errors import SchemaChangedError, TableError
 from impctl.stopwatch import Stopwatch
 from impctl.tables.change.changes import Changes, read_changes
@@ -59,7 +60,8 @@ def need_of(taken: TakenUp, table: TableName, until: TableVersion, *, per_versio
 class SharedChanges:
     """Changes read so far in this run, and what is going to be asked for."""
 
-    desk: Workbench
+    tables: PinnedTables
+    reporter: Reporter
     _columns: dict[Span, dict[ColumnName, None]] = field(default_factory=dict)
     _versioned: set[Span] = field(default_factory=set)
     _apart: set[Span] = field(default_factory=set)
@@ -92,7 +94,7 @@ class SharedChanges:
         if (span, need.held) in self._read:
             return self._read[span, need.held][0], 0.0
         self.announce([need])
-        self.desk.reporter.step(f"reading changes of {need.table}")
+        self.reporter.step(f"reading changes of {need.table}")
         commits, log_ms = self._read_log(span)
         watch = Stopwatch()
         changes = self._read_for_all(need, commits)
@@ -121,7 +123,7 @@ class SharedChanges:
         self, need: Need, columns: tuple[ColumnName, ...], commits: Commits | None
     ) -> Changes:
         return read_changes(
-            self.desk.tables.source(need.table),
+            self.tables.source(need.table),
             need.since,
             need.until,
             columns,
@@ -136,7 +138,7 @@ class SharedChanges:
         if span not in self._commits:
             table, since, until = span
             watch = Stopwatch()
-            found = read_commits(self.desk.tables.source(table), since, until)
+            found = read_commits(self.tables.source(table), since, until)
             self._commits[span] = (found, watch.ms)
         return self._commits[span]
 

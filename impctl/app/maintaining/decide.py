@@ -64,7 +64,7 @@ class Decisions:
         self.store = store
         self.failures = failures
         self.kept = kept
-        self.shared = SharedChanges(desk)
+        self.shared = SharedChanges(desk.tables, desk.reporter)
 
     def opened(self, stale: Stale) -> list[Task]:
         """The tasks, their changes announced; a query that fails adds its failure instead."""
@@ -72,7 +72,7 @@ class Decisions:
         for spec, stored in stale:
             with Isolated(self.failures, spec):
                 task = open_task(self.desk, self.store, spec, stored, self.kept)
-                self.shared.announce(needs_of(self.desk, task))
+                self.shared.announce(needs_of(self.desk.tables, task))
                 tasks.append(task)
         return tasks
 
@@ -124,7 +124,7 @@ class Decisions:
     def _incremental(self, task: Task, policy: Policy, is_checked: bool) -> Stage:
         """Exact or touch; or recapture where that is cheaper and the policy leaves the choice."""
         assert task.taken is not None
-        needs = tuple(needs_of(self.desk, task))
+        needs = tuple(needs_of(self.desk.tables, task))
         stage = self._carried(task.taken, needs)
         cheaper = self._cheaper(task, stage) if policy is Policy.AUTO else None
         if cheaper is not None:
@@ -144,7 +144,7 @@ class Decisions:
         way = taken.way
         code = "incremental" if way.mode is Mode.EXACT else "touch_keyed"
         stage = Stage(str(way.mode), code, way.reason, ENGINE, needs)
-        if is_large(self.shared, way.compiled, needs):
+        if is_large(self.shared, self.desk.settings, way.compiled, needs):
             reason = "a large change, grouped by Spark first"
             return replace(stage, reason_code=GROUPED_BY_SPARK, reason=reason, by=SPARK)
         if way.compiled is not None and way.compiled.distant:

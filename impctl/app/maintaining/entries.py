@@ -18,15 +18,16 @@ from impctl.app.maintaining.refill import refill_text
 from impctl.app.maintaining.stage import Stage, changed_rows
 from impctl.app.maintaining.task import Task
 from impctl.app.results.results import MaintainResult, MaintainStep
+from impctl.app.workbench.pinned import PinnedTables
 from impctl.app.workbench.workbench import Workbench
 from impctl.store.records import StoredQuery, StoredSketch
 from impctl.tables.snapshot import Snapshot
 
 
-def foreseen_results(desk: Workbench, task: Task, stage: Stage) -> list[MaintainResult]:
+def foreseen_results(tables: PinnedTables, task: Task, stage: Stage) -> list[MaintainResult]:
     """The results of a stage that is not run."""
     stored = task.stored
-    versions = {pin.table: desk.tables.source(pin.table).version for pin in stored.pins}
+    versions = {pin.table: tables.source(pin.table).version for pin in stored.pins}
     changes = 0 if stage.is_recapture else changed_rows(stage.read)
     step = StepDone(stage.action, versions, changes=changes, read_ms=stage.read_ms)
     results = step_results(stored, stored.versions, [step], stage.reason_code, stage.reason)

@@ -17,7 +17,7 @@ from impctl.aliases import AccessId
 from impctl.app.capturing.fill_by_spark import counted_rows, run_pass
 from impctl.app.maintaining.changes import Need, SharedChanges
 from impctl.app.preparing.facts import broken_assumption
-from impctl.app.workbench.settings import large_change_of
+from impctl.app.workbench.settings import Settings, large_change_of
 from impctl.app.workbench.workbench import Workbench
 from impctl.capture.literals import DIALECT
 from impctl.capture.render_expr import render_expr
@@ -52,12 +52,14 @@ class GroupedChange:
         return int(self.came.range_rows.sum() + self.went.range_rows.sum())
 
 
-def is_large(shared: SharedChanges, compiled: Compiled | None, needs: Sequence[Need]) -> bool:
+def is_large(
+    shared: SharedChanges, settings: Settings, compiled: Compiled | None, needs: Sequence[Need]
+) -> bool:
     """Whether Spark is to group the change first: enough bytes changed, and the plan allows it."""
     if compiled is None or compiled.chain is None or len(needs) != 1:
         return False
     commits = shared.commits(needs[0])
-    limit = large_change_of(shared.desk.settings) * _MEGABYTE
+    limit = large_change_of(settings) * _MEGABYTE
     return commits is not None and commits.changed_bytes > limit
 
 

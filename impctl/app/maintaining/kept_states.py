@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from impctl.aliases import QueryName
 from impctl.app.capturing.taken_up import TakenUp
+from impctl.app.workbench.pinned import PinnedTables
 from impctl.app.workbench.workbench import Workbench
 from impctl.store.reader import StoreReader
 from impctl.store.records import StoredQuery
@@ -41,7 +42,7 @@ class KeptStates:
         It is not kept any more then, so that a run that fails leaves nothing half done behind.
         """
         kept = self._kept.pop(stored.query, None)
-        if kept is None or kept.stored != stored or kept.forms != _forms(desk, stored):
+        if kept is None or kept.stored != stored or kept.forms != _forms(desk.tables, stored):
             return None
         return kept.taken
 
@@ -52,16 +53,16 @@ class KeptStates:
         if stored is None:
             return
         if (stored.generation, stored.captured_at) == (mine.generation, mine.captured_at):
-            self._kept[mine.query] = _Kept(taken, stored, _forms(desk, stored))
+            self._kept[mine.query] = _Kept(taken, stored, _forms(desk.tables, stored))
 
     def drop(self) -> None:
         """Keep nothing."""
         self._kept.clear()
 
 
-def _forms(desk: Workbench, stored: StoredQuery) -> tuple[_Form, ...]:
+def _forms(tables: PinnedTables, stored: StoredQuery) -> tuple[_Form, ...]:
     """All of the tables' metadata that a plan, its safety or its circuit rests on."""
-    return tuple(_form(desk.tables.snapshot(pin.table)) for pin in stored.pins)
+    return tuple(_form(tables.snapshot(pin.table)) for pin in stored.pins)
 
 
 def _form(snapshot: Snapshot) -> _Form:

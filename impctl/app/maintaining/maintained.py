@@ -61,7 +61,7 @@ def _all_current(
     try:
         for spec in specs:
             stored = stored_query(desk, store, spec)
-            catch_up(desk, stored)
+            catch_up(desk.tables, stored)
             if not has_nothing_to_do(desk, spec, stored, for_use=for_use):
                 return None
             results += _unchanged(desk, stored)
@@ -82,7 +82,7 @@ def _foreseen(desk: Workbench, specs: Sequence[QuerySpec], *, for_use: bool) -> 
 
         for task, stage in Decisions(desk, store, failures).stages(stale):
             with Isolated(failures, task.spec):
-                results += foreseen_results(desk, task, stage)
+                results += foreseen_results(desk.tables, task, stage)
     return Outcome(_in_order(specs, results), (), tuple(failures))
 
 
@@ -119,7 +119,7 @@ def _sorted_out(
     for spec in specs:
         with Isolated(failures, spec):
             stored = stored_query(desk, store, spec)
-            catch_up(desk, stored)
+            catch_up(desk.tables, stored)
             if has_nothing_to_do(desk, spec, stored, for_use=for_use):
                 results += _unchanged(desk, stored)
             else:
@@ -141,7 +141,9 @@ def has_nothing_to_do(
     """Whether the sketch is current, so that no policy but `full` would do anything."""
     if desk.policy(spec) is Policy.FULL or not is_captured_alike(desk, spec, stored):
         return False
-    return is_current(stored, desk) and not (for_use and _is_read_otherwise(desk, spec, stored))
+    return is_current(stored, desk.tables) and not (
+        for_use and _is_read_otherwise(desk, spec, stored)
+    )
 
 
 def _is_read_otherwise(desk: Workbench, spec: QuerySpec, stored: StoredQuery) -> bool:

@@ -102,7 +102,7 @@ class StaleRun:
         for found in stage.read:
             if found.changes.method == "file_diff":
                 self._warn(file_diff_warning(self.desk.tables.snapshot(found.need.table)))
-        check_not_replaced_meanwhile(task.stored, self.desk)
+        check_not_replaced_meanwhile(task.stored, self.desk.tables)
         partners = partners_of(self.desk, taken.way, taken.stored.partitions)
         maintainer = Maintainer(self.store, taken, partners, self._spark_start)
         steps = []

@@ -17,6 +17,7 @@ from impctl.app.capturing.taken_up import TakenUp
 from impctl.app.maintaining.changes import Need, need_of
 from impctl.app.maintaining.kept_states import KeptStates
 from impctl.app.preparing.prepared import PreparedQuery, prepare
+from impctl.app.workbench.pinned import PinnedTables
 from impctl.app.workbench.workbench import Workbench
 from impctl.errors import ImpctlError, RecaptureNeededError
 from impctl.sketch.mode import Mode
@@ -57,7 +58,7 @@ def open_task(
     try:
         check_definition(desk, spec, stored)
         if desk.policy(spec) is not Policy.FULL:
-            check_pins(stored, desk)
+            check_pins(stored, desk.tables)
             if kept is not None:
                 task.taken = kept.take(desk, stored)
             if task.taken is None:
@@ -67,13 +68,13 @@ def open_task(
     return task
 
 
-def needs_of(desk: Workbench, task: Task) -> list[Need]:
+def needs_of(tables: PinnedTables, task: Task) -> list[Need]:
     """What has to be read of every table that moved on."""
     if task.taken is None:
         return []
     needs = []
     for table, version in task.taken.versions.items():
-        until = desk.tables.source(table).version
+        until = tables.source(table).version
         if until != version:
             needs.append(need_of(task.taken, table, until, per_version=task.is_eager))
     return needs
@@ -82,13 +83,13 @@ def needs_of(desk: Workbench, task: Task) -> list[Need]:
 def _taken_up(desk: Workbench, store: StoreReader, spec: QuerySpec, stored: StoredQuery) -> TakenUp:
     """The state loaded, for the plan as it reads now; RecaptureNeededError where it cannot be."""
     prepared = prepare(desk, spec)
-    verdict, partitions = restored_verdict(desk, prepared, stored)
+    verdict, partitions = restored_verdict(desk.tables, prepared, stored)
     meta = StateMeta.read(stored.query, stored.state_meta)
     way = chosen_way(prepared, verdict, partitions, chooser_of(prepared, meta))
     try:
         check_circuit(desk, prepared, way, stored)
     except RecaptureNeededError:
-        _check_columns_and_order(desk, prepared, stored)
+        _check_columns_and_order(desk.tables, prepared, stored)
         raise
     if way.mode is Mode.RECAPTURE:
         raise RecaptureNeededError(
@@ -98,18 +99,18 @@ def _taken_up(desk: Workbench, store: StoreReader, spec: QuerySpec, stored: Stor
             location=prepared.place(way.span),
         )
     if way.mode is Mode.TOUCH:
-        _check_columns_read(desk, prepared, stored)
+        _check_columns_read(desk.tables, prepared, stored)
     return TakenUp(way, stored, store.load_runs(stored.query))
 
 
-def _check_columns_read(desk: Workbench, prepared: PreparedQuery, stored: StoredQuery) -> None:
+def _check_columns_read(tables: PinnedTables, prepared: PreparedQuery, stored: StoredQuery) -> None:
     """SchemaChangedError where a column that the query reads is another one than it was.
 
     Changes are read in the sketched column alone, and no row need change for another column to
     take a name over.
     """
     for pin in stored.pins:
-        after = desk.tables.snapshot(pin.table)
+        after = tables.snapshot(pin.table)
         # As the table is mapped now: before that, physical names were the names.
         before = read_schema(pin.schema_json, is_mapped=after.column_mapping is not None)
         check_same_columns(before, pin.version, after, _columns_read(prepared, pin.table))
@@ -119,13 +120,15 @@ def _columns_read(prepared: PreparedQuery, table: TableName) -> list[ColumnName]
     return [a.name for scan in prepared.scans if scan.table == table for a in scan.attributes]
 
 
-def _check_columns_and_order(desk: Workbench, prepared: PreparedQuery, stored: StoredQuery) -> None:
+def _check_columns_and_order(
+    tables: PinnedTables, prepared: PreparedQuery, stored: StoredQuery
+) -> None:
     """SchemaChangedError where a column the query reads, or their order, makes another circuit."""
     for pin in stored.pins:
         read = _columns_read(prepared, pin.table)
         before, after = (
-            desk.tables.snapshot(pin.table, pin.version),
-            desk.tables.snapshot(pin.table),
+            tables.snapshot(pin.table, pin.version),
+            tables.snapshot(pin.table),
         )
         check_same_columns(before.columns, before.version, after, read)
         check_same_order(before, after, read)

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from impctl.aliases import TableName
-from impctl.app.workbench.workbench import Workbench
+from impctl.app.workbench.pinned import PinnedTables
 
 
-def changed_table(desk: Workbench, tables: Sequence[TableName]) -> TableName:
+def changed_table(pinned: PinnedTables, tables: Sequence[TableName]) -> TableName:
     """The one of `tables`, in the order of the query, that is to change."""
-    return max(tables, key=lambda table: desk.tables.snapshot(table).likely_rows)
+    return max(tables, key=lambda table: pinned.snapshot(table).likely_rows)

@@ -72,12 +72,13 @@ class Follower:
         self.prepared = prepared
         stored = scratch.store().load(prepared.spec.name)
         assert stored is not None, "a follower takes up what was captured"
-        self.verdict, self.partitions = restored_verdict(scratch, prepared, stored)
+        self.verdict, self.partitions = restored_verdict(scratch.tables, prepared, stored)
         self._captured = stored
         self._way = self._way_of(stored)
         self._taken = self._taken_up(stored)
         self._endings: dict[TableName, Snapshot] = {
-            table: scratch.tables.snapshot(table, version) for table, version in stored.versions.items()
+            table: scratch.tables.snapshot(table, version)
+            for table, version in stored.versions.items()
         }
 
     def _way_of(self, stored: StoredQuery) -> Way:

@@ -43,7 +43,7 @@ class MeasuredQuery:
     def __init__(self, scratch: Workbench, spec: QuerySpec) -> None:
         self.scratch = scratch
         self.follower = captured(scratch, spec)
-        self.table: TableName = changed_table(scratch, self.prepared.tables)
+        self.table: TableName = changed_table(scratch.tables, self.prepared.tables)
 
     @property
     def prepared(self) -> PreparedQuery:
@@ -94,7 +94,7 @@ class MeasuredQuery:
             append_rows(source.path, rows)
         else:
             rewind(source.path, source.version - 1)
-        settle(self.scratch, self.table, source.version)
+        settle(self.scratch.tables, self.table, source.version)
 
     def checked(self) -> AgainstRecapture:
         """The sketches as they stand against recapture."""
@@ -118,14 +118,16 @@ class MeasuredQuery:
 
     def capture(self) -> None:
         """Sketch and state in one pass, without storing them."""
-        chooser = chooser_for(self.scratch, self.prepared)
+        chooser = chooser_for(self.scratch.tables, self.prepared)
         way = chosen_way(self.prepared, self.verdict, self.partitions, chooser)
         filled_circuit(self.scratch, self.prepared, way, self.verdict, self.partitions)
 
     def pruned(self) -> Pruned:
         """What the captured sketches leave to read."""
         stored = self.stored
-        return filters_of(self.scratch, self.prepared.scans, stored.sketches, stored.versions)
+        return filters_of(
+            self.scratch.tables, self.prepared.scans, stored.sketches, stored.versions
+        )
 
     def answer(self, pruned: Pruned | None = None) -> pa.Table:
         """The query's result at the captured versions, read through `pruned` where given."""

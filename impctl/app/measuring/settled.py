@@ -10,14 +10,14 @@ from __future__ import annotations
 import os
 
 from impctl.aliases import TableName
-from impctl.app.workbench.workbench import Workbench
+from impctl.app.workbench.pinned import PinnedTables
 from impctl.tables.write.rewind import checkpoint
 
 _CHECKPOINT_EVERY = 10
 
 
-def settle(scratch: Workbench, table: TableName, commits: int) -> None:
+def settle(tables: PinnedTables, table: TableName, commits: int) -> None:
     """After a commit, the one of this number: the log checkpointed when it is time, all on disk."""
     if commits % _CHECKPOINT_EVERY == 0:
-        checkpoint(scratch.tables.source(table).path)
+        checkpoint(tables.source(table).path)
     os.sync()

@@ -17,6 +17,7 @@ from impctl.app.preparing.facts import facts_of
 from impctl.app.preparing.partitions import candidates, is_partitionable, partition_of
 from impctl.app.preparing.prepared import PreparedQuery
 from impctl.app.results.explanations import CandidateEntry
+from impctl.app.workbench.pinned import PinnedTables
 from impctl.app.workbench.workbench import Workbench
 from impctl.errors import ImpctlError, UsageError
 from impctl.expr.nodes import columns_of
@@ -50,13 +51,13 @@ class Chosen:
 def choose(desk: Workbench, prepared: PreparedQuery) -> Chosen:
     """The sketches to capture; UnsafeSketchError says why none, or why not the one asked for."""
     query = prepared.planned
-    facts = facts_of(desk, prepared.scans)
+    facts = facts_of(desk.tables, prepared.scans)
     try:
         choice = choose_attributes(
             query,
             _candidates(desk, prepared),
             facts,
-            wanted=_wanted(desk, prepared),
+            wanted=_wanted(desk.tables, prepared),
             core=prepared.core,
             name=prepared.spec.name,
         )
@@ -69,9 +70,9 @@ def choose(desk: Workbench, prepared: PreparedQuery) -> Chosen:
 def judge_candidates(desk: Workbench, prepared: PreparedQuery) -> tuple[CandidateEntry, ...]:
     """Every candidate judged for itself: what `explain` shows where nothing can be chosen."""
     query = prepared.planned
-    facts = facts_of(desk, prepared.scans)
+    facts = facts_of(desk.tables, prepared.scans)
     columns = _candidates(desk, prepared)
-    for table, name in _wanted(desk, prepared).items():
+    for table, name in _wanted(desk.tables, prepared).items():
         columns[table] = list(dict.fromkeys([name, *columns[table]]))
     entries = []
     for scan in prepared.scans:
@@ -87,11 +88,11 @@ def _candidates(desk: Workbench, prepared: PreparedQuery) -> dict[TableName, lis
     found: dict[TableName, list[ColumnName]] = {}
     for table in prepared.tables:
         named = list(candidates(desk, table))
-        found[table] = named if named else _proposed(desk, prepared, table)
+        found[table] = named if named else _proposed(desk.tables, prepared, table)
     return found
 
 
-def _proposed(desk: Workbench, prepared: PreparedQuery, table: TableName) -> list[ColumnName]:
+def _proposed(tables: PinnedTables, prepared: PreparedQuery, table: TableName) -> list[ColumnName]:
     """Without candidates in the file: the columns the query reads, those it filters on first."""
     read = {
         attribute.id: attribute.name
@@ -106,12 +107,12 @@ def _proposed(desk: Workbench, prepared: PreparedQuery, table: TableName) -> lis
         for identity in sorted(columns_of(node.predicate))
         if identity in read
     ]
-    schema = desk.tables.snapshot(table).schema
+    schema = tables.snapshot(table).schema
     able = [c.name for c in schema if c.name in set(read.values()) and is_partitionable(c)]
     return [name for name in dict.fromkeys((*filtered, *able)) if name in able]
 
 
-def _wanted(desk: Workbench, prepared: PreparedQuery) -> dict[TableName, ColumnName]:
+def _wanted(tables: PinnedTables, prepared: PreparedQuery) -> dict[TableName, ColumnName]:
     """`sketch:` of the file, spelled as in the schema."""
     wanted: dict[TableName, ColumnName] = {}
     for table, name in prepared.spec.sketch.items():
@@ -122,9 +123,9 @@ def _wanted(desk: Workbench, prepared: PreparedQuery) -> dict[TableName, ColumnN
                 code="sketch_table_unused",
                 location=prepared.spec.location,
             )
-        column = desk.tables.snapshot(table).schema.find(name)
+        column = tables.snapshot(table).schema.find(name)
         if column is None or not is_partitionable(column):
-            names = [c.name for c in desk.tables.snapshot(table).schema if is_partitionable(c)]
+            names = [c.name for c in tables.snapshot(table).schema if is_partitionable(c)]
             raise UsageError(
                 f"Table `{table}` has no column `{name}` that can be sketched",
                 hint=f"it has: {', '.join(names)}",

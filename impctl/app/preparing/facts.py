@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import pyarrow as pa
 
 from impctl.aliases import AttributeId, ColumnName, TableName
-from impctl.app.workbench.workbench import Workbench
+from impctl.app.workbench.pinned import PinnedTables
 from impctl.data.identifiers import quoted
 from impctl.data.schema import Column
 from impctl.data.vector import Ints, from_arrow
@@ -29,14 +29,14 @@ from impctl.tables.snapshot import Snapshot
 from impctl.tables.statistics import column_statistics
 
 
-def constraint_facts(desk: Workbench, scans: Iterable[Scan]) -> tuple[Fact, ...]:
+def constraint_facts(tables: PinnedTables, scans: Iterable[Scan]) -> tuple[Fact, ...]:
     """What the tables themselves refuse to break, at the pinned versions: CHECK.
 
     Not NOT NULL: it may be added over rows that hold NULL, as a CHECK may not.
     """
     found: dict[Fact, None] = {}
     for table in dict.fromkeys(scan.table for scan in scans):
-        snapshot = desk.tables.snapshot(table)
+        snapshot = tables.snapshot(table)
         for text in snapshot.constraints:
             found.update(dict.fromkeys(_facts_of_check(snapshot, table, text)))
     return tuple(found)
@@ -70,12 +70,12 @@ def _sign_of(part: Expr) -> tuple[AttributeId, FactKind] | None:
     return None
 
 
-def facts_of(desk: Workbench, scans: Iterable[Scan]) -> tuple[Fact, ...]:
+def facts_of(tables: PinnedTables, scans: Iterable[Scan]) -> tuple[Fact, ...]:
     """What is known of the columns that a query reads, at the pinned versions."""
     scans = tuple(scans)
-    found: dict[Fact, None] = dict.fromkeys(constraint_facts(desk, scans))
+    found: dict[Fact, None] = dict.fromkeys(constraint_facts(tables, scans))
     for scan in scans:
-        snapshot = desk.tables.snapshot(scan.table)
+        snapshot = tables.snapshot(scan.table)
         for attribute in scan.attributes:
             column = snapshot.schema.find(attribute.name)
             if column is not None:

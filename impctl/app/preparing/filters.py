@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from impctl.aliases import AccessId, TableName, TableVersion
-from impctl.app.workbench.workbench import Workbench
+from impctl.app.workbench.pinned import PinnedTables
 from impctl.capture.literals import DIALECT, boundary
 from impctl.capture.use import Guard
 from impctl.plan.nodes import Scan
@@ -37,7 +37,7 @@ class Pruned:
 
 
 def filters_of(
-    desk: Workbench,
+    tables: PinnedTables,
     scans: Sequence[Scan],
     sketches: Sequence[StoredSketch],
     versions: Mapping[TableName, TableVersion],
@@ -49,7 +49,7 @@ def filters_of(
     files: dict[TableName, tuple[DataFile, ...]] = {}
     total = 0
     for table in dict.fromkeys(scan.table for scan in scans):
-        snapshot = desk.tables.snapshot(table, versions.get(table))
+        snapshot = tables.snapshot(table, versions.get(table))
         total += len(snapshot.files)
         kept: dict[str, DataFile] = {}
         for scan in scans:
@@ -63,12 +63,12 @@ def filters_of(
 
 
 def guards_of(
-    desk: Workbench, pruned: Pruned, versions: Mapping[TableName, TableVersion]
+    tables: PinnedTables, pruned: Pruned, versions: Mapping[TableName, TableVersion]
 ) -> dict[TableName, Guard]:
     """The columns to guard, by table, in the files that are left to read."""
     guards: dict[TableName, Guard] = {}
     for table, files in pruned.files.items():
-        snapshot = desk.tables.snapshot(table, versions.get(table))
+        snapshot = tables.snapshot(table, versions.get(table))
         hiding = hiding_columns(snapshot, files=files)
         if hiding:
             guards[table] = Guard(hiding, snapshot.schema.names)

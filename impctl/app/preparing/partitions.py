@@ -12,6 +12,7 @@ from datetime import UTC, date, datetime
 from decimal import Decimal, InvalidOperation, localcontext
 
 from impctl.aliases import ColumnName, TableName
+from impctl.app.workbench.pinned import PinnedTables
 from impctl.app.workbench.workbench import Workbench
 from impctl.data.schema import INTEGRAL, Column, Kind
 from impctl.errors import UsageError
@@ -50,7 +51,7 @@ def is_partitionable(column: Column) -> bool:
 
 def candidates(desk: Workbench, table: TableName) -> tuple[ColumnName, ...]:
     """Columns the file names as candidates for a table, spelled as in the schema."""
-    return tuple(_column(desk, part).name for part in _specs(desk, table))
+    return tuple(_column(desk.tables, part).name for part in _specs(desk, table))
 
 
 def _specs(desk: Workbench, table: TableName) -> Sequence[PartitionSpec]:
@@ -62,10 +63,10 @@ def _spec(desk: Workbench, table: TableName, name: ColumnName) -> PartitionSpec 
     return next(parts, None)
 
 
-def _column(desk: Workbench, part: PartitionSpec) -> Column:
-    found = desk.tables.snapshot(part.table).schema.find(part.column)
+def _column(tables: PinnedTables, part: PartitionSpec) -> Column:
+    found = tables.snapshot(part.table).schema.find(part.column)
     if found is None:
-        names = desk.tables.snapshot(part.table).schema.names
+        names = tables.snapshot(part.table).schema.names
         raise UsageError(
             f"Table `{part.table}` has no column `{part.column}` to partition",
             hint=suggestion(part.column, names, "its columns"),

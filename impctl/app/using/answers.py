@@ -15,6 +15,7 @@ from impctl.aliases import ColumnName, TableName, TableVersion
 from impctl.app.preparing.filters import Pruned, guards_of
 from impctl.app.preparing.prepared import PreparedQuery
 from impctl.app.results.results import RowValue
+from impctl.app.workbench.pinned import PinnedTables
 from impctl.app.workbench.workbench import Workbench
 from impctl.capture.use import Guard, rewrite_sql
 from impctl.sketch.partition import RangePartition
@@ -52,7 +53,7 @@ def answer_table(
     from impctl.spark.run import run_sql
 
     views = _views(desk, prepared, versions, pruned)
-    sql = _sql(desk, prepared, versions, pruned)
+    sql = _sql(desk.tables, prepared, versions, pruned)
     return run_sql(desk.spark(), sql, views, versions=versions)
 
 
@@ -66,12 +67,12 @@ def answer_frame(
     from impctl.spark.run import frame_of
 
     views = _views(desk, prepared, versions, pruned)
-    sql = _sql(desk, prepared, versions, pruned)
+    sql = _sql(desk.tables, prepared, versions, pruned)
     return frame_of(desk.spark(), sql, views, versions=versions)
 
 
 def _sql(
-    desk: Workbench,
+    tables: PinnedTables,
     prepared: PreparedQuery,
     versions: Mapping[TableName, TableVersion],
     pruned: Pruned | None,
@@ -82,7 +83,7 @@ def _sql(
     """
     if pruned is None:
         return prepared.query.sql
-    guards = guards_of(desk, pruned, versions)
+    guards = guards_of(tables, pruned, versions)
     trusted = [
         access
         for access, wanted in pruned.filters.items()

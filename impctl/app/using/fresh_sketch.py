@@ -56,7 +56,7 @@ def fresh(desk: Workbench, query: str | None) -> Fresh:
     (spec,) = desk.queries([name])
     outcome, stored = _brought_up_to_date(desk, spec)
     prepared = prepare(desk, spec)
-    restored_verdict(desk, prepared, stored)
+    restored_verdict(desk.tables, prepared, stored)
     first = outcome.results[0]
     assert isinstance(first, MaintainResult)
     return Fresh(
@@ -81,8 +81,8 @@ def _brought_up_to_date(desk: Workbench, spec: QuerySpec) -> tuple[Outcome, Stor
             raise outcome.failures[0].error
         stored = stored_query(desk, desk.reading_store(), spec)
         check_definition(desk, spec, stored)
-        catch_up(desk, stored)
-        if is_current(stored, desk) and is_same_circuit(desk, prepare(desk, spec), stored):
+        catch_up(desk.tables, stored)
+        if is_current(stored, desk.tables) and is_same_circuit(desk, prepare(desk, spec), stored):
             return outcome, stored
     raise moved_meanwhile(spec.name)
 

@@ -20,6 +20,7 @@ from impctl.app.capturing.pins import check_marked, may_be_marked
 from impctl.app.preparing.prepared import prepare
 from impctl.app.using.fresh_sketch import Fresh
 from impctl.app.using.older_versions import AtVersions, versions_at
+from impctl.app.workbench.pinned import PinnedTables
 from impctl.app.workbench.workbench import Workbench
 from impctl.errors import HistoryGoneError, RecaptureNeededError, TableRecreatedError
 from impctl.store.reader import StoreReader
@@ -46,9 +47,9 @@ def older(desk: Workbench, spec: QuerySpec, at: AtVersions) -> Fresh:
     found = [store.load_kept(spec.name, kept.generation) for kept in store.kept(spec.name, wanted)]
     candidates = [stored for stored in found if stored is not None]
     if not candidates:
-        raise _none_there(desk, store, spec, wanted)
+        raise _none_there(desk.tables, store, spec, wanted)
     for table, version in wanted.items():
-        _pin(desk, store, spec, table, version)
+        _pin(desk.tables, store, spec, table, version)
     return _used(desk, store, spec, candidates)
 
 
@@ -60,7 +61,7 @@ def _used(
     for stored in candidates:
         try:
             check_definition(desk, spec, stored)
-            check_marked(stored, desk)
+            check_marked(stored, desk.tables)
             prepared = prepare(desk, spec)
             if not is_same_circuit(desk, prepared, stored):
                 raise RecaptureNeededError(
@@ -69,7 +70,7 @@ def _used(
                     code="engine_changed",
                     hint="run without `--at`",
                 )
-            restored_verdict(desk, prepared, stored)
+            restored_verdict(desk.tables, prepared, stored)
         except RecaptureNeededError as error:
             refused = error if refused is None else refused
             continue
@@ -83,49 +84,53 @@ def _used(
         )
     assert refused is not None
     if isinstance(refused, TableRecreatedError | HistoryGoneError):
-        refused = refused.hinting(f"{refused.hint}; {_offer(desk, store, spec)}")
+        refused = refused.hinting(f"{refused.hint}; {_offer(desk.tables, store, spec)}")
     raise refused
 
 
 def _pin(
-    desk: Workbench, store: StoreReader, spec: QuerySpec, table: TableName, version: TableVersion
+    tables: PinnedTables,
+    store: StoreReader,
+    spec: QuerySpec,
+    table: TableName,
+    version: TableVersion,
 ) -> None:
     """The table at the version; an error that names those that are left where it is gone."""
-    newest = desk.tables.source(table)
+    newest = tables.source(table)
     try:
-        desk.tables.pin_at(table, version)
+        tables.pin_at(table, version)
     except HistoryGoneError as error:
         raise HistoryGoneError(
-            error.message, code="version_gone", hint=_offer(desk, store, spec)
+            error.message, code="version_gone", hint=_offer(tables, store, spec)
         ) from error
     except RecaptureNeededError as error:
         raise type(error)(
             f"The sketch of {_said({table: version})} is of another history: table `{table}` at "
             f"{newest.path} is at version {newest.version}",
-            hint=_offer(desk, store, spec),
+            hint=_offer(tables, store, spec),
         ) from error
 
 
 def _none_there(
-    desk: Workbench, store: StoreReader, spec: QuerySpec, wanted: Versions
+    tables: PinnedTables, store: StoreReader, spec: QuerySpec, wanted: Versions
 ) -> RecaptureNeededError:
     return RecaptureNeededError(
         f"Query `{spec.name}` has no stored sketch for {_said(wanted)}",
         code="no_sketch_at",
-        hint=_offer(desk, store, spec),
+        hint=_offer(tables, store, spec),
     )
 
 
-def _offer(desk: Workbench, store: StoreReader, spec: QuerySpec) -> str:
+def _offer(tables: PinnedTables, store: StoreReader, spec: QuerySpec) -> str:
     """The versions with a sketch, as far as can be told without building each of them."""
     there: dict[tuple[tuple[TableName, TableVersion], ...], None] = {}
     left: dict[TableName, range] = {}
     for kept in store.kept(spec.name):
         for table in kept.versions.keys() - left.keys():
-            source = desk.tables.repin(table)
+            source = tables.repin(table)
             left[table] = range(oldest_version(source) or 0, source.version + 1)
         is_left = all(version in left[table] for table, version in kept.versions.items())
-        if is_left and is_stamp_of_this_release(kept.basis) and may_be_marked(kept, desk):
+        if is_left and is_stamp_of_this_release(kept.basis) and may_be_marked(kept, tables):
             there[tuple(sorted(kept.versions.items()))] = None
     is_eager = spec.maintain is MaintainMode.EAGER
     more = (

@@ -20,6 +20,7 @@ from impctl.app.preparing.filters import filters_of
 from impctl.app.preparing.prepared import PreparedQuery, prepare
 from impctl.app.results.results import ReuseCandidate, ReuseEntry
 from impctl.app.using.fresh_sketch import Fresh, fresh
+from impctl.app.workbench.pinned import PinnedTables
 from impctl.app.workbench.workbench import Workbench
 from impctl.circuits.identity import template_id
 from impctl.errors import (
@@ -159,7 +160,7 @@ def _judged(
     if not verdict.allowed:
         return _refused(spec, verdict.reason)
     own = mapped(stored.sketches, verdict)
-    rows = _rows_left(desk, prepared, own)
+    rows = _rows_left(desk.tables, prepared, own)
     share = sum(len(s.fragments) / s.partition.size for s in own) / max(len(prepared.scans), 1)
     bare = 1 - len(own) / max(len(prepared.scans), 1)
     candidate = ReuseCandidate(spec.name, True, False, verdict.reason, entries, rows)
@@ -178,7 +179,7 @@ def verdict_of(
     assumptions: Sequence[Assumption],
 ) -> ReuseVerdict:
     """Judged with what is true of the pinned versions, the sketch's assumptions among it."""
-    facts = [*facts_of(desk, prepared.scans), *map(fact_of, assumptions)]
+    facts = [*facts_of(desk.tables, prepared.scans), *map(fact_of, assumptions)]
     sketched = tuple((sketch.access, sketch.attribute) for sketch in sketches)
     return desk.memory.reuse(prepared.planned, captured.planned, sketched, facts)
 
@@ -189,11 +190,11 @@ def mapped(sketches: Sequence[StoredSketch], verdict: ReuseVerdict) -> tuple[Sto
 
 
 def _rows_left(
-    desk: Workbench, prepared: PreparedQuery, sketches: Sequence[StoredSketch]
+    tables: PinnedTables, prepared: PreparedQuery, sketches: Sequence[StoredSketch]
 ) -> int | None:
     """Rows of the files that the sketches leave to read now; None where a log does not say."""
-    versions = {table: desk.tables.source(table).version for table in prepared.tables}
-    kept = filters_of(desk, prepared.scans, sketches, versions).files
+    versions = {table: tables.source(table).version for table in prepared.tables}
+    kept = filters_of(tables, prepared.scans, sketches, versions).files
     rows = [file.rows for files in kept.values() for file in files]
     known = [count for count in rows if count is not None]
     return sum(known) if len(known) == len(rows) else None

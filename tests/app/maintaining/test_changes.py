@@ -82,7 +82,6 @@ class Stage:
 
     def __init__(self) -> None:
         self.steps: list[str] = []
-        self.reporter = self
 
     def step(self, text: str) -> None:
         self.steps.append(text)
@@ -114,7 +113,7 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
 
 def shared() -> SharedChanges:
     stage: Any = Stage()
-    return SharedChanges(stage)
+    return SharedChanges(stage, stage)
 
 
 def test_one_read_serves_all(reads: list[tuple[Any, ...]]) -> None:

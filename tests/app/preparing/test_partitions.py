@@ -46,6 +46,10 @@ class Bench:
     def workload(self) -> Bench:
         return self
 
+    @property
+    def tables(self) -> Bench:
+        return self
+
     def snapshot(self, table: str) -> Bench:
         return self
 

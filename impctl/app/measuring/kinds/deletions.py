@@ -27,8 +27,8 @@ from impctl.app.measuring.kinds.update_stream import delete_where
 from impctl.app.measuring.settled import settle
 from impctl.app.measuring.single import single
 from impctl.app.preparing.prepared import prepare
+from impctl.app.workbench.pinned import PinnedTables
 from impctl.app.workbench.scratch import scratch_copy
-from impctl.app.workbench.workbench import Workbench
 from impctl.bench.record import Cell, Label, Metric
 from impctl.errors import UnsupportedError, UsageError
 from impctl.tables.rows import read_rows
@@ -83,7 +83,7 @@ def _buffers(ground: Ground) -> tuple[int | None, ...]:
 def _cells(ground: Ground, options: _Options) -> Iterator[Cell]:
     desk = ground.desk
     table = _only_table(ground)
-    ordered = _ordered(desk, table, options)
+    ordered = _ordered(desk.tables, table, options)
     for pattern in options.patterns:
         turns = pattern_of(pattern)
         assert turns is not None
@@ -113,9 +113,9 @@ def _only_table(ground: Ground) -> str:
     return tables[0]
 
 
-def _ordered(desk: Workbench, table: str, options: _Options) -> Keys:
+def _ordered(tables: PinnedTables, table: str, options: _Options) -> Keys:
     """The keys of all rows, those that a minimal deletion takes first."""
-    snapshot = desk.tables.snapshot(table)
+    snapshot = tables.snapshot(table)
     rows = read_rows(snapshot, [options.by, options.key])
     way = "descending" if options.greatest else "ascending"
     order = pc.sort_indices(rows, sort_keys=[(name, way) for name in rows.column_names[:2]])
@@ -146,8 +146,8 @@ def _series(
         for part in np.array_split(np.arange(len(batches)), points):
             for at in part.tolist():
                 listed = ", ".join(map(str, batches[at].tolist()))
-                delete_where(scratch, table, f"`{options.key}` IN ({listed})")
-                settle(scratch, table, at + 1)
+                delete_where(scratch.tables, table, f"`{options.key}` IN ({listed})")
+                settle(scratch.tables, table, at + 1)
                 step = follower.follow()
                 assert step is not None, "every deletion is a commit"
                 steps.append(step)

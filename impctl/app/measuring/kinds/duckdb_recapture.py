@@ -20,6 +20,7 @@ from sqlglot.errors import SqlglotError
 
 from impctl.aliases import AccessId
 from impctl.app.preparing.prepared import PreparedQuery
+from impctl.app.workbench.pinned import PinnedTables
 from impctl.app.workbench.workbench import Workbench
 from impctl.bench.parquet_sql import ParquetSql, SqlFailed
 from impctl.capture.annotate import PassKind, SketchPass, sketch_passes
@@ -57,7 +58,7 @@ def duckdb_recapture(
     expected: Fragments,
 ) -> Offered:
     """The recapture at the pinned versions, checked against the `expected` sketches once."""
-    reason = _unreadable(desk, prepared)
+    reason = _unreadable(desk.tables, prepared)
     if reason:
         return Offered(None, reason)
     try:
@@ -72,15 +73,15 @@ def duckdb_recapture(
     return Offered(recapture)
 
 
-def duckdb_plain(connection: ParquetSql, desk: Workbench, prepared: PreparedQuery) -> Offered:
+def duckdb_plain(connection: ParquetSql, tables: PinnedTables, prepared: PreparedQuery) -> Offered:
     """The query over whole tables; `run` gives an Arrow table for the caller to compare."""
-    reason = _unreadable(desk, prepared)
+    reason = _unreadable(tables, prepared)
     if reason:
         return Offered(None, reason)
 
     def run() -> pa.Table:
         for table in prepared.tables:
-            connection.view(table, [file.uri for file in desk.tables.snapshot(table).files])
+            connection.view(table, [file.uri for file in tables.snapshot(table).files])
         return connection.run(text)
 
     try:
@@ -95,10 +96,10 @@ class _NoPassError(Exception):
     """The query's pass is none that DuckDB can be given."""
 
 
-def _unreadable(desk: Workbench, prepared: PreparedQuery) -> str:
+def _unreadable(tables: PinnedTables, prepared: PreparedQuery) -> str:
     """Why a table's rows are not those of its files; empty where they are."""
     for table in prepared.tables:
-        reason = _not_plain(desk.tables.snapshot(table))
+        reason = _not_plain(tables.snapshot(table))
         if reason:
             return f"DuckDB cannot read table `{table}` file by file: {reason}"
     return ""

@@ -58,7 +58,7 @@ def answer_beside(measured: MeasuredQuery, expected: pa.Table, turns: int) -> Be
     """`duckdb_plain_ms`: the query that gave the `expected` rows, in DuckDB."""
 
     def beside(connection: ParquetSql) -> Beside:
-        offered = duckdb_plain(connection, measured.scratch, measured.prepared)
+        offered = duckdb_plain(connection, measured.scratch.tables, measured.prepared)
         if offered.run is not None and not _same(offered.run(), expected):
             return Beside(note="DuckDB gives another result than Spark")
         return _timed("duckdb_plain_ms", offered, turns)

@@ -76,12 +76,12 @@ def _grown(
     """The cells of one partition: the table grows by every change."""
     spec = ground.query
     tables = prepare(desk, spec).tables
-    changed = changed_table(desk, tables)
-    pool = pool_of(desk, changed, options.key, ground.seed)
+    changed = changed_table(desk.tables, tables)
+    pool = pool_of(desk.tables, changed, options.key, ground.seed)
     with scratch_copy(desk, tables) as scratch:
         with scratch.writing("bench"):
             follower = captured(scratch, spec)
-        stream = UpdateStream(scratch, pool, ground.seed)
+        stream = UpdateStream(scratch.tables, pool, ground.seed)
         for size in options.changes:
             ground.step(f"memory after {size} changes")
             stream.insert(size)

@@ -99,8 +99,8 @@ def _cells(ground: Ground, options: _Options) -> Iterator[Cell]:
     desk = _with_variants(ground.desk, ground.query, options.constants)
     specs = tuple(desk.workload.queries.values())
     tables = prepare(desk, specs[0]).tables
-    changed = changed_table(desk, tables)
-    pool = pool_of(desk, changed, options.key, ground.seed)
+    changed = changed_table(desk.tables, tables)
+    pool = pool_of(desk.tables, changed, options.key, ground.seed)
     # An update before each query, so that what recaptures is as warm as what reads.
     warm = [Operation(None), Operation(0)] * WARM_UP
     for kind in STRATEGIES.values():
@@ -145,7 +145,7 @@ def _run(
 ) -> _Run:
     with scratch_copy(desk, tables) as scratch:
         strategy = kind(scratch, tables)
-        updates = UpdateStream(scratch, pool, seed)
+        updates = UpdateStream(scratch.tables, pool, seed)
         update_ms = 0.0
         answers = []
         for operation in operations:

@@ -52,8 +52,8 @@ def _deleted(measured: MeasuredQuery, key: str, rows: pa.Table) -> Followed:
     where = f"`{key}` >= {min(keys)} AND `{key}` <= {max(keys)}"
     listed = ", ".join(map(str, keys))
     commits = measured.scratch.tables.source(table).version
-    delete_where(measured.scratch, table, f"{where} AND `{key}` IN ({listed})")
-    settle(measured.scratch, table, commits)
+    delete_where(measured.scratch.tables, table, f"{where} AND `{key}` IN ({listed})")
+    settle(measured.scratch.tables, table, commits)
     return measured.followed(len(keys))
 
 

@@ -58,8 +58,8 @@ def measure_strategies(ground: Ground) -> Iterator[Cell]:
 def _cells(ground: Ground, options: _Options) -> Iterator[Cell]:
     desk = ground.desk
     tables = prepare(desk, ground.query).tables
-    changed = changed_table(desk, tables)
-    pool = pool_of(desk, changed, options.key, ground.seed)
+    changed = changed_table(desk.tables, tables)
+    pool = pool_of(desk.tables, changed, options.key, ground.seed)
     # What is done for the first time in a process costs more than ever after.
     _run(ground, options, tables, pool, 1, updates=3)
     # A batch of everything is what lazy does.
@@ -84,7 +84,7 @@ def _run(
     """All updates with one size of batch; None is lazy."""
     with scratch_copy(ground.desk, tables) as scratch, scratch.writing("bench"):
         follower = captured(scratch, ground.query)
-        stream = UpdateStream(scratch, pool, ground.seed)
+        stream = UpdateStream(scratch.tables, pool, ground.seed)
         steps: list[Followed | None] = []
         waiting = 0
         for _ in range(updates):

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from impctl.aliases import ColumnName, TableName
 from impctl.app.measuring.drawn_rows import drawn_rows
 from impctl.app.measuring.settled import settle
-from impctl.app.workbench.workbench import Workbench
+from impctl.app.workbench.pinned import PinnedTables
 from impctl.bench.clock import milliseconds
 from impctl.errors import UsageError
 from impctl.tables.rows import read_rows
@@ -39,9 +39,9 @@ class Pool:
     first_key: int
 
 
-def pool_of(desk: Workbench, table: TableName, key: ColumnName, seed: int) -> Pool:
+def pool_of(tables: PinnedTables, table: TableName, key: ColumnName, seed: int) -> Pool:
     """The pool of a table whose column `key` holds whole numbers; UsageError for another one."""
-    snapshot = desk.tables.snapshot(table)
+    snapshot = tables.snapshot(table)
     column = snapshot.schema.find(key)
     if column is None or not column.type.is_integral:
         raise UsageError(
@@ -57,7 +57,7 @@ def pool_of(desk: Workbench, table: TableName, key: ColumnName, seed: int) -> Po
 class UpdateStream:
     """The batches on one scratch copy; each call tells the milliseconds its commit took."""
 
-    scratch: Workbench
+    tables: PinnedTables
     pool: Pool
     seed: int
     _random: np.random.Generator = field(init=False)
@@ -84,22 +84,22 @@ class UpdateStream:
         rows = rows.set_column(at, rows.schema.field(at), keys.cast(rows.schema.field(at).type))
         self._alive.append((self._next_key, self._next_key + size))
         self._next_key += size
-        path = self.scratch.tables.source(self.pool.table).path
+        path = self.tables.source(self.pool.table).path
         return self._settled(milliseconds(lambda: append_rows(path, rows)))
 
     def delete(self, place: int) -> float:
         """An earlier insertion taken back."""
         low, high = self._alive.pop(place)
         where = f"`{self.pool.key}` >= {low} AND `{self.pool.key}` < {high}"
-        elapsed = milliseconds(lambda: delete_where(self.scratch, self.pool.table, where))
+        elapsed = milliseconds(lambda: delete_where(self.tables, self.pool.table, where))
         return self._settled(elapsed)
 
     def _settled(self, elapsed: float) -> float:
         self._commits += 1
-        settle(self.scratch, self.pool.table, self._commits)
+        settle(self.tables, self.pool.table, self._commits)
         return elapsed
 
 
-def delete_where(scratch: Workbench, table: TableName, where: str) -> None:
+def delete_where(tables: PinnedTables, table: TableName, where: str) -> None:
     """Commit that the rows are gone for which the condition is true."""
-    apply_update(scratch.tables.source(table), UpdateRequest(table, UpdateKind.DELETE, where=where))
+    apply_update(tables.source(table), UpdateRequest(table, UpdateKind.DELETE, where=where))

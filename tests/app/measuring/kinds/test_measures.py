@@ -143,12 +143,12 @@ def test_sizes_among_the_options_follow_the_scale(desk: Workbench) -> None:
 
 
 def test_equal_seeds_give_equal_tables(desk: Workbench) -> None:
-    pool = pool_of(desk, "t", "id", 1)
+    pool = pool_of(desk.tables, "t", "id", 1)
     assert pool.first_key == 5000
     found = []
     for seed in (1, 1, 2):
         with scratch_copy(desk, ("t",)) as scratch:
-            stream = UpdateStream(scratch, pool, seed)
+            stream = UpdateStream(scratch.tables, pool, seed)
             for _ in range(12):
                 stream.commit(7)
             snapshot = scratch.tables.repin("t").snapshot()
@@ -159,7 +159,7 @@ def test_equal_seeds_give_equal_tables(desk: Workbench) -> None:
 
 def test_a_key_must_hold_whole_numbers(desk: Workbench) -> None:
     with pytest.raises(UsageError, match="no column `b` of whole numbers"):
-        pool_of(desk, "t", "b", 1)
+        pool_of(desk.tables, "t", "b", 1)
 
 
 def test_the_workload_of_a_fresh_process_is_that_of_the_scratch_copy(
@@ -193,7 +193,7 @@ def test_duckdb_finds_the_same_sketch(desk: Workbench, query: str) -> None:
         capture_query(scratch, scratch.store(), prepared, code="asked", reason="test")
         stored = scratch.store().load(query)
         assert stored is not None
-        verdict, partitions = restored_verdict(scratch, prepared, stored)
+        verdict, partitions = restored_verdict(scratch.tables, prepared, stored)
         held = {sketch.access: sketch.fragments for sketch in stored.sketches}
         assert any(len(fragments) for fragments in held.values())
         connection = ParquetSql.open()
@@ -204,7 +204,7 @@ def test_duckdb_finds_the_same_sketch(desk: Workbench, query: str) -> None:
         less = {access: fragments.minus(fragments) for access, fragments in held.items()}
         refused = duckdb_recapture(connection, scratch, prepared, verdict, partitions, less)
         assert "another sketch" in refused.reason
-        assert duckdb_plain(connection, scratch, prepared).run is not None
+        assert duckdb_plain(connection, scratch.tables, prepared).run is not None
         connection.close()
 
 
