@@ -13,7 +13,7 @@ from deltalake import write_deltalake
 from impctl.app.capturing import captured
 from impctl.app.capturing import pins as stored
 from impctl.app.maintaining import changes as shared_changes
-from impctl.app.workbench.workbench import Workbench
+from impctl.app.workbench.pinned import PinnedTables
 from impctl.errors import TableRecreatedError
 from impctl.tables.source import open_source
 from tests.outside.conftest import FEED
@@ -115,7 +115,7 @@ def test_a_backup_that_was_there_for_a_moment_is_not_taken_for_the_table(
         shutil.move(tmp_path / "aside", other)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Workbench, "_pin", around(Workbench._pin, after=exchange))
+        patch.setattr(PinnedTables, "pin", around(PinnedTables.pin, after=exchange))
         exchange()
         ran = place.cli("rewrite", "--policy", "incremental")
         assert (ran.code, ran.error["code"]) == (7, "table_recreated"), ran.document
