@@ -49,13 +49,13 @@ INTERRUPTED = 130
 
 _MASK = "***"
 # Texts, compiled where the first error is made: most runs have none.
-_PASSWORD = r"(?i)([a-z][a-z0-9+.-]{0,31}://)[^\s/?#@:`'\"]*:[^\s/?#@`'\"]*@"
+_PASSWORD = r"(?i)([a-z][a-z0-9+.-]{0,31}://)[^\s/?#@:`'\"]*:[^\s/?#`'\"]*@"
 _KEY_OF_S3 = r"(?i)(s3[an]?://)[^\s/@:`'\"]+:[^\s@:`'\"]+@"
 """Written as it is a secret key may hold slashes."""
 _USER = r"(?i)(https?://)[^\s/?#@`'\"]+@"
 """A token; elsewhere what stands before the host may be a container."""
 _SIGNED = (
-    r"(?i)((?:[?&;]|%3f|%26)(?:[\w.-]*(?:signature|token|secret|password|credential|api_?key)"
+    r"(?i)((?:[?&;#]|%3f|%26)(?:[\w.-]*(?:signature|token|secret|password|credential|api_?key)"
     r"|sig|sas|pwd|key|awsaccesskeyid|googleaccessid|(?:account|access)_?key(?:_?id)?)(?:=|%3d))"
     r"(?:(?!%26)[^\s&;#`'\"<>()])+"
 )

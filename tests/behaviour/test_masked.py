@@ -28,6 +28,9 @@ SIGNED = (
     "https://me:SECRET@a/t",
     "s3a://AKIA:SEC/SECRET+/x@bucket/t",
     "sftp://me:SECRET@a/t",
+    "https://a/t#access_token=SECRET&x=1",
+    "s3a://me:a@SECRET@bucket/t",
+    "sftp://me:SEC@SECRET@a/t",
 )
 HARMLESS = (
     "abfss://box@account.dfs.core.windows.net/t",
