@@ -15,7 +15,7 @@ import numpy as np
 from impctl.aliases import ColumnName
 from impctl.data.vector import from_arrow
 from impctl.sketch.fragments import FragmentSet
-from impctl.sketch.intervals import range_filter
+from impctl.sketch.intervals import exact_filter
 from impctl.sketch.partition import BoundaryValue, RangePartition
 from impctl.tables.prune import prune
 from impctl.tables.rows import FileReader
@@ -65,7 +65,7 @@ def _files(
     if within is None:
         return snapshot.files
     partition, fragments = within
-    return prune(snapshot, [range_filter(fragments, partition)])
+    return prune(snapshot, [exact_filter(fragments, partition)])
 
 
 def _chosen_files(given: Sequence[DataFile], random: np.random.Generator) -> list[DataFile]:

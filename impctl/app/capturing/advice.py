@@ -13,7 +13,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 
 from impctl.app.workbench.pinned import PinnedTables
-from impctl.sketch.intervals import range_filter
+from impctl.sketch.intervals import exact_filter
 from impctl.sketch.partition import BoundaryValue, RangePartition
 from impctl.store.records import StoredSketch
 from impctl.tables.prune import prune
@@ -64,7 +64,7 @@ def _span(snapshot: Snapshot, sketch: StoredSketch) -> float | None:
     left out; None where files are left out, or where sorting the table would not help."""
     files, partition = snapshot.files, sketch.partition
     is_small = snapshot.rows is not None and snapshot.rows < _ROWS
-    kept = prune(snapshot, [range_filter(sketch.fragments, partition)])
+    kept = prune(snapshot, [exact_filter(sketch.fragments, partition)])
     if is_small or len(kept) <= _USEFUL_SHARE * len(files):
         return None
     shares = [

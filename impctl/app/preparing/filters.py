@@ -15,7 +15,7 @@ from impctl.app.workbench.pinned import PinnedTables
 from impctl.capture.literals import DIALECT, boundary
 from impctl.capture.use import Guard
 from impctl.plan.nodes import Scan
-from impctl.sketch.intervals import Interval, RangeFilter, range_filter
+from impctl.sketch.intervals import Interval, RangeFilter, exact_filter, range_filter
 from impctl.sketch.partition import BoundaryValue
 from impctl.store.records import StoredSketch
 from impctl.tables.hidden_values import hiding_columns
@@ -41,11 +41,21 @@ def filters_of(
     scans: Sequence[Scan],
     sketches: Sequence[StoredSketch],
     versions: Mapping[TableName, TableVersion],
+    *,
+    for_text: bool = False,
 ) -> Pruned:
-    """What the sketches say about each access, at the versions they stand for."""
+    """What the sketches say about each access, at the versions they stand for.
+
+    Files are left out by every fragment; `for_text` by the few ranges alone that a text has.
+    """
     filters = {
         sketch.access: range_filter(sketch.fragments, sketch.partition) for sketch in sketches
     }
+    by_file = filters
+    if not for_text:
+        by_file = {
+            sketch.access: exact_filter(sketch.fragments, sketch.partition) for sketch in sketches
+        }
     files: dict[TableName, tuple[DataFile, ...]] = {}
     total = 0
     for table in dict.fromkeys(scan.table for scan in scans):
@@ -55,7 +65,7 @@ def filters_of(
         for scan in scans:
             if scan.table != table:
                 continue
-            found = filters.get(scan.access)
+            found = by_file.get(scan.access)
             chosen = snapshot.files if found is None else prune(snapshot, [found])
             kept.update({file.uri: file for file in chosen})
         files[table] = tuple(file for file in snapshot.files if file.uri in kept)
