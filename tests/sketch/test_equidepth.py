@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import pairwise
 from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from impctl.data.schema import LONG
-from impctl.sketch.equidepth import equidepth_boundaries
+from impctl.sketch.equidepth import aligned_boundaries, equidepth_boundaries
 from impctl.sketch.partition import RangePartition
+from impctl.sketch.value_weights import ValueWeights
 
 SAMPLES = st.one_of(
     st.lists(st.integers(-20, 20), max_size=80),
@@ -87,3 +89,51 @@ def test_no_sample_is_one_fragment() -> None:
     assert equidepth_boundaries([], 10) == ()
     assert equidepth_boundaries([5, 5], 10) == ()
     assert equidepth_boundaries([1, 2, 3], 1) == ()
+
+
+STARTS = st.lists(st.integers(-25, 25), max_size=20).map(lambda found: sorted(set(found)))
+WEIGHED = st.lists(st.tuples(st.integers(-20, 20), st.floats(0.1, 50)), max_size=60)
+
+
+def shares(weights: ValueWeights, boundaries: tuple[Any, ...]) -> list[tuple[int, float]]:
+    """Values and weight per range, counted the slow way."""
+    found: list[tuple[int, float]] = [(0, 0.0)] * (len(boundaries) + 1)
+    for value, weight in zip(weights.values, weights.weights, strict=True):
+        at = sum(1 for boundary in boundaries if boundary <= value)
+        found[at] = (found[at][0] + 1, found[at][1] + weight)
+    return found
+
+
+@given(WEIGHED, RANGES, STARTS)
+def test_aligned_boundaries_increase_and_are_few(
+    weighed: list[Any], ranges: int, starts: list[int]
+) -> None:
+    weights = ValueWeights.of(weighed)
+    boundaries = aligned_boundaries(weights, ranges, starts)
+    assert len(boundaries) <= max(ranges - 1, 0)
+    assert all(low < high for low, high in pairwise(boundaries))
+    assert set(boundaries) <= {*weights.values, *starts}
+
+
+@given(WEIGHED, RANGES, STARTS)
+def test_aligned_ranges_of_several_values_are_not_heavy(
+    weighed: list[Any], ranges: int, starts: list[int]
+) -> None:
+    weights = ValueWeights.of(weighed)
+    for values, rows in shares(weights, aligned_boundaries(weights, ranges, starts)):
+        heaviest = max(weights.weights, default=0.0)
+        assert values <= 1 or rows <= 2.5 * weights.total / ranges + heaviest
+
+
+def test_a_range_starts_where_a_file_does_if_one_is_near() -> None:
+    weights = ValueWeights.of((value, 1.0) for value in range(1000))
+    starts = [0, 95, 210, 290, 405, 500, 596, 702, 810, 899]
+    assert aligned_boundaries(weights, 10, starts) == tuple(starts[1:])
+    assert aligned_boundaries(weights, 10, []) == tuple(range(100, 1000, 100))
+    assert len(aligned_boundaries(weights, 20, starts)) > 15, "files of several ranges are cut"
+
+
+def test_a_heavy_value_stands_alone() -> None:
+    weights = ValueWeights.of([*((value, 1.0) for value in range(100)), (50, 400.0)])
+    boundaries = aligned_boundaries(weights, 10, [])
+    assert {50, 51} <= set(boundaries)

@@ -19,7 +19,7 @@ from impctl.app.workbench.pinned import PinnedTables
 from impctl.app.workbench.workbench import Workbench
 from impctl.data.vector import Ints, from_arrow
 from impctl.sketch.fragments import FragmentSet
-from impctl.sketch.intervals import range_filter
+from impctl.sketch.intervals import exact_filter
 from impctl.sketch.partition import BoundaryValue, Fragments, RangePartition
 from impctl.sketch.rebalance import estimated_rows, heavy_ranges, merged_to, with_splits
 from impctl.sketch.renumbering import Renumbering
@@ -49,7 +49,7 @@ class NewRanges:
 
 def new_ranges(desk: Workbench, partition: RangePartition, counts: Ints) -> NewRanges | None:
     """Better ranges; None where these are even, or their heavy ranges hold a single value."""
-    wanted = wanted_ranges(desk, partition.table, partition.attribute)
+    wanted = wanted_ranges(desk, partition)
     rows = counts[:-1]
     ids = heavy_ranges(rows, wanted)
     sample: list[BoundaryValue] = []
@@ -72,7 +72,7 @@ def split_rows(
     old, new = change.renumbering.old, change.renumbering.new
     snapshot = tables.snapshot(old.table)
     names = tuple(dict.fromkeys((*columns, old.attribute)))
-    files = prune(snapshot, [range_filter(change.split, old)])
+    files = prune(snapshot, [exact_filter(change.split, old)])
     for rows in read_batches(snapshot, names, files):
         values = from_arrow(rows.column(old.attribute), old.type)
         kept = np.flatnonzero(change.renumbering.targets[old.fragments_of(values)] < 0)

@@ -17,15 +17,21 @@ from impctl.app.workbench.workbench import Workbench
 from impctl.data.schema import INTEGRAL, Column, Kind
 from impctl.errors import UsageError
 from impctl.expr.numbers import INTEGRAL_BITS
-from impctl.sketch.equidepth import equidepth_boundaries
+from impctl.sketch.equidepth import aligned_boundaries
 from impctl.sketch.fragments import FragmentSet
 from impctl.sketch.partition import BoundaryValue, RangePartition
 from impctl.tables.sample import sample_values
+from impctl.tables.value_weights import ColumnSpread, column_spread
 from impctl.workload.models import BoundaryLiteral, PartitionSpec
 from impctl.workload.reading import suggestion
 
 DEFAULT_FRAGMENTS = 1000
-"""Ranges where the file asks for none: fine enough to skip, cheap to map."""
+"""Ranges where the file asks for none and the table's files ask for no more."""
+
+MOST_FRAGMENTS = 1 << 15
+"""What is proposed at most, overlaps of files apart: a sketch of some KB, which is read whole."""
+_RANGES_PER_OVERLAP = 4
+"""Ranges over which that many files lie that overlap: more would leave out hardly another file."""
 
 SAMPLE_ROWS = 100_000
 _SEED = 20_220_117
@@ -91,17 +97,29 @@ def partition_of(desk: Workbench, table: TableName, name: ColumnName) -> RangePa
     if spec is not None and spec.boundaries is not None:
         values = tuple(_canonical(value, column, spec) for value in spec.boundaries)
         return RangePartition(table, column.name, column.type, values)
-    wanted = wanted_ranges(desk, table, name)
     desk.reporter.step(f"choosing ranges of {table}.{column.name}")
-    sample = sample_values(desk.tables.snapshot(table), column.name, SAMPLE_ROWS, _SEED)
-    boundaries = equidepth_boundaries(sample, wanted)
+    snapshot = desk.tables.snapshot(table)
+    sample = sample_values(snapshot, column.name, SAMPLE_ROWS, _SEED)
+    spread = column_spread(snapshot, column.name, sample)
+    asked = None if spec is None else spec.fragments
+    wanted = _proposed_ranges(spread, len(snapshot.files)) if asked is None else asked
+    boundaries = aligned_boundaries(spread.weights, wanted, spread.starts)
+    if asked is None:
+        boundaries = spread.with_overlaps(boundaries)
     return RangePartition(table, column.name, column.type, boundaries)
 
 
-def wanted_ranges(desk: Workbench, table: TableName, name: ColumnName) -> int:
-    """How many equi-depth ranges the file asks for, or the default."""
-    spec = _spec(desk, table, name)
-    return DEFAULT_FRAGMENTS if spec is None or spec.fragments is None else spec.fragments
+def _proposed_ranges(spread: ColumnSpread, files: int) -> int:
+    """As many ranges as files where they hardly overlap, so that a range is in one or two files."""
+    useful = files * min(1.0, _RANGES_PER_OVERLAP / max(spread.depth, 1.0))
+    return min(MOST_FRAGMENTS, max(DEFAULT_FRAGMENTS, round(useful)))
+
+
+def wanted_ranges(desk: Workbench, partition: RangePartition) -> int:
+    """How many ranges the file asks for, or as many as there are where it asks for none."""
+    spec = _spec(desk, partition.table, partition.attribute)
+    asked = None if spec is None else spec.fragments
+    return max(DEFAULT_FRAGMENTS, partition.ranges) if asked is None else asked
 
 
 def values_within(
