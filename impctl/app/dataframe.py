@@ -38,5 +38,5 @@ def dataframe(
 ) -> Framed:
     """The frame of one query; arguments as for `app.query`."""
     found = asked(desk, query, params, sql, at)
-    pruned = filters_of(desk.tables, found.prepared.scans, found.sketches, found.versions)
+    pruned = filters_of(desk.tables, found.prepared, found.sketches, found.versions)
     return Framed(answer_frame(desk, found.prepared, found.versions, pruned), found.warnings)

@@ -29,7 +29,7 @@ def query(
     that of these versions, through the sketch stored for them, and nothing is maintained.
     """
     found = asked(desk, query, params, sql, at)
-    pruned = filters_of(desk.tables, found.prepared.scans, found.sketches, found.versions)
+    pruned = filters_of(desk.tables, found.prepared, found.sketches, found.versions)
     desk.spark()
     desk.reporter.step(f"running {found.prepared.spec.name}")
     watch = Stopwatch()

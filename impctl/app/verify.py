@@ -112,7 +112,7 @@ def _verified(desk: Workbench, spec: QuerySpec, results: bool) -> list[VerifyRes
 
 def _results_equal(desk: Workbench, prepared: PreparedQuery, stored: StoredQuery) -> bool:
     desk.reporter.step(f"running {prepared.spec.name} with and without its sketch")
-    pruned = filters_of(desk.tables, prepared.scans, stored.sketches, stored.versions)
+    pruned = filters_of(desk.tables, prepared, stored.sketches, stored.versions)
     with_sketch = answer(desk, prepared, stored.versions, pruned)
     without = answer(desk, prepared, stored.versions)
     return same_rows(with_sketch.rows, without.rows)

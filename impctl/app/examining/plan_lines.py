@@ -181,7 +181,7 @@ def _ranges(
 ) -> dict[str, tuple[str, ...]]:
     """The ranges of each sketched access, and the files they leave; none where history is gone."""
     try:
-        pruned = filters_of(tables, prepared.scans, stored.sketches, stored.versions)
+        pruned = filters_of(tables, prepared, stored.sketches, stored.versions)
         totals = {
             scan.table: len(tables.snapshot(scan.table, stored.versions[scan.table]).files)
             for scan in prepared.scans

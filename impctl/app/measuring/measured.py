@@ -125,9 +125,7 @@ class MeasuredQuery:
     def pruned(self) -> Pruned:
         """What the captured sketches leave to read."""
         stored = self.stored
-        return filters_of(
-            self.scratch.tables, self.prepared.scans, stored.sketches, stored.versions
-        )
+        return filters_of(self.scratch.tables, self.prepared, stored.sketches, stored.versions)
 
     def answer(self, pruned: Pruned | None = None) -> pa.Table:
         """The query's result at the captured versions, read through `pruned` where given."""

@@ -1,7 +1,8 @@
-"""The range filters of a query's sketches, and the files they leave to read.
+"""The range filters of a query's sketches, and the files that these and its conditions leave.
 
 Law: a filter contains every row the sketch stands for; a file is left out only if its statistics
-prove that it has none of them. An access without a sketch reads everything.
+prove that it has none of them, or none that the conditions right above the access keep. An access
+with neither reads everything.
 Out of scope: SQL text (`capture.use`).
 """
 
@@ -11,16 +12,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from impctl.aliases import AccessId, TableName, TableVersion
+from impctl.app.preparing.prepared import PreparedQuery
 from impctl.app.workbench.pinned import PinnedTables
 from impctl.capture.literals import DIALECT, boundary
 from impctl.capture.use import Guard
+from impctl.expr.nodes import And, Expr
 from impctl.plan.nodes import Scan
+from impctl.plan.scan_conditions import scan_conditions
 from impctl.sketch.intervals import Interval, RangeFilter, exact_filter, range_filter
 from impctl.sketch.partition import BoundaryValue
 from impctl.store.records import StoredSketch
 from impctl.tables.hidden_values import hiding_columns
 from impctl.tables.prune import prune
-from impctl.tables.snapshot import DataFile
+from impctl.tables.prune_condition import prune_by_condition
+from impctl.tables.snapshot import DataFile, Snapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +43,7 @@ class Pruned:
 
 def filters_of(
     tables: PinnedTables,
-    scans: Sequence[Scan],
+    prepared: PreparedQuery,
     sketches: Sequence[StoredSketch],
     versions: Mapping[TableName, TableVersion],
     *,
@@ -46,7 +51,8 @@ def filters_of(
 ) -> Pruned:
     """What the sketches say about each access, at the versions they stand for.
 
-    Files are left out by every fragment; `for_text` by the few ranges alone that a text has.
+    Files are left out by every fragment and by the query's own conditions; `for_text` by the few
+    ranges alone that a text has, and the conditions.
     """
     filters = {
         sketch.access: range_filter(sketch.fragments, sketch.partition) for sketch in sketches
@@ -56,20 +62,31 @@ def filters_of(
         by_file = {
             sketch.access: exact_filter(sketch.fragments, sketch.partition) for sketch in sketches
         }
+    conditions = scan_conditions(prepared.root)
     files: dict[TableName, tuple[DataFile, ...]] = {}
     total = 0
-    for table in dict.fromkeys(scan.table for scan in scans):
+    for table in prepared.tables:
         snapshot = tables.snapshot(table, versions.get(table))
         total += len(snapshot.files)
-        kept: dict[str, DataFile] = {}
-        for scan in scans:
-            if scan.table != table:
-                continue
-            found = by_file.get(scan.access)
-            chosen = snapshot.files if found is None else prune(snapshot, [found])
-            kept.update({file.uri: file for file in chosen})
+        kept: set[str] = set()
+        for scan in prepared.scans:
+            if scan.table == table:
+                found, own = by_file.get(scan.access), conditions.get(scan.access, ())
+                kept |= _left(snapshot, scan, found, own)
         files[table] = tuple(file for file in snapshot.files if file.uri in kept)
     return Pruned(filters, files, total)
+
+
+def _left(
+    snapshot: Snapshot, scan: Scan, found: RangeFilter | None, conditions: Sequence[Expr]
+) -> set[str]:
+    """The files that an access may need, by its sketch and by the conditions right above it."""
+    chosen = snapshot.files if found is None else prune(snapshot, [found])
+    left = {file.uri for file in chosen}
+    if conditions:
+        columns = {attribute.id: attribute.name for attribute in scan.attributes}
+        left &= {f.uri for f in prune_by_condition(snapshot, And(tuple(conditions)), columns)}
+    return left
 
 
 def guards_of(

@@ -116,7 +116,7 @@ class Incremental(MixedStrategy):
             found = [fresh(self.scratch, spec.name)]
         current = found[0]
         pruned = filters_of(
-            self.scratch.tables, current.prepared.scans, current.sketches, current.versions
+            self.scratch.tables, current.prepared, current.sketches, current.versions
         )
         return answer_table(self.scratch, current.prepared, current.versions, pruned)
 
@@ -180,7 +180,7 @@ class Recapture(MixedStrategy):
         if sketches is None:
             sketches = self._captured(prepared).sketches
         versions = self._versions
-        pruned = filters_of(self.scratch.tables, prepared.scans, sketches, versions)
+        pruned = filters_of(self.scratch.tables, prepared, sketches, versions)
         return answer_table(self.scratch, prepared, versions, pruned)
 
     def _reused(self, prepared: PreparedQuery) -> tuple[StoredSketch, ...] | None:

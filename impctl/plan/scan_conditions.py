@@ -1,0 +1,28 @@
+"""The conditions that stand right above the scans of a plan.
+
+Law: a row of the access that meets not all of its conditions is dropped there, whatever the plan
+makes of the others above.
+Out of scope: bringing conditions down to the scans (`plan.rules.push_selections`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from impctl.aliases import AccessId
+from impctl.expr.nodes import Expr, conjuncts
+from impctl.plan.nodes import Plan, Scan, Select, nodes_of
+
+
+def scan_conditions(root: Plan) -> Mapping[AccessId, tuple[Expr, ...]]:
+    """Per access the conditions on its rows; accesses without one are left out."""
+    found: dict[AccessId, tuple[Expr, ...]] = {}
+    for node in nodes_of(root):
+        conditions: tuple[Expr, ...] = ()
+        below = node
+        while isinstance(below, Select):
+            conditions += conjuncts(below.predicate)
+            below = below.child
+        if isinstance(below, Scan) and len(conditions) > len(found.get(below.access, ())):
+            found[below.access] = conditions
+    return found

@@ -1,0 +1,67 @@
+"""What a query is left to read: files by every range of a sketch and by its own conditions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import write_deltalake
+
+from impctl.tables.write.create import create_table
+from tests.support.run_cli import Cli
+
+DAYS = 80
+
+WORKLOAD = """\
+version: 1
+tables: {t: {path: t}}
+partitions: {t: {day: {}, g: {}}}
+queries:
+  late: {sql: "SELECT g, SUM(x) s FROM t WHERE day >= 78 GROUP BY g", sketch: {t: g}}
+  scattered:
+    sql: SELECT day, SUM(x) s FROM t GROUP BY day HAVING SUM(x) > 1000
+    sketch: {t: day}
+  twice: {sql: "SELECT a.g FROM t a JOIN t b ON a.g = b.g WHERE a.day = 3", sketch: {t: g}}
+store: .impctl
+"""
+
+
+@pytest.fixture
+def cli(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Cli:
+    """A table sorted by day, a file a day; every other day's sum is large."""
+    path = str(tmp_path / "t")
+    for day in range(DAYS):
+        rows = {"day": [day] * 4, "g": [1, 2, 3, 4], "x": [400 if day % 2 == 0 else 1] * 4}
+        if day == 0:
+            create_table(path, pa.table(rows))
+        else:
+            write_deltalake(path, pa.table(rows), mode="append")
+    file = tmp_path / "w.yaml"
+    text = WORKLOAD.replace("{day: {}, g: {}}", "{day: {fragments: 100}, g: {fragments: 9}}")
+    file.write_text(text)
+    found = Cli(capsys, file)
+    found.good("capture")
+    return found
+
+
+def files_left(cli: Cli, query: str) -> int:
+    (result,) = cli.good("rewrite", "--query", query).results
+    assert result["files_total"] == DAYS
+    return int(result["files_kept"])
+
+
+def test_a_condition_leaves_files_out(cli: Cli) -> None:
+    assert files_left(cli, "late") == 2
+
+
+def test_an_access_without_the_condition_needs_all_files(cli: Cli) -> None:
+    assert files_left(cli, "twice") == DAYS
+
+
+def test_every_range_tells_files_apart(cli: Cli) -> None:
+    """Forty days far from each other: a text has 32 ranges at most, our own reads need none."""
+    assert DAYS // 2 < files_left(cli, "scattered") < DAYS
+    (result,) = cli.good("explain", "--query", "scattered").results
+    told = [text for entry in result["plan"] for text in entry["pushed"]]
+    assert any(f"reads {DAYS // 2} of {DAYS} files" in text for text in told), told

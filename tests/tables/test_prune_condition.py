@@ -1,0 +1,218 @@
+"""Conditions leave out only files of which no row meets them; brute force is the judge.
+
+By hand: `IMPCTL_FUZZ=30` and `-m slow` for more than 100,000 pairs of file and condition.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from decimal import Decimal
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from impctl.data.schema import (
+    DATE,
+    DOUBLE,
+    FLOAT,
+    INTEGER,
+    LONG,
+    STRING,
+    SqlType,
+    decimal,
+)
+from impctl.expr.nodes import (
+    Compare,
+    CompareOp,
+    Expr,
+    InList,
+    IsNull,
+    Literal,
+    Not,
+    Or,
+)
+from impctl.plan.nodes import Attribute
+from impctl.tables import prune_condition
+from impctl.tables.prune_condition import prune_by_condition
+from impctl.tables.snapshot import Snapshot
+from impctl.tables.source import open_source
+from tests.plan.random_exprs import ExprMaker
+from tests.support.random_cases import few_then_rest
+from tests.support.reference_expr import ReferenceFailure, Value, is_true
+from tests.tables.handmade import add, commit, field, metadata, protocol
+
+LARGE = Decimal("12345678901234567890.123456789012345678")
+KINDS: dict[str, tuple[str, SqlType, list[Value]]] = {
+    "a": ("long", LONG, [-3, -1, 0, 1, 2, 4, 2**53, 2**53 + 1]),
+    "i": ("integer", INTEGER, [-2, 0, 1, 3]),
+    "d": ("double", DOUBLE, [-1.5, -0.0, 0.0, 0.5, 2.5, math.nan, math.inf, -math.inf]),
+    "s": ("string", STRING, ["", "a", "ab", "b", "b" * 40, "a\U0001f600" * 20]),
+    "m": ("decimal(6,1)", decimal(6, 1), [Decimal("-1.5"), Decimal("0.0"), Decimal("2.5")]),
+    "w": ("decimal(38,18)", decimal(38, 18), [LARGE, -LARGE, Decimal(0), Decimal("1e-18")]),
+}
+ATTRIBUTES = tuple(Attribute(name, name, kind) for name, (_, kind, _) in KINDS.items())
+COLUMNS = {name: name for name in KINDS}
+Row = dict[str, Value]
+
+
+def stated(rng: Random, rows: Sequence[Row]) -> str:
+    """The statistics that a writer of Delta gives; now and then some of them are missing."""
+    found: dict[str, Any] = {"numRecords": len(rows), "minValues": {}, "maxValues": {}}
+    nulls = found["nullCount"] = {}
+    for name in KINDS:
+        values = [row[name] for row in rows if row[name] is not None]
+        if rng.random() < 0.95:
+            nulls[name] = len(rows) - len(values)
+        clean = [v for v in values if not (isinstance(v, float) and not math.isfinite(v))]
+        if len(clean) < len([v for v in values if v == v]) or not clean or rng.random() < 0.05:
+            continue
+        low, high = min(clean), max(clean)  # type: ignore[type-var]  # one column, one value type
+        found["minValues"][name] = _json(low, rounds_up=False)
+        found["maxValues"][name] = _json(high, rounds_up=True)
+    return json.dumps(found)
+
+
+def _json(value: Value, *, rounds_up: bool) -> Any:
+    if isinstance(value, str):
+        return value if len(value) <= 32 else value[:32] + ("\ufffd" if rounds_up else "")
+    return float(value) if isinstance(value, Decimal) else value
+
+
+def random_rows(rng: Random) -> list[Row]:
+    pools = {}
+    for name, (_, _, values) in KINDS.items():
+        some: list[Value] = rng.sample(values, rng.randint(1, min(3, len(values))))
+        pools[name] = some + ([None] if rng.random() < 0.4 else [])
+        pools[name] = [None] if rng.random() < 0.05 else pools[name]
+    return [{name: rng.choice(pool) for name, pool in pools.items()} for _ in range(3)]
+
+
+def snapshot_of(folder: Path, stats: Sequence[str], version: int = 0) -> Snapshot:
+    adds = [add(f"{at}.parquet", 3, stats=text) for at, text in enumerate(stats)]
+    fields = [field(name, kind) for name, (kind, _, _) in KINDS.items()]
+    commit(folder, 0, protocol(), metadata(fields), *adds)
+    return open_source("t", str(folder)).snapshot()
+
+
+def condition(rng: Random) -> Expr:
+    """Mostly what bounds can tell of: a column and a constant, and how these are put together."""
+    if rng.random() < 0.3:
+        return ExprMaker(rng).predicate(ATTRIBUTES)
+    name = rng.choice(list(KINDS))
+    _, kind, values = KINDS[name]
+    column = next(a for a in ATTRIBUTES if a.id == name).ref()
+    constants = [Literal(rng.choice(values), kind) for _ in range(2)]
+    if kind in (LONG, INTEGER, DOUBLE) and rng.random() < 0.3:
+        constants[0] = Literal(rng.randint(-2, 3), rng.choice((INTEGER, LONG)))
+    if kind.is_numeric and rng.random() < 0.1:
+        constants[0] = Literal(Decimal("0.5"), decimal(2, 1))
+    ops = list(CompareOp)
+    choice = rng.random()
+    if choice < 0.1:
+        found: Expr = InList(column, tuple(constants))
+    elif choice < 0.2:
+        found = IsNull(column)
+    elif choice < 0.6:
+        found = Compare(rng.choice(ops), column, constants[0])
+    else:
+        found = Compare(rng.choice(ops), constants[0], column)
+    if rng.random() < 0.3:
+        found = Not(found)
+    return Or((found, condition(rng))) if rng.random() < 0.2 else found
+
+
+def judged(folder: Path, cases: range) -> tuple[int, int, int]:
+    """Pairs looked at, files left out, and files with a row that meets the condition."""
+    looked = left_out = needed = 0
+    for case in cases:
+        rng = Random(f"prune {case}")
+        files = [random_rows(rng) for _ in range(5)]
+        snapshot = snapshot_of(folder / str(case), [stated(rng, rows) for rows in files])
+        for _ in range(25):
+            asked = condition(rng)
+            kept = {f.uri.rpartition("/")[2] for f in prune_by_condition(snapshot, asked, COLUMNS)}
+            for at, rows in enumerate(files):
+                try:
+                    holds = any(is_true(asked, row) for row in rows)
+                except ReferenceFailure:
+                    continue
+                looked += 1
+                is_kept = f"{at}.parquet" in kept
+                left_out += not is_kept
+                needed += holds
+                assert is_kept or not holds, (case, asked, rows)
+    return looked, left_out, needed
+
+
+@few_then_rest(12, 60)
+def test_a_file_with_a_row_that_counts_is_never_left_out(tmp_path: Path, cases: range) -> None:
+    looked, left_out, needed = judged(tmp_path, cases)
+    assert looked > 100 * len(cases)
+    assert min(left_out, needed) > looked // 6, "both happen often"
+
+
+MUTATIONS = {
+    "NaN is forgotten": ("_may_hold", lambda op, b, v: _without_nan(op, b, v)),
+    "less is less or equal, negated": ("_NEGATED", {op: op for op in CompareOp}),
+    "any constant fits": (
+        "_canonical",
+        lambda literal, kind: literal.value if isinstance(literal.value, int) else None,
+    ),
+}
+
+
+def _without_nan(op: CompareOp, bounds: Any, value: Any) -> bool:
+    from dataclasses import replace
+
+    return _MAY_HOLD(op, replace(bounds, may_be_nan=False), value)
+
+
+_MAY_HOLD = prune_condition._may_hold
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS)
+def test_a_broken_rule_is_found_out(
+    mutation: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    name, broken = MUTATIONS[mutation]
+    monkeypatch.setattr(prune_condition, name, broken)
+    with pytest.raises(AssertionError):
+        judged(tmp_path, range(60))
+
+
+@pytest.mark.parametrize(
+    ("kind", "delta", "stats", "asked", "kept"),
+    [
+        (DATE, "date", ("2020-01-01", "2020-01-05"), Literal(18262, DATE), True),
+        (DATE, "date", ("2020-01-01", "2020-01-05"), Literal(18270, DATE), False),
+        (DATE, "date", ("2020-01-01", "2020-01-05"), Literal("2020-02-01", STRING), True),
+        (FLOAT, "float", (0.0, 2.0), Literal(2**24 + 1, INTEGER), True),
+        (FLOAT, "float", (0.0, 2.0), Literal(5, INTEGER), False),
+        (LONG, "long", (0, 5), Literal(2.5, DOUBLE), True),
+        (LONG, "long", (0, 5), Literal(7, LONG), False),
+    ],
+)
+def test_what_equality_with_a_constant_leaves(
+    tmp_path: Path, kind: SqlType, delta: str, stats: tuple[Any, Any], asked: Literal, kept: bool
+) -> None:
+    told = {
+        "numRecords": 2,
+        "minValues": {"v": stats[0]},
+        "maxValues": {"v": stats[1]},
+        "nullCount": {"v": 0},
+    }
+    action = add("0.parquet", 2, stats=json.dumps(told))
+    commit(tmp_path, 0, protocol(), metadata([field("v", delta)]), action)
+    snapshot = open_source("t", str(tmp_path)).snapshot()
+    equal = Compare(CompareOp.EQUAL, Attribute("v", "v", kind).ref(), asked)
+    assert bool(prune_by_condition(snapshot, equal, {"v": "v"})) == kept
+
+
+def test_a_column_of_another_type_at_this_version_tells_nothing(tmp_path: Path) -> None:
+    snapshot = snapshot_of(tmp_path, [stated(Random(1), random_rows(Random(2)))])
+    wrong = Compare(CompareOp.GREATER, Attribute("a", "a", INTEGER).ref(), Literal(9, INTEGER))
+    assert len(prune_by_condition(snapshot, wrong, COLUMNS)) == 1
