@@ -126,16 +126,20 @@ class _Judge:
         return self.known[ref.id]
 
     def _listed(self, ref: ColumnRef, options: tuple[Expr, ...], at: int) -> _Outcome:
-        """IN: true where one of them may be equal; false is not looked into."""
-        return _Outcome(
-            any(
-                self._compared(CompareOp.EQUAL, ref, option, at).may_be_true
-                if isinstance(option, Literal)
-                else True
-                for option in options
-            ),
-            True,
+        """IN: true where one of them may be equal; false is not looked into.
+
+        All are brought to one type first, so constants of another sort may round the column.
+        """
+        is_alike = all(
+            option.type == ref.type or (option.type.is_integral and ref.type.is_integral)
+            if isinstance(option, Literal)
+            else False
+            for option in options
         )
+        if not is_alike:
+            return _ANYTHING
+        equal = [Compare(CompareOp.EQUAL, ref, option) for option in options]
+        return _Outcome(any(self.of(one, at).may_be_true for one in equal), True)
 
     def _compared(self, op: CompareOp, ref: ColumnRef, literal: Literal, at: int) -> _Outcome:
         found = self._bounds(ref)

@@ -110,6 +110,8 @@ def condition(rng: Random) -> Expr:
         constants[0] = Literal(rng.randint(-2, 3), rng.choice((INTEGER, LONG)))
     if kind.is_numeric and rng.random() < 0.1:
         constants[0] = Literal(Decimal("0.5"), decimal(2, 1))
+    if kind in (LONG, DOUBLE) and rng.random() < 0.3:
+        constants[1] = Literal(rng.choice((5.0, 2.0**53)), DOUBLE)
     ops = list(CompareOp)
     choice = rng.random()
     if choice < 0.1:
@@ -216,3 +218,16 @@ def test_a_column_of_another_type_at_this_version_tells_nothing(tmp_path: Path) 
     snapshot = snapshot_of(tmp_path, [stated(Random(1), random_rows(Random(2)))])
     wrong = Compare(CompareOp.GREATER, Attribute("a", "a", INTEGER).ref(), Literal(9, INTEGER))
     assert len(prune_by_condition(snapshot, wrong, COLUMNS)) == 1
+
+
+@pytest.mark.parametrize(
+    ("other", "kept"), [(Literal(5.0, DOUBLE), True), (Literal(5, INTEGER), False)]
+)
+def test_a_list_of_several_sorts_rounds_the_column(
+    tmp_path: Path, other: Literal, kept: bool
+) -> None:
+    """With a double in the list, Spark makes doubles of all: 2^53 + 1 is 2^53 then."""
+    rows: list[Row] = [{**random_rows(Random(3))[0], "a": 2**53 + 1}]
+    snapshot = snapshot_of(tmp_path, [stated(Random(5), rows)])
+    listed = InList(Attribute("a", "a", LONG).ref(), (Literal(2**53, LONG), other))
+    assert bool(prune_by_condition(snapshot, listed, COLUMNS)) == kept
