@@ -117,6 +117,8 @@ class _Judge:
 
     def _bounds(self, ref: ColumnRef) -> tuple[Column, tuple[FileBounds, ...]] | None:
         """The column and its bounds by file; None where it is of another type at this version."""
+        if ref.id not in self.columns:
+            return None
         if ref.id not in self.known:
             column = self.snapshot.column(self.columns[ref.id])
             is_told = column.type == ref.type and column.name not in self.snapshot.columns.opaque
