@@ -137,7 +137,7 @@ def _check(
 ) -> str | None:
     """Whose sketch was used; the answers with and without it are compared, and hold something."""
     found = asked(desk, query, params, sql)
-    pruned = filters_of(desk.tables, found.prepared.scans, found.sketches, found.versions)
+    pruned = filters_of(desk.tables, found.prepared, found.sketches, found.versions)
     with_sketch = answer(desk, found.prepared, found.versions, pruned)
     without = answer(desk, found.prepared, found.versions)
     assert same_rows(with_sketch.rows, without.rows), (query, params)
