@@ -17,6 +17,9 @@ from impctl.sketch.value_weights import ValueWeights
 _LEAST, _MOST = 0.67, 1.5
 """How much of its share a range may hold so that it starts where a file does."""
 _WIDER = 1.1
+_ENOUGH = 0.95
+"""Ranges found of those asked for with which no smaller share is tried."""
+_HALVINGS = 8
 
 
 def equidepth_boundaries(sample: Iterable[BoundaryValue], ranges: int) -> tuple[BoundaryValue, ...]:
@@ -61,11 +64,21 @@ def aligned_boundaries(
         return weights.values[1:]
     placed = _Starts.of(weights, starts)
     share = weights.total / max(ranges, 1)
-    while True:
-        found = _swept(weights, share, placed)
-        if len(found) < ranges:
-            return tuple(found)
+    while len(found := _swept(weights, share, placed)) >= ranges:
         share *= _WIDER
+    # Heavy values fill several shares each: smaller shares cut what is between them as finely as
+    # was asked for.
+    too_small = 0.0
+    for _ in range(_HALVINGS):
+        if len(found) + 1 >= _ENOUGH * ranges:
+            break
+        smaller = (too_small + share) / 2
+        finer = _swept(weights, smaller, placed)
+        if len(finer) < ranges:
+            found, share = finer, smaller
+        else:
+            too_small = smaller
+    return tuple(found)
 
 
 @dataclass(frozen=True, slots=True)

@@ -137,3 +137,11 @@ def test_a_heavy_value_stands_alone() -> None:
     weights = ValueWeights.of([*((value, 1.0) for value in range(100)), (50, 400.0)])
     boundaries = aligned_boundaries(weights, 10, [])
     assert {50, 51} <= set(boundaries)
+
+
+def test_values_between_heavy_ones_are_cut_as_finely_as_was_asked_for() -> None:
+    heavy = [(at * 100, 1000.0) for at in range(1, 6)]
+    weights = ValueWeights.of([*((value, 1.0) for value in range(700)), *heavy])
+    boundaries = aligned_boundaries(weights, 40, [])
+    assert 36 <= len(boundaries) <= 39
+    assert all(rows < 40 for values, rows in shares(weights, boundaries) if values > 1)

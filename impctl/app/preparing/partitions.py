@@ -14,7 +14,7 @@ from decimal import Decimal, InvalidOperation, localcontext
 from impctl.aliases import ColumnName, TableName
 from impctl.app.workbench.pinned import PinnedTables
 from impctl.app.workbench.workbench import Workbench
-from impctl.data.schema import INTEGRAL, Column, Kind
+from impctl.data.schema import INTEGRAL, Column, Kind, SqlType
 from impctl.errors import UsageError
 from impctl.expr.numbers import INTEGRAL_BITS
 from impctl.sketch.equidepth import aligned_boundaries
@@ -39,6 +39,9 @@ _EXACT_DIGITS = 500
 _LARGEST_EXPONENT = 400
 """Beyond the range of every column type; keeps absurd numbers from being written out."""
 _EPOCH = date(1970, 1, 1)
+_DAYS = range((date.min - _EPOCH).days, (date.max - _EPOCH).days + 1)
+"""Years of four digits, in which every date and timestamp has a text."""
+_MICROSECONDS_A_DAY = 86_400 * 1_000_000
 _PARTITIONABLE = INTEGRAL | {
     Kind.FLOAT,
     Kind.DOUBLE,
@@ -106,7 +109,9 @@ def partition_of(desk: Workbench, table: TableName, name: ColumnName) -> RangePa
     boundaries = aligned_boundaries(spread.weights, wanted, spread.starts)
     if asked is None:
         boundaries = spread.with_overlaps(boundaries)
-    return RangePartition(table, column.name, column.type, boundaries)
+    # Statistics are rounded outwards, and the next value above a column's last is of no type.
+    fitting = tuple(value for value in boundaries if _is_held(value, column.type))
+    return RangePartition(table, column.name, column.type, fitting)
 
 
 def _proposed_ranges(spread: ColumnSpread, files: int) -> int:
@@ -175,11 +180,23 @@ def _number(value: int | float | str, column: Column) -> BoundaryValue | None:
         scaled = exact.scaleb(column.type.scale)
         if scaled != scaled.to_integral_value():
             return None
-    bits = INTEGRAL_BITS.get(kind)
-    limit = 10**column.type.precision if bits is None else 1 << (bits - 1)
     whole = int(scaled)
-    fits = -limit <= whole < limit if bits is not None else abs(whole) < limit
-    return whole if fits else None
+    return whole if _is_held(whole, column.type) else None
+
+
+def _is_held(value: BoundaryValue, kind: SqlType) -> bool:
+    """Whether a canonical value is one of the type, and can be written as a constant of it."""
+    if not isinstance(value, int):
+        return True
+    match kind.kind:
+        case Kind.DECIMAL:
+            return abs(value) < 10**kind.precision
+        case Kind.DATE:
+            return value in _DAYS
+        case Kind.TIMESTAMP | Kind.TIMESTAMP_NTZ:
+            return value // _MICROSECONDS_A_DAY in _DAYS
+    half = 1 << (INTEGRAL_BITS[kind.kind] - 1)
+    return -half <= value < half
 
 
 def _days(value: BoundaryLiteral) -> int | None:
@@ -206,4 +223,4 @@ def _microseconds(value: BoundaryLiteral) -> int | None:
     if value.tzinfo is None:
         value = value.replace(tzinfo=UTC)
     since = value - datetime(1970, 1, 1, tzinfo=UTC)
-    return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
+    return since.days * _MICROSECONDS_A_DAY + since.seconds * 1_000_000 + since.microseconds
