@@ -72,6 +72,12 @@ def _spec(desk: Workbench, table: TableName, name: ColumnName) -> PartitionSpec 
     return next(parts, None)
 
 
+def _asked_ranges(desk: Workbench, table: TableName, name: ColumnName) -> int | None:
+    """As many ranges of the column as the file asks for; None where it leaves that open."""
+    spec = _spec(desk, table, name)
+    return None if spec is None else spec.fragments
+
+
 def _column(tables: PinnedTables, part: PartitionSpec) -> Column:
     found = tables.snapshot(part.table).schema.find(part.column)
     if found is None:
@@ -104,7 +110,7 @@ def partition_of(desk: Workbench, table: TableName, name: ColumnName) -> RangePa
     snapshot = desk.tables.snapshot(table)
     sample = sample_values(snapshot, column.name, SAMPLE_ROWS, _SEED)
     spread = column_spread(snapshot, column.name, sample)
-    asked = None if spec is None else spec.fragments
+    asked = _asked_ranges(desk, table, name)
     wanted = _proposed_ranges(spread, len(snapshot.files)) if asked is None else asked
     boundaries = aligned_boundaries(spread.weights, wanted, spread.starts)
     if asked is None:
@@ -122,8 +128,7 @@ def _proposed_ranges(spread: ColumnSpread, files: int) -> int:
 
 def wanted_ranges(desk: Workbench, partition: RangePartition) -> int:
     """How many ranges the file asks for, or as many as there are where it asks for none."""
-    spec = _spec(desk, partition.table, partition.attribute)
-    asked = None if spec is None else spec.fragments
+    asked = _asked_ranges(desk, partition.table, partition.attribute)
     return max(DEFAULT_FRAGMENTS, partition.ranges) if asked is None else asked
 
 
@@ -190,7 +195,7 @@ def _is_held(value: BoundaryValue, kind: SqlType) -> bool:
         return True
     match kind.kind:
         case Kind.DECIMAL:
-            return abs(value) < 10**kind.precision
+            return len(str(abs(value))) <= kind.precision
         case Kind.DATE:
             return value in _DAYS
         case Kind.TIMESTAMP | Kind.TIMESTAMP_NTZ:
