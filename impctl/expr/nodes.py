@@ -49,12 +49,25 @@ class CompareOp(StrEnum):
         """What holds of the operands the other way round."""
         return _MIRRORED.get(self, self)
 
+    @property
+    def opposite(self) -> CompareOp | None:
+        """What holds where this is false, NULL left aside; None for `<=>`, which has none."""
+        return _OPPOSITES.get(self)
+
 
 _MIRRORED = {
     CompareOp.LESS: CompareOp.GREATER,
     CompareOp.LESS_EQUAL: CompareOp.GREATER_EQUAL,
     CompareOp.GREATER: CompareOp.LESS,
     CompareOp.GREATER_EQUAL: CompareOp.LESS_EQUAL,
+}
+_OPPOSITES = {
+    CompareOp.EQUAL: CompareOp.NOT_EQUAL,
+    CompareOp.NOT_EQUAL: CompareOp.EQUAL,
+    CompareOp.LESS: CompareOp.GREATER_EQUAL,
+    CompareOp.LESS_EQUAL: CompareOp.GREATER,
+    CompareOp.GREATER: CompareOp.LESS_EQUAL,
+    CompareOp.GREATER_EQUAL: CompareOp.LESS,
 }
 
 

@@ -23,6 +23,7 @@ def scan_conditions(root: Plan) -> Mapping[AccessId, tuple[Expr, ...]]:
         while isinstance(below, Select):
             conditions += conjuncts(below.predicate)
             below = below.child
-        if isinstance(below, Scan) and len(conditions) > len(found.get(below.access, ())):
-            found[below.access] = conditions
+        if isinstance(below, Scan) and conditions:
+            # From above: the first of several filters on a scan has the others below it.
+            found.setdefault(below.access, conditions)
     return found

@@ -10,10 +10,13 @@ Out of scope: ranges of sketches (`tables.prune`), which conditions a plan has
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
+
+import numpy as np
+import numpy.typing as npt
 
 from impctl.aliases import AttributeId, ColumnName
 from impctl.data.schema import Column, Kind, SqlType
@@ -33,32 +36,23 @@ from impctl.sketch.partition import BoundaryValue
 from impctl.tables.snapshot import DataFile, Snapshot
 from impctl.tables.statistics import FileBounds, file_bounds
 
-_NEGATED = {
-    CompareOp.EQUAL: CompareOp.NOT_EQUAL,
-    CompareOp.NOT_EQUAL: CompareOp.EQUAL,
-    CompareOp.LESS: CompareOp.GREATER_EQUAL,
-    CompareOp.LESS_EQUAL: CompareOp.GREATER,
-    CompareOp.GREATER: CompareOp.LESS_EQUAL,
-    CompareOp.GREATER_EQUAL: CompareOp.LESS,
-}
 _SAME_VALUES = frozenset({Kind.STRING, Kind.DATE, Kind.TIMESTAMP, Kind.TIMESTAMP_NTZ})
 """Types whose constants are compared as they are with a column of the very type."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Outcome:
-    """What a condition may be of some row of a file; that it may be NULL never matters."""
+Flags = npt.NDArray[np.bool_]
 
-    may_be_true: bool
-    may_be_false: bool
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Outcomes:
+    """What a condition may be of some row of each file, shape (files,); NULL never matters."""
+
+    may_be_true: Flags
+    may_be_false: Flags
 
     @property
-    def negated(self) -> _Outcome:
-        return _Outcome(self.may_be_false, self.may_be_true)
-
-
-_ANYTHING = _Outcome(True, True)
-_NULL = _Outcome(False, False)
+    def negated(self) -> _Outcomes:
+        return _Outcomes(self.may_be_false, self.may_be_true)
 
 
 def prune_by_condition(
@@ -68,10 +62,8 @@ def prune_by_condition(
 
     `columns`: the column that each attribute in the condition is.
     """
-    judge = _Judge(snapshot, columns, {})
-    return tuple(
-        file for at, file in enumerate(snapshot.files) if judge.of(condition, at).may_be_true
-    )
+    kept = _Judge(snapshot, columns, {}).of(condition).may_be_true
+    return tuple(snapshot.files[at] for at in np.flatnonzero(kept))
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,38 +74,39 @@ class _Judge:
     columns: Mapping[AttributeId, ColumnName]
     known: dict[AttributeId, tuple[Column, tuple[FileBounds, ...]] | None]
 
-    def of(self, condition: Expr, at: int) -> _Outcome:
-        """The condition over the rows of the file at this position."""
+    def of(self, condition: Expr) -> _Outcomes:
+        """The condition over the rows of every file."""
         match condition:
             case And(operands=operands):
-                found = [self.of(operand, at) for operand in operands]
-                return _Outcome(
-                    all(one.may_be_true for one in found), any(one.may_be_false for one in found)
+                found = [self.of(operand) for operand in operands]
+                return _Outcomes(
+                    np.logical_and.reduce([one.may_be_true for one in found]),
+                    np.logical_or.reduce([one.may_be_false for one in found]),
                 )
             case Or(operands=operands):
-                found = [self.of(operand, at) for operand in operands]
-                return _Outcome(
-                    any(one.may_be_true for one in found), all(one.may_be_false for one in found)
-                )
+                return self.of(And(tuple(Not(operand) for operand in operands))).negated
             case Not(operand=operand):
-                return self.of(operand, at).negated
+                return self.of(operand).negated
             case Compare(op=op, left=ColumnRef() as left, right=Literal() as right):
-                return self._compared(op, left, right, at)
+                return self._compared(op, left, right)
             case Compare(op=op, left=Literal() as left, right=ColumnRef() as right):
-                return self._compared(op.mirrored, right, left, at)
+                return self._compared(op.mirrored, right, left)
             case InList(operand=ColumnRef() as left, options=options):
-                return self._listed(left, options, at)
+                return self._listed(left, options)
             case IsNull(operand=ColumnRef() as operand):
-                found_of = self._bounds(operand)
-                if found_of is None:
-                    return _ANYTHING
-                bounds = found_of[1][at]
-                return _Outcome(bounds.may_hold_null, not bounds.is_all_null)
+                return self._missing(operand)
             case Literal(value=bool() as value):
-                return _Outcome(value, not value)
+                return self._everywhere(value, not value)
             case Literal(value=None):
-                return _NULL
-        return _ANYTHING
+                return self._everywhere(False, False)
+        return self._anything()
+
+    def _everywhere(self, may_be_true: bool, may_be_false: bool) -> _Outcomes:
+        files = len(self.snapshot.files)
+        return _Outcomes(np.full(files, may_be_true), np.full(files, may_be_false))
+
+    def _anything(self) -> _Outcomes:
+        return self._everywhere(True, True)
 
     def _bounds(self, ref: ColumnRef) -> tuple[Column, tuple[FileBounds, ...]] | None:
         """The column and its bounds by file; None where it is of another type at this version."""
@@ -127,8 +120,18 @@ class _Judge:
             )
         return self.known[ref.id]
 
-    def _listed(self, ref: ColumnRef, options: tuple[Expr, ...], at: int) -> _Outcome:
-        """IN: true where one of them may be equal; false is not looked into.
+    def _missing(self, ref: ColumnRef) -> _Outcomes:
+        """IS NULL, and `<=> NULL`."""
+        found = self._bounds(ref)
+        if found is None:
+            return self._anything()
+        return _Outcomes(
+            _flags(bounds.may_hold_null for bounds in found[1]),
+            _flags(not bounds.is_all_null for bounds in found[1]),
+        )
+
+    def _listed(self, ref: ColumnRef, options: tuple[Expr, ...]) -> _Outcomes:
+        """IN, which is several equalities.
 
         All are brought to one type first, so constants of another sort may round the column.
         """
@@ -139,29 +142,38 @@ class _Judge:
             for option in options
         )
         if not is_alike:
-            return _ANYTHING
-        equal = [Compare(CompareOp.EQUAL, ref, option) for option in options]
-        return _Outcome(any(self.of(one, at).may_be_true for one in equal), True)
+            return self._anything()
+        return self.of(Or(tuple(Compare(CompareOp.EQUAL, ref, option) for option in options)))
 
-    def _compared(self, op: CompareOp, ref: ColumnRef, literal: Literal, at: int) -> _Outcome:
-        found = self._bounds(ref)
-        if found is None:
-            return _ANYTHING
-        column, every = found
-        bounds = every[at]
+    def _compared(self, op: CompareOp, ref: ColumnRef, literal: Literal) -> _Outcomes:
+        is_null_safe = op is CompareOp.NULL_SAFE_EQUAL
         if literal.value is None:
-            if op is CompareOp.NULL_SAFE_EQUAL:
-                return _Outcome(bounds.may_hold_null, not bounds.is_all_null)
-            return _NULL
-        value = _canonical(literal, column.type)
-        if value is None:
-            return _ANYTHING
-        if op is CompareOp.NULL_SAFE_EQUAL:
-            equal = self._compared(CompareOp.EQUAL, ref, literal, at)
-            return _Outcome(equal.may_be_true, equal.may_be_false or bounds.may_hold_null)
-        if bounds.is_all_null:
-            return _NULL
-        return _Outcome(_may_hold(op, bounds, value), _may_hold(_NEGATED[op], bounds, value))
+            return self._missing(ref) if is_null_safe else self._everywhere(False, False)
+        found = self._bounds(ref)
+        value = None if found is None else _canonical(literal, found[0].type)
+        if found is None or value is None:
+            return self._anything()
+        op = CompareOp.EQUAL if is_null_safe else op
+        return _Outcomes(
+            _flags(not file.is_all_null and _may_hold(op, file, value) for file in found[1]),
+            _flags(
+                is_null_safe
+                and file.may_hold_null
+                or not file.is_all_null
+                and _may_be_false(op, file, value)
+                for file in found[1]
+            ),
+        )
+
+
+def _flags(values: Iterable[bool]) -> Flags:
+    return np.fromiter(values, np.bool_)
+
+
+def _may_be_false(op: CompareOp, bounds: FileBounds, value: BoundaryValue | Fraction) -> bool:
+    """Whether some value, NULL left aside, does not compare so."""
+    opposite = op.opposite
+    return opposite is None or _may_hold(opposite, bounds, value)
 
 
 def _may_hold(op: CompareOp, bounds: FileBounds, value: BoundaryValue | Fraction) -> bool:
@@ -202,10 +214,15 @@ def _canonical(literal: Literal, kind: SqlType) -> BoundaryValue | Fraction | No
     if isinstance(value, float) or other.is_fractional:
         return None
     if kind.is_integral:
-        return Fraction(value) if _fits_beside(other) else None
+        return _exact(Fraction(value)) if _fits_beside(other) else None
     if kind.kind is Kind.DECIMAL and _fits_together(kind, other):
-        return Fraction(value) * Fraction(10**kind.scale)
+        return _exact(Fraction(value) * 10**kind.scale)
     return None
+
+
+def _exact(value: Fraction) -> int | Fraction:
+    """The same number, whole where it can be: fractions are slow to compare."""
+    return value.numerator if value.denominator == 1 else value
 
 
 def _fits_beside(other: SqlType) -> bool:

@@ -7,16 +7,7 @@ Out of scope: simplification.
 
 from __future__ import annotations
 
-from impctl.expr.nodes import And, Compare, CompareOp, Expr, Literal, Not, Or
-
-_OPPOSITES = {
-    CompareOp.EQUAL: CompareOp.NOT_EQUAL,
-    CompareOp.NOT_EQUAL: CompareOp.EQUAL,
-    CompareOp.LESS: CompareOp.GREATER_EQUAL,
-    CompareOp.LESS_EQUAL: CompareOp.GREATER,
-    CompareOp.GREATER: CompareOp.LESS_EQUAL,
-    CompareOp.GREATER_EQUAL: CompareOp.LESS,
-}
+from impctl.expr.nodes import And, Compare, Expr, Literal, Not, Or
 
 
 def normalised(predicate: Expr) -> Expr:
@@ -42,8 +33,7 @@ def _negated(predicate: Expr, whole: Not) -> Expr:
             return And(parts, span=whole.span)
         case Not():
             return normalised(predicate.operand)
-        case Compare() if predicate.op in _OPPOSITES:
-            opposite = _OPPOSITES[predicate.op]
+        case Compare() if (opposite := predicate.op.opposite) is not None:
             return Compare(opposite, predicate.left, predicate.right, span=whole.span)
         case Literal(value=bool() as value):
             return Literal(not value, predicate.type, span=whole.span)
