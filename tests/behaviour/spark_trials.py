@@ -31,7 +31,7 @@ from impctl.plan.nodes import Plan, Query, attributes_of, scans_of
 from impctl.plan.reuse.verdict import check_reuse
 from impctl.plan.rules.order import apply_rules, core_of
 from impctl.plan.safety.facts import Fact
-from impctl.plan.safety.verdict import Verdict, check_safety, judged_by
+from impctl.plan.safety.verdict import Verdict, carried, check_kept
 from impctl.sketch.fragments import FragmentSet
 from impctl.sketch.intervals import range_filter
 from impctl.sketch.partition import BoundaryValue, RangePartition
@@ -159,15 +159,12 @@ def run_case(spark: Any, seed: int, tally: SparkTally, *, forget_barriers: bool 
     case = make_case(seed)
     tally.cases += 1
     query = Query("", case.captured)
-    verdict = check_safety(query, case.sketched, case.facts)
+    core = core_of(case.captured)
+    verdict = check_kept(query, core, case.sketched, case.facts)
     if not verdict.safe:
         tally.refused += 1
         return
-    core = core_of(case.captured)
-    kept = judged_by(verdict, replace(query, root=core), case.sketched)
-    if not kept.safe:
-        tally.refused += 1
-        return
+    kept = carried(verdict, replace(query, root=core), case.sketched)
     if forget_barriers:
         kept = replace(kept, barrier_positions=())
     way = choose_way(core, verdict, kept, case.partitions)

@@ -12,7 +12,7 @@ Out of scope: whether the sketch is current, which of several to take (`app.usin
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from impctl.aliases import AccessId, ColumnName
 from impctl.expr.nodes import Span
@@ -22,7 +22,7 @@ from impctl.plan.reuse.alignment import accesses_between, aligned
 from impctl.plan.reuse.pairing import find_mismatch
 from impctl.plan.rules.order import core_of
 from impctl.plan.safety.facts import Fact
-from impctl.plan.safety.verdict import check_safety, judged_by
+from impctl.plan.safety.verdict import check_safety, of_core
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,17 +64,11 @@ def check_reuse(
         return ReuseVerdict(False, reason)
     if fingerprint(plan) == fingerprint(model):
         return ReuseVerdict(True, "it was captured for the same conditions", None, accesses)
-    here, there = (
-        judged_by(verdict, replace(query, root=root), sketches)
-        for verdict, query, root, sketches in (
-            (safety, asked, core, own),
-            (before, captured, model, sketched),
-        )
-    )
+    here = of_core(safety, asked, core, own)
+    there = of_core(before, captured, model, sketched)
     for core_verdict in (here, there):
         if not core_verdict.safe:
-            reason = f"what a sketch keeps cannot be told: {core_verdict.reason}"
-            return ReuseVerdict(False, reason, core_verdict.span)
+            return ReuseVerdict(False, core_verdict.reason, core_verdict.span)
     if not set(here.barrier_positions) <= set(there.barrier_positions):
         return ReuseVerdict(False, "the sketch lacks the rows that a LIMIT of the query looks at")
     found = find_mismatch(plan, model, facts)

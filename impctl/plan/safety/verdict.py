@@ -46,6 +46,7 @@ __all__ = [
     "check_kept",
     "check_safety",
     "node_states",
+    "of_core",
 ]
 
 
@@ -179,9 +180,17 @@ def check_kept(
     verdict = check_safety(query, sketched, facts)
     if not verdict.safe or core == query.root:
         return verdict
+    kept = of_core(verdict, query, core, sketched)
+    return verdict if kept.safe else kept
+
+
+def of_core(
+    verdict: Verdict, query: Query, core: Plan, sketched: Mapping[AccessId, ColumnName]
+) -> Verdict:
+    """The accepted query's verdict on its core; where that is unsafe, the reason says so."""
     kept = judged_by(verdict, replace(query, root=core), sketched)
     if kept.safe:
-        return verdict
+        return kept
     return replace(kept, reason=f"what a sketch keeps cannot be told: {kept.reason}")
 
 

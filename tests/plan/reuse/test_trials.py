@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from impctl.expr.nodes import Expr, columns_of, conjuncts
-from impctl.plan.nodes import Query, TopK
+from impctl.plan.nodes import Plan, Query, TopK
 from impctl.plan.reuse import pairing
 from impctl.plan.reuse import verdict as reuse
 from impctl.plan.reuse.changed_columns import changed_columns
@@ -115,8 +115,8 @@ def test_safety_must_be_judged_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     def always(*arguments: Any) -> object:
         return replace(check_safety(*arguments), safe=True)
 
-    def judged_by(verdict: Verdict, query: Query, sketched: Any) -> object:
-        return always(query, sketched, verdict.facts)
+    def of_core(verdict: Verdict, query: Query, core: Plan, sketched: Any) -> object:
+        return always(replace(query, root=core), sketched, verdict.facts)
 
-    monkeypatch.setattr(reuse, "judged_by", judged_by)
+    monkeypatch.setattr(reuse, "of_core", of_core)
     _caught(monkeypatch, reuse, "check_safety", always)
