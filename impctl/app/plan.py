@@ -66,7 +66,7 @@ def _to_capture(desk: Workbench, spec: QuerySpec) -> PlanResult:
         reason="it was never captured; run `impctl capture`",
         policy=str(desk.policy(spec)),
         since={},
-        versions={table: desk.tables.source(table).version for table in prepared.tables},
+        versions=desk.tables.versions_of(prepared.tables),
     )
 
 
@@ -144,7 +144,7 @@ def _result(
         reason=stage.reason,
         policy=str(desk.policy(spec)),
         since=stored.versions,
-        versions={pin.table: desk.tables.source(pin.table).version for pin in stored.pins},
+        versions=desk.tables.versions_of(pin.table for pin in stored.pins),
         pending=pending,
         maintain_ms=found.maintain_ms,
         maintain_runs=found.maintain_runs,

@@ -67,7 +67,7 @@ def capture_query(
     engine_ms = 0.0 if found_.uses_spark else pass_ms
     sketches = _stored_sketches(prepared, partitions, found)
     assumptions = tuple(assumption_of(fact) for fact in chosen.verdict.assumptions)
-    versions = {table: desk.tables.source(table).version for table in prepared.tables}
+    versions = desk.tables.versions_of(prepared.tables)
     elapsed_ms = whole.ms
     record = RunRecord(
         action="capture" if code == "asked" else "recapture",

@@ -38,7 +38,7 @@ def commit_capture(
     record: RunRecord,
 ) -> None:
     """Store what was found at the pinned versions; `state` holds nothing saved before."""
-    versions = {table: desk.tables.source(table).version for table in prepared.tables}
+    versions = desk.tables.versions_of(prepared.tables)
     for table in versions:
         check_pinned_commit(desk.tables, table)
     marks = commit_marks(desk.tables, versions)

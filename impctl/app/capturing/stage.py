@@ -75,7 +75,7 @@ def foreseen_capture(desk: Workbench, store: StoreReader | None, spec: QuerySpec
             SketchEntry(tables[access], partition.attribute, (), partition.ranges)
             for access, partition in stage.partitions.items()
         ),
-        versions={table: desk.tables.source(table).version for table in prepared.tables},
+        versions=desk.tables.versions_of(prepared.tables),
         mode=stage.way.mode.value,
         elapsed_ms=0.0,
         spark_ms=0.0,

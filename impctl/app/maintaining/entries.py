@@ -27,7 +27,7 @@ from impctl.tables.snapshot import Snapshot
 def foreseen_results(tables: PinnedTables, task: Task, stage: Stage) -> list[MaintainResult]:
     """The results of a stage that is not run."""
     stored = task.stored
-    versions = {pin.table: tables.source(pin.table).version for pin in stored.pins}
+    versions = tables.versions_of(pin.table for pin in stored.pins)
     changes = 0 if stage.is_recapture else changed_rows(stage.read)
     step = StepDone(stage.action, versions, changes=changes, read_ms=stage.read_ms)
     results = step_results(stored, stored.versions, [step], stage.reason_code, stage.reason)

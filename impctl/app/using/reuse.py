@@ -104,7 +104,7 @@ def _without(
             code="no_sketch_to_reuse",
             location=spec.location,
         )
-    versions = {table: desk.tables.source(table).version for table in prepared.tables}
+    versions = desk.tables.versions_of(prepared.tables)
     warning = f"query `{spec.name}` runs without a sketch, because {reason}"
     return Fresh(
         prepared=prepared,
@@ -193,7 +193,7 @@ def _rows_left(
     tables: PinnedTables, prepared: PreparedQuery, sketches: Sequence[StoredSketch]
 ) -> int | None:
     """Rows of the files that the sketches leave to read now; None where a log does not say."""
-    versions = {table: tables.source(table).version for table in prepared.tables}
+    versions = tables.versions_of(prepared.tables)
     kept = filters_of(tables, prepared, sketches, versions).files
     rows = [file.rows for files in kept.values() for file in files]
     known = [count for count in rows if count is not None]

@@ -8,7 +8,7 @@ Out of scope: what a table at a version holds (`tables`), what is computed from 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from impctl.aliases import TableName, TableVersion
@@ -42,6 +42,10 @@ class PinnedTables:
             found = open_source(table, spec.path, dict(spec.storage_options) or None)
             self.pin(found)
         return found
+
+    def versions_of(self, tables: Iterable[TableName]) -> dict[TableName, TableVersion]:
+        """The pinned version of each of these tables."""
+        return {table: self.source(table).version for table in tables}
 
     def pin(self, source: DeltaSource) -> None:
         """Take this source for its table, as it is seen now."""

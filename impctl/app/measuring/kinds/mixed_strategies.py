@@ -84,7 +84,7 @@ class MixedStrategy(ABC):
 
     @property
     def _versions(self) -> Mapping[TableName, TableVersion]:
-        return {table: self.scratch.tables.source(table).version for table in self.tables}
+        return self.scratch.tables.versions_of(self.tables)
 
 
 class WithoutSketch(MixedStrategy):
