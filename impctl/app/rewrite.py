@@ -26,11 +26,11 @@ def rewrite(
 ) -> Outcome:
     """The rewritten SQL of one query; `params`, `sql` and `at` as for `app.query`."""
     found = asked(desk, query, params, sql, at)
-    pruned = filters_of(desk.tables, found.prepared, found.sketches, found.versions, for_text=True)
+    pruned = filters_of(desk.tables, found.prepared, found.sketches, found.versions)
     # Others' Spark hands conditions down to the files too.
     guards = guards_of(desk.tables, pruned, found.versions)
     sql = rewrite_sql(found.query, pruned.filters, guards=guards)
-    texts = [text for one in pruned.filters.values() for text in interval_texts(one)]
+    texts = [text for one in dict.fromkeys(pruned.filters.values()) for text in interval_texts(one)]
     result = RewriteResult(
         query=found.prepared.spec.name,
         sql=sql,

@@ -26,7 +26,7 @@ from impctl.errors import QueryError
 from impctl.expr.nodes import Span, columns_of
 from impctl.plan.nodes import Query, Scan, expressions_of, nodes_of, scans_of
 from impctl.sketch.fragments import FragmentSet
-from impctl.sketch.intervals import MAX_INTERVALS, Interval, RangeFilter, range_filter
+from impctl.sketch.intervals import Interval, RangeFilter, range_filter
 
 if TYPE_CHECKING:
     from sqlglot.expressions import Expr as Sql
@@ -49,28 +49,53 @@ def rewrite_sql(
 ) -> str:
     """The query's text over the filtered tables; unchanged where nothing is left out or guarded.
 
-    A table named once in the text but read by several accesses (a CTE used twice) gets a filter
-    only if all of them have one, and then what any of them needs. `nan_free` are accesses whose
+    The filters are those of `place_filters`, or are made so. `nan_free` are accesses whose
     partition attribute is known to hide no NaN, so that Parquet statistics can be used to the full.
     `guards` has the tables with columns to guard; those that the query has no use for are not.
     """
-    used = _used(query)
-    places: dict[tuple[int, int], list[Scan]] = {}
-    for scan in scans_of(query.root):
-        place = _place(scan.span, scan.table)
-        places.setdefault((place.start, place.end), []).append(scan)
+    used, filters = _used(query), place_filters(query, filters)
     tables = {
         table.this.meta["start"]: table
         for table in parse_one(query.sql, dialect=DIALECT).find_all(exp.Table)
         if "start" in table.this.meta
     }
     text = query.sql
-    for (start, end), scans in sorted(places.items(), reverse=True):
-        condition = _condition([scan.access for scan in scans], filters, nan_free)
+    for (start, end), scans in sorted(_places(query).items(), reverse=True):
+        condition = _condition(scans, filters, nan_free)
         guard = _needed(guards.get(scans[0].table), scans, used)
         if condition is not None or guard is not None:
             text = text[:start] + _rows(tables[start], condition, guard) + text[end:]
     return text
+
+
+def place_filters(
+    query: Query, filters: Mapping[AccessId, RangeFilter]
+) -> dict[AccessId, RangeFilter]:
+    """The filter that each access can have in the query's text; none for one that reads all.
+
+    A table named once in the text but read by several accesses (a CTE used twice) gets a filter
+    only if all of them have one over one partition, and then what any of them needs. Over two
+    partitions, each access would see what the other one needs: ranges of its own in part.
+    """
+    found: dict[AccessId, RangeFilter] = {}
+    for scans in _places(query).values():
+        wanted = [filters[scan.access] for scan in scans if scan.access in filters]
+        is_one = len({one.partition.id for one in wanted}) == 1
+        if len(wanted) < len(scans) or not is_one:
+            continue
+        united = _united(wanted)
+        if not united.is_everything:
+            found |= {scan.access: united for scan in scans}
+    return found
+
+
+def _places(query: Query) -> dict[tuple[int, int], list[Scan]]:
+    """The accesses of each place in the text that names a table."""
+    places: dict[tuple[int, int], list[Scan]] = {}
+    for scan in scans_of(query.root):
+        place = _place(scan.span, scan.table)
+        places.setdefault((place.start, place.end), []).append(scan)
+    return places
 
 
 def _used(query: Query) -> frozenset[AttributeId]:
@@ -112,20 +137,13 @@ def _place(span: Span | None, table: str) -> Span:
 
 
 def _condition(
-    accesses: list[AccessId],
-    filters: Mapping[AccessId, RangeFilter],
-    nan_free: Collection[AccessId],
+    scans: Sequence[Scan], filters: Mapping[AccessId, RangeFilter], nan_free: Collection[AccessId]
 ) -> Sql | None:
-    """What the accesses that share one place need together; None for everything."""
-    found = [filters[access] for access in accesses if access in filters]
-    if len(found) < len(accesses) or any(wanted.is_everything for wanted in found):
+    """What the accesses of one place need; None for everything."""
+    wanted = filters.get(scans[0].access)
+    if wanted is None:
         return None
-    is_nan_free = all(access in nan_free for access in accesses)
-    if len({wanted.partition.id for wanted in found}) == 1:
-        return filter_condition(_united(found), is_nan_free=is_nan_free)
-    if sum(len(wanted.intervals) for wanted in found) > MAX_INTERVALS:
-        return None
-    return _any_of([filter_condition(wanted, is_nan_free=is_nan_free) for wanted in found])
+    return filter_condition(wanted, is_nan_free=all(scan.access in nan_free for scan in scans))
 
 
 def _united(filters: list[RangeFilter]) -> RangeFilter:

@@ -1,8 +1,10 @@
 """The range filters of a query's sketches, and the files that these and its conditions leave.
 
 Law: a filter contains every row the sketch stands for; a file is left out only if its statistics
-prove that it has none of them, or none that the conditions right above the access keep. An access
-with neither reads everything.
+prove that it has no row of the *filter*, or none that the conditions right above the access keep:
+of a fragment that the filter lets through all rows are read, those too that the sketch has no need
+of, since a group seen in part may pass where the whole does not. An access with neither reads
+everything.
 Out of scope: SQL text (`capture.use`).
 """
 
@@ -15,11 +17,11 @@ from impctl.aliases import AccessId, TableName, TableVersion
 from impctl.app.preparing.prepared import PreparedQuery
 from impctl.app.workbench.pinned import PinnedTables
 from impctl.capture.literals import DIALECT, boundary
-from impctl.capture.use import Guard
+from impctl.capture.use import Guard, place_filters
 from impctl.expr.nodes import And, Expr
 from impctl.plan.nodes import Scan
 from impctl.plan.scan_conditions import scan_conditions
-from impctl.sketch.intervals import Interval, RangeFilter, exact_filter, range_filter
+from impctl.sketch.intervals import Interval, RangeFilter, range_filter
 from impctl.sketch.partition import BoundaryValue
 from impctl.store.records import StoredSketch
 from impctl.tables.hidden_values import hiding_columns
@@ -46,22 +48,12 @@ def filters_of(
     prepared: PreparedQuery,
     sketches: Sequence[StoredSketch],
     versions: Mapping[TableName, TableVersion],
-    *,
-    for_text: bool = False,
 ) -> Pruned:
-    """What the sketches say about each access, at the versions they stand for.
-
-    Files are left out by every fragment and by the query's own conditions; `for_text` by the few
-    ranges alone that a text has, and the conditions.
-    """
-    filters = {
+    """What the sketches say about each access, at the versions they stand for."""
+    ranges = {
         sketch.access: range_filter(sketch.fragments, sketch.partition) for sketch in sketches
     }
-    by_file = filters
-    if not for_text:
-        by_file = {
-            sketch.access: exact_filter(sketch.fragments, sketch.partition) for sketch in sketches
-        }
+    filters = place_filters(prepared.query, ranges)
     conditions = scan_conditions(prepared.root)
     files: dict[TableName, tuple[DataFile, ...]] = {}
     total = 0
@@ -71,7 +63,7 @@ def filters_of(
         kept: set[str] = set()
         for scan in prepared.scans:
             if scan.table == table:
-                found, own = by_file.get(scan.access), conditions.get(scan.access, ())
+                found, own = filters.get(scan.access), conditions.get(scan.access, ())
                 kept |= _left(snapshot, scan, found, own)
         files[table] = tuple(file for file in snapshot.files if file.uri in kept)
     return Pruned(filters, files, total)

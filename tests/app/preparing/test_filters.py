@@ -1,4 +1,4 @@
-"""What a query is left to read: files by every range of a sketch and by its own conditions."""
+"""What a query is left to read: files by the ranges of its sketch and by its own conditions."""
 
 from __future__ import annotations
 
@@ -19,9 +19,6 @@ tables: {t: {path: t}}
 partitions: {t: {day: {}, g: {}}}
 queries:
   late: {sql: "SELECT g, SUM(x) s FROM t WHERE day >= 78 GROUP BY g", sketch: {t: g}}
-  scattered:
-    sql: SELECT day, SUM(x) s FROM t GROUP BY day HAVING SUM(x) > 1000
-    sketch: {t: day}
   twice: {sql: "SELECT a.g FROM t a JOIN t b ON a.g = b.g WHERE a.day = 3", sketch: {t: g}}
 store: .impctl
 """
@@ -57,11 +54,3 @@ def test_a_condition_leaves_files_out(cli: Cli) -> None:
 
 def test_an_access_without_the_condition_needs_all_files(cli: Cli) -> None:
     assert files_left(cli, "twice") == DAYS
-
-
-def test_every_range_tells_files_apart(cli: Cli) -> None:
-    """Forty days far from each other: a text has 32 ranges at most, our own reads need none."""
-    assert DAYS // 2 < files_left(cli, "scattered") < DAYS
-    (result,) = cli.good("explain", "--query", "scattered").results
-    told = [text for entry in result["plan"] for text in entry["pushed"]]
-    assert any(f"reads {DAYS // 2} of {DAYS} files" in text for text in told), told
