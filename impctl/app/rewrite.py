@@ -26,7 +26,7 @@ def rewrite(
 ) -> Outcome:
     """The rewritten SQL of one query; `params`, `sql` and `at` as for `app.query`."""
     found = asked(desk, query, params, sql, at)
-    pruned = filters_of(desk.tables, found.prepared, found.sketches, found.versions)
+    pruned = filters_of(desk.tables, found.prepared, found.sketches, found.versions, for_text=True)
     # Others' Spark hands conditions down to the files too.
     guards = guards_of(desk.tables, pruned, found.versions)
     sql = rewrite_sql(found.query, pruned.filters, guards=guards)

@@ -93,6 +93,24 @@ def snapshot_frame(
         return guarded(frame, hiding_columns(snapshot, [column.name for column in wanted], chosen))
 
 
+def parted_frame(
+    spark: SparkSession,
+    snapshot: Snapshot,
+    parts: Sequence[tuple[Sequence[DataFile], str | None]],
+) -> DataFrame:
+    """All columns of these files, each part with its condition; for SQL that has the guards itself.
+
+    Errors as for `snapshot_frame`.
+    """
+    frames = []
+    for files, condition in parts:
+        frame = snapshot_frame(spark, snapshot, files=files, is_guarded=False)
+        frames.append(frame if condition is None else frame.where(condition))
+    if not frames:
+        return snapshot_frame(spark, snapshot, files=(), is_guarded=False)
+    return reduce(lambda left, right: left.unionAll(right), frames)
+
+
 def _refuse_hidden(snapshot: Snapshot, files: Sequence[DataFile]) -> None:
     """Spark leaves such files out of a read without a word."""
     for file in files:

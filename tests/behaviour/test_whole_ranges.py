@@ -47,7 +47,7 @@ def workload(folder: Path, sql: str, capsys: pytest.CaptureFixture[str]) -> Cli:
 def test_a_range_closed_between_others_is_read_whole(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Odd groups have ten rows and fail: some beside even groups, which pass, some far from them."""
+    """Odd groups have ten rows and fail: some beside even groups, which pass, some apart."""
     beside = [
         [(g, 0) for g in (k, k + 1) for _ in range(1 if g % 2 == 0 else 3)] for k in range(GROUPS)
     ]

@@ -10,8 +10,8 @@ Out of scope: SQL text (`capture.use`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from impctl.aliases import AccessId, TableName, TableVersion
 from impctl.app.preparing.prepared import PreparedQuery
@@ -19,24 +19,33 @@ from impctl.app.workbench.pinned import PinnedTables
 from impctl.capture.literals import DIALECT, boundary
 from impctl.capture.use import Guard, place_filters
 from impctl.expr.nodes import And, Expr
-from impctl.plan.nodes import Scan
+from impctl.plan.nodes import Scan, scans_of
 from impctl.plan.scan_conditions import scan_conditions
-from impctl.sketch.intervals import Interval, RangeFilter, range_filter
+from impctl.sketch.intervals import MAX_INTERVALS, Interval, RangeFilter, range_filter
 from impctl.sketch.partition import BoundaryValue
 from impctl.store.records import StoredSketch
 from impctl.tables.hidden_values import hiding_columns
 from impctl.tables.prune import prune
 from impctl.tables.prune_condition import prune_by_condition
+from impctl.tables.read_parts import ReadPart, parted_read
 from impctl.tables.snapshot import DataFile, Snapshot
+
+_SHOWN = MAX_INTERVALS
+"""Intervals of a filter for people; a read in parts may have hundreds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pruned:
-    """Filters by access, and per table the files that some access may need."""
+    """Filters by access, and per table the files that some access may need.
+
+    `parts`: how a table is read whose only access has a filter; that filter, theirs together, may
+    have more intervals than a text can.
+    """
 
     filters: Mapping[AccessId, RangeFilter]
     files: Mapping[TableName, tuple[DataFile, ...]]
     files_total: int
+    parts: Mapping[TableName, tuple[ReadPart, ...]] = field(default_factory=dict)
 
     @property
     def files_kept(self) -> int:
@@ -48,12 +57,26 @@ def filters_of(
     prepared: PreparedQuery,
     sketches: Sequence[StoredSketch],
     versions: Mapping[TableName, TableVersion],
+    *,
+    for_text: bool = False,
 ) -> Pruned:
-    """What the sketches say about each access, at the versions they stand for."""
+    """What the sketches say about each access, at the versions they stand for.
+
+    `for_text`: by the few ranges that a text can have, nothing read in parts.
+    """
+    ranges = {
+        sketch.access: range_filter(sketch.fragments, sketch.partition) for sketch in sketches
+    }
     ranges = {
         sketch.access: range_filter(sketch.fragments, sketch.partition) for sketch in sketches
     }
     filters = place_filters(prepared.query, ranges)
+    parts: dict[TableName, tuple[ReadPart, ...]] = {}
+    for sketch in () if for_text else _alone(prepared, sketches):
+        table = sketch.partition.table
+        snapshot = tables.snapshot(table, versions.get(table))
+        read = parted_read(snapshot, sketch.fragments, sketch.partition)
+        filters[sketch.access], parts[table] = read.wanted, read.parts
     conditions = scan_conditions(prepared.root)
     files: dict[TableName, tuple[DataFile, ...]] = {}
     total = 0
@@ -66,7 +89,18 @@ def filters_of(
                 found, own = filters.get(scan.access), conditions.get(scan.access, ())
                 kept |= _left(snapshot, scan, found, own)
         files[table] = tuple(file for file in snapshot.files if file.uri in kept)
-    return Pruned(filters, files, total)
+        if table in parts:
+            narrowed = (part.within(kept) for part in parts[table])
+            parts[table] = tuple(part for part in narrowed if part.files)
+    return Pruned(filters, files, total, parts)
+
+
+def _alone(prepared: PreparedQuery, sketches: Sequence[StoredSketch]) -> Iterator[StoredSketch]:
+    """The sketches of accesses that are the only one of their table."""
+    accesses: dict[TableName, int] = {}
+    for scan in scans_of(prepared.query.root):
+        accesses[scan.table] = accesses.get(scan.table, 0) + 1
+    return (sketch for sketch in sketches if accesses.get(sketch.partition.table) == 1)
 
 
 def _left(
@@ -98,6 +132,8 @@ def interval_texts(found: RangeFilter) -> tuple[str, ...]:
     """The filter's intervals for people, such as `price >= 1001`."""
     name = found.partition.attribute
     texts = [_interval_text(name, interval, found) for interval in found.intervals]
+    if len(texts) > _SHOWN:
+        texts = [*texts[:_SHOWN], f"{len(texts) - _SHOWN} more ranges"]
     return (*texts, f"{name} is NULL") if found.includes_null else tuple(texts)
 
 

@@ -17,7 +17,9 @@ from impctl.app.preparing.prepared import PreparedQuery
 from impctl.app.results.results import RowValue
 from impctl.app.workbench.pinned import PinnedTables
 from impctl.app.workbench.workbench import Workbench
-from impctl.capture.use import Guard, rewrite_sql
+from impctl.capture.literals import DIALECT
+from impctl.capture.use import Guard, filter_condition, rewrite_sql
+from impctl.sketch.intervals import RangeFilter
 from impctl.sketch.partition import RangePartition
 
 if TYPE_CHECKING:
@@ -79,17 +81,21 @@ def _sql(
 ) -> str:
     """The text to run: the query's own over guarded views, or one with ranges and guards in it.
 
-    A range must reach the files, so it stands below the guard of its column.
+    A range must reach the files, so it stands below the guard of its column; what is read in parts
+    has its ranges in the views.
     """
     if pruned is None:
         return prepared.query.sql
     guards = guards_of(tables, pruned, versions)
-    trusted = [
-        access
+    in_text = {
+        access: wanted
         for access, wanted in pruned.filters.items()
-        if not _is_guarded(wanted.partition, guards)
+        if wanted.partition.table not in pruned.parts
+    }
+    trusted = [
+        access for access, wanted in in_text.items() if not _is_guarded(wanted.partition, guards)
     ]
-    return rewrite_sql(prepared.query, pruned.filters, nan_free=trusted, guards=guards)
+    return rewrite_sql(prepared.query, in_text, nan_free=trusted, guards=guards)
 
 
 def _is_guarded(partition: RangePartition, guards: Mapping[TableName, Guard]) -> bool:
@@ -104,17 +110,31 @@ def _views(
     versions: Mapping[TableName, TableVersion],
     pruned: Pruned | None,
 ) -> dict[TableName, DataFrame]:
-    from impctl.spark.snapshots import snapshot_frame
+    from impctl.spark.snapshots import parted_frame, snapshot_frame
 
-    return {
-        table: snapshot_frame(
-            desk.spark(),
-            desk.tables.snapshot(table, versions.get(table)),
-            files=None if pruned is None else pruned.files[table],
-            is_guarded=pruned is None,
-        )
-        for table in prepared.tables
-    }
+    guards = {} if pruned is None else guards_of(desk.tables, pruned, versions)
+    views = {}
+    for table in prepared.tables:
+        snapshot = desk.tables.snapshot(table, versions.get(table))
+        parts = None if pruned is None else pruned.parts.get(table)
+        if parts is not None:
+            read = [(part.files, _condition(part.filter, guards)) for part in parts]
+            views[table] = parted_frame(desk.spark(), snapshot, read)
+        else:
+            files = None if pruned is None else pruned.files[table]
+            is_guarded = pruned is None
+            views[table] = snapshot_frame(
+                desk.spark(), snapshot, files=files, is_guarded=is_guarded
+            )
+    return views
+
+
+def _condition(wanted: RangeFilter | None, guards: Mapping[TableName, Guard]) -> str | None:
+    """The filter of one part as SQL."""
+    if wanted is None:
+        return None
+    is_nan_free = not _is_guarded(wanted.partition, guards)
+    return filter_condition(wanted, is_nan_free=is_nan_free).sql(DIALECT)
 
 
 def answer_of(table: pa.Table) -> Answer:

@@ -194,7 +194,7 @@ def _rows_left(
 ) -> int | None:
     """Rows of the files that the sketches leave to read now; None where a log does not say."""
     versions = tables.versions_of(prepared.tables)
-    kept = filters_of(tables, prepared, sketches, versions).files
+    kept = filters_of(tables, prepared, sketches, versions, for_text=True).files
     rows = [file.rows for files in kept.values() for file in files]
     known = [count for count in rows if count is not None]
     return sum(known) if len(known) == len(rows) else None
