@@ -14,6 +14,12 @@ settings.register_profile("impctl", deadline=None)
 settings.load_profile("impctl")
 
 
+@pytest.fixture(autouse=True)
+def _sketches_are_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tables of tests are so small that no sketch would pay, and what is tested not happen."""
+    monkeypatch.setenv("IMPCTL_SKETCH", "always")
+
+
 @pytest.fixture
 def heard_signals() -> Iterator[None]:
     """Processes that a test starts hear of Ctrl-C and hang-ups, though this one may not.

@@ -14,11 +14,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Self, TypeVar
+from typing import TYPE_CHECKING, Literal, Self, TypeVar
 
 from impctl.aliases import ParameterValue, QueryName, TableName
 from impctl.api.settle import settled, warned
-from impctl.api.surroundings import batch_rows_from
+from impctl.api.surroundings import batch_rows_from, sketch_use_from
 from impctl.app.results.explanations import ExplainResult
 from impctl.app.results.results import (
     CaptureResult,
@@ -205,13 +205,18 @@ class OpenWorkload:
         params: Params | None = None,
         sql: str | None = None,
         at: At | None = None,
+        sketch: Literal["auto", "always", "never"] | None = None,
     ) -> QueryResult:
-        """The answer of a query, read through its sketch; arguments as for `rewrite`."""
+        """The answer of a query, read through its sketch; arguments as for `rewrite`.
+
+        `sketch`: `always` through it, `never`, or `auto`, where it saves more than it costs.
+        """
+        use = sketch_use_from(sketch, os.environ)
 
         def use_case(desk: Workbench) -> Outcome:
             from impctl.app.query import query as answered
 
-            return answered(desk, query, params or {}, sql, at)
+            return answered(desk, query, params or {}, sql, at, use)
 
         return self._one(QueryResult, use_case)
 
@@ -222,15 +227,17 @@ class OpenWorkload:
         params: Params | None = None,
         sql: str | None = None,
         at: At | None = None,
+        sketch: Literal["auto", "always", "never"] | None = None,
     ) -> DataFrame:
-        """The query as a DataFrame that reads through the sketch; arguments as for `rewrite`.
+        """The query as a DataFrame that reads through the sketch; arguments as for `query`.
 
         It stands for the versions pinned by this call and belongs to impctl's session beside
         yours (`frame.sparkSession`), in which names mean what the workload says.
         """
         from impctl.app.dataframe import dataframe
 
-        framed = self._run(lambda desk: dataframe(desk, query, params or {}, sql, at))
+        use = sketch_use_from(sketch, os.environ)
+        framed = self._run(lambda desk: dataframe(desk, query, params or {}, sql, at, use))
         # The caller's line is above this function.
         warned(framed.warnings, depth=3)
         return framed.frame

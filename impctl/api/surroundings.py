@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import TypeVar
 
@@ -20,10 +21,11 @@ from impctl.app.workbench.envvars import (
     LOCK_TIMEOUT,
     POLICY,
     SHARED_STORE,
+    SKETCH,
     SPARK_PROFILE,
     STORE,
 )
-from impctl.app.workbench.settings import Policy, Settings, is_shared_store
+from impctl.app.workbench.settings import Policy, Settings, SketchUse, is_shared_store
 from impctl.errors import UsageError
 
 T = TypeVar("T")
@@ -73,6 +75,14 @@ def batch_rows_from(given: int | None, environ: Mapping[str, str]) -> int | None
     return _read(f"Variable `{BATCH_ROWS}`", text, read) if text else None
 
 
+def sketch_use_from(given: str | None, environ: Mapping[str, str]) -> SketchUse:
+    """Whether a query is read through its sketch."""
+    if given is not None:
+        return _read("Argument `sketch`", given, SketchUse)
+    text = environ.get(SKETCH)
+    return _read(f"Variable `{SKETCH}`", text, SketchUse) if text else SketchUse.AUTO
+
+
 def _read(what: str, value: object, read: Callable[[str], T]) -> T:
     try:
         return read(str(value))
@@ -81,8 +91,8 @@ def _read(what: str, value: object, read: Callable[[str], T]) -> T:
 
 
 def _hint(read: Callable[[str], object]) -> str:
-    if read is Policy:
-        return f"it is one of: {', '.join(Policy)}"
+    if isinstance(read, type) and issubclass(read, StrEnum):
+        return f"it is one of: {', '.join(read)}"
     return "docs/configuration.md says what it may be"
 
 

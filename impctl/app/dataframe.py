@@ -10,12 +10,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from impctl.app.preparing.filters import filters_of
 from impctl.app.preparing.given_values import GivenValues
 from impctl.app.using.answers import answer_frame
 from impctl.app.using.older_versions import AtVersions
 from impctl.app.using.request import asked
+from impctl.app.using.worth import what_is_read
 from impctl.app.workbench.workbench import Workbench
+from impctl.workload.models import SketchUse
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -35,8 +36,9 @@ def dataframe(
     params: GivenValues = (),
     sql: str | None = None,
     at: AtVersions | None = None,
+    use: SketchUse = SketchUse.AUTO,
 ) -> Framed:
     """The frame of one query; arguments as for `app.query`."""
-    found = asked(desk, query, params, sql, at)
-    pruned = filters_of(desk.tables, found.prepared, found.sketches, found.versions)
-    return Framed(answer_frame(desk, found.prepared, found.versions, pruned), found.warnings)
+    found = asked(desk, query, params, sql, at, use)
+    read = what_is_read(desk.tables, found, use)
+    return Framed(answer_frame(desk, found.prepared, found.versions, read.pruned), found.warnings)

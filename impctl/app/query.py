@@ -6,14 +6,15 @@ Out of scope: proving that (`app.verify`).
 
 from __future__ import annotations
 
-from impctl.app.preparing.filters import filters_of
 from impctl.app.preparing.given_values import GivenValues
 from impctl.app.results.results import Outcome, QueryResult
 from impctl.app.using.answers import answer
 from impctl.app.using.older_versions import AtVersions
 from impctl.app.using.request import asked
+from impctl.app.using.worth import what_is_read
 from impctl.app.workbench.workbench import Workbench
 from impctl.stopwatch import Stopwatch
+from impctl.workload.models import SketchUse
 
 
 def query(
@@ -22,18 +23,20 @@ def query(
     params: GivenValues = (),
     sql: str | None = None,
     at: AtVersions | None = None,
+    use: SketchUse = SketchUse.AUTO,
 ) -> Outcome:
     """The answer of one query, its sketch maintained first where it is stale.
 
     With `params` or another text the sketch may be that of another query. With `at` the answer is
-    that of these versions, through the sketch stored for them, and nothing is maintained.
+    that of these versions, through the sketch stored for them, and nothing is maintained. `use`
+    says whether to read through the sketch: where that pays, in any case, or not at all.
     """
-    found = asked(desk, query, params, sql, at)
-    pruned = filters_of(desk.tables, found.prepared, found.sketches, found.versions)
+    found = asked(desk, query, params, sql, at, use)
+    read = what_is_read(desk.tables, found, use)
     desk.spark()
     desk.reporter.step(f"running {found.prepared.spec.name}")
     watch = Stopwatch()
-    got = answer(desk, found.prepared, found.versions, pruned)
+    got = answer(desk, found.prepared, found.versions, read.pruned)
     elapsed = watch.ms
     result = QueryResult(
         query=found.prepared.spec.name,
@@ -41,12 +44,13 @@ def query(
         rows=got.rows,
         row_count=len(got.rows),
         versions=found.versions,
-        files_kept=pruned.files_kept,
-        files_total=pruned.files_total,
+        files_kept=read.pruned.files_kept,
+        files_total=read.pruned.files_total,
         elapsed_ms=elapsed,
         action=found.action,
         reason=found.reason,
         reuse=found.reuse,
         spark_start_ms=desk.spark_start_ms,
+        left_away=read.left_away,
     )
     return Outcome((result,), found.warnings)

@@ -18,10 +18,11 @@ from impctl.app.workbench.envvars import (
     LOCK_TIMEOUT,
     POLICY,
     SHARED_STORE,
+    SKETCH,
     SPARK_PROFILE,
     STORE,
 )
-from impctl.app.workbench.settings import Policy, Settings, is_shared_store
+from impctl.app.workbench.settings import Policy, Settings, SketchUse, is_shared_store
 from impctl.cli.completion import complete_query, left_to_shell
 
 WORKLOAD_HELP = "Workload file (YAML)."
@@ -98,6 +99,15 @@ PolicyName = Annotated[
         envvar=POLICY,
         show_default=False,
         help="What maintaining may do, for every query of this run. Default: as the file says.",
+    ),
+]
+
+SketchUsed = Annotated[
+    SketchUse,
+    typer.Option(
+        "--sketch",
+        envvar=SKETCH,
+        help="Whether to read through the sketch; auto: where it saves more than it costs.",
     ),
 ]
 

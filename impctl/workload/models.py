@@ -31,6 +31,14 @@ class Policy(StrEnum):
     FULL = "full"
 
 
+class SketchUse(StrEnum):
+    """Whether a query is read through its sketch: where that pays, in any case, or not at all."""
+
+    AUTO = "auto"
+    ALWAYS = "always"
+    NEVER = "never"
+
+
 class MaintainMode(StrEnum):
     """When a query is maintained: with every batch, or in one step when the sketch is needed."""
 

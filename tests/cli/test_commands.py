@@ -36,7 +36,7 @@ def applied(*, all_updates: bool = False, again: bool = False) -> dict[str, bool
         (["maintain", "w.yaml"], ("maintain", (BENCH, ()), {"batch_rows": None})),
         (["maintain", "w.yaml", "--batch-rows", "9"], ("maintain", (BENCH, ()), {"batch_rows": 9})),
         (["rewrite", "w.yaml", "--query", "a"], ("rewrite", (BENCH, "a", (), None, None), {})),
-        (["query", "w.yaml"], ("query", (BENCH, None, (), None, None), {})),
+        (["query", "w.yaml"], ("query", (BENCH, None, (), None, None, "auto"), {})),
         (["status", "w.yaml"], ("status", (BENCH, ()), {"runs": 3})),
         (["explain", "w.yaml", "--query", "a"], ("explain", (BENCH, ("a",)), {})),
         (["verify", "w.yaml"], ("verify", (BENCH, ()), {"results": False})),

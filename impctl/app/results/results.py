@@ -10,7 +10,7 @@ Out of scope: what `check`, `explain` and `plan` say (`app.results.explanations`
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import date, datetime
 from decimal import Decimal
 
@@ -29,6 +29,9 @@ SCHEMA_VERSION = 1
 
 RowValue = bool | int | float | str | Decimal | date | datetime | bytes | None
 """A value of a result row; lists and structs come as their text."""
+
+NOT_USED = "not_used"
+"""Action of a query that was to be read without a sketch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +201,8 @@ class RewriteResult:
 class QueryResult:
     """The answer; `action` and `reuse` are as for `rewrite`.
 
-    `elapsed_ms` is the query alone; `spark_start_ms` came before it, 0 where Spark was running.
+    `left_away`: why a table was read without its sketch, though there is one. `elapsed_ms` is the
+    query alone; `spark_start_ms` came before it, 0 where Spark was running.
     """
 
     query: str
@@ -213,6 +217,7 @@ class QueryResult:
     reason: str = ""
     reuse: ReuseEntry | None = None
     spark_start_ms: float = 0.0
+    left_away: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,11 @@ Out of scope: running, rewriting.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from impctl.app.preparing.given_values import GivenValues, with_parameters
+from impctl.app.preparing.prepared import prepare
+from impctl.app.results.results import NOT_USED
 from impctl.app.using.fresh_sketch import Fresh, fresh, only_query
 from impctl.app.using.older_sketch import older
 from impctl.app.using.older_versions import AtVersions
@@ -20,6 +24,7 @@ from impctl.workload.models import (
     MaintainMode,
     Policy,
     QuerySpec,
+    SketchUse,
     SqlOrigin,
     SqlRun,
     TextPiece,
@@ -35,10 +40,12 @@ def asked(
     params: GivenValues,
     sql: str | None,
     at: AtVersions | None = None,
+    use: SketchUse = SketchUse.ALWAYS,
 ) -> Fresh:
     """The query with the sketches to use; UsageError where the wishes exclude each other.
 
-    With `at` they are those stored for these versions, of a query with its own constants.
+    With `at` they are those stored for these versions, of a query with its own constants. Where
+    none are to be used, none is brought up to date.
     """
     if at is not None:
         if params or sql is not None:
@@ -48,7 +55,8 @@ def asked(
                 code="at_and_constants",
             )
         (own,) = desk.queries([query if query is not None else only_query(desk)])
-        return older(desk, own, at)
+        stored = older(desk, own, at)
+        return replace(stored, sketches=(), action=NOT_USED) if use is SketchUse.NEVER else stored
     if sql is not None:
         if query is not None or params:
             raise UsageError(
@@ -56,13 +64,23 @@ def asked(
                 hint="write the constants into the SQL text",
                 code="sql_and_query",
             )
-        return reused(desk, _spec_of(sql), None)
-    if not params:
+        spec = _spec_of(sql)
+        return _plain(desk, spec) if use is SketchUse.NEVER else reused(desk, spec, None)
+    if not params and use is not SketchUse.NEVER:
         return fresh(desk, query)
     name = query if query is not None else only_query(desk)
     (own,) = desk.queries([name])
     spec = with_parameters(own, params)
+    if use is SketchUse.NEVER:
+        return _plain(desk, spec)
     return fresh(desk, name) if spec == own else reused(desk, spec, own)
+
+
+def _plain(desk: Workbench, spec: QuerySpec) -> Fresh:
+    """The query as it is, at the newest versions."""
+    prepared = prepare(desk, spec)
+    versions = desk.tables.versions_of(prepared.tables)
+    return Fresh(prepared=prepared, sketches=(), versions=versions, action=NOT_USED)
 
 
 def _spec_of(sql: str) -> QuerySpec:

@@ -12,6 +12,7 @@ PREFIX = "IMPCTL_"
 
 STORE = "IMPCTL_STORE"
 POLICY = "IMPCTL_POLICY"
+SKETCH = "IMPCTL_SKETCH"
 LOCK_TIMEOUT = "IMPCTL_LOCK_TIMEOUT"
 SPARK_PROFILE = "IMPCTL_SPARK_PROFILE"
 BATCH_ROWS = "IMPCTL_BATCH_ROWS"
@@ -39,6 +40,7 @@ class EnvVar:
 ENVVARS = (
     EnvVar(STORE, "Folder of sketches and state", "--store", "0.1.0"),
     EnvVar(POLICY, "What `maintain` may do, for every query of the run", "--policy", "0.1.0"),
+    EnvVar(SKETCH, "Whether queries are read through their sketches", "--sketch", "0.1.0"),
     EnvVar(LOCK_TIMEOUT, "Seconds to wait for another writer", "--lock-timeout", "0.1.0"),
     EnvVar(SPARK_PROFILE, "YAML file with Spark settings", "--spark-profile", "0.1.0"),
     EnvVar(BATCH_ROWS, "Changes that make up one eager batch", "--batch-rows", "0.1.0"),

@@ -15,6 +15,7 @@ from pathlib import Path
 from impctl.errors import UsageError
 from impctl.workload.models import Policy as Policy
 from impctl.workload.models import QuerySpec, SparkSpec, Workload
+from impctl.workload.models import SketchUse as SketchUse
 
 DEFAULT_LOCK_TIMEOUT = 10.0
 """Seconds that a writing command waits for another writer."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from impctl.app.workbench.settings import SketchUse
 from impctl.cli.job import Job, display_of, on_workbench, one_query
 from impctl.cli.options import (
     AsJson,
@@ -13,6 +14,7 @@ from impctl.cli.options import (
     Params,
     PolicyName,
     Quiet,
+    SketchUsed,
     SparkProfile,
     SqlGiven,
     StoreFolder,
@@ -32,6 +34,7 @@ def query(
     param: Params = None,
     sql: SqlGiven = None,
     at: AtGiven = None,
+    sketch: SketchUsed = SketchUse.AUTO,
     store: StoreFolder = None,
     policy: PolicyName = None,
     lock_timeout: LockTimeout = None,
@@ -45,6 +48,7 @@ def query(
     The sketch is maintained first where its tables have new versions. With --param or --sql it may
     be the sketch of another query that differs in constants; the smallest one allowed is taken.
     With --at the answer is that of older versions, through the sketch stored for them, if any.
+    Where a sketch would cost more than it saves it is left away, which is told (--sketch).
 
     Example: impctl query workloads/running-example.yaml --query q_top
     """
@@ -53,7 +57,7 @@ def query(
     def use_case(desk: Workbench) -> Outcome:
         from impctl.app.query import query
 
-        return query(desk, name, tuple(param or ()), sql, tuple(at) if at else None)
+        return query(desk, name, tuple(param or ()), sql, tuple(at) if at else None, sketch)
 
     settings = settings_of(
         workload,

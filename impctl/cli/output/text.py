@@ -18,6 +18,7 @@ from impctl.app.results.explanations import CheckResult, ExplainResult
 from impctl.app.results.findings import Finding, Level
 from impctl.app.results.foreseen import PlanResult
 from impctl.app.results.results import (
+    NOT_USED,
     ApplyResult,
     CaptureResult,
     Failure,
@@ -180,6 +181,8 @@ class TextOutput:
             f"at {versions_text(result.versions)} in {duration_text(result.elapsed_ms)}{started}",
             "",
         )
+        for table, reason in result.left_away.items():
+            self._remark(f"sketch of `{table}` left away: {reason} (--sketch always uses it)")
         self._maintained_first(result)
 
     def _maintained_first(self, result: QueryResult | RewriteResult) -> None:
@@ -188,7 +191,9 @@ class TextOutput:
             self._reuse(result.reuse)
             if result.reuse.query is None:
                 return
-        if result.action == "none":
+        if result.action == NOT_USED:
+            self._remark("no sketch was to be used")
+        elif result.action == "none":
             self._remark("sketch was up to date")
         elif result.action == "kept":
             self._remark("sketch stored for these versions; nothing was maintained")

@@ -1,0 +1,115 @@
+"""Whether a sketch is worth its filter: what it leaves out against what asking every row costs.
+
+Law: what is decided changes what is read, never the answer; where a sketch is left away, its table
+is read as if it had none, by the query's own conditions alone. The rates are measured on Spark
+(decision 0042).
+Out of scope: what the sketch leaves to read (`app.preparing.filters`).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from impctl.aliases import TableName, TableVersion
+from impctl.app.preparing.filters import Pruned, filters_of
+from impctl.app.preparing.prepared import PreparedQuery
+from impctl.app.using.fresh_sketch import Fresh
+from impctl.app.workbench.pinned import PinnedTables
+from impctl.plan.nodes import Scan
+from impctl.sketch.intervals import RangeFilter
+from impctl.tables.read_parts import ReadPart
+from impctl.tables.snapshot import DataFile
+from impctl.workload.models import SketchUse
+
+_FILTERED, _FILTERED_BY_SHARE = 0.75, 0.65
+"""What a byte read through a filter costs where a share of the rows passes: 0.75 of one read
+without where hardly any does, 1.4 where all do."""
+_ONE_MORE_COLUMN = 4.0
+"""What decoding and asking a column costs that the query does not read, over its other columns."""
+
+
+@dataclass(frozen=True, slots=True)
+class Weighed:
+    """What to read, and per table whose sketch is left away the reason."""
+
+    pruned: Pruned
+    left_away: Mapping[TableName, str]
+
+
+def what_is_read(tables: PinnedTables, found: Fresh, use: SketchUse) -> Weighed:
+    """What the query reads through the sketches found for it; with `auto`, where they pay."""
+    pruned = filters_of(tables, found.prepared, found.sketches, found.versions)
+    if use is SketchUse.AUTO and found.sketches:
+        return _weighed(tables, found.prepared, pruned, found.versions)
+    return Weighed(pruned, {})
+
+
+def _weighed(
+    tables: PinnedTables,
+    prepared: PreparedQuery,
+    pruned: Pruned,
+    versions: Mapping[TableName, TableVersion],
+) -> Weighed:
+    """What the sketches leave to read, those left away that cost more than they save."""
+    plain = filters_of(tables, prepared, (), versions)
+    left_away: dict[TableName, str] = {}
+    for table in prepared.tables:
+        scans = [scan for scan in prepared.scans if scan.table == table]
+        if any(scan.access in pruned.filters for scan in scans):
+            total = _bytes(plain.files[table])
+            if _cost(scans, pruned, table) >= total:
+                left_away[table] = _reason(pruned, plain, table)
+    return Weighed(_without(pruned, plain, prepared, left_away), left_away)
+
+
+def _cost(scans: list[Scan], pruned: Pruned, table: TableName) -> float:
+    """Bytes read with the sketch, those through a filter at their rate."""
+    filters = [pruned.filters[scan.access] for scan in scans if scan.access in pruned.filters]
+    parts = pruned.parts.get(table)
+    if parts is None:
+        parts = (ReadPart(pruned.files[table], filters[0]),)
+    inside = _bytes(file for part in parts if part.filter is None for file in part.files)
+    filtered = _bytes(file for part in parts if part.filter is not None for file in part.files)
+    if not filtered:
+        return inside
+    share = max(_share(wanted) for wanted in filters)
+    columns = {attribute.name for scan in scans for attribute in scan.attributes}
+    rate = _FILTERED + _FILTERED_BY_SHARE * share
+    if not all(wanted.partition.attribute in columns for wanted in filters):
+        rate += _ONE_MORE_COLUMN / max(len(columns), 1)
+    return inside + filtered * rate
+
+
+def _share(wanted: RangeFilter) -> float:
+    """The share of the rows that pass, by ranges of the partition, which are about even."""
+    boundaries, ranges = wanted.partition.boundaries, wanted.partition.ranges
+    passing = 0
+    for found in wanted.intervals:
+        first = 0 if found.low is None else bisect_left(boundaries, found.low) + 1
+        end = ranges if found.high is None else bisect_left(boundaries, found.high) + 1
+        passing += end - first
+    return passing / ranges
+
+
+def _bytes(files: Iterable[DataFile]) -> float:
+    return float(sum(file.size for file in files))
+
+
+def _reason(pruned: Pruned, plain: Pruned, table: TableName) -> str:
+    kept, total = len(pruned.files[table]), len(plain.files[table])
+    return f"it leaves {kept} of {total} files, and asking its ranges of their rows costs more"
+
+
+def _without(
+    pruned: Pruned, plain: Pruned, prepared: PreparedQuery, left_away: Mapping[TableName, str]
+) -> Pruned:
+    """As `pruned`, but these tables as without a sketch."""
+    away = {scan.access for scan in prepared.scans if scan.table in left_away}
+    return replace(
+        pruned,
+        filters={access: found for access, found in pruned.filters.items() if access not in away},
+        files={**pruned.files, **{table: plain.files[table] for table in left_away}},
+        parts={table: parts for table, parts in pruned.parts.items() if table not in left_away},
+    )
