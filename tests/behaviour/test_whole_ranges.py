@@ -12,11 +12,18 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
+from impctl.app.preparing import filters
+from impctl.sketch.fragments import FragmentSet
+from impctl.sketch.intervals import exact_filter, range_filter
+from impctl.sketch.partition import RangePartition
+from impctl.tables.prune import prune
+from impctl.tables.read_parts import PartedRead, ReadPart
+from impctl.tables.snapshot import Snapshot
 from tests.support.run_cli import Cli
 
 pytestmark = pytest.mark.spark
 
-GROUPS = 120
+GROUPS = 80
 SPREAD = "SELECT g, COUNT(*) AS n FROM t GROUP BY g HAVING COUNT(*) < 8"
 SHARED = """\
 WITH c AS (SELECT g, h FROM t) SELECT a.g, b.h
@@ -44,9 +51,8 @@ def workload(folder: Path, sql: str, capsys: pytest.CaptureFixture[str]) -> Cli:
     return Cli(capsys, file)
 
 
-def test_a_range_closed_between_others_is_read_whole(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.fixture
+def spread(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Cli:
     """Odd groups have ten rows and fail: some beside even groups, which pass, some apart."""
     beside = [
         [(g, 0) for g in (k, k + 1) for _ in range(1 if g % 2 == 0 else 3)] for k in range(GROUPS)
@@ -56,8 +62,26 @@ def test_a_range_closed_between_others_is_read_whole(
     cli = workload(tmp_path, SPREAD, capsys)
     (captured,) = cli.good("capture").results
     assert len(captured["sketches"][0]["fragments"]) > 32, "more ranges than a filter has"
-    (result,) = cli.good("verify", "--results").results
+    return cli
+
+
+def test_a_range_closed_between_others_is_read_whole(spread: Cli) -> None:
+    (result,) = spread.good("verify", "--results").results
     assert (result["covers"], result["results_equal"]) == (True, True)
+
+
+def test_files_by_every_range_and_rows_by_few_is_found_out(
+    spread: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was on main for some hours."""
+
+    def parted(snapshot: Snapshot, fragments: FragmentSet, partition: RangePartition) -> PartedRead:
+        wanted = range_filter(fragments, partition)
+        files = prune(snapshot, [exact_filter(fragments, partition)])
+        return PartedRead(wanted, (ReadPart(files, wanted),))
+
+    monkeypatch.setattr(filters, "parted_read", parted)
+    assert spread("verify", "--results").error["code"] == "sketch_unsound"
 
 
 def test_accesses_at_one_place_with_two_attributes(

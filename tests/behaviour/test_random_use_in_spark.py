@@ -1,0 +1,89 @@
+"""Random queries over tables of many files: read through the sketch, where it pays, and without.
+
+By hand: `IMPCTL_FUZZ=10` and `-m slow` for some hundred cases, two seconds each.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import write_deltalake
+
+from impctl.app.preparing import filters
+from impctl.capture import use
+from impctl.sketch.intervals import RangeFilter
+from impctl.tables.write.create import create_table
+from tests.support.random_cases import few_then_rest
+from tests.support.random_uses import arriving, random_use
+from tests.support.run_cli import Cli
+
+pytestmark = pytest.mark.spark
+
+
+def judge(folder: Path, seed: int, capsys: pytest.CaptureFixture[str]) -> dict[str, Any] | None:
+    """The result through the sketch, None where none can be captured; AssertionError if wrong."""
+    case = random_use(seed)
+    path = folder / str(seed)
+    path.mkdir()
+    create_table(str(path / "t"), case.files[0])
+    for file in case.files[1:]:
+        write_deltalake(str(path / "t"), file, mode="append")
+    ranges = {name: {"fragments": case.fragments} for name in "ghsd"}
+    workload = {
+        "version": 1,
+        "tables": {"t": {"path": "t"}},
+        "queries": {"q": {"sql": case.sql}},
+        "partitions": {} if case.fragments is None else {"t": ranges},
+        "store": ".impctl",
+        "spark": {"master": "local[2]"},
+    }
+    (path / "w.yaml").write_text(json.dumps(workload))
+    cli = Cli(capsys, path / "w.yaml")
+    if cli("capture").code:
+        return None
+    for rows in arriving(seed, case.files):
+        write_deltalake(str(path / "t"), rows, mode="append")
+    (plain,) = cli.good("query", "--sketch", "never").results
+    for choice in ("auto", "always"):
+        (result,) = cli.good("query", "--sketch", choice).results
+        assert sorted(map(repr, result["rows"])) == sorted(map(repr, plain["rows"])), case.sql
+    return result
+
+
+@few_then_rest(4, 30)
+def test_the_answer_is_the_same(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], cases: range
+) -> None:
+    found = [judge(tmp_path, case, capsys) for case in cases]
+    captured = [result for result in found if result is not None]
+    assert len(captured) > len(cases) // 2
+    assert any(result["files_kept"] < result["files_total"] for result in captured)
+
+
+def _first_alone(query: Any, wanted: Mapping[str, RangeFilter]) -> dict[str, RangeFilter]:
+    """Of accesses at one place the first one's filter, whatever the others need."""
+    return {
+        scan.access: wanted[scans[0].access]
+        for scans in use._places(query).values()
+        for scan in scans
+        if all(scan.access in wanted for scan in scans)
+    }
+
+
+@pytest.mark.slow
+def test_one_filter_for_two_accesses_is_found_out(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(filters, "place_filters", _first_alone)
+    monkeypatch.setattr(use, "place_filters", _first_alone)
+    with pytest.raises(AssertionError):
+        _judge_all(tmp_path, capsys)
+
+
+def _judge_all(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for seed in range(30):
+        judge(folder, seed, capsys)
