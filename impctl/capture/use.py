@@ -26,7 +26,7 @@ from impctl.errors import QueryError
 from impctl.expr.nodes import Span, columns_of
 from impctl.plan.nodes import Query, Scan, expressions_of, nodes_of, scans_of
 from impctl.sketch.fragments import FragmentSet
-from impctl.sketch.intervals import Interval, RangeFilter, range_filter
+from impctl.sketch.intervals import Interval, RangeFilter, fragments_between, range_filter
 
 if TYPE_CHECKING:
     from sqlglot.expressions import Expr as Sql
@@ -156,11 +156,7 @@ def _united(filters: list[RangeFilter]) -> RangeFilter:
         if wanted.includes_null:
             ids.add(partition.null_fragment)
         for interval in wanted.intervals:
-            first = 0 if interval.low is None else partition.boundaries.index(interval.low) + 1
-            last = partition.ranges - 1
-            if interval.high is not None:
-                last = partition.boundaries.index(interval.high)
-            ids.update(range(first, last + 1))
+            ids.update(fragments_between(interval, partition))
     return range_filter(FragmentSet.of(ids, partition.size), partition)
 
 

@@ -8,6 +8,7 @@ Out of scope: SQL (`capture.use`), file statistics (`tables.prune`).
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -71,6 +72,14 @@ def range_filter(
 def exact_filter(fragments: FragmentSet, partition: RangePartition) -> RangeFilter:
     """The filter with no gap closed: for telling files apart, where intervals cost nothing."""
     return range_filter(fragments, partition, limit=partition.size)
+
+
+def fragments_between(interval: Interval, partition: RangePartition) -> range:
+    """The range fragments that an interval is made of; its ends are boundaries."""
+    first = 0 if interval.low is None else bisect_right(partition.boundaries, interval.low)
+    if interval.high is None:
+        return range(first, partition.ranges)
+    return range(first, bisect_right(partition.boundaries, interval.high))
 
 
 def _runs(ids: list[int]) -> list[tuple[int, int]]:

@@ -51,30 +51,32 @@ def parted_read(
 
     Gaps between its ranges are closed, the smallest first, until the parts are few enough.
     """
-    wanted = exact_filter(fragments, partition)
-    if snapshot.readable(partition.attribute).type != partition.type:
+    column = snapshot.readable(partition.attribute)
+    if column.type != partition.type:
         # Of the boundaries' type no bounds of files are known: nothing to tell parts apart by.
         wanted = range_filter(fragments, partition)
+        return PartedRead(wanted, (ReadPart(snapshot.files, wanted),))
+    bounds = file_bounds(snapshot, column.name)
+    wanted = exact_filter(fragments, partition)
     while True:
-        found = _parted(snapshot, wanted)
+        found = _parted(snapshot, bounds, wanted)
         if found is not None:
             return PartedRead(wanted, found)
         limit = max(MAX_INTERVALS, len(wanted.intervals) // 2)
         wanted = range_filter(fragments, partition, limit=limit)
 
 
-def _parted(snapshot: Snapshot, wanted: RangeFilter) -> tuple[ReadPart, ...] | None:
+def _parted(
+    snapshot: Snapshot, bounds: Sequence[FileBounds], wanted: RangeFilter
+) -> tuple[ReadPart, ...] | None:
     """The parts of a filter; None where they would be too many, or a file needs too many ranges."""
     kept = prune(snapshot, [wanted])
     if wanted.is_everything:
         return (ReadPart(kept, None),)
-    column = snapshot.readable(wanted.partition.attribute)
-    if column.type != wanted.partition.type:
-        return (ReadPart(kept, wanted),)
     uris = {file.uri for file in kept}
-    bounds = zip(snapshot.files, file_bounds(snapshot, column.name), strict=True)
     ranges = _Ranges.of(wanted)
-    placed = [ranges.place(file, found) for file, found in bounds if file.uri in uris]
+    files = zip(snapshot.files, bounds, strict=True)
+    placed = [ranges.place(file, found) for file, found in files if file.uri in uris]
     inside = tuple(found.file for found in placed if found.is_inside)
     others = sorted((found for found in placed if not found.is_inside), key=lambda p: p.first)
     parts = [ReadPart(inside, None)] if inside else []

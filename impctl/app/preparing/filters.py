@@ -67,9 +67,6 @@ def filters_of(
     ranges = {
         sketch.access: range_filter(sketch.fragments, sketch.partition) for sketch in sketches
     }
-    ranges = {
-        sketch.access: range_filter(sketch.fragments, sketch.partition) for sketch in sketches
-    }
     filters = place_filters(prepared.query, ranges)
     parts: dict[TableName, tuple[ReadPart, ...]] = {}
     for sketch in () if for_text else _alone(prepared, sketches):

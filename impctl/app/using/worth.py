@@ -8,7 +8,6 @@ Out of scope: what the sketch leaves to read (`app.preparing.filters`).
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
@@ -18,7 +17,7 @@ from impctl.app.preparing.prepared import PreparedQuery
 from impctl.app.using.fresh_sketch import Fresh
 from impctl.app.workbench.pinned import PinnedTables
 from impctl.plan.nodes import Scan
-from impctl.sketch.intervals import RangeFilter
+from impctl.sketch.intervals import RangeFilter, fragments_between
 from impctl.tables.read_parts import ReadPart
 from impctl.tables.snapshot import DataFile
 from impctl.workload.models import SketchUse
@@ -84,13 +83,9 @@ def _cost(scans: list[Scan], pruned: Pruned, table: TableName) -> float:
 
 def _share(wanted: RangeFilter) -> float:
     """The share of the rows that pass, by ranges of the partition, which are about even."""
-    boundaries, ranges = wanted.partition.boundaries, wanted.partition.ranges
-    passing = 0
-    for found in wanted.intervals:
-        first = 0 if found.low is None else bisect_left(boundaries, found.low) + 1
-        end = ranges if found.high is None else bisect_left(boundaries, found.high) + 1
-        passing += end - first
-    return passing / ranges
+    partition = wanted.partition
+    passing = sum(len(fragments_between(found, partition)) for found in wanted.intervals)
+    return passing / partition.ranges
 
 
 def _bytes(files: Iterable[DataFile]) -> float:
