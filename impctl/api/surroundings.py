@@ -49,10 +49,7 @@ def settings_from(
     """The settings of every call; UsageError names the argument or variable that is wrong."""
 
     def pick(name: str, variable: str, value: object, read: Callable[[str], T]) -> T | None:
-        if value is not None:
-            return _read(f"Argument `{name}`", value, read)
-        text = environ.get(variable)
-        return None if not text else _read(f"Variable `{variable}`", text, read)
+        return _picked(name, variable, value, environ, read)
 
     return Settings(
         Path(workload).absolute(),
@@ -68,19 +65,22 @@ def settings_from(
 
 def batch_rows_from(given: int | None, environ: Mapping[str, str]) -> int | None:
     """Changes that make up one batch of an eager query."""
-    read = _at_least(1, int)
-    if given is not None:
-        return _read("Argument `batch_rows`", given, read)
-    text = environ.get(BATCH_ROWS)
-    return _read(f"Variable `{BATCH_ROWS}`", text, read) if text else None
+    return _picked("batch_rows", BATCH_ROWS, given, environ, _at_least(1, int))
 
 
 def sketch_use_from(given: str | None, environ: Mapping[str, str]) -> SketchUse:
     """Whether a query is read through its sketch."""
+    return _picked("sketch", SKETCH, given, environ, SketchUse) or SketchUse.AUTO
+
+
+def _picked(
+    name: str, variable: str, given: object, environ: Mapping[str, str], read: Callable[[str], T]
+) -> T | None:
+    """An argument, or else its variable; None where neither says anything."""
     if given is not None:
-        return _read("Argument `sketch`", given, SketchUse)
-    text = environ.get(SKETCH)
-    return _read(f"Variable `{SKETCH}`", text, SketchUse) if text else SketchUse.AUTO
+        return _read(f"Argument `{name}`", given, read)
+    text = environ.get(variable)
+    return None if not text else _read(f"Variable `{variable}`", text, read)
 
 
 def _read(what: str, value: object, read: Callable[[str], T]) -> T:
