@@ -8,7 +8,7 @@ Out of scope: which attribute (`app.preparing.choice`), later changes (`app.main
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from impctl.aliases import QueryName
 from impctl.app.capturing.advice import warnings_of
@@ -16,8 +16,9 @@ from impctl.app.capturing.captured import Captured, capture_query
 from impctl.app.capturing.entries import sketch_entry
 from impctl.app.capturing.stage import foreseen_capture
 from impctl.app.preparing.facts import assumption_text
-from impctl.app.preparing.prepared import prepare
-from impctl.app.results.results import CaptureResult, Failure, Outcome
+from impctl.app.preparing.filters import filters_of
+from impctl.app.preparing.prepared import PreparedQuery, prepare
+from impctl.app.results.results import CaptureResult, Failure, LeftEntry, Outcome
 from impctl.app.workbench.isolated import Isolated
 from impctl.app.workbench.pinned import PinnedTables
 from impctl.app.workbench.workbench import Workbench
@@ -45,7 +46,7 @@ def capture(desk: Workbench, queries: Sequence[QueryName] | None) -> Outcome:
                 captured = capture_query(
                     desk, store, prepared, code="asked", reason="capture was asked for"
                 )
-                results.append(_result(spec, captured))
+                results.append(_result(desk.tables, prepared, captured))
                 stored.append((spec, captured.sketches))
     for spec, sketches in stored:
         warnings += _advice(desk.tables, spec, sketches)
@@ -64,9 +65,9 @@ def _advice(tables: PinnedTables, spec: QuerySpec, sketches: Sequence[StoredSket
     ]
 
 
-def _result(spec: QuerySpec, captured: Captured) -> CaptureResult:
+def _result(tables: PinnedTables, prepared: PreparedQuery, captured: Captured) -> CaptureResult:
     return CaptureResult(
-        query=spec.name,
+        query=prepared.spec.name,
         action="capture",
         sketches=tuple(sketch_entry(sketch) for sketch in captured.sketches),
         versions=captured.versions,
@@ -75,5 +76,22 @@ def _result(spec: QuerySpec, captured: Captured) -> CaptureResult:
         spark_ms=captured.spark_ms,
         engine_ms=captured.engine_ms,
         considered=captured.candidates,
+        left=tuple(_left(tables, prepared, captured)),
         assumptions=tuple(assumption_text(assumption) for assumption in captured.assumptions),
     )
+
+
+def _left(tables: PinnedTables, prepared: PreparedQuery, captured: Captured) -> Iterator[LeftEntry]:
+    """What the sketches leave to read, beside what was foreseen of the attributes chosen."""
+    foreseen = {entry.table: entry.expected for entry in captured.candidates if entry.chosen}
+    pruned = filters_of(tables, prepared, captured.sketches, captured.versions)
+    for table in dict.fromkeys(sketch.table for sketch in captured.sketches):
+        snapshot = tables.snapshot(table)
+        yield LeftEntry(
+            table=table,
+            files=len(pruned.files[table]),
+            files_total=len(snapshot.files),
+            bytes=sum(file.size for file in pruned.files[table]),
+            bytes_total=snapshot.bytes,
+            expected=foreseen.get(table),
+        )

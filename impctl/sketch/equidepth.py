@@ -95,7 +95,8 @@ class _Starts:
     def nearest(self, least: float, wanted: float, most: float) -> int | None:
         """The start with the rows nearest to `wanted` before it; None without one between."""
         first, end = bisect_left(self.rows, least), bisect_right(self.rows, most)
-        near = range(first, end)
+        at = bisect_left(self.rows, wanted, first, end)
+        near = range(max(first, at - 1), min(end, at + 1))
         return min(near, key=lambda at: abs(self.rows[at] - wanted), default=None)
 
 

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from impctl.aliases import ColumnName, TableName
 from impctl.data.schema import SqlType
-from impctl.data.vector import INT64_MAX, INT64_MIN, Vector
+from impctl.data.vector import Vector
 from impctl.errors import UsageError
 
 BoundaryValue = int | float | str | bytes
@@ -73,11 +73,10 @@ class RangePartition:
         """Boundaries as a NumPy array where one holds them exactly."""
         if not self.boundaries:
             return None
-        if all(isinstance(b, float) for b in self.boundaries):
-            return np.array(self.boundaries, dtype=np.float64)
-        if all(isinstance(b, int) and INT64_MIN <= b <= INT64_MAX for b in self.boundaries):
-            return np.array(self.boundaries, dtype=np.int64)
-        return None
+        # Whole numbers of which some need more than 64 bits come out as anything but int64.
+        array = np.array(self.boundaries)
+        wanted = np.float64 if isinstance(self.boundaries[0], float) else np.int64
+        return array if array.dtype == wanted else None
 
     def fragments_of(self, vector: Vector) -> Fragments:
         """Fragment id of each value; shape (n,), int32. Cost: n log(ranges)."""

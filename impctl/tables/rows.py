@@ -9,6 +9,7 @@ Out of scope: which files may be skipped (`tables.prune`).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,8 @@ from impctl.tables.failures import READ_FAILURES, failure_text, is_missing
 from impctl.tables.snapshot import DataFile, Positions, Snapshot
 from impctl.tables.storage import local_path, object_store
 
+_SLICES = 3
+"""A slice is one of the first so many of its row group: those before it are decoded too."""
 _BATCH_ROWS = 1_000_000
 """Measured: half a million to a million rows stay in the caches and are quickest."""
 
@@ -104,14 +107,8 @@ class FileReader:
         start = 0
         for group in range(self._group_count(file)):
             table = self._read(file, lambda _, group=group: [group])  # type: ignore[misc]  # bound now
-            end = start + len(table)
-            if file.deleted is not None:
-                low, high = np.searchsorted(file.deleted, [start, end])
-                kept = np.ones(len(table), dtype=np.bool_)
-                kept[file.deleted[low:high] - start] = False
-                table = table.filter(pa.array(kept))
-            yield table
-            start = end
+            yield _live(table, file, start)
+            start += len(table)
 
     def _group_count(self, file: DataFile) -> int:
         try:
@@ -132,9 +129,41 @@ class FileReader:
         """Some row groups of `file`, deleted rows included; `choose` picks among so many."""
         return self._read(file, choose)
 
+    def read_slice(self, file: DataFile, rows: int, at: int) -> pa.Table:
+        """So many rows of `file` in a row, those left of the slice with this number (from 0, as
+        often as there are slices); the last one may be short."""
+
+        def sliced(parquet: pq.ParquetFile, stored: Sequence[str]) -> tuple[Any, int, int]:
+            groups = parquet.num_row_groups
+            group = at % groups
+            before = sum(parquet.metadata.row_group(g).num_rows for g in range(group))
+            slices = max(1, -(-parquet.metadata.row_group(group).num_rows // rows))
+            skipped = at // groups % min(slices, _SLICES)
+            found = parquet.iter_batches(rows, row_groups=[group], columns=list(stored))
+            data = next(islice(found, skipped, None), None)
+            if data is None:
+                return pa.table({name: [] for name in stored}), 0, before
+            return data, len(data), before + skipped * rows
+
+        table, start = self._loaded(file, sliced)
+        return _live(table, file, start)
+
     def _read(
         self, file: DataFile, choose: Callable[[int], Sequence[int]] | None = None
     ) -> pa.Table:
+        def whole(parquet: pq.ParquetFile, stored: Sequence[str]) -> tuple[Any, int, int]:
+            groups = range(parquet.num_row_groups)
+            chosen = groups if choose is None else choose(len(groups))
+            rows = sum(parquet.metadata.row_group(group).num_rows for group in chosen)
+            data = parquet.read_row_groups(list(chosen), columns=list(stored)) if stored else None
+            return data, rows, 0
+
+        return self._loaded(file, whole)[0]
+
+    def _loaded(
+        self, file: DataFile, load: Callable[[pq.ParquetFile, Sequence[str]], tuple[Any, int, int]]
+    ) -> tuple[pa.Table, int]:
+        """What `load` takes of a file: data, rows and the position of the first one."""
         try:
             name = file_name(file, self._filesystem)
             with pq.ParquetFile(
@@ -142,10 +171,7 @@ class FileReader:
             ) as parquet:
                 names = self._stored_names(parquet.schema_arrow.names, file)
                 stored = list(names.values())
-                groups = range(parquet.num_row_groups)
-                chosen = groups if choose is None else choose(len(groups))
-                rows = sum(parquet.metadata.row_group(group).num_rows for group in chosen)
-                data = parquet.read_row_groups(list(chosen), columns=stored) if stored else None
+                data, rows, start = load(parquet, stored)
                 old = hybrid_columns(parquet.metadata, stored)
         except READ_FAILURES as error:
             raise read_failure(self._snapshot, file, error) from error
@@ -154,8 +180,8 @@ class FileReader:
             if names.get(column.name) in old:
                 check_calendar(values, column.type, column.name, file.uri)
         if not self._columns:
-            return bare_rows(rows)
-        return pa.Table.from_arrays(arrays, schema=self._arrow_schema)
+            return bare_rows(rows), start
+        return pa.Table.from_arrays(arrays, schema=self._arrow_schema), start
 
     def _stored_names(self, present: Sequence[str], file: DataFile) -> dict[ColumnName, str]:
         """What the file calls each of the columns that it holds."""
@@ -195,6 +221,16 @@ class FileReader:
                 hint="rewrite the data file",
                 code="file_type_differs",
             ) from error
+
+
+def _live(table: pa.Table, file: DataFile, start: int) -> pa.Table:
+    """Rows of `file` from a position on, without those that its deletion vector removes."""
+    if file.deleted is None:
+        return table
+    low, high = np.searchsorted(file.deleted, [start, start + len(table)])
+    kept = np.ones(len(table), dtype=np.bool_)
+    kept[file.deleted[low:high] - start] = False
+    return table.filter(pa.array(kept))
 
 
 def spellings(present: Iterable[str]) -> dict[str, list[str]]:

@@ -30,33 +30,34 @@ _POINTS = 4
 class ColumnSpread:
     """The values of a column by weight, and how its files lie among them.
 
-    `starts`: the least values of files, ascending. `reached`: the greatest value of any file that
-    starts at or before each of them, None where that is not known. `depth`: how many files may hold
-    the value of a row, on average: 1 in a table that is sorted by the column, all files where it is
-    not at all.
+    `starts`: the least values of files, ascending. `depth`: how many files may hold the value of a
+    row, on average: 1 in a table that is sorted by the column, all files where it is not at all.
     """
 
     weights: ValueWeights
     starts: tuple[BoundaryValue, ...]
-    reached: tuple[BoundaryValue | None, ...]
     depth: float
 
-    def with_overlaps(self, boundaries: Sequence[BoundaryValue]) -> tuple[BoundaryValue, ...]:
-        """The boundaries, and one more behind each overlap of files that ends in the next range.
 
-        A value that ends one file and starts the next then has its range to itself, and all other
-        ranges of the two are in one file each.
-        """
-        found: list[BoundaryValue] = []
-        for low, high in pairwise((*boundaries, None)):
-            assert low is not None
-            found.append(low)
-            earlier = bisect_left(self.starts, low) - 1
-            last = self.reached[earlier] if earlier >= 0 else None
-            behind = None if last is None or _is_less(last, low) else _next(last)
-            if behind is not None and (high is None or _is_less(behind, high)):
-                found.append(behind)
-        return tuple(found)
+def with_overlaps(
+    boundaries: Sequence[BoundaryValue], files: Sequence[FileBounds]
+) -> tuple[BoundaryValue, ...]:
+    """The boundaries, and one more behind each overlap of files that ends in the next range.
+
+    A value that ends one file and starts the next then has its range to itself, and all other
+    ranges of the two are in one file each.
+    """
+    starts, reached = _reached([bounds for bounds in files if not bounds.is_all_null])
+    found: list[BoundaryValue] = []
+    for low, high in pairwise((*boundaries, None)):
+        assert low is not None
+        found.append(low)
+        earlier = bisect_left(starts, low) - 1
+        last = reached[earlier] if earlier >= 0 else None
+        behind = None if last is None or _is_less(last, low) else _next(last)
+        if behind is not None and (high is None or _is_less(behind, high)):
+            found.append(behind)
+    return tuple(found)
 
 
 def column_spread(
@@ -78,8 +79,12 @@ def column_spread(
             steps[end] -= rows / (end - first)
     drawn = zip(ordered, accumulate(steps[:-1]), strict=True)
     weights = ValueWeights.of([*drawn, *own])
-    starts, reached = _reached(files)
-    return ColumnSpread(weights, starts, reached, _depth(weights, files))
+    return ColumnSpread(weights, starts_of(files), _depth(weights, files))
+
+
+def starts_of(files: Sequence[FileBounds]) -> tuple[BoundaryValue, ...]:
+    """The least values of files, ascending."""
+    return tuple(sorted({b.minimum for b in files if b.minimum is not None}))
 
 
 def _reached(
@@ -88,8 +93,8 @@ def _reached(
     """Where files start, and how far they reach that start there or before; nothing is known of
     files without a least value, which start before all others."""
     if any(bounds.minimum is None for bounds in files):
-        starts = sorted({b.minimum for b in files if b.minimum is not None})
-        return tuple(starts), (None,) * len(starts)
+        unknown = starts_of(files)
+        return unknown, (None,) * len(unknown)
     ends: dict[BoundaryValue, BoundaryValue | None] = {}
     for bounds in files:
         low, high = bounds.minimum, bounds.maximum

@@ -14,11 +14,17 @@ import typer
 
 from impctl import errors
 from impctl.app.results.collected import GcEntry
-from impctl.app.results.explanations import CandidateEntry, JoinSideEntry, PlanEntry
+from impctl.app.results.explanations import (
+    CandidateEntry,
+    ExpectedReading,
+    JoinSideEntry,
+    PlanEntry,
+)
 from impctl.app.results.followed_run import FollowedRun
 from impctl.app.results.foreseen import PlannedChange, ReadEntry
 from impctl.app.results.past_runs import PendingEntry, RunEntry, VerifiedEntry
 from impctl.app.results.results import (
+    LeftEntry,
     MaintainStep,
     RangesEntry,
     Result,
@@ -158,6 +164,8 @@ ENTRIES = (
     SketchEntry,
     RangesEntry,
     CandidateEntry,
+    ExpectedReading,
+    LeftEntry,
     MaintainStep,
     PlanEntry,
     PlannedChange,

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from impctl.sketch.equidepth import aligned_boundaries
 from impctl.tables.snapshot import Snapshot
 from impctl.tables.source import open_source
-from impctl.tables.value_weights import column_spread
+from impctl.tables.statistics import file_bounds
+from impctl.tables.value_weights import column_spread, with_overlaps
 from tests.tables.handmade import LONG, add, commit, field, metadata, protocol
 
 Stated = tuple[int | None, int | None, int]
@@ -58,8 +59,10 @@ def test_a_sample_tells_how_rows_lie_between_wide_bounds(tmp_path: Path) -> None
 
 def test_a_value_that_ends_a_file_and_starts_the_next_has_its_own_range(tmp_path: Path) -> None:
     files = [(at * 10, at * 10 + 10, 1000) for at in range(20)]
-    spread = column_spread(table(tmp_path, files), "v", [])
-    boundaries = spread.with_overlaps(aligned_boundaries(spread.weights, 20, spread.starts))
+    snapshot = table(tmp_path, files)
+    spread = column_spread(snapshot, "v", [])
+    even = aligned_boundaries(spread.weights, 20, spread.starts)
+    boundaries = with_overlaps(even, file_bounds(snapshot, "v"))
     assert {(10, 11), (20, 21)} <= set(zip(boundaries, boundaries[1:], strict=False))
     for low, high, _ in files:
         inside = spanned(low + 1, high - 1, boundaries)
@@ -68,8 +71,9 @@ def test_a_value_that_ends_a_file_and_starts_the_next_has_its_own_range(tmp_path
 
 def test_without_bounds_nothing_is_known_of_overlaps(tmp_path: Path) -> None:
     files: list[Stated] = [(0, 10, 100), (None, None, 100), (10, 20, 100)]
-    spread = column_spread(table(tmp_path, files), "v", list(range(20)))
-    assert spread.with_overlaps((10,)) == (10,)
+    snapshot = table(tmp_path, files)
+    spread = column_spread(snapshot, "v", list(range(20)))
+    assert with_overlaps((10,), file_bounds(snapshot, "v")) == (10,)
     assert round(spread.weights.total) == 300
 
 
@@ -94,7 +98,7 @@ def test_overlaps_keep_boundaries_ascending(tmp_path_factory: Any, seed: int) ->
     spread = column_spread(snapshot, "v", [rng.randint(-20, 50) for _ in range(rng.randint(0, 30))])
     ranges = rng.choice((1, 3, 10))
     boundaries: Sequence[Any] = aligned_boundaries(spread.weights, ranges, spread.starts)
-    more: Sequence[Any] = spread.with_overlaps(boundaries)
+    more: Sequence[Any] = with_overlaps(boundaries, file_bounds(snapshot, "v"))
     assert set(boundaries) <= set(more)
     assert all(low < high for low, high in zip(more, more[1:], strict=False))
     assert len(more) <= 2 * len(boundaries)

@@ -1,18 +1,20 @@
 """Which attribute of each table access is sketched, with which partition, and why.
 
 Law: only a safe choice is returned; every candidate that was looked at comes with its reason.
-Order of preference: the attribute the file asks for (`sketch:`), then the file's partitions, then
-grouping columns and the other columns the query reads.
-Out of scope: the safety rules (`plan.safety.verdict`, `plan.safety.choose`), making ranges
-(`app.preparing.partitions`).
+Order of preference: the attribute the file asks for (`sketch:`), then, of the file's partitions or
+else of all columns that the query reads or the table is clustered by, the one whose sketch is
+expected to leave the least to read; where that cannot be told, grouping columns first.
+Out of scope: the estimate (`app.preparing.estimate`), the safety rules (`plan.safety.verdict`,
+`plan.safety.choose`), making ranges (`app.preparing.partitions`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from impctl.aliases import AccessId, ColumnName, TableName
+from impctl.app.preparing.estimate import LEAST_ROWS, NOTHING, Estimates, estimates
 from impctl.app.preparing.facts import facts_of
 from impctl.app.preparing.partitions import candidates, is_partitionable, partition_of
 from impctl.app.preparing.prepared import PreparedQuery
@@ -22,18 +24,30 @@ from impctl.app.workbench.workbench import Workbench
 from impctl.errors import ImpctlError, UsageError
 from impctl.expr.nodes import columns_of
 from impctl.plan.nodes import Select, nodes_of
-from impctl.plan.safety.choose import Choice, choose_attributes
+from impctl.plan.safety.choose import Choice, Costs, Option, choose_attributes
 from impctl.plan.safety.verdict import Verdict, check_kept
 from impctl.sketch.partition import RangePartition
+from impctl.tables.overlap import clustered_columns
+
+_AS_GOOD = 1.1
+_NOT_READ = 1.5
+"""A sketch on a column that the query does not read makes it read, and ask, one more (0042)."""
+_CLUSTERED, _OTHERS = 0.25, 4
+"""A column that the query does not read is a candidate where files overlap by it this little; of
+these so many are judged."""
 
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """The safe choice: attribute by access, its verdict, and all candidates with reasons."""
+    """The safe choice: attribute by access, its verdict, and all candidates with reasons.
+
+    `note` says why nothing was estimated, where there was something to choose.
+    """
 
     sketched: Mapping[AccessId, ColumnName]
     verdict: Verdict
     candidates: tuple[CandidateEntry, ...]
+    note: str = ""
 
     def partitions(
         self, desk: Workbench, prepared: PreparedQuery
@@ -52,6 +66,13 @@ def choose(desk: Workbench, prepared: PreparedQuery) -> Chosen:
     """The sketches to capture; UnsafeSketchError says why none, or why not the one asked for."""
     query = prepared.planned
     facts = facts_of(desk.tables, prepared.scans)
+    found = NOTHING
+
+    def weigh(options: Sequence[Option]) -> Costs:
+        nonlocal found
+        found = estimates(desk, prepared, options)
+        return _costs(found, options, prepared)
+
     try:
         choice = choose_attributes(
             query,
@@ -59,12 +80,30 @@ def choose(desk: Workbench, prepared: PreparedQuery) -> Chosen:
             facts,
             wanted=_wanted(desk.tables, prepared),
             core=prepared.core,
+            weigh=weigh,
             name=prepared.spec.name,
         )
     except ImpctlError as error:
         placed = error.at(prepared.spec.location) if error.location is None else error
         raise prepared.located(placed) from error.__cause__
-    return Chosen(choice.sketched, choice.verdict, _entries(choice, prepared))
+    entries = _entries(choice, prepared, found)
+    return Chosen(choice.sketched, choice.verdict, entries, found.reason)
+
+
+def _costs(found: Estimates, options: Sequence[Option], prepared: PreparedQuery) -> Costs:
+    """Bytes that each sketch is expected to leave, and what its upkeep and use cost beside.
+
+    What is within a tenth of the best counts as the best: an estimate is not finer, and what is
+    grouped on, and comes first, is simpler to keep.
+    """
+    read = {(s.table, a.name) for s in prepared.scans for a in s.attributes}
+    costs = {
+        key: expected.bytes * (1.0 if key in read else _NOT_READ)
+        for option in options
+        if (expected := found.of.get(key := (option.scan.table, option.column))) is not None
+    }
+    best = min(costs.values(), default=0.0)
+    return {key: best if cost <= best * _AS_GOOD else cost for key, cost in costs.items()}
 
 
 def judge_candidates(desk: Workbench, prepared: PreparedQuery) -> tuple[CandidateEntry, ...]:
@@ -93,7 +132,8 @@ def _candidates(desk: Workbench, prepared: PreparedQuery) -> dict[TableName, lis
 
 
 def _proposed(tables: PinnedTables, prepared: PreparedQuery, table: TableName) -> list[ColumnName]:
-    """Without candidates in the file: the columns the query reads, those it filters on first."""
+    """Without candidates in the file: the columns the query reads, those it filters on first; and
+    of a large table those it is partitioned or clustered by."""
     read = {
         attribute.id: attribute.name
         for scan in prepared.scans
@@ -107,9 +147,14 @@ def _proposed(tables: PinnedTables, prepared: PreparedQuery, table: TableName) -
         for identity in sorted(columns_of(node.predicate))
         if identity in read
     ]
-    schema = tables.snapshot(table).schema
-    able = [c.name for c in schema if c.name in set(read.values()) and is_partitionable(c)]
-    return [name for name in dict.fromkeys((*filtered, *able)) if name in able]
+    snapshot = tables.snapshot(table)
+    able = [c.name for c in snapshot.schema if is_partitionable(c)]
+    mine = [name for name in able if name in set(read.values())]
+    others: list[ColumnName] = []
+    if snapshot.likely_rows >= LEAST_ROWS:
+        others = [name for name in able if name not in mine]
+        others = clustered_columns(snapshot, others, _CLUSTERED)[:_OTHERS]
+    return [name for name in dict.fromkeys((*filtered, *mine, *others)) if name in able]
 
 
 def _wanted(tables: PinnedTables, prepared: PreparedQuery) -> dict[TableName, ColumnName]:
@@ -136,9 +181,18 @@ def _wanted(tables: PinnedTables, prepared: PreparedQuery) -> dict[TableName, Co
     return wanted
 
 
-def _entries(choice: Choice, prepared: PreparedQuery) -> tuple[CandidateEntry, ...]:
+def _entries(
+    choice: Choice, prepared: PreparedQuery, found: Estimates
+) -> tuple[CandidateEntry, ...]:
     tables = prepared.table_of
     return tuple(
-        CandidateEntry(tables[c.access], c.column, c.safe, c.chosen, c.reason)
+        CandidateEntry(
+            tables[c.access],
+            c.column,
+            c.safe,
+            c.chosen,
+            c.reason,
+            found.of.get((tables[c.access], c.column)),
+        )
         for c in choice.considered
     )

@@ -17,11 +17,12 @@ from impctl.app.workbench.workbench import Workbench
 from impctl.data.schema import INTEGRAL, Column, Kind, SqlType
 from impctl.errors import UsageError
 from impctl.expr.numbers import INTEGRAL_BITS
-from impctl.sketch.equidepth import aligned_boundaries
+from impctl.sketch.equidepth import aligned_boundaries, equidepth_boundaries
 from impctl.sketch.fragments import FragmentSet
 from impctl.sketch.partition import BoundaryValue, RangePartition
 from impctl.tables.sample import sample_values
-from impctl.tables.value_weights import ColumnSpread, column_spread
+from impctl.tables.statistics import FileBounds, file_bounds
+from impctl.tables.value_weights import column_spread, starts_of, with_overlaps
 from impctl.workload.models import BoundaryLiteral, PartitionSpec
 from impctl.workload.reading import suggestion
 
@@ -100,29 +101,74 @@ def _column(tables: PinnedTables, part: PartitionSpec) -> Column:
 
 def partition_of(desk: Workbench, table: TableName, name: ColumnName) -> RangePartition:
     """The partition of a table on a column, as the file says or proposed."""
+    found = _given(desk, table, name)
+    if found is not None:
+        return found
+    desk.reporter.step(f"choosing ranges of {table}.{name}")
+    sample = sample_values(desk.tables.snapshot(table), name, SAMPLE_ROWS, _SEED)
+    return _proposed(desk, table, name, sample)
+
+
+def partition_about(
+    desk: Workbench,
+    table: TableName,
+    name: ColumnName,
+    values: Sequence[BoundaryValue],
+    bounds: Sequence[FileBounds],
+    depth: float,
+) -> RangePartition:
+    """What `partition_of` comes to, about and quickly: for estimates.
+
+    From a sample of `values`, files' bounds, and how many may hold a value on average.
+    """
+    found = _given(desk, table, name)
+    if found is not None:
+        return found
+    snapshot = desk.tables.snapshot(table)
+    column = snapshot.readable(name)
+    asked, starts = _asked_ranges(desk, table, name), starts_of(bounds)
+    wanted = _proposed_ranges(depth, len(snapshot.files)) if asked is None else asked
+    boundaries = equidepth_boundaries(values, wanted)
+    if len(starts) <= wanted:
+        between = equidepth_boundaries(values, wanted - len(starts) + 1)
+        boundaries = tuple(sorted({*starts, *between}))
+    if asked is None:
+        boundaries = with_overlaps(boundaries, bounds)
+    fitting = tuple(value for value in boundaries if _is_held(value, column.type))
+    return RangePartition(table, column.name, column.type, fitting)
+
+
+def _given(desk: Workbench, table: TableName, name: ColumnName) -> RangePartition | None:
+    """The partition by the boundaries that the file gives."""
     spec = _spec(desk, table, name)
     column = desk.tables.snapshot(table).schema.find(name)
     assert column is not None
-    if spec is not None and spec.boundaries is not None:
-        values = tuple(_canonical(value, column, spec) for value in spec.boundaries)
-        return RangePartition(table, column.name, column.type, values)
-    desk.reporter.step(f"choosing ranges of {table}.{column.name}")
+    if spec is None or spec.boundaries is None:
+        return None
+    values = tuple(_canonical(value, column, spec) for value in spec.boundaries)
+    return RangePartition(table, column.name, column.type, values)
+
+
+def _proposed(
+    desk: Workbench, table: TableName, name: ColumnName, values: Sequence[BoundaryValue]
+) -> RangePartition:
+    """Even ranges, by the statistics of all files and these values."""
     snapshot = desk.tables.snapshot(table)
-    sample = sample_values(snapshot, column.name, SAMPLE_ROWS, _SEED)
-    spread = column_spread(snapshot, column.name, sample)
+    column = snapshot.readable(name)
+    spread = column_spread(snapshot, column.name, values)
     asked = _asked_ranges(desk, table, name)
-    wanted = _proposed_ranges(spread, len(snapshot.files)) if asked is None else asked
+    wanted = _proposed_ranges(spread.depth, len(snapshot.files)) if asked is None else asked
     boundaries = aligned_boundaries(spread.weights, wanted, spread.starts)
     if asked is None:
-        boundaries = spread.with_overlaps(boundaries)
+        boundaries = with_overlaps(boundaries, file_bounds(snapshot, column.name))
     # Statistics are rounded outwards, and the next value above a column's last is of no type.
     fitting = tuple(value for value in boundaries if _is_held(value, column.type))
     return RangePartition(table, column.name, column.type, fitting)
 
 
-def _proposed_ranges(spread: ColumnSpread, files: int) -> int:
+def _proposed_ranges(depth: float, files: int) -> int:
     """As many ranges as files where they hardly overlap, so that a range is in one or two files."""
-    useful = files * min(1.0, _RANGES_PER_OVERLAP / max(spread.depth, 1.0))
+    useful = files * min(1.0, _RANGES_PER_OVERLAP / max(depth, 1.0))
     return min(MOST_FRAGMENTS, max(DEFAULT_FRAGMENTS, round(useful)))
 
 

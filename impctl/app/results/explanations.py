@@ -12,15 +12,35 @@ from dataclasses import dataclass
 from impctl.errors import Location
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpectedReading:
+    """What a sketch of an attribute is expected to leave to read of a table, from a sample.
+
+    `files` lie between `files_low` and `files_high` nine times out of ten, as far as a sample of
+    files can tell.
+    """
+
+    files: int
+    files_low: int
+    files_high: int
+    files_total: int
+    rows: int
+    bytes: int
+
+
 @dataclass(frozen=True, slots=True)
 class CandidateEntry:
-    """An attribute looked at for a sketch: safe or not, chosen or not, and why."""
+    """An attribute looked at for a sketch: safe or not, chosen or not, and why.
+
+    `expected` is None where nothing was to choose, or nothing could be estimated.
+    """
 
     table: str
     attribute: str
     safe: bool
     chosen: bool
     reason: str
+    expected: ExpectedReading | None = None
 
 
 @dataclass(frozen=True, slots=True)

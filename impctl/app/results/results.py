@@ -15,7 +15,12 @@ from datetime import date, datetime
 from decimal import Decimal
 
 from impctl.app.results.collected import GcResult
-from impctl.app.results.explanations import CandidateEntry, CheckResult, ExplainResult
+from impctl.app.results.explanations import (
+    CandidateEntry,
+    CheckResult,
+    ExpectedReading,
+    ExplainResult,
+)
 from impctl.app.results.findings import Finding
 from impctl.app.results.foreseen import PlanResult, ReadEntry
 from impctl.app.results.past_runs import PendingEntry, RunEntry, VerifiedEntry
@@ -42,6 +47,21 @@ class SketchEntry:
     attribute: str
     fragments: tuple[int, ...]
     total: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeftEntry:
+    """What a query reads of a table through its sketch and its own conditions.
+
+    `expected` is what was foreseen of the attribute when it was chosen, None where nothing was.
+    """
+
+    table: str
+    files: int
+    files_total: int
+    bytes: int
+    bytes_total: int
+    expected: ExpectedReading | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +102,7 @@ class CaptureResult:
     """Time in Spark; 0 where the engine captured by itself."""
     engine_ms: float
     considered: tuple[CandidateEntry, ...] = ()
+    left: tuple[LeftEntry, ...] = ()
     assumptions: tuple[str, ...] = ()
     reason: str = ""
     """What became of ranges and state, where ranges were to be evened out."""

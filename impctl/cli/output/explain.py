@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 
 from impctl.app.results.amounts import size_text
 from impctl.app.results.explanations import CandidateEntry, ExplainResult, JoinSideEntry, PlanEntry
-from impctl.cli.output.wording import plain
+from impctl.cli.output.wording import expected_text, plain
 from impctl.cli.output.wrapped import wrapped
 
 _DEEPEST = 12
@@ -50,6 +50,9 @@ def attribute_lines(
         said = f"{safe}{chosen}: {entry.reason}" if entry.reason else f"{safe}{chosen}"
         if entry.safe and not entry.chosen and entry.reason.startswith("safe"):
             said = entry.reason
+        if entry.expected is not None:
+            left, size = expected_text(entry.expected), size_text(entry.expected.bytes)
+            said += f"; {left} of {entry.expected.files_total:,}, {size}"
         lines += _under(f"{entry.table}.{entry.attribute} {said}", width, indent)
     return lines
 

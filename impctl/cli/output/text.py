@@ -52,6 +52,7 @@ from impctl.cli.output.terminal import has_colour, marked, unmarked
 from impctl.cli.output.wording import (
     count_text,
     fragments_text,
+    left_text,
     plain,
     plain_sql,
     ranges_text,
@@ -98,6 +99,8 @@ class TextOutput:
             f"{versions_text(result.versions)}, mode {result.mode}, "
             f"{duration_text(result.elapsed_ms)} ({who} {duration_text(took)})"
         )
+        for entry in result.left:
+            self._detail(left_text(entry))
         for assumption in result.assumptions:
             self._detail(f"rests on: {assumption}")
 

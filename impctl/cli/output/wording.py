@@ -10,8 +10,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from impctl.app.results.amounts import number_text
-from impctl.app.results.results import RangesEntry, SketchEntry
+from impctl.app.results.amounts import number_text, size_text
+from impctl.app.results.explanations import ExpectedReading
+from impctl.app.results.results import LeftEntry, RangesEntry, SketchEntry
 
 _CONTROL = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f"
@@ -69,6 +70,19 @@ def sketch_text(sketch: SketchEntry) -> str:
 def sketches_text(sketches: Sequence[SketchEntry]) -> str:
     """All sketches of a query on one line."""
     return "; ".join(sketch_text(sketch) for sketch in sketches) or "no sketch"
+
+
+def left_text(entry: LeftEntry) -> str:
+    """Files and bytes that are left to read, and whether that was foreseen."""
+    said = f"leaves {entry.files:,} of {count_text(entry.files_total, 'file')} of {entry.table}"
+    said += f", {size_text(entry.bytes)} of {size_text(entry.bytes_total)}"
+    return plain(said if entry.expected is None else f"{said}; {expected_text(entry.expected)}")
+
+
+def expected_text(expected: ExpectedReading) -> str:
+    """What was foreseen, and how surely."""
+    between = f"{expected.files_low:,} to {expected.files_high:,}"
+    return f"foreseen {count_text(expected.files, 'file')} ({between})"
 
 
 def ranges_text(entry: RangesEntry) -> str:

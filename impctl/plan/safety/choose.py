@@ -8,7 +8,7 @@ Out of scope: what a sketch costs (the caller says), proposing boundaries (`sket
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from impctl.aliases import AccessId, ColumnName, QueryName, TableName
@@ -19,7 +19,7 @@ from impctl.plan.safety.facts import Fact
 from impctl.plan.safety.verdict import Verdict, check_kept
 
 Costs = Mapping[tuple[TableName, ColumnName], float]
-"""Estimated cost of using a sketch on a column, for instance the rows it leaves to read."""
+"""Estimated cost of using a sketch on a column, for instance the bytes it leaves to read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,13 +57,16 @@ class _Judge:
 
 
 @dataclass(frozen=True, slots=True)
-class _Option:
+class Option:
     """A candidate judged alone; smaller rank is better."""
 
     scan: Scan
     column: ColumnName
     verdict: Verdict
     rank: tuple[float, bool, int]
+
+
+Weigher = Callable[[Sequence[Option]], Costs]
 
 
 def choose_attributes(
@@ -73,17 +76,20 @@ def choose_attributes(
     wanted: Mapping[TableName, ColumnName],
     *,
     core: Plan | None = None,
-    costs: Costs | None = None,
+    weigh: Weigher | None = None,
     name: QueryName = "query",
 ) -> Choice:
     """Pick a safe set of attributes: the wanted ones, else the cheapest, a grouping one first.
 
-    `core`: the plan that a sketch is kept by, where it is not the query's own.
+    `core`: the plan that a sketch is kept by, where it is not the query's own. `weigh` gives the
+    costs of the options that are safe; one without a cost comes behind those with one.
     Raises UnsafeSketchError where a wanted attribute is not safe for any access of its table, or
     nothing is safe at all.
     """
     judge = _Judge(query, query.root if core is None else core, facts)
-    options = _options(judge, candidates, wanted, costs)
+    options = _options(judge, candidates, wanted)
+    if weigh is not None:
+        options = _weighed(options, weigh)
     for table, column in wanted.items():
         _require(table, column, options, judge, candidates, name)
     sketched = _joint(judge, options, wanted)
@@ -100,18 +106,25 @@ def _options(
     judge: _Judge,
     candidates: Mapping[TableName, Sequence[ColumnName]],
     wanted: Mapping[TableName, ColumnName],
-    costs: Costs | None,
-) -> tuple[_Option, ...]:
+) -> tuple[Option, ...]:
     """Every candidate of every access, judged alone, in order of text and preference."""
     found = []
     for scan in scans_of(judge.query.root):
         columns = [wanted[scan.table]] if scan.table in wanted else candidates.get(scan.table, ())
         for preference, column in enumerate(dict.fromkeys(columns)):
             verdict = judge.of({scan.access: column})
-            cost = 0.0 if costs is None else costs.get((scan.table, column), float("inf"))
-            rank = (cost, not _is_keyed(verdict, scan.access), preference)
-            found.append(_Option(scan, column, verdict, rank))
+            rank = (0.0, not _is_keyed(verdict, scan.access), preference)
+            found.append(Option(scan, column, verdict, rank))
     return tuple(found)
+
+
+def _weighed(options: Sequence[Option], weigh: Weigher) -> tuple[Option, ...]:
+    """The options with their costs."""
+    costs = weigh([option for option in options if option.verdict.safe])
+    none = float("inf")
+    return tuple(
+        replace(o, rank=(costs.get((o.scan.table, o.column), none), *o.rank[1:])) for o in options
+    )
 
 
 def _is_keyed(verdict: Verdict, access: AccessId) -> bool:
@@ -122,7 +135,7 @@ def _is_keyed(verdict: Verdict, access: AccessId) -> bool:
 def _require(
     table: TableName,
     column: ColumnName,
-    options: Sequence[_Option],
+    options: Sequence[Option],
     judge: _Judge,
     candidates: Mapping[TableName, Sequence[ColumnName]],
     name: QueryName,
@@ -137,7 +150,7 @@ def _require(
         )
     if any(option.verdict.safe for option in own):
         return
-    others = _options(judge, candidates, {}, None)
+    others = _options(judge, candidates, {})
     safe = dict.fromkeys(o.column for o in others if o.scan.table == table and o.verdict.safe)
     verdict = own[0].verdict
     raise UnsafeSketchError(
@@ -160,11 +173,11 @@ def _location(span: Span | None, name: QueryName) -> Location | None:
 
 def _joint(
     judge: _Judge,
-    options: Sequence[_Option],
+    options: Sequence[Option],
     wanted: Mapping[TableName, ColumnName],
 ) -> dict[AccessId, ColumnName]:
     """Accesses added one by one, the wanted and best first, as long as all are safe together."""
-    by_access: dict[AccessId, list[_Option]] = {}
+    by_access: dict[AccessId, list[Option]] = {}
     for option in options:
         if option.verdict.safe:
             by_access.setdefault(option.scan.access, []).append(option)
@@ -186,7 +199,7 @@ def _joint(
 
 
 def _is_taken(
-    table: TableName, options: Iterable[_Option], sketched: Mapping[AccessId, ColumnName]
+    table: TableName, options: Iterable[Option], sketched: Mapping[AccessId, ColumnName]
 ) -> bool:
     return any(o.scan.table == table and o.scan.access in sketched for o in options)
 
@@ -203,7 +216,7 @@ def _not_together(
     )
 
 
-def _nothing_safe(options: Sequence[_Option], name: QueryName) -> UnsafeSketchError:
+def _nothing_safe(options: Sequence[Option], name: QueryName) -> UnsafeSketchError:
     if not options:
         return UnsafeSketchError(
             f"Query `{name}` has no candidate attribute to sketch",
@@ -222,7 +235,7 @@ def _nothing_safe(options: Sequence[_Option], name: QueryName) -> UnsafeSketchEr
 
 
 def _explained(
-    option: _Option, options: Sequence[_Option], sketched: Mapping[AccessId, ColumnName]
+    option: Option, options: Sequence[Option], sketched: Mapping[AccessId, ColumnName]
 ) -> Candidate:
     access, verdict = option.scan.access, option.verdict
     found = Candidate(access, option.column, verdict.safe, False, verdict.reason, verdict.span)
@@ -237,10 +250,10 @@ def _explained(
     return replace(found, reason=f"safe, but `{taken}` {_advantage(best, option)}")
 
 
-def _advantage(best: _Option, other: _Option) -> str:
+def _advantage(best: Option, other: Option) -> str:
     cost, plain, preference = best.rank
     if cost < other.rank[0]:
-        return "is expected to cost less"
+        return "is expected to leave less to read"
     if cost == other.rank[0] and plain < other.rank[1]:
         return "is a grouping attribute"
     if best.rank > other.rank:

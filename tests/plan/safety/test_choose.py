@@ -50,10 +50,10 @@ def test_a_grouping_attribute_is_preferred_when_nothing_else_decides() -> None:
 
 def test_cost_decides_before_anything_else() -> None:
     costs = {("sales", "price"): 10.0, ("sales", "brand"): 500.0}
-    found = chosen(REVENUE, *POSITIVE, costs=costs)
+    found = chosen(REVENUE, *POSITIVE, weigh=lambda options: costs)
     assert found.sketched == {"sales#1": "price"}
     assert set(found.verdict.assumptions) == set(POSITIVE)
-    assert found.considered[1].reason == "safe, but `price` is expected to cost less"
+    assert found.considered[1].reason == "safe, but `price` is expected to leave less to read"
 
 
 def test_the_order_of_candidates_decides_among_equals() -> None:

@@ -1,0 +1,70 @@
+"""How densely rows lie along a column, from spans over which rows are spread evenly.
+
+Law: rows are neither lost nor made: up to the end of all spans there are all of them.
+Out of scope: where values lie (`tables.line`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+import numpy.typing as npt
+
+from impctl.tables.line import Line
+from impctl.tables.statistics import FileBounds
+
+Floats = npt.NDArray[np.float64]
+
+
+def line_of(bounds: Sequence[FileBounds]) -> Line | None:
+    """The line of a column's bounds; None where some are not known."""
+    filled = [found for found in bounds if not found.is_all_null]
+    values = [value for found in filled for value in (found.minimum, found.maximum)]
+    known = [value for value in values if value is not None]
+    return Line.of(known) if known and len(known) == len(values) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Density:
+    """Rows per unit of a line: what begins at each start, less what is over at each end."""
+
+    starts: Floats
+    from_start: Floats
+    moment_from_start: Floats
+    ends: Floats
+    from_end: Floats
+    moment_from_end: Floats
+
+    @classmethod
+    def of(cls, lows: Floats, ends: Floats, rows: Floats) -> Self:
+        """Of spans from `lows` to `ends`, all of shape (spans,)."""
+        dense = rows / (ends - lows)
+        at_low, at_end = np.argsort(lows), np.argsort(ends)
+        return cls(
+            lows[at_low],
+            _summed(dense[at_low]),
+            _summed((dense * lows)[at_low]),
+            ends[at_end],
+            _summed(dense[at_end]),
+            _summed((dense * ends)[at_end]),
+        )
+
+    def at(self, places: Floats) -> Floats:
+        """Rows per unit at each place."""
+        begun = self.from_start[np.searchsorted(self.starts, places, side="right")]
+        over = self.from_end[np.searchsorted(self.ends, places, side="right")]
+        return np.asarray(np.maximum(begun - over, 0.0))
+
+    def before(self, places: Floats) -> Floats:
+        """Rows that lie before each place."""
+        begun = np.searchsorted(self.starts, places, side="right")
+        over = np.searchsorted(self.ends, places, side="right")
+        found = places * (self.from_start[begun] - self.from_end[over])
+        return np.asarray(found - self.moment_from_start[begun] + self.moment_from_end[over])
+
+
+def _summed(values: Floats) -> Floats:
+    return np.concatenate([[0.0], np.cumsum(values)])

@@ -1,0 +1,87 @@
+"""Which fragments of a partition each file may hold, as arrays over files.
+
+Law: a file's rows lie in the fragments from `first` to `last`, or in that of NULL where `may_null`;
+statistics that are not known span everything.
+Out of scope: which files a sketch leaves (`tables.prune`), which is decided by values.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from impctl.data.vector import Ints
+from impctl.sketch.partition import RangePartition
+from impctl.tables.density import Density, line_of
+from impctl.tables.snapshot import DataFile
+from impctl.tables.statistics import FileBounds
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FileSpans:
+    """Files against the fragments of one partition; all arrays of shape (files,)."""
+
+    first: Ints
+    last: Ints
+    """Less than `first` for a file of NULLs only."""
+    may_null: npt.NDArray[np.bool_]
+    ranges: int
+
+    def chances(self, of_fragments: Floats) -> Floats:
+        """Chance that each file is left, fragments taken as independent; shape (files,)."""
+        chances = of_fragments[: self.ranges]
+        is_sure = chances >= 1.0
+        sure = np.concatenate([[0], np.cumsum(is_sure)])
+        logs = np.log1p(-np.where(is_sure, 0.0, chances))
+        total = np.concatenate([[0.0], np.cumsum(logs)])
+        end = np.maximum(self.last + 1, self.first)
+        none = np.exp(total[end] - total[self.first])
+        none = np.where(sure[end] > sure[self.first], 0.0, none)
+        none = np.where(self.may_null, none * (1.0 - of_fragments[self.ranges]), none)
+        return np.clip(1.0 - none, 0.0, 1.0)
+
+
+def rows_by_fragment(
+    partition: RangePartition, files: Sequence[DataFile], bounds: Sequence[FileBounds]
+) -> Floats:
+    """Rows of each fragment, those of a file spread evenly between its bounds; shape (size,).
+
+    Nobody tells how many are NULL: that fragment counts those of files of nothing else.
+    """
+    rows = np.array([file.rows or 1 for file in files], dtype=np.float64)
+    is_null = np.array([found.is_all_null for found in bounds], dtype=np.bool_)
+    line, total = line_of(bounds), float(rows[~is_null].sum())
+    if line is None:
+        even = np.full(partition.ranges, total / partition.ranges)
+    else:
+        filled = [(b.minimum, b.maximum) for b in bounds if not b.is_all_null]
+        spread = Density.of(*line.spans(filled), rows[~is_null])
+        before = spread.before(line.places(partition.boundaries))
+        even = np.diff(np.concatenate([[0.0], np.clip(before, 0.0, total), [total]]))
+    return np.append(np.maximum(even, 0.0), float(rows[is_null].sum()))
+
+
+def file_spans(partition: RangePartition, bounds: Sequence[FileBounds]) -> FileSpans:
+    """The spans of files, from their bounds on the partition's attribute."""
+    boundaries, end = partition.boundaries, partition.ranges - 1
+    first = [0 if b.minimum is None else bisect_right(boundaries, b.minimum) for b in bounds]
+    last = [
+        start - 1
+        if b.is_all_null
+        else end
+        if b.maximum is None or b.may_be_nan
+        else bisect_right(boundaries, b.maximum)
+        for start, b in zip(first, bounds, strict=True)
+    ]
+    return FileSpans(
+        np.array(first, dtype=np.int64),
+        np.array(last, dtype=np.int64),
+        np.array([b.may_hold_null for b in bounds], dtype=np.bool_),
+        partition.ranges,
+    )

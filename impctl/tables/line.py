@@ -1,0 +1,74 @@
+"""Values of a column as places on a line of numbers, so that lengths can be compared.
+
+Law: greater values never lie further left. Whole numbers, dates and times are a unit long each,
+doubles next to nothing; of a text the characters count that follow what all texts begin with, a
+unit being what cannot be told apart any more. Only estimates rest on it.
+Out of scope: what lies where (`tables.overlap`, `tables.file_sample`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from os.path import commonprefix
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from impctl.data.vector import Vector
+from impctl.sketch.partition import BoundaryValue
+
+Floats = npt.NDArray[np.float64]
+
+_TOLD_APART = 6
+"""Bytes of a text behind what all begin with: as many as a double holds exactly."""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """Where values lie, relative to the least one at hand."""
+
+    least: Any
+    unit: float
+    prefix: int = 0
+
+    @classmethod
+    def of(cls, values: Sequence[BoundaryValue]) -> Self:
+        """The line of values of one column, of which there is at least one."""
+        least: Any = min(values)
+        if isinstance(least, str):
+            shared = len(commonprefix([least, str(max(values))]).encode())
+            return cls(_number(least, shared), 1.0, shared)
+        return cls(least, 1.0 if isinstance(least, int) else 0.0)
+
+    def place(self, value: Any) -> float:
+        """Where a value lies."""
+        if isinstance(value, str):
+            value = _number(value, self.prefix)
+        return float(value - self.least)
+
+    def places(self, values: Iterable[Any]) -> Floats:
+        """Where each value lies."""
+        return np.array([self.place(value) for value in values], dtype=np.float64)
+
+    def places_of(self, vector: Vector) -> Floats:
+        """Where each value of a column lies; NaN for NULL."""
+        if vector.is_textual:
+            coded = vector.values.dictionary_encode()
+            known = self.places(coded.dictionary.to_pylist())
+            found = known[coded.indices.fill_null(0).to_numpy(zero_copy_only=False)]
+        else:
+            found = np.asarray(vector.values - self.least, dtype=np.float64)
+        return np.where(vector.validity(), found, np.nan)
+
+    def spans(self, bounds: Sequence[tuple[Any, Any]]) -> tuple[Floats, Floats]:
+        """Where each span of values starts and where it ends, which is beyond."""
+        lows = self.places(low for low, _ in bounds)
+        ends = self.places(high for _, high in bounds) + self.unit
+        return lows, np.maximum(ends, np.nextafter(lows, np.inf))
+
+
+def _number(text: str, prefix: int) -> int:
+    """A text as a number, by the bytes behind a prefix."""
+    return int.from_bytes(text.encode()[prefix : prefix + _TOLD_APART].ljust(_TOLD_APART, b"\0"))

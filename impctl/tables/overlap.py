@@ -1,0 +1,55 @@
+"""How far the files of a table overlap on a column: each value in one file, or in all of them.
+
+Law: from statistics alone, values taken as evenly spread between a file's bounds; a file without
+statistics overlaps all. Cost: one sort of the files.
+Out of scope: how rows are spread over values (`tables.value_weights`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from impctl.aliases import ColumnName
+from impctl.tables.line import Line
+from impctl.tables.snapshot import Snapshot
+from impctl.tables.statistics import FileBounds, file_bounds
+
+
+def overlap(snapshot: Snapshot, column: ColumnName) -> float:
+    """The share of the files that may hold a value, on average over the files' values."""
+    bounds = file_bounds(snapshot, column)
+    return mean_overlap(bounds) / max(len(bounds), 1)
+
+
+def mean_overlap(bounds: Sequence[FileBounds]) -> float:
+    """How many of these files may hold a value, on average: 1 where each is in one file only."""
+    filled = [found for found in bounds if not found.is_all_null]
+    known: list[tuple[Any, Any]] = [
+        (found.minimum, found.maximum)
+        for found in filled
+        if found.minimum is not None and found.maximum is not None
+    ]
+    if len(known) < len(filled) or not known:
+        return float(len(bounds))
+    line = Line.of([value for pair in known for value in pair])
+    lows, ends = line.spans(known)
+    # How many files lie over each piece of the line, and what that adds up to from the left.
+    edges, at = np.unique(np.concatenate([lows, ends]), return_inverse=True)
+    steps = np.zeros(len(edges))
+    np.add.at(steps, at[: len(lows)], 1.0)
+    np.add.at(steps, at[len(lows) :], -1.0)
+    files_over = np.cumsum(steps)[:-1]
+    summed = np.concatenate([[0.0], np.cumsum(files_over * np.diff(edges))])
+    covered = summed[at[len(lows) :]] - summed[at[: len(lows)]]
+    return float((covered / (ends - lows)).mean())
+
+
+def clustered_columns(
+    snapshot: Snapshot, columns: Sequence[ColumnName], most: float
+) -> list[ColumnName]:
+    """Those of the columns by which files overlap at most so much, the best first."""
+    found = [(overlap(snapshot, name), name) for name in columns]
+    return [name for share, name in sorted(found, key=lambda pair: pair[0]) if share <= most]
