@@ -14,6 +14,7 @@ from impctl.cli.commands.apply import apply
 from impctl.cli.commands.bench import bench
 from impctl.cli.commands.capture import capture
 from impctl.cli.commands.check import check
+from impctl.cli.commands.cluster import cluster
 from impctl.cli.commands.completion import completion
 from impctl.cli.commands.doctor import doctor
 from impctl.cli.commands.explain import explain
@@ -41,6 +42,7 @@ COMMANDS = (
     explain,
     verify,
     bench,
+    cluster,
     gc,
     doctor,
     completion,

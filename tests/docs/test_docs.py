@@ -13,6 +13,7 @@ import pytest
 import typer
 
 from impctl import errors
+from impctl.app.results.clustered import ClusteredSketch
 from impctl.app.results.collected import GcEntry
 from impctl.app.results.explanations import (
     CandidateEntry,
@@ -164,6 +165,7 @@ ENTRIES = (
     SketchEntry,
     RangesEntry,
     CandidateEntry,
+    ClusteredSketch,
     ExpectedReading,
     LeftEntry,
     MaintainStep,

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from datetime import date, datetime
 from decimal import Decimal
 
+from impctl.app.results.clustered import ClusterResult
 from impctl.app.results.collected import GcResult
 from impctl.app.results.explanations import (
     CandidateEntry,
@@ -317,6 +318,7 @@ Result = (
     CheckResult
     | CaptureResult
     | ApplyResult
+    | ClusterResult
     | MaintainResult
     | PlanResult
     | RewriteResult

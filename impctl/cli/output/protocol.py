@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Protocol, assert_never
 
+from impctl.app.results.clustered import ClusterResult
 from impctl.app.results.collected import GcResult
 from impctl.app.results.explanations import CheckResult, ExplainResult
 from impctl.app.results.findings import Finding
@@ -37,6 +38,7 @@ class Output(Protocol):
     def check(self, result: CheckResult) -> None: ...
     def capture(self, result: CaptureResult) -> None: ...
     def apply(self, result: ApplyResult) -> None: ...
+    def cluster(self, result: ClusterResult) -> None: ...
     def maintain(self, result: MaintainResult) -> None: ...
     def plan(self, result: PlanResult) -> None: ...
     def rewrite(self, result: RewriteResult) -> None: ...
@@ -71,6 +73,8 @@ def show(output: Output, result: Result) -> None:
             output.capture(result)
         case ApplyResult():
             output.apply(result)
+        case ClusterResult():
+            output.cluster(result)
         case MaintainResult():
             output.maintain(result)
         case RewriteResult():

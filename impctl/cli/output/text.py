@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import TextIO
 
 from impctl.app.results.amounts import duration_text
+from impctl.app.results.clustered import ClusterResult
 from impctl.app.results.collected import GcResult
 from impctl.app.results.explanations import CheckResult, ExplainResult
 from impctl.app.results.findings import Finding, Level
@@ -35,6 +36,7 @@ from impctl.app.results.results import (
     WrittenResult,
 )
 from impctl.app.results.started import StartedResult
+from impctl.cli.output.cluster import cluster_lines
 from impctl.cli.output.doctor import finding_lines
 from impctl.cli.output.errors import failure_lines, summary_line
 from impctl.cli.output.explain import attribute_lines, explain_lines
@@ -119,6 +121,10 @@ class TextOutput:
             f"{result.inserted:,} inserted, {result.deleted:,} deleted, {result.updated:,} updated"
         )
         self._say(f"{result.name}: {result.table} {at}, {counts}")
+
+    def cluster(self, result: ClusterResult) -> None:
+        """The order of the files, and what each sketch leaves of them."""
+        self._block(cluster_lines(result))
 
     def maintain(self, result: MaintainResult) -> None:
         """What was done, over which versions, what moved, and why this way."""

@@ -44,7 +44,7 @@ def test_a_table_in_no_order_is_told_with_what_to_do(tmp_path: Path) -> None:
     (found,) = told(tmp_path, groups(), "g < 30")
     assert "on `t.g` can hardly leave out a file" in found
     assert "spans 100% of the ranges" in found
-    assert "sorted by `g`" in found
+    assert "impctl cluster" in found
     assert "ZORDER BY (`g`)" in found
 
 

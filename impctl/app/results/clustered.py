@@ -1,0 +1,42 @@
+"""Frozen records of what clustering a table does for its sketches.
+
+Law: as for `app.results.results`, whose documents they are part of.
+Out of scope: how it is done (`app.cluster`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusteredSketch:
+    """Files and bytes that one query reads of the table through its sketch and its conditions.
+
+    `files_after` and `bytes_after` are None where nothing was written.
+    """
+
+    query: str
+    attribute: str
+    files: int
+    bytes: int
+    files_expected: int
+    bytes_expected: int
+    files_after: int | None = None
+    bytes_after: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterResult:
+    """One table: `action` is cluster, or none (a dry run, or nothing to gain: see `reason`)."""
+
+    table: str
+    action: str
+    by: tuple[str, ...]
+    reason: str
+    files: int
+    files_after: int | None = None
+    version: int | None = None
+    elapsed_ms: float = 0.0
+    sketches: tuple[ClusteredSketch, ...] = ()
+    foreseen: bool = False

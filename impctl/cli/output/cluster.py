@@ -1,0 +1,36 @@
+"""What clustering a table does, or would do, as lines of text.
+
+Law: what was expected stands beside what came. Out of scope: JSON (`cli.output.json`).
+"""
+
+from __future__ import annotations
+
+from impctl.app.results.amounts import duration_text, size_text
+from impctl.app.results.clustered import ClusteredSketch, ClusterResult
+from impctl.cli.output.wording import count_text, plain
+
+
+def cluster_lines(result: ClusterResult) -> list[str]:
+    """The table first, then a line per sketch."""
+    if result.action == "cluster":
+        head = (
+            f"{result.table}: version {result.version}, {result.reason}: {result.files:,} files"
+            f" before, {result.files_after:,} now, {duration_text(result.elapsed_ms)}"
+        )
+    elif result.foreseen:
+        head = f"{result.table}: would be {result.reason}, {result.files:,} now"
+        if not result.reason.startswith(("sorted", "in Z-order")):
+            head = f"{result.table}: would be left as it is: {result.reason}"
+    else:
+        head = f"{result.table}: left as it is: {result.reason}"
+    return [plain(head), *(_sketch_text(entry) for entry in result.sketches)]
+
+
+def _sketch_text(entry: ClusteredSketch) -> str:
+    left = f"{count_text(entry.files, 'file')}, {size_text(entry.bytes)}"
+    said = f"{entry.query} reads {left} through its sketch on {entry.attribute}"
+    expected = f"{entry.files_expected:,}, {size_text(entry.bytes_expected)}"
+    if entry.files_after is None or entry.bytes_after is None:
+        return plain(f"{said}; expected after: {expected}")
+    came = f"{count_text(entry.files_after, 'file')}, {size_text(entry.bytes_after)}"
+    return plain(f"{said} before, {came} now (expected {expected})")

@@ -1,0 +1,80 @@
+"""A table's files rewritten in the order of some columns, so that their statistics tell them apart.
+
+Law: the same rows before and after, in one commit that says so (`dataChange` false): whoever reads
+an older version finds its files until a VACUUM, and changes of rows there are none. What deltalake
+would copy wrongly is refused, as `apply` does.
+Out of scope: by which columns (`app.cluster`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from impctl.aliases import ColumnName, TableVersion
+from impctl.errors import ImpctlError, TableError
+from impctl.tables.snapshot import Snapshot
+from impctl.tables.source import DeltaSource, refresh
+from impctl.tables.write.failures import plain_failures
+from impctl.tables.write.writable import check_rewritable, check_writable
+
+FILES = 200
+"""Files that a table is cut into: enough for a hundredth of it to be read by itself."""
+_LEAST_BYTES, _MOST_BYTES = 1 << 20, 128 << 20
+"""Smaller files cost more to open than they save; larger ones are what writers make anyway."""
+
+
+@dataclass(frozen=True, slots=True)
+class Clustered:
+    """The version that was made, and the rows there were and are."""
+
+    version: TableVersion
+    rows_before: int | None
+    rows_after: int | None
+
+
+def bytes_per_file(snapshot: Snapshot) -> int:
+    """About how large the files are to be."""
+    return min(_MOST_BYTES, max(_LEAST_BYTES, snapshot.bytes // FILES))
+
+
+def check_clusterable(snapshot: Snapshot, columns: Sequence[ColumnName]) -> None:
+    """Refuse what deltalake cannot put in order, or would change on the way; TableError."""
+    check_writable(snapshot)
+    check_rewritable(snapshot)
+    reason = None
+    if snapshot.deletions:
+        reason = "it has deletion vectors, which deltalake may not apply as it copies rows"
+    for name in columns:
+        if name in snapshot.partition_columns:
+            reason = f"it is partitioned by `{name}`, so its files are told apart by that already"
+    if reason is not None:
+        raise TableError(
+            f"impctl cannot cluster table `{snapshot.table}`: {reason}",
+            hint="run OPTIMIZE with ZORDER BY in Spark with the Delta JAR, or name other columns"
+            " with `--by`",
+            code="table_not_clusterable",
+        )
+
+
+def cluster_table(source: DeltaSource, columns: Sequence[ColumnName]) -> Clustered:
+    """Rewrite the newest version: sorted by one column, along a Z-order curve by several.
+
+    Raises TableError as `check_clusterable` does, RetryableError where another writer came first;
+    nothing is committed then.
+    """
+    newest = refresh(source)
+    before = newest.snapshot()
+    check_clusterable(before, columns)
+    with plain_failures(newest):
+        newest.delta.optimize.z_order(list(columns), target_size=bytes_per_file(before))
+    done = refresh(source)
+    after = done.snapshot()
+    if done.version == newest.version + 1 and before.rows != after.rows:
+        raise ImpctlError(
+            f"Clustering table `{source.name}` made {after.rows} rows of {before.rows}, as version"
+            f" {done.version}",
+            hint=f"restore the table to version {newest.version}, and report it",
+            code="rows_clustered_differ",
+        )
+    return Clustered(done.version, before.rows, after.rows)
