@@ -45,7 +45,6 @@ def test_a_table_in_no_order_is_told_with_what_to_do(tmp_path: Path) -> None:
     assert "on `t.g` can hardly leave out a file" in found
     assert "spans 100% of the ranges" in found
     assert "impctl cluster" in found
-    assert "ZORDER BY (`g`)" in found
 
 
 FEW_PLACES = np.concatenate([groups(1000), np.zeros(ROWS, np.int64)])
