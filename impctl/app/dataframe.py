@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from impctl.app.preparing.given_values import GivenValues
 from impctl.app.using.answers import answer_frame
 from impctl.app.using.older_versions import AtVersions
+from impctl.app.using.recorded import record_use
 from impctl.app.using.request import asked
 from impctl.app.using.worth import what_is_read
 from impctl.app.workbench.workbench import Workbench
@@ -41,4 +42,6 @@ def dataframe(
     """The frame of one query; arguments as for `app.query`."""
     found = asked(desk, query, params, sql, at, use)
     read = what_is_read(desk.tables, found, use)
-    return Framed(answer_frame(desk, found.prepared, found.versions, read.pruned), found.warnings)
+    frame = answer_frame(desk, found.prepared, found.versions, read.pruned)
+    record_use(desk, found, read.pruned, read.plain, command="dataframe")
+    return Framed(frame, found.warnings)

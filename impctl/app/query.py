@@ -10,6 +10,7 @@ from impctl.app.preparing.given_values import GivenValues
 from impctl.app.results.results import Outcome, QueryResult
 from impctl.app.using.answers import answer
 from impctl.app.using.older_versions import AtVersions
+from impctl.app.using.recorded import record_use
 from impctl.app.using.request import asked
 from impctl.app.using.worth import what_is_read
 from impctl.app.workbench.workbench import Workbench
@@ -38,6 +39,7 @@ def query(
     watch = Stopwatch()
     got = answer(desk, found.prepared, found.versions, read.pruned)
     elapsed = watch.ms
+    record_use(desk, found, read.pruned, read.plain, command="query", elapsed_ms=elapsed)
     result = QueryResult(
         query=found.prepared.spec.name,
         columns=got.columns,

@@ -12,6 +12,7 @@ from impctl.app.preparing.filters import filters_of, guards_of, interval_texts
 from impctl.app.preparing.given_values import GivenValues
 from impctl.app.results.results import Outcome, RewriteResult
 from impctl.app.using.older_versions import AtVersions
+from impctl.app.using.recorded import record_use
 from impctl.app.using.request import asked
 from impctl.app.workbench.workbench import Workbench
 from impctl.capture.use import rewrite_sql
@@ -43,4 +44,6 @@ def rewrite(
         reason=found.reason,
         reuse=found.reuse,
     )
+    plain = filters_of(desk.tables, found.prepared, (), found.versions)
+    record_use(desk, found, pruned, plain, command="rewrite")
     return Outcome((result,), found.warnings)

@@ -20,6 +20,7 @@ from impctl.app.workbench.isolated import Isolated
 from impctl.app.workbench.pinned import PinnedTables
 from impctl.app.workbench.workbench import Workbench
 from impctl.errors import RecaptureNeededError
+from impctl.store.ledger import Ledger
 from impctl.store.reader import StoreReader
 from impctl.store.records import RunRecord, StoredQuery, TablePin
 from impctl.tables.change.pending import pending_changes
@@ -60,6 +61,7 @@ def _status(desk: Workbench, store: StoreReader | None, spec: QuerySpec, runs: i
     catch_up(desk.tables, stored)
     history = store.history(spec.name, max(runs, _LOOKED_BACK))
     pending, reason = _pending(desk, spec, stored)
+    uses = Ledger(desk.store_path).sums(spec.name)
     return StatusResult(
         query=spec.name,
         sketches=tuple(sketch_entry(sketch) for sketch in stored.sketches),
@@ -77,6 +79,9 @@ def _status(desk: Workbench, store: StoreReader | None, spec: QuerySpec, runs: i
         pending=tuple(_changes(desk.tables, pin) for pin in stored.pins if pending[pin.table]),
         runs=tuple(map(_run, history[:runs])),
         verified=_verified(history),
+        uses=uses.uses,
+        last_use=None if uses.last is None else datetime.fromtimestamp(uses.last, UTC),
+        bytes_left_out=uses.bytes_plain - uses.bytes,
     )
 
 

@@ -18,6 +18,7 @@ from impctl.cli.commands.cluster import cluster
 from impctl.cli.commands.completion import completion
 from impctl.cli.commands.doctor import doctor
 from impctl.cli.commands.explain import explain
+from impctl.cli.commands.gain import gain
 from impctl.cli.commands.gc import gc
 from impctl.cli.commands.init import init
 from impctl.cli.commands.maintain import maintain
@@ -43,6 +44,7 @@ COMMANDS = (
     verify,
     bench,
     cluster,
+    gain,
     gc,
     doctor,
     completion,

@@ -11,6 +11,7 @@ from __future__ import annotations
 import signal
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from impctl.app.workbench.settings import (
@@ -20,6 +21,7 @@ from impctl.app.workbench.settings import (
     Settings,
 )
 from impctl.cli.job import Display, Job
+from impctl.cli.metrics import maintained_now, with_metrics
 from impctl.cli.stopping import stopping
 from impctl.cli.streams import give_up
 from impctl.errors import UsageError
@@ -67,6 +69,7 @@ def follow_job(
     request: FollowRequest,
     *,
     detailed: bool = False,
+    metrics: Path | None = None,
 ) -> Job:
     """The job that maintains until it is asked to end."""
     if settings.dry_run or detailed:
@@ -85,7 +88,7 @@ def follow_job(
 
             def show(outcome: Outcome, run: FollowedRun) -> None:
                 try:
-                    line(outcome, run, sys.stdout)
+                    line(with_metrics(outcome, metrics, maintained_now), run, sys.stdout)
                 except BrokenPipeError:
                     give_up(sys.stdout.fileno())
                     stop.ask()

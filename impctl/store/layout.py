@@ -29,6 +29,11 @@ class Layout:
         return self.root / "catalog.sqlite-wal"
 
     @property
+    def ledger(self) -> Path:
+        """What uses of sketches left out; a database of its own (`store.ledger`)."""
+        return self.root / "ledger.sqlite"
+
+    @property
     def state(self) -> Path:
         """The folder of runs too large for the catalog."""
         return self.root / "state"
@@ -45,9 +50,10 @@ class Layout:
     @property
     def own_files(self) -> tuple[Path, ...]:
         """Whatever of the store has a fixed name, SQLite's files beside the catalog included."""
-        beside = (f"catalog.sqlite-{suffix}" for suffix in ("wal", "shm", "journal"))
-        named = (self.root / name for name in beside)
-        return self.catalog, *named, self.state, self.lock, self.recovery
+        ends = ("", "-wal", "-shm", "-journal")
+        bases = (self.catalog, self.ledger)
+        named = (self.root / f"{base.name}{end}" for base in bases for end in ends)
+        return *named, self.state, self.lock, self.recovery
 
     def run_file(self, name: str) -> Path:
         return self.state / name

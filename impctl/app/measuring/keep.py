@@ -8,13 +8,13 @@ goes through it. Out of scope: what is in it (`bench.record_json`).
 from __future__ import annotations
 
 import os
-from contextlib import suppress
 from errno import EACCES, EISDIR, ENOTDIR
 from pathlib import Path
 
 from impctl.app.results.results import Failure, Outcome, WrittenResult
 from impctl.app.workbench.reporter import Reporter
 from impctl.app.workbench.settings import SuiteRequest
+from impctl.app.workbench.whole_file import is_special, part_of, write_whole
 from impctl.bench.compare import compare_records
 from impctl.bench.record import Record
 from impctl.bench.record_json import record_from_json, record_to_json
@@ -77,17 +77,9 @@ def _read(file: Path) -> Record:
 
 
 def _written(kind: str, path: Path, text: str) -> WrittenResult:
-    part = _part(path)
     try:
-        if _is_special(path):
-            path.write_text(text, encoding="utf-8")
-            return WrittenResult(kind, str(path))
-        path.parent.mkdir(parents=True, exist_ok=True)
-        part.write_text(text, encoding="utf-8")
-        os.replace(part, os.path.realpath(path))
+        write_whole(path, text)
     except OSError as error:
-        with suppress(OSError):
-            part.unlink(missing_ok=True)
         raise _not_written(kind, path, error) from error
     return WrittenResult(kind, str(path))
 
@@ -97,27 +89,16 @@ def _tried(kind: str, path: Path) -> None:
     try:
         if path.is_dir():
             raise IsADirectoryError(EISDIR, os.strerror(EISDIR))
-        if _is_special(path):
+        if is_special(path):
             if os.access(path, os.W_OK):
                 return  # opening a pipe would wait for its reader
             raise PermissionError(EACCES, os.strerror(EACCES))
         path.parent.mkdir(parents=True, exist_ok=True)
-        part = _part(path)
+        part = part_of(path)
         part.write_text("", encoding="utf-8")
         part.unlink()
     except OSError as error:
         raise _not_written(kind, path, error) from error
-
-
-def _part(path: Path) -> Path:
-    """Beside the file that a link leads to."""
-    goal = Path(os.path.realpath(path))
-    return goal.with_name(f".{goal.name}.part")
-
-
-def _is_special(path: Path) -> bool:
-    """Whether a device or a pipe is there, which a file must not take the place of."""
-    return path.exists() and not path.is_file() and not path.is_dir()
 
 
 def _not_written(kind: str, path: Path, error: OSError) -> StorageError:

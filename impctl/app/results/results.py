@@ -24,6 +24,7 @@ from impctl.app.results.explanations import (
 )
 from impctl.app.results.findings import Finding
 from impctl.app.results.foreseen import PlanResult, ReadEntry
+from impctl.app.results.gained import GainResult
 from impctl.app.results.past_runs import PendingEntry, RunEntry, VerifiedEntry
 from impctl.app.results.started import StartedResult
 from impctl.bench.compare import RecordComparison as RecordComparison
@@ -266,6 +267,9 @@ class StatusResult:
     pending: tuple[PendingEntry, ...] = ()
     runs: tuple[RunEntry, ...] = ()
     verified: VerifiedEntry | None = None
+    uses: int = 0
+    last_use: datetime | None = None
+    bytes_left_out: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -319,6 +323,7 @@ Result = (
     | CaptureResult
     | ApplyResult
     | ClusterResult
+    | GainResult
     | MaintainResult
     | PlanResult
     | RewriteResult

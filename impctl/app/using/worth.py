@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from impctl.aliases import TableName, TableVersion
+from impctl.aliases import TableName
 from impctl.app.preparing.filters import Pruned, filters_of
 from impctl.app.preparing.prepared import PreparedQuery
 from impctl.app.using.fresh_sketch import Fresh
@@ -31,28 +31,27 @@ _ONE_MORE_COLUMN = 4.0
 
 @dataclass(frozen=True, slots=True)
 class Weighed:
-    """What to read, and per table whose sketch is left away the reason."""
+    """What to read, what the query would read by its own conditions alone, and per table whose
+    sketch is left away the reason."""
 
     pruned: Pruned
+    plain: Pruned
     left_away: Mapping[TableName, str]
 
 
 def what_is_read(tables: PinnedTables, found: Fresh, use: SketchUse) -> Weighed:
     """What the query reads through the sketches found for it; with `auto`, where they pay."""
     pruned = filters_of(tables, found.prepared, found.sketches, found.versions)
-    if use is SketchUse.AUTO and found.sketches:
-        return _weighed(tables, found.prepared, pruned, found.versions)
-    return Weighed(pruned, {})
+    if not found.sketches:
+        return Weighed(pruned, pruned, {})
+    plain = filters_of(tables, found.prepared, (), found.versions)
+    if use is SketchUse.AUTO:
+        return _weighed(found.prepared, pruned, plain)
+    return Weighed(pruned, plain, {})
 
 
-def _weighed(
-    tables: PinnedTables,
-    prepared: PreparedQuery,
-    pruned: Pruned,
-    versions: Mapping[TableName, TableVersion],
-) -> Weighed:
+def _weighed(prepared: PreparedQuery, pruned: Pruned, plain: Pruned) -> Weighed:
     """What the sketches leave to read, those left away that cost more than they save."""
-    plain = filters_of(tables, prepared, (), versions)
     left_away: dict[TableName, str] = {}
     for table in prepared.tables:
         scans = [scan for scan in prepared.scans if scan.table == table]
@@ -60,7 +59,7 @@ def _weighed(
             total = _bytes(plain.files[table])
             if _cost(scans, pruned, table) >= total:
                 left_away[table] = _reason(pruned, plain, table)
-    return Weighed(_without(pruned, plain, prepared, left_away), left_away)
+    return Weighed(_without(pruned, plain, prepared, left_away), plain, left_away)
 
 
 def _cost(scans: list[Scan], pruned: Pruned, table: TableName) -> float:

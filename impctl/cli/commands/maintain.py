@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -10,6 +12,7 @@ from impctl.app.workbench.envvars import BATCH_ROWS
 from impctl.cli.durations import seconds
 from impctl.cli.following import follow_job, follow_request
 from impctl.cli.job import Job, display_of, on_workbench
+from impctl.cli.metrics import MetricsFile, failure_told, maintained_now, with_metrics
 from impctl.cli.options import (
     AsJson,
     DetailedExitcode,
@@ -111,6 +114,7 @@ def maintain(
     pending_rows: PendingRows = None,
     max_wait: MaxWait = None,
     max_runs: MaxRuns = None,
+    metrics: MetricsFile = None,
     dry_run: DryRun = False,
     detailed_exitcode: DetailedExitcode = False,
     json: AsJson = False,
@@ -138,11 +142,28 @@ def maintain(
     display, names = display_of(json, quiet, verbose), tuple(query or ())
     request = follow_request(follow, interval, pending_rows, max_wait, max_runs)
     if request is not None:
-        return follow_job(settings, display, names, batch_rows, request, detailed=detailed_exitcode)
+        return follow_job(
+            settings,
+            display,
+            names,
+            batch_rows,
+            request,
+            detailed=detailed_exitcode,
+            metrics=metrics,
+        )
 
+    use_case = _use_case(names, batch_rows, None if dry_run else metrics)
+    return on_workbench("maintain", display, settings, use_case, detailed=detailed_exitcode)
+
+
+def _use_case(
+    names: tuple[str, ...], batch_rows: int | None, metrics: Path | None
+) -> Callable[[Workbench], Outcome]:
     def use_case(desk: Workbench) -> Outcome:
         from impctl.app.maintain import maintain
 
-        return maintain(desk, names, batch_rows=batch_rows)
+        with failure_told(metrics):
+            outcome = maintain(desk, names, batch_rows=batch_rows)
+        return with_metrics(outcome, metrics, maintained_now)
 
-    return on_workbench("maintain", display, settings, use_case, detailed=detailed_exitcode)
+    return use_case

@@ -36,7 +36,7 @@ class JsonOutput:
         self._results.append(to_json(result))
 
     check = capture = apply = maintain = rewrite = query = _keep
-    cluster = finding = started = _keep
+    cluster = gain = finding = started = _keep
     status = explain = verify = generate = plan = _keep
     record = comparison = written = suite = gc = _keep
 

@@ -13,6 +13,7 @@ from impctl.app.results.collected import GcResult
 from impctl.app.results.explanations import CheckResult, ExplainResult
 from impctl.app.results.findings import Finding
 from impctl.app.results.foreseen import PlanResult
+from impctl.app.results.gained import GainResult
 from impctl.app.results.results import (
     ApplyResult,
     CaptureResult,
@@ -39,6 +40,7 @@ class Output(Protocol):
     def capture(self, result: CaptureResult) -> None: ...
     def apply(self, result: ApplyResult) -> None: ...
     def cluster(self, result: ClusterResult) -> None: ...
+    def gain(self, result: GainResult) -> None: ...
     def maintain(self, result: MaintainResult) -> None: ...
     def plan(self, result: PlanResult) -> None: ...
     def rewrite(self, result: RewriteResult) -> None: ...
@@ -75,6 +77,8 @@ def show(output: Output, result: Result) -> None:
             output.apply(result)
         case ClusterResult():
             output.cluster(result)
+        case GainResult():
+            output.gain(result)
         case MaintainResult():
             output.maintain(result)
         case RewriteResult():

@@ -41,6 +41,9 @@ def _labelled(result: StatusResult) -> Iterator[tuple[str, str]]:
     for ranges in result.ranges:
         said = ranges_text(ranges).removeprefix("ranges of ")
         yield "ranges", said + (f"; {ranges.hint}" if ranges.hint else "")
+    if result.last_use is not None:
+        said = f"{count_text(result.uses, 'use')}, the last {_moment(result.last_use)}"
+        yield "uses", f"{said}; {size_text(result.bytes_left_out)} left out"
     for position, run in enumerate(result.runs):
         yield "runs" if position == 0 else "", _run(run)
 

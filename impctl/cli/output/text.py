@@ -18,6 +18,7 @@ from impctl.app.results.collected import GcResult
 from impctl.app.results.explanations import CheckResult, ExplainResult
 from impctl.app.results.findings import Finding, Level
 from impctl.app.results.foreseen import PlanResult
+from impctl.app.results.gained import GainResult
 from impctl.app.results.results import (
     NOT_USED,
     ApplyResult,
@@ -46,6 +47,7 @@ from impctl.cli.output.foreseen import (
     plan_lines,
     rebalance_lines,
 )
+from impctl.cli.output.gain import gain_lines
 from impctl.cli.output.gc import gc_lines
 from impctl.cli.output.status import status_lines
 from impctl.cli.output.suite import comparison_lines, record_lines
@@ -102,7 +104,8 @@ class TextOutput:
             f"{duration_text(result.elapsed_ms)} ({who} {duration_text(took)})"
         )
         for entry in result.left:
-            self._detail(left_text(entry))
+            if entry.files_total > 1:
+                self._detail(left_text(entry))
         for assumption in result.assumptions:
             self._detail(f"rests on: {assumption}")
 
@@ -125,6 +128,10 @@ class TextOutput:
     def cluster(self, result: ClusterResult) -> None:
         """The order of the files, and what each sketch leaves of them."""
         self._block(cluster_lines(result))
+
+    def gain(self, result: GainResult) -> None:
+        """What was left out, and what it took."""
+        self._block(gain_lines(result))
 
     def maintain(self, result: MaintainResult) -> None:
         """What was done, over which versions, what moved, and why this way."""

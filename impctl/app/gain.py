@@ -1,0 +1,85 @@
+"""Use case: what the sketches of each query left out, and what keeping them took.
+
+Law: counted from the ledger and the history of runs, nothing is read again or run; only the time
+saved is an estimate, and says so.
+Out of scope: writing uses down (`app.using.recorded`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+from impctl.aliases import QueryName
+from impctl.app.results.gained import COSTS_MORE, NOT_USED_YET, PAYS, GainResult
+from impctl.app.results.past_runs import VERIFY
+from impctl.app.results.results import Failure, Outcome
+from impctl.app.workbench.isolated import Isolated
+from impctl.app.workbench.workbench import Workbench
+from impctl.store.ledger import Ledger, Uses
+from impctl.store.reader import StoreReader
+from impctl.workload.models import QuerySpec
+
+_ALL_RUNS = 1_000_000
+_MS_PER_BYTE = 1e-5
+"""Spark reads and groups about 100 MB a second on two cores (decision 0045)."""
+
+
+def gain(desk: Workbench, queries: Sequence[QueryName] | None, since: float | None) -> Outcome:
+    """One result per query that was ever captured; `since` seconds ago, or all there is."""
+    store = desk.reading_store()
+    start = None if since is None else time.time() - since
+    results: list[GainResult] = []
+    failures: list[Failure] = []
+    for spec in desk.queries(queries):
+        with Isolated(failures, spec):
+            results.append(_gained(desk, store, spec, start))
+    return Outcome(tuple(results), (), tuple(failures))
+
+
+def _gained(
+    desk: Workbench, store: StoreReader | None, spec: QuerySpec, start: float | None
+) -> GainResult:
+    found = Ledger(desk.store_path).sums(spec.name, start or 0.0)
+    runs = () if store is None else store.history(spec.name, _ALL_RUNS)
+    kept = [r for r in runs if r.action != VERIFY and r.started_at >= (start or 0.0)]
+    upkeep = sum(run.elapsed_ms for run in kept)
+    saved = (found.bytes_plain - found.bytes) * _MS_PER_BYTE
+    verdict = _verdict(found, saved, upkeep)
+    return GainResult(
+        query=spec.name,
+        since=None if start is None else datetime.fromtimestamp(start, UTC),
+        uses=found.uses,
+        used=found.used,
+        last_use=None if found.last is None else datetime.fromtimestamp(found.last, UTC),
+        files=found.files,
+        files_plain=found.files_plain,
+        rows=found.rows,
+        rows_plain=found.rows_plain,
+        bytes=found.bytes,
+        bytes_plain=found.bytes_plain,
+        query_ms=found.elapsed_ms,
+        upkeep_runs=len(kept),
+        upkeep_ms=upkeep,
+        saved_ms=saved,
+        verdict=verdict,
+        hint=_hint(verdict, found),
+    )
+
+
+def _verdict(found: Uses, saved: float, upkeep: float) -> str:
+    if not found.uses:
+        return NOT_USED_YET
+    return PAYS if saved >= upkeep else COSTS_MORE
+
+
+def _hint(verdict: str, found: Uses) -> str:
+    """What to do about a sketch that costs more than it saves."""
+    if verdict == NOT_USED_YET:
+        return "take the query out of what is maintained, or maintain it when it is asked for"
+    if verdict == PAYS:
+        return ""
+    if found.bytes > found.bytes_plain / 2:
+        return "few files are left out: see what `impctl cluster --dry-run` expects"
+    return "maintained more often than it is used: maintain it less often"

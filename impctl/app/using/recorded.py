@@ -1,0 +1,64 @@
+"""A use written into the ledger: what was read, and what would have been without a sketch.
+
+Law: counted from the statistics of the files, never measured by reading; a use goes on whether it
+could be written down or not.
+Out of scope: the ledger itself (`store.ledger`), what is made of it (`app.gain`).
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable
+
+from impctl.app.preparing.filters import Pruned
+from impctl.app.using.fresh_sketch import Fresh
+from impctl.app.workbench.workbench import Workbench
+from impctl.store.layout import Layout
+from impctl.store.ledger import Ledger, Use
+from impctl.tables.snapshot import DataFile
+
+
+def record_use(
+    desk: Workbench,
+    found: Fresh,
+    read: Pruned,
+    plain: Pruned,
+    *,
+    command: str,
+    elapsed_ms: float = 0.0,
+) -> None:
+    """Write down one use of the sketches found, where there is a store to write it in.
+
+    A use of another query's sketch counts for the query that it was captured for.
+    """
+    if not found.sketches or not Layout(desk.store_path).catalog.is_file():
+        return
+    lender = None if found.reuse is None else found.reuse.query
+    (files, rows, size), (all_files, all_rows, total) = (_sums(read), _sums(plain))
+    use = Use(
+        query=lender or found.prepared.spec.name,
+        at=time.time(),
+        command=command,
+        versions=json.dumps(dict(found.versions), sort_keys=True),
+        is_used=bool(read.filters),
+        files=files,
+        files_plain=all_files,
+        rows=rows,
+        rows_plain=all_rows,
+        bytes=size,
+        bytes_plain=total,
+        elapsed_ms=elapsed_ms,
+    )
+    if not Ledger(desk.store_path).record(use):
+        desk.reporter.step("this use is not in the ledger, which could not be written at once")
+
+
+def _sums(pruned: Pruned) -> tuple[int, int, int]:
+    """Files, rows as far as the log tells them, bytes."""
+    files: list[DataFile] = [file for own in _files(pruned) for file in own]
+    return len(files), sum(file.rows or 0 for file in files), sum(file.size for file in files)
+
+
+def _files(pruned: Pruned) -> Iterable[tuple[DataFile, ...]]:
+    return pruned.files.values()

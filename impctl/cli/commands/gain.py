@@ -1,0 +1,60 @@
+"""`impctl gain`: what sketches left out, and what they cost."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from impctl.cli.durations import seconds
+from impctl.cli.job import Job, display_of, on_workbench
+from impctl.cli.metrics import MetricsFile, with_metrics
+from impctl.cli.options import (
+    AsJson,
+    QueryNames,
+    Quiet,
+    StoreFolder,
+    Verbose,
+    WorkloadFile,
+    settings_of,
+)
+
+if TYPE_CHECKING:
+    from impctl.app.results.results import Outcome
+    from impctl.app.workbench.workbench import Workbench
+
+
+def gain(
+    workload: WorkloadFile,
+    query: QueryNames = None,
+    since: Annotated[
+        float | None,
+        typer.Option(
+            "--since",
+            metavar="DURATION",
+            parser=seconds,
+            show_default=False,
+            help="Count from so long ago, as 12h or 7d. Default: from the first use.",
+        ),
+    ] = None,
+    metrics: MetricsFile = None,
+    store: StoreFolder = None,
+    json: AsJson = False,
+    quiet: Quiet = False,
+    verbose: Verbose = 0,
+) -> Job:
+    """Show what sketches left out, and what keeping them took.
+
+    Uses by `query`, `rewrite` and frames are counted in the store, from the files' statistics.
+
+    Example: impctl gain workloads/running-example.yaml --since 7d
+    """
+
+    def use_case(desk: Workbench) -> Outcome:
+        from impctl.app.gain import gain
+        from impctl.app.results.metrics import gain_metrics
+
+        return with_metrics(gain(desk, tuple(query or ()), since), metrics, gain_metrics)
+
+    settings = settings_of(workload, store=store)
+    return on_workbench("gain", display_of(json, quiet, verbose), settings, use_case)

@@ -1,0 +1,40 @@
+"""What sketches left out and what they cost, as lines of text.
+
+Law: what was counted comes before what is estimated. Out of scope: JSON (`cli.output.json`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from impctl.app.results.amounts import duration_text, size_text
+from impctl.app.results.gained import COSTS_MORE, NOT_USED_YET, GainResult
+from impctl.cli.output.wording import count_text, plain
+
+
+def gain_lines(result: GainResult) -> list[str]:
+    """The lines of one query."""
+    since = "" if result.since is None else f" since {result.since:%Y-%m-%d %H:%MZ}"
+    last = "" if result.last_use is None else f", the last {result.last_use:%Y-%m-%d %H:%M:%SZ}"
+    head = f"{result.query}: {count_text(result.uses, 'use')}{since}{last}"
+    return [plain(text) for text in (head, *_details(result))]
+
+
+def _details(result: GainResult) -> Iterator[str]:
+    if result.uses:
+        files = result.files_plain - result.files
+        rows = result.rows_plain - result.rows
+        share = result.bytes_left_out / max(result.bytes_plain, 1)
+        yield (
+            f"left out {size_text(result.bytes_left_out)} of {size_text(result.bytes_plain)}"
+            f" ({share:.0%}), {count_text(files, 'file')}, {count_text(rows, 'row')}"
+        )
+    if result.uses > result.used:
+        yield f"{count_text(result.uses - result.used, 'use')} left the sketch away"
+    upkeep = f"{count_text(result.upkeep_runs, 'run')}, {duration_text(result.upkeep_ms)}"
+    saved = f"; saved about {duration_text(result.saved_ms)}" if result.uses else ""
+    yield f"upkeep: {upkeep}{saved}"
+    if result.verdict == COSTS_MORE:
+        yield f"costs more than it saves: {result.hint}"
+    elif result.verdict == NOT_USED_YET and result.upkeep_runs:
+        yield f"not used: {result.hint}"

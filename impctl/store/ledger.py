@@ -1,0 +1,157 @@
+"""The ledger: what each use of a sketch read and left out, beside the catalog in a file of its own.
+
+Law: a use is written whole or not at all, never by waiting for a writer of sketches, and never in
+the way of the use: who cannot write it in time goes on without. Of each query the latest `KEPT`
+uses stand by themselves, earlier ones as sums per day, so that sums stay exact. Nothing that
+decides anything is read from here.
+Out of scope: what a use is counted by (`app.using.recorded`), what runs cost (`store.history`).
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import astuple, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from impctl.aliases import QueryName
+from impctl.store.layout import Layout
+
+KEPT = 1000
+_PATIENCE = 1.0
+"""Seconds that a use waits for another one that is being written."""
+_DAY = 86_400
+
+_TABLES = """
+CREATE TABLE IF NOT EXISTS use (number INTEGER PRIMARY KEY, query TEXT NOT NULL, at REAL NOT NULL,
+  command TEXT NOT NULL, versions TEXT NOT NULL, is_used INTEGER NOT NULL, files INTEGER NOT NULL,
+  files_plain INTEGER NOT NULL, rows INTEGER NOT NULL, rows_plain INTEGER NOT NULL,
+  bytes INTEGER NOT NULL, bytes_plain INTEGER NOT NULL, elapsed_ms REAL NOT NULL);
+CREATE INDEX IF NOT EXISTS use_by_query ON use (query, number);
+CREATE TABLE IF NOT EXISTS day (query TEXT NOT NULL, day INTEGER NOT NULL, uses INTEGER NOT NULL,
+  used INTEGER NOT NULL, files INTEGER NOT NULL, files_plain INTEGER NOT NULL,
+  rows INTEGER NOT NULL, rows_plain INTEGER NOT NULL, bytes INTEGER NOT NULL,
+  bytes_plain INTEGER NOT NULL, elapsed_ms REAL NOT NULL, PRIMARY KEY (query, day));
+"""
+_SUMS = "sum(files), sum(files_plain), sum(rows), sum(rows_plain), sum(bytes), sum(bytes_plain)"
+_FOLD = f"""
+INSERT INTO day SELECT query, CAST(at / {_DAY} AS INTEGER), count(*), sum(is_used), {_SUMS},
+  sum(elapsed_ms) FROM use WHERE query = :query AND number <= :last GROUP BY 1, 2
+ON CONFLICT (query, day) DO UPDATE SET uses = uses + excluded.uses, used = used + excluded.used,
+  files = files + excluded.files, files_plain = files_plain + excluded.files_plain,
+  rows = rows + excluded.rows, rows_plain = rows_plain + excluded.rows_plain,
+  bytes = bytes + excluded.bytes, bytes_plain = bytes_plain + excluded.bytes_plain,
+  elapsed_ms = elapsed_ms + excluded.elapsed_ms
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """One use: what was read, and what the query would have read by its own conditions alone.
+
+    `is_used` is false where the sketch was left away. `elapsed_ms` is 0 where nobody knows it: a
+    text was printed, or a frame handed out.
+    """
+
+    query: QueryName
+    at: float
+    command: str
+    versions: str
+    is_used: bool
+    files: int
+    files_plain: int
+    rows: int
+    rows_plain: int
+    bytes: int
+    bytes_plain: int
+    elapsed_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class Uses:
+    """Sums over the uses of one query; `last` is None without any."""
+
+    uses: int = 0
+    used: int = 0
+    files: int = 0
+    files_plain: int = 0
+    rows: int = 0
+    rows_plain: int = 0
+    bytes: int = 0
+    bytes_plain: int = 0
+    elapsed_ms: float = 0.0
+    last: float | None = None
+
+
+class Ledger:
+    """The ledger of the store in a folder; there may be none yet, or none that can be read."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = Layout(folder).ledger
+
+    def record(self, use: Use) -> bool:
+        """Write one use down; false where that could not be done at once."""
+        try:
+            with self._opened() as found, found:
+                found.execute("BEGIN IMMEDIATE")
+                marks = ", ".join("?" * len(fields(Use)))
+                found.execute(f"INSERT INTO use VALUES (NULL, {marks})", astuple(use))
+                self._fold(found, use.query)
+        except (OSError, sqlite3.Error):
+            return False
+        return True
+
+    def uses(self, query: QueryName) -> tuple[Use, ...]:
+        """The uses that stand by themselves, newest first."""
+        names = ", ".join(field.name for field in fields(Use))
+        rows = self._asked(f"SELECT {names} FROM use WHERE query = ? ORDER BY number DESC", query)
+        made: Callable[..., Use] = Use
+        return tuple(made(*row[:4], bool(row[4]), *row[5:]) for row in rows)
+
+    def sums(self, query: QueryName, since: float = 0.0) -> Uses:
+        """All uses since then; of sums per day those of whole days and of the one it lies in."""
+        days = f"SELECT sum(uses), sum(used), {_SUMS}, sum(elapsed_ms), max(day) FROM day"
+        alone = f"SELECT count(*), sum(is_used), {_SUMS}, sum(elapsed_ms), max(at) FROM use"
+        (old,) = self._asked(f"{days} WHERE query = ? AND day >= ?", query, since // _DAY) or [()]
+        (new,) = self._asked(f"{alone} WHERE query = ? AND at >= ?", query, since) or [()]
+        if not old or not new:
+            return Uses()
+        totals = [(one or 0) + (other or 0) for one, other in zip(old[:-1], new[:-1], strict=True)]
+        last = new[-1] if new[-1] is not None else old[-1] * _DAY if old[-1] is not None else None
+        made: Callable[..., Uses] = Uses
+        return made(*totals, last)
+
+    def _fold(self, found: sqlite3.Connection, query: QueryName) -> None:
+        """Put the oldest uses of a query into their days."""
+        asked = "SELECT number FROM use WHERE query = ? ORDER BY number DESC LIMIT 1 OFFSET ?"
+        row = found.execute(asked, (query, KEPT)).fetchone()
+        if row is not None:
+            given = {"query": query, "last": row[0]}
+            found.execute(_FOLD, given)
+            found.execute("DELETE FROM use WHERE query = :query AND number <= :last", given)
+
+    def _asked(self, sql: str, *given: object) -> list[tuple[Any, ...]]:
+        """Rows; none where there is no ledger, or none that can be read."""
+        if not self._path.is_file():
+            return []
+        try:
+            address = f"file:{self._path.as_posix().replace('?', '%3f')}?mode=ro"
+            with closing(sqlite3.connect(address, uri=True, timeout=_PATIENCE)) as found:
+                return found.execute(sql, given).fetchall()
+        except sqlite3.Error:
+            return []
+
+    @contextmanager
+    def _opened(self) -> Iterator[sqlite3.Connection]:
+        """The ledger to be written; made where there is none, its owner's alone."""
+        if not self._path.exists():
+            os.close(os.open(self._path, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW, 0o600))
+        with closing(sqlite3.connect(self._path, timeout=_PATIENCE, isolation_level=None)) as found:
+            # A power cut may take the latest uses; a use is not worth waiting for a disk.
+            found.execute("PRAGMA journal_mode = WAL")
+            found.execute("PRAGMA synchronous = NORMAL")
+            found.executescript(_TABLES)
+            yield found

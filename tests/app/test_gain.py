@@ -1,0 +1,144 @@
+"""`impctl gain`: what the ledger says is what the Delta logs say, for hundreds of uses."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.support.run_cli import Cli
+
+LOW, HIGH = 30, 70
+SQL = f"SELECT g, SUM(x) AS s FROM t WHERE h < {HIGH} GROUP BY g HAVING SUM(x) > 200"
+
+
+@pytest.fixture
+def cli(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Cli:
+    for number in range(8):
+        append(tmp_path, number)
+    file = tmp_path / "w.yaml"
+    file.write_text(
+        "version: 1\ntables: {t: {path: t}}\npartitions: {t: {g: {fragments: 25}}}\n"
+        f'queries: {{q: {{sql: "{SQL}"}}}}\nstore: st\n'
+    )
+    return Cli(capsys, file)
+
+
+def append(folder: Path, seed: int) -> None:
+    """A file of a few groups beside each other; half of them are heavy now and then."""
+    rng = np.random.default_rng(seed)
+    count = int(rng.integers(5, 60))
+    g = rng.integers(0, 10, count) + int(rng.integers(0, 90))
+    h = rng.integers(0, 50, count) + int(rng.integers(0, 50))
+    rows = pa.table({"g": g, "h": h, "x": rng.integers(0, 100, count)})
+    write_deltalake(str(folder / "t"), rows, mode="append")
+
+
+def told_by_the_log(folder: Path, ranges: list[tuple[float, float]]) -> dict[str, int]:
+    """Files, rows and bytes by the add actions alone: all by `h`, and those in the ranges."""
+    actions = DeltaTable(str(folder / "t")).get_add_actions(flatten=True)
+    table = pa.table(actions).to_pylist()
+    plain = [file for file in table if file["min.h"] < HIGH]
+    left = [
+        file
+        for file in plain
+        if any(file["min.g"] < high and file["max.g"] >= low for low, high in ranges)
+    ]
+    sums = {}
+    for name, files in (("", left), ("_plain", plain)):
+        sums[f"files{name}"] = len(files)
+        sums[f"rows{name}"] = sum(file["num_records"] for file in files)
+        sums[f"bytes{name}"] = sum(file["size_bytes"] for file in files)
+    return sums
+
+
+def ranges_of(intervals: list[str]) -> list[tuple[float, float]]:
+    """The printed intervals as numbers."""
+    found = []
+    for text in intervals:
+        words = text.replace("L", "").split()
+        if "<=" in words:
+            found.append((float(words[0]), float(words[-1])))
+        elif "<" in words:
+            found.append((-np.inf, float(words[-1])))
+        elif ">=" in words:
+            found.append((float(words[-1]), np.inf))
+        elif text.endswith("is not NULL"):
+            found.append((-np.inf, np.inf))
+    return found
+
+
+@pytest.mark.parametrize("uses", [40, pytest.param(200, marks=pytest.mark.slow)])
+def test_the_ledger_equals_the_logs(cli: Cli, uses: int) -> None:
+    rng, folder = random.Random(5), cli.workload.parent
+    cli.good("capture")
+    expected = dict.fromkeys(told_by_the_log(folder, []), 0)
+    for number in range(uses):
+        if rng.random() < 0.2:
+            append(folder, 100 + number)
+        used = cli.good("rewrite").results[0]
+        for name, value in told_by_the_log(folder, ranges_of(used["intervals"])).items():
+            expected[name] += value
+    [found] = cli.good("gain").results
+    assert found["uses"] == found["used"] == uses
+    assert {name: found[name] for name in expected} == expected
+    assert found["upkeep_runs"] > 1
+    [status] = cli.good("status").results
+    assert status["uses"] == uses
+    assert status["bytes_left_out"] == expected["bytes_plain"] - expected["bytes"]
+    assert cli.good("gain", "--since", "1d").results[0]["uses"] == uses
+
+
+def families(path: Path) -> dict[str, dict[str, float]]:
+    text = path.read_text()
+    return {
+        family.name: {s.labels.get("query", ""): s.value for s in family.samples}
+        for family in text_string_to_metric_families(text)
+    }
+
+
+def test_metrics_are_what_prometheus_reads(cli: Cli) -> None:
+    cli.good("capture")
+    cli.good("rewrite")
+    out = cli.workload.parent / "metrics" / "impctl.prom"
+    append(cli.workload.parent, 77)
+    cli.good("maintain", "--metrics", str(out))
+    found = families(out)
+    assert found["impctl_maintain_success"] == {"q": 1.0}
+    assert found["impctl_maintain_failures"] == {"": 0.0}
+    cli.good("gain", "--metrics", str(out))
+    found = families(out)
+    assert found["impctl_uses"] == {"q": 1.0}
+    assert set(found["impctl_left_out_bytes"]) == {"q"}
+    assert [file.name for file in out.parent.iterdir()] == ["impctl.prom"]
+
+
+def test_metrics_of_a_run_that_fails(cli: Cli) -> None:
+    cli.good("capture")
+    out = cli.workload.parent / "impctl.prom"
+    path = str(cli.workload.parent / "t")
+    write_deltalake(path, pa.table({"other": [1]}), mode="overwrite", schema_mode="overwrite")
+    ran = cli("maintain", "--metrics", str(out))
+    assert ran.code != 0
+    found = families(out)
+    assert found["impctl_maintain_success"] == {"q": 0.0}
+    assert found["impctl_maintain_failures"] == {"": 1.0}
+
+
+def test_metrics_that_cannot_be_written_are_a_failure(cli: Cli) -> None:
+    cli.good("capture")
+    (cli.workload.parent / "file").write_text("")
+    ran = cli("gain", "--metrics", str(cli.workload.parent / "file" / "impctl.prom"))
+    assert ran.error["code"] == "metrics_not_written"
+    assert ran.results[0]["query"] == "q", "what was found is told all the same"
+    assert cli.good("gain", "--metrics", "/dev/null").results
+
+
+def test_a_query_that_was_never_used(cli: Cli) -> None:
+    [found] = cli.good("gain").results
+    assert (found["uses"], found["verdict"], found["last_use"]) == (0, "not_used", None)

@@ -1,0 +1,115 @@
+"""The ledger: uses are kept whole, sums exact, and nobody waits for it."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import random
+import sqlite3
+import stat
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from impctl.store import ledger as ledgers
+from impctl.store.ledger import Ledger, Use, Uses
+
+DAY = 86_400
+USE = Use("q", 10.0 * DAY, "query", "{}", True, 2, 10, 20, 100, 200, 1000, 1.5)
+
+
+def drawn(count: int, seed: int) -> list[Use]:
+    rng = random.Random(seed)
+    found = []
+    for number in range(count):
+        files, rows, size = rng.randint(0, 9), rng.randint(0, 99), rng.randint(0, 999)
+        more = [rng.randint(0, 50) for _ in range(3)]
+        found.append(
+            Use(
+                rng.choice(("q", "r")),
+                DAY * (number // 10) + rng.randint(0, DAY - 1),
+                "query",
+                '{"t": 1}',
+                rng.random() < 0.8,
+                files,
+                files + more[0],
+                rows,
+                rows + more[1],
+                size,
+                size + more[2],
+                float(rng.randint(0, 9)),
+            )
+        )
+    return found
+
+
+def expected(uses: list[Use], since: float) -> Uses:
+    """All uses since then, added up."""
+    mine = [use for use in uses if use.at >= since]
+    names = ("files", "files_plain", "rows", "rows_plain", "bytes", "bytes_plain", "elapsed_ms")
+    sums = {name: sum(getattr(use, name) for use in mine) for name in names}
+    return Uses(uses=len(mine), used=sum(use.is_used for use in mine), **sums)
+
+
+def test_without_a_ledger_there_are_no_uses(tmp_path: Path) -> None:
+    assert Ledger(tmp_path).sums("q") == Uses()
+    assert Ledger(tmp_path / "nowhere").uses("q") == ()
+    assert not Ledger(tmp_path / "nowhere").record(USE), "there is no store"
+
+
+def test_a_use_comes_back_as_it_was(tmp_path: Path) -> None:
+    assert Ledger(tmp_path).record(USE)
+    assert Ledger(tmp_path).uses("q") == (USE,)
+    assert Ledger(tmp_path).uses("r") == ()
+    mode = stat.S_IMODE(os.stat(tmp_path / "ledger.sqlite").st_mode)
+    assert mode == 0o600  # noqa: PLR2004  # its owner's alone
+
+
+def test_sums_stay_exact_when_uses_become_days(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ledgers, "KEPT", 7)
+    uses, ledger = drawn(200, 1), Ledger(tmp_path)
+    for use in uses:
+        assert ledger.record(use)
+    for query in ("q", "r"):
+        mine = [use for use in uses if use.query == query]
+        assert ledger.uses(query) == tuple(reversed(mine[-7:]))
+        for day in (0, 3, 11, 19):
+            assert replace(ledger.sums(query, day * DAY), last=None) == expected(mine, day * DAY)
+    assert ledger.sums("q").last == max(use.at for use in uses if use.query == "q")
+
+
+def _record(folder: Path, count: int) -> None:
+    for _ in range(count):
+        assert Ledger(folder).record(USE)
+
+
+def test_processes_at_once_lose_no_use(tmp_path: Path) -> None:
+    started = [multiprocessing.Process(target=_record, args=(tmp_path, 25)) for _ in range(4)]
+    for process in started:
+        process.start()
+    for process in started:
+        process.join()
+        assert process.exitcode == 0
+    assert Ledger(tmp_path).sums("q").uses == 100  # noqa: PLR2004
+
+
+def test_a_ledger_that_cannot_be_written_holds_nobody_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger = Ledger(tmp_path)
+    assert ledger.record(USE)
+    monkeypatch.setattr(ledgers, "_PATIENCE", 0.05)
+    holder = sqlite3.connect(tmp_path / "ledger.sqlite", isolation_level=None)
+    holder.execute("BEGIN IMMEDIATE")
+    started = time.monotonic()
+    assert not ledger.record(USE)
+    assert time.monotonic() - started < 1
+    assert ledger.sums("q").uses == 1, "readers do not wait for it either"
+    holder.close()
+    (tmp_path / "ledger.sqlite").write_bytes(b"no database" * 100)
+    assert not ledger.record(USE)
+    assert ledger.sums("q") == Uses()
