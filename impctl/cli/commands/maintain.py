@@ -124,7 +124,6 @@ def maintain(
     """Bring each sketch up to the current table versions.
 
     From the change alone, without Spark, wherever that is possible; else as the policy says.
-
     With --follow (such as --follow --interval 1s --json) it goes on, until SIGTERM ends it with 0.
 
     Example: impctl maintain workloads/running-example.yaml --policy strict
