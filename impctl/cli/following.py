@@ -67,9 +67,9 @@ def follow_job(
     queries: Sequence[str],
     batch_rows: int | None,
     request: FollowRequest,
+    metrics: Path | None = None,
     *,
     detailed: bool = False,
-    metrics: Path | None = None,
 ) -> Job:
     """The job that maintains until it is asked to end."""
     if settings.dry_run or detailed:

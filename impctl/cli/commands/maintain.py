@@ -124,6 +124,7 @@ def maintain(
     """Bring each sketch up to the current table versions.
 
     From the change alone, without Spark, wherever that is possible; else as the policy says.
+
     With --follow (such as --follow --interval 1s --json) it goes on, until SIGTERM ends it with 0.
 
     Example: impctl maintain workloads/running-example.yaml --policy strict
@@ -142,13 +143,7 @@ def maintain(
     request = follow_request(follow, interval, pending_rows, max_wait, max_runs)
     if request is not None:
         return follow_job(
-            settings,
-            display,
-            names,
-            batch_rows,
-            request,
-            detailed=detailed_exitcode,
-            metrics=metrics,
+            settings, display, names, batch_rows, request, metrics, detailed=detailed_exitcode
         )
 
     use_case = _use_case(names, batch_rows, None if dry_run else metrics)
