@@ -10,9 +10,9 @@ Out of scope: what a policy makes of it (`app.maintain`).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from impctl.aliases import AccessId
+from impctl.aliases import AccessId, TableName
 from impctl.circuits.compile import Compiled, compile_plan
 from impctl.circuits.flows import BlockedError
 from impctl.circuits.strategy import Chooser
@@ -25,12 +25,16 @@ from impctl.sketch.partition import RangePartition
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """The mode, its reason, the place of what blocks a better one, and the circuit if exact."""
+    """The mode, its reason, the place of what blocks a better one, and the circuit if exact.
+
+    `accesses` are all of the query's with their tables, those too that the circuit does not read.
+    """
 
     mode: Mode
     reason: str
     span: Span | None = None
     compiled: Compiled | None = None
+    accesses: Mapping[AccessId, TableName] = field(default_factory=dict)
 
 
 def choose_way(

@@ -28,3 +28,4 @@ class StepDone:
     unsure: int = 0
     refilled: tuple[int, int] = (0, 0)
     """Groups whose bounded buffer was filled again, and the rows read for that."""
+    may_change_answer: bool = True

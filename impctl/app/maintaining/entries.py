@@ -17,7 +17,7 @@ from impctl.app.maintaining.done import StepDone
 from impctl.app.maintaining.refill import refill_text
 from impctl.app.maintaining.stage import Stage, changed_rows
 from impctl.app.maintaining.task import Task
-from impctl.app.results.results import MaintainResult, MaintainStep
+from impctl.app.results.results import ANSWER_OPEN, ANSWER_SAME, MaintainResult, MaintainStep
 from impctl.app.workbench.pinned import PinnedTables
 from impctl.app.workbench.workbench import Workbench
 from impctl.store.records import StoredQuery, StoredSketch
@@ -31,7 +31,7 @@ def foreseen_results(tables: PinnedTables, task: Task, stage: Stage) -> list[Mai
     changes = 0 if stage.is_recapture else changed_rows(stage.read)
     step = StepDone(stage.action, versions, changes=changes, read_ms=stage.read_ms)
     results = step_results(stored, stored.versions, [step], stage.reason_code, stage.reason)
-    return [replace(result, foreseen=True) for result in results]
+    return [replace(result, foreseen=True, answer_changed=None) for result in results]
 
 
 def with_ranges(
@@ -100,6 +100,7 @@ def _result(
             step.removed.get(sketch.access, ()),
             step.changes,
             step.read_ms + step.engine_ms + step.commit_ms,
+            _answer_changed([step]),
         )
         for step in steps
     )
@@ -123,7 +124,12 @@ def _result(
         steps=shown if len(shown) > 1 else (),
         refilled_groups=refilled_groups,
         refilled_rows=refilled_rows,
+        answer_changed=_answer_changed(steps),
     )
+
+
+def _answer_changed(steps: Sequence[StepDone]) -> str:
+    return ANSWER_OPEN if any(step.may_change_answer for step in steps) else ANSWER_SAME
 
 
 def _net(steps: Sequence[StepDone], access: AccessId) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -167,6 +173,7 @@ def recapture_results(
                 read_ms=captured.spark_ms,
                 engine_ms=captured.engine_ms,
                 commit_ms=captured.commit_ms,
+                answer_changed=ANSWER_OPEN,
             )
         )
     return results

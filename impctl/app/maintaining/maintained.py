@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from impctl.app.capturing.definition import is_captured_alike, stored_query
 from impctl.app.capturing.drift import ranges_entry
 from impctl.app.capturing.pins import catch_up, is_current
-from impctl.app.results.results import Failure, MaintainResult, Outcome
+from impctl.app.results.results import ANSWER_SAME, Failure, MaintainResult, Outcome
 from impctl.app.workbench.isolated import Isolated
 from impctl.app.workbench.workbench import Workbench
 from impctl.errors import ImpctlError
@@ -174,6 +174,7 @@ def _unchanged(desk: Workbench, stored: StoredQuery) -> list[MaintainResult]:
             read_ms=0.0,
             engine_ms=0.0,
             commit_ms=0.0,
+            answer_changed=ANSWER_SAME,
             ranges=ranges_entry(desk, stored, sketch.table, sketch.attribute),
         )
         for sketch in stored.sketches

@@ -27,8 +27,9 @@ from impctl.app.maintaining.entries import (
 )
 from impctl.app.maintaining.grouped_change import grouped_change
 from impctl.app.maintaining.kept_states import KeptStates
+from impctl.app.maintaining.moved import Moved
 from impctl.app.maintaining.stage import ReadChange, Stage
-from impctl.app.maintaining.step import Maintainer, Moved
+from impctl.app.maintaining.step import Maintainer
 from impctl.app.maintaining.task import Task
 from impctl.app.preparing.prepared import prepare
 from impctl.app.results.results import Failure, MaintainResult

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from impctl.aliases import AccessId, TableName, TableVersion
 from impctl.app.capturing.commit import amend
@@ -19,8 +19,10 @@ from impctl.app.capturing.drift import depths
 from impctl.app.capturing.meta import StateMeta
 from impctl.app.capturing.partners import PartnersAt
 from impctl.app.capturing.taken_up import TakenUp
+from impctl.app.maintaining.answer_change import may_change_answer
 from impctl.app.maintaining.done import StepDone
 from impctl.app.maintaining.grouped_change import GroupedChange
+from impctl.app.maintaining.moved import Moved
 from impctl.app.maintaining.refill import refill_text, rows_with
 from impctl.app.preparing.facts import recheck
 from impctl.circuits.checkpoint import Checkpoint
@@ -35,32 +37,7 @@ from impctl.store.records import (
     TablePin,
 )
 from impctl.store.store import Store
-from impctl.tables.change.changes import Changes
 from impctl.tables.change.files_mark import FilesMark
-from impctl.tables.snapshot import Snapshot
-
-
-@dataclass(frozen=True, slots=True)
-class Moved:
-    """A table's change up to `until`, where it ends, and the marks of that commit and its files.
-
-    `ending` is the newest version of the run, which a batch of versions may stop before; `reached`
-    takes the snapshot of `until` itself, if it is asked for. With `grouped` the change is there,
-    and `changes` has no rows.
-    """
-
-    changes: Changes
-    until: TableVersion
-    ending: Snapshot
-    mark: str | None
-    files: FilesMark | None
-    reached: Callable[[], Snapshot]
-    grouped: GroupedChange | None = None
-
-    @property
-    def rows(self) -> int:
-        """Changed rows."""
-        return self.changes.rows if self.grouped is None else self.grouped.rows
 
 
 class Maintainer:
@@ -116,7 +93,8 @@ class Maintainer:
                 access: kept.minus(taken.fragments[access]).ids for access, kept in after.items()
             }
             done = replace(done, added=new)
-        done = replace(done, engine_ms=watch.ms)
+        may_change = may_change_answer(taken, moved, after)
+        done = replace(done, engine_ms=watch.ms, may_change_answer=may_change)
         return self._commit(done, after, moved, reason_code, reason)
 
     def _computed(

@@ -21,7 +21,8 @@ from impctl.app.capturing.recapture import recaptured
 from impctl.app.capturing.taken_up import TakenUp
 from impctl.app.maintaining.changes import need_of
 from impctl.app.maintaining.done import StepDone
-from impctl.app.maintaining.step import Maintainer, Moved
+from impctl.app.maintaining.moved import Moved
+from impctl.app.maintaining.step import Maintainer
 from impctl.app.preparing.prepared import PreparedQuery, prepare
 from impctl.app.workbench.workbench import Workbench
 from impctl.circuits.way import Way

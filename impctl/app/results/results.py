@@ -37,6 +37,9 @@ SCHEMA_VERSION = 1
 RowValue = bool | int | float | str | Decimal | date | datetime | bytes | None
 """A value of a result row; lists and structs come as their text."""
 
+ANSWER_SAME, ANSWER_OPEN = "no", "maybe"
+"""Whether a query's answer has changed, as far as maintaining its sketch tells."""
+
 NOT_USED = "not_used"
 """Action of a query that was to be read without a sketch."""
 
@@ -144,6 +147,7 @@ class MaintainStep:
     removed: tuple[int, ...]
     changes: int
     elapsed_ms: float
+    answer_changed: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,6 +182,8 @@ class MaintainResult:
     """How even the sketch's ranges are now; None where that is not counted."""
     refilled_groups: int = 0
     refilled_rows: int = 0
+    answer_changed: str | None = None
+    """`no` where the query's answer is surely what it was, else `maybe`; None in a dry run."""
 
 
 @dataclass(frozen=True, slots=True)

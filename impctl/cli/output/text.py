@@ -154,6 +154,8 @@ class TextOutput:
             f"commit {duration_text(result.commit_ms)})"
         )
         self._detail(f"{result.reason} [{result.reason_code}]" if result.reason else "")
+        if result.answer_changed == "no":
+            self._detail("the query's answer cannot have changed")
         for step in result.steps if len(result.steps) > 1 else ():
             self._detail(
                 f"step {versions_text(step.versions)}: {step.action}, "
