@@ -105,6 +105,7 @@ def check_nothing_left(store: Path) -> None:
     folder = store / "state"
     files = list(folder.iterdir()) if folder.exists() else []
     assert len(files) == sum(ref.is_file for ref in refs)
-    known = {"catalog.sqlite", "catalog.sqlite-wal", "catalog.sqlite-shm"}
+    bases, ends = ("catalog.sqlite", "ledger.sqlite"), ("", "-wal", "-shm")
+    known = {f"{base}{end}" for base in bases for end in ends}
     known |= {"lock", "lock.recovery", "state"}
     assert {path.name for path in store.iterdir()} <= known
