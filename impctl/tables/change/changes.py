@@ -30,6 +30,7 @@ from impctl.tables.change.copies import has_faithful_copies
 from impctl.tables.change.feed import OWN_COLUMNS, is_misread, read_change_feed
 from impctl.tables.change.file_diff import read_file_diff
 from impctl.tables.change.files_mark import FilesMark, files_mark, is_reached
+from impctl.tables.change.whole_feed import is_fed_whole
 from impctl.tables.commits import Commits, read_commits
 from impctl.tables.schema import TableSchema, read_schema
 from impctl.tables.snapshot import CHANGE_FEED, Snapshot
@@ -266,6 +267,8 @@ def _from_change_feed(
         return None
     kinds = {after.column(name).type.kind for name in columns}
     if kinds & TEMPORAL and is_misread(after, commits):
+        return None
+    if not is_fed_whole(after, commits):
         return None
     feed = read_change_feed(source, since, after, commits, columns, with_versions=with_versions)
     return None if feed is None else Changes(feed.table, feed.weights, "change_feed", feed.versions)

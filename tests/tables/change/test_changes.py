@@ -354,3 +354,20 @@ def test_feed_is_not_asked_when_nothing_is_new(
     source = open_source("t", make(tmp_path / "t", configuration=FEED))
     monkeypatch.setattr(changes_module, "read_change_feed", None)
     assert read_changes(source, 0, 0, ["id"]).method == "none"
+
+
+def test_an_update_whose_images_meet_is_told_by_its_files(tmp_path: Path) -> None:
+    """delta-rs drops an old image that equals another row's new one: the sum of rows agrees."""
+    rows = pa.table({"g": [1, 1, 1, 2, 2, 2], "x": [5, 5, 6, 15, 16, 16]})
+    path = str(tmp_path / "t")
+    write_deltalake(path, rows, configuration={"delta.enableChangeDataFeed": "true"})
+    DeltaTable(path).update(updates={"x": "x + 1"})
+    source = open_source("t", path)
+    found = read_changes(source, 0, 1, ("g", "x"))
+    assert found.method == "file_diff"
+    weights: dict[tuple[int, int], int] = {}
+    values = zip(*(found.table.column(name).to_pylist() for name in ("g", "x")), strict=True)
+    for row, weight in zip(values, found.weights.tolist(), strict=True):
+        weights[row] = weights.get(row, 0) + weight
+    left = {row: weight for row, weight in weights.items() if weight}
+    assert left == {(1, 5): -2, (1, 6): 1, (1, 7): 1, (2, 15): -1, (2, 16): -1, (2, 17): 2}
