@@ -20,11 +20,11 @@ Floats = npt.NDArray[np.float64]
 
 
 def line_of(bounds: Sequence[FileBounds]) -> Line | None:
-    """The line of a column's bounds; None where some are not known."""
+    """The line of a column's bounds; None where some are not known, or infinite."""
     filled = [found for found in bounds if not found.is_all_null]
     values = [value for found in filled for value in (found.minimum, found.maximum)]
     known = [value for value in values if value is not None]
-    return Line.of(known) if known and len(known) == len(values) else None
+    return Line.of(known) if len(known) == len(values) else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ Out of scope: what lies where (`tables.overlap`, `tables.file_sample`).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from os.path import commonprefix
@@ -34,12 +35,17 @@ class Line:
     prefix: int = 0
 
     @classmethod
-    def of(cls, values: Sequence[BoundaryValue]) -> Self:
-        """The line of values of one column, of which there is at least one."""
+    def of(cls, values: Sequence[BoundaryValue]) -> Self | None:
+        """The line of values of one column; None where there are none, or one is infinite."""
+        if not values:
+            return None
         least: Any = min(values)
+        greatest: Any = max(values)
         if isinstance(least, str):
-            shared = len(commonprefix([least, str(max(values))]).encode())
+            shared = len(commonprefix([least, greatest]).encode())
             return cls(_number(least, shared), 1.0, shared)
+        if not math.isfinite(float(greatest) - float(least)):
+            return None
         return cls(least, 1.0 if isinstance(least, int) else 0.0)
 
     def place(self, value: Any) -> float:
@@ -56,10 +62,12 @@ class Line:
         """Where each value of a column lies; NaN for NULL."""
         if vector.is_textual:
             coded = vector.values.dictionary_encode()
-            known = self.places(coded.dictionary.to_pylist())
-            found = known[coded.indices.fill_null(0).to_numpy(zero_copy_only=False)]
+            # NULL takes the last place, which is there where no text is.
+            known = np.append(self.places(coded.dictionary.to_pylist()), np.nan)
+            found = known[coded.indices.fill_null(-1).to_numpy(zero_copy_only=False)]
         else:
-            found = np.asarray(vector.values - self.least, dtype=np.float64)
+            # As doubles first: whole numbers far apart have a difference beyond 64 bits.
+            found = np.asarray(vector.values, dtype=np.float64) - float(self.least)
         return np.where(vector.validity(), found, np.nan)
 
     def spans(self, bounds: Sequence[tuple[Any, Any]]) -> tuple[Floats, Floats]:

@@ -8,12 +8,11 @@ Out of scope: how rows are spread over values (`tables.value_weights`).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
 from impctl.aliases import ColumnName
-from impctl.tables.line import Line
+from impctl.tables.density import line_of
 from impctl.tables.snapshot import Snapshot
 from impctl.tables.statistics import FileBounds, file_bounds
 
@@ -27,15 +26,10 @@ def overlap(snapshot: Snapshot, column: ColumnName) -> float:
 def mean_overlap(bounds: Sequence[FileBounds]) -> float:
     """How many of these files may hold a value, on average: 1 where each is in one file only."""
     filled = [found for found in bounds if not found.is_all_null]
-    known: list[tuple[Any, Any]] = [
-        (found.minimum, found.maximum)
-        for found in filled
-        if found.minimum is not None and found.maximum is not None
-    ]
-    if len(known) < len(filled) or not known:
+    line = line_of(filled)
+    if line is None:
         return float(len(bounds))
-    line = Line.of([value for pair in known for value in pair])
-    lows, ends = line.spans(known)
+    lows, ends = line.spans([(found.minimum, found.maximum) for found in filled])
     # How many files lie over each piece of the line, and what that adds up to from the left.
     edges, at = np.unique(np.concatenate([lows, ends]), return_inverse=True)
     steps = np.zeros(len(edges))

@@ -8,6 +8,7 @@ Out of scope: which rows go into which file (the caller's matter).
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from itertools import chain
@@ -50,11 +51,16 @@ def _statistics(part: pa.Table) -> Iterator[tuple[str, Any]]:
     low, high = {}, {}
     for name in part.column_names:
         found = pc.min_max(part.column(name)).as_py()
-        if found["min"] is not None and len(str(found["max"])) < _LONGEST:
+        if found["min"] is not None and all(_is_told(value) for value in found.values()):
             low[name], high[name] = (_plain(found[side]) for side in ("min", "max"))
     yield "minValues", low
     yield "maxValues", high
     yield "nullCount", {name: part.column(name).null_count for name in part.column_names}
+
+
+def _is_told(value: Any) -> bool:
+    """Whether other writers tell it as it is: JSON has no infinity, and long texts are cut."""
+    return math.isfinite(value) if isinstance(value, float) else len(str(value)) < _LONGEST
 
 
 def _plain(value: Any) -> Any:
