@@ -71,7 +71,8 @@ class RangePartition:
     @cached_property
     def _array(self) -> npt.NDArray[np.int64] | npt.NDArray[np.float64] | None:
         """Boundaries as a NumPy array where one holds them exactly."""
-        if not self.boundaries:
+        # A text's array would take the longest one's room for each.
+        if not self.boundaries or isinstance(self.boundaries[0], str | bytes):
             return None
         # Whole numbers of which some need more than 64 bits come out as anything but int64.
         array = np.array(self.boundaries)
