@@ -138,7 +138,7 @@ class Ledger:
         if not self._path.is_file():
             return []
         try:
-            address = f"file:{self._path.as_posix().replace('?', '%3f')}?mode=ro"
+            address = f"{self._path.absolute().as_uri()}?mode=ro"
             with closing(sqlite3.connect(address, uri=True, timeout=_PATIENCE)) as found:
                 return found.execute(sql, given).fetchall()
         except sqlite3.Error:

@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable
 
 from impctl.app.preparing.filters import Pruned
 from impctl.app.using.fresh_sketch import Fresh
 from impctl.app.workbench.workbench import Workbench
 from impctl.store.layout import Layout
 from impctl.store.ledger import Ledger, Use
-from impctl.tables.snapshot import DataFile
 
 
 def record_use(
@@ -56,9 +54,5 @@ def record_use(
 
 def _sums(pruned: Pruned) -> tuple[int, int, int]:
     """Files, rows as far as the log tells them, bytes."""
-    files: list[DataFile] = [file for own in _files(pruned) for file in own]
+    files = [file for own in pruned.files.values() for file in own]
     return len(files), sum(file.rows or 0 for file in files), sum(file.size for file in files)
-
-
-def _files(pruned: Pruned) -> Iterable[tuple[DataFile, ...]]:
-    return pruned.files.values()
