@@ -39,15 +39,11 @@ these so many are judged."""
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """The safe choice: attribute by access, its verdict, and all candidates with reasons.
-
-    `note` says why nothing was estimated, where there was something to choose.
-    """
+    """The safe choice: attribute by access, its verdict, and all candidates with reasons."""
 
     sketched: Mapping[AccessId, ColumnName]
     verdict: Verdict
     candidates: tuple[CandidateEntry, ...]
-    note: str = ""
 
     def partitions(
         self, desk: Workbench, prepared: PreparedQuery
@@ -86,8 +82,7 @@ def choose(desk: Workbench, prepared: PreparedQuery) -> Chosen:
     except ImpctlError as error:
         placed = error.at(prepared.spec.location) if error.location is None else error
         raise prepared.located(placed) from error.__cause__
-    entries = _entries(choice, prepared, found)
-    return Chosen(choice.sketched, choice.verdict, entries, found.reason)
+    return Chosen(choice.sketched, choice.verdict, _entries(choice, prepared, found))
 
 
 def _costs(found: Estimates, options: Sequence[Option], prepared: PreparedQuery) -> Costs:
@@ -184,6 +179,7 @@ def _wanted(tables: PinnedTables, prepared: PreparedQuery) -> dict[TableName, Co
 def _entries(
     choice: Choice, prepared: PreparedQuery, found: Estimates
 ) -> tuple[CandidateEntry, ...]:
+    """All candidates; where nothing could be estimated, the one chosen says why."""
     tables = prepared.table_of
     return tuple(
         CandidateEntry(
@@ -191,7 +187,7 @@ def _entries(
             c.column,
             c.safe,
             c.chosen,
-            c.reason,
+            f"{c.reason}; {found.reason}" if c.chosen and found.reason else c.reason,
             found.of.get((tables[c.access], c.column)),
         )
         for c in choice.considered

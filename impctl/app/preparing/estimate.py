@@ -1,10 +1,10 @@
-"""What the sketch of each safe attribute would leave to read, foreseen from a sample of files.
+"""What the sketch of each safe attribute would leave to read, foreseen from a sample of rows.
 
 Law: an estimate decides which sketch is made, never what it holds. The query's own circuit runs
-over rows of some files, each with the weight of the rows it stands for, and tells which of them
-are in the provenance; every candidate's ranges are then held against these and against the
+over windows of some files' rows, each with the weight of the rows it stands for, and tells which
+of them are in the provenance; every candidate's ranges are then held against these and against the
 statistics of all files. Source: Liu and Glavic, cost-based selection of provenance sketches, 2025,
-who sample groups; here whole files are drawn, since files are what is left out.
+who sample groups; here consecutive rows are drawn, which show how groups lie in files.
 Out of scope: which candidates are safe (`plan.safety.choose`), the draw (`tables.file_sample`).
 """
 

@@ -21,7 +21,7 @@ from impctl.sketch.equidepth import aligned_boundaries, equidepth_boundaries
 from impctl.sketch.fragments import FragmentSet
 from impctl.sketch.partition import BoundaryValue, RangePartition
 from impctl.tables.sample import sample_values
-from impctl.tables.statistics import FileBounds, file_bounds
+from impctl.tables.statistics import FileBounds
 from impctl.tables.value_weights import column_spread, starts_of, with_overlaps
 from impctl.workload.models import BoundaryLiteral, PartitionSpec
 from impctl.workload.reading import suggestion
@@ -160,7 +160,7 @@ def _proposed(
     wanted = _proposed_ranges(spread.depth, len(snapshot.files)) if asked is None else asked
     boundaries = aligned_boundaries(spread.weights, wanted, spread.starts)
     if asked is None:
-        boundaries = with_overlaps(boundaries, file_bounds(snapshot, column.name))
+        boundaries = with_overlaps(boundaries, spread.files)
     # Statistics are rounded outwards, and the next value above a column's last is of no type.
     fitting = tuple(value for value in boundaries if _is_held(value, column.type))
     return RangePartition(table, column.name, column.type, fitting)
