@@ -94,13 +94,16 @@ def _uses(desk: Workbench, failures: list[Failure]) -> dict[TableName, list[_Use
     """The sketches stored for the file's queries as they read now, by table."""
     store = desk.reading_store()
     found: dict[TableName, list[_Use]] = {}
-    for spec in desk.queries(None) if store is not None else ():
+    if store is None:
+        return found
+    for spec in desk.queries(None):
         with Isolated(failures, spec):
-            stored = None if store is None else store.load(spec.name)
+            stored = store.load(spec.name)
             if stored is None or not is_captured_alike(desk, spec, stored):
                 continue
+            prepared = prepare(desk, spec)
             for sketch in stored.sketches:
-                use = _Use(prepare(desk, spec), sketch, tuple(stored.sketches))
+                use = _Use(prepared, sketch, stored.sketches)
                 found.setdefault(sketch.table, []).append(use)
     return found
 

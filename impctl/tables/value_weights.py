@@ -30,11 +30,13 @@ _POINTS = 4
 class ColumnSpread:
     """The values of a column by weight, and how its files lie among them.
 
-    `starts`: the least values of files, ascending. `depth`: how many files may hold the value of a
-    row, on average: 1 in a table that is sorted by the column, all files where it is not at all.
+    `files`: bounds of all files of the table. `starts`: their least values, ascending. `depth`: how
+    many files may hold the value of a row, on average: 1 in a table that is sorted by the column,
+    all files where it is not at all.
     """
 
     weights: ValueWeights
+    files: tuple[FileBounds, ...]
     starts: tuple[BoundaryValue, ...]
     depth: float
 
@@ -65,7 +67,8 @@ def column_spread(
 ) -> ColumnSpread:
     """How the rows of a column are spread, by its files' statistics and a sample of values."""
     ordered = sorted(sample)
-    files = [bounds for bounds in file_bounds(snapshot, column) if not bounds.is_all_null]
+    every = tuple(file_bounds(snapshot, column))
+    files = [bounds for bounds in every if not bounds.is_all_null]
     steps = [0.0] * (len(ordered) + 1)
     own: list[tuple[BoundaryValue, float]] = []
     for bounds in files:
@@ -79,7 +82,7 @@ def column_spread(
             steps[end] -= rows / (end - first)
     drawn = zip(ordered, accumulate(steps[:-1]), strict=True)
     weights = ValueWeights.of([*drawn, *own])
-    return ColumnSpread(weights, starts_of(files), _depth(weights, files))
+    return ColumnSpread(weights, every, starts_of(files), _depth(weights, files))
 
 
 def starts_of(files: Sequence[FileBounds]) -> tuple[BoundaryValue, ...]:

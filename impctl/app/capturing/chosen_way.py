@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from impctl.aliases import AccessId, TableName
+from impctl.aliases import AccessId
 from impctl.app.capturing.meta import StateMeta
 from impctl.app.preparing.facts import constraint_facts, fact_of
 from impctl.app.preparing.prepared import PreparedQuery
@@ -21,7 +21,7 @@ from impctl.app.workbench.workbench import Workbench
 from impctl.circuits.strategy import AsRecorded, BySize, Chooser, Strategy
 from impctl.circuits.way import Way, choose_way
 from impctl.errors import RecaptureNeededError
-from impctl.plan.nodes import Plan, scans_of
+from impctl.plan.nodes import scans_of
 from impctl.plan.safety.verdict import Verdict, carried, check_safety
 from impctl.sketch.mode import Mode
 from impctl.sketch.partition import RangePartition
@@ -68,12 +68,8 @@ def chosen_way(
         chooser,
         buffer=prepared.spec.buffer,
     )
-    accesses = {**prepared.table_of, **_tables_of(prepared.query.root)}
-    return replace(way, accesses=accesses)
-
-
-def _tables_of(root: Plan) -> dict[AccessId, TableName]:
-    return {scan.access: scan.table for scan in scans_of(root)}
+    scans = (*prepared.scans, *scans_of(prepared.query.root))
+    return replace(way, accesses={scan.access: scan.table for scan in scans})
 
 
 def capture_way(

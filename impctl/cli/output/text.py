@@ -20,6 +20,7 @@ from impctl.app.results.findings import Finding, Level
 from impctl.app.results.foreseen import PlanResult
 from impctl.app.results.gained import GainResult
 from impctl.app.results.results import (
+    ANSWER_SAME,
     NOT_USED,
     ApplyResult,
     CaptureResult,
@@ -154,7 +155,7 @@ class TextOutput:
             f"commit {duration_text(result.commit_ms)})"
         )
         self._detail(f"{result.reason} [{result.reason_code}]" if result.reason else "")
-        if result.answer_changed == "no":
+        if result.answer_changed == ANSWER_SAME:
             self._detail("the query's answer cannot have changed")
         for step in result.steps if len(result.steps) > 1 else ():
             self._detail(
