@@ -33,7 +33,7 @@ COLUMNS: dict[str, tuple[pa.DataType, Callable[[int], Any]]] = {
     "missing": (pa.int64(), lambda at: None),
     "missing_text": (pa.string(), lambda at: None if at > ROWS // FILES else f"{at:05}"),
     "long_text": (pa.string(), lambda at: "a" * 200 + f"{at:05}"),
-    "odd_text": (pa.string(), lambda at: ("" if at == 0 else chr(0x10FFFF) * 3 + f"{at:05}")),
+    "odd_text": (pa.string(), lambda at: "" if at == 0 else chr(0x10FFFF) * 3 + f"{at:05}"),
     "days": (pa.date32(), lambda at: date(1, 1, 1) + timedelta(days=at * 900)),
     "moment": (
         pa.timestamp("us", tz="UTC"),
@@ -67,9 +67,7 @@ def test_an_estimate_or_none(
     monkeypatch.setattr(choice, "LEAST_ROWS", 1_000)
     sql = f"SELECT {grouped}, few, COUNT(*) AS n FROM t GROUP BY 1, 2 HAVING {having}"
     file = folder / f"{grouped}.yaml"
-    file.write_text(
-        f'version: 1\ntables: {{t: {{path: t}}}}\nqueries: {{q: {{sql: "{sql}"}}}}\n'
-    )
+    file.write_text(f'version: 1\ntables: {{t: {{path: t}}}}\nqueries: {{q: {{sql: "{sql}"}}}}\n')
     (found,) = Cli(capsys, file).good("explain").results
     safe = [entry for entry in found["attributes"] if entry["safe"]]
     assert any(entry["chosen"] for entry in safe)
