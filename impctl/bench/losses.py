@@ -11,12 +11,15 @@ from collections.abc import Sequence
 
 from impctl.bench.contest import (
     DUCKDB_RECAPTURE,
+    DUCKDB_WITH,
     DUCKDB_WITHOUT,
     MAINTAIN,
+    PRUNED,
     RECAPTURE,
     RECAPTURED,
     STATE,
     UNUSED,
+    VIEW,
     WITH,
     WITHOUT,
     Contest,
@@ -40,8 +43,17 @@ def losses(record: Record) -> tuple[str, ...]:
         *_lost(contests(record, MAINTAIN, DUCKDB_RECAPTURE), "Recapture in DuckDB was quicker"),
         *_lost(contests(record, WITH, WITHOUT), "The query was slower with its sketch"),
         *_lost(
+            contests(record, WITH, PRUNED),
+            "The query was slower with its sketch than with statistics alone",
+        ),
+        *_lost(contests(record, WITH, VIEW), "A view kept by hand was quicker than the sketch"),
+        *_lost(
             contests(record, WITH, DUCKDB_WITHOUT),
             "The query in DuckDB was quicker than Spark with the sketch",
+        ),
+        *_lost(
+            contests(record, DUCKDB_WITH, DUCKDB_WITHOUT),
+            "The query in DuckDB was slower with the sketch",
         ),
         *_lost(workload_contests(record, UNUSED), "The workload was quicker without a sketch"),
         *_lost(
@@ -56,7 +68,7 @@ def losses(record: Record) -> tuple[str, ...]:
 
 def _undecided(record: Record) -> list[str]:
     """Slower, but not beyond the noise: neither a loss nor a win, and not to be passed over."""
-    pairs = ((MAINTAIN, RECAPTURE), (WITH, WITHOUT))
+    pairs = ((MAINTAIN, RECAPTURE), (WITH, WITHOUT), (WITH, PRUNED))
     found = [contest for pair in pairs for contest in contests(record, *pair)]
     for way in (UNUSED, RECAPTURED):
         found += workload_contests(record, way)

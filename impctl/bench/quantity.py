@@ -36,7 +36,12 @@ _WORDS = {
     "plain_ms": "without sketch",
     "sketch_ms": "with sketch",
     "duckdb_ms": "recapture in DuckDB",
+    "pruned_ms": "statistics alone",
+    "view_ms": "view kept by hand",
+    "upkeep_ms": "upkeep of the sketch",
+    "view_upkeep_ms": "upkeep of the view",
     "duckdb_plain_ms": "DuckDB without sketch",
+    "duckdb_sketch_ms": "DuckDB with sketch",
     "share": "share of the table",
 }
 """Names that say too little on their own."""

@@ -14,11 +14,14 @@ from html import escape
 from impctl.bench.break_even_words import break_even_words
 from impctl.bench.contest import (
     DUCKDB_RECAPTURE,
+    DUCKDB_WITH,
     DUCKDB_WITHOUT,
     MAINTAIN,
+    PRUNED,
     RECAPTURE,
     RECAPTURED,
     UNUSED,
+    VIEW,
     WITH,
     WITHOUT,
     contests,
@@ -69,7 +72,10 @@ def measured_here(record: Record, figure: Figure) -> tuple[str, ...]:
         "Speed-up over recapture": contests(own, MAINTAIN, RECAPTURE),
         "Speed-up over recapture in DuckDB": contests(own, MAINTAIN, DUCKDB_RECAPTURE),
         "Speed-up of the query by its sketch": contests(own, WITH, WITHOUT),
+        "Speed-up of that over statistics alone": contests(own, WITH, PRUNED),
+        "Speed-up of that over a view kept by hand": contests(own, WITH, VIEW),
         "Speed-up of that over DuckDB": contests(own, WITH, DUCKDB_WITHOUT),
+        "Speed-up of DuckDB by the sketch": contests(own, DUCKDB_WITH, DUCKDB_WITHOUT),
         "Speed-up over no sketch": workload_contests(own, UNUSED),
         "Speed-up over recaptured sketches": workload_contests(own, RECAPTURED),
     }

@@ -18,6 +18,7 @@ from pathlib import Path
 from impctl.app.measuring.generate import DEFAULT_GROUPS, DEFAULT_ROWS, generate
 from impctl.app.workbench.reporter import Reporter
 from impctl.app.workbench.settings import Example, GenerateRequest
+from impctl.bench.layout import Order
 from impctl.errors import ImpctlError, Problem, StorageError, UsageError, WorkloadError
 from impctl.store.scratch import TPCH_SCRATCH, scratch_folder
 from impctl.workload.reading import shown, suggestion
@@ -25,6 +26,9 @@ from impctl.workload.suite_models import DataSpec, OptionValue
 
 _FORMAT = 1
 """Raised when equal requests no longer give equal rows."""
+
+_LATER = ("order", "files")
+"""Fields that markers of tables without them do not have, so that these still count as written."""
 
 _GENERATOR = "tpchgen-cli"
 
@@ -42,10 +46,15 @@ class DataRequest:
     seed: int = 1
     source: str | None = None
     scale_factor: float | None = None
+    order: str | None = None
+    files: int | None = None
 
     def text(self) -> str:
         """The request as the marker holds it; a source counts by its size and time too."""
         facts: dict[str, object] = {"format": _FORMAT, **asdict(self)}
+        for name in _LATER:
+            if facts[name] is None:
+                del facts[name]
         if self.source is not None:
             facts["source_state"] = _state(Path(self.source))
         return json.dumps(facts, sort_keys=True)
@@ -128,6 +137,8 @@ def _write(request: DataRequest, folder: Path, reporter: Reporter) -> None:
             rows=request.rows,
             groups=request.groups,
             sort_rows=request.sort_rows,
+            order=request.order or Order.RANDOM,
+            files=request.files,
             seed=request.seed,
             source=source,
         )
@@ -183,6 +194,23 @@ def _synthetic(spec: DataSpec, scale: float, seed: int, source: Path | None) -> 
     )
 
 
+def _layout(spec: DataSpec, scale: float, seed: int, source: Path | None) -> DataRequest:
+    rows = max(round((spec.rows or DEFAULT_ROWS) * scale), spec.least)
+    options = spec.options
+    groups = int(_number(options, "groups", 0)) or None
+    if "per_group" in options:
+        groups = max(1, rows // int(_number(options, "per_group", 1)))
+    return DataRequest(
+        spec.name,
+        spec.example,
+        rows=rows,
+        groups=groups,
+        seed=int(_number(options, "seed", seed)),
+        order=str(options.get("order", Order.RANDOM)),
+        files=int(_number(options, "files", 0)) or None,
+    )
+
+
 def _running(spec: DataSpec, scale: float, seed: int, source: Path | None) -> DataRequest:
     return DataRequest(spec.name, spec.example)
 
@@ -232,6 +260,7 @@ _REQUESTS: Mapping[Example, Callable[[DataSpec, float, int, Path | None], DataRe
     Example.SYNTHETIC: _synthetic,
     Example.CRIMES: _crimes,
     Example.TPCH: _tpch,
+    Example.LAYOUT: _layout,
 }
 
 _OPTIONS: Mapping[Example, tuple[str, ...]] = {
@@ -239,6 +268,7 @@ _OPTIONS: Mapping[Example, tuple[str, ...]] = {
     Example.SYNTHETIC: ("groups", "per_group", "seed", "sorted"),
     Example.CRIMES: (),
     Example.TPCH: ("scale_factor",),
+    Example.LAYOUT: ("files", "groups", "order", "per_group", "seed"),
 }
 
 
@@ -255,20 +285,26 @@ def _problems(spec: DataSpec) -> list[Problem]:
     ]
     for name in known:
         value = spec.options.get(name)
-        if value is None or (name == "sorted" and isinstance(value, bool)):
-            continue
-        kind = float if name == "scale_factor" else int
-        if name == "sorted" or isinstance(value, bool) or not isinstance(value, int | kind):
-            wanted = "true or false" if name == "sorted" else "a number"
+        wanted = None if value is None else _wanted(name, value)
+        if wanted is not None:
             text = f"Option `{name}` of `{spec.name}` must be {wanted}"
-            found.append(Problem(text, spec.location, f"correct `{name}`"))
-        elif value <= 0:
-            text = f"Option `{name}` of `{spec.name}` must be above 0"
             found.append(Problem(text, spec.location, f"correct `{name}`"))
     if {"groups", "per_group"} <= spec.options.keys():
         text = f"`{spec.name}` has both `groups` and `per_group`"
         found.append(Problem(text, spec.location, "remove one of them"))
     return found
+
+
+def _wanted(name: str, value: OptionValue) -> str | None:
+    """What an option must be; None where it is that."""
+    if name == "sorted":
+        return None if isinstance(value, bool) else "true or false"
+    if name == "order":
+        return None if value in tuple(Order) else f"one of {', '.join(Order)}"
+    kind = float if name == "scale_factor" else int
+    if isinstance(value, bool) or not isinstance(value, int | kind):
+        return "a number"
+    return None if value > 0 else "above 0"
 
 
 def _number(options: Mapping[str, OptionValue], name: str, default: float) -> float:

@@ -1,7 +1,8 @@
 """Write the tables that the shipped workloads and benchmarks read.
 
 Law: only new tables are written, below the folder asked for; equal requests give equal rows.
-Out of scope: what the rows are (`bench.synthetic`, `bench.examples`, `bench.daily`).
+Out of scope: what the rows are (`bench.synthetic`, `bench.layout`, `bench.examples`,
+`bench.daily`).
 """
 
 from __future__ import annotations
@@ -17,10 +18,12 @@ from impctl.app.workbench.reporter import Reporter
 from impctl.app.workbench.settings import Example, GenerateRequest
 from impctl.bench.daily import split_last_days
 from impctl.bench.examples import running_example_table
+from impctl.bench.layout import Order, layout_files
 from impctl.bench.refresh import refreshes
 from impctl.bench.synthetic import SYNTHETIC_SCHEMA, synthetic_batches
 from impctl.errors import UsageError
 from impctl.tables.write.create import create_table
+from impctl.tables.write.laid_out import create_laid_out_table
 
 DEFAULT_ROWS = 1_000_000
 DEFAULT_GROUPS = 5_000
@@ -32,7 +35,14 @@ _FILES = 16
 _SMALLEST_FILE = 1 << 20
 _TPCH_FILE = 64 << 20
 
-_NAMES = {Example.RUNNING: "sales", Example.SYNTHETIC: "synthetic", Example.CRIMES: "crimes"}
+_GROUP_ROWS = 100
+
+_NAMES = {
+    Example.RUNNING: "sales",
+    Example.SYNTHETIC: "synthetic",
+    Example.CRIMES: "crimes",
+    Example.LAYOUT: "layout",
+}
 _TPCH = ("customer", "lineitem", "nation", "orders", "part", "partsupp", "region", "supplier")
 
 
@@ -48,6 +58,8 @@ def generate(request: GenerateRequest, reporter: Reporter) -> Outcome:
             rows = _written(path, running_example_table())
         case Example.SYNTHETIC:
             rows = _synthetic(path, request)
+        case Example.LAYOUT:
+            rows = _layout(path, request)
         case _:
             rows = _crimes(path, request)
     return Outcome((GenerateResult(name, str(path), rows, 0),))
@@ -115,6 +127,14 @@ def _synthetic(path: Path, request: GenerateRequest) -> int:
     # About sixteen files, so that skipping some can be seen on a small table too.
     create_table(str(path), reader, file_bytes=max(rows * _ROW_BYTES // _FILES, _SMALLEST_FILE))
     return rows
+
+
+def _layout(path: Path, request: GenerateRequest) -> int:
+    rows = DEFAULT_ROWS if request.rows is None else request.rows
+    groups = max(rows // _GROUP_ROWS, 1) if request.groups is None else request.groups
+    order = Order.SORTED if request.sort_rows else Order(request.order)
+    files = layout_files(rows, groups, order, request.files or _FILES, request.seed)
+    return create_laid_out_table(str(path), files)
 
 
 def _crimes(path: Path, request: GenerateRequest) -> int:

@@ -20,6 +20,7 @@ from impctl.app.measuring.kinds.maintain_cost import measure_maintain
 from impctl.app.measuring.kinds.memory import measure_memory
 from impctl.app.measuring.kinds.mixed import measure_mixed
 from impctl.app.measuring.kinds.query_cost import measure_query
+from impctl.app.measuring.kinds.rivals import measure_rivals
 from impctl.app.measuring.kinds.strategies import measure_strategies
 from impctl.bench.record import Cell
 
@@ -107,6 +108,18 @@ MEASURES: Mapping[str, Measure] = {
             (
                 *("plain_ms", "sketch_ms", "gain_ratio", "duckdb_plain_ms"),
                 *("files_share", "rows_share", "fragments_share"),
+            ),
+        ),
+    ),
+    "rivals": Measure(
+        measure_rivals,
+        (),
+        Drawable(
+            (),
+            (
+                *("plain_ms", "pruned_ms", "sketch_ms", "view_ms", "gain_ratio"),
+                *("duckdb_plain_ms", "duckdb_sketch_ms", "upkeep_ms", "view_upkeep_ms"),
+                *("files_share", "bytes_share", "bytes_ratio"),
             ),
         ),
     ),

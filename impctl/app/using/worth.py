@@ -8,16 +8,17 @@ Out of scope: what the sketch leaves to read (`app.preparing.filters`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from impctl.aliases import TableName
+from impctl.aliases import TableName, TableVersion
 from impctl.app.preparing.filters import Pruned, filters_of
 from impctl.app.preparing.prepared import PreparedQuery
 from impctl.app.using.fresh_sketch import Fresh
 from impctl.app.workbench.pinned import PinnedTables
 from impctl.plan.nodes import Scan
 from impctl.sketch.intervals import RangeFilter, fragments_between
+from impctl.store.records import StoredSketch
 from impctl.tables.read_parts import ReadPart
 from impctl.tables.snapshot import DataFile
 from impctl.workload.models import SketchUse
@@ -41,13 +42,24 @@ class Weighed:
 
 def what_is_read(tables: PinnedTables, found: Fresh, use: SketchUse) -> Weighed:
     """What the query reads through the sketches found for it; with `auto`, where they pay."""
-    pruned = filters_of(tables, found.prepared, found.sketches, found.versions)
-    if not found.sketches:
-        return Weighed(pruned, pruned, {})
-    plain = filters_of(tables, found.prepared, (), found.versions)
     if use is SketchUse.AUTO:
-        return _weighed(found.prepared, pruned, plain)
+        return weighed(tables, found.prepared, found.sketches, found.versions)
+    pruned = filters_of(tables, found.prepared, found.sketches, found.versions)
+    plain = filters_of(tables, found.prepared, (), found.versions)
     return Weighed(pruned, plain, {})
+
+
+def weighed(
+    tables: PinnedTables,
+    prepared: PreparedQuery,
+    sketches: Sequence[StoredSketch],
+    versions: Mapping[TableName, TableVersion],
+) -> Weighed:
+    """What the query reads through these sketches where they pay."""
+    plain = filters_of(tables, prepared, (), versions)
+    if not sketches:
+        return Weighed(plain, plain, {})
+    return _weighed(prepared, filters_of(tables, prepared, sketches, versions), plain)
 
 
 def _weighed(prepared: PreparedQuery, pruned: Pruned, plain: Pruned) -> Weighed:

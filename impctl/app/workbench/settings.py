@@ -144,14 +144,16 @@ class Example(StrEnum):
     SYNTHETIC = "synthetic"
     CRIMES = "crimes"
     TPCH = "tpch"
+    LAYOUT = "layout"
 
 
 @dataclass(frozen=True, slots=True)
 class GenerateRequest:
     """A table to write below `folder`; None leaves a choice to the example.
 
-    `rows`, `groups`, `sort_rows` and `seed` shape the synthetic table; `source` is the Parquet
-    file of `crimes`. The running example has no choices.
+    `rows`, `groups`, `sort_rows` and `seed` shape the synthetic table, `order` and `files` in place
+    of `sort_rows` that of the suite `skipping`; `source` is the Parquet file of `crimes`. The
+    running example has no choices.
     """
 
     folder: Path
@@ -161,6 +163,8 @@ class GenerateRequest:
     rows: int | None = None
     groups: int | None = None
     sort_rows: bool = False
+    order: str = "random"
+    files: int | None = None
     seed: int = 1
     source: Path | None = None
 

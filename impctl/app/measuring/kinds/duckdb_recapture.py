@@ -9,7 +9,7 @@ of their files (deletion vectors, partition columns, column mapping).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,7 +18,7 @@ import sqlglot
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
-from impctl.aliases import AccessId
+from impctl.aliases import AccessId, TableName
 from impctl.app.preparing.prepared import PreparedQuery
 from impctl.app.workbench.pinned import PinnedTables
 from impctl.app.workbench.workbench import Workbench
@@ -33,10 +33,12 @@ from impctl.plan.safety.verdict import Verdict
 from impctl.sketch.fragments import FragmentSet
 from impctl.sketch.partition import RangePartition
 from impctl.tables.arrow_types import to_arrow_type
-from impctl.tables.snapshot import Snapshot
+from impctl.tables.snapshot import DataFile, Snapshot
 from impctl.tables.storage import local_path
 
 Fragments = Mapping[AccessId, FragmentSet]
+
+Files = Mapping[TableName, Sequence[DataFile]]
 
 _TARGET = "duckdb"
 
@@ -75,17 +77,31 @@ def duckdb_recapture(
 
 def duckdb_plain(connection: ParquetSql, tables: PinnedTables, prepared: PreparedQuery) -> Offered:
     """The query over whole tables; `run` gives an Arrow table for the caller to compare."""
+
+    def whole() -> tuple[str, Files]:
+        return prepared.query.sql, {t: tables.snapshot(t).files for t in prepared.tables}
+
+    return duckdb_query(connection, tables, prepared, whole)
+
+
+def duckdb_query(
+    connection: ParquetSql,
+    tables: PinnedTables,
+    prepared: PreparedQuery,
+    asked: Callable[[], tuple[str, Files]],
+) -> Offered:
+    """The text over the files of each table that `asked` gives, which counts as part of a run."""
     reason = _unreadable(tables, prepared)
     if reason:
         return Offered(None, reason)
 
     def run() -> pa.Table:
-        for table in prepared.tables:
-            connection.view(table, [file.uri for file in tables.snapshot(table).files])
-        return connection.run(text)
+        text, files = asked()
+        for table, chosen in files.items():
+            connection.view(table, [file.uri for file in chosen])
+        return connection.run(sqlglot.transpile(text, read=DIALECT, write=_TARGET)[0])
 
     try:
-        text = sqlglot.transpile(prepared.query.sql, read=DIALECT, write=_TARGET)[0]
         run()
     except (SqlFailed, SqlglotError) as error:
         return Offered(None, f"DuckDB cannot run the query: {error}")

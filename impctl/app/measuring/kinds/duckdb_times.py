@@ -1,4 +1,4 @@
-"""DuckDB's times beside Spark's, for the measures `maintain` and `query`.
+"""DuckDB's times beside Spark's, for the measures `maintain`, `query` and `rivals`.
 
 Law: only what gave Spark's own answer is timed, in a warm connection that is closed afterwards;
 where DuckDB is installed and did not, or fails, a note says why and nothing else is lost. Without
@@ -15,10 +15,16 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from impctl.app.measuring.kinds.duckdb_recapture import Offered, duckdb_plain, duckdb_recapture
+from impctl.app.measuring.kinds.duckdb_recapture import (
+    Files,
+    Offered,
+    duckdb_plain,
+    duckdb_query,
+    duckdb_recapture,
+)
 from impctl.app.using.answers import answer_of
 from impctl.app.using.same_rows import same_rows
-from impctl.bench.clock import milliseconds
+from impctl.bench.clock import in_turns, milliseconds
 from impctl.bench.parquet_sql import ParquetSql, SqlFailed
 from impctl.bench.record import Metric
 
@@ -62,6 +68,29 @@ def answer_beside(measured: MeasuredQuery, expected: pa.Table, turns: int) -> Be
         if offered.run is not None and not _same(offered.run(), expected):
             return Beside(note="DuckDB gives another result than Spark")
         return _timed("duckdb_plain_ms", offered, turns)
+
+    return _connected(beside)
+
+
+def both_beside(measured: MeasuredQuery, expected: pa.Table, turns: int) -> Beside:
+    """`duckdb_plain_ms`, and `duckdb_sketch_ms`: over what `rewrite` tells, text and files."""
+
+    def asked() -> tuple[str, Files]:
+        text, pruned = measured.text_and_files()
+        return text, pruned.files
+
+    def beside(connection: ParquetSql) -> Beside:
+        tables, prepared = measured.scratch.tables, measured.prepared
+        plain = duckdb_plain(connection, tables, prepared)
+        through = duckdb_query(connection, tables, prepared, asked)
+        runs = {"duckdb_plain_ms": plain.run, "duckdb_sketch_ms": through.run}
+        works = {name: run for name, run in runs.items() if run is not None}
+        if len(works) < len(runs):
+            return Beside(note=plain.reason or through.reason)
+        if not all(_same(work(), expected) for work in works.values()):
+            return Beside(note="DuckDB gives another result than Spark")
+        times = in_turns(works, turns)
+        return Beside({name: Metric.of(found) for name, found in times.items()})
 
     return _connected(beside)
 

@@ -50,6 +50,7 @@ queries:
   top: {sql: "SELECT id, a FROM t ORDER BY a LIMIT 10", sketch: {t: a}}
   groups: {sql: "SELECT a, MAX(c) AS m FROM t GROUP BY a HAVING MAX(c) > 90", sketch: {t: b}}
   rows: {sql: "SELECT id FROM t WHERE b < 5 AND c > 1", sketch: {t: b}}
+  sums: {sql: "SELECT a, SUM(id) AS s, COUNT(*) AS n FROM t GROUP BY a HAVING AVG(id) > 2500"}
   mixing:
     sql: SELECT s.b, COUNT(*) AS n FROM t JOIN s ON t.a = s.a GROUP BY s.b HAVING COUNT(*) > 60
     sketch: {t: a, s: c}
@@ -111,6 +112,7 @@ def values(cell: Cell) -> Mapping[str, float]:
         ("deletions", {"buffers": ("20", "none")}),
         ("strategies", {"batches": 0}),
         ("memory", {"process": "no"}),
+        ("rivals", {"appends": -1}),
         ("maintain", {"kind": "delete_old", "changes": 10, "shares": 0.1}),
         ("maintain", {"kind": "delete_old", "changes": 10, "key": ("id", "a")}),
     ],
@@ -120,6 +122,27 @@ def test_a_wrong_option_is_refused_before_anything_runs(
 ) -> None:
     with pytest.raises(WorkloadError):
         MEASURES[measure].run(ground(desk, measure, "window", **options))
+
+
+@pytest.mark.spark
+def test_rivals_answer_alike_and_the_view_follows(desk: Workbench) -> None:
+    (cell,) = cells(desk, "rivals", "sums", appends=3, append_rows=200)
+    found = values(cell)
+    assert cell.equal
+    ways = {"plain_ms", "pruned_ms", "sketch_ms", "view_ms", "upkeep_ms", "view_upkeep_ms"}
+    assert ways <= found.keys()
+    if ParquetSql.is_installed():
+        assert {"duckdb_plain_ms", "duckdb_sketch_ms"} <= found.keys(), cell.note
+    assert 0 < found["files_share"] <= 1
+    assert found["bytes_ratio"] >= 1
+
+
+@pytest.mark.spark
+def test_a_query_without_a_view_has_the_other_rivals(desk: Workbench) -> None:
+    (cell,) = cells(desk, "rivals", "rows")
+    assert cell.equal
+    assert "view_ms" not in cell.metrics
+    assert {"plain_ms", "pruned_ms", "sketch_ms", "bytes_share"} <= cell.metrics.keys()
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,183 @@
+"""Measure `rivals`: a query through its sketch against the other ways to the same answer.
+
+`plain_ms` reads all files, `pruned_ms` those that the query's own conditions leave by statistics,
+`sketch_ms` what `query` reads, which leaves the sketch away where it does not pay; all three by
+Spark, choosing the files included. `view_ms` asks a materialized view kept by hand, a Parquet file
+that Spark reads, where the query has one (`bench.kept_view`). `duckdb_plain_ms` and
+`duckdb_sketch_ms` are DuckDB over all files, and over the text and files of `rewrite`.
+`files_share` and `bytes_share` are what is read with the sketch of all there is; `bytes_ratio` is
+that over the bytes of files with a row of a group in the answer, where the query has a view. With
+`appends` so many commits of `append_rows` rows each come first; `upkeep_ms` and `view_upkeep_ms`
+are what one of them costs.
+Law: all answers are compared before anything is timed; what Spark does is warmed up and timed in
+turns in one session. Out of scope: what capturing and keeping sketches costs (`maintain`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from impctl.app.measuring.ground import Ground
+from impctl.app.measuring.kinds.duckdb_times import both_beside
+from impctl.app.measuring.measured import MeasuredQuery, measured_copy
+from impctl.app.measuring.single import single
+from impctl.app.using.answers import answer_of
+from impctl.app.using.same_rows import same_rows
+from impctl.app.using.worth import Weighed
+from impctl.bench.clock import in_turns, milliseconds, warm_up
+from impctl.bench.kept_view import VIEW, KeptView, kept_view
+from impctl.bench.record import Cell, Metric
+from impctl.data.identifiers import quoted
+from impctl.tables.snapshot import DataFile
+
+_FEW_ROWS = 100
+
+
+def measure_rivals(ground: Ground) -> Iterator[Cell]:
+    """One cell."""
+    ground.only("appends", "append_rows")
+    appends = ground.whole_number("appends", 0, least=0)
+    return _cells(ground, appends, ground.whole_number("append_rows", _FEW_ROWS))
+
+
+def _cells(ground: Ground, appends: int, size: int) -> Iterator[Cell]:
+    ground.step(f"running {ground.query.name} and its rivals")
+    with measured_copy(ground.desk, ground.query) as measured:
+        view = _View.of(measured)
+        upkeep = _appended(ground, measured, view, appends, size)
+        whole = measured.answer()
+        read = measured.weighed()
+        works: dict[str, Callable[[], pa.Table]] = {
+            "plain_ms": measured.answer,
+            "pruned_ms": lambda: measured.answer(measured.weighed().plain),
+            "sketch_ms": lambda: measured.answer(measured.weighed().pruned),
+        }
+        if view is not None:
+            works["view_ms"] = view.answer
+        expected = answer_of(whole).rows
+        equal = all(same_rows(answer_of(work()).rows, expected) for work in works.values())
+        for work in works.values():
+            warm_up(work)
+        times = {name: Metric.of(ms) for name, ms in in_turns(works, ground.repeat).items()}
+        beside = both_beside(measured, whole, ground.repeat)
+        metrics = {
+            **beside.metrics,
+            **times,
+            "gain_ratio": Metric.quotient(times["plain_ms"], times["sketch_ms"]),
+            **upkeep,
+            **single(_left(measured, read)),
+        }
+        if view is not None:
+            # Of other queries no group tells which of its rows are needed.
+            metrics |= single(_beyond_need(measured, read, whole))
+        notes = [beside.note, *read.left_away.values()]
+        yield ground.cell(metrics, equal=equal, note="; ".join(filter(None, notes)))
+
+
+def _appended(
+    ground: Ground, measured: MeasuredQuery, view: _View | None, appends: int, size: int
+) -> dict[str, Metric]:
+    """Small commits after the load, each followed by the sketch and by the view."""
+    own: list[float] = []
+    theirs: list[float] = []
+    for number in range(appends):
+        rows = measured.rows_like_the_table(size, ground.seed + number)
+        measured.commit(rows, forth=True)
+        own.append(measured.followed(len(rows)).total_ms)
+        if view is not None:
+            theirs.append(view.bring_on(rows))
+    found = {"upkeep_ms": own, "view_upkeep_ms": theirs}
+    return {name: Metric.of(times) for name, times in found.items() if times}
+
+
+def _left(measured: MeasuredQuery, read: Weighed) -> dict[str, float]:
+    """Shares of what there is that are read."""
+    snapshot = measured.scratch.tables.snapshot(measured.table)
+    kept = read.pruned.files[measured.table]
+    return {
+        "files_share": len(kept) / max(len(snapshot.files), 1),
+        "bytes_share": _bytes(kept) / max(_bytes(snapshot.files), 1),
+    }
+
+
+def _beyond_need(measured: MeasuredQuery, read: Weighed, whole: pa.Table) -> dict[str, float]:
+    """Bytes read over those of files with a row of a group in the answer, where there are any."""
+    needed = _needed(measured, whole)
+    kept = read.pruned.files[measured.table]
+    return {"bytes_ratio": _bytes(kept) / _bytes(needed)} if needed else {}
+
+
+def _needed(measured: MeasuredQuery, whole: pa.Table) -> list[DataFile]:
+    """Files with a row of a group in the answer; none where the answer has no column to tell."""
+    from impctl.spark.run import run_sql
+    from impctl.spark.snapshots import snapshot_frame
+
+    snapshot = measured.scratch.tables.snapshot(measured.table)
+    names = [name for name in whole.column_names if snapshot.schema.find(name) is not None]
+    if not names:
+        return []
+    spark = measured.scratch.spark()
+    columns = ", ".join(quoted(name) for name in names)
+    sql = f"""SELECT DISTINCT `its file` FROM
+        (SELECT {columns}, input_file_name() AS `its file` FROM t)
+        LEFT SEMI JOIN answer USING ({columns})"""
+    rows = snapshot_frame(spark, snapshot, columns=names)
+    views = {"t": rows, "answer": spark.createDataFrame(whole.select(names))}
+    found = run_sql(spark, sql, views, versions={})
+    files = {Path(str(uri)).name for uri in found.column(0).to_pylist()}
+    return [file for file in snapshot.files if Path(file.uri).name in files]
+
+
+def _bytes(files: Sequence[DataFile]) -> int:
+    return sum(file.size for file in files)
+
+
+@dataclass
+class _View:
+    """The view of one query, beside the copy of its table."""
+
+    measured: MeasuredQuery
+    kept: KeptView
+    rows: pa.Table = field(init=False)
+
+    @classmethod
+    def of(cls, measured: MeasuredQuery) -> _View | None:
+        """The view, filled; None where the query has none."""
+        kept = kept_view(measured.prepared.query.sql)
+        if kept is None or len(measured.prepared.tables) != 1:
+            return None
+        found = cls(measured, kept)
+        found._write(found._run(kept.definition))
+        return found
+
+    @property
+    def _file(self) -> Path:
+        return self.measured.scratch.store_path.parent / f"{VIEW}.parquet"
+
+    def answer(self) -> pa.Table:
+        """The query's answer through the view."""
+        from impctl.spark.run import run_sql
+
+        spark = self.measured.scratch.spark()
+        views = {VIEW: spark.read.parquet(str(self._file))}
+        return run_sql(spark, self.kept.through, views, versions={})
+
+    def bring_on(self, rows: pa.Table) -> float:
+        """Milliseconds of reading, adding and writing."""
+        return milliseconds(lambda: self._write(self.kept.added(pq.read_table(self._file), rows)))
+
+    def _run(self, sql: str) -> pa.Table:
+        from impctl.spark.run import run_sql
+        from impctl.spark.snapshots import snapshot_frame
+
+        scratch, table = self.measured.scratch, self.measured.table
+        views = {table: snapshot_frame(scratch.spark(), scratch.tables.snapshot(table))}
+        return run_sql(scratch.spark(), sql, views, versions={})
+
+    def _write(self, rows: pa.Table) -> None:
+        pq.write_table(rows, self._file)
