@@ -184,17 +184,19 @@ class OpenWorkload:
         params: Params | None = None,
         sql: str | None = None,
         at: At | None = None,
+        files: Path | None = None,
     ) -> RewriteResult:
         """The query's SQL with its sketch as range predicates, the sketch maintained first.
 
         `params` gives other values, `sql` another query; either may use another query's sketch.
-        `at` asks for the sketch stored for older versions: then nothing is maintained.
+        `at` asks for the sketch stored for older versions: then nothing is maintained. `files`:
+        where to write the data files that the text reads, by table, for readers without Delta.
         """
 
         def use_case(desk: Workbench) -> Outcome:
             from impctl.app.rewrite import rewrite
 
-            return rewrite(desk, query, params or {}, sql, at)
+            return rewrite(desk, query, params or {}, sql, at, files)
 
         return self._one(RewriteResult, use_case)
 

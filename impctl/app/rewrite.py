@@ -7,15 +7,22 @@ Out of scope: running the text (`app.query`).
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 from impctl.app.capturing.entries import sketch_entry
-from impctl.app.preparing.filters import filters_of, guards_of, interval_texts
+from impctl.app.preparing.filters import Pruned, filters_of, guards_of, interval_texts
 from impctl.app.preparing.given_values import GivenValues
 from impctl.app.results.results import Outcome, RewriteResult
+from impctl.app.using.fresh_sketch import Fresh
 from impctl.app.using.older_versions import AtVersions
 from impctl.app.using.recorded import record_use
 from impctl.app.using.request import asked
+from impctl.app.workbench.whole_file import write_whole
 from impctl.app.workbench.workbench import Workbench
 from impctl.capture.use import rewrite_sql
+from impctl.errors import StorageError, TableError
+from impctl.tables.plain_files import why_not_plain
 
 
 def rewrite(
@@ -24,8 +31,12 @@ def rewrite(
     params: GivenValues = (),
     sql: str | None = None,
     at: AtVersions | None = None,
+    files: Path | None = None,
 ) -> Outcome:
-    """The rewritten SQL of one query; `params`, `sql` and `at` as for `app.query`."""
+    """The rewritten SQL of one query; `params`, `sql` and `at` as for `app.query`.
+
+    `files`: where to write which data files the text reads, by table, as JSON.
+    """
     found = asked(desk, query, params, sql, at)
     pruned = filters_of(desk.tables, found.prepared, found.sketches, found.versions, for_text=True)
     # Others' Spark hands conditions down to the files too.
@@ -44,6 +55,29 @@ def rewrite(
         reason=found.reason,
         reuse=found.reuse,
     )
+    if files is not None:
+        _write_files(desk, found, pruned, files)
     plain = filters_of(desk.tables, found.prepared, (), found.versions)
     record_use(desk, found, pruned, plain, command="rewrite")
     return Outcome((result,), found.warnings)
+
+
+def _write_files(desk: Workbench, found: Fresh, pruned: Pruned, path: Path) -> None:
+    """Which files are left of each table; an error where rows are not simply those of the files."""
+    for table in pruned.files:
+        reason = why_not_plain(desk.tables.snapshot(table, found.versions.get(table)))
+        if reason:
+            raise TableError(
+                f"Table `{table}` cannot be read file by file: {reason}",
+                hint="leave `--files` out and run the text with a reader that knows Delta",
+                code="files_not_plain",
+            )
+    listed = {table: [file.uri for file in files] for table, files in pruned.files.items()}
+    try:
+        write_whole(path, json.dumps(listed, indent=1) + "\n")
+    except OSError as error:
+        raise StorageError(
+            f"The list of files could not be written to `{path}`: {error.strerror}",
+            hint="name a file in a folder that you may write",
+            code="files_not_written",
+        ) from error

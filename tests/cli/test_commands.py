@@ -35,7 +35,14 @@ def applied(*, all_updates: bool = False, again: bool = False) -> dict[str, bool
         (["plan", "w.yaml", "--query", "a"], ("plan", (BENCH, ("a",)), {})),
         (["maintain", "w.yaml"], ("maintain", (BENCH, ()), {"batch_rows": None})),
         (["maintain", "w.yaml", "--batch-rows", "9"], ("maintain", (BENCH, ()), {"batch_rows": 9})),
-        (["rewrite", "w.yaml", "--query", "a"], ("rewrite", (BENCH, "a", (), None, None), {})),
+        (
+            ["rewrite", "w.yaml", "--query", "a"],
+            ("rewrite", (BENCH, "a", (), None, None, None), {}),
+        ),
+        (
+            ["rewrite", "w.yaml", "--files", "f.json"],
+            ("rewrite", (BENCH, None, (), None, None, Path("f.json")), {}),
+        ),
         (["query", "w.yaml"], ("query", (BENCH, None, (), None, None, "auto"), {})),
         (["status", "w.yaml"], ("status", (BENCH, ()), {"runs": 3})),
         (["explain", "w.yaml", "--query", "a"], ("explain", (BENCH, ("a",)), {})),

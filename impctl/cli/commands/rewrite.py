@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from impctl.cli.job import Job, display_of, on_workbench, one_query
 from impctl.cli.options import (
@@ -26,12 +29,24 @@ if TYPE_CHECKING:
     from impctl.app.workbench.workbench import Workbench
 
 
+FilesFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--files",
+        metavar="FILE",
+        show_default=False,
+        help="Write which data files of each table the text reads, as JSON.",
+    ),
+]
+
+
 def rewrite(
     workload: WorkloadFile,
     names: OneQuery = None,
     param: Params = None,
     sql: SqlGiven = None,
     at: AtGiven = None,
+    files: FilesFile = None,
     store: StoreFolder = None,
     policy: PolicyName = None,
     lock_timeout: LockTimeout = None,
@@ -46,6 +61,7 @@ def rewrite(
     be the sketch of another query that differs in constants; the smallest one allowed is taken.
     The text is right for the table versions told with it; after a change rewrite again. With --at
     it is the text for older versions, from the sketch stored for them; nothing is maintained.
+    With --files readers that know no Delta, such as DuckDB, learn which files to read.
 
     Example: impctl rewrite workloads/running-example.yaml --query q_top > q_top.sql
     """
@@ -54,7 +70,7 @@ def rewrite(
     def use_case(desk: Workbench) -> Outcome:
         from impctl.app.rewrite import rewrite
 
-        return rewrite(desk, name, tuple(param or ()), sql, tuple(at) if at else None)
+        return rewrite(desk, name, tuple(param or ()), sql, tuple(at) if at else None, files)
 
     settings = settings_of(
         workload,

@@ -33,6 +33,7 @@ from impctl.plan.safety.verdict import Verdict
 from impctl.sketch.fragments import FragmentSet
 from impctl.sketch.partition import RangePartition
 from impctl.tables.arrow_types import to_arrow_type
+from impctl.tables.plain_files import why_not_plain
 from impctl.tables.snapshot import DataFile, Snapshot
 from impctl.tables.storage import local_path
 
@@ -124,13 +125,7 @@ def _unreadable(tables: PinnedTables, prepared: PreparedQuery) -> str:
 def _not_plain(snapshot: Snapshot) -> str:
     if local_path(snapshot.path) is None:
         return "it is not on the local disk"
-    if snapshot.column_mapping is not None:
-        return "it maps column names"
-    if snapshot.partition_columns:
-        return "it has partition columns"
-    if any(file.deleted is not None for file in snapshot.files):
-        return "it has deletion vectors"
-    return "" if snapshot.files else "it has no files"
+    return why_not_plain(snapshot) or ("" if snapshot.files else "it has no files")
 
 
 def _passes(

@@ -1,0 +1,21 @@
+"""Whether the rows of a snapshot are simply those of its files, for readers that know no Delta.
+
+Law: nothing that such a reader would get wrong is passed over: rows that are deleted but still
+there, columns that are not in the files or have other names there.
+Out of scope: types that such a reader takes otherwise.
+"""
+
+from __future__ import annotations
+
+from impctl.tables.snapshot import Snapshot
+
+
+def why_not_plain(snapshot: Snapshot) -> str:
+    """Why its rows are not those of its files; empty where they are."""
+    if snapshot.column_mapping is not None:
+        return "it maps column names"
+    if snapshot.partition_columns:
+        return "it has partition columns"
+    if any(file.deleted is not None for file in snapshot.files):
+        return "it has deletion vectors"
+    return ""

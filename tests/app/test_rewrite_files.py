@@ -1,0 +1,75 @@
+"""`rewrite --files`: text and files together give the query's answer, to a reader without Delta."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import sqlglot
+from deltalake import DeltaTable, write_deltalake
+
+from impctl.bench.parquet_sql import ParquetSql
+from impctl.tables.write.laid_out import create_laid_out_table
+from tests.support.run_cli import Cli
+
+SQL = "SELECT g, SUM(x) AS s FROM t WHERE h < 60 GROUP BY g HAVING SUM(x) > 1400"
+FILES = 40
+
+
+@pytest.fixture
+def cli(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Cli:
+    random = np.random.default_rng(3)
+    at = np.arange(4000)
+    rows = {"g": at // 50, "h": random.integers(0, 100, 4000), "x": random.integers(0, 100, 4000)}
+    table = pa.table(rows)
+    parts = (table.slice(start, 100) for start in range(0, 4000, 100))
+    create_laid_out_table(str(tmp_path / "t"), parts)
+    file = tmp_path / "w.yaml"
+    file.write_text(
+        f'version: 1\ntables: {{t: {{path: t}}}}\nqueries: {{q: {{sql: "{SQL}"}}}}\nstore: st\n'
+    )
+    return Cli(capsys, file)
+
+
+def answer(sql: str, files: list[str]) -> list[dict[str, object]]:
+    connection = ParquetSql.open()
+    assert connection is not None
+    connection.view("t", files)
+    (sql,) = sqlglot.transpile(sql, read="spark", write="duckdb")
+    return sorted(connection.run(sql).to_pylist(), key=lambda row: str(row["g"]))
+
+
+@pytest.mark.skipif(not ParquetSql.is_installed(), reason="needs DuckDB")
+def test_text_and_files_give_the_answer(cli: Cli) -> None:
+    cli.good("capture")
+    folder = cli.workload.parent
+    found = cli.good("rewrite", "--files", str(folder / "left.json")).results[0]
+    left = json.loads((folder / "left.json").read_text())
+    assert list(left) == ["t"]
+    assert len(left["t"]) == found["files_kept"] < found["files_total"] == FILES
+    whole = [str(path) for path in (folder / "t").glob("*.parquet")]
+    assert answer(found["sql"], left["t"]) == answer(SQL, whole) != []
+
+
+def test_rows_that_are_not_those_of_the_files_are_refused(cli: Cli) -> None:
+    folder = cli.workload.parent
+    rows = DeltaTable(str(folder / "t")).to_pyarrow_table()
+    write_deltalake(
+        str(folder / "t"), rows, mode="overwrite", partition_by=["h"], schema_mode="overwrite"
+    )
+    cli.good("capture")
+    cli.good("rewrite")
+    ran = cli("rewrite", "--files", str(folder / "left.json"))
+    assert ran.code == 3
+    assert ran.error["code"] == "files_not_plain"
+    assert not (folder / "left.json").exists()
+
+
+def test_a_file_that_cannot_be_written_is_told(cli: Cli) -> None:
+    cli.good("capture")
+    ran = cli("rewrite", "--files", str(cli.workload / "left.json"))
+    assert ran.code == 6
+    assert ran.error["code"] == "files_not_written"
