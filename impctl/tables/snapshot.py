@@ -23,6 +23,7 @@ from deltalake import DeltaTable
 from impctl.aliases import ColumnName, TableName, TableVersion
 from impctl.data.schema import Column, Kind, Schema
 from impctl.errors import SchemaChangedError, StorageError, TableError
+from impctl.tables.escapes import is_unsure
 from impctl.tables.failures import READ_FAILURES, failure_text
 from impctl.tables.features import check_column_mapping, check_reader_features
 from impctl.tables.schema import TableSchema, read_schema
@@ -303,11 +304,24 @@ def _partition_texts(
     texts: list[list[Any]] = []
     for name in columns:
         values = partition_array(actions, name)
-        is_binary = pa.types.is_binary(values.type)
-        texts.append(
-            [None] * len(values) if is_binary else values.cast(pa.large_string()).to_pylist()
-        )
+        if pa.types.is_binary(values.type):
+            texts.append([None] * len(values))
+            continue
+        texts.append(values.cast(pa.large_string()).to_pylist())
+        _check_partition(name, texts[-1], actions)
     return [dict(zip(columns, row, strict=True)) for row in zip(*texts, strict=True)]
+
+
+def _check_partition(name: ColumnName, texts: list[str | None], actions: pa.Table) -> None:
+    """TableError for a value that may be another one; a folder that says the same is believed."""
+    for text, path in zip(texts, actions.column("path").to_pylist(), strict=True):
+        if text is not None and is_unsure(text) and text not in unquote(unquote(path)):
+            raise TableError(
+                f"The value {text!r} of partition column `{name}` may be another one in the log: "
+                "beyond U+FFFF it is read wrongly where it is written as an escape",
+                hint="write the partition without such characters",
+                code="partition_value_unsure",
+            )
 
 
 def partition_array(actions: pa.Table, name: ColumnName) -> pa.Array:

@@ -23,6 +23,7 @@ from impctl.data.schema import FLOAT, Column, Kind
 from impctl.data.vector import INT64_MAX, INT64_MIN, from_arrow
 from impctl.sketch.partition import BoundaryValue
 from impctl.tables.arrow_types import to_arrow_type
+from impctl.tables.escapes import is_unsure
 from impctl.tables.snapshot import Snapshot, partition_array
 
 _TRUSTED_TEXT = 32
@@ -200,11 +201,13 @@ def _high(value: Any, column: Column) -> BoundaryValue | None:
 
 
 def _may_be_cut(text: str) -> bool:
-    """Whether a stated maximum may stand for longer texts, and be less than they are.
+    """Whether a stated maximum may stand for longer or greater texts.
 
     Older writers of Delta judge by UTF-16, in which an emoji is two units and below U+FFFD.
     """
-    return len(text.encode("utf-16-le")) // 2 >= _TRUSTED_TEXT or text.endswith(_TIE_BREAKER)
+    if len(text.encode("utf-16-le")) // 2 >= _TRUSTED_TEXT or text.endswith(_TIE_BREAKER):
+        return True
+    return is_unsure(text)
 
 
 def _is_void(value: Any, column: Column) -> bool:

@@ -20,6 +20,8 @@ from impctl.tables.prune import prune, prune_to_values
 from impctl.tables.rows import read_rows
 from impctl.tables.snapshot import Snapshot
 from impctl.tables.source import open_source
+from impctl.tables.statistics import file_bounds
+from impctl.tables.write.laid_out import create_laid_out_table
 from tests.tables.bags import fixture_table
 
 NAN = float("nan")
@@ -182,3 +184,17 @@ def test_every_matching_row_is_kept(
 
     kept = read_rows(snapshot, ["v"], prune(snapshot, [chosen]))
     assert matching(kept) == matching(read_rows(snapshot, ["v"]))
+
+
+@pytest.mark.parametrize("char", ["\U00020000", "\U0010ffff", "\U0001f600"])
+def test_characters_written_as_escapes_leave_no_file_out(tmp_path: Path, char: str) -> None:
+    # deltalake reads the pair of surrogates of U+20000 as U+10000, which is below it.
+    rows = pa.table({"s": [f"a{char}"]})
+    create_laid_out_table(str(tmp_path / "t"), [rows])
+    log = tmp_path / "t" / "_delta_log" / f"{0:020}.json"
+    assert "\\ud8" in (text := log.read_text()) or "\\udb" in text
+    snapshot = open_source("t", str(tmp_path / "t")).snapshot()
+    (bounds,) = file_bounds(snapshot, "s")
+    assert bounds.minimum is not None
+    assert bounds.minimum <= f"a{char}"
+    assert bounds.maximum is None

@@ -165,3 +165,17 @@ def test_file_of_another_type_is_refused(tmp_path: Path) -> None:
     )
     with pytest.raises(TableError, match="is stored as `string`, which is no `bigint`"):
         read_rows(open_source("t", str(tmp_path)).snapshot(), ["a"])
+
+
+def test_a_partition_value_that_may_be_misread_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    rows = pa.table({"p": ["a\U00020000b", "\U0001f600"], "x": [1, 2]})
+    write_deltalake(str(path), rows, partition_by=["p"])
+    values = {file.partition_values["p"] for file in open_source("t", str(path)).snapshot().files}
+    assert values == {"a\U00020000b", "\U0001f600"}
+    log = path / "_delta_log" / f"{0:020}.json"
+    lines = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
+    log.write_text("\n".join(map(json.dumps, lines)) + "\n")
+    with pytest.raises(TableError) as caught:
+        _ = open_source("t", str(path)).snapshot().files
+    assert caught.value.code == "partition_value_unsure"

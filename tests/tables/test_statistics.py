@@ -202,11 +202,14 @@ def test_texts_cut_by_the_order_of_utf_16_bound_nothing(
     check_sound(stated(tmp_path, field, pa.array([text]), text[:8], maximum), "v")
 
 
-def test_short_texts_beyond_utf_16_are_bounds(tmp_path: Path) -> None:
+def test_texts_written_as_escapes_bound_nothing_above(tmp_path: Path) -> None:
     field = handmade.field("v", "string")
-    text = "\U0001f600" * 15
+    text = "\U00020000" * 15
     (bounds,) = file_bounds(stated(tmp_path, field, pa.array([text]), text, text), "v")
-    assert (bounds.minimum, bounds.maximum) == (text, text)
+    # The hand that wrote this log wrote escapes, of which deltalake reads a lesser text.
+    assert bounds.minimum is not None
+    assert bounds.minimum <= text
+    assert bounds.maximum is None
 
 
 @pytest.mark.parametrize(
