@@ -13,13 +13,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from impctl.aliases import AccessId, TableName, TableVersion
+from impctl.aliases import AccessId, AttributeId, TableName, TableVersion
+from impctl.app.preparing.joined_files import narrow
 from impctl.app.preparing.prepared import PreparedQuery
 from impctl.app.workbench.pinned import PinnedTables
 from impctl.capture.literals import DIALECT, boundary
 from impctl.capture.use import Guard, place_filters
-from impctl.expr.nodes import And, Expr
-from impctl.plan.nodes import Scan, scans_of
+from impctl.expr.nodes import And, Expr, columns_of, substitute
+from impctl.plan.nodes import scans_of
 from impctl.plan.scan_conditions import scan_conditions
 from impctl.sketch.intervals import MAX_INTERVALS, Interval, RangeFilter, range_filter
 from impctl.sketch.partition import BoundaryValue
@@ -74,17 +75,19 @@ def filters_of(
         snapshot = tables.snapshot(table, versions.get(table))
         read = parted_read(snapshot, sketch.fragments, sketch.partition)
         filters[sketch.access], parts[table] = read.wanted, read.parts
-    conditions = scan_conditions(prepared.root)
+    snapshots = {
+        scan.access: tables.snapshot(scan.table, versions.get(scan.table))
+        for scan in prepared.scans
+    }
+    left = _left(prepared, snapshots, filters)
+    narrow(prepared.ties, snapshots, left)
     files: dict[TableName, tuple[DataFile, ...]] = {}
     total = 0
     for table in prepared.tables:
         snapshot = tables.snapshot(table, versions.get(table))
         total += len(snapshot.files)
-        kept: set[str] = set()
-        for scan in prepared.scans:
-            if scan.table == table:
-                found, own = filters.get(scan.access), conditions.get(scan.access, ())
-                kept |= _left(snapshot, scan, found, own)
+        own = (left[scan.access] for scan in prepared.scans if scan.table == table)
+        kept = set[str]().union(*own)
         files[table] = tuple(file for file in snapshot.files if file.uri in kept)
         if table in parts:
             narrowed = (part.within(kept) for part in parts[table])
@@ -101,14 +104,32 @@ def _alone(prepared: PreparedQuery, sketches: Sequence[StoredSketch]) -> Iterato
 
 
 def _left(
-    snapshot: Snapshot, scan: Scan, found: RangeFilter | None, conditions: Sequence[Expr]
-) -> set[str]:
-    """The files that an access may need, by its sketch and by the conditions right above it."""
-    chosen = snapshot.files if found is None else prune(snapshot, [found])
-    left = {file.uri for file in chosen}
-    if conditions:
-        columns = {attribute.id: attribute.name for attribute in scan.attributes}
-        left &= {f.uri for f in prune_by_condition(snapshot, And(tuple(conditions)), columns)}
+    prepared: PreparedQuery,
+    snapshots: Mapping[AccessId, Snapshot],
+    filters: Mapping[AccessId, RangeFilter],
+) -> dict[AccessId, set[str]]:
+    """The files that each access may need, by its sketch, by the conditions right above it, and by
+    those right above others on columns that it joins on."""
+    conditions = scan_conditions(prepared.root)
+    implied: dict[AccessId, list[Expr]] = {scan.access: [] for scan in prepared.scans}
+    for tied in prepared.ties:
+        own = {tied.to.attribute.id}
+        refs: dict[AttributeId, Expr] = {tied.to.attribute.id: tied.column.attribute.ref()}
+        implied[tied.column.access] += (
+            substitute(condition, refs)
+            for condition in conditions.get(tied.to.access, ())
+            if columns_of(condition) == own
+        )
+    left: dict[AccessId, set[str]] = {}
+    for scan in prepared.scans:
+        snapshot, found = snapshots[scan.access], filters.get(scan.access)
+        chosen = snapshot.files if found is None else prune(snapshot, [found])
+        kept = {file.uri for file in chosen}
+        asked = (*conditions.get(scan.access, ()), *implied[scan.access])
+        if asked:
+            columns = {attribute.id: attribute.name for attribute in scan.attributes}
+            kept &= {f.uri for f in prune_by_condition(snapshot, And(tuple(asked)), columns)}
+        left[scan.access] = kept
     return left
 
 

@@ -16,6 +16,7 @@ from impctl.app.workbench.workbench import Workbench
 from impctl.data.schema import Schema
 from impctl.errors import ImpctlError, Location, UsageError
 from impctl.expr.nodes import Span
+from impctl.plan.joined_columns import Tied, tied_columns
 from impctl.plan.nodes import Plan, Query, Scan, scans_of
 from impctl.plan.sql.parameters import BoundSql, bind
 from impctl.workload.models import QuerySpec
@@ -45,6 +46,11 @@ class PreparedQuery:
     def scans(self) -> tuple[Scan, ...]:
         """Table accesses of the plan that is maintained."""
         return scans_of(self.root)
+
+    @property
+    def ties(self) -> tuple[Tied, ...]:
+        """Columns of accesses whose values must be found in others."""
+        return tied_columns(self.root)
 
     @property
     def tables(self) -> tuple[TableName, ...]:

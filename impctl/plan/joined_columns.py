@@ -1,0 +1,147 @@
+"""Which columns of accesses must find their values in columns of others, since rows join on them.
+
+Law: of an access whose column is tied to another's, every row may be left out whose value (NULL
+included) is in no row of the other access that the plan sees: the plan yields the same bag. For a
+predicate on one side's column that is true of all values that the other side has can be put above
+that side of an equality join, unless the side keeps rows without partners; from there it goes down
+as any predicate does (`plan.rules.push_selections`), which is what is done here with a stand-in.
+Several ties hold together: each is a predicate that drops no row with a partner.
+Out of scope: which values the other column has (`tables.key_spans`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from impctl.aliases import AccessId, AttributeId
+from impctl.expr.nodes import ColumnRef, Compare, CompareOp, InList, Literal, conjuncts
+from impctl.plan.nodes import (
+    Aggregate,
+    Attribute,
+    ComputedColumn,
+    Distinct,
+    Join,
+    JoinKind,
+    Plan,
+    Project,
+    Scan,
+    Select,
+    Sort,
+    TopK,
+    Window,
+    inputs_of,
+    scans_of,
+    with_inputs,
+)
+from impctl.plan.rules.push_selections import push_selections
+from impctl.plan.scan_conditions import scan_conditions
+
+
+@dataclass(frozen=True, slots=True)
+class ScanColumn:
+    """A column of one access."""
+
+    access: AccessId
+    attribute: Attribute
+
+
+@dataclass(frozen=True, slots=True)
+class Tied:
+    """Rows of `column` are needed for values only that `to` has."""
+
+    column: ScanColumn
+    to: ScanColumn
+
+
+Origins: TypeAlias = Mapping[AttributeId, frozenset[ScanColumn]]
+"""Per attribute that a plan yields: columns that have all its values, NULL left aside."""
+
+_NARROWS_LEFT = frozenset({JoinKind.INNER, JoinKind.RIGHT, JoinKind.SEMI})
+_NARROWS_RIGHT = frozenset({JoinKind.INNER, JoinKind.LEFT, JoinKind.SEMI, JoinKind.ANTI})
+"""Kinds that put out no row of a side that has no partner on the other."""
+
+
+def tied_columns(root: Plan) -> tuple[Tied, ...]:
+    """All ties between accesses of the plan."""
+    found = _Marking({}, [])
+    marked = push_selections(found.of(root)[0])
+    ties: dict[Tied, None] = {}
+    accesses = {scan.access: scan for scan in scans_of(root)}
+    for access, conditions in scan_conditions(marked).items():
+        own = {attribute.id: attribute for attribute in accesses[access].attributes}
+        for condition in conditions:
+            if not isinstance(condition, InList) or not isinstance(condition.operand, ColumnRef):
+                continue
+            sources = found.sources.get(id(condition.options[0]), frozenset())
+            column = ScanColumn(access, own[condition.operand.id]) if sources else None
+            if column is not None:
+                ties |= dict.fromkeys(
+                    Tied(column, other) for other in sources if other.access != access
+                )
+    return tuple(sorted(ties, key=lambda tied: (tied.column.access, tied.to.access)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Marking:
+    """Puts stand-ins above sides of joins; each is known by the very literal in it."""
+
+    sources: dict[int, frozenset[ScanColumn]]
+    kept: list[Literal]
+    """Keeps the literals, so that no other object comes to have the identity of one."""
+
+    def of(self, plan: Plan) -> tuple[Plan, Origins]:
+        """The plan with stand-ins, and where its values are from."""
+        below = [self.of(child) for child in inputs_of(plan)]
+        origins = [found for _, found in below]
+        marked = with_inputs(plan, tuple(child for child, _ in below)) if below else plan
+        match marked:
+            case Scan():
+                return marked, {
+                    a.id: frozenset({ScanColumn(marked.access, a)}) for a in marked.attributes
+                }
+            case Select() | Sort() | TopK() | Distinct() | Window():
+                return marked, origins[0]
+            case Project():
+                return marked, _renamed(marked.outputs, origins[0])
+            case Aggregate():
+                return marked, _renamed(marked.keys, origins[0])
+            case Join():
+                return self._joined(marked, *origins)
+        return marked, {}
+
+    def _joined(self, join: Join, left: Origins, right: Origins) -> tuple[Plan, Origins]:
+        both = dict(left) if join.kind in (JoinKind.SEMI, JoinKind.ANTI) else {**left, **right}
+        if join.null_aware or join.condition is None:
+            return join, both
+        sides = {**dict.fromkeys(left, True), **dict.fromkeys(right, False)}
+        for part in conjuncts(join.condition):
+            match part:
+                case Compare(CompareOp.EQUAL, ColumnRef() as one, ColumnRef() as other):
+                    pass
+                case _:
+                    continue
+            if one.type != other.type or sides.get(one.id) is sides.get(other.id):
+                continue
+            mine, theirs = (one, other) if sides.get(one.id) else (other, one)
+            if join.kind in _NARROWS_LEFT and theirs.id in right:
+                join = replace(join, left=self._marked(join.left, mine, right[theirs.id]))
+            if join.kind in _NARROWS_RIGHT and mine.id in left:
+                join = replace(join, right=self._marked(join.right, theirs, left[mine.id]))
+        return join, both
+
+    def _marked(self, side: Plan, ref: ColumnRef, sources: frozenset[ScanColumn]) -> Plan:
+        literal = Literal(len(self.kept), ref.type)
+        self.kept.append(literal)
+        self.sources[id(literal)] = sources
+        return Select(side, InList(ref, (literal,)))
+
+
+def _renamed(outputs: tuple[ComputedColumn, ...], below: Origins) -> Origins:
+    """Of outputs that are columns of the input, under their new names."""
+    return {
+        output.attribute.id: below[output.expr.id]
+        for output in outputs
+        if isinstance(output.expr, ColumnRef) and output.expr.id in below
+    }
