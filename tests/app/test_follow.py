@@ -120,8 +120,10 @@ def test_another_process_maintains_captures_and_replaces_the_store_in_between(
         append(workload, "t", 5, 7, 7)
         took_up(process, 3)
         assert is_right(workload, "many")
+        process.process.send_signal(signal.SIGSTOP)
         append(workload, "t", 7)
         assert impctl("capture", str(workload), "--query", "many")["ok"]
+        process.process.send_signal(signal.SIGCONT)
         append(workload, "t", 9, 9, 9)
         took_up(process, 3)
         assert is_right(workload, "many")
