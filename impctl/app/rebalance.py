@@ -6,7 +6,7 @@ the ranges they were captured with. Three ways, and every result says which was 
 follows from the stored one (ranges merged, or split on a column that is grouped by); it follows
 once the rows of the split ranges are read; or the whole state is captured anew, because a join or a
 buffer of values does not tell what its rows come to under other ranges. Boundaries in the workload
-file are the user's and stay.
+file are the user's and stay, and so do ranges of which others would leave the largest one larger.
 Out of scope: whether ranges have drifted (`app.capturing.drift`), choosing boundaries
 (`app.capturing.new_ranges`).
 """
@@ -119,13 +119,16 @@ class _Rebalanced:
             return self._left(change)
         moved = change.moved
         partitions = {
-            access: moved[p].renumbering.new if p in moved else p
-            for access, p in self.partitions.items()
+            access: _new(moved[p]) if p in moved else p for access, p in self.partitions.items()
         }
         way = self._way(partitions)
+        before = {old: _largest(change.taken.range_rows, old) for old in moved}
         done = self._found(change.taken, moved, way, partitions)
         if done is None:
             return self._left("the engine could not fill its state under other ranges")
+        after = {old: _largest(done.state.range_rows, _new(moved[old])) for old in moved}
+        if any(after[old] > rows for old, rows in before.items()):
+            return self._left("other ranges would leave the largest one larger than it is")
         reason = "; ".join([*map(_moved_text, moved.values()), done.how, *change.kept])
         return self._committed(store, way, partitions, done, reason)
 
@@ -310,6 +313,16 @@ def _result(
         engine_ms=elapsed_ms - spark_ms,
         reason=reason,
     )
+
+
+def _new(change: NewRanges) -> RangePartition:
+    """The ranges as they will be."""
+    return change.renumbering.new
+
+
+def _largest(counted: RangeRows, partition: RangePartition) -> int:
+    """Rows of the range with the most of them."""
+    return int(counted.counts(partition)[:-1].max())
 
 
 def _own_text(partition: RangePartition) -> str:

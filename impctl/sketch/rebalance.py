@@ -30,6 +30,20 @@ def heavy_ranges(rows: Ints, wanted: int) -> Ints:
     return np.flatnonzero(rows * wanted > HEAVY * rows.sum())
 
 
+def evened(
+    partition: RangePartition, counts: Ints, wanted: int, sample: Sequence[BoundaryValue]
+) -> RangePartition:
+    """The partition with heavy ranges split and light ones merged; as it is where the largest range
+    would come out larger, as it may where fewer ranges are wanted than there are.
+
+    `counts` has shape (fragments,); `sample` are values in the heavy ranges.
+    """
+    finer = with_splits(partition, counts[:-1], wanted, sample)
+    new = merged_to(finer, estimated_rows(partition, finer, counts, sample)[:-1], wanted)
+    largest = int(estimated_rows(partition, new, counts, sample)[:-1].max())
+    return partition if largest > int(counts[:-1].max()) else new
+
+
 def with_splits(
     partition: RangePartition, rows: Ints, wanted: int, sample: Sequence[BoundaryValue]
 ) -> RangePartition:

@@ -9,7 +9,7 @@ import pytest
 
 from impctl.data.schema import LONG, STRING
 from impctl.sketch.partition import RangePartition
-from impctl.sketch.rebalance import HEAVY, estimated_rows, heavy_ranges, merged_to, with_splits
+from impctl.sketch.rebalance import HEAVY, evened, heavy_ranges, with_splits
 from tests.sketch.test_partition import vector_of
 
 TENS = RangePartition("t", "a", LONG, tuple(range(10, 100, 10)))
@@ -20,22 +20,21 @@ def counted(partition: RangePartition, values: list[int]) -> np.ndarray:
     return np.bincount(found, minlength=partition.size)
 
 
-def evened(partition: RangePartition, values: list[int], wanted: int) -> RangePartition:
+def evened_by(partition: RangePartition, values: list[int], wanted: int) -> RangePartition:
     counts = counted(partition, values)
     heavy = set(heavy_ranges(counts[:-1], wanted).tolist())
     fragments = partition.fragments_of(vector_of(LONG, values))
     sample = [v for v, f in zip(values, fragments, strict=True) if int(f) in heavy]
-    finer = with_splits(partition, counts[:-1], wanted, sample)
-    return merged_to(finer, estimated_rows(partition, finer, counts, sample)[:-1], wanted)
+    return evened(partition, counts, wanted, sample)
 
 
 def test_even_ranges_stay() -> None:
-    assert evened(TENS, list(range(100)), 10) == TENS
+    assert evened_by(TENS, list(range(100)), 10) == TENS
 
 
 def test_a_heavy_range_is_split_and_light_neighbours_are_merged() -> None:
     values = [*range(100), *range(90, 1090)]
-    found = evened(TENS, values, 10)
+    found = evened_by(TENS, values, 10)
     rows = counted(found, values)[:-1]
     assert len(rows) == 10
     assert rows.max() <= 2 * rows.mean() + 1
@@ -43,14 +42,14 @@ def test_a_heavy_range_is_split_and_light_neighbours_are_merged() -> None:
 
 
 def test_one_value_cannot_be_split() -> None:
-    assert evened(TENS, [*range(100), *([55] * 1000)], 10).ranges == 10
+    assert evened_by(TENS, [*range(100), *([55] * 1000)], 10).ranges == 10
     alone = RangePartition("t", "a", LONG, ())
-    assert evened(alone, [7] * 50, 4) == alone
+    assert evened_by(alone, [7] * 50, 4) == alone
 
 
 def test_a_heavy_value_gets_a_range_of_its_own() -> None:
     values = [*range(100), *([55] * 300), *([57] * 100)]
-    found = evened(TENS, values, 12)
+    found = evened_by(TENS, values, 12)
     assert 55 in found.boundaries or 56 in found.boundaries
     rows = counted(found, values)
     assert rows[int(found.fragments_of(vector_of(LONG, [55]))[0])] <= 305
@@ -63,8 +62,8 @@ def test_never_more_ranges_than_asked_for_and_never_less_even(seed: int) -> None
     partition = RangePartition("t", "a", LONG, boundaries)
     values = [int(rng.gauss(0, 40)) for _ in range(rng.randint(0, 400))]
     wanted = rng.randint(1, 20)
-    found = evened(partition, values, wanted)
-    assert found.ranges <= max(wanted, 1)
+    found = evened_by(partition, values, wanted)
+    assert found.ranges <= max(wanted, partition.ranges)
     if values and partition.ranges <= wanted:
         before, after = counted(partition, values)[:-1], counted(found, values)[:-1]
         assert after.max() <= max(before.max(), 2 * HEAVY * len(values) / wanted)
@@ -76,3 +75,14 @@ def test_text_is_split_too() -> None:
     finer = with_splits(partition, rows, 4, ["n", "o", "p", "q", "r", "s"])
     assert finer.boundaries[0] == "m"
     assert len(finer.boundaries) > 2
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_the_largest_range_is_never_larger(seed: int) -> None:
+    rng = random.Random(seed)
+    places = [rng.randrange(400) for _ in range(3)]
+    values = [rng.choice(places) + int(rng.expovariate(0.05)) for _ in range(600)]
+    cuts = tuple(sorted(set(rng.sample(range(500), rng.randint(2, 40)))))
+    partition = RangePartition("t", "a", LONG, cuts)
+    found = evened_by(partition, values, rng.randint(1, 60))
+    assert counted(found, values).max() <= counted(partition, values).max()

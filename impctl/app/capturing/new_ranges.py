@@ -21,7 +21,7 @@ from impctl.data.vector import Ints, from_arrow
 from impctl.sketch.fragments import FragmentSet
 from impctl.sketch.intervals import exact_filter
 from impctl.sketch.partition import BoundaryValue, Fragments, RangePartition
-from impctl.sketch.rebalance import estimated_rows, heavy_ranges, merged_to, with_splits
+from impctl.sketch.rebalance import evened, heavy_ranges
 from impctl.sketch.renumbering import Renumbering
 from impctl.tables.prune import prune
 from impctl.tables.rows import read_batches
@@ -48,15 +48,14 @@ class NewRanges:
 
 
 def new_ranges(desk: Workbench, partition: RangePartition, counts: Ints) -> NewRanges | None:
-    """Better ranges; None where these are even, or their heavy ranges hold a single value."""
+    """Better ranges; None where these are even, or as even as the sample can make them."""
     wanted = wanted_ranges(desk, partition)
     rows = counts[:-1]
     ids = heavy_ranges(rows, wanted)
     sample: list[BoundaryValue] = []
     if len(ids):
         sample = values_within(desk, partition, FragmentSet.of(ids.tolist(), partition.size))
-    finer = with_splits(partition, rows, wanted, sample)
-    new = merged_to(finer, estimated_rows(partition, finer, counts, sample)[:-1], wanted)
+    new = evened(partition, counts, wanted, sample)
     if new == partition:
         return None
     renumbering = Renumbering(partition, new)
