@@ -57,7 +57,7 @@ def _advice(tables: PinnedTables, spec: QuerySpec, sketches: Sequence[StoredSket
     """What to know of a stored sketch; the capture stands, even where this cannot be told."""
     failed: list[Failure] = []
     with Isolated(failed, spec):
-        return warnings_of(tables, spec, sketches)
+        return warnings_of(tables, spec.name, sketches)
     return [
         f"query `{spec.name}` is captured, but how much its sketch saves could not be told: "
         f"{failure.error.message}"

@@ -12,6 +12,7 @@ import os
 from collections.abc import Iterator
 from datetime import timedelta
 
+from impctl.app.examining.skipping import skipping_findings
 from impctl.app.examining.store import store_findings
 from impctl.app.examining.surroundings import delta_jar, software, try_spark
 from impctl.app.examining.tables import table_findings
@@ -59,9 +60,11 @@ def _of_workload(
         master = DEFAULT_MASTER if spark.master is None else spark.master
         yield try_spark(master, spark.conf, desk.reporter.spark_log)
     desk.reporter.step("looking at tables")
-    yield from table_findings(desk, _stored(desk), every)
+    stored = _stored(desk)
+    yield from table_findings(desk, stored, every)
     desk.reporter.step("checking the store")
     yield from store_findings(desk)
+    yield from skipping_findings(desk, stored)
 
 
 def _stored(desk: Workbench) -> list[StoredQuery]:

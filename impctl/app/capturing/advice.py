@@ -1,4 +1,4 @@
-"""Whether a captured sketch lets anything be skipped, told as warnings.
+"""Whether a captured sketch lets anything be skipped, and what would help.
 
 Law: only what the snapshot's own statistics say; nothing is read, nothing refused. A sketch that
 holds nearly everything saves nothing; one of few ranges saves reading only where rows of a range
@@ -11,7 +11,9 @@ from __future__ import annotations
 import statistics
 from bisect import bisect_right
 from collections.abc import Sequence
+from dataclasses import dataclass
 
+from impctl.aliases import QueryName
 from impctl.app.workbench.pinned import PinnedTables
 from impctl.sketch.files_after import share_after
 from impctl.sketch.intervals import exact_filter
@@ -20,7 +22,6 @@ from impctl.store.records import StoredSketch
 from impctl.tables.prune import prune
 from impctl.tables.snapshot import Snapshot
 from impctl.tables.statistics import file_bounds
-from impctl.workload.models import QuerySpec
 
 _USEFUL_SHARE = 0.75
 """Beyond this share, of ranges held or of files left to read, a sketch is not worth using."""
@@ -29,36 +30,73 @@ _SPREAD = 0.5
 """A table whose files each span more of the ranges than this is not clustered by them; beside it
 each file of a sorted table spans its own part."""
 
+_SMALL, _MANY_SMALL = 0.001, 10
+"""A file is small with less than this share of the rows; so many are worth a word."""
+
 _ROWS = 100_000
 """A smaller table is read in no time, however it lies."""
 
 
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """What keeps a sketch from leaving files out, and what would help."""
+
+    message: str
+    fix: str
+
+
 def warnings_of(
-    tables: PinnedTables, spec: QuerySpec, sketches: Sequence[StoredSketch]
+    tables: PinnedTables, query: QueryName, sketches: Sequence[StoredSketch]
 ) -> list[str]:
     """A warning for every sketch that lets next to nothing be skipped."""
-    found = [_warning(tables, spec, sketch) for sketch in sketches]
-    return list(dict.fromkeys(text for text in found if text is not None))
+    return [f"{found.message}; {found.fix}" for found in advice_of(tables, query, sketches)]
 
 
-def _warning(tables: PinnedTables, spec: QuerySpec, sketch: StoredSketch) -> str | None:
+def advice_of(
+    tables: PinnedTables, query: QueryName, sketches: Sequence[StoredSketch]
+) -> list[Advice]:
+    """What to say of each sketch that lets next to nothing be skipped, and of small files."""
+    found = [_advice(tables, query, sketch) for sketch in sketches]
+    return list(dict.fromkeys(advice for advice in found if advice is not None))
+
+
+def _advice(tables: PinnedTables, query: QueryName, sketch: StoredSketch) -> Advice | None:
     ranges = sketch.partition.ranges
     held = sum(fragment < ranges for fragment in sketch.fragments.ids)
-    name = f"the sketch of query `{spec.name}` on `{sketch.table}.{sketch.attribute}`"
+    name = f"the sketch of query `{query}` on `{sketch.table}.{sketch.attribute}`"
     if held > _USEFUL_SHARE * ranges:
-        return (
-            f"{name} holds {held} of {ranges} ranges and saves next to nothing; "
-            "try more ranges or another attribute"
+        message = f"{name} holds {held} of {ranges} ranges and saves next to nothing"
+        return Advice(message, "try more ranges or another attribute")
+    snapshot = tables.snapshot(sketch.table)
+    span, files = _span(snapshot, sketch), len(snapshot.files)
+    if span is not None:
+        after = share_after(sketch.fragments, sketch.partition, files, (sketch.attribute,))
+        return Advice(
+            f"{name} can hardly leave out a file, because a file of the table spans "
+            f"{span:.0%} of the ranges",
+            f"`impctl cluster` would put the table's files in the order of "
+            f"`{sketch.attribute}`, which leaves about {after:.1%} of them to read",
         )
-    span = _span(tables.snapshot(sketch.table), sketch)
-    if span is None:
+    small = _small_and_wide(snapshot, sketch)
+    if small < _MANY_SMALL or small * 2 < files:
         return None
-    files = len(tables.snapshot(sketch.table).files)
-    after = share_after(sketch.fragments, sketch.partition, files, (sketch.attribute,))
-    return (
-        f"{name} can hardly leave out a file, because a file of the table spans "
-        f"{span:.0%} of the ranges; `impctl cluster` would put the table's files in the order of "
-        f"`{sketch.attribute}`, which leaves about {after:.1%} of them to read"
+    return Advice(
+        f"{name} cannot leave out {small} of {files} files, which are small and each span most of "
+        "the ranges, as many small commits leave them",
+        "`impctl cluster` or OPTIMIZE would put them together",
+    )
+
+
+def _small_and_wide(snapshot: Snapshot, sketch: StoredSketch) -> int:
+    """Files of few rows that span most of the ranges."""
+    partition, few = sketch.partition, (snapshot.rows or 0) * _SMALL
+    return sum(
+        bounds.rows is not None
+        and bounds.rows < few
+        and bounds.minimum is not None
+        and bounds.maximum is not None
+        and _spanned(bounds.minimum, bounds.maximum, partition) > _SPREAD * partition.ranges
+        for bounds in file_bounds(snapshot, partition.attribute)
     )
 
 

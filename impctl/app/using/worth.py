@@ -26,6 +26,8 @@ from impctl.workload.models import SketchUse
 _FILTERED, _FILTERED_BY_SHARE = 0.75, 0.65
 """What a byte read through a filter costs where a share of the rows passes: 0.75 of one read
 without where hardly any does, 1.4 where all do."""
+_ONE_MORE_PART, _MOST_PARTS = 0.25, 4
+"""What each further part read through a filter of its own adds, up to so many parts."""
 _ONE_MORE_COLUMN = 4.0
 """What decoding and asking a column costs that the query does not read, over its other columns."""
 
@@ -86,7 +88,9 @@ def _cost(scans: list[Scan], pruned: Pruned, table: TableName) -> float:
         return inside
     share = max(_share(wanted) for wanted in filters)
     columns = {attribute.name for scan in scans for attribute in scan.attributes}
+    filtered_parts = sum(part.filter is not None for part in parts)
     rate = _FILTERED + _FILTERED_BY_SHARE * share
+    rate += _ONE_MORE_PART * (min(filtered_parts, _MOST_PARTS) - 1)
     if not all(wanted.partition.attribute in columns for wanted in filters):
         rate += _ONE_MORE_COLUMN / max(len(columns), 1)
     return inside + filtered * rate

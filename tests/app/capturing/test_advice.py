@@ -13,6 +13,7 @@ from deltalake import write_deltalake
 import impctl
 from impctl.app import capture
 from impctl.errors import ImpctlWarning, TableError
+from tests.support.run_cli import Cli
 
 ROWS = 120_000
 FILES = 8
@@ -86,3 +87,33 @@ def test_advice_that_fails_is_no_failure_of_the_capture(
 def test_a_sketch_that_holds_nearly_everything_is_told_so_alone(tmp_path: Path) -> None:
     (found,) = told(tmp_path, groups(), "g >= 0")
     assert "saves next to nothing" in found
+
+
+def test_small_files_of_many_commits_are_told(tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    for part in np.array_split(np.sort(groups(400_000)), 20):
+        write_deltalake(str(path), pa.table({"g": part}), mode="append")
+    for _ in range(30):
+        rows = pa.table({"g": np.array([0, 500, 999])})
+        write_deltalake(str(path), rows, mode="append")
+    (tmp_path / "w.yaml").write_text(
+        "version: 1\ntables: {t: {path: t}}\npartitions: {t: {g: {fragments: 20}}}\n"
+        "queries: {q: {sql: 'SELECT g, COUNT(*) n FROM t GROUP BY g HAVING g < 30'}}\nstore: st\n"
+    )
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        impctl.open(tmp_path / "w.yaml").capture()
+    (found,) = (str(warning.message) for warning in caught)
+    assert "cannot leave out 30 of 50 files, which are small" in found
+    assert "OPTIMIZE" in found
+
+
+def test_doctor_says_the_same_at_any_time(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (told_then,) = told(tmp_path, groups(), "g < 30")
+    ran = Cli(capsys, tmp_path / "w.yaml")("doctor")
+    (found,) = (one for one in ran.results if one["check"] == "skips_little")
+    assert (found["level"], found["subject"]) == ("warning", "q")
+    said = f"{found['message']}; {found['fix']}"
+    assert said[1:] == told_then[1:]

@@ -1,0 +1,31 @@
+"""Sketches as findings: what they can never leave out, and what clustering would gain.
+
+Law: by statistics alone, as after a capture (`app.capturing.advice`); a sketch whose table cannot
+be read is found with the table.
+Out of scope: what uses saved (`app.gain`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from impctl.app.capturing.advice import advice_of
+from impctl.app.results.findings import Area, Finding, Subject
+from impctl.app.workbench.workbench import Workbench
+from impctl.errors import ImpctlError
+from impctl.store.records import StoredQuery
+
+
+def skipping_findings(desk: Workbench, stored: Sequence[StoredQuery]) -> Iterator[Finding]:
+    """A finding for each query with sketches."""
+    for one in stored:
+        subject = Subject(Area.STORE, one.query)
+        try:
+            found = advice_of(desk.tables, one.query, one.sketches)
+        except ImpctlError:
+            continue
+        for advice in found:
+            message = advice.message[0].upper() + advice.message[1:]
+            yield subject.warning("skips_little", message, advice.fix)
+        if not found and one.sketches:
+            yield subject.ok("skips_little", "Its sketches can leave files or rows out")
