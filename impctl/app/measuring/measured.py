@@ -134,6 +134,10 @@ class MeasuredQuery:
         stored = self.stored
         return weighed(self.scratch.tables, self.prepared, stored.sketches, stored.versions)
 
+    def unsketched(self) -> Pruned:
+        """What the query's own conditions leave to read, without any sketch."""
+        return filters_of(self.scratch.tables, self.prepared, (), self.stored.versions)
+
     def text_and_files(self) -> tuple[str, Pruned]:
         """The text that `rewrite` prints, and the files that it reads."""
         tables, stored = self.scratch.tables, self.stored
