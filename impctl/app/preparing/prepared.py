@@ -16,8 +16,8 @@ from impctl.app.workbench.workbench import Workbench
 from impctl.data.schema import Schema
 from impctl.errors import ImpctlError, Location, UsageError
 from impctl.expr.nodes import Span
-from impctl.plan.joined_columns import Tied, tied_columns
 from impctl.plan.nodes import Plan, Query, Scan, scans_of
+from impctl.plan.rules.joined_columns import Tied, tied_columns
 from impctl.plan.sql.parameters import BoundSql, bind
 from impctl.workload.models import QuerySpec
 from impctl.workload.sql_location import sql_location

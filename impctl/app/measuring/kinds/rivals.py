@@ -3,7 +3,7 @@
 `plain_ms` reads all files, `pruned_ms` those that the query's own conditions leave by statistics,
 `sketch_ms` what `query` reads, which leaves the sketch away where it does not pay; all three by
 Spark, choosing the files included. `view_ms` asks a materialized view kept by hand, a Parquet file
-that Spark reads, where the query has one (`bench.kept_view`). `duckdb_plain_ms` and
+that Spark reads, where the query has one (`app.measuring.kept_view`). `duckdb_plain_ms` and
 `duckdb_sketch_ms` are DuckDB over all files, and over the text and files of `rewrite`.
 `files_share` and `bytes_share` are what is read with the sketch of all there is; `bytes_ratio` is
 that over the bytes of files with a row of a group in the answer, where the query has a view. With
@@ -23,6 +23,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from impctl.app.measuring.ground import Ground
+from impctl.app.measuring.kept_view import VIEW, KeptView, kept_view
 from impctl.app.measuring.kinds.duckdb_times import both_beside
 from impctl.app.measuring.measured import MeasuredQuery, measured_copy
 from impctl.app.measuring.single import single
@@ -30,7 +31,6 @@ from impctl.app.using.answers import answer_of
 from impctl.app.using.same_rows import same_rows
 from impctl.app.using.worth import Weighed
 from impctl.bench.clock import in_turns, milliseconds, warm_up
-from impctl.bench.kept_view import VIEW, KeptView, kept_view
 from impctl.bench.record import Cell, Metric
 from impctl.data.identifiers import quoted
 from impctl.tables.snapshot import DataFile

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from impctl.bench.kept_view import KeptView, kept_view
+from impctl.app.measuring.kept_view import KeptView, kept_view
 
 SQL = "SELECT a, SUM(b) AS s, COUNT(*) AS n FROM t GROUP BY a HAVING AVG(b) < 10 AND MAX(c) > 3"
 

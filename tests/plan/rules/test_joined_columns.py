@@ -7,8 +7,8 @@ from random import Random
 import pytest
 
 from impctl.data.schema import INTEGER, Column, Schema
-from impctl.plan.joined_columns import Tied, tied_columns
 from impctl.plan.nodes import Join, Plan, nodes_of, scans_of
+from impctl.plan.rules.joined_columns import Tied, tied_columns
 from impctl.plan.rules.order import apply_rules
 from impctl.plan.sql.statement import parse_query
 from tests.plan.rules.test_rules import is_open
