@@ -21,6 +21,7 @@ from impctl.capture.literals import DIALECT, boundary
 from impctl.capture.use import Guard, place_filters
 from impctl.expr.nodes import And, Expr, columns_of, substitute
 from impctl.plan.nodes import scans_of
+from impctl.plan.rules.joined_columns import Tied, tied_columns
 from impctl.plan.scan_conditions import scan_conditions
 from impctl.sketch.intervals import MAX_INTERVALS, Interval, RangeFilter, range_filter
 from impctl.sketch.partition import BoundaryValue
@@ -79,8 +80,9 @@ def filters_of(
         scan.access: tables.snapshot(scan.table, versions.get(scan.table))
         for scan in prepared.scans
     }
-    left = _left(prepared, snapshots, filters)
-    narrow(prepared.ties, snapshots, left)
+    ties = tied_columns(prepared.root)
+    left = _left(prepared, snapshots, filters, ties)
+    narrow(ties, snapshots, left)
     files: dict[TableName, tuple[DataFile, ...]] = {}
     total = 0
     for table in prepared.tables:
@@ -107,12 +109,13 @@ def _left(
     prepared: PreparedQuery,
     snapshots: Mapping[AccessId, Snapshot],
     filters: Mapping[AccessId, RangeFilter],
+    ties: Sequence[Tied],
 ) -> dict[AccessId, set[str]]:
     """The files that each access may need, by its sketch, by the conditions right above it, and by
     those right above others on columns that it joins on."""
     conditions = scan_conditions(prepared.root)
     implied: dict[AccessId, list[Expr]] = {scan.access: [] for scan in prepared.scans}
-    for tied in prepared.ties:
+    for tied in ties:
         own = {tied.to.attribute.id}
         refs: dict[AttributeId, Expr] = {tied.to.attribute.id: tied.column.attribute.ref()}
         implied[tied.column.access] += (

@@ -17,7 +17,6 @@ from impctl.data.schema import Schema
 from impctl.errors import ImpctlError, Location, UsageError
 from impctl.expr.nodes import Span
 from impctl.plan.nodes import Plan, Query, Scan, scans_of
-from impctl.plan.rules.joined_columns import Tied, tied_columns
 from impctl.plan.sql.parameters import BoundSql, bind
 from impctl.workload.models import QuerySpec
 from impctl.workload.sql_location import sql_location
@@ -46,11 +45,6 @@ class PreparedQuery:
     def scans(self) -> tuple[Scan, ...]:
         """Table accesses of the plan that is maintained."""
         return scans_of(self.root)
-
-    @property
-    def ties(self) -> tuple[Tied, ...]:
-        """Columns of accesses whose values must be found in others."""
-        return tied_columns(self.root)
 
     @property
     def tables(self) -> tuple[TableName, ...]:

@@ -32,6 +32,7 @@ from impctl.plan.nodes import (
     TopK,
     Window,
     inputs_of,
+    nodes_of,
     scans_of,
     with_inputs,
 )
@@ -65,6 +66,8 @@ _NARROWS_RIGHT = frozenset({JoinKind.INNER, JoinKind.LEFT, JoinKind.SEMI, JoinKi
 
 def tied_columns(root: Plan) -> tuple[Tied, ...]:
     """All ties between accesses of the plan."""
+    if not any(isinstance(node, Join) for node in nodes_of(root)):
+        return ()
     found = _Marking({}, [])
     marked = push_selections(found.of(root)[0])
     ties: dict[Tied, None] = {}
