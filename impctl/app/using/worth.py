@@ -1,15 +1,15 @@
 """Whether a sketch is worth its filter: what it leaves out against what asking every row costs.
 
-Law: what is decided changes what is read, never the answer; where a sketch is left away, its table
-is read as if it had none, by the query's own conditions alone. The rates are measured on Spark
-(decision 0042).
+Law: what is decided changes what is read, never the answer; where a sketch is left away, all is
+read as if it were not there: of tables joined with its own, too, nothing is left out because of it.
+The rates are measured on Spark (decision 0042).
 Out of scope: what the sketch leaves to read (`app.preparing.filters`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from impctl.aliases import TableName, TableVersion
 from impctl.app.preparing.filters import Pruned, filters_of
@@ -61,19 +61,26 @@ def weighed(
     plain = filters_of(tables, prepared, (), versions)
     if not sketches:
         return Weighed(plain, plain, {})
-    return _weighed(prepared, filters_of(tables, prepared, sketches, versions), plain)
-
-
-def _weighed(prepared: PreparedQuery, pruned: Pruned, plain: Pruned) -> Weighed:
-    """What the sketches leave to read, those left away that cost more than they save."""
     left_away: dict[TableName, str] = {}
+    pruned = filters_of(tables, prepared, sketches, versions)
+    while away := _not_worth_it(prepared, pruned, plain):
+        left_away |= away
+        # Anew: what a sketch leaves of its table narrows the tables that it is joined with.
+        used = [sketch for sketch in sketches if sketch.table not in left_away]
+        pruned = filters_of(tables, prepared, used, versions) if used else plain
+    return Weighed(pruned, plain, left_away)
+
+
+def _not_worth_it(prepared: PreparedQuery, pruned: Pruned, plain: Pruned) -> dict[TableName, str]:
+    """The tables whose sketches cost more than they save, with the reason."""
+    found: dict[TableName, str] = {}
     for table in prepared.tables:
         scans = [scan for scan in prepared.scans if scan.table == table]
         if any(scan.access in pruned.filters for scan in scans):
             total = _bytes(plain.files[table])
             if _cost(scans, pruned, table) >= total:
-                left_away[table] = _reason(pruned, plain, table)
-    return Weighed(_without(pruned, plain, prepared, left_away), plain, left_away)
+                found[table] = _reason(pruned, plain, table)
+    return found
 
 
 def _cost(scans: list[Scan], pruned: Pruned, table: TableName) -> float:
@@ -110,16 +117,3 @@ def _bytes(files: Iterable[DataFile]) -> float:
 def _reason(pruned: Pruned, plain: Pruned, table: TableName) -> str:
     kept, total = len(pruned.files[table]), len(plain.files[table])
     return f"it leaves {kept} of {total} files, and asking its ranges of their rows costs more"
-
-
-def _without(
-    pruned: Pruned, plain: Pruned, prepared: PreparedQuery, left_away: Mapping[TableName, str]
-) -> Pruned:
-    """As `pruned`, but these tables as without a sketch."""
-    away = {scan.access for scan in prepared.scans if scan.table in left_away}
-    return replace(
-        pruned,
-        filters={access: found for access, found in pruned.filters.items() if access not in away},
-        files={**pruned.files, **{table: plain.files[table] for table in left_away}},
-        parts={table: parts for table, parts in pruned.parts.items() if table not in left_away},
-    )
