@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from impctl.aliases import QueryName
 from impctl.app.capturing.chosen_way import capture_way
+from impctl.app.capturing.kept_plan import kept_plan
 from impctl.app.examining.plan_lines import kept_state, plan_entries
 from impctl.app.preparing.choice import choose, judge_candidates
 from impctl.app.preparing.prepared import prepare
@@ -49,14 +50,16 @@ def _explained(desk: Workbench, spec: QuerySpec) -> ExplainResult:
             plan=plan,
             attributes=judged,
         )
-    way = capture_way(desk.tables, prepared, chosen.verdict, chosen.partitions(desk, prepared))
+    partitions = chosen.partitions(desk, prepared)
+    way = capture_way(desk.tables, prepared, chosen.verdict, partitions)
+    notes = kept_plan(prepared, chosen.verdict, partitions).notes
     kept = kept_state(desk, spec, way)
     return ExplainResult(
         query=spec.name,
         mode=way.mode.value,
         reason=way.reason,
         policy=policy,
-        plan=plan_entries(desk.tables, prepared, way, kept),
+        plan=plan_entries(desk.tables, prepared, way, kept, notes),
         attributes=chosen.candidates,
         joins=() if way.compiled is None else tuple(map(_side, way.compiled.sides)),
         state_bytes=None if kept is None else kept.bytes,

@@ -20,7 +20,6 @@ from enum import StrEnum
 from impctl.aliases import AccessId, AttributeId
 from impctl.capture.collect import collect, distinct_fragments
 from impctl.capture.ties import with_ties
-from impctl.capture.trace import follow, reads, trace
 from impctl.data.schema import INTEGER, Column
 from impctl.errors import UnsafeSketchError
 from impctl.plan.nodes import (
@@ -40,6 +39,7 @@ from impctl.plan.nodes import (
     scans_of,
     with_inputs,
 )
+from impctl.plan.rules.trace import follow, reads, trace
 from impctl.plan.safety.verdict import Verdict
 
 STAGED: AccessId = "impctl/staged"

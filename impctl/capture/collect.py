@@ -49,6 +49,7 @@ from impctl.plan.nodes import (
     TopK,
     Window,
     WindowCall,
+    Witness,
     attributes_of,
     inputs_of,
     nodes_of,
@@ -128,7 +129,7 @@ class _Collector:
                 return Annotated(replace(plan, child=child.plan), child.fragments)
             case Sort():
                 return child
-            case TopK():
+            case TopK() | Witness():
                 return Annotated(replace(plan, child=child.plan), child.fragments)
             case Project():
                 column = self._column(child.is_set)

@@ -18,6 +18,7 @@ from impctl.aliases import AccessId, AttributeId
 from impctl.capture.averages import whole_averages
 from impctl.capture.literals import DIALECT
 from impctl.capture.render_expr import bracketed, column, render_expr
+from impctl.capture.witnesses import spelled_out
 from impctl.expr.nodes import Expr, columns_of
 from impctl.plan.nodes import (
     Aggregate,
@@ -38,6 +39,7 @@ from impctl.plan.nodes import (
     TopK,
     Window,
     WindowCall,
+    Witness,
     attributes_of,
 )
 
@@ -138,6 +140,8 @@ class Renderer:
                 return self._aggregate(plan)
             case Window():
                 return self._window(plan)
+            case Witness():
+                return self.select(spelled_out(plan))
             case _:
                 assert_never(plan)
 

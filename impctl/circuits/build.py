@@ -14,7 +14,7 @@ from typing import NoReturn
 
 from impctl.aliases import AccessId, AttributeId
 from impctl.circuits.calls import Calls, read_calls
-from impctl.circuits.first_rows import build_top
+from impctl.circuits.first_rows import build_top, build_witness
 from impctl.circuits.flows import (
     BlockedError,
     Flow,
@@ -46,6 +46,7 @@ from impctl.plan.nodes import (
     Sort,
     TopK,
     Window,
+    Witness,
     attributes_of,
     scans_of,
 )
@@ -129,6 +130,8 @@ class Builder(Plumbing):
                 return build_set_operation(self, plan, must_be_sure=must_be_sure)
             case TopK():
                 return self._top(plan)
+            case Witness():
+                return build_witness(self, plan)
             case Window():
                 return _refuse(plan)
 

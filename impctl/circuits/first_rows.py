@@ -4,7 +4,8 @@ Law: where a top-k is not the query's last step, the fragments of all its rows, 
 included, belong to the sketch whether the rows are used above or not. So they are counted at the
 root on a branch of their own, and above the barrier rows carry none of these fragments any more:
 whatever is left of a row there, its fragments are counted already. The last step needs no barrier:
-its rows, ties included, are what is counted.
+its rows, ties included, are what is counted. A witness node is no barrier: its rows go on with
+their fragments, each as often as it is first by some order.
 Out of scope: when the first rows over sketches are those over the tables (`plan.safety.ordering`).
 """
 
@@ -21,12 +22,15 @@ from impctl.circuits.flows import (
     refuse_approximate,
 )
 from impctl.circuits.plumbing import Plumbing
+from impctl.data.schema import INTEGER
 from impctl.engine.operators.project import Project
 from impctl.engine.operators.top import Cut, Limit, Top
 from impctl.engine.order_codes import OrderKey
 from impctl.expr.nodes import Expr
 from impctl.expr.types import type_of
-from impctl.plan.nodes import TopK
+from impctl.plan.nodes import Attribute, SortKey, TopK, WindowCall, Witness
+
+_FIRST = Attribute("impctl/first", "first", INTEGER, nullable=False)
 
 
 def build_top(builder: Plumbing, node: TopK, *, is_last: bool) -> Flow:
@@ -49,6 +53,27 @@ def build_top(builder: Plumbing, node: TopK, *, is_last: bool) -> Flow:
         return builder.union([first], first.columns, ())
     kept = builder.union([top.with_keys(first)], sorted_.columns, ())
     return top.first(kept, f"{top.name}/cut", top.exact)
+
+
+def build_witness(builder: Plumbing, node: Witness) -> Flow:
+    """The operators that keep the rows that decide: the first of each order, side by side."""
+    below = builder.build(node.child, must_be_sure=True)
+    refuse_approximate(below, "deciding by", node.span)
+    return builder.union(
+        [_first_by(builder, node, order, below) for order in node.orders],
+        below.columns,
+        below.accesses,
+    )
+
+
+def _first_by(builder: Plumbing, node: Witness, order: tuple[SortKey, ...], below: Flow) -> Flow:
+    rank = WindowCall(_FIRST, "rank", (), node.partition_by, order)
+    limited = TopK(node.child, order, 1, rank=rank, span=node.span)
+    top = _Parts(builder, limited, builder.name("witness"), below.columns)
+    sorted_ = top.with_keys(below)
+    buffer = builder.buffered(sorted_)
+    builder.keeps_all |= buffer is None
+    return top.first(sorted_, top.name, top.exact, buffer)
 
 
 class _Parts:

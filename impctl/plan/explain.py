@@ -28,6 +28,7 @@ from impctl.plan.nodes import (
     TopK,
     Window,
     WindowCall,
+    Witness,
     attributes_of,
     inputs_of,
     nodes_of,
@@ -85,6 +86,10 @@ def _words(plan: Plan, names: Names) -> tuple[str, str]:
             return "sort", f"by {order_text(plan.order, names)}"
         case TopK():
             return "top-k", _top_k(plan, names)
+        case Witness():
+            by = ", ".join(expr_text(part, names) for part in plan.partition_by)
+            orders = " or ".join(order_text(order, names) for order in plan.orders)
+            return "witness", f"first by {orders}" + (f" per {by}" if by else "")
         case Window():
             return "window", ", ".join(_window(call, names) for call in plan.calls)
         case _:

@@ -46,6 +46,7 @@ from impctl.plan.nodes import (
     TopK,
     Window,
     WindowCall,
+    Witness,
     inputs_of,
 )
 
@@ -126,6 +127,9 @@ class _Writer:
                 order = self._order(plan.order)
                 self._new([] if plan.rank is None else [plan.rank.attribute.id])
                 return [count, str(plan.offset), *rank, *order]
+            case Witness():
+                by = _form("partition", *(self.expr(part) for part in plan.partition_by))
+                return [by, *(_form("order", *self._order(order)) for order in plan.orders)]
             case Window():
                 calls = [self._window(call) for call in plan.calls]
                 self._new(call.attribute.id for call in plan.calls)

@@ -221,7 +221,33 @@ class Window:
     span: Span | None = field(default=None, compare=False)
 
 
-Plan = Scan | Select | Project | Join | Aggregate | Distinct | SetOperation | Sort | TopK | Window
+@dataclass(frozen=True, slots=True)
+class Witness:
+    """Of the child's rows with equal `partition_by` those that are first by some of `orders`.
+
+    Ties are first together; a row that is first by two orders comes twice. No SQL asks for it: it
+    stands below what one row decides, in plans that sketches are kept by (`plan.rules.witnesses`).
+    """
+
+    child: Plan
+    partition_by: tuple[Expr, ...]
+    orders: tuple[tuple[SortKey, ...], ...]
+    span: Span | None = field(default=None, compare=False)
+
+
+Plan = (
+    Scan
+    | Select
+    | Project
+    | Join
+    | Aggregate
+    | Distinct
+    | SetOperation
+    | Sort
+    | TopK
+    | Window
+    | Witness
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,7 +285,7 @@ def attributes_of(plan: Plan) -> tuple[Attribute, ...]:
         case TopK():
             rank = () if plan.rank is None else (plan.rank.attribute,)
             return (*attributes_of(plan.child), *rank)
-        case Select() | Distinct() | Sort():
+        case Select() | Distinct() | Sort() | Witness():
             return attributes_of(plan.child)
 
 
@@ -300,6 +326,8 @@ def expressions_of(node: Plan) -> tuple[Expr, ...]:
             return (*node.partition_by, *(key.expr for key in node.order))
         case Sort():
             return tuple(key.expr for key in node.order)
+        case Witness():
+            return (*node.partition_by, *(key.expr for order in node.orders for key in order))
         case Window():
             return tuple(
                 part
@@ -317,7 +345,9 @@ def inputs_of(plan: Plan) -> tuple[Plan, ...]:
             return ()
         case Join() | SetOperation():
             return (plan.left, plan.right)
-        case Select() | Project() | Aggregate() | Distinct() | Sort() | TopK() | Window():
+        case Select() | Project() | Aggregate() | Distinct() | Sort() | TopK():
+            return (plan.child,)
+        case Window() | Witness():
             return (plan.child,)
 
 
@@ -328,7 +358,9 @@ def with_inputs(plan: Plan, inputs: tuple[Plan, ...]) -> Plan:
             return plan
         case Join() | SetOperation():
             return replace(plan, left=inputs[0], right=inputs[1])
-        case Select() | Project() | Aggregate() | Distinct() | Sort() | TopK() | Window():
+        case Select() | Project() | Aggregate() | Distinct() | Sort() | TopK():
+            return replace(plan, child=inputs[0])
+        case Window() | Witness():
             return replace(plan, child=inputs[0])
 
 

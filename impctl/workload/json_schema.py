@@ -9,7 +9,7 @@ Out of scope: reading a file (`workload.load`).
 from __future__ import annotations
 
 from impctl.workload.load import REQUIRED
-from impctl.workload.models import JoinStrategy, MaintainMode, Policy
+from impctl.workload.models import JoinStrategy, Lineage, MaintainMode, Policy
 from impctl.workload.names import IDENTIFIER_PATTERN, NAME_PATTERN
 from impctl.workload.partitions import MAX_BOUNDARIES, MAX_FRAGMENTS
 from impctl.workload.queries import MAX_BUFFER
@@ -140,6 +140,12 @@ def _queries() -> JsonSchema:
                 {"type": "integer", "minimum": 1, "maximum": MAX_BUFFER},
                 "Values or rows that MIN, MAX and top-k keep per group; more are read again from "
                 "the table when deletions use these up. Default: all.",
+            ),
+            "lineage": or_variable(
+                {"enum": [str(lineage) for lineage in Lineage]},
+                "Whether the sketch holds all rows that the answer stems from (all), or of MIN, "
+                "MAX, DISTINCT and EXISTS only those that decide (witness). A sketch of witnesses "
+                "serves no other constants or columns.",
             ),
         },
         required=["sql"],

@@ -56,6 +56,13 @@ class JoinStrategy(StrEnum):
     """Without a filter of the keys first, to see what the filter saves."""
 
 
+class Lineage(StrEnum):
+    """Which rows a sketch is kept for: all that the answer stems from, or those that decide it."""
+
+    ALL = "all"
+    WITNESS = "witness"
+
+
 @dataclass(frozen=True, slots=True)
 class TableSpec:
     """A Delta table under the name the SQL uses; `path` is absolute or a URI."""
@@ -110,6 +117,7 @@ class QuerySpec:
 
     `params` are the values of the named parameters in `sql`, for which sketches are captured.
     `buffer` is how many values or rows MIN, MAX and top-k keep per group; None is all of them.
+    `lineage` says whether the sketch holds all rows that the answer stems from, or witnesses.
     """
 
     name: QueryName
@@ -122,6 +130,7 @@ class QuerySpec:
     sql_origin: SqlOrigin = field(repr=False)
     params: Mapping[str, ParameterValue] = field(default_factory=dict)
     buffer: int | None = None
+    lineage: Lineage = Lineage.ALL
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from decimal import Decimal
 from yaml.nodes import Node, ScalarNode
 
 from impctl.aliases import ParameterValue
-from impctl.workload.models import JoinStrategy, MaintainMode, Policy, QuerySpec
+from impctl.workload.models import JoinStrategy, Lineage, MaintainMode, Policy, QuerySpec
 from impctl.workload.names import (
     Declared,
     is_declared,
@@ -50,7 +50,7 @@ def _read_query(
     name: str, entry: Entry, tables: Declared, reading: FileReading
 ) -> QuerySpec | None:
     path = inside("`queries`", name)
-    known = ("params", "sketch", "policy", "maintain", "join", "buffer")
+    known = ("params", "sketch", "policy", "maintain", "join", "buffer", "lineage")
     fields = reading.record(entry.value, path, ("sql",), known)
     if fields is None:
         return None
@@ -62,6 +62,7 @@ def _read_query(
     buffer = reading.whole_number(
         fields.get("buffer"), inside(path, "buffer"), MAX_BUFFER, "100 to 10000 serve most queries"
     )
+    lineage = reading.choice(fields.get("lineage"), inside(path, "lineage"), list(Lineage))
     node = fields.get("sql")
     sql = reading.resolved_text(node, inside(path, "sql"))
     if sql is None or not isinstance(node, ScalarNode):
@@ -77,6 +78,7 @@ def _read_query(
         sql_origin=origin_of(node, sql, reading.lines),
         params=params,
         buffer=buffer,
+        lineage=Lineage.ALL if lineage is None else Lineage(lineage),
     )
 
 

@@ -43,12 +43,13 @@ from impctl.plan.nodes import (
     scans_of,
 )
 from impctl.plan.rules.order import apply_rules, core_of
-from impctl.plan.safety.verdict import FactSource, Verdict, check_safety
+from impctl.plan.safety.verdict import FactSource, Verdict, carried, check_safety
 from impctl.plan.sql.parameters import BoundSql
 from impctl.sketch.partition import RangePartition
-from impctl.workload.models import JoinStrategy, MaintainMode, Policy, QuerySpec, SqlOrigin
+from impctl.workload.models import JoinStrategy, Lineage, MaintainMode, Policy, QuerySpec, SqlOrigin
 from tests.plan.random_plans import CATALOG
 from tests.plan.trials import Trial, accurate_sketches, make_barrier_trial, make_trial
+from tests.plan.witness_plans import kept_by_witnesses, make_witness_trial
 from tests.support.random_cases import TIMES
 from tests.support.reference_expr import ReferenceFailure, ReferenceLimit, Value
 from tests.support.reference_partners import ReferencePartners
@@ -156,13 +157,18 @@ class Judged:
     counted: frozenset[int]
 
     @classmethod
-    def of(cls, trial: Trial, root: Plan, verdict: Verdict) -> Judged | None:
-        """None where ties, or what is not safe, leave several sketches right."""
+    def of(
+        cls, trial: Trial, root: Plan, verdict: Verdict, plain: Plan | None = None
+    ) -> Judged | None:
+        """None where ties, or what is not safe, leave several sketches right.
+
+        `plain` is the plan without the rules, where it is not the trial's.
+        """
         nodes = tuple(nodes_of(root))
         last = next(at for at, node in enumerate(nodes) if not isinstance(node, Project | Sort))
         tops = {at for at, node in enumerate(nodes) if isinstance(node, TopK)}
         if not tops:
-            return cls(trial.root, (), frozenset())
+            return cls(trial.root if plain is None else plain, (), frozenset())
         counted = tops & {last, *verdict.barrier_positions}
         inner = tops - {last}
         if inner and not verdict.safe:
@@ -177,6 +183,16 @@ class Judged:
         counted = {at: rows for at, rows in found.first_rows.items() if at in self.counted}
         found = replace(found, first_rows=counted)
         return accurate_sketches(found, trial.root, tables, trial.partitions)
+
+
+def of_witnesses(trial: Trial, root: Plan, verdict: Verdict) -> Judged | None:
+    """The same of the plan that a sketch of witnesses is kept by; None where it has none."""
+    if not verdict.safe:
+        return None
+    kept = kept_by_witnesses(root, trial, verdict)
+    if kept == root:
+        return None
+    return Judged.of(trial, kept, carried(verdict, Query("", kept), trial.sketched), kept)
 
 
 @dataclass(frozen=True)
@@ -212,6 +228,7 @@ def captured(
     partitions: Mapping[str, RangePartition],
     chooser: Chooser,
     buffer: int | None,
+    lineage: Lineage = Lineage.ALL,
 ) -> Compiled:
     """The circuit that a capture builds; BlockedError where it builds none."""
     bound = BoundSql("")
@@ -227,6 +244,7 @@ def captured(
         location=place,
         sql_origin=SqlOrigin(place, (), ()),
         buffer=buffer,
+        lineage=lineage,
     )
     core = core_of(trial.root)
     prepared = PreparedQuery(spec, bound, query, replace(query, root=root), core)
@@ -242,12 +260,19 @@ def is_by_check(trial: Trial, root: Plan, verdict: Verdict) -> bool:
     return verdict.barriers > 0 and not check_safety(Query("", root), trial.sketched, others).safe
 
 
-def one_case(seed: int, seen: Counter[str], make: Callable[[int], Trial] = make_trial) -> None:
+def one_case(
+    seed: int,
+    seen: Counter[str],
+    make: Callable[[int], Trial] = make_trial,
+    lineage: Lineage = Lineage.ALL,
+) -> None:
     trial = make(seed)
     partitions = partitions_of(trial)
     root = apply_rules(trial.root)
     verdict = check_safety(Query("", root), trial.sketched, trial.facts)
     judged = Judged.of(trial, root, verdict)
+    if lineage is Lineage.WITNESS:
+        judged = of_witnesses(trial, root, verdict)
     if judged is None:
         seen["no fixed answer"] += 1
         return
@@ -258,7 +283,7 @@ def one_case(seed: int, seen: Counter[str], make: Callable[[int], Trial] = make_
 
     def compiled_by(chooser: Chooser) -> Compiled:
         if verdict.safe:
-            return captured(trial, root, verdict, partitions, chooser, buffer)
+            return captured(trial, root, verdict, partitions, chooser, buffer, lineage)
         return compile_plan(root, partitions, {}, chooser, barriers=(), buffer=buffer)
 
     try:
@@ -328,10 +353,13 @@ def restored(
 
 
 def several_cases(
-    seeds: Iterable[int], seen: Counter[str], make: Callable[[int], Trial] = make_trial
+    seeds: Iterable[int],
+    seen: Counter[str],
+    make: Callable[[int], Trial] = make_trial,
+    lineage: Lineage = Lineage.ALL,
 ) -> None:
     for seed in seeds:
-        one_case(seed, seen, make)
+        one_case(seed, seen, make, lineage)
 
 
 @pytest.mark.parametrize(
@@ -360,6 +388,22 @@ def test_sketches_of_random_plans_with_barriers(cases: Sequence[int]) -> None:
     assert seen["with barrier by CHECK"] > len(cases) // 3, seen
     for kind in ("inner", "semi", "rank", "dense_rank", "row_number", "Aggregate"):
         assert seen[f"with {kind}"] > len(cases) // 20, seen
+
+
+@pytest.mark.parametrize(
+    "cases",
+    [
+        pytest.param(range(600), id="few"),
+        pytest.param(range(6000 * TIMES), id="all", marks=pytest.mark.slow),
+    ],
+)
+def test_sketches_of_witnesses_of_random_plans(cases: Sequence[int]) -> None:
+    seen: Counter[str] = Counter()
+    several_cases(cases, seen, make_witness_trial, Lineage.WITNESS)
+    assert seen["exact"] > len(cases) // 3, seen
+    assert seen["refilled"] > 0
+    for kind in ("inner", "semi", "Distinct", "Aggregate", "TopK"):
+        assert seen[f"with {kind}"] > len(cases) // 50, seen
 
 
 def test_facts_lost_between_two_judgements_would_be_noticed(

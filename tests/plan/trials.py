@@ -33,6 +33,7 @@ TABLES = {**CATALOG, "w": WIDE_TABLE}
 Boundaries = tuple[Value, ...]
 Partitions = Mapping[AccessId, tuple[ColumnName, Boundaries]]
 Sketches = Mapping[AccessId, Collection[int]]
+Kept = Callable[[Plan, "Trial", Verdict], Plan]
 Check = Callable[[Query, Mapping[AccessId, ColumnName], Collection[Fact]], Verdict]
 
 
@@ -99,7 +100,7 @@ def make_trial(seed: int) -> Trial:
     tables = {name: _rows(rng, name, few_groups=focused) for name in CATALOG}
     scans = scans_of(root)
     chosen = [scan for scan in scans if rng.random() < 0.75] or [rng.choice(scans)]
-    partitions = {scan.access: _partition(rng, scan) for scan in chosen}
+    partitions = {scan.access: random_partition(rng, scan) for scan in chosen}
     facts = _facts(rng, tables)
     return Trial(root, tables, partitions, tuple(_checked(Random(f"checks {seed}"), facts, tables)))
 
@@ -145,7 +146,7 @@ def _rows(rng: Random, table: str, *, few_groups: bool) -> list[dict[str, Value]
     return rows
 
 
-def _partition(rng: Random, scan: Scan) -> tuple[ColumnName, Boundaries]:
+def random_partition(rng: Random, scan: Scan) -> tuple[ColumnName, Boundaries]:
     column = rng.choice(list(TABLES[scan.table]))
     if column.type == STRING:
         values: list[Value] = ["a", "ab", "b"]
@@ -180,7 +181,7 @@ def make_barrier_trial(seed: int) -> Trial:
     tables = {name: _few_groups(rng, name) for name in CATALOG}
     scans = scans_of(root)
     chosen = [scan for scan in scans if rng.random() < 0.8] or [rng.choice(scans)]
-    partitions = {scan.access: _partition(rng, scan) for scan in chosen}
+    partitions = {scan.access: random_partition(rng, scan) for scan in chosen}
     facts = [
         Fact(table, column.name, kind, source)
         for table, rows in tables.items()
@@ -271,8 +272,12 @@ def run_trial(
     barriers: bool = True,
     rewrite: Callable[[Plan], Plan] = lambda root: root,
     make: Callable[[int], Trial] = make_trial,
+    kept: Kept | None = None,
 ) -> None:
-    """Judge and try one seed; Violation if an accepted sketch changes the answer."""
+    """Judge and try one seed; Violation if an accepted sketch changes the answer.
+
+    `kept` gives the plan whose lineage the sketch holds, where that is not the query's own.
+    """
     trial = make(seed)
     rng = Random(seed + 1)
     root = rewrite(trial.root)
@@ -289,6 +294,8 @@ def run_trial(
     try:
         found = annotate(root, trial.tables, None, order)
         answers = [bag(row for row, _ in found.rows)]
+        if kept is not None:
+            found = annotate(kept(root, trial, verdict), trial.tables, None, order)
         sketches = accurate_sketches(found, root, trial.tables, trial.partitions, barriers=barriers)
         for attempt in range(3):
             tried = sketches if attempt == 0 else _widened(rng, sketches, trial.partitions)

@@ -31,6 +31,7 @@ from impctl.plan.nodes import (
     TopK,
     Window,
     WindowCall,
+    Witness,
     attributes_of,
     nodes_of,
 )
@@ -149,6 +150,8 @@ class _Run:
                 return self._top(node, position)
             case Window():
                 return self._window(node, self.rows_of(node.child, position + 1))
+            case Witness():
+                return self._witnesses(node, self.rows_of(node.child, position + 1))
 
     def _sides(self, node: Join | SetOperation, position: int) -> tuple[list[Tuple], list[Tuple]]:
         left = self.rows_of(node.left, position + 1)
@@ -191,6 +194,18 @@ class _Run:
         kept = first if end > 0 else []
         self.first_rows[position] = _NOTHING.union(*(row.lineage for row in kept))
         return rows[node.offset : end]
+
+    def _witnesses(self, node: Witness, rows: list[Tuple]) -> list[Tuple]:
+        parts: dict[object, list[Tuple]] = {}
+        for row in rows:
+            key = tuple(identity(value_of(e, row.values)) for e in node.partition_by)
+            parts.setdefault(key, []).append(row)
+        found = []
+        for part in parts.values():
+            for order in node.orders:
+                best = _standing(order, self._ordered(part, order)[0])
+                found.extend(row for row in part if _standing(order, row) == best)
+        return found
 
     def _first_ranks(
         self, node: TopK, rank: WindowCall, rows: list[Tuple], position: int

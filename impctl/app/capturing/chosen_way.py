@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from impctl.aliases import AccessId
+from impctl.app.capturing.kept_plan import kept_plan
 from impctl.app.capturing.meta import StateMeta
 from impctl.app.preparing.facts import constraint_facts, fact_of
 from impctl.app.preparing.prepared import PreparedQuery
@@ -34,6 +35,9 @@ _ASKED = {
     JoinStrategy.SPARK: Strategy.SPARK,
     JoinStrategy.SPARK_UNFILTERED: Strategy.SPARK,
 }
+
+
+_WITNESSES = "sketches hold witnesses where these are enough, see `impctl explain`"
 
 
 def chooser_for(tables: PinnedTables, prepared: PreparedQuery) -> Chooser:
@@ -59,17 +63,18 @@ def chosen_way(
 ) -> Way:
     """How the query's sketches are maintained: by the core plan, under the whole plan's verdict."""
     sketched = {access: partition.attribute for access, partition in partitions.items()}
-    core = replace(prepared.query, root=prepared.core)
+    kept = kept_plan(prepared, verdict, partitions)
     way = choose_way(
-        prepared.core,
+        kept.core,
         verdict,
-        carried(verdict, core, sketched),
+        carried(verdict, replace(prepared.query, root=kept.core), sketched),
         partitions,
         chooser,
         buffer=prepared.spec.buffer,
     )
+    reason = f"{way.reason}; {_WITNESSES}" if kept.notes else way.reason
     scans = (*prepared.scans, *scans_of(prepared.query.root))
-    return replace(way, accesses={scan.access: scan.table for scan in scans})
+    return replace(way, reason=reason, accesses={scan.access: scan.table for scan in scans})
 
 
 def capture_way(

@@ -20,7 +20,7 @@ from impctl.errors import RecaptureNeededError, masked
 from impctl.store.reader import StoreReader
 from impctl.store.records import StoredQuery
 from impctl.version import is_stamped_alike, stamped
-from impctl.workload.models import JoinStrategy, QuerySpec
+from impctl.workload.models import JoinStrategy, Lineage, QuerySpec
 
 _TUNING = frozenset({"spark.sql.shuffle.partitions", "spark.sql.adaptive.enabled"})
 """SQL settings that change how fast a query runs, never what it means."""
@@ -104,4 +104,6 @@ def definition(desk: Workbench, spec: QuerySpec, tables: Sequence[TableName]) ->
         text += spec.join
     if spec.buffer is not None:
         text += f" buffer {spec.buffer}"
+    if spec.lineage is not Lineage.ALL:
+        text += f" lineage {spec.lineage}"
     return hashlib.sha256(text.encode()).hexdigest()

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from impctl.aliases import AccessId, TableName, TableVersion
+from impctl.app.capturing.kept_plan import kept_plan
 from impctl.app.preparing.prepared import PreparedQuery
 from impctl.app.workbench.workbench import Workbench
 from impctl.plan.safety.verdict import Verdict
@@ -42,5 +43,6 @@ def recaptured(
             names.append(partitions[scan.access].attribute)
         columns = list(dict.fromkeys(names))
         frames[scan.access] = snapshot_frame(desk.spark(), snapshot, columns)
-    query = prepared.planned
-    return capture_sketches(desk.spark(), query, verdict, partitions, frames, versions=at)
+    kept = kept_plan(prepared, verdict, partitions)
+    spark = desk.spark()
+    return capture_sketches(spark, kept.query, kept.verdict, partitions, frames, versions=at)

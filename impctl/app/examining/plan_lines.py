@@ -33,11 +33,14 @@ from impctl.plan.nodes import (
     Sort,
     TopK,
     Window,
+    Witness,
     nodes_of,
 )
 from impctl.sketch.mode import Mode
 from impctl.store.records import StoredQuery
 from impctl.workload.models import QuerySpec
+
+_NO_NOTES: Mapping[int, str] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +70,16 @@ def kept_state(desk: Workbench, spec: QuerySpec, way: Way) -> StoredPieces | Non
 
 
 def plan_entries(
-    tables: PinnedTables, prepared: PreparedQuery, way: Way | None, kept: StoredPieces | None
+    tables: PinnedTables,
+    prepared: PreparedQuery,
+    way: Way | None,
+    kept: StoredPieces | None,
+    notes: Mapping[int, str] = _NO_NOTES,
 ) -> tuple[PlanEntry, ...]:
-    """The lines in the order of `nodes_of`, the blocking operator with its reason."""
+    """The lines in the order of `nodes_of`, the blocking operator with its reason.
+
+    `notes` are more to say of a line, by its position.
+    """
     nodes = tuple(nodes_of(prepared.root))
     blocking = None if way is None or way.mode is Mode.EXACT else _blocking(nodes, way.span)
     held = _held(nodes, way, kept)
@@ -83,13 +93,17 @@ def plan_entries(
                 operator=line.operator,
                 detail=line.detail,
                 how="" if way is None else way.mode.value,
-                why=_why(node, way, is_blocking=position == blocking),
+                why=_noted(_why(node, way, is_blocking=position == blocking), notes.get(position)),
                 place=prepared.place(line.span),
                 state_bytes=held.get(position),
                 pushed=pushed.get(position, ()),
             )
         )
     return tuple(entries)
+
+
+def _noted(why: str, note: str | None) -> str:
+    return "; ".join(part for part in (why, note) if part)
 
 
 def _flat(line: PlanLine, depth: int) -> Iterator[tuple[int, PlanLine]]:
@@ -134,6 +148,8 @@ def _exactly(node: Plan) -> str:
             return "keeps the first rows and those that may come next"
         case Window():
             return "keeps the order of rows"
+        case Witness():
+            return "keeps the rows that decide and those that may come next"
         case _:
             assert_never(node)
 

@@ -14,7 +14,7 @@ from dataclasses import asdict, replace
 
 from impctl.app.measuring.plan import PlannedSuite, data_read, words_of
 from impctl.app.measuring.registry import MEASURES
-from impctl.workload.models import PartitionSpec, QuerySpec
+from impctl.workload.models import Lineage, PartitionSpec, QuerySpec
 from impctl.workload.suite_models import CaseSpec, FigureSpec
 
 
@@ -42,12 +42,14 @@ def _options(figure: FigureSpec) -> dict[str, object]:
 
 
 def _query_facts(query: QuerySpec) -> dict[str, object]:
-    return {
+    facts: dict[str, object] = {
         "sql": " ".join(query.sql.split()),
         "sketch": dict(query.sketch),
         "params": dict(query.params),
         "settings": [query.policy, query.maintain, query.join, query.buffer],
     }
+    # Records from before the setting have the same fingerprint.
+    return facts if query.lineage is Lineage.ALL else {**facts, "lineage": query.lineage}
 
 
 def _partition_facts(partition: PartitionSpec) -> list[object]:

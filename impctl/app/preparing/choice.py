@@ -28,6 +28,7 @@ from impctl.plan.safety.choose import Choice, Costs, Option, choose_attributes
 from impctl.plan.safety.verdict import Verdict, check_kept
 from impctl.sketch.partition import RangePartition
 from impctl.tables.overlap import clustered_columns
+from impctl.workload.models import Lineage
 
 _AS_GOOD = 1.1
 _NOT_READ = 1.5
@@ -66,6 +67,9 @@ def choose(desk: Workbench, prepared: PreparedQuery) -> Chosen:
 
     def weigh(options: Sequence[Option]) -> Costs:
         nonlocal found
+        if prepared.spec.lineage is Lineage.WITNESS:
+            # The sample tells which rows answers stem from, not which of them decide.
+            return {}
         found = estimates(desk, prepared, options)
         return _costs(found, options, prepared)
 

@@ -33,8 +33,9 @@ from impctl.errors import (
 from impctl.plan.reuse.verdict import ReuseVerdict
 from impctl.store.records import Assumption, StoredQuery, StoredSketch
 from impctl.version import is_stamped_alike
-from impctl.workload.models import Policy, QuerySpec
+from impctl.workload.models import Lineage, Policy, QuerySpec
 
+_WITNESSES = "its sketch holds witnesses (`lineage: witness`), which serve its own text alone"
 _NO_TEMPLATE = "no captured query has the same template"
 
 
@@ -155,6 +156,8 @@ def _judged(
     captured = prepare(desk, spec)
     if template_id(captured.core) != wanted and not is_named:
         return None
+    if spec.lineage is Lineage.WITNESS:
+        return _refused(spec, _WITNESSES)
     verdict = verdict_of(desk, prepared, captured, stored.sketches, stored.assumptions)
     entries = tuple(sketch_entry(sketch) for sketch in stored.sketches)
     if not verdict.allowed:

@@ -31,6 +31,7 @@ from impctl.plan.nodes import (
     TopK,
     Window,
     WindowCall,
+    Witness,
     attributes_of,
     inputs_of,
     nodes_of,
@@ -88,7 +89,7 @@ def _made(node: Plan) -> Iterable[Attribute]:
             return (call.attribute for call in node.calls)
         case TopK():
             return () if node.rank is None else (node.rank.attribute,)
-        case Select() | Join() | Distinct() | Sort():
+        case Select() | Join() | Distinct() | Sort() | Witness():
             return ()
         case _:
             assert_never(node)
@@ -141,6 +142,10 @@ class _Renaming:
             case Window():
                 calls_ = (self._window(call) for call in node.calls)
                 return replace(node, calls=tuple(self._labelled(call) for call in calls_))
+            case Witness():
+                parts = tuple(self._expr(part) for part in node.partition_by)
+                orders = tuple(self._order(order) for order in node.orders)
+                return replace(node, partition_by=parts, orders=orders)
             case Distinct():
                 return node
             case _:

@@ -30,7 +30,9 @@ from impctl.plan.nodes import (
     TopK,
     Window,
     WindowCall,
+    Witness,
     attributes_of,
+    expressions_of,
 )
 
 Needed = frozenset[AttributeId]
@@ -77,6 +79,8 @@ def _prune(plan: Plan, needed: Needed) -> Plan:
             return replace(plan, child=_prune(plan.child, below | _read_order(plan.order)))
         case Window():
             return _window(plan, needed)
+        case Witness():
+            return replace(plan, child=_prune(plan.child, needed | _read(expressions_of(plan))))
         case _:
             assert_never(plan)
 

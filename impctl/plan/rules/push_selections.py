@@ -50,6 +50,7 @@ from impctl.plan.nodes import (
     Sort,
     TopK,
     Window,
+    Witness,
     attributes_of,
     inputs_of,
     with_inputs,
@@ -92,7 +93,7 @@ def _push(plan: Plan, predicates: Predicates) -> Plan:
         case Sort():
             moving, staying = _split(predicates, _is_fixed)
             return _selected(replace(plan, child=_push(plan.child, moving)), staying)
-        case TopK() | Scan():
+        case TopK() | Witness() | Scan():
             return _stopped(plan, predicates)
         case _:
             assert_never(plan)

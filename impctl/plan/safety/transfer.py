@@ -29,6 +29,7 @@ from impctl.plan.nodes import (
     Sort,
     TopK,
     Window,
+    Witness,
     expressions_of,
     inputs_of,
 )
@@ -157,7 +158,8 @@ class _Walker:
                 if node.all or combined.status is Status.UNSAFE:
                     return combined
                 return _distinct(combined, node)
-            case Sort():
+            case Sort() | Witness():
+                # What is run has no such node; it tells only which rows a sketch is kept for.
                 return inputs[0]
             case TopK():
                 return first_rows(node, inputs[0], self.wording, as_barrier=self.has_rank_barriers)

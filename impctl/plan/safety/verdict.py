@@ -31,7 +31,7 @@ from impctl.plan.nodes import (
 )
 from impctl.plan.safety.facts import Fact, FactKind, FactSource
 from impctl.plan.safety.grouping import grouped_keys
-from impctl.plan.safety.status import Refusal, Status
+from impctl.plan.safety.status import NodeState, Refusal, Status
 from impctl.plan.safety.transfer import Analysis, analyse
 from impctl.plan.safety.wording import Wording
 
@@ -47,6 +47,7 @@ __all__ = [
     "check_safety",
     "node_states",
     "of_core",
+    "states_of",
 ]
 
 
@@ -308,6 +309,15 @@ def _barriers(found: Analysis) -> tuple[int, ...]:
         and found.states[position].status is Status.EXACT
         and found.states[position + 1].status is not Status.EXACT
     )
+
+
+def states_of(
+    verdict: Verdict, query: Query, sketched: Mapping[AccessId, ColumnName]
+) -> tuple[NodeState, ...]:
+    """The states of all nodes, in the order of `nodes_of`, as an accepted query was judged."""
+    found = verdict.required()
+    judge = _Judge(query, sketched, found.has_rank_barriers)
+    return judge.of(found.facts).states
 
 
 def node_states(

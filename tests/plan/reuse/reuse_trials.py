@@ -47,11 +47,11 @@ from tests.plan.tie_breaks import TieBreaks, is_an_answer
 from tests.plan.trials import (
     Trial,
     Violation,
-    _partition,
     _widened,
     accurate_sketches,
     instances_of,
     make_trial,
+    random_partition,
 )
 from tests.support.reference_expr import ReferenceFailure
 from tests.support.reference_plan import annotate, bag, evaluate
@@ -128,7 +128,7 @@ def make_reuse_trial(seed: int) -> Trial:
     partitions = {}
     for scan in scans_of(root):
         if not partitions or rng.random() < 0.5:
-            column, boundaries = _partition(rng, scan)
+            column, boundaries = random_partition(rng, scan)
             if rng.random() < 0.5 and scan.attributes[0].type == INTEGER:
                 column, boundaries = scan.attributes[0].name, (1,)
             partitions[scan.access] = (column, boundaries)

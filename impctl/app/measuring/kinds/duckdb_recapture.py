@@ -19,6 +19,7 @@ from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
 from impctl.aliases import AccessId, TableName
+from impctl.app.capturing.kept_plan import kept_plan
 from impctl.app.preparing.prepared import PreparedQuery
 from impctl.app.workbench.pinned import PinnedTables
 from impctl.app.workbench.workbench import Workbench
@@ -133,9 +134,10 @@ def _passes(
 ) -> tuple[_Pass, ...]:
     columns = {a: Column(p.attribute, p.type) for a, p in partitions.items()}
     views = _views(prepared)
+    kept = kept_plan(prepared, verdict, partitions)
     return tuple(
         _Pass(tuple(pass_.keys), _translated(_needed_values(pass_, views)))
-        for pass_ in sketch_passes(prepared.planned, verdict, columns)
+        for pass_ in sketch_passes(kept.query, kept.verdict, columns)
     )
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from impctl.app.workbench.workbench import Workbench
 from impctl.errors import StorageError
-from impctl.workload.models import PartitionSpec, QuerySpec, Workload
+from impctl.workload.models import Lineage, PartitionSpec, QuerySpec, Workload
 
 # A process that comes from a large one counts the memory of that one as its own peak, so a small
 # one stands between. Linux counts kibibytes, macOS bytes.
@@ -81,6 +81,8 @@ def workload_document(workload: Workload, spec: QuerySpec, store: Path) -> dict[
         query["params"] = dict(spec.params)
     if spec.buffer is not None:
         query["buffer"] = spec.buffer
+    if spec.lineage is not Lineage.ALL:
+        query["lineage"] = str(spec.lineage)
     partitions: dict[str, dict[str, object]] = {}
     for part in workload.partitions:
         partitions.setdefault(part.table, {})[part.column] = _partition(part)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from impctl.capture.trace import follow, trace
 from impctl.data.schema import DOUBLE, LONG, STRING, Column, Schema
 from impctl.plan.nodes import Aggregate, attributes_of, nodes_of, scans_of
+from impctl.plan.rules.trace import follow, trace
 from impctl.plan.sql.statement import parse_query
 
 CATALOG = {

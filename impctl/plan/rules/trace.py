@@ -27,6 +27,7 @@ from impctl.plan.nodes import (
     Sort,
     TopK,
     Window,
+    Witness,
     attributes_of,
     nodes_of,
     scans_of,
@@ -70,7 +71,7 @@ def trace(plan: Plan, access: AccessId, column: Column) -> Traced | None:
             return Traced(kept, _equated(child.keys, plan.predicate))
         case Sort():
             return trace(plan.child, access, column)
-        case TopK():
+        case TopK() | Witness():
             child = trace(plan.child, access, column)
             return None if child is None else Traced(replace(plan, child=child.plan), child.keys)
         case Project():
@@ -207,7 +208,7 @@ def _follow(
     if plan is origin:
         return plan, ids
     match plan:
-        case Select():
+        case Select() | Witness():
             child = _follow(plan.child, origin, ids, is_counted=is_counted)
             return None if child is None else (replace(plan, child=child[0]), child[1])
         case Sort():

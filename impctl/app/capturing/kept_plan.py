@@ -1,0 +1,51 @@
+"""The plan by which a query's sketches are kept: whose lineage they hold.
+
+Law: it yields the query's rows on every database, and its lineage suffices for the query's answer:
+by default it is the query's own plan, where witnesses are asked for (`lineage: witness`) the one in
+which what one row decides has that row's lineage only. Engine, Spark and verification keep sketches
+by the same one. Queries themselves never run by it.
+Out of scope: where witnesses are enough (`plan.rules.witnesses`), building the circuit
+(`app.capturing.chosen_way`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from impctl.aliases import AccessId
+from impctl.app.preparing.prepared import PreparedQuery
+from impctl.data.schema import Column
+from impctl.plan.nodes import Plan, Query
+from impctl.plan.rules.order import core_of
+from impctl.plan.rules.witnesses import witnessed
+from impctl.plan.safety.verdict import Verdict, carried
+from impctl.sketch.partition import RangePartition
+from impctl.workload.models import Lineage
+
+
+@dataclass(frozen=True, slots=True)
+class KeptPlan:
+    """The query with the plan that is captured, the verdict on it, and its core (0008).
+
+    `notes` say what the nodes of the query's own plan keep, by their position in it.
+    """
+
+    query: Query
+    verdict: Verdict
+    core: Plan
+    notes: Mapping[int, str]
+
+
+def kept_plan(
+    prepared: PreparedQuery, verdict: Verdict, partitions: Mapping[AccessId, RangePartition]
+) -> KeptPlan:
+    """The plan that sketches of these partitions are kept by, under the query's verdict."""
+    if prepared.spec.lineage is Lineage.ALL:
+        return KeptPlan(prepared.planned, verdict, prepared.core, {})
+    columns = {a: Column(p.attribute, p.type) for a, p in partitions.items()}
+    found = witnessed(prepared.planned, verdict, columns)
+    sketched = {access: column.name for access, column in columns.items()}
+    of_kept = carried(verdict, found.query, sketched)
+    core = core_of(found.query.root)
+    return KeptPlan(found.query, of_kept, core, found.notes)
