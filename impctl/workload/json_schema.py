@@ -123,30 +123,7 @@ def _queries() -> JsonSchema:
                 "type": "object",
                 "additionalProperties": text_of("A column of the table."),
             },
-            "policy": or_variable(
-                {"enum": [str(policy) for policy in Policy]},
-                "What `maintain` may do when the sketch cannot be maintained exactly.",
-            ),
-            "maintain": or_variable(
-                {"enum": [str(mode) for mode in MaintainMode]},
-                "With every batch (eager), or when the sketch is needed (lazy).",
-            ),
-            "join": or_variable(
-                {"enum": [str(strategy) for strategy in JoinStrategy]},
-                "Where joins find the partners of changed rows: in an index of their own, or by "
-                "asking Spark.",
-            ),
-            "buffer": or_variable(
-                {"type": "integer", "minimum": 1, "maximum": MAX_BUFFER},
-                "Values or rows that MIN, MAX and top-k keep per group; more are read again from "
-                "the table when deletions use these up. Default: all.",
-            ),
-            "lineage": or_variable(
-                {"enum": [str(lineage) for lineage in Lineage]},
-                "Whether the sketch holds all rows that the answer stems from (all), or of MIN, "
-                "MAX, DISTINCT and EXISTS only those that decide (witness). A sketch of witnesses "
-                "serves no other constants or columns.",
-            ),
+            **_query_settings(),
         },
         required=["sql"],
     )
@@ -156,6 +133,36 @@ def _queries() -> JsonSchema:
         "minProperties": 1,
         "propertyNames": {"pattern": f"^{NAME_PATTERN}$"},
         "additionalProperties": query,
+    }
+
+
+def _query_settings() -> dict[str, JsonSchema]:
+    """How a query's sketch is kept."""
+    return {
+        "policy": or_variable(
+            {"enum": [str(policy) for policy in Policy]},
+            "What `maintain` may do when the sketch cannot be maintained exactly.",
+        ),
+        "maintain": or_variable(
+            {"enum": [str(mode) for mode in MaintainMode]},
+            "With every batch (eager), or when the sketch is needed (lazy).",
+        ),
+        "join": or_variable(
+            {"enum": [str(strategy) for strategy in JoinStrategy]},
+            "Where joins find the partners of changed rows: in an index of their own, or by "
+            "asking Spark.",
+        ),
+        "buffer": or_variable(
+            {"type": "integer", "minimum": 1, "maximum": MAX_BUFFER},
+            "Values or rows that MIN, MAX and top-k keep per group; more are read again from "
+            "the table when deletions use these up. Default: all.",
+        ),
+        "lineage": or_variable(
+            {"enum": [str(lineage) for lineage in Lineage]},
+            "Whether the sketch holds all rows that the answer stems from (all), or of MIN, "
+            "MAX, DISTINCT and EXISTS only those that decide (witness). A sketch of witnesses "
+            "serves no other constants or columns.",
+        ),
     }
 
 

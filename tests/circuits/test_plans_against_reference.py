@@ -11,11 +11,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from decimal import Decimal
 from itertools import chain
 from random import Random
 
-import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -24,9 +22,8 @@ from impctl.app.capturing.chosen_way import chosen_way
 from impctl.app.preparing.prepared import PreparedQuery
 from impctl.circuits.compile import Compiled, compile_plan
 from impctl.circuits.flows import BlockedError
-from impctl.circuits.session import MaintainedQuery, TableChange
+from impctl.circuits.session import MaintainedQuery
 from impctl.circuits.strategy import AsRecorded, Chooser, SideChoice, SideFacts, Strategy
-from impctl.data.schema import Kind, SqlType
 from impctl.data.vector import Vector
 from impctl.engine.operators.union import Union
 from impctl.errors import EvaluationError, Location, NotExactError
@@ -34,26 +31,30 @@ from impctl.plan.nodes import (
     Aggregate,
     Join,
     Plan,
-    Project,
     Query,
     SetOperation,
-    Sort,
     TopK,
     nodes_of,
-    scans_of,
 )
 from impctl.plan.rules.order import apply_rules, core_of
-from impctl.plan.safety.verdict import FactSource, Verdict, carried, check_safety
+from impctl.plan.safety.verdict import FactSource, Verdict, check_safety
 from impctl.plan.sql.parameters import BoundSql
 from impctl.sketch.partition import RangePartition
 from impctl.workload.models import JoinStrategy, Lineage, MaintainMode, Policy, QuerySpec, SqlOrigin
-from tests.plan.random_plans import CATALOG
-from tests.plan.trials import Trial, accurate_sketches, make_barrier_trial, make_trial
-from tests.plan.witness_plans import kept_by_witnesses, make_witness_trial
+from tests.circuits.plan_cases import (
+    ARROW_TYPES,
+    Judged,
+    Rows,
+    changes_of,
+    of_witnesses,
+    partitions_of,
+    table_of,
+)
+from tests.plan.trials import Trial, make_barrier_trial, make_trial
+from tests.plan.witness_plans import make_witness_trial
 from tests.support.random_cases import TIMES
-from tests.support.reference_expr import ReferenceFailure, ReferenceLimit, Value
+from tests.support.reference_expr import ReferenceFailure, ReferenceLimit
 from tests.support.reference_partners import ReferencePartners
-from tests.support.reference_plan import Tables, annotate
 
 BATCHES = 4
 ALL = range(1500 * TIMES)
@@ -62,76 +63,6 @@ FEW = (*range(240), 274, *range(336, 340), 589, *range(920, 924), 1253, 1255)
 and an anti join."""
 SHOWN = 347
 """Where a wrong sign shows."""
-
-Rows = list[Mapping[str, Value]]
-
-
-def arrow_type(kind: SqlType) -> pa.DataType:
-    names = {
-        Kind.INTEGER: pa.int32(),
-        Kind.DOUBLE: pa.float64(),
-        Kind.STRING: pa.string(),
-    }
-    return names.get(kind.kind) or pa.decimal128(kind.precision, kind.scale)
-
-
-def table_of(name: str, rows: Sequence[Mapping[str, Value]]) -> pa.Table:
-    arrays = {
-        c.name: pa.array([row[c.name] for row in rows], arrow_type(c.type)) for c in CATALOG[name]
-    }
-    return pa.table(arrays)
-
-
-def partitions_of(trial: Trial) -> dict[str, RangePartition]:
-    """The trial's partitions in impctl's own form."""
-    tables = {scan.access: scan.table for scan in scans_of(trial.root)}
-    found = {}
-    for access, (name, boundaries) in trial.partitions.items():
-        table = tables[access]
-        column = CATALOG[table].find(name)
-        assert column is not None
-        found[access] = RangePartition(
-            table,
-            column.name,
-            column.type,
-            tuple(canonical(value, column.type) for value in boundaries),
-        )
-    return found
-
-
-def canonical(value: Value, kind: SqlType) -> int | float | str | bytes:
-    if isinstance(value, Decimal):
-        return int(value.scaleb(kind.scale))
-    assert isinstance(value, int | float | str | bytes)
-    return value
-
-
-def change_of(rng: Random, rows: Rows, spare: Rows) -> tuple[Rows, list[int]]:
-    """Some rows out, some in; `rows` is brought up to date."""
-    changed: Rows = []
-    weights: list[int] = []
-    for _ in range(rng.randint(0, 4)):
-        if rows and rng.random() < 0.5:
-            changed.append(rows.pop(rng.randrange(len(rows))))
-            weights.append(-1)
-        elif spare:
-            row = rng.choice(spare)
-            rows.append(row)
-            changed.append(row)
-            weights.append(1)
-    return changed, weights
-
-
-def changes_of(
-    rng: Random, names: Sequence[str], tables: dict[str, Rows], spare: Mapping[str, Rows]
-) -> dict[str, TableChange]:
-    """A batch of some of the tables, which are brought up to date."""
-    found = {}
-    for name in names:
-        if rng.random() < 0.7:
-            rows, weights = change_of(rng, tables[name], spare[name])
-            found[name] = TableChange(table_of(name, rows), np.array(weights, dtype=np.int64))
-    return found
 
 
 def kinds_of(plan: Plan) -> str:
@@ -149,53 +80,6 @@ def kinds_of(plan: Plan) -> str:
 
 
 @dataclass(frozen=True)
-class Judged:
-    """The plan whose lineage is the sketch, and which of its top-k rows all belong to it."""
-
-    oracle: Plan
-    barriers: tuple[int, ...]
-    counted: frozenset[int]
-
-    @classmethod
-    def of(
-        cls, trial: Trial, root: Plan, verdict: Verdict, plain: Plan | None = None
-    ) -> Judged | None:
-        """None where ties, or what is not safe, leave several sketches right.
-
-        `plain` is the plan without the rules, where it is not the trial's.
-        """
-        nodes = tuple(nodes_of(root))
-        last = next(at for at, node in enumerate(nodes) if not isinstance(node, Project | Sort))
-        tops = {at for at, node in enumerate(nodes) if isinstance(node, TopK)}
-        if not tops:
-            return cls(trial.root if plain is None else plain, (), frozenset())
-        counted = tops & {last, *verdict.barrier_positions}
-        inner = tops - {last}
-        if inner and not verdict.safe:
-            return None
-        if tops - counted and verdict.ties is not None:
-            return None
-        return cls(root, verdict.barrier_positions, frozenset(counted))
-
-    def sketches(self, trial: Trial, tables: Tables) -> dict[str, set[int]]:
-        """The fragments of the result, and of the first rows of each top-k that counts whole."""
-        found = annotate(self.oracle, tables)
-        counted = {at: rows for at, rows in found.first_rows.items() if at in self.counted}
-        found = replace(found, first_rows=counted)
-        return accurate_sketches(found, trial.root, tables, trial.partitions)
-
-
-def of_witnesses(trial: Trial, root: Plan, verdict: Verdict) -> Judged | None:
-    """The same of the plan that a sketch of witnesses is kept by; None where it has none."""
-    if not verdict.safe:
-        return None
-    kept = kept_by_witnesses(root, trial, verdict)
-    if kept == root:
-        return None
-    return Judged.of(trial, kept, carried(verdict, Query("", kept), trial.sketched), kept)
-
-
-@dataclass(frozen=True)
 class SomeDistant:
     """Leaves a random part of the sides that can be read to the reader."""
 
@@ -206,11 +90,6 @@ class SomeDistant:
         is_distant = facts.is_readable and self.rng.random() < 0.4
         strategy = Strategy.SPARK if is_distant else Strategy.INDEX
         return SideChoice(facts.name, facts.tables, strategy, "at random")
-
-
-ARROW_TYPES = {
-    str(column.type): arrow_type(column.type) for schema in CATALOG.values() for column in schema
-} | {"bigint": pa.int64(), "boolean": pa.bool_()}
 
 
 def has_choice(plan: Plan) -> bool:
@@ -260,6 +139,13 @@ def is_by_check(trial: Trial, root: Plan, verdict: Verdict) -> bool:
     return verdict.barriers > 0 and not check_safety(Query("", root), trial.sketched, others).safe
 
 
+def marks_of(trial: Trial, root: Plan, verdict: Verdict, judged: Judged) -> list[str]:
+    """What the case is one of."""
+    marks = [f"with {kind}" for kind in set(kinds_of(root).split(" "))]
+    marks += ["with barrier"] if judged.barriers else []
+    return [*marks, *(["with barrier by CHECK"] if is_by_check(trial, root, verdict) else [])]
+
+
 def one_case(
     seed: int,
     seen: Counter[str],
@@ -270,9 +156,8 @@ def one_case(
     partitions = partitions_of(trial)
     root = apply_rules(trial.root)
     verdict = check_safety(Query("", root), trial.sketched, trial.facts)
-    judged = Judged.of(trial, root, verdict)
-    if lineage is Lineage.WITNESS:
-        judged = of_witnesses(trial, root, verdict)
+    judge = Judged.of if lineage is Lineage.ALL else of_witnesses
+    judged = judge(trial, root, verdict)
     if judged is None:
         seen["no fixed answer"] += 1
         return
@@ -306,9 +191,7 @@ def one_case(
             wanted = judged.sketches(trial, tables)
             seen[compared(session, wanted, (seed, trial.root), has_choice(trial.root))] += 1
             seen[f"with {len(compiled.distant_sides)} distant sides"] += 1
-            seen.update(f"with {kind}" for kind in set(kinds_of(root).split(" ")))
-            seen["with barrier"] += len(judged.barriers) > 0
-            seen["with barrier by CHECK"] += is_by_check(trial, root, verdict)
+            seen.update(marks_of(trial, root, verdict, judged))
             session.step(changes_of(rng, compiled.tables, tables, spare), table_rows)
             seen["refilled"] += session.refilled()[0]
             if rng.random() < 0.3 and not session.unsure_rows():

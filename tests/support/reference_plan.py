@@ -15,7 +15,6 @@ from dataclasses import dataclass, field, replace
 from impctl.aliases import AccessId, AttributeId, ColumnName, TableName
 from impctl.plan.nodes import (
     Aggregate,
-    AggregateCall,
     Attribute,
     Distinct,
     Join,
@@ -37,13 +36,13 @@ from impctl.plan.nodes import (
 )
 from tests.support.reference_aggregate import aggregate_value
 from tests.support.reference_expr import (
-    ReferenceLimit,
     Value,
     identity,
     is_true,
     sort_key,
     value_of,
 )
+from tests.support.reference_window import window_values
 
 Tables = Mapping[TableName, Sequence[Mapping[ColumnName, Value]]]
 Lineage = frozenset[tuple[AccessId, int]]
@@ -231,7 +230,9 @@ class _Run:
             for part in parts.values():
                 place = {id(rows[index]): index for index in part}
                 ordered = self._ordered([rows[index] for index in part], call.order)
-                for row, value in zip(ordered, _window_values(call, ordered), strict=True):
+                standings = [_standing(call.order, row) for row in ordered]
+                values = window_values(call, [row.values for row in ordered], standings)
+                for row, value in zip(ordered, values, strict=True):
                     results[place[id(row)]][call.attribute.id] = value
         return [Tuple(v, row.lineage) for v, row in zip(results, rows, strict=True)]
 
@@ -374,36 +375,3 @@ def _groups(
             )
         found.append(Tuple(made, _lineage(members)))
     return found
-
-
-def _window_values(call: WindowCall, rows: list[Tuple]) -> list[Value]:
-    """The call's value for each row of one ordered partition."""
-    standings = [_standing(call.order, row) for row in rows]
-    match call.function:
-        case "row_number":
-            return list(range(1, len(rows) + 1))
-        case "rank":
-            return [standings.index(one) + 1 for one in standings]
-        case "dense_rank":
-            distinct = list(dict.fromkeys(standings))
-            return [distinct.index(one) + 1 for one in standings]
-        case "count" | "sum" | "avg" | "min" | "max":
-            plain = AggregateCall(call.function, call.arguments)
-            return [
-                aggregate_value(
-                    plain, [r.values for r in rows[: _frame_end(call, standings, index)]]
-                )
-                for index in range(len(rows))
-            ]
-        case _:
-            raise ReferenceLimit(f"window function {call.function}")
-
-
-def _frame_end(call: WindowCall, standings: list[tuple[object, ...]], index: int) -> int:
-    if not call.order:
-        return len(standings)
-    if call.frame is None:
-        return len(standings) - standings[::-1].index(standings[index])
-    if call.frame.lower() == "rows between unbounded preceding and current row":
-        return index + 1
-    raise ReferenceLimit(f"frame {call.frame}")

@@ -1,0 +1,148 @@
+"""A random plan's tables, the changes of these, and the sketches that the reference finds.
+
+Law: the sketches follow from the lineage of the plan that is kept, by the reference alone.
+Out of scope: what maintains them (`test_plans_against_reference`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from random import Random
+
+import numpy as np
+import pyarrow as pa
+
+from impctl.circuits.session import TableChange
+from impctl.data.schema import Kind, SqlType
+from impctl.plan.nodes import Plan, Project, Query, Sort, TopK, nodes_of, scans_of
+from impctl.plan.safety.verdict import Verdict, carried
+from impctl.sketch.partition import RangePartition
+from tests.plan.random_plans import CATALOG
+from tests.plan.trials import Trial, accurate_sketches
+from tests.plan.witness_plans import kept_by_witnesses
+from tests.support.reference_expr import Value
+from tests.support.reference_plan import Tables, annotate
+
+Rows = list[Mapping[str, Value]]
+
+
+def arrow_type(kind: SqlType) -> pa.DataType:
+    names = {
+        Kind.INTEGER: pa.int32(),
+        Kind.DOUBLE: pa.float64(),
+        Kind.STRING: pa.string(),
+    }
+    return names.get(kind.kind) or pa.decimal128(kind.precision, kind.scale)
+
+
+def table_of(name: str, rows: Sequence[Mapping[str, Value]]) -> pa.Table:
+    arrays = {
+        c.name: pa.array([row[c.name] for row in rows], arrow_type(c.type)) for c in CATALOG[name]
+    }
+    return pa.table(arrays)
+
+
+def partitions_of(trial: Trial) -> dict[str, RangePartition]:
+    """The trial's partitions in impctl's own form."""
+    tables = {scan.access: scan.table for scan in scans_of(trial.root)}
+    found = {}
+    for access, (name, boundaries) in trial.partitions.items():
+        table = tables[access]
+        column = CATALOG[table].find(name)
+        assert column is not None
+        found[access] = RangePartition(
+            table,
+            column.name,
+            column.type,
+            tuple(canonical(value, column.type) for value in boundaries),
+        )
+    return found
+
+
+def canonical(value: Value, kind: SqlType) -> int | float | str | bytes:
+    if isinstance(value, Decimal):
+        return int(value.scaleb(kind.scale))
+    assert isinstance(value, int | float | str | bytes)
+    return value
+
+
+def change_of(rng: Random, rows: Rows, spare: Rows) -> tuple[Rows, list[int]]:
+    """Some rows out, some in; `rows` is brought up to date."""
+    changed: Rows = []
+    weights: list[int] = []
+    for _ in range(rng.randint(0, 4)):
+        if rows and rng.random() < 0.5:
+            changed.append(rows.pop(rng.randrange(len(rows))))
+            weights.append(-1)
+        elif spare:
+            row = rng.choice(spare)
+            rows.append(row)
+            changed.append(row)
+            weights.append(1)
+    return changed, weights
+
+
+def changes_of(
+    rng: Random, names: Sequence[str], tables: dict[str, Rows], spare: Mapping[str, Rows]
+) -> dict[str, TableChange]:
+    """A batch of some of the tables, which are brought up to date."""
+    found = {}
+    for name in names:
+        if rng.random() < 0.7:
+            rows, weights = change_of(rng, tables[name], spare[name])
+            found[name] = TableChange(table_of(name, rows), np.array(weights, dtype=np.int64))
+    return found
+
+
+@dataclass(frozen=True)
+class Judged:
+    """The plan whose lineage is the sketch, and which of its top-k rows all belong to it."""
+
+    oracle: Plan
+    barriers: tuple[int, ...]
+    counted: frozenset[int]
+
+    @classmethod
+    def of(
+        cls, trial: Trial, root: Plan, verdict: Verdict, plain: Plan | None = None
+    ) -> Judged | None:
+        """None where ties, or what is not safe, leave several sketches right.
+
+        `plain` is the plan without the rules, where it is not the trial's.
+        """
+        nodes = tuple(nodes_of(root))
+        last = next(at for at, node in enumerate(nodes) if not isinstance(node, Project | Sort))
+        tops = {at for at, node in enumerate(nodes) if isinstance(node, TopK)}
+        if not tops:
+            return cls(trial.root if plain is None else plain, (), frozenset())
+        counted = tops & {last, *verdict.barrier_positions}
+        inner = tops - {last}
+        if inner and not verdict.safe:
+            return None
+        if tops - counted and verdict.ties is not None:
+            return None
+        return cls(root, verdict.barrier_positions, frozenset(counted))
+
+    def sketches(self, trial: Trial, tables: Tables) -> dict[str, set[int]]:
+        """The fragments of the result, and of the first rows of each top-k that counts whole."""
+        found = annotate(self.oracle, tables)
+        counted = {at: rows for at, rows in found.first_rows.items() if at in self.counted}
+        found = replace(found, first_rows=counted)
+        return accurate_sketches(found, trial.root, tables, trial.partitions)
+
+
+def of_witnesses(trial: Trial, root: Plan, verdict: Verdict) -> Judged | None:
+    """The same of the plan that a sketch of witnesses is kept by; None where it has none."""
+    if not verdict.safe:
+        return None
+    kept = kept_by_witnesses(root, trial, verdict)
+    if kept == root:
+        return None
+    return Judged.of(trial, kept, carried(verdict, Query("", kept), trial.sketched), kept)
+
+
+ARROW_TYPES = {
+    str(column.type): arrow_type(column.type) for schema in CATALOG.values() for column in schema
+} | {"bigint": pa.int64(), "boolean": pa.bool_()}

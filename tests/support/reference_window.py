@@ -1,0 +1,49 @@
+"""Window functions by definition, for one ordered partition.
+
+Law: `standings` tell ties apart from order; frames are those that SQL gives without being asked,
+and rows up to the current one.
+Out of scope: ordering the rows (`reference_plan`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from impctl.aliases import AttributeId
+from impctl.plan.nodes import AggregateCall, WindowCall
+from tests.support.reference_aggregate import aggregate_value
+from tests.support.reference_expr import ReferenceLimit, Value
+
+Values = Mapping[AttributeId, Value]
+
+
+def window_values(
+    call: WindowCall, rows: Sequence[Values], standings: list[tuple[object, ...]]
+) -> list[Value]:
+    """The call's value for each row of one ordered partition."""
+    match call.function:
+        case "row_number":
+            return list(range(1, len(rows) + 1))
+        case "rank":
+            return [standings.index(one) + 1 for one in standings]
+        case "dense_rank":
+            distinct = list(dict.fromkeys(standings))
+            return [distinct.index(one) + 1 for one in standings]
+        case "count" | "sum" | "avg" | "min" | "max":
+            plain = AggregateCall(call.function, call.arguments)
+            return [
+                aggregate_value(plain, list(rows[: _frame_end(call, standings, index)]))
+                for index in range(len(rows))
+            ]
+        case _:
+            raise ReferenceLimit(f"window function {call.function}")
+
+
+def _frame_end(call: WindowCall, standings: list[tuple[object, ...]], index: int) -> int:
+    if not call.order:
+        return len(standings)
+    if call.frame is None:
+        return len(standings) - standings[::-1].index(standings[index])
+    if call.frame.lower() == "rows between unbounded preceding and current row":
+        return index + 1
+    raise ReferenceLimit(f"frame {call.frame}")
