@@ -146,6 +146,17 @@ def marks_of(trial: Trial, root: Plan, verdict: Verdict, judged: Judged) -> list
     return [*marks, *(["with barrier by CHECK"] if is_by_check(trial, root, verdict) else [])]
 
 
+def filled(
+    compiled: Compiled, partners: ReferencePartners, tables: Mapping[str, Rows]
+) -> MaintainedQuery:
+    """The circuit over the tables as they are."""
+    session = MaintainedQuery(compiled)
+    session.read_by(partners)
+    whole = ((name, table_of(name, tables[name])) for name in compiled.tables)
+    session.load(whole, partners.pairs)
+    return session
+
+
 def one_case(
     seed: int,
     seen: Counter[str],
@@ -179,14 +190,10 @@ def one_case(
     rng = Random(seed)
     spare: dict[str, Rows] = {name: list(rows) for name, rows in trial.tables.items()}
     tables = {name: [row for row in spare[name] if rng.random() < 0.7] for name in spare}
-    session = MaintainedQuery(compiled)
     stored: dict[tuple[str, int], pa.Table] = {}
     try:
         partners = ReferencePartners(compiled, partitions, tables, ARROW_TYPES)
-        session.read_by(partners)
-        session.load(
-            ((name, table_of(name, tables[name])) for name in compiled.tables), partners.pairs
-        )
+        session = filled(compiled, partners, tables)
         for _ in range(BATCHES):
             wanted = judged.sketches(trial, tables)
             seen[compared(session, wanted, (seed, trial.root), has_choice(trial.root))] += 1
