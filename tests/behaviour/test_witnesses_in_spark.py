@@ -128,7 +128,7 @@ def test_changing_what_a_sketch_holds_is_another_definition(cli: Cli) -> None:
     cli.workload.write_text(text.replace("lineage: all", "lineage: witness"))
     ran = cli("maintain", "--query", "best_all")
     assert ran.code == 7, ran.document
-    (failure,) = ran.error["failures"]
+    failure = ran.error
     assert failure["code"] == "definition_changed"
 
 
