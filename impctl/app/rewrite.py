@@ -11,16 +11,16 @@ import json
 from pathlib import Path
 
 from impctl.app.capturing.entries import sketch_entry
-from impctl.app.preparing.filters import Pruned, filters_of, guards_of, interval_texts
+from impctl.app.preparing.filters import Pruned, filters_of, interval_texts
 from impctl.app.preparing.given_values import GivenValues
 from impctl.app.results.results import Outcome, RewriteResult
 from impctl.app.using.fresh_sketch import Fresh
 from impctl.app.using.older_versions import AtVersions
 from impctl.app.using.recorded import record_use
 from impctl.app.using.request import asked
+from impctl.app.using.text import written_query
 from impctl.app.workbench.whole_file import write_whole
 from impctl.app.workbench.workbench import Workbench
-from impctl.capture.use import rewrite_sql
 from impctl.errors import StorageError, TableError
 from impctl.tables.plain_files import why_not_plain
 
@@ -38,14 +38,14 @@ def rewrite(
     `files`: where to write which data files the text reads, by table, as JSON.
     """
     found = asked(desk, query, params, sql, at)
-    pruned = filters_of(desk.tables, found.prepared, found.sketches, found.versions, for_text=True)
-    # Others' Spark hands conditions down to the files too.
-    guards = guards_of(desk.tables, pruned, found.versions)
-    sql = rewrite_sql(found.query, pruned.filters, guards=guards)
+    written = written_query(
+        desk.tables, found.prepared, found.query, found.sketches, found.versions
+    )
+    pruned = written.pruned
     texts = [text for one in dict.fromkeys(pruned.filters.values()) for text in interval_texts(one)]
     result = RewriteResult(
         query=found.prepared.spec.name,
-        sql=sql,
+        sql=written.sql,
         sketches=tuple(sketch_entry(sketch) for sketch in found.sketches),
         versions=found.versions,
         files_kept=pruned.files_kept,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -56,6 +56,11 @@ class DataFile:
     """Positions that the deletion vector removes, ascending; None without one."""
     below_root: str | None = field(default=None, compare=False)
     """Path below the table's root; None where the log names the file by a path of its own."""
+
+
+def bytes_of(files: Iterable[DataFile]) -> int:
+    """What the files take together."""
+    return sum(file.size for file in files)
 
 
 @dataclass(frozen=True)

@@ -23,13 +23,13 @@ from impctl.app.measuring.changed_table import changed_table
 from impctl.app.measuring.drawn_rows import drawn_rows
 from impctl.app.measuring.follower import AgainstRecapture, Followed, captured
 from impctl.app.measuring.settled import settle
-from impctl.app.preparing.filters import Pruned, filters_of, guards_of
+from impctl.app.preparing.filters import Pruned, filters_of
 from impctl.app.preparing.prepared import PreparedQuery, prepare
 from impctl.app.using.answers import answer_table
+from impctl.app.using.text import WrittenQuery, written_query
 from impctl.app.using.worth import Weighed, weighed
 from impctl.app.workbench.scratch import scratch_copy
 from impctl.app.workbench.workbench import Workbench
-from impctl.capture.use import rewrite_sql
 from impctl.errors import RecaptureNeededError
 from impctl.plan.safety.verdict import Verdict
 from impctl.sketch.fragments import FragmentSet
@@ -138,12 +138,10 @@ class MeasuredQuery:
         """What the query's own conditions leave to read, without any sketch."""
         return filters_of(self.scratch.tables, self.prepared, (), self.stored.versions)
 
-    def text_and_files(self) -> tuple[str, Pruned]:
+    def written(self) -> WrittenQuery:
         """The text that `rewrite` prints, and the files that it reads."""
-        tables, stored = self.scratch.tables, self.stored
-        pruned = filters_of(tables, self.prepared, stored.sketches, stored.versions, for_text=True)
-        guards = guards_of(tables, pruned, stored.versions)
-        return rewrite_sql(self.prepared.query, pruned.filters, guards=guards), pruned
+        tables, stored, prepared = self.scratch.tables, self.stored, self.prepared
+        return written_query(tables, prepared, prepared.query, stored.sketches, stored.versions)
 
     def answer(self, pruned: Pruned | None = None) -> pa.Table:
         """The query's result at the captured versions, read through `pruned` where given."""

@@ -8,7 +8,7 @@ Out of scope: which columns are tied (`plan.rules.joined_columns`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,7 +19,7 @@ from impctl.plan.rules.joined_columns import ScanColumn, Tied
 from impctl.tables.key_spans import key_spans
 from impctl.tables.prune import prune_to_values
 from impctl.tables.rows import read_rows
-from impctl.tables.snapshot import DataFile, Snapshot
+from impctl.tables.snapshot import Snapshot, bytes_of
 from impctl.tables.statistics import file_bounds
 
 _FEW_ROWS = 50_000
@@ -91,14 +91,10 @@ class _Joined:
         if None in rows or sum(count or 0 for count in rows) > _FEW_ROWS:
             return None
         mine = self.snapshots[tied.column.access].files
-        size = _bytes(file for file in mine if file.uri in self.left[tied.column.access])
-        if size < _TIMES_AS_LARGE * _bytes(files):
+        size = bytes_of(file for file in mine if file.uri in self.left[tied.column.access])
+        if size < _TIMES_AS_LARGE * bytes_of(files):
             return None
         attribute = tied.to.attribute
         column = read_rows(other, [attribute.name], files).column(0)
         vector = from_arrow(column, other.readable(attribute.name).type)
         return vector.take(np.flatnonzero(vector.validity()))
-
-
-def _bytes(files: Iterable[DataFile]) -> int:
-    return sum(file.size for file in files)

@@ -8,7 +8,7 @@ Out of scope: what the sketch leaves to read (`app.preparing.filters`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from impctl.aliases import TableName, TableVersion
@@ -20,7 +20,7 @@ from impctl.plan.nodes import Scan
 from impctl.sketch.intervals import RangeFilter, fragments_between
 from impctl.store.records import StoredSketch
 from impctl.tables.read_parts import ReadPart
-from impctl.tables.snapshot import DataFile
+from impctl.tables.snapshot import bytes_of
 from impctl.workload.models import SketchUse
 
 _FILTERED, _FILTERED_BY_SHARE = 0.75, 0.65
@@ -77,7 +77,7 @@ def _not_worth_it(prepared: PreparedQuery, pruned: Pruned, plain: Pruned) -> dic
     for table in prepared.tables:
         scans = [scan for scan in prepared.scans if scan.table == table]
         if any(scan.access in pruned.filters for scan in scans):
-            total = _bytes(plain.files[table])
+            total = bytes_of(plain.files[table])
             if _cost(scans, pruned, table) >= total:
                 found[table] = _reason(pruned, plain, table)
     return found
@@ -89,8 +89,8 @@ def _cost(scans: list[Scan], pruned: Pruned, table: TableName) -> float:
     parts = pruned.parts.get(table)
     if parts is None:
         parts = (ReadPart(pruned.files[table], filters[0]),)
-    inside = _bytes(file for part in parts if part.filter is None for file in part.files)
-    filtered = _bytes(file for part in parts if part.filter is not None for file in part.files)
+    inside = bytes_of(file for part in parts if part.filter is None for file in part.files)
+    filtered = bytes_of(file for part in parts if part.filter is not None for file in part.files)
     if not filtered:
         return inside
     share = max(_share(wanted) for wanted in filters)
@@ -108,10 +108,6 @@ def _share(wanted: RangeFilter) -> float:
     partition = wanted.partition
     passing = sum(len(fragments_between(found, partition)) for found in wanted.intervals)
     return passing / partition.ranges
-
-
-def _bytes(files: Iterable[DataFile]) -> float:
-    return float(sum(file.size for file in files))
 
 
 def _reason(pruned: Pruned, plain: Pruned, table: TableName) -> str:

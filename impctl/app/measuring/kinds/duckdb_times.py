@@ -76,8 +76,8 @@ def both_beside(measured: MeasuredQuery, expected: pa.Table, turns: int) -> Besi
     """`duckdb_plain_ms`, and `duckdb_sketch_ms`: over what `rewrite` tells, text and files."""
 
     def asked() -> tuple[str, Files]:
-        text, pruned = measured.text_and_files()
-        return text, pruned.files
+        written = measured.written()
+        return written.sql, written.pruned.files
 
     def beside(connection: ParquetSql) -> Beside:
         tables, prepared = measured.scratch.tables, measured.prepared

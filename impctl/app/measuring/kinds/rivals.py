@@ -15,7 +15,7 @@ turns in one session. Out of scope: what capturing and keeping sketches costs (`
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,7 +33,7 @@ from impctl.app.using.worth import Weighed
 from impctl.bench.clock import in_turns, milliseconds, warm_up
 from impctl.bench.record import Cell, Metric
 from impctl.data.identifiers import quoted
-from impctl.tables.snapshot import DataFile
+from impctl.tables.snapshot import DataFile, bytes_of
 
 _FEW_ROWS = 100
 
@@ -101,7 +101,7 @@ def _left(measured: MeasuredQuery, read: Weighed) -> dict[str, float]:
     kept = read.pruned.files[measured.table]
     return {
         "files_share": len(kept) / max(len(snapshot.files), 1),
-        "bytes_share": _bytes(kept) / max(_bytes(snapshot.files), 1),
+        "bytes_share": bytes_of(kept) / max(bytes_of(snapshot.files), 1),
     }
 
 
@@ -109,7 +109,7 @@ def _beyond_need(measured: MeasuredQuery, read: Weighed, whole: pa.Table) -> dic
     """Bytes read over those of files with a row of a group in the answer, where there are any."""
     needed = _needed(measured, whole)
     kept = read.pruned.files[measured.table]
-    return {"bytes_ratio": _bytes(kept) / _bytes(needed)} if needed else {}
+    return {"bytes_ratio": bytes_of(kept) / bytes_of(needed)} if needed else {}
 
 
 def _needed(measured: MeasuredQuery, whole: pa.Table) -> list[DataFile]:
@@ -131,10 +131,6 @@ def _needed(measured: MeasuredQuery, whole: pa.Table) -> list[DataFile]:
     found = run_sql(spark, sql, views, versions={})
     files = {Path(str(uri)).name for uri in found.column(0).to_pylist()}
     return [file for file in snapshot.files if Path(file.uri).name in files]
-
-
-def _bytes(files: Sequence[DataFile]) -> int:
-    return sum(file.size for file in files)
 
 
 @dataclass(frozen=True, slots=True)
