@@ -53,6 +53,7 @@ from impctl.plan.functions import (
     WINDOW_ONLY,
 )
 from impctl.plan.sql import literal as parse_literal
+from impctl.plan.sql import moments
 from impctl.plan.sql.scope import did_you_mean
 from impctl.plan.sql.text import SqlText
 
@@ -173,12 +174,12 @@ def _cast(reader: ExprReader, node: exp.Cast, span: Span | None) -> Expr:
     if not isinstance(node, exp.TryCast):
         # Only typed literals come as a plain cast: Spark's CAST reads as exp.TryCast.
         written = parse_literal.string_value(text, node.this)
-        return parse_literal.typed(text, target, written, node, span)
+        return moments.typed(text, target, written, node, reader.reading.zone, span)
     if node.args.get("safe"):
         raise text.unsupported(
             "TRY_CAST", node, hint="use CAST, which fails where TRY_CAST gives NULL"
         )
-    return Cast(reader.read(node.this), target, reader.reading.zone, span=span)
+    return moments.folded(Cast(reader.read(node.this), target, reader.reading.zone, span=span))
 
 
 def _cast_type(text: SqlText, node: exp.Cast) -> SqlType:
@@ -220,7 +221,8 @@ def _function(reader: ExprReader, node: exp.Anonymous, span: Span | None) -> Exp
         return rewritten
     if name in VOLATILE and not (name == "unix_timestamp" and parts):
         reader.reading.note_volatile(name, span)
-    return Call(name, parts, _result_type(name, parts), reader.reading.zone, span=span)
+    found = Call(name, parts, _result_type(name, parts), reader.reading.zone, span=span)
+    return moments.computed(found)
 
 
 def _refuse_kinds(reader: ExprReader, node: exp.Anonymous, name: str) -> None:
@@ -250,9 +252,10 @@ def _refuse_kinds(reader: ExprReader, node: exp.Anonymous, name: str) -> None:
 
 def _call(
     reader: ExprReader, name: str, arguments: list[exp.Expression], span: Span | None
-) -> Call:
+) -> Expr:
     parts = reader.read_all(arguments)
-    return Call(name, parts, _result_type(name, parts), reader.reading.zone, span=span)
+    found = Call(name, parts, _result_type(name, parts), reader.reading.zone, span=span)
+    return moments.computed(found)
 
 
 def _result_type(name: str, parts: tuple[Expr, ...]) -> SqlType | None:
@@ -310,7 +313,7 @@ def _rewritten(name: str, parts: tuple[Expr, ...], zone: str, span: Span | None)
             name = "lower" if name == "lcase" else "upper"
             return Call(name, parts, _result_type(name, parts), span=span)
     if name in CAST_FUNCTIONS and len(parts) == 1:
-        return Cast(parts[0], from_delta(CAST_FUNCTIONS[name]), zone, span=span)
+        return moments.folded(Cast(parts[0], from_delta(CAST_FUNCTIONS[name]), zone, span=span))
     return None
 
 

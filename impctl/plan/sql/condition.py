@@ -18,7 +18,7 @@ from impctl.expr.nodes import And, Compare, CompareOp, Expr, IsNull, Or, Span, c
 from impctl.plan.functions import AGGREGATES
 from impctl.plan.nodes import Join, JoinKind, Plan, Select, attributes_of
 from impctl.plan.sql.call import function_name
-from impctl.plan.sql.expr import ExprReader, dated
+from impctl.plan.sql.expr import ExprReader
 from impctl.plan.sql.relation import Environment, FromSource, part, read_from
 from impctl.plan.sql.scope import Names, Scope
 from impctl.plan.sql.single_value import Single, read_single
@@ -146,7 +146,7 @@ def _in(
         )
     equals = conjunction(
         tuple(
-            Compare(CompareOp.EQUAL, dated(left, value), dated(value, left), span=span)
+            Compare(CompareOp.EQUAL, *reader.alike(left, value), span=span)
             for left, value in zip(operands, values, strict=True)
         ),
         span,

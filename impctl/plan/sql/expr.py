@@ -1,9 +1,9 @@
 """Scalar expressions of the SQL text, as `expr` nodes with their places.
 
 Law: the nodes mean exactly what Spark makes of the text, or the text is refused. Mixed types are
-kept as written (Spark casts them, the engine refuses them), except that a string in the form
-yyyy-mm-dd beside a DATE becomes a DATE literal, which is what Spark computes. Where sqlglot and
-Spark bind operators differently, parentheses are asked for.
+kept as written (Spark casts them, the engine refuses them), except that a constant beside a day or
+a time becomes one of that kind, which is what Spark computes (`plan.sql.moments`). Where sqlglot
+and Spark bind operators differently, parentheses are asked for.
 Out of scope: names (`parse_scope`), function calls (`parse_call`), constants (`parse_literal`).
 """
 
@@ -15,7 +15,7 @@ from typing import Protocol
 
 from sqlglot import exp
 
-from impctl.data.schema import BOOLEAN, DATE, STRING
+from impctl.data.schema import BOOLEAN, STRING
 from impctl.expr.nodes import (
     And,
     Arithmetic,
@@ -37,6 +37,7 @@ from impctl.expr.nodes import (
 from impctl.expr.types import type_of, uncounted
 from impctl.plan.sql import call as parse_call
 from impctl.plan.sql import literal as parse_literal
+from impctl.plan.sql import moments
 from impctl.plan.sql.context import Reading
 from impctl.plan.sql.scope import Names
 from impctl.plan.sql.text import SqlText
@@ -130,7 +131,7 @@ class ExprReader:
                 digits = str(node.this)
                 return parse_literal.constant(bytes.fromhex("0" * (len(digits) % 2) + digits), span)
             case exp.Interval():
-                return parse_literal.interval(self.text, node, span)
+                return moments.interval(self.text, node, span)
             case exp.Neg():
                 return self._negative(node, span)
         return None
@@ -150,15 +151,15 @@ class ExprReader:
         return folded or Arithmetic(_ARITHMETIC[type(node)], left, right, span=span)
 
     def _moved_date(self, node: exp.Expression, left: Expr, span: Span | None) -> Expr | None:
-        """DATE '...' plus or minus INTERVAL, computed."""
+        """A constant day or time plus or minus INTERVAL, computed."""
         step = node.expression
-        if not (isinstance(step, exp.Interval) and isinstance(left, Literal) and left.type == DATE):
+        if not (isinstance(step, exp.Interval) and isinstance(left, Literal)):
             return None
         if not isinstance(node, exp.Add | exp.Sub):
             return None
-        amount, unit = parse_literal.interval_parts(self.text, step)
+        amount, unit = moments.interval_parts(self.text, step)
         sign = 1 if isinstance(node, exp.Add) else -1
-        return parse_literal.shifted(left, sign * amount, unit, span)
+        return moments.shifted(left, sign * amount, unit, self.reading.zone, span)
 
     def _comparison(self, node: exp.Expression, span: Span | None) -> Expr:
         for side in (node.this, node.expression):
@@ -171,9 +172,14 @@ class ExprReader:
 
     def compare(self, node: exp.Expression, left: Expr, right: Expr, span: Span | None) -> Expr:
         """A comparison of two read sides, dates brought to dates."""
-        left, right = dated(left, right), dated(right, left)
+        left, right = self.alike(left, right)
         found = Compare(COMPARISONS[type(node)], left, right, span=span)
         return Not(found, span=span) if isinstance(node, exp.NullSafeNEQ) else found
+
+    def alike(self, left: Expr, right: Expr) -> tuple[Expr, Expr]:
+        """Two sides of a comparison, a constant beside a day or a time brought to one."""
+        zone = self.reading.zone
+        return moments.alike(left, right, zone), moments.alike(right, left, zone)
 
     def _operator(self, node: exp.Expression, span: Span | None) -> Expr:
         for side in (node.this, node.expression):
@@ -240,17 +246,9 @@ class ExprReader:
             raise self._parentheses(node)
         low, high = self.read(node.args["low"]), self.read(node.args["high"])
         operand = uncounted(self.read(node.this), low, high)
-        return And(
-            (
-                Compare(
-                    CompareOp.GREATER_EQUAL, dated(operand, low), dated(low, operand), span=span
-                ),
-                Compare(
-                    CompareOp.LESS_EQUAL, dated(operand, high), dated(high, operand), span=span
-                ),
-            ),
-            span=span,
-        )
+        above = Compare(CompareOp.GREATER_EQUAL, *self.alike(operand, low), span=span)
+        below = Compare(CompareOp.LESS_EQUAL, *self.alike(operand, high), span=span)
+        return And((above, below), span=span)
 
     def _in_list(self, node: exp.In, span: Span | None) -> Expr:
         if node.args.get("query") is not None:
@@ -267,8 +265,9 @@ class ExprReader:
             raise self.text.error("IN needs at least one value", node, hint="list the values")
         operand = self.read(node.this)
         options = self.read_all(node.expressions)
-        if all(_is_date_text(option) or type_of(option) == DATE for option in options):
-            options = tuple(dated(option, operand) for option in options)
+        brought = tuple(moments.alike(option, operand, self.reading.zone) for option in options)
+        if all(type_of(option) == type_of(operand) for option in brought):
+            options = brought
         return InList(operand, options, span=span)
 
     def _like(self, node: exp.Expression, span: Span | None) -> Expr:
@@ -305,9 +304,7 @@ class ExprReader:
         for branch in node.args["ifs"]:
             condition = self.read(branch.this)
             if subject is not None:
-                equal = Compare(
-                    CompareOp.EQUAL, dated(subject, condition), dated(condition, subject)
-                )
+                equal = Compare(CompareOp.EQUAL, *self.alike(subject, condition))
                 condition = replace(equal, span=self.text.span_of(branch.this))
             branches.append((condition, self.read(branch.args["true"])))
         return Case(tuple(branches), otherwise, span=span)
@@ -352,21 +349,6 @@ class ExprReader:
             node,
             hint="put parentheses round the part that comes first",
         )
-
-
-def dated(expr: Expr, beside: Expr) -> Expr:
-    """A string constant beside a DATE as that date, where it has the form yyyy-mm-dd."""
-    if type_of(beside) != DATE or not _is_date_text(expr) or not isinstance(expr, Literal):
-        return expr
-    return Literal(parse_literal.day_number(str(expr.value)), DATE, span=expr.span)
-
-
-def _is_date_text(expr: Expr) -> bool:
-    return (
-        isinstance(expr, Literal)
-        and isinstance(expr.value, str)
-        and parse_literal.day_number(expr.value) is not None
-    )
 
 
 def construct_name(node: exp.Expression) -> str:

@@ -1,15 +1,12 @@
 """Constants of the SQL text, in the types Spark gives them.
 
-Law: value and type are Spark's own (ANSI, session time zone unknown). A TIMESTAMP without a zone
-means whatever the session says, so it stays a cast for Spark to do; DATE plus or minus a whole
-interval is computed here, exactly.
-Out of scope: expressions over columns (`parse_expr`).
+Law: value and type are Spark's own (ANSI).
+Out of scope: dates and times (`plan.sql.moments`), expressions over columns (`plan.sql.expr`).
 """
 
 from __future__ import annotations
 
 import re
-from datetime import date, datetime, timedelta
 from decimal import Decimal
 from math import isinf
 
@@ -19,7 +16,6 @@ from impctl.data.schema import (
     BINARY,
     BOOLEAN,
     BYTE,
-    DATE,
     DOUBLE,
     FLOAT,
     INTEGER,
@@ -27,15 +23,12 @@ from impctl.data.schema import (
     NULL,
     SHORT,
     STRING,
-    TIMESTAMP,
     SqlType,
     decimal,
-    other,
 )
 from impctl.expr.nearest_float import nearest_float
-from impctl.expr.nodes import Cast, Expr, Literal, Span
+from impctl.expr.nodes import Literal, Span
 from impctl.expr.types import MAX_PRECISION
-from impctl.expr.zones import fixed_offset
 from impctl.plan.sql.text import SqlText
 
 _NUMBER = re.compile(r"(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?(bd|[lsydf])?", re.IGNORECASE)
@@ -43,16 +36,8 @@ _STRING = re.compile(r"""(?P<quote>['"])(?P<body>.*)(?P=quote)""", re.DOTALL)
 _ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|([01][0-7]{2})|(.))", re.DOTALL)
 _SURROGATE = re.compile("[\\ud800-\\udfff]")
 _ESCAPED = {"0": "\0", "b": "\b", "n": "\n", "r": "\r", "t": "\t", "Z": "\x1a"}
-_ISO_DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
-_TIMESTAMP = re.compile(
-    r"(\d{4}-\d{2}-\d{2})(?:[ T](\d{2}):(\d{2}):(\d{2})(?:\.(\d{1,6}))?)?"
-    r"\s*(Z|UTC|[+-]\d{2}:\d{2})?"
-)
-_EPOCH = date(1970, 1, 1)
 _SUFFIX_TYPES = {"l": LONG, "s": SHORT, "y": BYTE}
 _RANGES = {BYTE: 2**7, SHORT: 2**15, INTEGER: 2**31, LONG: 2**63}
-_DAYS = {"day": 1, "week": 7}
-_MONTHS = {"month": 1, "year": 12}
 
 
 def number(text: SqlText, node: exp.Expression, *, negative: bool = False) -> Literal | None:
@@ -152,112 +137,6 @@ def _unescaped(found: re.Match[str]) -> str:
         # Spark keeps the backslash for LIKE.
         return "\\" + str(single)
     return _ESCAPED.get(single, single)
-
-
-def day_number(written: str) -> int | None:
-    """Days since 1970-01-01 for a date written exactly as yyyy-mm-dd; None for anything else."""
-    if _ISO_DATE.fullmatch(written) is None:
-        return None
-    try:
-        return (date.fromisoformat(written) - _EPOCH).days
-    except ValueError:
-        return None
-
-
-def typed(
-    text: SqlText, kind: SqlType, written: str, node: exp.Expression, span: Span | None
-) -> Expr:
-    """`DATE '...'` and `TIMESTAMP '...'`."""
-    if kind == DATE:
-        days = day_number(written)
-        if days is None:
-            raise text.error(
-                f"`{written}` is not a date of the form yyyy-mm-dd",
-                node,
-                hint="write DATE '2024-01-31'",
-            )
-        return Literal(days, DATE, span=span)
-    found = _TIMESTAMP.fullmatch(written.strip())
-    if found is None:
-        raise text.error(
-            f"`{written}` is not a timestamp of the form yyyy-mm-dd hh:mm:ss",
-            node,
-            hint="write TIMESTAMP '2024-01-31 12:00:00Z'",
-        )
-    has_zone = found.group(6) is not None
-    if has_zone != (kind == TIMESTAMP):
-        return Cast(Literal(written, STRING, span=span), kind, span=span)
-    return Literal(_micros(text, found, node), kind, span=span)
-
-
-def _micros(text: SqlText, found: re.Match[str], node: exp.Expression) -> int:
-    day, hour, minute, second, fraction, zone = found.groups()
-    try:
-        moment = datetime.fromisoformat(day).replace(
-            hour=int(hour or 0),
-            minute=int(minute or 0),
-            second=int(second or 0),
-            microsecond=int((fraction or "0").ljust(6, "0")),
-        )
-    except ValueError as error:
-        raise text.error(f"Not a timestamp: {error}", node, hint="check day and time") from None
-    offset = 0 if zone is None else fixed_offset(zone)
-    if offset is None:
-        raise text.error(
-            f"Not a timestamp: no time zone is {zone} from UTC",
-            node,
-            hint="offsets go from -18:00 to +18:00",
-        )
-    return (moment - datetime(1970, 1, 1)) // timedelta(microseconds=1) - offset
-
-
-def interval(text: SqlText, node: exp.Interval, span: Span | None) -> Expr:
-    """`INTERVAL n UNIT` with one whole unit, as a cast for Spark to do."""
-    amount, unit = interval_parts(text, node)
-    kind = unit if unit in ("day", "month", "year", "hour", "minute", "second") else None
-    if kind is None:
-        factor = _DAYS.get(unit) or _MONTHS[unit]
-        amount, kind = amount * factor, "day" if unit in _DAYS else "month"
-    return Cast(Literal(str(amount), STRING, span=span), other(f"interval {kind}"), span=span)
-
-
-def interval_parts(text: SqlText, node: exp.Interval) -> tuple[int, str]:
-    """Amount and lower-case unit (singular) of a simple interval; refuses any other."""
-    unit = node.args.get("unit")
-    name = unit.name.lower().rstrip("s") if isinstance(unit, exp.Var) else ""
-    amount = node.this
-    written = amount.name if isinstance(amount, exp.Literal) else ""
-    known = {*_DAYS, *_MONTHS, "hour", "minute", "second"}
-    if name not in known or re.fullmatch(r"-?\d+", written.strip()) is None:
-        raise text.unsupported(
-            "an INTERVAL other than one whole number of one unit",
-            node,
-            hint="write INTERVAL 3 DAYS",
-        )
-    return int(written), name
-
-
-def shifted(day: Literal, amount: int, unit: str, span: Span | None) -> Literal | None:
-    """A DATE literal moved by an interval; None where the result is not a date."""
-    start = _EPOCH + timedelta(days=int(str(day.value)))
-    try:
-        if unit in _DAYS:
-            moved = start + timedelta(days=amount * _DAYS[unit])
-        elif unit in _MONTHS:
-            moved = _month_shifted(start, amount * _MONTHS[unit])
-        else:
-            return None
-    except (OverflowError, ValueError):
-        return None
-    return Literal((moved - _EPOCH).days, DATE, span=span)
-
-
-def _month_shifted(start: date, months: int) -> date:
-    """The same day some months later, or the last day of that month where it is shorter."""
-    total = start.year * 12 + start.month - 1 + months
-    year, month = divmod(total, 12)
-    last = (date(year + month // 11, (month + 1) % 12 + 1, 1) - timedelta(days=1)).day
-    return date(year, month + 1, min(start.day, last))
 
 
 def constant(value: bool | str | bytes | None, span: Span | None) -> Literal:

@@ -19,7 +19,7 @@ from impctl.expr.nodes import And, Compare, CompareOp, Expr, Span
 from impctl.expr.types import groups_as_compared, type_of
 from impctl.plan.nodes import Aggregate, Plan, Project, Sort, attributes_of
 from impctl.plan.sql.call import function_name
-from impctl.plan.sql.expr import COMPARISONS, ExprReader, dated
+from impctl.plan.sql.expr import COMPARISONS, ExprReader
 from impctl.plan.sql.relation import Environment, read_from
 from impctl.plan.sql.scope import Names
 from impctl.plan.sql.subquery import bare, closed, unwrapped
@@ -54,7 +54,7 @@ def read_single(
     value: Expr = attributes_of(right)[-1].ref(span)
     other = reader.read(sides[1 - place])
     pair = (value, other) if place == 0 else (other, value)
-    left, against = dated(pair[0], pair[1]), dated(pair[1], pair[0])
+    left, against = reader.alike(*pair)
     compared = Compare(op, left, against, span=span)
     return Single(right, And((*keys, compared), span=span) if keys else compared, span)
 

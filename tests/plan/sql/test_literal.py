@@ -110,12 +110,6 @@ def test_an_offset_that_no_zone_has_is_refused_as_spark_does(zone: str) -> None:
         expr_of(f"TIMESTAMP '2024-01-01 00:00:00{zone}'")
 
 
-def test_a_timestamp_without_zone_is_left_to_spark() -> None:
-    assert expr_of("TIMESTAMP '2024-01-01 00:00:00'") == Cast(
-        Literal("2024-01-01 00:00:00", STRING), TIMESTAMP
-    )
-
-
 def test_an_interval_is_a_cast_for_spark() -> None:
     found = expr_of("day + INTERVAL 3 DAYS")
     assert isinstance(found, Arithmetic)

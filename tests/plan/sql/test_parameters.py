@@ -21,7 +21,7 @@ from impctl.data.schema import (
     decimal,
 )
 from impctl.errors import Location, QueryError, UsageError
-from impctl.expr.nodes import Cast, Compare, Expr, Literal
+from impctl.expr.nodes import Compare, Expr, Literal
 from impctl.plan.nodes import Select, nodes_of
 from impctl.plan.sql.parameters import bind, literal_text
 from impctl.plan.sql.statement import parse_query
@@ -80,7 +80,7 @@ def _operand(column: str, value: ParameterValue) -> Expr:
         ("b", True, Literal(True, BOOLEAN)),
         ("y", date(2024, 1, 31), Literal(19753, DATE)),
         ("t", datetime(1970, 1, 2, tzinfo=UTC), Literal(86_400_000_000, TIMESTAMP)),
-        ("t", datetime(1970, 1, 2, 3), Cast(Literal("1970-01-02 03:00:00", STRING), TIMESTAMP)),
+        ("t", datetime(1970, 1, 2, 3), Literal(97_200_000_000, TIMESTAMP)),
     ],
 )
 def test_a_value_is_a_literal_of_its_type(
