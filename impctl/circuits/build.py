@@ -129,7 +129,7 @@ class Builder(Plumbing):
             case SetOperation():
                 return build_set_operation(self, plan, must_be_sure=must_be_sure)
             case TopK():
-                return self._top(plan)
+                return self._top(plan, must_be_sure=must_be_sure)
             case Witness():
                 return build_witness(self, plan)
             case Window():
@@ -220,8 +220,9 @@ class Builder(Plumbing):
             self.first_grouping = FirstGrouping(operator, node, dict((*inputs, *calls.arguments)))
         return at
 
-    def _top(self, node: TopK) -> Flow:
-        return build_top(self, node, is_last=id(node) == self._last_top)
+    def _top(self, node: TopK, *, must_be_sure: bool) -> Flow:
+        is_last = id(node) == self._last_top
+        return build_top(self, node, is_last=is_last, must_be_sure=must_be_sure)
 
 
 def _refuse(node: Window) -> NoReturn:

@@ -31,6 +31,7 @@ from impctl.plan.nodes import (
     attributes_of,
     inputs_of,
     nodes_of,
+    scans_of,
 )
 from impctl.sketch.partition import RangePartition
 
@@ -102,10 +103,40 @@ def compile_plan(
     `chooser` decides which sides of joins are kept (default: all), `buffer` how many rows or values
     MIN, MAX and top-k keep per group, where they can be refilled. Raises BlockedError.
     """
+    nodes = tuple(nodes_of(root))
+    found = None if barriers is None else [nodes[position] for position in barriers]
+    try:
+        return _compiled(root, sketched, key_columns, chooser, found, buffer)
+    except BlockedError:
+        whole = _counted_whole(found or (), sketched)
+        if whole is None:
+            raise
+        # All that is sketched lies below this barrier, whose rows all count: what stands above it
+        # cannot change a sketch.
+        return _compiled(whole, sketched, {}, chooser, found, buffer)
+
+
+def _counted_whole(
+    barriers: Collection[Plan], sketched: Mapping[AccessId, RangePartition]
+) -> Plan | None:
+    """The barrier that all sketched accesses are below; None without one."""
+    for node in barriers:
+        if sketched.keys() <= {scan.access for scan in scans_of(node)}:
+            return node
+    return None
+
+
+def _compiled(
+    root: Plan,
+    sketched: Mapping[AccessId, RangePartition],
+    key_columns: KeyColumns,
+    chooser: Chooser | None,
+    barriers: Collection[Plan] | None,
+    buffer: int | None,
+) -> Compiled:
     chain = _chain(root)
     keyed = frozenset() if chain is None else _keyed(root, chain, sketched, key_columns)
-    nodes = tuple(nodes_of(root))
-    chosen = None if barriers is None else [id(nodes[position]) for position in barriers]
+    chosen = None if barriers is None else [id(node) for node in barriers]
     builder = Builder(sketched, keyed, _last_top(root), chooser, barriers=chosen, buffer=buffer)
     flow = builder.root(root)
     if not flow.accesses:

@@ -21,6 +21,7 @@ from impctl.circuits.flows import (
     known_type,
     refuse_approximate,
 )
+from impctl.circuits.likely_rows import build_likely, is_unsure
 from impctl.circuits.plumbing import Plumbing
 from impctl.data.schema import INTEGER
 from impctl.engine.operators.project import Project
@@ -33,12 +34,17 @@ from impctl.plan.nodes import Attribute, SortKey, TopK, WindowCall, Witness
 _FIRST = Attribute("impctl/first", "first", INTEGER, nullable=False)
 
 
-def build_top(builder: Plumbing, node: TopK, *, is_last: bool) -> Flow:
-    """The operators of a top-k; `is_last` if nothing above it decides which rows there are."""
+def build_top(builder: Plumbing, node: TopK, *, is_last: bool, must_be_sure: bool) -> Flow:
+    """The operators of a top-k; `is_last` if nothing above it decides which rows there are.
+
+    `must_be_sure`: something above it depends on which rows there are.
+    """
     if not node.order or node.count is None:
         raise BlockedError("LIMIT without ORDER BY has no fixed answer", node.span)
     below = builder.build(node.child, must_be_sure=True)
-    refuse_approximate(below, "ordering by or keeping", node.span)
+    if is_unsure(below):
+        is_counted = is_last or not below.accesses or not builder.is_barrier(node)
+        return build_likely(builder, node, below, must_be_sure=must_be_sure or not is_counted)
     top = _Parts(builder, node, builder.name("top"), below.columns)
     sorted_ = top.with_keys(below)
     buffer = builder.buffered(sorted_)

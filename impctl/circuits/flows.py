@@ -14,8 +14,8 @@ from impctl.aliases import AccessId, AttributeId, TableName
 from impctl.data.schema import Kind, SqlType
 from impctl.engine.operators.scan import Scan as ScanOperator
 from impctl.errors import ImpctlError
-from impctl.expr.nodes import ColumnRef, Expr, Span, columns_of
-from impctl.expr.support import Blocker, find_blocker
+from impctl.expr.nodes import ColumnRef, Expr, Span
+from impctl.expr.support import find_blocker
 from impctl.plan.nodes import Attribute, Plan
 
 Column = tuple[AttributeId, SqlType]
@@ -75,11 +75,9 @@ def typed(attributes: Iterable[Attribute], span: Span | None) -> tuple[Column, .
     return tuple((attribute.id, known_type(attribute.type, span)) for attribute in attributes)
 
 
-def check(expr: Expr, flow: Flow, span: Span | None, *, must_be_sure: bool = False) -> None:
+def check(expr: Expr, flow: Flow, span: Span | None) -> None:
     """BlockedError where the engine cannot compute the expression over the flow."""
     blocker = find_blocker(expr, flow.approximate)
-    if blocker is None and must_be_sure and columns_of(expr) & flow.approximate:
-        blocker = Blocker(expr, "a condition on a sum of doubles below another grouping")
     if blocker is not None:
         raise BlockedError(blocker.reason, blocker.part.span or span)
 

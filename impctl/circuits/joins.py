@@ -96,13 +96,12 @@ def build_join(builder: Plumbing, node: Join, *, must_be_sure: bool) -> Flow:
 
 def _build_chain(builder: Plumbing, node: Join, *, must_be_sure: bool) -> Flow:
     """Inner joins one after the other; each condition as soon as its columns are there."""
-    parts = _Parts(builder, node)
+    parts = _Parts(builder, node, must_be_sure)
     chain = chain_of(node)
     waiting = list(chain.conditions)
     found: Flow | None = None
     for relation in chain.relations:
         flow = builder.build(relation.plan, must_be_sure=must_be_sure)
-        refuse_approximate(flow, "joining", node.span)
         flow = parts.filtered(flow, relation.implied)
         if found is None:
             found = flow
@@ -121,14 +120,17 @@ class _Parts:
 
     builder: Plumbing
     node: Join
+    must_be_sure: bool = True
 
     def inner(self, left: Flow, right: Flow, condition: _Condition) -> Flow:
         """All pairs for which the condition is true."""
         left = self.filtered(left, condition.left)
         right = self.filtered(right, condition.right)
+        left, mine = self.builder.parted(left)
+        right, theirs = self.builder.parted(right)
         columns = (*left.columns, *right.columns)
         found = self._matched(left, right, condition.keys, columns)
-        return self.filtered(found, condition.mixed)
+        return self.filtered(self.builder.rejoined(found, {**mine, **theirs}), condition.mixed)
 
     def semi(self, left: Flow, right: Flow, condition: _Condition) -> Flow:
         """Rows of the left side with a partner; with their partners' fragments."""
@@ -198,7 +200,7 @@ class _Parts:
         if not predicates:
             return flow
         predicate = predicates[0] if len(predicates) == 1 else And(tuple(predicates))
-        return self.builder.select(flow, predicate, self.node, must_be_sure=True)
+        return self.builder.select(flow, predicate, self.node, must_be_sure=self.must_be_sure)
 
     def _matched(
         self,
@@ -320,6 +322,9 @@ def _key_of(part: Expr, left: Flow, right: Flow) -> _Key | None:
         one, other = other, one
     mine, theirs = columns_of(one), columns_of(other)
     if not (mine and theirs and mine <= left.ids and theirs <= right.ids):
+        return None
+    if mine & left.approximate or theirs & right.approximate:
+        # What is equal only within a bound cannot be looked up.
         return None
     kind, their_kind = type_of(one), type_of(other)
     if kind is None or their_kind is None:

@@ -10,16 +10,25 @@ Out of scope: which plan node becomes which operators (`circuits.build`, `joins`
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from impctl.aliases import AccessId, AttributeId
-from impctl.circuits.flows import Column, Flow, Source, check, refuse_approximate
+from impctl.circuits.flows import (
+    BlockedError,
+    Column,
+    Flow,
+    Source,
+    check,
+    refuse_approximate,
+)
 from impctl.circuits.readable import DistantJoin
 from impctl.circuits.refills import Prefix, Refilled, prefix_of
 from impctl.circuits.strategy import AsRecorded, Chooser, SideChoice
+from impctl.data.schema import DOUBLE
 from impctl.engine.operator import Operator
 from impctl.engine.operators import project, select
 from impctl.engine.operators.aggregate import Aggregate
+from impctl.engine.operators.bounds import Parted, Rejoined
 from impctl.engine.operators.union import Branch, Union
 from impctl.expr.nodes import Expr, columns_of
 from impctl.plan.nodes import Attribute, ComputedColumn, Plan, Project, Select, TopK
@@ -114,7 +123,7 @@ class Plumbing(ABC):
 
     def select(self, flow: Flow, predicate: Expr, node: Plan, *, must_be_sure: bool) -> Flow:
         """The rows for which the predicate is true, or too close to call where that is sound."""
-        check(predicate, flow, node.span, must_be_sure=must_be_sure)
+        check(predicate, flow, node.span)
         at = self.put(select.Select(predicate, must_be_sure=must_be_sure), flow)
         plan = None if flow.plan is None else Select(flow.plan, predicate)
         return Flow(at, flow.columns, flow.accesses, flow.approximate, plan)
@@ -126,15 +135,33 @@ class Plumbing(ABC):
         columns: tuple[Column, ...],
         node: Plan,
     ) -> Flow:
-        """Computed columns."""
+        """Computed columns; BlockedError where one is of a column that did not come this far."""
         inexact = set()
         for name, expr in outputs:
+            if not columns_of(expr) <= flow.ids:
+                raise BlockedError("what is left of a sum of doubles above a LIMIT", node.span)
             check(expr, flow, node.span)
             if columns_of(expr) & flow.approximate:
                 inexact.add(name)
         at = self.put(project.Project(outputs), flow)
         plan = None if flow.plan is None else _projected(flow.plan, outputs, columns)
         return Flow(at, columns, flow.accesses, frozenset(inexact), plan)
+
+    def parted(self, flow: Flow) -> tuple[Flow, dict[AttributeId, AttributeId]]:
+        """The flow with error bounds as columns, which state can hold, and their names."""
+        bounds = {name: f"{name}/bound" for name, _ in flow.columns if name in flow.approximate}
+        if not bounds:
+            return flow, bounds
+        columns = (*flow.columns, *((bound, DOUBLE) for bound in bounds.values()))
+        return Flow(self.put(Parted(bounds), flow), columns, flow.accesses), bounds
+
+    def rejoined(self, flow: Flow, bounds: Mapping[AttributeId, AttributeId]) -> Flow:
+        """The flow with these columns as bounds again."""
+        if not bounds:
+            return flow
+        gone = set(bounds.values())
+        columns = tuple(column for column in flow.columns if column[0] not in gone)
+        return Flow(self.put(Rejoined(bounds), flow), columns, flow.accesses, frozenset(bounds))
 
     def distinct(self, flow: Flow, columns: tuple[Column, ...], node: Plan) -> Flow:
         """Each row once, with the fragments of all its copies."""

@@ -85,7 +85,8 @@ def _renamed(
 ) -> Flow:
     """A side under the operation's own columns and types."""
     below = builder.build(side, must_be_sure=must_be_sure)
-    refuse_approximate(below, f"{node.kind.value.upper()} of", node.span)
+    if node.kind is not SetKind.UNION or not node.all:
+        refuse_approximate(below, f"{node.kind.value.upper()} of", node.span)
     outputs = []
     for (name, kind), attribute in zip(columns, attributes_of(side), strict=True):
         found = known_type(attribute.type, node.span)

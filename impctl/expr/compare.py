@@ -111,7 +111,7 @@ def _too_close(left: Vector, right: Vector) -> Bools:
     for side in (left, right):
         if side.error is not None:
             error = error + side.error
-    with np.errstate(invalid="ignore"):
+    with np.errstate(invalid="ignore", over="ignore"):
         gap = np.abs(left.values - right.values)
         return np.asarray((error > 0) & ~(gap > error), dtype=np.bool_)
 

@@ -57,7 +57,7 @@ class Limit:
 
 
 @dataclass(frozen=True, slots=True)
-class _First:
+class First:
     """First rows with their group, and the code beyond which rows change nothing, per group."""
 
     owners: Ints
@@ -149,7 +149,7 @@ class Top(Operator):
             self._rows.add(batch.take(kept), groups.codes[owners[kept]])
         self._buffer.settle(groups)
 
-    def _first(self, groups: Groups) -> _First:
+    def _first(self, groups: Groups) -> First:
         """The first rows of these groups, by reading on until there are enough."""
         owners, parts = [], []
         open_ = np.arange(len(groups.codes), dtype=np.int64)
@@ -163,7 +163,7 @@ class Top(Operator):
             if len(rows):
                 codes = rows.columns[self._code].values
                 is_sure = leading.is_whole[found] | (codes < leading.limits[found])
-                is_done |= self._counted(found, codes, rows.weights, is_sure, len(open_))
+                is_done |= self._counted(found, rows, is_sure, leading.limits, len(open_))
                 kept = np.flatnonzero(is_sure & is_done[found])
                 owners.append(open_[found[kept]])
                 parts.append(rows.take(kept))
@@ -173,13 +173,17 @@ class Top(Operator):
         if not parts:
             nothing = np.zeros(0, np.int64)
             borders = np.full(len(groups.codes), INT64_MAX)
-            return _First(nothing, empty_batch(self._accesses), borders)
+            return First(nothing, empty_batch(self._accesses), borders)
         return self._cut(np.concatenate(owners), stacked_batches(parts), len(groups.codes))
 
     def _counted(
-        self, owners: Ints, codes: Ints, weights: Ints, is_sure: Bools, groups: int
+        self, owners: Ints, rows: Batch, is_sure: Bools, limits: Ints, groups: int
     ) -> Bools:
-        """Whether the rows that are surely all there are fill their groups' limit."""
+        """Whether the rows that are surely all there are fill their groups' limit.
+
+        All rows beyond those have codes of at least their group's `limits`.
+        """
+        codes, weights = rows.columns[self._code].values, rows.weights
         if bool((weights[is_sure] < 0).any()):
             raise never_held("rows")
         counts = np.zeros(groups, dtype=np.int64)
@@ -190,7 +194,7 @@ class Top(Operator):
             np.add.at(counts, owners[starts_in(owners, codes)], 1)
         return counts >= self.limit.size
 
-    def _cut(self, owners: Ints, rows: Batch, groups: int) -> _First:
+    def _cut(self, owners: Ints, rows: Batch, groups: int) -> First:
         """Exactly the first rows among these, which are enough, with their rank."""
         ranks = [exact_ranks(rows.columns[key.column], key) for key in self.order]
         last = self._contents(rows) if self.limit.cut is Cut.ROW else []
@@ -222,7 +226,7 @@ class Top(Operator):
         kept = np.flatnonzero(weights)
         owners, weights, numbers = owners[kept], weights[kept], numbers[kept]
         owners, first = self._numbered(owners, rows.take(kept), weights, numbers)
-        return _First(owners, first, borders)
+        return First(owners, first, borders)
 
     def _numbered(
         self, owners: Ints, rows: Batch, weights: Ints, numbers: Ints
