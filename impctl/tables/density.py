@@ -6,25 +6,24 @@ Out of scope: where values lie (`tables.line`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
 import numpy.typing as npt
 
+from impctl.tables.bounds import ColumnBounds
 from impctl.tables.line import Line
-from impctl.tables.statistics import FileBounds
 
 Floats = npt.NDArray[np.float64]
 
 
-def line_of(bounds: Sequence[FileBounds]) -> Line | None:
+def line_of(bounds: ColumnBounds) -> Line | None:
     """The line of a column's bounds; None where some are not known, or infinite."""
-    filled = [found for found in bounds if not found.is_all_null]
-    values = [value for found in filled for value in (found.minimum, found.maximum)]
-    known = [value for value in values if value is not None]
-    return Line.of(known) if len(known) == len(values) else None
+    filled = bounds.filled
+    if not len(filled) or not filled.is_known:
+        return None
+    return Line.of([*filled.lows.tolist(), *filled.highs.tolist()])
 
 
 @dataclass(frozen=True, slots=True)

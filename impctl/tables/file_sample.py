@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -22,13 +21,12 @@ import pyarrow as pa
 
 from impctl.aliases import ColumnName
 from impctl.data.vector import Ints, from_arrow
+from impctl.tables.bounds import ColumnBounds, Flags
 from impctl.tables.density import Density, line_of
 from impctl.tables.line import Line
 from impctl.tables.rows import FileReader
 from impctl.tables.snapshot import DataFile, Snapshot
-from impctl.tables.statistics import FileBounds
 
-Flags = npt.NDArray[np.bool_]
 Floats = npt.NDArray[np.float64]
 
 _ROWS = 160_000
@@ -56,7 +54,7 @@ class FileSample:
         """Rows of all files drawn from; 1 for a file whose rows the log does not tell."""
         return float(sum(_rows_of(self.files)))
 
-    def weights(self, groups: Mapping[ColumnName, Sequence[FileBounds]]) -> Floats:
+    def weights(self, groups: Mapping[ColumnName, ColumnBounds]) -> Floats:
         """Rows that each row drawn stands for, by the columns that its group shares; shape (n,).
 
         Each column comes with its bounds in `files`. Without a column that all rows of a group
@@ -67,7 +65,7 @@ class FileSample:
             found = np.minimum(found, self._weights_by(name, bounds))
         return np.asarray(np.maximum(found, 1.0))
 
-    def cut(self, name: ColumnName, bounds: Sequence[FileBounds]) -> Flags:
+    def cut(self, name: ColumnName, bounds: ColumnBounds) -> Flags:
         """Rows at the end of a window that holds a stretch of a column: of part of their group."""
         cut = np.zeros(len(self.rows), dtype=np.bool_)
         line = line_of(bounds)
@@ -87,16 +85,14 @@ class FileSample:
         kind = self.snapshot.readable(name).type
         return line.places_of(from_arrow(self.rows.column(name), kind))
 
-    def _weights_by(self, name: ColumnName, bounds: Sequence[FileBounds]) -> Floats:
+    def _weights_by(self, name: ColumnName, bounds: ColumnBounds) -> Floats:
         """How densely all rows lie at each row's value, over how densely those drawn do."""
         line = line_of(bounds)
         if line is None:
             return np.full(len(self.rows), np.inf)
-        counts = zip(_rows_of(self.files), bounds, strict=True)
-        rows = np.array([count for count, found in counts if not found.is_all_null])
-        filled = [(b.minimum, b.maximum) for b in bounds if not b.is_all_null]
+        rows = np.array(_rows_of(self.files))[~bounds.is_all_null]
         places = self._places(name, line)
-        held = Density.of(*line.spans(filled), rows)
+        held = Density.of(*line.spans(bounds.filled), rows)
         drawn = Density.of(*self._spans(places, line.unit))
         found = held.at(places) / np.maximum(drawn.at(places), 1e-12)
         return np.where(np.isfinite(found), found, np.inf)
@@ -124,7 +120,7 @@ def file_sample(
     snapshot: Snapshot,
     files: Sequence[DataFile],
     columns: Sequence[ColumnName],
-    along: Sequence[FileBounds],
+    along: ColumnBounds,
 ) -> FileSample:
     """Windows at even steps of rows, files in the order of least values of some column.
 
@@ -133,7 +129,7 @@ def file_sample(
     """
     chosen = tuple(files)
     counts = np.array(_rows_of(files), dtype=np.int64)
-    order = _ordered([bounds.minimum for bounds in along])
+    order = _ordered(along)
     size = _window_rows(counts, along)
     parts = [part for window in _windows(counts[order], size) for part in window]
     reader = FileReader(snapshot, [snapshot.readable(name) for name in columns])
@@ -150,15 +146,14 @@ def file_sample(
     return FileSample(snapshot, chosen, rows, tuple(map(tuple, sizes.values())))
 
 
-def _window_rows(counts: Ints, along: Sequence[FileBounds]) -> int:
+def _window_rows(counts: Ints, along: ColumnBounds) -> int:
     """Rows per window: a few values of the column, where that leaves windows enough."""
     total = int(counts.sum())
     least = min(total, _ROWS) // _WINDOWS
     line = line_of(along)
     if line is None:
         return max(least, 1)
-    pairs = [(found.minimum, found.maximum) for found in along if not found.is_all_null]
-    lows, ends = line.spans(pairs)
+    lows, ends = line.spans(along.filled)
     per_value = total / max(float(ends.max() - lows.min()), 1.0) if line.unit else 1.0
     return max(1, min(min(total, _ROWS) // _FEWEST, max(least, round(_WHOLE_VALUES * per_value))))
 
@@ -179,11 +174,10 @@ def _windows(counts: Ints, size: int) -> Iterator[list[tuple[int, int, int]]]:
         yield found
 
 
-def _ordered(lows: Sequence[Any]) -> Ints:
+def _ordered(along: ColumnBounds) -> Ints:
     """Positions of files by the values they start with, those without one last."""
-    known = [at for at, low in enumerate(lows) if low is not None]
-    unknown = [at for at, low in enumerate(lows) if low is None]
-    return np.array(sorted(known, key=lows.__getitem__) + unknown, dtype=np.int64)
+    known, unknown = np.flatnonzero(along.has_low), np.flatnonzero(~along.has_low)
+    return np.concatenate([known[np.argsort(along.lows[known], kind="stable")], unknown])
 
 
 def _rows_of(files: Sequence[DataFile]) -> list[int]:

@@ -7,7 +7,6 @@ Out of scope: which files a sketch leaves (`tables.prune`), which is decided by 
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -16,9 +15,9 @@ import numpy.typing as npt
 
 from impctl.data.vector import Ints
 from impctl.sketch.partition import RangePartition
+from impctl.tables.bounds import ColumnBounds, places_in
 from impctl.tables.density import Density, line_of
 from impctl.tables.snapshot import DataFile
-from impctl.tables.statistics import FileBounds
 
 Floats = npt.NDArray[np.float64]
 
@@ -48,40 +47,29 @@ class FileSpans:
 
 
 def rows_by_fragment(
-    partition: RangePartition, files: Sequence[DataFile], bounds: Sequence[FileBounds]
+    partition: RangePartition, files: Sequence[DataFile], bounds: ColumnBounds
 ) -> Floats:
     """Rows of each fragment, those of a file spread evenly between its bounds; shape (size,).
 
     Nobody tells how many are NULL: that fragment counts those of files of nothing else.
     """
     rows = np.array([file.rows or 1 for file in files], dtype=np.float64)
-    is_null = np.array([found.is_all_null for found in bounds], dtype=np.bool_)
+    is_null = bounds.is_all_null
     line, total = line_of(bounds), float(rows[~is_null].sum())
     if line is None:
         even = np.full(partition.ranges, total / partition.ranges)
     else:
-        filled = [(b.minimum, b.maximum) for b in bounds if not b.is_all_null]
-        spread = Density.of(*line.spans(filled), rows[~is_null])
+        spread = Density.of(*line.spans(bounds.filled), rows[~is_null])
         before = spread.before(line.places(partition.boundaries))
         even = np.diff(np.concatenate([[0.0], np.clip(before, 0.0, total), [total]]))
     return np.append(np.maximum(even, 0.0), float(rows[is_null].sum()))
 
 
-def file_spans(partition: RangePartition, bounds: Sequence[FileBounds]) -> FileSpans:
+def file_spans(partition: RangePartition, bounds: ColumnBounds) -> FileSpans:
     """The spans of files, from their bounds on the partition's attribute."""
     boundaries, end = partition.boundaries, partition.ranges - 1
-    first = [0 if b.minimum is None else bisect_right(boundaries, b.minimum) for b in bounds]
-    last = [
-        start - 1
-        if b.is_all_null
-        else end
-        if b.maximum is None or b.may_be_nan
-        else bisect_right(boundaries, b.maximum)
-        for start, b in zip(first, bounds, strict=True)
-    ]
-    return FileSpans(
-        np.array(first, dtype=np.int64),
-        np.array(last, dtype=np.int64),
-        np.array([b.may_hold_null for b in bounds], dtype=np.bool_),
-        partition.ranges,
-    )
+    first = np.where(bounds.has_low, places_in(boundaries, bounds.lows, "right"), 0)
+    is_bounded = bounds.has_high & ~bounds.may_be_nan
+    last = np.where(is_bounded, places_in(boundaries, bounds.highs, "right"), end)
+    last = np.where(bounds.is_all_null, first - 1, last)
+    return FileSpans(first, last, bounds.may_hold_null, partition.ranges)

@@ -8,12 +8,12 @@ Out of scope: which columns join (`plan.rules.joined_columns`).
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from impctl.sketch.partition import BoundaryValue
-from impctl.tables.statistics import FileBounds
+from impctl.tables.bounds import ColumnBounds, Flags, places_in
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,33 +24,28 @@ class KeySpans:
     highs: tuple[BoundaryValue, ...]
     may_be_nan: bool
 
-    def meets(self, bounds: FileBounds) -> bool:
-        """Whether a file with these bounds may hold one of the values."""
-        if self.may_be_nan and bounds.may_be_nan:
-            return True
-        if bounds.is_all_null:
-            return False
-        low, high = bounds.minimum, bounds.maximum
-        # The first span that does not end before the file starts.
-        first = 0 if low is None else bisect_left(self.highs, low)
-        if first == len(self.highs):
-            return False
-        return high is None or self.lows[first] <= high  # type: ignore[operator]  # one column, one value type
+    def meets(self, bounds: ColumnBounds) -> Flags:
+        """Which files with these bounds may hold one of the values."""
+        # Spans that end before the file starts, and those that begin before it ends.
+        over = np.where(bounds.has_low, places_in(self.highs, bounds.lows, "left"), 0)
+        begun = np.where(
+            bounds.has_high, places_in(self.lows, bounds.highs, "right"), len(self.lows)
+        )
+        meets = (begun > over) & ~bounds.is_all_null
+        return meets | bounds.may_be_nan if self.may_be_nan else meets
 
 
-def key_spans(files: Sequence[FileBounds]) -> KeySpans | None:
+def key_spans(files: ColumnBounds) -> KeySpans | None:
     """The spans of files with these bounds; None where some are not known."""
-    filled = [bounds for bounds in files if not bounds.is_all_null]
-    pairs = [(bounds.minimum, bounds.maximum) for bounds in filled]
-    known = [(low, high) for low, high in pairs if low is not None and high is not None]
-    if len(known) < len(pairs):
+    filled = files.filled
+    if not filled.is_known:
         return None
     lows: list[BoundaryValue] = []
     highs: list[BoundaryValue] = []
-    for low, high in sorted(known):
-        if highs and low <= highs[-1]:  # type: ignore[operator]  # one column, one value type
+    for low, high in sorted(zip(filled.lows.tolist(), filled.highs.tolist(), strict=True)):
+        if highs and low <= highs[-1]:
             highs[-1] = max(highs[-1], high)
         else:
             lows.append(low)
             highs.append(high)
-    return KeySpans(tuple(lows), tuple(highs), any(bounds.may_be_nan for bounds in filled))
+    return KeySpans(tuple(lows), tuple(highs), bool(filled.may_be_nan.any()))

@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from impctl.data.vector import Vector
 from impctl.sketch.partition import BoundaryValue
+from impctl.tables.bounds import ColumnBounds, Values
 
 Floats = npt.NDArray[np.float64]
 
@@ -70,11 +71,22 @@ class Line:
             found = np.asarray(vector.values, dtype=np.float64) - float(self.least)
         return np.where(vector.validity(), found, np.nan)
 
-    def spans(self, bounds: Sequence[tuple[Any, Any]]) -> tuple[Floats, Floats]:
-        """Where each span of values starts and where it ends, which is beyond."""
-        lows = self.places(low for low, _ in bounds)
-        ends = self.places(high for _, high in bounds) + self.unit
+    def spans(self, bounds: ColumnBounds) -> tuple[Floats, Floats]:
+        """Where each span of values, of which both ends are known, starts and where it ends, which
+        is beyond."""
+        lows = self._places(bounds.lows)
+        ends = self._places(bounds.highs) + self.unit
         return lows, np.maximum(ends, np.nextafter(lows, np.inf))
+
+    def _places(self, values: Values) -> Floats:
+        """Where values lie, none of them less than the least one."""
+        if values.dtype == np.float64:
+            return np.asarray(values - self.least)
+        if values.dtype == np.int64:
+            # What is beyond 63 bits comes out below zero, and is right without a sign.
+            with np.errstate(over="ignore"):
+                return (values - np.int64(self.least)).view(np.uint64).astype(np.float64)
+        return self.places(values.tolist())
 
 
 def _number(text: str, prefix: int) -> int:

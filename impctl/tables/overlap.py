@@ -12,9 +12,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from impctl.aliases import ColumnName
+from impctl.tables.bounds import ColumnBounds
 from impctl.tables.density import line_of
 from impctl.tables.snapshot import Snapshot
-from impctl.tables.statistics import FileBounds, file_bounds
+from impctl.tables.statistics import file_bounds
 
 
 def overlap(snapshot: Snapshot, column: ColumnName) -> float:
@@ -23,13 +24,12 @@ def overlap(snapshot: Snapshot, column: ColumnName) -> float:
     return mean_overlap(bounds) / max(len(bounds), 1)
 
 
-def mean_overlap(bounds: Sequence[FileBounds]) -> float:
+def mean_overlap(bounds: ColumnBounds) -> float:
     """How many of these files may hold a value, on average: 1 where each is in one file only."""
-    filled = [found for found in bounds if not found.is_all_null]
-    line = line_of(filled)
+    line = line_of(bounds)
     if line is None:
         return float(len(bounds))
-    lows, ends = line.spans([(found.minimum, found.maximum) for found in filled])
+    lows, ends = line.spans(bounds.filled)
     # How many files lie over each piece of the line, and what that adds up to from the left.
     edges, at = np.unique(np.concatenate([lows, ends]), return_inverse=True)
     steps = np.zeros(len(edges))

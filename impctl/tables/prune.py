@@ -8,9 +8,7 @@ Out of scope: row groups inside a file (Spark prunes those itself).
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -18,91 +16,69 @@ from impctl.aliases import ColumnName
 from impctl.data.vector import Vector
 from impctl.sketch.intervals import RangeFilter
 from impctl.sketch.partition import BoundaryValue
+from impctl.tables.bounds import ColumnBounds, Flags, places_in
 from impctl.tables.snapshot import DataFile, Snapshot
-from impctl.tables.statistics import FileBounds, file_bounds
+from impctl.tables.statistics import file_bounds
 
 
 def prune(snapshot: Snapshot, filters: Sequence[RangeFilter]) -> tuple[DataFile, ...]:
     """The files that may hold rows that match all of these filters of one access."""
-    kept = [True] * len(snapshot.files)
+    return snapshot.files_at(left_by(snapshot, filters))
+
+
+def left_by(snapshot: Snapshot, filters: Sequence[RangeFilter]) -> Flags:
+    """Which files `prune` leaves, in the order of `snapshot.files`."""
+    kept = np.ones(len(snapshot.uris), dtype=np.bool_)
     for wanted in filters:
         column = snapshot.readable(wanted.partition.attribute)
         if wanted.is_everything or column.type != wanted.partition.type:
             continue
-        bounds, asked = file_bounds(snapshot, column.name), _Wanted.of(wanted)
-        kept = [keep and asked.may_be_in(bound) for keep, bound in zip(kept, bounds, strict=True)]
-    return tuple(file for file, keep in zip(snapshot.files, kept, strict=True) if keep)
+        kept &= _may_match(wanted, file_bounds(snapshot, column.name))
+    return kept
 
 
-@dataclass(frozen=True, slots=True)
-class _Wanted:
-    """A filter, ready to be held against many files."""
+def _may_match(wanted: RangeFilter, bounds: ColumnBounds) -> Flags:
+    """Which files with these bounds may hold a row that the filter wants.
 
-    filter: RangeFilter
-    highs: tuple[BoundaryValue, ...]
-    """Where the intervals end, ascending; without that of one that is open above."""
-
-    @classmethod
-    def of(cls, wanted: RangeFilter) -> _Wanted:
-        """The filter's intervals ascend, so only the last may be open above."""
-        ends = tuple(found.high for found in wanted.intervals if found.high is not None)
-        return cls(wanted, ends)
-
-    def may_be_in(self, bounds: FileBounds) -> bool:
-        """Whether a file with these bounds may hold a row that the filter wants."""
-        if self.filter.includes_null and bounds.may_hold_null:
-            return True
-        intervals = self.filter.intervals
-        if bounds.is_all_null or not intervals:
-            return False
-        if bounds.may_be_nan and intervals[-1].high is None:
-            return True
-        low, high = bounds.minimum, bounds.maximum
-        first = 0 if low is None else bisect_right(self.highs, low)
-        if first == len(intervals):
-            return False
-        start = intervals[first].low
-        return start is None or high is None or high >= start  # type: ignore[operator]  # one column, one value type
+    The intervals ascend, so only the first may be open below and only the last one above.
+    """
+    intervals = wanted.intervals
+    starts = [found.low for found in intervals if found.low is not None]
+    ends = [found.high for found in intervals if found.high is not None]
+    # Intervals that end before the file starts, and those that begin before it ends.
+    over = np.where(bounds.has_low, places_in(ends, bounds.lows, "right"), 0)
+    unended = places_in(starts, bounds.highs, "right") + len(intervals) - len(starts)
+    begun = np.where(bounds.has_high, unended, len(intervals))
+    may_match = begun > over
+    if len(ends) < len(intervals):
+        may_match |= bounds.may_be_nan
+    may_match &= ~bounds.is_all_null
+    return may_match | bounds.may_hold_null if wanted.includes_null else may_match
 
 
 def prune_to_values(
     snapshot: Snapshot, values: Mapping[ColumnName, Vector]
 ) -> tuple[DataFile, ...]:
     """The files that may hold a row with one of these values in each of these columns."""
-    kept = [True] * len(snapshot.files)
+    kept = np.ones(len(snapshot.uris), dtype=np.bool_)
     for name, wanted in values.items():
         column = snapshot.readable(name)
-        if column.type != wanted.type:
-            continue
-        asked = _asked(wanted)
-        bounds = file_bounds(snapshot, column.name)
-        kept = [keep and asked.may_be_in(bound) for keep, bound in zip(kept, bounds, strict=True)]
-    return tuple(file for file, keep in zip(snapshot.files, kept, strict=True) if keep)
+        if column.type == wanted.type:
+            kept &= _may_hold(wanted, file_bounds(snapshot, column.name))
+    return snapshot.files_at(kept)
 
 
-@dataclass(frozen=True, slots=True)
-class _Asked:
-    """Values to look for: ascending ones, and NULL and NaN apart."""
-
-    values: Sequence[BoundaryValue]
-    has_null: bool
-    has_nan: bool
-
-    def may_be_in(self, bounds: FileBounds) -> bool:
-        """Whether a file with these bounds may hold one of the values."""
-        if (self.has_null and bounds.may_hold_null) or (self.has_nan and bounds.may_be_nan):
-            return True
-        if bounds.is_all_null:
-            return False
-        low, high = bounds.minimum, bounds.maximum
-        first = 0 if low is None else bisect_left(self.values, low)
-        end = len(self.values) if high is None else bisect_right(self.values, high)
-        return first < end
-
-
-def _asked(wanted: Vector) -> _Asked:
+def _may_hold(wanted: Vector, bounds: ColumnBounds) -> Flags:
+    """Which files with these bounds may hold one of the values."""
     valid = wanted.validity()
     known = wanted.take(np.flatnonzero(valid)).values
     found: list[BoundaryValue] = known.to_pylist() if wanted.is_textual else known.tolist()
     plain = sorted({value for value in found if value == value})
-    return _Asked(plain, not bool(valid.all()), any(value != value for value in found))
+    below = np.where(bounds.has_low, places_in(plain, bounds.lows, "left"), 0)
+    reached = np.where(bounds.has_high, places_in(plain, bounds.highs, "right"), len(plain))
+    may_hold = (below < reached) & ~bounds.is_all_null
+    if not bool(valid.all()):
+        may_hold |= bounds.may_hold_null
+    if any(value != value for value in found):
+        may_hold |= bounds.may_be_nan
+    return may_hold

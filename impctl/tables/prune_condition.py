@@ -10,16 +10,17 @@ Out of scope: ranges of sketches (`tables.prune`), which conditions a plan has
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from impctl.aliases import AttributeId, ColumnName
 from impctl.data.schema import Column, Kind, SqlType
+from impctl.data.vector import INT64_MAX, INT64_MIN
 from impctl.expr.nodes import (
     And,
     ColumnRef,
@@ -33,14 +34,12 @@ from impctl.expr.nodes import (
     Or,
 )
 from impctl.sketch.partition import BoundaryValue
+from impctl.tables.bounds import ColumnBounds, Flags, Values
 from impctl.tables.snapshot import DataFile, Snapshot
-from impctl.tables.statistics import FileBounds, file_bounds
+from impctl.tables.statistics import file_bounds
 
 _SAME_VALUES = frozenset({Kind.STRING, Kind.DATE, Kind.TIMESTAMP, Kind.TIMESTAMP_NTZ})
 """Types whose constants are compared as they are with a column of the very type."""
-
-
-Flags = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -63,7 +62,7 @@ def prune_by_condition(
     `columns`: the column that each attribute in the condition is.
     """
     kept = _Judge(snapshot, columns, {}).of(condition).may_be_true
-    return tuple(snapshot.files[at] for at in np.flatnonzero(kept))
+    return snapshot.files_at(kept)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +71,7 @@ class _Judge:
 
     snapshot: Snapshot
     columns: Mapping[AttributeId, ColumnName]
-    known: dict[AttributeId, tuple[Column, tuple[FileBounds, ...]] | None]
+    known: dict[AttributeId, tuple[Column, ColumnBounds] | None]
 
     def of(self, condition: Expr) -> _Outcomes:
         """The condition over the rows of every file."""
@@ -108,7 +107,7 @@ class _Judge:
     def _anything(self) -> _Outcomes:
         return self._everywhere(True, True)
 
-    def _bounds(self, ref: ColumnRef) -> tuple[Column, tuple[FileBounds, ...]] | None:
+    def _bounds(self, ref: ColumnRef) -> tuple[Column, ColumnBounds] | None:
         """The column and its bounds by file; None where it is of another type at this version."""
         if ref.id not in self.columns:
             return None
@@ -125,10 +124,7 @@ class _Judge:
         found = self._bounds(ref)
         if found is None:
             return self._anything()
-        return _Outcomes(
-            _flags(bounds.may_hold_null for bounds in found[1]),
-            _flags(not bounds.is_all_null for bounds in found[1]),
-        )
+        return _Outcomes(found[1].may_hold_null, ~found[1].is_all_null)
 
     def _listed(self, ref: ColumnRef, options: tuple[Expr, ...]) -> _Outcomes:
         """IN, which is several equalities.
@@ -154,45 +150,50 @@ class _Judge:
         if found is None or value is None:
             return self._anything()
         op = CompareOp.EQUAL if is_null_safe else op
+        bounds, is_filled = found[1], ~found[1].is_all_null
+        may_be_false = is_filled & _may_be_false(op, bounds, value)
         return _Outcomes(
-            _flags(not file.is_all_null and _may_hold(op, file, value) for file in found[1]),
-            _flags(
-                is_null_safe
-                and file.may_hold_null
-                or not file.is_all_null
-                and _may_be_false(op, file, value)
-                for file in found[1]
-            ),
+            is_filled & _may_hold(op, bounds, value),
+            may_be_false | bounds.may_hold_null if is_null_safe else may_be_false,
         )
 
 
-def _flags(values: Iterable[bool]) -> Flags:
-    return np.fromiter(values, np.bool_)
-
-
-def _may_be_false(op: CompareOp, bounds: FileBounds, value: BoundaryValue | Fraction) -> bool:
-    """Whether some value, NULL left aside, does not compare so."""
+def _may_be_false(op: CompareOp, bounds: ColumnBounds, value: BoundaryValue | Fraction) -> Flags:
+    """Where some value, NULL left aside, does not compare so."""
     opposite = op.opposite
-    return opposite is None or _may_hold(opposite, bounds, value)
+    if opposite is None:
+        return np.ones(len(bounds), dtype=np.bool_)
+    return _may_hold(opposite, bounds, value)
 
 
-def _may_hold(op: CompareOp, bounds: FileBounds, value: BoundaryValue | Fraction) -> bool:
-    """Whether some value between the bounds, or NaN where it may be there, compares so."""
-    low, high = bounds.minimum, bounds.maximum
+def _may_hold(op: CompareOp, bounds: ColumnBounds, value: BoundaryValue | Fraction) -> Flags:
+    """Where some value between the bounds, or NaN where it may be there, compares so."""
+    (lows, own), (highs, _) = _beside(bounds.lows, value), _beside(bounds.highs, value)
     match op:
         case CompareOp.LESS:
-            return low is None or low < value  # type: ignore[operator]  # one column, one value type
+            found = ~bounds.has_low | (lows < own)
         case CompareOp.LESS_EQUAL:
-            return low is None or low <= value  # type: ignore[operator]  # as above
+            found = ~bounds.has_low | (lows <= own)
         case CompareOp.GREATER:
-            return bounds.may_be_nan or high is None or high > value  # type: ignore[operator]  # as above
+            found = bounds.may_be_nan | ~bounds.has_high | (highs > own)
         case CompareOp.GREATER_EQUAL:
-            return bounds.may_be_nan or high is None or high >= value  # type: ignore[operator]  # as above
+            found = bounds.may_be_nan | ~bounds.has_high | (highs >= own)
         case CompareOp.EQUAL:
-            below = low is None or low <= value  # type: ignore[operator]  # as above
-            return below and (high is None or high >= value)  # type: ignore[operator]  # as above
+            below = ~bounds.has_low | (lows <= own)
+            found = below & (~bounds.has_high | (highs >= own))
         case _:
-            return bounds.may_be_nan or not (low == value == high)
+            is_it_alone = bounds.has_low & (lows == own) & bounds.has_high & (highs == own)
+            found = bounds.may_be_nan | ~is_it_alone
+    return np.asarray(found, dtype=np.bool_)
+
+
+def _beside(values: Values, value: BoundaryValue | Fraction) -> tuple[Values, Any]:
+    """Both in a form in which NumPy compares them exactly: one by one where it would round."""
+    if values.dtype == np.int64 and isinstance(value, int) and INT64_MIN <= value <= INT64_MAX:
+        return values, value
+    if values.dtype == np.float64 and isinstance(value, float):
+        return values, value
+    return values.astype(np.object_), np.array(value, dtype=np.object_)
 
 
 def _canonical(literal: Literal, kind: SqlType) -> BoundaryValue | Fraction | None:

@@ -16,9 +16,10 @@ from dataclasses import dataclass
 from impctl.sketch.fragments import FragmentSet
 from impctl.sketch.intervals import MAX_INTERVALS, RangeFilter, exact_filter, range_filter
 from impctl.sketch.partition import BoundaryValue, RangePartition
-from impctl.tables.prune import prune
+from impctl.tables.bounds import ColumnBounds, FileBounds
+from impctl.tables.prune import left_by
 from impctl.tables.snapshot import DataFile, Snapshot
-from impctl.tables.statistics import FileBounds, file_bounds
+from impctl.tables.statistics import file_bounds
 
 MAX_PARTS = 16
 """Parts with a filter: each is planned by Spark and read by tasks of its own."""
@@ -67,16 +68,15 @@ def parted_read(
 
 
 def _parted(
-    snapshot: Snapshot, bounds: Sequence[FileBounds], wanted: RangeFilter
+    snapshot: Snapshot, bounds: ColumnBounds, wanted: RangeFilter
 ) -> tuple[ReadPart, ...] | None:
     """The parts of a filter; None where they would be too many, or a file needs too many ranges."""
-    kept = prune(snapshot, [wanted])
     if wanted.is_everything:
-        return (ReadPart(kept, None),)
-    uris = {file.uri for file in kept}
+        return (ReadPart(snapshot.files, None),)
+    left = left_by(snapshot, [wanted])
     ranges = _Ranges.of(wanted)
-    files = zip(snapshot.files, bounds, strict=True)
-    placed = [ranges.place(file, found) for file, found in files if file.uri in uris]
+    kept = zip(snapshot.files_at(left), bounds.keep(left), strict=True)
+    placed = [ranges.place(file, found) for file, found in kept]
     inside = tuple(found.file for found in placed if found.is_inside)
     others = sorted((found for found in placed if not found.is_inside), key=lambda p: p.first)
     parts = [ReadPart(inside, None)] if inside else []

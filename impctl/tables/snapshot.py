@@ -23,6 +23,7 @@ from deltalake import DeltaTable
 from impctl.aliases import ColumnName, TableName, TableVersion
 from impctl.data.schema import Column, Kind, Schema
 from impctl.errors import SchemaChangedError, StorageError, TableError
+from impctl.tables.bounds import ColumnBounds, Flags
 from impctl.tables.escapes import is_unsure
 from impctl.tables.failures import READ_FAILURES, failure_text
 from impctl.tables.features import check_column_mapping, check_reader_features
@@ -84,6 +85,10 @@ class Snapshot:
     uris: tuple[str, ...] = field(repr=False, compare=False)
     """What each file is called, in the order of `actions`."""
     deletions: Mapping[str, Positions] = field(repr=False, compare=False)
+    bounds: dict[ColumnName, ColumnBounds] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+    """What `tables.statistics` has read of the actions so far, by column."""
 
     @property
     def schema(self) -> Schema:
@@ -119,17 +124,24 @@ class Snapshot:
         rows = self.actions.column("num_records").to_pylist()
         sizes = self.actions.column("size_bytes").to_pylist()
         partitions = _partition_texts(self.actions, self.partition_columns)
+        root, deletions = _root(self.path), self.deletions
+        # One for all files: an object more for each is what takes the time.
+        nothing: Mapping[ColumnName, str | None] = {}
         return tuple(
             DataFile(
                 uri,
                 sizes[at],
                 rows[at],
-                partitions[at] if partitions else {},
-                self.deletions.get(uri),
-                below_root(self.path, uri),
+                partitions[at] if partitions else nothing,
+                deletions.get(uri),
+                _below(root, uri),
             )
             for at, uri in enumerate(self.uris)
         )
+
+    def files_at(self, mask: Flags) -> tuple[DataFile, ...]:
+        """The data files where `mask`, which has one flag a file, is set."""
+        return tuple(self.files[at] for at in np.flatnonzero(mask).tolist())
 
     @cached_property
     def rows(self) -> int | None:
@@ -196,7 +208,8 @@ def take_snapshot(
     path = (delta.table_uri if local is None else local).rstrip("/")
     try:
         actions = pa.table(delta.get_add_actions(flatten=False))
-        uris = tuple(file_uri(path, logged) for logged in actions.column("path").to_pylist())
+        root = _root(path)
+        uris = tuple(_uri(root, logged) for logged in actions.column("path").to_pylist())
         has_vectors = "deletionVectors" in reader_features
         columns = _readable_partitions(columns, partition_columns, delta)
         deletions = _deletions(pa.table(delta.deletion_vectors()), uris) if has_vectors else {}
@@ -270,8 +283,11 @@ def _deletions(vectors: pa.Table, uris: tuple[str, ...]) -> dict[str, Positions]
 
 def below_root(path: str, uri: str) -> str | None:
     """The file's path below the root of the table at `path`; None where it is not below it."""
-    root = _root(path)
-    return uri.removeprefix(root) if uri.startswith(root) else None
+    return _below(_root(path), uri)
+
+
+def _below(root: str, uri: str) -> str | None:
+    return uri[len(root) :] if uri.startswith(root) else None
 
 
 def _root(path: str) -> str:
@@ -281,11 +297,15 @@ def _root(path: str) -> str:
 
 def file_uri(path: str, logged: str) -> str:
     """The file that the log names, decoded once; deltalake's own list leaves the root encoded."""
+    return _uri(_root(path), logged)
+
+
+def _uri(root: str, logged: str) -> str:
     if logged.startswith("file:"):
         return unquote(urlsplit(logged).path)
     if "://" in logged or logged.startswith("/"):
         return unquote(logged)
-    return _root(path) + unquote(logged)
+    return root + unquote(logged)
 
 
 def logged_file(path: str, logged: str) -> DataFile:

@@ -1,7 +1,7 @@
 """What file statistics say about a column, in canonical values, widened until it is true.
 
-Law: every value of the file that is neither NULL nor NaN lies between `minimum` and `maximum`;
-None means that nothing is known on that side. Statistics bend the truth in known ways, and each
+Law: every value of a file that is neither NULL nor NaN lies between its bounds, or nothing is known
+on that side. Statistics bend the truth in known ways, and each
 is undone here: timestamps are cut to milliseconds and, where a zone's offset had seconds, told a
 minute off; decimals may have passed through a double, doubles may be off in the last place (that
 of a float, where the column was one), long strings are cut, NaN is left out, and deletion vectors
@@ -12,17 +12,18 @@ Out of scope: which files to read (`tables.prune`).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from impctl.aliases import ColumnName
-from impctl.data.schema import FLOAT, Column, Kind
-from impctl.data.vector import INT64_MAX, INT64_MIN, from_arrow
+from impctl.data.schema import FLOAT, Column, Kind, SqlType
+from impctl.data.vector import INT64_MAX, INT64_MIN, Ints, from_arrow
 from impctl.sketch.partition import BoundaryValue
 from impctl.tables.arrow_types import to_arrow_type
+from impctl.tables.bounds import UNKNOWN, ColumnBounds, Flags, Values, as_objects
 from impctl.tables.escapes import is_unsure
 from impctl.tables.snapshot import Snapshot, partition_array
 
@@ -52,28 +53,8 @@ _BOUNDED_KINDS = frozenset(
 )
 _DECIMAL_BITS = 44
 """Leading bits of a decimal that survive a double, with a few to spare."""
-
-
-@dataclass(frozen=True, slots=True)
-class FileBounds:
-    """What one file may hold in one column."""
-
-    minimum: BoundaryValue | None
-    maximum: BoundaryValue | None
-    null_count: int | None
-    """NULLs, rows deleted by a vector included; None when unknown."""
-    rows: int | None
-    may_be_nan: bool = False
-
-    @property
-    def may_hold_null(self) -> bool:
-        return self.null_count is None or self.null_count > 0
-
-    @property
-    def is_all_null(self) -> bool:
-        return (
-            self.rows is not None and self.null_count is not None and self.null_count >= self.rows
-        )
+_ROOM = 1 << 62
+"""Integers up to which 64 bits have room for what is added here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,43 +70,56 @@ class ColumnStatistics:
 
 def column_statistics(snapshot: Snapshot, column: ColumnName) -> ColumnStatistics:
     """Bounds of a column over the whole snapshot; a file without statistics makes them unknown."""
-    found = snapshot.readable(column)
-    bounds = file_bounds(snapshot, found.name)
-    counts = [bound.null_count for bound in bounds]
-    filled = [bound for bound in bounds if not bound.is_all_null]
-    minimum = extreme([bound.minimum for bound in filled], min)
-    maximum = extreme([bound.maximum for bound in filled], max)
+    bounds = file_bounds(snapshot, column)
+    filled = bounds.filled
+    is_counted = not bool((bounds.null_counts == UNKNOWN).any())
     return ColumnStatistics(
-        minimum,
-        maximum,
-        None if None in counts else sum(count for count in counts if count is not None),
-        any(bound.may_be_nan for bound in bounds),
+        _furthest(filled.lows, filled.has_low, min),
+        _furthest(filled.highs, filled.has_high, max),
+        int(bounds.null_counts.sum()) if is_counted else None,
+        bool(bounds.may_be_nan.any()),
     )
 
 
-def file_bounds(snapshot: Snapshot, column: ColumnName) -> tuple[FileBounds, ...]:
-    """Bounds of a column in each file, in the order of `snapshot.files`."""
+def file_bounds(snapshot: Snapshot, column: ColumnName) -> ColumnBounds:
+    """Bounds of a column in each file, in the order of `snapshot.files`; read once a snapshot."""
     found = snapshot.readable(column)
-    rows = snapshot.actions.column("num_records").to_pylist()
-    if found.name in snapshot.partition_columns:
-        return _partition_bounds(snapshot, found, rows)
-    physical = snapshot.columns.physical[found.name]
-    counts = _values(snapshot.actions, "null_count", physical)
-    null_counts = [None] * len(rows) if counts is None else counts.to_pylist()
-    is_float = found.type.is_fractional
-    lows, highs = _limits(snapshot.actions, found, physical)
-    # A double that is the text of a float is as far from the float as a float is from its text.
-    stated = replace(found, type=FLOAT) if found.name in snapshot.columns.once_float else found
-    return tuple(
-        FileBounds(
-            _low(low, stated),
-            _high(high, stated),
-            nulls,
-            count,
-            is_float and (nulls is None or count is None or nulls < count),
-        )
-        for low, high, nulls, count in zip(lows, highs, null_counts, rows, strict=True)
+    known = snapshot.bounds.get(found.name)
+    if known is None:
+        known = snapshot.bounds[found.name] = _read_bounds(snapshot, found)
+    return known
+
+
+def _read_bounds(snapshot: Snapshot, column: Column) -> ColumnBounds:
+    actions = snapshot.actions
+    rows = _counts(actions.column("num_records").combine_chunks())
+    if column.name in snapshot.partition_columns:
+        return _partition_bounds(partition_array(actions, column.name), column, rows)
+    physical = snapshot.columns.physical[column.name]
+    stated = _values(actions, "null_count", physical)
+    nulls = np.full(len(rows), UNKNOWN) if stated is None else _counts(stated)
+    is_bounded = column.type.kind in _BOUNDED_KINDS
+    lows, highs = (
+        _values(actions, side, physical) if is_bounded else None for side in ("min", "max")
     )
+    is_filled = (nulls == UNKNOWN) | (rows == UNKNOWN) | (nulls < rows)
+    # A double that is the text of a float is as far from the float as a float is from its text.
+    is_of_float = column.name in snapshot.columns.once_float
+    kind = FLOAT if is_of_float else column.type
+    return ColumnBounds(
+        *_side(lows, column, kind, -1, len(rows)),
+        *_side(highs, column, kind, 1, len(rows)),
+        nulls,
+        rows,
+        is_filled if column.type.is_fractional else np.zeros(len(rows), dtype=np.bool_),
+    )
+
+
+def _furthest(
+    values: Values, is_known: Flags, pick: Callable[[list[Any]], BoundaryValue]
+) -> BoundaryValue | None:
+    """What `min` or `max` picks of them; None without values or when one is unknown."""
+    return pick(values.tolist()) if len(values) and bool(is_known.all()) else None
 
 
 def extreme(
@@ -136,30 +130,20 @@ def extreme(
     return pick(known) if known and len(known) == len(values) else None
 
 
-def _partition_bounds(
-    snapshot: Snapshot, column: Column, rows: Sequence[int | None]
-) -> tuple[FileBounds, ...]:
-    values = _canonical(partition_array(snapshot.actions, column.name), column)
-    return tuple(
-        # Without a row count a NULL partition still holds nothing but NULL.
-        FileBounds(None, None, 1 if count is None else count, 1 if count is None else count)
-        if value is None
-        else FileBounds(None, None, 0, count, may_be_nan=True)
-        if value != value
-        else FileBounds(value, value, 0, count)
-        for value, count in zip(values, rows, strict=True)
-    )
+def _partition_bounds(stated: pa.Array, column: Column, rows: Ints) -> ColumnBounds:
+    values, is_valid = _canonical(stated, column)
+    is_nan = _is_nan(values)
+    is_known = is_valid & ~is_nan
+    # Without a row count a NULL partition still holds nothing but NULL.
+    rows = np.where(~is_valid & (rows == UNKNOWN), 1, rows)
+    nulls = np.where(is_valid, 0, rows)
+    return ColumnBounds(values, is_known, values, is_known, nulls, rows, is_valid & is_nan)
 
 
-def _limits(actions: pa.Table, column: Column, physical: str) -> tuple[list[Any], list[Any]]:
-    unknown: list[Any] = [None] * len(actions)
-    if column.type.kind not in _BOUNDED_KINDS:
-        return unknown, unknown
-    lows, highs = _values(actions, "min", physical), _values(actions, "max", physical)
-    return (
-        unknown if lows is None else _canonical(lows, column),
-        unknown if highs is None else _canonical(highs, column),
-    )
+def _counts(stated: pa.Array) -> Ints:
+    """Counts of the log; one below zero, which no writer tells, says nothing."""
+    found = stated.cast(pa.int64()).fill_null(UNKNOWN).to_numpy(zero_copy_only=False)
+    return np.asarray(np.maximum(found, UNKNOWN))
 
 
 def _values(actions: pa.Table, statistic: str, physical: str) -> Any:
@@ -174,30 +158,41 @@ def _values(actions: pa.Table, statistic: str, physical: str) -> Any:
     return None if pa.types.is_struct(values.type) else values
 
 
-def _canonical(values: Any, column: Column) -> list[Any]:
-    """Canonical values (see `data.vector`), None for NULL."""
-    typed = to_arrow_type(pa.chunked_array([values]), column.type)
-    vector = from_arrow(typed, column.type)
-    listed = vector.values.to_pylist() if vector.is_textual else list(vector.values)
-    plain = [value.item() if isinstance(value, np.generic) else value for value in listed]
+def _canonical(stated: pa.Array, column: Column) -> tuple[Values, Flags]:
+    """Canonical values (see `data.vector`), and which of them are not NULL."""
+    vector = from_arrow(to_arrow_type(pa.chunked_array([stated]), column.type), column.type)
     valid = vector.validity()
-    return [value if ok else None for value, ok in zip(plain, valid, strict=True)]
+    if vector.is_textual:
+        nothing = "" if column.type.kind is Kind.STRING else b""
+        listed = vector.values.to_pylist()
+        return as_objects([nothing if one is None else one for one in listed]), valid
+    values = vector.values
+    return np.where(valid, values, values.dtype.type(0)), valid
 
 
-def _low(value: Any, column: Column) -> BoundaryValue | None:
-    """A true lower bound from a stated minimum."""
-    if _is_void(value, column):
-        return None
-    return _moved(value, column, -1)
+def _side(
+    stated: pa.Array | None, column: Column, kind: SqlType, direction: int, files: int
+) -> tuple[Values, Flags]:
+    """True bounds on one side from what is stated, and which of them are known.
 
-
-def _high(value: Any, column: Column) -> BoundaryValue | None:
-    """A true upper bound from a stated maximum."""
-    if _is_void(value, column):
-        return None
+    `kind`: the type whose values were written; `direction` is -1 for minima and 1 for maxima.
+    """
+    if stated is None:
+        return _nothing(column.type, files), np.zeros(files, dtype=np.bool_)
+    values, is_known = _canonical(stated, column)
     if column.type.kind is Kind.STRING:
-        return None if _may_be_cut(value) else value
-    return _moved(value, column, 1)
+        if direction > 0:
+            is_known = is_known & ~np.array([_may_be_cut(text) for text in values], np.bool_)
+        return values, is_known
+    is_known = is_known & ~_is_void(values, column)
+    return _moved(np.where(is_known, values, values.dtype.type(0)), kind, direction), is_known
+
+
+def _nothing(kind: SqlType, files: int) -> Values:
+    """Values to stand where none is known, of a sort that can be compared with the column's."""
+    if kind.kind in (Kind.STRING, Kind.BINARY):
+        return as_objects(["" if kind.kind is Kind.STRING else b""] * files)
+    return np.zeros(files, dtype=np.float64 if kind.is_fractional else np.int64)
 
 
 def _may_be_cut(text: str) -> bool:
@@ -210,34 +205,46 @@ def _may_be_cut(text: str) -> bool:
     return is_unsure(text)
 
 
-def _is_void(value: Any, column: Column) -> bool:
-    """Whether a statistic says nothing: absent, NaN, or a decimal that deltalake cut to 64 bits."""
-    if value is None or value != value:
-        return True
-    is_wide = column.type.kind is Kind.DECIMAL and column.type.scale == 0
-    return is_wide and value in (INT64_MIN, INT64_MAX)
+def _is_void(values: Values, column: Column) -> Flags:
+    """Where a statistic says nothing: NaN, or a decimal that deltalake cut to 64 bits."""
+    if column.type.kind is Kind.DECIMAL and column.type.scale == 0:
+        return np.asarray((values == INT64_MIN) | (values == INT64_MAX), dtype=np.bool_)
+    return _is_nan(values)
 
 
-def _moved(value: Any, column: Column, direction: int) -> BoundaryValue:
-    """The value, moved outwards by what its statistic may be off; never past zero.
+def _is_nan(values: Values) -> Flags:
+    return np.asarray(values != values, dtype=np.bool_)
+
+
+def _moved(values: Values, kind: SqlType, direction: int) -> Values:
+    """The values, moved outwards by what their statistics may be off; never past zero.
 
     Rounding never changes a sign, so zero is where a bound may stop: sign facts rest on it.
     """
-    kind = column.type.kind
-    if kind is Kind.TIMESTAMP_NTZ:
-        return int(value) + direction * _MILLISECOND
-    if kind is Kind.TIMESTAMP:
-        off = _MILLISECOND + (_MINUTE if value < _FIRST_WHOLE_OFFSET else 0)
-        return int(value) + direction * off
-    if kind is Kind.DECIMAL:
-        moved: Any = value + direction * (1 + (abs(value) >> _DECIMAL_BITS))
-    elif kind is Kind.FLOAT:
+    if kind.kind is Kind.TIMESTAMP_NTZ:
+        return _added(values, np.full(len(values), _MILLISECOND), direction)
+    if kind.kind is Kind.TIMESTAMP:
+        off = np.where(values < _FIRST_WHOLE_OFFSET, _MILLISECOND + _MINUTE, _MILLISECOND)
+        return _added(values, off, direction)
+    moved: Values
+    if kind.kind is Kind.DECIMAL:
+        if ((values > _ROOM) | (values < -_ROOM)).any():
+            values = values.astype(np.object_)
+        moved = values + direction * (1 + np.right_shift(abs(values), _DECIMAL_BITS))
+    elif kind.kind is Kind.FLOAT:
         with np.errstate(over="ignore"):
-            moved = float(np.nextafter(np.float32(value), np.float32(direction * np.inf)))
-    elif kind is Kind.DOUBLE:
-        once = np.nextafter(value, direction * np.inf)
-        moved = float(np.nextafter(once, direction * np.inf))
+            single = values.astype(np.float32)
+            moved = np.nextafter(single, np.float32(direction * np.inf)).astype(np.float64)
+    elif kind.kind is Kind.DOUBLE:
+        moved = np.nextafter(np.nextafter(values, direction * np.inf), direction * np.inf)
     else:
-        return value  # type: ignore[no-any-return]  # Arrow is untyped here
-    crosses_zero = moved < 0 <= value if direction < 0 else value <= 0 < moved
-    return type(moved)(0) if crosses_zero else moved  # type: ignore[no-any-return]  # as above
+        return values
+    crosses = (moved < 0) & (values >= 0) if direction < 0 else (values <= 0) & (moved > 0)
+    return np.asarray(np.where(crosses.astype(np.bool_), moved.dtype.type(0), moved))
+
+
+def _added(values: Ints, off: Ints, direction: int) -> Ints:
+    """Times moved by so much, at most to the end of 64 bits, beyond which there is none."""
+    if direction < 0:
+        return np.maximum(values, INT64_MIN + off) - off
+    return np.minimum(values, INT64_MAX - off) + off

@@ -9,16 +9,23 @@ Out of scope: taking the sample (`tables.sample`), boundaries (`sketch.equidepth
 from __future__ import annotations
 
 import math
-from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from bisect import bisect_left
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
+import numpy as np
+import numpy.typing as npt
+
 from impctl.aliases import ColumnName
+from impctl.data.vector import Ints
 from impctl.sketch.partition import BoundaryValue
 from impctl.sketch.value_weights import ValueWeights
+from impctl.tables.bounds import UNKNOWN, ColumnBounds, places_in
 from impctl.tables.snapshot import Snapshot
-from impctl.tables.statistics import FileBounds, file_bounds
+from impctl.tables.statistics import file_bounds
+
+Floats = npt.NDArray[np.float64]
 
 _ENOUGH = 8
 """Sampled values between a file's bounds from which they tell how its rows are spread."""
@@ -36,20 +43,20 @@ class ColumnSpread:
     """
 
     weights: ValueWeights
-    files: tuple[FileBounds, ...]
+    files: ColumnBounds
     starts: tuple[BoundaryValue, ...]
     depth: float
 
 
 def with_overlaps(
-    boundaries: Sequence[BoundaryValue], files: Sequence[FileBounds]
+    boundaries: Sequence[BoundaryValue], files: ColumnBounds
 ) -> tuple[BoundaryValue, ...]:
     """The boundaries, and one more behind each overlap of files that ends in the next range.
 
     A value that ends one file and starts the next then has its range to itself, and all other
     ranges of the two are in one file each.
     """
-    starts, reached = _reached([bounds for bounds in files if not bounds.is_all_null])
+    starts, reached = _reached(files.filled)
     found: list[BoundaryValue] = []
     for low, high in pairwise((*boundaries, None)):
         assert low is not None
@@ -67,41 +74,43 @@ def column_spread(
 ) -> ColumnSpread:
     """How the rows of a column are spread, by its files' statistics and a sample of values."""
     ordered = sorted(sample)
-    every = tuple(file_bounds(snapshot, column))
-    files = [bounds for bounds in every if not bounds.is_all_null]
-    steps = [0.0] * (len(ordered) + 1)
+    every = file_bounds(snapshot, column)
+    files = every.filled
+    rows = _rows(files)
+    first, end = _between(ordered, files)
+    is_told = end - first >= _ENOUGH
     own: list[tuple[BoundaryValue, float]] = []
-    for bounds in files:
-        rows = _rows(bounds)
-        first, end = _between(ordered, bounds)
-        points = () if end - first >= _ENOUGH else tuple(_points(bounds))
-        if points:
-            own += [(point, rows / len(points)) for point in points]
-        elif end > first:
-            steps[first] += rows / (end - first)
-            steps[end] -= rows / (end - first)
-    drawn = zip(ordered, accumulate(steps[:-1]), strict=True)
+    # Bounded by the files of which too few values are in the sample.
+    few = files.keep(~is_told)
+    for at, low, high in zip(np.flatnonzero(~is_told), few.minima, few.maxima, strict=True):
+        points = _points(low, high)
+        own += [(point, float(rows[at]) / len(points)) for point in points]
+        is_told[at] = not points
+    spread = is_told & (end > first)
+    each = rows[spread] / (end - first)[spread]
+    steps = np.zeros(len(ordered) + 1)
+    np.add.at(steps, first[spread], each)
+    np.add.at(steps, end[spread], -each)
+    drawn = zip(ordered, np.cumsum(steps[:-1]).tolist(), strict=True)
     weights = ValueWeights.of([*drawn, *own])
     return ColumnSpread(weights, every, starts_of(files), _depth(weights, files))
 
 
-def starts_of(files: Sequence[FileBounds]) -> tuple[BoundaryValue, ...]:
+def starts_of(files: ColumnBounds) -> tuple[BoundaryValue, ...]:
     """The least values of files, ascending."""
-    return tuple(sorted({b.minimum for b in files if b.minimum is not None}))
+    return tuple(sorted(set(files.lows[files.has_low].tolist())))
 
 
 def _reached(
-    files: Sequence[FileBounds],
+    files: ColumnBounds,
 ) -> tuple[tuple[BoundaryValue, ...], tuple[BoundaryValue | None, ...]]:
     """Where files start, and how far they reach that start there or before; nothing is known of
     files without a least value, which start before all others."""
-    if any(bounds.minimum is None for bounds in files):
+    if not bool(files.has_low.all()):
         unknown = starts_of(files)
         return unknown, (None,) * len(unknown)
     ends: dict[BoundaryValue, BoundaryValue | None] = {}
-    for bounds in files:
-        low, high = bounds.minimum, bounds.maximum
-        assert low is not None
+    for low, high in zip(files.lows.tolist(), files.maxima, strict=True):
         ends[low] = _later(ends.get(low, low), high)
     starts = sorted(ends)
     return tuple(starts), tuple(accumulate((ends[low] for low in starts), _later))
@@ -123,38 +132,35 @@ def _next(value: BoundaryValue) -> BoundaryValue | None:
     return value + 1 if isinstance(value, int) else None
 
 
-def _rows(bounds: FileBounds) -> float:
+def _rows(files: ColumnBounds) -> Floats:
     """Rows that are not NULL; one where the log does not say."""
-    rows = 1 if bounds.rows is None else bounds.rows
-    return float(max(rows - (bounds.null_count or 0), 0))
+    rows = np.where(files.rows == UNKNOWN, 1, files.rows)
+    filled = np.maximum(rows - np.maximum(files.null_counts, 0), 0)
+    return np.asarray(filled, dtype=np.float64)
 
 
-def _between(ordered: Sequence[BoundaryValue], bounds: FileBounds) -> tuple[int, int]:
-    low, high = bounds.minimum, bounds.maximum
-    first = 0 if low is None else bisect_left(ordered, low)
-    end = len(ordered) if high is None else bisect_right(ordered, high)
+def _between(ordered: Sequence[BoundaryValue], files: ColumnBounds) -> tuple[Ints, Ints]:
+    """Where the values of each file begin among ordered ones, and where they end."""
+    first = np.where(files.has_low, places_in(ordered, files.lows, "left"), 0)
+    end = np.where(files.has_high, places_in(ordered, files.highs, "right"), len(ordered))
     return first, end
 
 
-def _points(bounds: FileBounds) -> Iterator[BoundaryValue]:
-    """Values from the file's least to its greatest; nothing where a bound is not known."""
-    low, high = bounds.minimum, bounds.maximum
+def _points(low: BoundaryValue | None, high: BoundaryValue | None) -> set[BoundaryValue]:
+    """Values from a file's least to its greatest; none where a bound is not known."""
     if low is None or high is None:
-        return
+        return set()
     if isinstance(low, int) and isinstance(high, int):
-        yield from {low + (high - low) * at // (_POINTS - 1) for at in range(_POINTS)}
-    elif isinstance(low, float) and isinstance(high, float) and math.isfinite(high - low):
-        yield from {low + (high - low) * at / (_POINTS - 1) for at in range(_POINTS)}
-    else:
-        yield from {low, high}
+        return {low + (high - low) * at // (_POINTS - 1) for at in range(_POINTS)}
+    if isinstance(low, float) and isinstance(high, float) and math.isfinite(high - low):
+        return {low + (high - low) * at / (_POINTS - 1) for at in range(_POINTS)}
+    return {low, high}
 
 
-def _depth(weights: ValueWeights, files: Sequence[FileBounds]) -> float:
+def _depth(weights: ValueWeights, files: ColumnBounds) -> float:
     """Rows that lie between the bounds of each file, added up, over all rows."""
     if not weights.total:
         return float(len(files))
-    spanned = 0.0
-    for bounds in files:
-        first, end = _between(weights.values, bounds)
-        spanned += weights.before[end] - weights.before[first]
-    return spanned / weights.total
+    first, end = _between(weights.values, files)
+    before = np.array(weights.before)
+    return float((before[end] - before[first]).sum()) / weights.total

@@ -9,13 +9,14 @@ import pytest
 from impctl.data.schema import LONG
 from impctl.data.vector import from_arrow
 from impctl.sketch.partition import RangePartition
+from impctl.tables.bounds import ColumnBounds
 from impctl.tables.density import line_of
 from impctl.tables.file_sample import FileSample, file_sample
 from impctl.tables.file_spans import file_spans, rows_by_fragment
 from impctl.tables.overlap import clustered_columns, overlap
 from impctl.tables.snapshot import Snapshot
 from impctl.tables.source import open_source
-from impctl.tables.statistics import FileBounds, file_bounds
+from impctl.tables.statistics import file_bounds
 from impctl.tables.write.laid_out import create_laid_out_table
 
 FILES, EACH = 400, 1000
@@ -36,12 +37,12 @@ def snapshot(tmp_path_factory: pytest.TempPathFactory) -> Snapshot:
 
 
 @pytest.fixture(scope="module")
-def bounds(snapshot: Snapshot) -> dict[str, tuple[FileBounds, ...]]:
+def bounds(snapshot: Snapshot) -> dict[str, ColumnBounds]:
     return {name: file_bounds(snapshot, name) for name in snapshot.schema.names}
 
 
 @pytest.fixture(scope="module")
-def sample(snapshot: Snapshot, bounds: dict[str, tuple[FileBounds, ...]]) -> FileSample:
+def sample(snapshot: Snapshot, bounds: dict[str, ColumnBounds]) -> FileSample:
     return file_sample(snapshot, snapshot.files, ["up", "any", "text"], bounds["up"])
 
 
@@ -54,7 +55,7 @@ def test_overlap_tells_clustered_from_scattered(snapshot: Snapshot) -> None:
 
 
 def test_the_draw_is_the_same_every_time_and_spread(
-    snapshot: Snapshot, bounds: dict[str, tuple[FileBounds, ...]], sample: FileSample
+    snapshot: Snapshot, bounds: dict[str, ColumnBounds], sample: FileSample
 ) -> None:
     again = file_sample(snapshot, snapshot.files, ["up", "any", "text"], bounds["up"])
     assert again.rows.equals(sample.rows)
@@ -65,7 +66,7 @@ def test_the_draw_is_the_same_every_time_and_spread(
 
 
 def test_rows_of_whole_groups_stand_for_themselves(
-    bounds: dict[str, tuple[FileBounds, ...]], sample: FileSample
+    bounds: dict[str, ColumnBounds], sample: FileSample
 ) -> None:
     each = FILES * EACH / len(sample.rows)
     up, scattered = {"up": bounds["up"]}, {"any": bounds["any"]}
@@ -77,7 +78,7 @@ def test_rows_of_whole_groups_stand_for_themselves(
 
 
 def test_groups_at_the_ends_of_a_window_are_cut(
-    bounds: dict[str, tuple[FileBounds, ...]], sample: FileSample
+    bounds: dict[str, ColumnBounds], sample: FileSample
 ) -> None:
     cut = sample.cut("up", bounds["up"])
     assert 0 < cut.mean() < 0.05
@@ -87,7 +88,7 @@ def test_groups_at_the_ends_of_a_window_are_cut(
     assert not sample.cut("any", bounds["any"]).any(), "scattered groups have no end"
 
 
-def test_spans_of_files(snapshot: Snapshot, bounds: dict[str, tuple[FileBounds, ...]]) -> None:
+def test_spans_of_files(snapshot: Snapshot, bounds: dict[str, ColumnBounds]) -> None:
     each = EACH // 10
     partition = RangePartition("t", "up", LONG, tuple(range(each, each * FILES, each)))
     spans = file_spans(partition, bounds["up"])
@@ -104,7 +105,7 @@ def test_spans_of_files(snapshot: Snapshot, bounds: dict[str, tuple[FileBounds, 
 
 
 def test_a_file_of_nulls_is_left_by_the_fragment_of_null(
-    snapshot: Snapshot, bounds: dict[str, tuple[FileBounds, ...]]
+    snapshot: Snapshot, bounds: dict[str, ColumnBounds]
 ) -> None:
     partition = RangePartition("t", "empty", LONG, (1,))
     spans = file_spans(partition, bounds["empty"])
@@ -115,7 +116,7 @@ def test_a_file_of_nulls_is_left_by_the_fragment_of_null(
 
 @pytest.mark.parametrize("name", ["up", "text", "any"])
 def test_places_on_a_line_go_up_with_values(
-    name: str, snapshot: Snapshot, bounds: dict[str, tuple[FileBounds, ...]], sample: FileSample
+    name: str, snapshot: Snapshot, bounds: dict[str, ColumnBounds], sample: FileSample
 ) -> None:
     line = line_of(bounds[name])
     assert line is not None

@@ -14,6 +14,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import numpy as np
 import pytest
 
 from impctl.data.schema import (
@@ -38,6 +39,7 @@ from impctl.expr.nodes import (
 )
 from impctl.plan.nodes import Attribute
 from impctl.tables import prune_condition
+from impctl.tables.bounds import ColumnBounds
 from impctl.tables.prune_condition import prune_by_condition
 from impctl.tables.snapshot import Snapshot
 from impctl.tables.source import open_source
@@ -171,8 +173,8 @@ MUTATIONS = {
 }
 
 
-def _without_nan(op: CompareOp, bounds: Any, value: Any) -> bool:
-    return _MAY_HOLD(op, replace(bounds, may_be_nan=False), value)
+def _without_nan(op: CompareOp, bounds: ColumnBounds, value: Any) -> Any:
+    return _MAY_HOLD(op, replace(bounds, may_be_nan=np.zeros(len(bounds), np.bool_)), value)
 
 
 _MAY_HOLD = prune_condition._may_hold

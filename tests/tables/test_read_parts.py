@@ -18,6 +18,7 @@ from impctl.sketch.fragments import FragmentSet
 from impctl.sketch.intervals import RangeFilter
 from impctl.sketch.partition import RangePartition
 from impctl.tables import read_parts
+from impctl.tables.prune import prune
 from impctl.tables.read_parts import PartedRead, parted_read
 from impctl.tables.snapshot import DataFile, Snapshot
 from impctl.tables.source import open_source
@@ -159,7 +160,7 @@ def test_ranges_read_together_are_not_closed_apart(
     def by_every_range(snapshot: Snapshot, fragments: FragmentSet, partition: Any) -> PartedRead:
         every = intervals.exact_filter(fragments, partition)
         rows = intervals.range_filter(fragments, partition, limit=few)
-        files = read_parts.prune(snapshot, [every])
+        files = prune(snapshot, [every])
         return PartedRead(rows, (read_parts.ReadPart(files, rows),))
 
     monkeypatch.setitem(globals(), "parted_read", by_every_range)

@@ -46,13 +46,14 @@ from impctl.plan.safety.verdict import carried
 from impctl.plan.scan_conditions import scan_conditions
 from impctl.sketch.chances import chances, rate_where_not_zero, wilson
 from impctl.sketch.partition import BoundaryValue, RangePartition
+from impctl.tables.bounds import ColumnBounds
 from impctl.tables.file_sample import FileSample, file_sample
 from impctl.tables.file_spans import file_spans, rows_by_fragment
 from impctl.tables.overlap import mean_overlap
 from impctl.tables.prune_condition import prune_by_condition
 from impctl.tables.rows import read_rows
 from impctl.tables.snapshot import DataFile
-from impctl.tables.statistics import FileBounds, file_bounds
+from impctl.tables.statistics import file_bounds
 
 LEAST_ROWS = 1_000_000
 """A smaller table is captured before an estimate of it would pay."""
@@ -168,13 +169,16 @@ class _Estimate:
             for name in columns
         }
 
-    def _bounds(self, name: ColumnName) -> list[FileBounds]:
+    def _bounds(self, name: ColumnName) -> ColumnBounds:
         """Bounds of a column in the files there are to read."""
         snapshot = self.desk.tables.snapshot(self.scan.table)
-        by_uri = dict(zip(snapshot.uris, file_bounds(snapshot, name), strict=True))
-        return [by_uri[file.uri] for file in self.files]
+        found = file_bounds(snapshot, name)
+        if len(self.files) == len(found):
+            return found
+        places = {uri: at for at, uri in enumerate(snapshot.uris)}
+        return found.take(np.array([places[file.uri] for file in self.files], dtype=np.int64))
 
-    def _run(self, sample: FileSample, groups: Mapping[ColumnName, Sequence[FileBounds]]) -> _Run:
+    def _run(self, sample: FileSample, groups: Mapping[ColumnName, ColumnBounds]) -> _Run:
         """The rows that go through the circuit, and which of them come out."""
         codes = _group_codes(sample.rows, groups)
         share = _seen_again(codes) if groups else 1.0
@@ -226,7 +230,7 @@ class _Estimate:
         name: ColumnName,
         sample: FileSample,
         run: _Run,
-        bounds: Sequence[FileBounds],
+        bounds: ColumnBounds,
         overlapping: float,
     ) -> ExpectedReading:
         """What a sketch of one attribute would leave of all files."""

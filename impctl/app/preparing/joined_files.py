@@ -72,12 +72,12 @@ class _Joined:
         name = tied.column.attribute.name
         if keys is not None:
             return {file.uri for file in prune_to_values(snapshot, {name: keys})}
-        bounds = zip(other.files, file_bounds(other, tied.to.attribute.name), strict=True)
-        spans = key_spans([found for file, found in bounds if file.uri in seen])
+        is_seen = np.array([uri in seen for uri in other.uris], dtype=np.bool_)
+        spans = key_spans(file_bounds(other, tied.to.attribute.name).keep(is_seen))
         if spans is None:
             return None
-        own = zip(snapshot.files, file_bounds(snapshot, name), strict=True)
-        return {file.uri for file, found in own if spans.meets(found)}
+        meets = spans.meets(file_bounds(snapshot, name))
+        return {snapshot.uris[at] for at in np.flatnonzero(meets).tolist()}
 
     def _seen(self, table: TableName) -> set[str]:
         """What is left of a table, whichever access needs it."""

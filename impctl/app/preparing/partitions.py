@@ -20,8 +20,8 @@ from impctl.expr.numbers import INTEGRAL_BITS
 from impctl.sketch.equidepth import aligned_boundaries, equidepth_boundaries
 from impctl.sketch.fragments import FragmentSet
 from impctl.sketch.partition import BoundaryValue, RangePartition
+from impctl.tables.bounds import ColumnBounds
 from impctl.tables.sample import sample_values
-from impctl.tables.statistics import FileBounds
 from impctl.tables.value_weights import column_spread, starts_of, with_overlaps
 from impctl.workload.models import BoundaryLiteral, PartitionSpec
 from impctl.workload.reading import suggestion
@@ -114,7 +114,7 @@ def partition_about(
     table: TableName,
     name: ColumnName,
     values: Sequence[BoundaryValue],
-    bounds: Sequence[FileBounds],
+    bounds: ColumnBounds,
     depth: float,
 ) -> RangePartition:
     """What `partition_of` comes to, about and quickly: for estimates.

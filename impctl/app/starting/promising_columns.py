@@ -13,8 +13,9 @@ from typing import Any
 from impctl.aliases import ColumnName
 from impctl.app.preparing.partitions import is_partitionable
 from impctl.data.schema import INTEGRAL, Column, Kind
+from impctl.tables.bounds import FileBounds
 from impctl.tables.snapshot import Snapshot
-from impctl.tables.statistics import FileBounds, extreme, file_bounds
+from impctl.tables.statistics import extreme, file_bounds
 
 _FEWEST_VALUES = 4
 """Columns with fewer distinct values cannot be cut finely enough to skip much."""
