@@ -16,8 +16,9 @@ from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
-from impctl.data.vector import Vector
+from impctl.data.vector import INT64_MAX, INT64_MIN, Vector
 from impctl.sketch.partition import BoundaryValue
 from impctl.tables.bounds import ColumnBounds, Values
 
@@ -82,13 +83,29 @@ class Line:
         """Where values lie, none of them less than the least one."""
         if values.dtype == np.float64:
             return np.asarray(values - self.least)
-        if values.dtype == np.int64:
+        if values.dtype == np.int64 and INT64_MIN <= self.least <= INT64_MAX:
             # What is beyond 63 bits comes out below zero, and is right without a sign.
             with np.errstate(over="ignore"):
                 return (values - np.int64(self.least)).view(np.uint64).astype(np.float64)
+        if len(values) and isinstance(values[0], str):
+            return _numbers(values, self.prefix) - float(self.least)
         return self.places(values.tolist())
 
 
 def _number(text: str, prefix: int) -> int:
     """A text as a number, by the bytes behind a prefix."""
     return int.from_bytes(text.encode()[prefix : prefix + _TOLD_APART].ljust(_TOLD_APART, b"\0"))
+
+
+def _numbers(texts: Values, prefix: int) -> Floats:
+    """`_number` of each text."""
+    stored = pa.array(texts.tolist(), pa.large_string()).buffers()
+    offsets = np.frombuffer(stored[1], np.int64)[: len(texts) + 1]
+    content = np.frombuffer(stored[2] or b"", np.uint8)
+    starts, ends = offsets[:-1] + prefix, offsets[1:]
+    found = np.zeros(len(texts), dtype=np.int64)
+    for at in range(_TOLD_APART):
+        held = np.flatnonzero(starts + at < ends)
+        found *= 256
+        found[held] += content[starts[held] + at]
+    return found.astype(np.float64)

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from impctl.aliases import ColumnName
 from impctl.data.schema import FLOAT, Column, Kind, SqlType
@@ -150,12 +151,11 @@ def _values(actions: pa.Table, statistic: str, physical: str) -> Any:
     """One statistic of one top-level column, one value per file; None where no file has it."""
     if statistic not in actions.column_names:
         return None
-    column = actions.column(statistic).combine_chunks()
+    column = actions.column(statistic)
     at = column.type.get_field_index(physical)
-    if at < 0:
+    if at < 0 or pa.types.is_struct(column.type.field(at).type):
         return None
-    values = pa.StructArray.flatten(column)[at]
-    return None if pa.types.is_struct(values.type) else values
+    return pc.struct_field(column, [at]).combine_chunks()
 
 
 def _canonical(stated: pa.Array, column: Column) -> tuple[Values, Flags]:
@@ -181,9 +181,9 @@ def _side(
         return _nothing(column.type, files), np.zeros(files, dtype=np.bool_)
     values, is_known = _canonical(stated, column)
     if column.type.kind is Kind.STRING:
-        if direction > 0:
-            is_known = is_known & ~np.array([_may_be_cut(text) for text in values], np.bool_)
-        return values, is_known
+        return values, is_known if direction < 0 else is_known & ~_may_be_cut(
+            stated.cast(pa.large_string())
+        )
     is_known = is_known & ~_is_void(values, column)
     return _moved(np.where(is_known, values, values.dtype.type(0)), kind, direction), is_known
 
@@ -195,14 +195,20 @@ def _nothing(kind: SqlType, files: int) -> Values:
     return np.zeros(files, dtype=np.float64 if kind.is_fractional else np.int64)
 
 
-def _may_be_cut(text: str) -> bool:
-    """Whether a stated maximum may stand for longer or greater texts.
+def _may_be_cut(stated: pa.Array) -> Flags:
+    """Which stated maxima may stand for longer or greater texts; anything of NULL.
 
     Older writers of Delta judge by UTF-16, in which an emoji is two units and below U+FFFD.
     """
-    if len(text.encode("utf-16-le")) // 2 >= _TRUSTED_TEXT or text.endswith(_TIE_BREAKER):
-        return True
-    return is_unsure(text)
+    size = pc.fill_null(pc.binary_length(stated), 0).to_numpy(zero_copy_only=False)
+    length = pc.fill_null(pc.utf8_length(stated), 0).to_numpy(zero_copy_only=False)
+    found = np.asarray(length >= _TRUSTED_TEXT)
+    # Texts of ASCII alone have as many units as characters and hold none of the others.
+    for at in np.flatnonzero((size != length) & ~found).tolist():
+        text = stated[at].as_py()
+        units = len(text.encode("utf-16-le")) // 2
+        found[at] = units >= _TRUSTED_TEXT or text.endswith(_TIE_BREAKER) or is_unsure(text)
+    return found
 
 
 def _is_void(values: Values, column: Column) -> Flags:

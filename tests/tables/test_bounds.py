@@ -1,0 +1,271 @@
+"""Bounds as columns come to what one file after the other comes to."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from decimal import Decimal
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from impctl.data.schema import (
+    BOOLEAN,
+    DATE,
+    DOUBLE,
+    FLOAT,
+    LONG,
+    STRING,
+    TIMESTAMP,
+    TIMESTAMP_NTZ,
+    Column,
+    SqlType,
+    decimal,
+)
+from impctl.data.vector import from_arrow
+from impctl.expr.nodes import CompareOp
+from impctl.sketch.fragments import FragmentSet
+from impctl.sketch.intervals import exact_filter
+from impctl.sketch.partition import RangePartition
+from impctl.tables import prune, prune_condition, statistics
+from impctl.tables.bounds import UNKNOWN, ColumnBounds, FileBounds, as_array, places_in
+from impctl.tables.density import line_of
+from impctl.tables.file_spans import file_spans
+from impctl.tables.key_spans import key_spans
+from impctl.tables.line import Line
+from impctl.tables.source import open_source
+from impctl.tables.statistics import column_statistics, extreme, file_bounds
+from tests.support import reference_bounds as one_by_one
+from tests.tables import handmade
+
+INT64 = [-(2**63), -(2**62) - 1, -1, 0, 1, 2**44, 2**53 + 1, 2**62 + 1, 2**63 - 1]
+DOUBLES = [-math.inf, -1e300, -1.5, -5e-324, -0.0, 0.0, 5e-324, 0.1, 3.5e38, math.inf, math.nan]
+TEXTS = ["", "a", "ab", "b" * 31, "b" * 32, "é" * 31, "é" * 32, "\U0001f600" * 15, "a\ufffd"]
+TEXTS += ["\U0001f600" * 16, "\U00020000", "z\U0010ffff", "common/one", "common/two", "common"]
+EPOCH = datetime.datetime(1970, 1, 1)
+TIMES = [EPOCH + datetime.timedelta(days=days) for days in (-700_000, -1, 0, 1095, 1096, 20_000)]
+
+STATED: list[tuple[SqlType, pa.Array]] = [
+    (LONG, pa.array([*INT64, None])),
+    (DATE, pa.array([-719162, 0, 2932896, None], pa.int32()).cast(pa.date32())),
+    (TIMESTAMP, pa.array([*TIMES, None], pa.timestamp("us", "UTC"))),
+    (TIMESTAMP, pa.array(INT64).cast(pa.timestamp("us", "UTC"))),
+    (TIMESTAMP_NTZ, pa.array([*INT64, None]).cast(pa.timestamp("us"))),
+    (DOUBLE, pa.array([*DOUBLES, None])),
+    (FLOAT, pa.array([*DOUBLES, None])),
+    (BOOLEAN, pa.array([True, False, None])),
+    (STRING, pa.array([*TEXTS, None])),
+    (decimal(6, 1), pa.array([Decimal("-1.5"), Decimal(0), None], pa.decimal128(6, 1))),
+    (decimal(38, 0), pa.array([*INT64, None])),
+    (decimal(38, 0), pa.array([10**37, -(10**37), 2**63, 1, None], pa.decimal128(38, 0))),
+    (decimal(38, 18), pa.array([Decimal("1e19"), Decimal("-1e-18"), None], pa.decimal128(38, 18))),
+]
+
+
+@pytest.mark.parametrize(("kind", "stated"), STATED, ids=str)
+def test_bounds_from_what_is_stated(kind: SqlType, stated: pa.Array) -> None:
+    column = Column("v", kind)
+    values, is_valid = statistics._canonical(stated, column)
+    pairs = zip(values.tolist(), is_valid.tolist(), strict=True)
+    told = [value if ok else None for value, ok in pairs]
+    for direction, of in ((-1, one_by_one.low_of), (1, one_by_one.high_of)):
+        moved, is_known = statistics._side(stated, column, kind, direction, len(told))
+        found = [v if ok else None for v, ok in zip(moved.tolist(), is_known, strict=True)]
+        assert list(map(repr, found)) == [repr(of(value, kind)) for value in told]
+
+
+def test_all_that_a_log_says_of_files(tmp_path: Path) -> None:
+    """Statistics missing in whole or in part, NULL alone, no rows."""
+    stated: list[dict[str, Any] | None] = [
+        None,
+        {"numRecords": 3},
+        {"numRecords": 3, "nullCount": {"v": 3}},
+        {"numRecords": 0, "nullCount": {"v": 0}},
+        {"numRecords": 3, "nullCount": {"v": 1}, "minValues": {"v": 0.0}, "maxValues": {"v": 2.0}},
+        {"numRecords": 3, "minValues": {"v": -1.0}},
+        {"numRecords": 3, "nullCount": {"v": 0}, "maxValues": {"v": -1.0}},
+    ]
+    files = [
+        handmade.add(f"{at}.parquet", 3, stats=None if found is None else json.dumps(found))
+        for at, found in enumerate(stated)
+    ]
+    fields = [handmade.field("v", "double"), handmade.field("other", "long")]
+    handmade.commit(tmp_path, 0, handmade.protocol(), handmade.metadata(fields), *files)
+    snapshot = open_source("t", str(tmp_path)).snapshot()
+    bounds = file_bounds(snapshot, "V")
+    for file, found in zip(snapshot.files, bounds, strict=True):
+        text = stated[int(file.uri.rpartition("/")[2].removesuffix(".parquet"))] or {}
+        rows, nulls = text.get("numRecords"), text.get("nullCount", {}).get("v")
+        low, high = (text.get(side, {}).get("v") for side in ("minValues", "maxValues"))
+        may_be_nan = nulls is None or rows is None or nulls < rows
+        limits = one_by_one.low_of(low, DOUBLE), one_by_one.high_of(high, DOUBLE)
+        assert found == FileBounds(*limits, nulls, rows, may_be_nan)
+    assert file_bounds(snapshot, "v") is bounds, "read once a snapshot"
+    later = replace(snapshot, version=1)
+    assert not later.bounds, "another snapshot has nothing of this one's"
+
+
+_VALUES: dict[str, tuple[SqlType, st.SearchStrategy[Any]]] = {
+    "long": (LONG, st.integers(-4, 4) | st.sampled_from(INT64)),
+    "wide": (decimal(38, 0), st.integers(-4, 4) | st.sampled_from([2**63, -(2**70), 2**70])),
+    "double": (DOUBLE, st.sampled_from([v for v in DOUBLES if v == v])),
+    "text": (STRING, st.sampled_from(TEXTS)),
+}
+
+
+_ARROW = {LONG: pa.int64(), DOUBLE: pa.float64(), STRING: pa.string()}
+
+
+@st.composite
+def _file(draw: st.DrawFn, values: st.SearchStrategy[Any]) -> FileBounds:
+    low, high = sorted((draw(values), draw(values)))
+    rows = draw(st.none() | st.integers(0, 3))
+    nulls = draw(st.none() | st.integers(0, 3))
+    found = FileBounds(
+        draw(st.sampled_from([low, low, None])),
+        draw(st.sampled_from([high, high, None])),
+        nulls,
+        rows,
+        draw(st.booleans()),
+    )
+    return replace(found, minimum=None, maximum=None) if found.is_all_null else found
+
+
+def columns_of(files: Sequence[FileBounds], kind: SqlType) -> ColumnBounds:
+    """These files' bounds as a column."""
+    lows, highs = [one.minimum for one in files], [one.maximum for one in files]
+    counts = [UNKNOWN if one.null_count is None else one.null_count for one in files]
+    rows = [UNKNOWN if one.rows is None else one.rows for one in files]
+    nothing: Any = "" if kind is STRING else 0.0 if kind is DOUBLE else 0
+
+    def side(values: list[Any]) -> tuple[Any, Any]:
+        known = np.array([value is not None for value in values], np.bool_)
+        return as_array([nothing if value is None else value for value in values]), known
+
+    return ColumnBounds(
+        *side(lows),
+        *side(highs),
+        np.array(counts, np.int64),
+        np.array(rows, np.int64),
+        np.array([one.may_be_nan for one in files], np.bool_),
+    )
+
+
+@pytest.mark.parametrize("name", _VALUES)
+@given(data=st.data())
+def test_what_bounds_tell_of_many_files(name: str, data: st.DataObject) -> None:
+    kind, values = _VALUES[name]
+    files = data.draw(st.lists(_file(values), max_size=8))
+    bounds = columns_of(files, kind)
+    assert list(bounds) == files
+    assert bounds.may_hold_null.tolist() == [one.may_hold_null for one in files]
+    assert bounds.is_all_null.tolist() == [one.is_all_null for one in files]
+    _check_ranges(data, bounds, kind, values)
+    _check_values(data, bounds, kind, values)
+    _check_joins(data, bounds, kind, values)
+
+
+def _check_ranges(
+    data: st.DataObject, bounds: ColumnBounds, kind: SqlType, values: st.SearchStrategy[Any]
+) -> None:
+    boundaries = tuple(sorted(set(data.draw(st.lists(values, max_size=4)))))
+    partition = RangePartition("t", "v", kind, boundaries)
+    chosen = data.draw(st.sets(st.integers(0, partition.size - 1)))
+    wanted = exact_filter(FragmentSet.of(sorted(chosen), partition.size), partition)
+    found = prune._may_match(wanted, bounds).tolist()
+    assert found == [one_by_one.may_match(wanted, one) for one in bounds]
+    spans = file_spans(partition, bounds)
+    pairs = list(zip(spans.first.tolist(), spans.last.tolist(), strict=True))
+    assert pairs == [one_by_one.span_of(partition, one) for one in bounds]
+
+
+def _check_values(
+    data: st.DataObject, bounds: ColumnBounds, kind: SqlType, values: st.SearchStrategy[Any]
+) -> None:
+    extra = [None, math.nan] if kind is DOUBLE else [None]
+    asked = data.draw(st.lists(values | st.sampled_from(extra), max_size=4))
+    # NaN is a value here, not a missing one; Arrow makes no wide decimals of Python's integers.
+    made = asked if kind in (STRING, LONG, DOUBLE) else [v and Decimal(v) for v in asked]
+    arrow = pa.array(made, _ARROW.get(kind, pa.decimal128(38, 0)), from_pandas=False)
+    found = prune._may_hold(from_arrow(arrow, kind), bounds).tolist()
+    assert found == [one_by_one.may_hold_some(asked, one) for one in bounds]
+    numbers = st.sampled_from([Fraction(1, 2), 2**63, -(2**70)])
+    constant = data.draw(values if kind in (STRING, DOUBLE) else values | numbers)
+    for op in (op for op in CompareOp if op is not CompareOp.NULL_SAFE_EQUAL):
+        flags = prune_condition._may_hold(op, bounds, constant)
+        assert flags.tolist() == [one_by_one.may_compare(op, one, constant) for one in bounds]
+
+
+def _check_joins(
+    data: st.DataObject, bounds: ColumnBounds, kind: SqlType, values: st.SearchStrategy[Any]
+) -> None:
+    others = columns_of(data.draw(st.lists(_file(values), max_size=4)), kind)
+    spans = key_spans(others)
+    filled = [one for one in others if not one.is_all_null]
+    ends = [(one.minimum, one.maximum) for one in filled]
+    assert (spans is None) == any(None in pair for pair in ends)
+    if spans is not None:
+        may_be_nan = any(one.may_be_nan for one in filled)
+        expected = [one_by_one.meets(ends, may_be_nan, one) for one in bounds]
+        assert spans.meets(bounds).tolist() == expected
+
+
+@pytest.mark.parametrize("name", _VALUES)
+@given(data=st.data())
+def test_places_of_spans(name: str, data: st.DataObject) -> None:
+    kind, values = _VALUES[name]
+    bounds = columns_of(data.draw(st.lists(_file(values), max_size=8)), kind)
+    line = line_of(bounds)
+    filled = [one for one in bounds if not one.is_all_null]
+    ends: list[Any] = [value for one in filled for value in (one.minimum, one.maximum)]
+    expected = None if None in ends else Line.of(ends)
+    assert line == expected
+    if line is not None:
+        lows, beyond = line.spans(bounds.filled)
+        assert lows.tolist() == [line.place(one.minimum) for one in filled]
+        assert bool((beyond > lows).all())
+        wanted = [line.place(one.maximum) + line.unit for one in filled]
+        assert beyond.tolist() == np.maximum(wanted, np.nextafter(lows, np.inf)).tolist()
+
+
+@given(st.lists(st.integers(-3, 3) | st.sampled_from([2**63, 2**64, -(2**63)])))
+def test_no_integer_is_rounded(values: list[int]) -> None:
+    ordered = sorted(set(values))
+    assert as_array(ordered).tolist() == ordered
+    asked = as_array([2**53 + 1, 2**63 - 1])
+    places = [sum(one < value for one in ordered) for value in (2**53 + 1, 2**63 - 1)]
+    assert places_in(ordered, asked, "left").tolist() == places
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_statistics_of_a_table_are_those_of_its_files(tmp_path: Path, order: int) -> None:
+    limits = [(5, 9), (-2, 4), (7, 7)][::order]
+    files = [
+        handmade.add(
+            f"{at}.parquet",
+            2,
+            stats=json.dumps(
+                {"numRecords": 2, "minValues": {"v": low}, "maxValues": {"v": high}}
+                | {"nullCount": {"v": at}}
+            ),
+        )
+        for at, (low, high) in enumerate(limits)
+    ]
+    fields = [handmade.field("v", "long")]
+    handmade.commit(tmp_path, 0, handmade.protocol(), handmade.metadata(fields), *files)
+    snapshot = open_source("t", str(tmp_path)).snapshot()
+    found, bounds = column_statistics(snapshot, "v"), file_bounds(snapshot, "v")
+    filled = [one for one in bounds if not one.is_all_null]
+    assert len(filled) == 2, "a file of NULLs bounds nothing"
+    assert found.minimum == extreme([one.minimum for one in filled], min)
+    assert found.maximum == extreme([one.maximum for one in filled], max)
+    assert found.null_count == 3
