@@ -2,7 +2,8 @@
 
 Law: a file is left out only when no row in it can match, NULL and NaN included; a file without
 statistics stays. NaN belongs to the interval that is open above and is not in the statistics, so
-a file that may hold one matches every such interval. Cost: two binary searches per file.
+a file that may hold one matches every such interval. Cost: two binary searches per file,
+all files' at once.
 Out of scope: row groups inside a file (Spark prunes those itself).
 """
 
