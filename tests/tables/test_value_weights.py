@@ -17,6 +17,7 @@ from impctl.tables.snapshot import Snapshot
 from impctl.tables.source import open_source
 from impctl.tables.statistics import file_bounds
 from impctl.tables.value_weights import column_spread, with_overlaps
+from tests.tables import handmade
 from tests.tables.handmade import LONG, add, commit, field, metadata, protocol
 
 Stated = tuple[int | None, int | None, int]
@@ -102,3 +103,12 @@ def test_overlaps_keep_boundaries_ascending(tmp_path_factory: Any, seed: int) ->
     assert set(boundaries) <= set(more)
     assert all(low < high for low, high in zip(more, more[1:], strict=False))
     assert len(more) <= 2 * len(boundaries)
+
+
+def test_rows_of_a_file_without_bounds_count_by_the_sample(tmp_path: Path) -> None:
+    file = handmade.add("0.parquet", 10, stats='{"numRecords": 10}')
+    fields = handmade.metadata([handmade.field("v", "long")])
+    handmade.commit(tmp_path / "bare", 0, handmade.protocol(), fields, file)
+    snapshot = open_source("t", str(tmp_path / "bare")).snapshot()
+    weights = column_spread(snapshot, "v", [3, 1]).weights
+    assert (weights.values, weights.weights) == ((1, 3), (5.0, 5.0))
