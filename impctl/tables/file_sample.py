@@ -11,6 +11,7 @@ Out of scope: values for boundaries (`tables.sample`), what is made of the rows
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -21,21 +22,26 @@ import pyarrow as pa
 
 from impctl.aliases import ColumnName
 from impctl.data.vector import Ints, from_arrow
-from impctl.tables.bounds import ColumnBounds, Flags
+from impctl.tables.bounds import ColumnBounds
 from impctl.tables.density import Density, line_of
 from impctl.tables.line import Line
 from impctl.tables.rows import FileReader
 from impctl.tables.snapshot import DataFile, Snapshot
+from impctl.tables.storage import local_path
 
 Floats = npt.NDArray[np.float64]
 
-_ROWS = 160_000
+_OF_ALL, _LEAST_ROWS, _MOST_ROWS = 1 / 50, 40_000, 80_000
 """About so many rows are drawn: what a tenth of a capture's time pays for."""
-_WINDOWS, _FEWEST = 80, 20
-"""Windows that they are drawn in, or fewer so that each has some whole values of the column."""
-_WHOLE_VALUES = 2.5
-_CLUSTERED = 1.5
-"""Below this weight a row's group lies together, here and in a file or two beside."""
+_WINDOWS, _FEWEST, _MOST_WINDOWS = 48, 20, 56
+"""Windows that they are drawn in: fewer so that each has some whole values of the column; more
+where that cannot be."""
+_OF_ONE_VALUE = 700
+"""Rows that tell of a value what more of them would."""
+_WHOLE_VALUES, _FEW_VALUES = 10, 2.5
+_ENDS = (0.15, 0.85)
+_BESIDE = 3
+"""Values on either side that tell how many rows one has."""
 _AT_ONCE = 4
 """Slices read at a time: most of what one takes is waiting, and opening the file."""
 
@@ -54,6 +60,12 @@ class FileSample:
         """Rows of all files drawn from; 1 for a file whose rows the log does not tell."""
         return float(sum(_rows_of(self.files)))
 
+    @property
+    def window_of(self) -> Ints:
+        """The number of each row's window; shape (n,)."""
+        sizes = [sum(parts) for parts in self.windows]
+        return np.repeat(np.arange(len(sizes)), sizes)
+
     def weights(self, groups: Mapping[ColumnName, ColumnBounds]) -> Floats:
         """Rows that each row drawn stands for, by the columns that its group shares; shape (n,).
 
@@ -65,21 +77,28 @@ class FileSample:
             found = np.minimum(found, self._weights_by(name, bounds))
         return np.asarray(np.maximum(found, 1.0))
 
-    def cut(self, name: ColumnName, bounds: ColumnBounds) -> Flags:
-        """Rows at the end of a window that holds a stretch of a column: of part of their group."""
-        cut = np.zeros(len(self.rows), dtype=np.bool_)
+    def held(self, name: ColumnName, bounds: ColumnBounds) -> tuple[Floats, Floats] | None:
+        """For each row, how many rows there are of its value of a column, and how many files may
+        hold it, by the statistics; shape (n,) each. None where they do not tell."""
         line = line_of(bounds)
         if line is None:
-            return cut
+            return None
         places = self._places(name, line)
-        for window in _slices([sum(parts) for parts in self.windows]):
-            own = places[window]
-            values, counts = np.unique(own[np.isfinite(own)], return_counts=True)
-            if len(values) > 1:
-                # Of two values one is whole at best: the one with more rows.
-                whole = values[1:-1] if len(values) > 2 else values[[np.argmax(counts)]]  # noqa: PLR2004
-                cut[window] = ~np.isin(own, whole) & np.isfinite(own)
-        return cut & (self._weights_by(name, bounds) < _CLUSTERED)
+        filled, rows = self._filled(bounds)
+        lows, ends = line.spans(filled)
+        files = Density.of(lows, ends, ends - lows).at(places)
+        # Files that reach into the next value are spread evenly over both: so are their neighbours.
+        spread, half = Density.of(lows, ends, rows), _BESIDE * line.unit
+        start = np.maximum(places - half, lows.min(initial=0.0))
+        end = np.minimum(places + half + line.unit, ends.max(initial=0.0))
+        with np.errstate(divide="ignore", invalid="ignore"):
+            held = (spread.before(end) - spread.before(start)) / (end - start)
+        return held * (line.unit or math.nan), files
+
+    def _filled(self, bounds: ColumnBounds) -> tuple[ColumnBounds, Floats]:
+        """Bounds of the files that hold more than NULL, and the rows of these."""
+        rows = np.array(_rows_of(self.files), dtype=np.float64)
+        return bounds.filled, rows[~bounds.is_all_null]
 
     def _places(self, name: ColumnName, line: Line) -> Floats:
         kind = self.snapshot.readable(name).type
@@ -90,15 +109,16 @@ class FileSample:
         line = line_of(bounds)
         if line is None:
             return np.full(len(self.rows), np.inf)
-        rows = np.array(_rows_of(self.files))[~bounds.is_all_null]
+        filled, rows = self._filled(bounds)
         places = self._places(name, line)
-        held = Density.of(*line.spans(bounds.filled), rows)
+        held = Density.of(*line.spans(filled), rows)
         drawn = Density.of(*self._spans(places, line.unit))
         found = held.at(places) / np.maximum(drawn.at(places), 1e-12)
         return np.where(np.isfinite(found), found, np.inf)
 
     def _spans(self, places: Floats, unit: float) -> tuple[Floats, Floats, Floats]:
-        """Where the values of each part start and end, and how many they are."""
+        """Where the values of each part start and end, and how many they would be if all of it
+        were as dense as all but its ends: these hold parts of what lies beside them."""
         lows, ends, rows = [], [], []
         for part in _slices([size for parts in self.windows for size in parts]):
             own = places[part]
@@ -106,8 +126,18 @@ class FileSample:
             if len(own):
                 lows.append(float(own.min()))
                 ends.append(max(float(own.max()) + unit, float(np.nextafter(lows[-1], np.inf))))
-                rows.append(float(len(own)))
+                rows.append(_evenly(own, lows[-1], ends[-1], unit))
         return np.array(lows), np.array(ends), np.array(rows)
+
+
+def _evenly(own: Floats, low: float, end: float, unit: float) -> float:
+    """How many values there would be from `low` to `end`, by those but the ends."""
+    first, last = np.quantile(own, _ENDS, method="nearest")
+    width = last - first + unit
+    if first <= low or last + unit >= end or width <= 0:
+        return float(len(own))
+    between = np.count_nonzero((own >= first) & (own <= last))
+    return float(between / width * (end - low))
 
 
 def _slices(sizes: Sequence[int]) -> Iterator[slice]:
@@ -133,12 +163,15 @@ def file_sample(
     size = _window_rows(counts, along)
     parts = [part for window in _windows(counts[order], size) for part in window]
     reader = FileReader(snapshot, [snapshot.readable(name) for name in columns])
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
-        read = [
-            pool.submit(reader.read_slice, chosen[order[at]], rows, number)
-            for number, (at, rows, _) in enumerate(parts)
-        ]
-        tables = [found.result() for found in read]
+    slices = [
+        (chosen[order[at]], number_of, number) for number, (at, number_of, _) in enumerate(parts)
+    ]
+    if local_path(snapshot.path) is not None:
+        # Nothing to wait for: threads would only stand in each other's way.
+        tables = [reader.read_slice(*found) for found in slices]
+    else:
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            tables = list(pool.map(lambda found: reader.read_slice(*found), slices))
     sizes: dict[int, list[int]] = {}
     for table, (_, _, window) in zip(tables, parts, strict=True):
         sizes.setdefault(window, []).append(len(table))
@@ -146,22 +179,30 @@ def file_sample(
     return FileSample(snapshot, chosen, rows, tuple(map(tuple, sizes.values())))
 
 
+def _drawn_rows(total: int) -> int:
+    return min(total, int(min(max(total * _OF_ALL, _LEAST_ROWS), _MOST_ROWS)))
+
+
 def _window_rows(counts: Ints, along: ColumnBounds) -> int:
     """Rows per window: a few values of the column, where that leaves windows enough."""
     total = int(counts.sum())
-    least = min(total, _ROWS) // _WINDOWS
+    drawn = _drawn_rows(total)
+    even, most = drawn // _WINDOWS, drawn // _FEWEST
     line = line_of(along)
-    if line is None:
-        return max(least, 1)
+    if line is None or not line.unit:
+        return max(even, 1)
     lows, ends = line.spans(along.filled)
-    per_value = total / max(float(ends.max() - lows.min()), 1.0) if line.unit else 1.0
-    return max(1, min(min(total, _ROWS) // _FEWEST, max(least, round(_WHOLE_VALUES * per_value))))
+    per_value = total / max(float(ends.max() - lows.min()), 1.0)
+    if _FEW_VALUES * per_value > most:
+        # A window is in one value: the more windows, the better.
+        return max(min(drawn // _MOST_WINDOWS, _OF_ONE_VALUE), 1)
+    return max(1, min(most, max(even, round(_WHOLE_VALUES * per_value))))
 
 
 def _windows(counts: Ints, size: int) -> Iterator[list[tuple[int, int, int]]]:
     """Windows as parts: the file, the rows wanted of it, the window's number."""
     before = np.concatenate([[0], np.cumsum(counts)])
-    number = max(1, min(int(before[-1]), _ROWS) // size)
+    number = max(1, min(_drawn_rows(int(before[-1])) // size, _MOST_WINDOWS))
     taken = 0
     for window, place in enumerate((np.arange(number) + 0.5) * before[-1] / number):
         at = max(taken, int(np.searchsorted(before, place, side="right")) - 1)

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from impctl.data.vector import Ints
+from impctl.sketch.chances import Mixture
 from impctl.sketch.partition import RangePartition
 from impctl.tables.bounds import ColumnBounds, places_in
 from impctl.tables.density import Density, line_of
@@ -32,18 +33,43 @@ class FileSpans:
     may_null: npt.NDArray[np.bool_]
     ranges: int
 
+    def merged(self, together: int) -> FileSpans:
+        """The same over fewer ranges, each of so many beside each other; NULL is not merged."""
+        first, last = self.first // together, self.last // together
+        is_null = self.last < self.first
+        last = np.where(is_null, first - 1, last)
+        return FileSpans(first, last, self.may_null, -(-self.ranges // together))
+
+    def left(self, mixture: Mixture) -> Floats:
+        """Chance that each file is left: by each way that its fragments may be; shape (files,)."""
+        found = self._mean(mixture.weights) * self.chances(mixture.chances)
+        return np.asarray(np.clip(found.sum(axis=0), 0.0, 1.0))
+
+    def _mean(self, of_fragments: Floats) -> Floats:
+        """Mean over the fragments of each file; that of NULL where it has no other."""
+        total, end = _summed(of_fragments), np.maximum(self.last + 1, self.first)
+        count = end - self.first
+        found = (total[..., end] - total[..., self.first]) / np.maximum(count, 1)
+        return np.where(count > 0, found, of_fragments[..., self.ranges, None])
+
     def chances(self, of_fragments: Floats) -> Floats:
-        """Chance that each file is left, fragments taken as independent; shape (files,)."""
-        chances = of_fragments[: self.ranges]
+        """Chance that each file is left, fragments taken as independent; fragments, then files,
+        are the last dimension."""
+        chances = of_fragments[..., : self.ranges]
         is_sure = chances >= 1.0
-        sure = np.concatenate([[0], np.cumsum(is_sure)])
-        logs = np.log1p(-np.where(is_sure, 0.0, chances))
-        total = np.concatenate([[0.0], np.cumsum(logs)])
+        sure, total = _summed(is_sure), _summed(np.log1p(-np.where(is_sure, 0.0, chances)))
         end = np.maximum(self.last + 1, self.first)
-        none = np.exp(total[end] - total[self.first])
-        none = np.where(sure[end] > sure[self.first], 0.0, none)
-        none = np.where(self.may_null, none * (1.0 - of_fragments[self.ranges]), none)
-        return np.clip(1.0 - none, 0.0, 1.0)
+        none = np.exp(total[..., end] - total[..., self.first])
+        none = np.where(sure[..., end] > sure[..., self.first], 0.0, none)
+        of_null = of_fragments[..., self.ranges, None]
+        none = np.where(self.may_null, none * (1.0 - of_null), none)
+        return np.asarray(np.clip(1.0 - none, 0.0, 1.0))
+
+
+def _summed(values: Floats | npt.NDArray[np.bool_]) -> Floats:
+    """Sums of all before each, along the last dimension."""
+    zero = np.zeros((*values.shape[:-1], 1))
+    return np.concatenate([zero, np.cumsum(values, axis=-1)], axis=-1)
 
 
 def rows_by_fragment(

@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from impctl.data.schema import Kind, SqlType
+from impctl.data.schema import DOUBLE, STRING, Kind, SqlType
 from impctl.expr.nodes import CompareOp
 from impctl.sketch.intervals import RangeFilter
 from impctl.sketch.partition import RangePartition
-from impctl.tables.bounds import FileBounds
+from impctl.tables.bounds import UNKNOWN, ColumnBounds, FileBounds, as_array
 from impctl.tables.escapes import is_unsure
 
 
@@ -141,3 +141,23 @@ def span_of(partition: RangePartition, bounds: FileBounds) -> tuple[int, int]:
 def covered(values: Sequence[Any], low: Any, high: Any) -> int:
     """How many of ascending values lie between the two."""
     return bisect_right(values, high) - bisect_left(values, low)
+
+
+def column_bounds(files: Sequence[FileBounds], kind: SqlType) -> ColumnBounds:
+    """These files' bounds as a column."""
+    lows, highs = [one.minimum for one in files], [one.maximum for one in files]
+    counts = [UNKNOWN if one.null_count is None else one.null_count for one in files]
+    rows = [UNKNOWN if one.rows is None else one.rows for one in files]
+    nothing: Any = "" if kind is STRING else 0.0 if kind is DOUBLE else 0
+
+    def side(values: list[Any]) -> tuple[Any, Any]:
+        known = np.array([value is not None for value in values], np.bool_)
+        return as_array([nothing if value is None else value for value in values]), known
+
+    return ColumnBounds(
+        *side(lows),
+        *side(highs),
+        np.array(counts, np.int64),
+        np.array(rows, np.int64),
+        np.array([one.may_be_nan for one in files], np.bool_),
+    )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime
 import json
 import math
-from collections.abc import Sequence
 from dataclasses import replace
 from decimal import Decimal
 from fractions import Fraction
@@ -37,7 +36,7 @@ from impctl.sketch.fragments import FragmentSet
 from impctl.sketch.intervals import exact_filter
 from impctl.sketch.partition import RangePartition
 from impctl.tables import prune, prune_condition, statistics
-from impctl.tables.bounds import UNKNOWN, ColumnBounds, FileBounds, as_array, places_in
+from impctl.tables.bounds import ColumnBounds, FileBounds, as_array, places_in
 from impctl.tables.density import line_of
 from impctl.tables.file_spans import file_spans
 from impctl.tables.key_spans import key_spans
@@ -45,6 +44,7 @@ from impctl.tables.line import Line
 from impctl.tables.source import open_source
 from impctl.tables.statistics import column_statistics, extreme, file_bounds
 from tests.support import reference_bounds as one_by_one
+from tests.support.reference_bounds import column_bounds
 from tests.tables import handmade
 
 INT64 = [-(2**63), -(2**62) - 1, -1, 0, 1, 2**44, 2**53 + 1, 2**62 + 1, 2**63 - 1]
@@ -167,32 +167,12 @@ def _file(draw: st.DrawFn, values: st.SearchStrategy[Any]) -> FileBounds:
     return replace(found, minimum=None, maximum=None) if found.is_all_null else found
 
 
-def columns_of(files: Sequence[FileBounds], kind: SqlType) -> ColumnBounds:
-    """These files' bounds as a column."""
-    lows, highs = [one.minimum for one in files], [one.maximum for one in files]
-    counts = [UNKNOWN if one.null_count is None else one.null_count for one in files]
-    rows = [UNKNOWN if one.rows is None else one.rows for one in files]
-    nothing: Any = "" if kind is STRING else 0.0 if kind is DOUBLE else 0
-
-    def side(values: list[Any]) -> tuple[Any, Any]:
-        known = np.array([value is not None for value in values], np.bool_)
-        return as_array([nothing if value is None else value for value in values]), known
-
-    return ColumnBounds(
-        *side(lows),
-        *side(highs),
-        np.array(counts, np.int64),
-        np.array(rows, np.int64),
-        np.array([one.may_be_nan for one in files], np.bool_),
-    )
-
-
 @pytest.mark.parametrize("name", _VALUES)
 @given(data=st.data())
 def test_what_bounds_tell_of_many_files(name: str, data: st.DataObject) -> None:
     kind, values = _VALUES[name]
     files = data.draw(st.lists(_file(values), max_size=5))
-    bounds = columns_of(files, kind)
+    bounds = column_bounds(files, kind)
     assert list(bounds) == files
     assert bounds.may_hold_null.tolist() == [one.may_hold_null for one in files]
     assert bounds.is_all_null.tolist() == [one.is_all_null for one in files]
@@ -238,7 +218,7 @@ def _check_values(
 def _check_joins(
     data: st.DataObject, bounds: ColumnBounds, kind: SqlType, values: st.SearchStrategy[Any]
 ) -> None:
-    others = columns_of(data.draw(st.lists(_file(values), max_size=4)), kind)
+    others = column_bounds(data.draw(st.lists(_file(values), max_size=4)), kind)
     spans = key_spans(others)
     filled = [one for one in others if not one.is_all_null]
     ends = [(one.minimum, one.maximum) for one in filled]
@@ -253,7 +233,7 @@ def _check_joins(
 @given(data=st.data())
 def test_places_of_spans(name: str, data: st.DataObject) -> None:
     kind, values = _VALUES[name]
-    bounds = columns_of(data.draw(st.lists(_file(values), max_size=5)), kind)
+    bounds = column_bounds(data.draw(st.lists(_file(values), max_size=5)), kind)
     line = line_of(bounds)
     filled = [one for one in bounds if not one.is_all_null]
     ends: list[Any] = [value for one in filled for value in (one.minimum, one.maximum)]

@@ -8,8 +8,9 @@ import pytest
 
 from impctl.data.schema import LONG
 from impctl.data.vector import from_arrow
+from impctl.sketch.chances import Mixture
 from impctl.sketch.partition import RangePartition
-from impctl.tables.bounds import ColumnBounds
+from impctl.tables.bounds import ColumnBounds, FileBounds
 from impctl.tables.density import line_of
 from impctl.tables.file_sample import FileSample, file_sample
 from impctl.tables.file_spans import file_spans, rows_by_fragment
@@ -18,6 +19,7 @@ from impctl.tables.snapshot import Snapshot
 from impctl.tables.source import open_source
 from impctl.tables.statistics import file_bounds
 from impctl.tables.write.laid_out import create_laid_out_table
+from tests.support.reference_bounds import column_bounds
 
 FILES, EACH = 400, 1000
 
@@ -59,10 +61,10 @@ def test_the_draw_is_the_same_every_time_and_spread(
 ) -> None:
     again = file_sample(snapshot, snapshot.files, ["up", "any", "text"], bounds["up"])
     assert again.rows.equals(sample.rows)
-    assert len(sample.windows) == 80
+    assert len(sample.windows) == 48
     assert sum(size for parts in sample.windows for size in parts) == len(sample.rows)
     drawn = np.unique(np.array(sample.rows.column("up")) * 10 // EACH)
-    assert np.diff(drawn).max() < 8, "no stretch of files goes without a window"
+    assert np.diff(drawn).max() < 12, "no stretch of files goes without a window"
 
 
 def test_rows_of_whole_groups_stand_for_themselves(
@@ -77,15 +79,15 @@ def test_rows_of_whole_groups_stand_for_themselves(
     assert (sample.weights({"text": bounds["text"]}) < 1.2).mean() > 0.9
 
 
-def test_groups_at_the_ends_of_a_window_are_cut(
-    bounds: dict[str, ColumnBounds], sample: FileSample
-) -> None:
-    cut = sample.cut("up", bounds["up"])
-    assert 0 < cut.mean() < 0.05
-    values = np.array(sample.rows.column("up"))
-    _, counts = np.unique(values[~cut], return_counts=True)
-    assert (counts == 10).all(), "what is left are whole groups"
-    assert not sample.cut("any", bounds["any"]).any(), "scattered groups have no end"
+def test_what_files_hold_of_a_value(bounds: dict[str, ColumnBounds], sample: FileSample) -> None:
+    rows, files = sample.held("up", bounds["up"]) or ([], [])
+    assert rows == pytest.approx(10, rel=0.05)
+    assert files == pytest.approx(1)
+    rows, files = sample.held("any", bounds["any"]) or ([], [])
+    assert rows == pytest.approx(FILES * EACH / 500, rel=0.05)
+    assert min(files) > 0.5 * FILES
+    unknown = column_bounds([FileBounds(None, None, None, None)] * FILES, LONG)
+    assert sample.held("up", unknown) is None
 
 
 def test_spans_of_files(snapshot: Snapshot, bounds: dict[str, ColumnBounds]) -> None:
@@ -100,6 +102,8 @@ def test_spans_of_files(snapshot: Snapshot, bounds: dict[str, ColumnBounds]) -> 
     left = spans.chances(chances)
     assert np.flatnonzero(left).tolist() == [3, 7]
     assert left[[3, 7]].tolist() == pytest.approx([1, 0.25])
+    merged = spans.merged(3)
+    assert merged.first.tolist() == merged.last.tolist() == [at // 3 for at in range(FILES)]
     wide = file_spans(RangePartition("t", "any", LONG, (250,)), bounds["any"])
     assert wide.chances(np.array([0.5, 0.5, 0])) == pytest.approx(0.75)
 
@@ -112,6 +116,18 @@ def test_a_file_of_nulls_is_left_by_the_fragment_of_null(
     assert spans.chances(np.array([1.0, 1.0, 0.0])).tolist() == [0] * FILES
     assert spans.chances(np.array([0.0, 0.0, 0.5])) == pytest.approx(0.5)
     assert rows_by_fragment(partition, snapshot.files, bounds["empty"])[-1] == FILES * EACH
+    assert spans.merged(2).chances(np.array([1.0, 0.5])) == pytest.approx(0.5)
+
+
+def test_fragments_that_are_alike_are_not_multiplied() -> None:
+    """Two files of ten fragments each: in one way all have a hit, in the other one none has."""
+    bounds = column_bounds([FileBounds(0, 9, 0, 10), FileBounds(10, 19, 0, 10)], LONG)
+    spans = file_spans(RangePartition("t", "up", LONG, tuple(range(1, 20))), bounds)
+    sizes = (1, 21)
+    ways = np.concatenate([np.full(sizes, 0.9), np.full(sizes, 0.0)])
+    weights = np.concatenate([np.full(sizes, 0.25), np.full(sizes, 0.75)])
+    assert spans.left(Mixture(weights, ways)) == pytest.approx(0.25)
+    assert spans.chances((weights * ways).sum(axis=0)) == pytest.approx(1 - 0.775**10)
 
 
 @pytest.mark.parametrize("name", ["up", "text", "any"])

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from impctl.aliases import AccessId, ColumnName, TableName
 from impctl.app.preparing.estimate import LEAST_ROWS, NOTHING, Estimates, estimates
 from impctl.app.preparing.facts import facts_of
+from impctl.app.preparing.files_left import ALIKE
 from impctl.app.preparing.partitions import candidates, is_partitionable, partition_of
 from impctl.app.preparing.prepared import PreparedQuery
 from impctl.app.results.explanations import CandidateEntry
@@ -30,7 +31,6 @@ from impctl.sketch.partition import RangePartition
 from impctl.tables.overlap import clustered_columns
 from impctl.workload.models import Lineage
 
-_AS_GOOD = 1.1
 _NOT_READ = 1.5
 """A sketch on a column that the query does not read makes it read, and ask, one more (0042)."""
 _CLUSTERED, _OTHERS = 0.25, 4
@@ -45,6 +45,8 @@ class Chosen:
     sketched: Mapping[AccessId, ColumnName]
     verdict: Verdict
     candidates: tuple[CandidateEntry, ...]
+    together: Mapping[tuple[TableName, ColumnName], int]
+    """Of how many ranges that would be proposed one is made, where an estimate says so."""
 
     def partitions(
         self, desk: Workbench, prepared: PreparedQuery
@@ -55,12 +57,15 @@ class Chosen:
         for access, column in self.sketched.items():
             key = (tables[access], column)
             if key not in made:
-                made[key] = partition_of(desk, *key)
+                made[key] = partition_of(desk, *key, self.together.get(key, 1))
         return {access: made[tables[access], column] for access, column in self.sketched.items()}
 
 
-def choose(desk: Workbench, prepared: PreparedQuery) -> Chosen:
-    """The sketches to capture; UnsafeSketchError says why none, or why not the one asked for."""
+def choose(desk: Workbench, prepared: PreparedQuery, *, every: bool = True) -> Chosen:
+    """The sketches to capture; UnsafeSketchError says why none, or why not the one asked for.
+
+    `every` candidate comes with what is foreseen of it; or else those that may be taken.
+    """
     query = prepared.planned
     facts = facts_of(desk.tables, prepared.scans)
     found = NOTHING
@@ -70,7 +75,7 @@ def choose(desk: Workbench, prepared: PreparedQuery) -> Chosen:
         if prepared.spec.lineage is Lineage.WITNESS:
             # The sample tells which rows answers stem from, not which of them decide.
             return {}
-        found = estimates(desk, prepared, options)
+        found = estimates(desk, prepared, options, every=every)
         return _costs(found, options, prepared)
 
     try:
@@ -86,23 +91,25 @@ def choose(desk: Workbench, prepared: PreparedQuery) -> Chosen:
     except ImpctlError as error:
         placed = error.at(prepared.spec.location) if error.location is None else error
         raise prepared.located(placed) from error.__cause__
-    return Chosen(choice.sketched, choice.verdict, _entries(choice, prepared, found))
+    entries = _entries(choice, prepared, found)
+    return Chosen(choice.sketched, choice.verdict, entries, found.together)
 
 
 def _costs(found: Estimates, options: Sequence[Option], prepared: PreparedQuery) -> Costs:
     """Bytes that each sketch is expected to leave, and what its upkeep and use cost beside.
 
+    Between two uses there is a run of `maintain`, which reads the state that is kept for it.
     What is within a tenth of the best counts as the best: an estimate is not finer, and what is
     grouped on, and comes first, is simpler to keep.
     """
     read = {(s.table, a.name) for s in prepared.scans for a in s.attributes}
     costs = {
-        key: expected.bytes * (1.0 if key in read else _NOT_READ)
+        key: expected.bytes * (1.0 if key in read else _NOT_READ) + expected.upkeep
         for option in options
         if (expected := found.of.get(key := (option.scan.table, option.column))) is not None
     }
     best = min(costs.values(), default=0.0)
-    return {key: best if cost <= best * _AS_GOOD else cost for key, cost in costs.items()}
+    return {key: best if cost <= best * ALIKE else cost for key, cost in costs.items()}
 
 
 def judge_candidates(desk: Workbench, prepared: PreparedQuery) -> tuple[CandidateEntry, ...]:

@@ -10,16 +10,20 @@ Out of scope: which candidates are safe (`plan.safety.choose`), the draw (`table
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from impctl.aliases import AttributeId, ColumnName, TableName
-from impctl.app.preparing.partitions import partition_about
+from impctl.aliases import ColumnName, TableName
+from impctl.app.preparing.drawn_groups import DrawnGroups, drawn_groups
+from impctl.app.preparing.files_left import FilesLeft
+from impctl.app.preparing.group_columns import group_columns
+from impctl.app.preparing.partitions import partition_about, ranges_to_spare
 from impctl.app.preparing.prepared import PreparedQuery
 from impctl.app.results.explanations import ExpectedReading
 from impctl.app.workbench.workbench import Workbench
@@ -27,26 +31,23 @@ from impctl.circuits.compile import Compiled, compile_plan
 from impctl.circuits.flows import BlockedError
 from impctl.circuits.session import MaintainedQuery, TableChange
 from impctl.data.schema import LONG, SqlType
-from impctl.data.vector import Ints, from_arrow
+from impctl.data.vector import Ints, Vector, from_arrow
 from impctl.errors import ImpctlError
-from impctl.expr.nodes import And, ColumnRef, Expr
+from impctl.expr.nodes import And
 from impctl.plan.nodes import (
-    Aggregate,
-    ComputedColumn,
     Plan,
-    Project,
     Scan,
     TopK,
     inputs_of,
-    nodes_of,
     with_inputs,
 )
 from impctl.plan.safety.choose import Option
 from impctl.plan.safety.verdict import carried
 from impctl.plan.scan_conditions import scan_conditions
-from impctl.sketch.chances import chances, rate_where_not_zero, wilson
+from impctl.sketch.chances import chances, hits_between
 from impctl.sketch.partition import BoundaryValue, RangePartition
 from impctl.tables.bounds import ColumnBounds
+from impctl.tables.density import line_of
 from impctl.tables.file_sample import FileSample, file_sample
 from impctl.tables.file_spans import file_spans, rows_by_fragment
 from impctl.tables.overlap import mean_overlap
@@ -60,40 +61,46 @@ LEAST_ROWS = 1_000_000
 _LEAST_FILES = 4
 _SIDE_SHARE = 0.05
 """Other tables are read whole, where all of them are no more than this share of the large one."""
+_BYTES_PER_PAIR = 20
+"""State for the rows of a group in one range, as stored (measured: 19 to 25)."""
 _ROW = " row"
 """No column of a table has this name, which starts with a blank."""
-_MIXED = np.uint64(0x9E37_79B9_7F4A_7C15)
-_SEED = 20_261_124
 _NOT_CLUSTERED = 0.95
 """Where a file shares values with so many others, no sketch leaves one out."""
-_VALUES = 5_000
+_VALUES = 2_500
 """Values of a candidate that its ranges are made of."""
 
-Codes = npt.NDArray[np.uint64]
 Flags = npt.NDArray[np.bool_]
 Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
 class Estimates:
-    """What is expected by table and attribute; `reason` says why nothing is, where that matters."""
+    """What is expected by table and attribute; of how many of the ranges that would be proposed one
+    is to be made; `reason` says why nothing is expected, where that matters."""
 
     of: Mapping[tuple[TableName, ColumnName], ExpectedReading]
     reason: str = ""
+    together: Mapping[tuple[TableName, ColumnName], int] = field(default_factory=dict)
 
 
 NOTHING = Estimates({})
 
 
-def estimates(desk: Workbench, prepared: PreparedQuery, options: Sequence[Option]) -> Estimates:
-    """What the sketches of these safe options would leave of the one large table."""
+def estimates(
+    desk: Workbench, prepared: PreparedQuery, options: Sequence[Option], *, every: bool
+) -> Estimates:
+    """What the sketches of these safe options would leave of the one large table.
+
+    Unless of `every` one, options are left away once it is certain that they are not taken.
+    """
     found = _large(desk, prepared, options)
     if isinstance(found, str):
         return Estimates({}, found)
     if found is None:
         return NOTHING
     try:
-        return Estimates(_Estimate(desk, prepared, *found).of_all())
+        return _Estimate(desk, prepared, *found).of_all(every=every)
     except BlockedError as blocked:
         return Estimates({}, f"no estimate: {blocked.message}")
     except ImpctlError as error:
@@ -121,14 +128,33 @@ def _large(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Run:
-    """Rows of whole groups, their groups, which of them are in the provenance, the chance that
-    such a one really is, and how many rows of the files each stands for."""
+    """Groups that went through the circuit, which of their rows are in the provenance, the chance
+    that such a one really is, and how many rows of the files each stands for."""
 
-    rows: pa.Table
-    codes: Codes
+    drawn: DrawnGroups
     passing: Flags
     scale: float
     each: float
+
+    @property
+    def rows_of_provenance(self) -> float:
+        """Rows in the provenance, in all files."""
+        return float(self.drawn.weights[self.passing].sum()) * self.scale * self.each
+
+    @property
+    def fragments_at_most(self) -> tuple[float, float, float]:
+        """A sketch has no more fragments than there are rows in the provenance: as many as were
+        seen suggest, the fewest, and the most."""
+        codes = self.drawn.codes
+        of_a_group = self.drawn.standing / max(len(np.unique(codes)), 1)
+        hits = float(len(np.unique(codes[self.passing])))
+        each = float(self.drawn.weights[self.passing].sum()) / hits if hits else of_a_group
+        fewest, most = hits_between(hits)
+        found = [
+            max(count * each * self.scale * self.each, 1.0)
+            for count in (max(hits, 0.5), fewest, most)
+        ]
+        return found[0], found[1], found[2]
 
 
 @dataclass(frozen=True)
@@ -150,24 +176,48 @@ class _Estimate:
         names = {attribute.id: attribute.name for attribute in self.scan.attributes}
         return prune_by_condition(snapshot, And(tuple(conditions)), names)
 
-    def of_all(self) -> dict[tuple[TableName, ColumnName], ExpectedReading]:
+    def of_all(self, *, every: bool) -> Estimates:
         """What each option is expected to leave."""
         self.desk.reporter.step(f"estimating what sketches of {self.scan.table} would leave")
-        groups = _shared_by_groups(self.prepared.core, self.scan)
+        groups = self._groups
         columns = [option.column for option in self.options]
         bounds = {name: self._bounds(name) for name in {*groups, *columns}}
         overlaps = {name: mean_overlap(found) for name, found in bounds.items()}
-        if all(overlaps[name] >= _NOT_CLUSTERED * len(self.files) for name in columns):
-            return {}
+        if all(self._is_mixed(overlaps[name]) for name in columns):
+            everything = self._reading(FilesLeft.all_of(len(self.files)))
+            return Estimates({(self.scan.table, name): everything for name in columns})
         along = min(groups or columns, key=overlaps.__getitem__)
         read = dict.fromkeys([*(a.name for a in self.scan.attributes), *columns])
         snapshot = self.desk.tables.snapshot(self.scan.table)
         sample = file_sample(snapshot, self.files, list(read), bounds[along])
-        run = self._run(sample, {name: bounds[name] for name in groups})
-        return {
-            (self.scan.table, name): self._expected(name, sample, run, bounds[name], overlaps[name])
-            for name in columns
-        }
+        run = self._run(sample, {name: bounds[name] for name in groups}, along)
+        found: dict[ColumnName, FilesLeft] = {}
+        # The column that the draw went along tells best where provenance lies: it goes first.
+        for name in sorted(columns, key=lambda name: name != along):
+            if along not in found:
+                found[name] = self._left(name, sample, run, bounds[name], overlaps[name])
+                continue
+            holding = self._holding(found[along].likely, run)
+            is_settled = along in groups and name not in groups
+            if is_settled and not every and found[along].is_as_good_as(holding, self._sizes):
+                continue
+            left = self._left(name, sample, run, bounds[name], overlaps[name])
+            found[name] = left.at_least(holding)
+        return Estimates(
+            {(self.scan.table, name): self._reading(left) for name, left in found.items()},
+            together={(self.scan.table, name): left.together for name, left in found.items()},
+        )
+
+    def _holding(self, left: Floats, run: _Run) -> Floats:
+        """Chance of each file to hold rows of the provenance, which every sketch then leaves: as
+        many as there are, spread over the files that may hold some."""
+        rows = left * np.array([file.rows or 1 for file in self.files], dtype=np.float64)
+        spread = rows / max(float(rows.sum()), 1e-9) * run.rows_of_provenance
+        return left * -np.expm1(-spread)
+
+    def _is_mixed(self, overlapping: float) -> bool:
+        """Whether a file shares values with so many others that no sketch leaves one out."""
+        return overlapping >= _NOT_CLUSTERED * len(self.files)
 
     def _bounds(self, name: ColumnName) -> ColumnBounds:
         """Bounds of a column in the files there are to read."""
@@ -178,24 +228,19 @@ class _Estimate:
         places = {uri: at for at, uri in enumerate(snapshot.uris)}
         return found.take(np.array([places[file.uri] for file in self.files], dtype=np.int64))
 
-    def _run(self, sample: FileSample, groups: Mapping[ColumnName, ColumnBounds]) -> _Run:
+    def _run(
+        self, sample: FileSample, groups: Mapping[ColumnName, ColumnBounds], along: str
+    ) -> _Run:
         """The rows that go through the circuit, and which of them come out."""
-        codes = _group_codes(sample.rows, groups)
-        share = _seen_again(codes) if groups else 1.0
-        wanted = 1.0 + (sample.weights(groups) - 1.0) * share
-        # A row has a whole number of copies: the next one above as often as makes them right.
-        weights = np.floor(wanted + np.random.default_rng(_SEED).random(len(wanted)))
-        whole = np.ones(len(weights), dtype=np.bool_)
-        for name, bounds in groups.items():
-            whole &= ~sample.cut(name, bounds)
-        kept = np.flatnonzero(whole)
-        rows = sample.rows.take(pa.array(kept))
-        passing, scale = self._passing(rows, weights[kept].astype(np.int64), sample.total)
-        return _Run(rows, codes[kept], passing, scale, sample.total / max(len(rows), 1))
+        numbers = [a.name for a in self.scan.attributes if a.type is not None and a.type.is_numeric]
+        measures = [name for name in numbers if name not in groups]
+        drawn = drawn_groups(sample, groups, along, measures)
+        passing, scale = self._passing(drawn, sample.total)
+        return _Run(drawn, passing, scale, sample.total / max(drawn.standing, 1.0))
 
-    def _passing(self, rows: pa.Table, weights: Ints, total: float) -> tuple[Flags, float]:
+    def _passing(self, drawn: DrawnGroups, total: float) -> tuple[Flags, float]:
         """Which rows are in the provenance, and the chance that such a one really is."""
-        standing = float(weights.sum()) / max(total, 1.0)
+        rows, standing = drawn.rows, drawn.standing / max(total, 1.0)
         root, scale = _scaled(self.prepared.core, min(standing, 1.0))
         count = len(rows)
         if not count:
@@ -211,7 +256,7 @@ class _Estimate:
                 )
                 session.step({table: TableChange(other, np.ones(len(other), dtype=np.int64))})
         numbered = rows.append_column(_ROW, pa.array(np.arange(count)))
-        session.step({self.scan.table: TableChange(numbered, weights)})
+        session.step({self.scan.table: TableChange(numbered, drawn.weights)})
         passing = np.zeros(count + 1, dtype=np.bool_)
         passing[list(session.fragments()[self.scan.access].ids)] = True
         return passing[:count], scale
@@ -225,106 +270,77 @@ class _Estimate:
             root, {self.scan.access: numbers}, {}, barriers=verdict.barrier_positions
         )
 
-    def _expected(
+    def _left(
         self,
         name: ColumnName,
         sample: FileSample,
         run: _Run,
         bounds: ColumnBounds,
         overlapping: float,
-    ) -> ExpectedReading:
-        """What a sketch of one attribute would leave of all files."""
-        if overlapping >= _NOT_CLUSTERED * len(bounds) and run.passing.any():
-            return _reading(np.ones(len(sample.files)), sample)
+    ) -> FilesLeft:
+        """Which files a sketch of one attribute would leave."""
+        rows, codes, passing = run.drawn.rows, run.drawn.codes, run.passing
+        column = from_arrow(rows.column(name), sample.snapshot.readable(name).type)
+        if _held_by(bounds, column.take(np.flatnonzero(passing))) >= _NOT_CLUSTERED * len(bounds):
+            return FilesLeft.all_of(len(bounds))
         values = _some_values(sample.rows.column(name), sample.snapshot.readable(name).type)
         partition = partition_about(self.desk, self.scan.table, name, values, bounds, overlapping)
         spans = file_spans(partition, bounds)
-        fragments = partition.fragments_of(from_arrow(run.rows.column(name), partition.type))
-        seen = np.bincount(fragments, minlength=partition.size).astype(np.float64)
+        fragments = partition.fragments_of(column)
+        counted = np.bincount(fragments, weights=run.drawn.weights, minlength=partition.size)
+        seen: Floats = counted.astype(np.float64)
         # Rows of a group come together or not at all, so groups are counted, not rows.
-        groups = _count_by(fragments, run.codes, partition.size)
-        hits = _count_by(fragments[run.passing], run.codes[run.passing], partition.size)
+        groups = _count_by(fragments, codes, partition.size)
+        hits = _count_by(fragments[passing], codes[passing], partition.size)
         whole = np.maximum(rows_by_fragment(partition, sample.files, bounds), seen)
-        found = chances(whole, seen, groups, hits) * run.scale
-        # A sketch has no more fragments than there are rows in the provenance.
-        most = max(float(run.passing.sum()) * run.scale * run.each, 1.0)
-        found *= min(1.0, most / max(float(found.sum()), 1e-9))
-        return _reading(spans.chances(found), sample)
+        found = chances(whole, seen, groups, hits, run.drawn.blurred)
+        ends = zip((found.likely, found.low, found.high), run.fragments_at_most, strict=True)
+        mixtures = [mixture.at_most(most, run.scale) for mixture, most in ends]
+        most_together = ranges_to_spare(self.desk, self.scan.table, name, partition.ranges)
+        left = FilesLeft.of(spans, mixtures, found.off, most_together)
+        is_kept = name not in self._groups and bool(self._groups)
+        share = float(groups.sum()) / max(len(rows), 1) if is_kept else 0.0
+        return replace(left, pairs=share * sample.total)
+
+    @cached_property
+    def _sizes(self) -> Floats:
+        return np.array([file.size for file in self.files], dtype=np.float64)
+
+    @cached_property
+    def _groups(self) -> list[ColumnName]:
+        return group_columns(self.prepared.core, self.scan)
+
+    def _reading(self, left: FilesLeft) -> ExpectedReading:
+        """Files, rows and bytes."""
+        rows = np.array([file.rows or 1 for file in self.files], dtype=np.float64)
+        count, fewest, most = left.between()
+        return ExpectedReading(
+            files=round(count),
+            files_low=max(0, math.floor(fewest)),
+            files_high=min(len(self.files), math.ceil(most)),
+            files_total=len(self.desk.tables.snapshot(self.scan.table).files),
+            rows=round(float((left.likely * rows).sum())),
+            bytes=round(float((left.likely * self._sizes).sum())),
+            upkeep=round(left.pairs * _BYTES_PER_PAIR),
+        )
 
 
-def _reading(left: Floats, sample: FileSample) -> ExpectedReading:
-    """Files, rows and bytes, where each file is left with some chance."""
-    count = len(left)
-    low, high = wilson(float(left.mean()) if count else 0.0, len(sample.windows))
-    rows = np.array([file.rows or 1 for file in sample.files], dtype=np.float64)
-    sizes = np.array([file.size for file in sample.files], dtype=np.float64)
-    return ExpectedReading(
-        files=round(float(left.sum())),
-        files_low=round(low * count),
-        files_high=round(high * count),
-        files_total=len(sample.snapshot.files),
-        rows=round(float((left * rows).sum())),
-        bytes=round(float((left * sizes).sum())),
-    )
+def _held_by(bounds: ColumnBounds, values: Vector) -> float:
+    """How many files may hold one of these values."""
+    line = line_of(bounds)
+    if line is None:
+        return float(len(bounds)) if len(values) else 0.0
+    places = np.sort(line.places_of(values))
+    lows, ends = line.spans(bounds.filled)
+    return float((np.searchsorted(places, ends) > np.searchsorted(places, lows)).sum())
 
 
-def _shared_by_groups(root: Plan, scan: Scan) -> list[ColumnName]:
-    """Columns of the access that all rows of a group have in common, at every grouping."""
-    names = {attribute.id: attribute.name for attribute in scan.attributes}
-    renamed = {
-        column.attribute.id: column.expr for node in nodes_of(root) for column in _columns(node)
-    }
-    shared: set[AttributeId] | None = None
-    for node in nodes_of(root):
-        if isinstance(node, Aggregate) and node.keys:
-            found = {_origin(key.expr, renamed) for key in node.keys}
-            shared = found if shared is None else shared & found
-    return [names[identity] for identity in sorted(shared or ()) if identity in names]
-
-
-def _columns(node: Plan) -> Sequence[ComputedColumn]:
-    if isinstance(node, Aggregate):
-        return node.keys
-    return node.outputs if isinstance(node, Project) else ()
-
-
-def _origin(expr: Expr, renamed: Mapping[AttributeId, Expr]) -> AttributeId:
-    """The column that an expression is, whatever it is called on the way; empty for any other."""
-    while isinstance(expr, ColumnRef):
-        below = renamed.get(expr.id)
-        if below is None or below == expr:
-            return expr.id
-        expr = below
-    return ""
-
-
-def _group_codes(rows: pa.Table, groups: Iterable[ColumnName]) -> Codes:
-    """A number per row that tells its group; without a column to group by, one for each row."""
-    codes = np.zeros(len(rows), dtype=np.uint64)
-    columns = list(groups)
-    for name in columns:
-        own = rows.column(name).combine_chunks().dictionary_encode().indices.fill_null(0)
-        codes = codes * _MIXED + own.to_numpy(zero_copy_only=False).astype(np.uint64)
-    return codes if columns else np.arange(len(rows), dtype=np.uint64)
-
-
-def _count_by(fragments: npt.NDArray[np.int32], codes: Codes, size: int) -> Floats:
+def _count_by(fragments: npt.NDArray[np.int32], codes: Ints, size: int) -> Floats:
     """How many groups some rows of each fragment are of; shape (size,)."""
-    order = np.lexsort((codes, fragments))
-    ordered, own = fragments[order], codes[order]
-    is_first = np.ones(len(order), dtype=np.bool_)
-    is_first[1:] = (ordered[1:] != ordered[:-1]) | (own[1:] != own[:-1])
-    return np.bincount(ordered[is_first], minlength=size).astype(np.float64)
-
-
-def _seen_again(codes: Codes) -> float:
-    """How many of a group's rows that were not drawn there are, over what those drawn suggest.
-
-    A group of one row is drawn whole or not at all: that one of twenty rows was drawn says nothing
-    of nineteen others. By the rows per group drawn, as a Poisson number that is not zero.
-    """
-    mean = len(codes) / max(len(np.unique(codes)), 1)
-    return rate_where_not_zero(mean) / max(mean, 1.0)
+    if len(codes) == int(codes.max(initial=-1)) + 1 and (np.diff(codes) == 1).all():
+        return np.bincount(fragments, minlength=size).astype(np.float64)
+    pairs = np.unique(codes * size + fragments)
+    return np.bincount(pairs % size, minlength=size).astype(np.float64)
 
 
 def _some_values(column: pa.ChunkedArray, kind: SqlType) -> list[BoundaryValue]:

@@ -99,14 +99,19 @@ def _column(tables: PinnedTables, part: PartitionSpec) -> Column:
     return found
 
 
-def partition_of(desk: Workbench, table: TableName, name: ColumnName) -> RangePartition:
-    """The partition of a table on a column, as the file says or proposed."""
+def partition_of(
+    desk: Workbench, table: TableName, name: ColumnName, together: int = 1
+) -> RangePartition:
+    """The partition of a table on a column, as the file says or proposed.
+
+    `together`: of so many of the ranges that would be proposed one is made.
+    """
     found = _given(desk, table, name)
     if found is not None:
         return found
     desk.reporter.step(f"choosing ranges of {table}.{name}")
     sample = sample_values(desk.tables.snapshot(table), name, SAMPLE_ROWS, _SEED)
-    return _proposed(desk, table, name, sample)
+    return _proposed(desk, table, name, sample, together)
 
 
 def partition_about(
@@ -150,14 +155,19 @@ def _given(desk: Workbench, table: TableName, name: ColumnName) -> RangePartitio
 
 
 def _proposed(
-    desk: Workbench, table: TableName, name: ColumnName, values: Sequence[BoundaryValue]
+    desk: Workbench,
+    table: TableName,
+    name: ColumnName,
+    values: Sequence[BoundaryValue],
+    together: int,
 ) -> RangePartition:
     """Even ranges, by the statistics of all files and these values."""
     snapshot = desk.tables.snapshot(table)
     column = snapshot.readable(name)
     spread = column_spread(snapshot, column.name, values)
     asked = _asked_ranges(desk, table, name)
-    wanted = _proposed_ranges(spread.depth, len(snapshot.files)) if asked is None else asked
+    proposed = _proposed_ranges(spread.depth, len(snapshot.files)) // together
+    wanted = max(proposed, DEFAULT_FRAGMENTS) if asked is None else asked
     boundaries = aligned_boundaries(spread.weights, wanted, spread.starts)
     if asked is None:
         boundaries = with_overlaps(boundaries, spread.files)
@@ -170,6 +180,13 @@ def _proposed_ranges(depth: float, files: int) -> int:
     """As many ranges as files where they hardly overlap, so that a range is in one or two files."""
     useful = files * min(1.0, _RANGES_PER_OVERLAP / max(depth, 1.0))
     return min(MOST_FRAGMENTS, max(DEFAULT_FRAGMENTS, round(useful)))
+
+
+def ranges_to_spare(desk: Workbench, table: TableName, name: ColumnName, ranges: int) -> int:
+    """Of how many of these ranges one could be made; 1 where the file says how many it wants."""
+    spec = _spec(desk, table, name)
+    is_asked = spec is not None and (spec.fragments is not None or spec.boundaries is not None)
+    return 1 if is_asked else max(1, ranges // DEFAULT_FRAGMENTS)
 
 
 def wanted_ranges(desk: Workbench, partition: RangePartition) -> int:

@@ -17,7 +17,8 @@ class ExpectedReading:
     """What a sketch of an attribute is expected to leave to read of a table, from a sample.
 
     `files` lie between `files_low` and `files_high` nine times out of ten, as far as a sample of
-    files can tell.
+    files can tell. `upkeep` is the state that is kept for the sketch, in bytes, which every run of
+    `maintain` reads.
     """
 
     files: int
@@ -26,6 +27,7 @@ class ExpectedReading:
     files_total: int
     rows: int
     bytes: int
+    upkeep: int = 0
 
 
 @dataclass(frozen=True, slots=True)

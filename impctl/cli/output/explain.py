@@ -53,6 +53,8 @@ def attribute_lines(
         if entry.expected is not None:
             left, size = expected_text(entry.expected), size_text(entry.expected.bytes)
             said += f"; {left} of {entry.expected.files_total:,}, {size}"
+            if entry.expected.upkeep:
+                said += f", and {size_text(entry.expected.upkeep)} of state"
         lines += _under(f"{entry.table}.{entry.attribute} {said}", width, indent)
     return lines
 

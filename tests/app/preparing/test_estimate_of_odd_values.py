@@ -79,3 +79,18 @@ def test_an_estimate_or_none(
         else:
             assert 0 <= expected["files_low"] <= expected["files"] <= expected["files_high"] + 1
             assert expected["files_high"] <= FILES == expected["files_total"]
+
+
+@pytest.mark.parametrize("asked", ["id < 0", "missing = 3", "NOT two_valued AND id > 3990"])
+def test_where_no_file_or_no_row_is_left(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, asked: str
+) -> None:
+    monkeypatch.setattr(estimate, "LEAST_ROWS", 1_000)
+    monkeypatch.setattr(choice, "LEAST_ROWS", 1_000)
+    sql = f"SELECT id, few, two_valued FROM t WHERE {asked}"
+    file = folder / "nothing.yaml"
+    file.write_text(f'version: 1\ntables: {{t: {{path: t}}}}\nqueries: {{q: {{sql: "{sql}"}}}}\n')
+    (found,) = Cli(capsys, file).good("explain").results
+    for entry in found["attributes"]:
+        if entry["expected"] is not None:
+            assert 0 <= entry["expected"]["files_low"] <= entry["expected"]["files_high"] <= FILES
