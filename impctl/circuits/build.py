@@ -50,6 +50,7 @@ from impctl.plan.nodes import (
     attributes_of,
     scans_of,
 )
+from impctl.plan.scan_conditions import scan_conditions
 from impctl.sketch.partition import RangePartition
 
 
@@ -77,12 +78,14 @@ class Builder(Plumbing):
         self._keyed = frozenset(keyed)
         self._last_top = id(last_top)
         self._node_of: dict[int, Plan] = {}
+        self._conditions: Mapping[AccessId, tuple[Expr, ...]] = {}
 
     def root(self, plan: Plan) -> Flow:
         """The whole plan and its barriers; tags in the order of the plan's accesses.
 
         Above a barrier rows carry none of its accesses' fragments, so each access counts once.
         """
+        self._conditions = scan_conditions(plan)
         flow = self.build(plan, must_be_sure=False)
         wanted = tuple(s.access for s in scans_of(plan) if s.access in self.sketched)
         if not self.barriers:
@@ -145,7 +148,8 @@ class Builder(Plumbing):
             columns.append((attribute.id, attribute.name, attribute.type))
         partition = self.sketched.get(node.access)
         operator = scan.Scan(columns, () if partition is None else (partition,))
-        self.sources.append(Source(node.access, node.table, operator))
+        conditions = self._conditions.get(node.access, ())
+        self.sources.append(Source(node.access, node.table, operator, conditions))
         accesses = () if partition is None else (node.access,)
         columns_ = typed(node.attributes, node.span)
         return Flow(-len(self.sources), columns_, accesses, plan=node)

@@ -34,11 +34,15 @@ class BlockedError(ImpctlError):
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where changes of one table access enter the circuit."""
+    """Where changes of one table access enter the circuit.
+
+    Of its rows only those come further of which all `conditions` are true.
+    """
 
     access: AccessId
     table: TableName
     scan: ScanOperator
+    conditions: tuple[Expr, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,18 +16,16 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from impctl.aliases import AttributeId, ColumnName, TableName
+from impctl.aliases import AttributeId, ColumnName
 from impctl.circuits.flows import Flow, Source
 from impctl.data.vector import Vector
 from impctl.engine.batch import Batch, empty_batch, stacked_batches
 from impctl.engine.operator import Operator
 from impctl.engine.refill import owners_of
 
-TableRows = Callable[
-    [TableName, Sequence[ColumnName], Mapping[ColumnName, Vector]], Iterable[pa.Table]
-]
-"""All rows of a table, after the change, whose columns have one of these values each; more may come
-along. The columns asked for come in any order."""
+TableRows = Callable[[Source, Mapping[ColumnName, Vector]], Iterable[pa.Table]]
+"""All rows of a source's table, after the change, that meet its conditions and whose columns have
+one of these values each; more may come along. The columns that it scans come in any order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,5 +126,5 @@ class Refilled:
 def _read(
     source: Source, table_rows: TableRows, keys: Mapping[ColumnName, Vector]
 ) -> Iterator[Batch]:
-    for rows in table_rows(source.table, source.scan.table_columns, keys):
+    for rows in table_rows(source, keys):
         yield source.scan.read(rows, np.ones(len(rows), dtype=np.int64))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -189,6 +189,18 @@ class Snapshot:
                 code="column_unreadable",
             )
         return found
+
+
+def rows_in(snapshot: Snapshot, files: Sequence[DataFile]) -> int | None:
+    """Rows of some of a snapshot's files, or None where the log does not say."""
+    if len(files) == len(snapshot.files):
+        return snapshot.rows
+    total = 0
+    for file in files:
+        if file.rows is None:
+            return None
+        total += file.rows - (0 if file.deleted is None else len(file.deleted))
+    return total
 
 
 def take_snapshot(

@@ -200,7 +200,7 @@ def _maintained(session: MaintainedQuery, case: Case) -> tuple[Sketches, Sketche
         for name in sorted(read)
         if case.changes[name]
     }
-    session.step(changes, lambda table, columns, keys: [_arrow(table, case.after[table])])
+    session.step(changes, lambda source, keys: [_arrow(source.table, case.after[source.table])])
     return first, session.fragments()
 
 

@@ -33,15 +33,17 @@ from tests.plan.trials import (
 from tests.support.algebra import FIRST_ROWS, QUERIES, rows
 from tests.support.random_cases import few_seeds_then_rest, few_then_rest
 from tests.support.reference_expr import ReferenceFailure, ReferenceLimit, Value
-from tests.support.reference_plan import annotate, bag, evaluate
+from tests.support.reference_plan import Instances, annotate, bag, evaluate
 
 
-def values_found(pass_: SketchPass, trial: Trial) -> dict[str, list[Value]]:
-    """Per access the values of its attribute in the rows that the pass keeps."""
+def values_found(
+    pass_: SketchPass, trial: Trial, seen: Instances | None = None
+) -> dict[str, list[Value]]:
+    """Per access the values of its attribute in the rows that the pass keeps of those seen."""
     places = {attribute.id: at for at, attribute in enumerate(attributes_of(pass_.rows))}
-    rows = evaluate(pass_.rows, trial.tables)
+    rows = evaluate(pass_.rows, trial.tables, seen)
     if pass_.groups is not None:
-        wanted = bag(evaluate(pass_.groups, trial.tables))
+        wanted = bag(evaluate(pass_.groups, trial.tables, seen))
         group = [places[column] for column in pass_.group]
         rows = [row for row in rows if next(iter(bag([[row[at] for at in group]]))) in wanted]
     return {access: [row[places[key]] for row in rows] for access, key in pass_.keys.items()}

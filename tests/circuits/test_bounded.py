@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 
@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 from impctl.circuits.compile import Compiled, compile_plan
+from impctl.circuits.flows import Source
 from impctl.circuits.session import MaintainedQuery, TableChange
 from impctl.data.vector import Vector
 from impctl.engine.best_values import BestValues
@@ -63,11 +64,9 @@ class Tables:
     found: dict[str, pa.Table]
     asked: list[Mapping[str, Vector]] = field(default_factory=list)
 
-    def read(
-        self, table: str, columns: Sequence[str], keys: Mapping[str, Vector]
-    ) -> Iterable[pa.Table]:
+    def read(self, source: Source, keys: Mapping[str, Vector]) -> Iterable[pa.Table]:
         self.asked.append(keys)
-        whole = self.found[table].select(columns)
+        whole = self.found[source.table].select(source.scan.table_columns)
         return [whole.slice(0, len(whole) // 2), whole.slice(len(whole) // 2)]
 
 

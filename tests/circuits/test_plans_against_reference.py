@@ -21,7 +21,7 @@ from impctl.app.capturing import chosen_way as restored_by
 from impctl.app.capturing.chosen_way import chosen_way
 from impctl.app.preparing.prepared import PreparedQuery
 from impctl.circuits.compile import Compiled, compile_plan
-from impctl.circuits.flows import BlockedError
+from impctl.circuits.flows import BlockedError, Source
 from impctl.circuits.session import MaintainedQuery
 from impctl.circuits.strategy import AsRecorded, Chooser, SideChoice, SideFacts, Strategy
 from impctl.data.vector import Vector
@@ -174,8 +174,8 @@ def one_case(
         return
     buffer = Random(seed + 5).choice((None, 1, 2, 3))
 
-    def table_rows(name: str, columns: Sequence[str], keys: Mapping[str, Vector]) -> list[pa.Table]:
-        return [table_of(name, tables[name]).select(columns)]
+    def table_rows(source: Source, keys: Mapping[str, Vector]) -> list[pa.Table]:
+        return [table_of(source.table, tables[source.table]).select(source.scan.table_columns)]
 
     def compiled_by(chooser: Chooser) -> Compiled:
         if verdict.safe:

@@ -2,6 +2,7 @@
 
 Law: a whole table is the change from the empty one, so loading is stepping: what comes out is what
 maintaining would have come to; only pairs of a join whose sides are not kept are asked of Spark.
+Files of which the conditions right above their accesses let nothing through are counted, not read.
 Rows pass in batches, so memory is the state's, not the table's.
 Out of scope: partial aggregates from Spark (`app.capturing.fill`), whose summing is the better way
 for tables too large for one process.
@@ -15,7 +16,9 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 import pyarrow as pa
 
 from impctl.aliases import AccessId, TableName
+from impctl.app.capturing.counts import rows_by_engine
 from impctl.app.capturing.partners import Partners
+from impctl.app.preparing.wanted_files import files_of_table
 from impctl.app.workbench.pinned import PinnedTables
 from impctl.app.workbench.workbench import Workbench
 from impctl.circuits.compile import Compiled
@@ -23,6 +26,7 @@ from impctl.circuits.session import MaintainedQuery
 from impctl.errors import EvaluationError, JoinTooLargeError, NotExactError, TableError
 from impctl.sketch.partition import RangePartition
 from impctl.tables.rows import read_batches
+from impctl.tables.snapshot import rows_in
 
 _LARGEST_LOAD = 32_000_000
 """Rows that take the engine about as long as Spark needs to start and to pass over them."""
@@ -35,7 +39,8 @@ def is_loaded_here(desk: Workbench, compiled: Compiled) -> bool:
     """Whether the engine is the quicker one to fill this circuit, or the only one that can."""
     if compiled.chain is None:
         return True
-    rows = desk.tables.snapshot(compiled.chain.scan.table).rows
+    snapshot = desk.tables.snapshot(compiled.chain.scan.table)
+    rows = rows_in(snapshot, files_of_table(snapshot, compiled))
     if rows is None or rows > _LARGEST_LOAD:
         return False
     if desk.has_spark and compiled.chain.has_few_partials:
@@ -53,6 +58,7 @@ def loaded(
     """
     session = MaintainedQuery(compiled)
     try:
+        _count_left_out(desk.tables, session)
         with ThreadPoolExecutor(1) as reader:
             pairs = Partners(desk, compiled, partitions, {}).pairs
             session.load(_one_ahead(_batches(desk.tables, compiled), reader), pairs)
@@ -61,12 +67,26 @@ def loaded(
     return session
 
 
+def _count_left_out(tables: PinnedTables, session: MaintainedQuery) -> None:
+    """Count the rows of files that will not pass through the circuit."""
+    for partition in session.range_rows.partitions:
+        snapshot = tables.snapshot(partition.table)
+        read = {file.uri for file in files_of_table(snapshot, session.compiled)}
+        left_out = {uri for uri in snapshot.uris if uri not in read}
+        if left_out:
+            counted = rows_by_engine(snapshot, partition, left_out)
+            session.range_rows.fill(partition, counted)
+
+
 def _batches(tables: PinnedTables, compiled: Compiled) -> Iterator[tuple[TableName, pa.Table]]:
-    """All rows of all tables, the smaller tables first: they are what later rows look up."""
+    """Rows of all tables, the smaller tables first: they are what later rows look up.
+
+    All rows but those that the conditions right above the table's accesses drop.
+    """
     snapshots = [tables.snapshot(table) for table in compiled.tables]
     for snapshot in sorted(snapshots, key=lambda found: found.likely_rows):
         columns = compiled.columns_of(snapshot.table)
-        for rows in read_batches(snapshot, columns):
+        for rows in read_batches(snapshot, columns, files_of_table(snapshot, compiled)):
             yield snapshot.table, rows
 
 

@@ -1,6 +1,7 @@
 """A circuit filled from partial aggregates that Spark computes, and rows counted by Spark.
 
-Law: reads exactly the versions it is given, natively from the file list.
+Law: reads exactly the versions it is given, natively from the file list; of these the files that
+the conditions right above the access leave, and one column of others whose rows no log counts.
 Out of scope: whether Spark or the engine fills (`app.capturing.fill`), the state
 (`circuits.partials`).
 """
@@ -11,7 +12,9 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from impctl.aliases import AccessId
+from impctl.app.capturing.counts import rows_by_spark
 from impctl.app.capturing.frames import tagged_frame
+from impctl.app.preparing.wanted_files import files_of_table
 from impctl.app.workbench.workbench import Workbench
 from impctl.capture.render import render_plan
 from impctl.circuits.compile import Compiled
@@ -41,11 +44,12 @@ def _from_partials(
     scan = chain.scan
     partition = partitions[scan.access]
     snapshot = desk.tables.snapshot(scan.table)
+    files = files_of_table(snapshot, compiled)
     pass_ = chain.partials()
-    table = run_pass(desk, scan, partition, pass_, snapshot)
+    table = run_pass(desk, scan, partition, pass_, snapshot, files)
     if pass_.needs_specials(table):
         pass_ = chain.partials(counts_specials=True)
-        table = run_pass(desk, scan, partition, pass_, snapshot)
+        table = run_pass(desk, scan, partition, pass_, snapshot, files)
     session = MaintainedQuery(compiled)
     session.fill(pass_, table, partition)
     counted = counted_rows(desk, pass_, table, partition, snapshot)
@@ -61,7 +65,8 @@ def counted_rows(
     snapshot: Snapshot,
     files: Sequence[DataFile] | None = None,
 ) -> Ints:
-    """Rows per fragment of what a pass went over, by its result `table` where that tells."""
+    """Rows per fragment of these files (default: all), by the result of a pass over them where that
+    counts every row: then nothing below its grouping leaves out a file either."""
     counted = pass_.rows_told_by(table, partition)
     return rows_by_spark(desk, partition, snapshot, files) if counted is None else counted
 
@@ -77,20 +82,6 @@ def touched(
     snapshot = desk.tables.snapshot(partition.table)
     query.range_rows.fill(partition, rows_by_spark(desk, partition, snapshot))
     return query
-
-
-def rows_by_spark(
-    desk: Workbench,
-    partition: RangePartition,
-    snapshot: Snapshot,
-    files: Sequence[DataFile] | None = None,
-) -> Ints:
-    """Rows per fragment of a snapshot or some of its files: one column, read by Spark."""
-    from impctl.spark.fragments import rows_per_fragment
-    from impctl.spark.snapshots import snapshot_frame
-
-    frame = snapshot_frame(desk.spark(), snapshot, [partition.attribute], files)
-    return rows_per_fragment(frame, partition)
 
 
 def run_pass(

@@ -1,13 +1,14 @@
 """Rows that a circuit does not keep, read by Spark at the versions a step leads to.
 
 Law: the rows of a side are those of its plan at exactly these versions, with the fragments that the
-engine's own scan would give them.
+engine's own scan would give them. Files are left out that its conditions, its joins and the keys
+that are asked for leave no row of.
 Out of scope: which sides are read (`circuits.strategy`), which keys are asked for (`engine`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import partial
@@ -16,8 +17,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from impctl.aliases import AccessId, TableName, TableVersion
+from impctl.aliases import AccessId, AttributeId, TableName, TableVersion
 from impctl.app.capturing.frames import tagged_frame
+from impctl.app.preparing.joined_files import Uris
+from impctl.app.preparing.wanted_files import wanted_files
 from impctl.app.workbench.workbench import Workbench
 from impctl.capture.render import render_plan
 from impctl.circuits.compile import Compiled
@@ -29,8 +32,11 @@ from impctl.engine.batch import Batch
 from impctl.engine.distant_rows import RowReader
 from impctl.engine.tags import RowTags
 from impctl.plan.nodes import Scan, scans_of
+from impctl.plan.rules.column_behind import column_behind
 from impctl.sketch.partition import RangePartition
 from impctl.tables.arrow_types import arrow_type
+from impctl.tables.prune import prune_to_values
+from impctl.tables.snapshot import Snapshot
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -40,6 +46,9 @@ PartnersAt = Callable[[Mapping[TableName, TableVersion]], RowReader]
 
 _SLICE_ROWS = 8_000_000
 """Rows of the longest table behind a join per slice of its pairs: some hundred megabytes."""
+
+_MANY_KEYS = 100_000
+"""So many keys are in most files, and take longer to sort than a search by them saves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,27 +69,52 @@ class Partners:
         names = [name for name, _ in wanted.columns]
         places = [names.index(key) for key in wanted.keys]
         table = pa.table([_typed(key) for key in keys], [f"k{at}" for at in range(len(keys))])
-        spark = self.desk.spark()
-        return self._read(wanted, lambda rows: with_keys(spark, rows, places, table))
+        spark, files = self.desk.spark(), self._files(wanted)
+        for key, values in zip(wanted.keys, keys, strict=True):
+            self._keep_asked(files, wanted, key, values)
+        return self._read(wanted, files, lambda rows: with_keys(spark, rows, places, table))
 
     def pairs(self, joined: Readable) -> Iterator[Batch]:
         """All rows of a join, slice by slice."""
         from impctl.spark.partners import slice_of
 
+        files = self._files(joined)
         longest = max(self._longest(scan) for scan in scans_of(joined.plan))
         slices = max(1, -(-longest // _SLICE_ROWS))
         for number in range(slices):
-            yield self._read(joined, partial(slice_of, number=number, slices=slices))
+            yield self._read(joined, files, partial(slice_of, number=number, slices=slices))
 
     def _longest(self, scan: Scan) -> int:
-        return self.desk.tables.snapshot(scan.table, self.versions.get(scan.table)).likely_rows
+        return self._snapshot(scan).likely_rows
 
-    def _read(self, wanted: Readable, chosen: Callable[[DataFrame], DataFrame]) -> Batch:
+    def _snapshot(self, scan: Scan) -> Snapshot:
+        return self.desk.tables.snapshot(scan.table, self.versions.get(scan.table))
+
+    def _files(self, wanted: Readable) -> Uris:
+        """The files that each access of the rows needs."""
+        snapshots = {scan.access: self._snapshot(scan) for scan in scans_of(wanted.plan)}
+        return wanted_files(wanted.plan, snapshots)
+
+    def _keep_asked(self, files: Uris, wanted: Readable, key: AttributeId, values: Vector) -> None:
+        """Leave out files that hold none of the values that a key column is asked for."""
+        found = column_behind(wanted.plan, key)
+        if found is None or len(values) > _MANY_KEYS:
+            return
+        (scan,) = (scan for scan in scans_of(wanted.plan) if scan.access == found.access)
+        kept = prune_to_values(self._snapshot(scan), {found.attribute.name: values})
+        files[found.access] &= {file.uri for file in kept}
+
+    def _read(
+        self, wanted: Readable, files: Uris, chosen: Callable[[DataFrame], DataFrame]
+    ) -> Batch:
         from impctl.spark.failures import plain_failures
         from impctl.spark.run import temporary_views
 
         views = {scan.access: f"impctl_side{at}" for at, scan in enumerate(scans_of(wanted.plan))}
-        frames = {views[scan.access]: self._frame(scan) for scan in scans_of(wanted.plan)}
+        frames = {
+            views[scan.access]: self._frame(scan, files[scan.access])
+            for scan in scans_of(wanted.plan)
+        }
         spark = self.desk.spark()
         with plain_failures(self.versions), temporary_views(spark, frames):
             table = chosen(spark.sql(render_plan(wanted.plan, views).sql)).toArrow()
@@ -95,10 +129,11 @@ class Partners:
         )
         return Batch(columns, np.ones(table.num_rows, dtype=np.int64), tags)
 
-    def _frame(self, scan: Scan) -> DataFrame:
-        snapshot = self.desk.tables.snapshot(scan.table, self.versions.get(scan.table))
+    def _frame(self, scan: Scan, uris: Collection[str]) -> DataFrame:
+        snapshot, partition = self._snapshot(scan), self.partitions.get(scan.access)
         columns = [a.name for a in scan.attributes if a.name != FRAGMENT_COLUMN]
-        return tagged_frame(self.desk, snapshot, columns, self.partitions.get(scan.access))
+        files = [file for file in snapshot.files if file.uri in uris]
+        return tagged_frame(self.desk, snapshot, columns, partition, files)
 
 
 def partners_of(

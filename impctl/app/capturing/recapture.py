@@ -1,6 +1,7 @@
 """The pass that finds a query's sketches alone, by Spark.
 
-Law: reads exactly the versions it is given, natively from the file list. It is the fastest capture
+Law: reads exactly the versions it is given, natively from the file list; of each access the files
+that the query's conditions and joins leave, as a query does. It is the fastest capture
 there is for the sketch, the oracle of `verify` and the baseline of `bench`, and shares nothing
 with the engine but the partition.
 Out of scope: the SQL (`capture`), state to maintain it (`app.capturing.fill`).
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING
 from impctl.aliases import AccessId, TableName, TableVersion
 from impctl.app.capturing.kept_plan import kept_plan
 from impctl.app.preparing.prepared import PreparedQuery
+from impctl.app.preparing.wanted_files import wanted_files
 from impctl.app.workbench.workbench import Workbench
 from impctl.plan.safety.verdict import Verdict
 from impctl.sketch.fragments import FragmentSet
@@ -36,13 +38,18 @@ def recaptured(
 
     at = versions if versions is not None else {}
     frames = {}
+    snapshots = {
+        scan.access: desk.tables.snapshot(scan.table, at.get(scan.table)) for scan in prepared.scans
+    }
+    kept = kept_plan(prepared, verdict, partitions)
+    left = wanted_files(kept.query.root, snapshots)
     for scan in prepared.scans:
-        snapshot = desk.tables.snapshot(scan.table, at.get(scan.table))
+        snapshot = snapshots[scan.access]
         names = [attribute.name for attribute in scan.attributes]
         if scan.access in partitions:
             names.append(partitions[scan.access].attribute)
         columns = list(dict.fromkeys(names))
-        frames[scan.access] = snapshot_frame(desk.spark(), snapshot, columns)
-    kept = kept_plan(prepared, verdict, partitions)
+        files = [file for file in snapshot.files if file.uri in left[scan.access]]
+        frames[scan.access] = snapshot_frame(desk.spark(), snapshot, columns, files)
     spark = desk.spark()
     return capture_sketches(spark, kept.query, kept.verdict, partitions, frames, versions=at)

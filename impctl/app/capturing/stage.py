@@ -8,7 +8,7 @@ Out of scope: carrying it out (`app.capture`), which attribute is safe (`app.pre
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from impctl.aliases import AccessId
@@ -19,6 +19,7 @@ from impctl.app.capturing.pins import is_current
 from impctl.app.preparing.choice import Chosen, choose
 from impctl.app.preparing.facts import assumption_of, assumption_text
 from impctl.app.preparing.prepared import PreparedQuery, prepare
+from impctl.app.preparing.wanted_files import files_by_table, files_of_table, wanted_files
 from impctl.app.results.foreseen import ENGINE, SPARK, ReadEntry
 from impctl.app.results.results import CaptureResult, SketchEntry
 from impctl.app.workbench.workbench import Workbench
@@ -27,6 +28,7 @@ from impctl.errors import RecaptureNeededError
 from impctl.sketch.mode import Mode
 from impctl.sketch.partition import RangePartition
 from impctl.store.reader import StoreReader
+from impctl.tables.snapshot import DataFile, Snapshot, rows_in
 from impctl.workload.models import QuerySpec
 
 
@@ -49,9 +51,20 @@ class CaptureStage:
         return f"{ENGINE} and {SPARK}" if compiled.distant else ENGINE
 
     def reads(self, desk: Workbench) -> tuple[ReadEntry, ...]:
-        """The tables that are read, whole, and how large they are."""
-        snapshots = [desk.tables.snapshot(table) for table in self.prepared.tables]
-        return tuple(ReadEntry(s.table, s.version, s.rows, len(s.uris), s.bytes) for s in snapshots)
+        """What is read of each table: the files that the query's conditions leave."""
+        compiled, prepared = self.way.compiled, self.prepared
+        snapshots = {scan.access: desk.tables.snapshot(scan.table) for scan in prepared.scans}
+        if self.way.mode is Mode.EXACT and compiled is not None:
+            tables = {found.table: found for found in snapshots.values()}
+            left = {name: files_of_table(found, compiled) for name, found in tables.items()}
+        else:
+            left = files_by_table(snapshots, wanted_files(prepared.root, snapshots))
+        return tuple(_entry(desk.tables.snapshot(table), left[table]) for table in left)
+
+
+def _entry(snapshot: Snapshot, files: Sequence[DataFile]) -> ReadEntry:
+    size = sum(file.size for file in files)
+    return ReadEntry(snapshot.table, snapshot.version, rows_in(snapshot, files), len(files), size)
 
 
 def capture_stage(desk: Workbench, prepared: PreparedQuery) -> CaptureStage:

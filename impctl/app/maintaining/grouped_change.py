@@ -17,6 +17,7 @@ from impctl.aliases import AccessId
 from impctl.app.capturing.fill_by_spark import counted_rows, run_pass
 from impctl.app.maintaining.changes import Need, SharedChanges
 from impctl.app.preparing.facts import broken_assumption
+from impctl.app.preparing.wanted_files import files_of_table
 from impctl.app.workbench.settings import Settings, large_change_of
 from impctl.app.workbench.workbench import Workbench
 from impctl.capture.literals import DIALECT
@@ -88,15 +89,22 @@ def grouped_change(
     sides = ((after, files.came), (before, files.went))
     _recheck(desk, after, files.came, assumptions)
     pass_ = chain.partials()
-    tables = [run_pass(desk, chain.scan, partition, pass_, *side) for side in sides]
+    read = [(snapshot, _left(compiled, snapshot, files)) for snapshot, files in sides]
+    tables = [run_pass(desk, chain.scan, partition, pass_, *side) for side in read]
     if any(pass_.needs_specials(table) for table in tables):
         pass_ = chain.partials(counts_specials=True)
-        tables = [run_pass(desk, chain.scan, partition, pass_, *side) for side in sides]
+        tables = [run_pass(desk, chain.scan, partition, pass_, *side) for side in read]
     came, went = (
         GroupedRows(table, counted_rows(desk, pass_, table, partition, *side))
         for table, side in zip(tables, sides, strict=True)
     )
     return GroupedChange(pass_, came, went, partition)
+
+
+def _left(compiled: Compiled, snapshot: Snapshot, files: Sequence[DataFile]) -> list[DataFile]:
+    """Of these files those with rows that come through the conditions right above the access."""
+    kept = {file.uri for file in files_of_table(snapshot, compiled)}
+    return [file for file in files if file.uri in kept]
 
 
 def _recheck(

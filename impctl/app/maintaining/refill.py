@@ -1,18 +1,20 @@
 """Rows of a table read again for a bounded buffer, from as few files as their statistics allow.
 
-Law: every row whose columns have one of the values asked for is among the batches; the snapshot is
-that of the version the step maintains to. Rows pass in batches, so memory is a batch's and what the
-operator keeps of it. No JVM is started.
+Law: every row whose columns have one of the values asked for, and of which the conditions on the
+source are true, is among the batches; the snapshot is that of the version the step maintains to.
+Rows pass in batches, so memory is a batch's and what the operator keeps of it. No JVM is started.
 Out of scope: when a buffer is used up (`engine.refill`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
 import pyarrow as pa
 
 from impctl.aliases import ColumnName
+from impctl.app.preparing.wanted_files import own_files
+from impctl.circuits.flows import Source
 from impctl.data.vector import Vector
 from impctl.tables.prune import prune_to_values
 from impctl.tables.rows import read_batches
@@ -20,11 +22,12 @@ from impctl.tables.snapshot import Snapshot
 
 
 def rows_with(
-    snapshot: Snapshot, columns: Sequence[ColumnName], keys: Mapping[ColumnName, Vector]
+    snapshot: Snapshot, source: Source, keys: Mapping[ColumnName, Vector]
 ) -> Iterator[pa.Table]:
-    """The rows of the files that may hold these values; without keys, all rows."""
-    files = prune_to_values(snapshot, keys)
-    yield from read_batches(snapshot, columns, files)
+    """The rows of the files that may hold these values; without keys, all that come further."""
+    wanted = {file.uri for file in own_files(snapshot, source)}
+    files = [file for file in prune_to_values(snapshot, keys) if file.uri in wanted]
+    yield from read_batches(snapshot, source.scan.table_columns, files)
 
 
 def refill_text(groups: int, rows: int) -> str:

@@ -110,7 +110,7 @@ class Maintainer:
                 for table, change in moved.items()
                 if change.changes.rows
             },
-            lambda table, columns, keys: rows_with(moved[table].reached(), columns, keys),
+            lambda source, keys: rows_with(moved[source.table].reached(), source, keys),
         )
         groups_after, rows_after = session.refilled()
         done = replace(

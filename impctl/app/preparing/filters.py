@@ -13,24 +13,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from impctl.aliases import AccessId, AttributeId, TableName, TableVersion
-from impctl.app.preparing.joined_files import narrow
+from impctl.aliases import AccessId, TableName, TableVersion
 from impctl.app.preparing.prepared import PreparedQuery
+from impctl.app.preparing.wanted_files import files_by_table, wanted_files
 from impctl.app.workbench.pinned import PinnedTables
 from impctl.capture.literals import DIALECT, boundary
 from impctl.capture.use import Guard, place_filters
-from impctl.expr.nodes import And, Expr, columns_of, substitute
 from impctl.plan.nodes import scans_of
-from impctl.plan.rules.joined_columns import Tied, tied_columns
-from impctl.plan.scan_conditions import scan_conditions
 from impctl.sketch.intervals import MAX_INTERVALS, Interval, RangeFilter, range_filter
 from impctl.sketch.partition import BoundaryValue
 from impctl.store.records import StoredSketch
 from impctl.tables.hidden_values import hiding_columns
-from impctl.tables.prune import prune
-from impctl.tables.prune_condition import prune_by_condition
 from impctl.tables.read_parts import ReadPart, parted_read
-from impctl.tables.snapshot import DataFile, Snapshot
+from impctl.tables.snapshot import DataFile
 
 _SHOWN = MAX_INTERVALS
 """Intervals of a filter for people; a read in parts may have hundreds."""
@@ -80,20 +75,13 @@ def filters_of(
         scan.access: tables.snapshot(scan.table, versions.get(scan.table))
         for scan in prepared.scans
     }
-    ties = tied_columns(prepared.root)
-    left = _left(prepared, snapshots, filters, ties)
-    narrow(ties, snapshots, left)
-    files: dict[TableName, tuple[DataFile, ...]] = {}
-    total = 0
-    for table in prepared.tables:
-        snapshot = tables.snapshot(table, versions.get(table))
-        total += len(snapshot.files)
-        own = (left[scan.access] for scan in prepared.scans if scan.table == table)
-        kept = set[str]().union(*own)
-        files[table] = tuple(file for file in snapshot.files if file.uri in kept)
-        if table in parts:
-            narrowed = (part.within(kept) for part in parts[table])
-            parts[table] = tuple(part for part in narrowed if part.files)
+    left = wanted_files(prepared.root, snapshots, filters)
+    files = files_by_table(snapshots, left)
+    for table in parts:
+        kept = {file.uri for file in files[table]}
+        narrowed = (part.within(kept) for part in parts[table])
+        parts[table] = tuple(part for part in narrowed if part.files)
+    total = sum(len(tables.snapshot(t, versions.get(t)).files) for t in files)
     return Pruned(filters, files, total, parts)
 
 
@@ -103,37 +91,6 @@ def _alone(prepared: PreparedQuery, sketches: Sequence[StoredSketch]) -> Iterato
     for scan in scans_of(prepared.query.root):
         accesses[scan.table] = accesses.get(scan.table, 0) + 1
     return (sketch for sketch in sketches if accesses.get(sketch.partition.table) == 1)
-
-
-def _left(
-    prepared: PreparedQuery,
-    snapshots: Mapping[AccessId, Snapshot],
-    filters: Mapping[AccessId, RangeFilter],
-    ties: Sequence[Tied],
-) -> dict[AccessId, set[str]]:
-    """The files that each access may need, by its sketch, by the conditions right above it, and by
-    those right above others on columns that it joins on."""
-    conditions = scan_conditions(prepared.root)
-    implied: dict[AccessId, list[Expr]] = {scan.access: [] for scan in prepared.scans}
-    for tied in ties:
-        own = {tied.to.attribute.id}
-        refs: dict[AttributeId, Expr] = {tied.to.attribute.id: tied.column.attribute.ref()}
-        implied[tied.column.access] += (
-            substitute(condition, refs)
-            for condition in conditions.get(tied.to.access, ())
-            if columns_of(condition) == own
-        )
-    left: dict[AccessId, set[str]] = {}
-    for scan in prepared.scans:
-        snapshot, found = snapshots[scan.access], filters.get(scan.access)
-        chosen = snapshot.files if found is None else prune(snapshot, [found])
-        kept = {file.uri for file in chosen}
-        asked = (*conditions.get(scan.access, ()), *implied[scan.access])
-        if asked:
-            columns = {attribute.id: attribute.name for attribute in scan.attributes}
-            kept &= {f.uri for f in prune_by_condition(snapshot, And(tuple(asked)), columns)}
-        left[scan.access] = kept
-    return left
 
 
 def guards_of(

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class ReadEntry:
-    """A table that would be read whole; `rows` is None where its log does not tell."""
+    """What would be read of a table; `rows` is None where its log does not tell."""
 
     table: str
     version: int

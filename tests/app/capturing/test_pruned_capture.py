@@ -1,0 +1,276 @@
+"""Captures that leave files out by the query's conditions: sketch and state as if all were read.
+
+Every workload has two stores: one of captures that leave files out, one of captures that may not.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from impctl.app.capturing import fill
+from impctl.app.preparing import wanted_files
+from impctl.app.workbench.settings import Settings
+from impctl.app.workbench.workbench import open_workbench
+from impctl.engine.dense_counts import DenseCounts
+from impctl.tables.write.laid_out import create_laid_out_table
+from tests.support.random_cases import few_then_rest
+from tests.support.run_cli import Cli
+
+START = datetime(2024, 1, 1, tzinfo=UTC)
+SCHEMA = pa.schema(
+    [
+        ("day", pa.int64()),
+        ("g", pa.int32()),
+        ("x", pa.int64()),
+        ("d", pa.float64()),
+        ("s", pa.string()),
+        ("w", pa.timestamp("us", tz="UTC")),
+    ]
+)
+OTHER = pa.schema([("k", pa.int32()), ("y", pa.int64())])
+GROUPED = "SELECT g, SUM(x) v FROM t WHERE {0} GROUP BY g HAVING COUNT(*) > 1"
+JOINED = "SELECT t.g, SUM(t.x) v FROM t {0} u ON t.g = u.k {1} GROUP BY t.g HAVING COUNT(*) > 1"
+ONE_TABLE = {
+    "late": ("SELECT g, SUM(d) v FROM t WHERE day >= 6 GROUP BY g HAVING SUM(x) > 4", "g"),
+    "by_day": (GROUPED.format("day >= 6"), "day"),
+    "absent": (GROUPED.format("day IS NULL OR day = 2"), "day"),
+    "nothing": (GROUPED.format("day > 100"), "x"),
+    "real": (GROUPED.format("d > 1.5"), "d"),
+    "negated": (GROUPED.format("NOT (d <= 1.5) AND x <> 3"), "d"),
+    "text": (GROUPED.format("s > 'b'"), "s"),
+    "moment": (GROUPED.format("w < TIMESTAMP '2024-01-03 12:00:00 UTC'"), "x"),
+    "cast": (GROUPED.format("CAST(day AS DOUBLE) >= 5.5"), "day"),
+    "mixed": (GROUPED.format("day > 4.5 AND g IN (1, 2)"), "day"),
+    "rows": ("SELECT x, g FROM t WHERE day BETWEEN 2 AND 3", "day"),
+    "all": ("SELECT SUM(x) v FROM t WHERE d >= 0", "x"),
+    "first": (GROUPED.format("day >= 4") + " ORDER BY v DESC, g LIMIT 2", "g"),
+    "most": ("SELECT g, MAX(x) v FROM t WHERE day < 4 GROUP BY g HAVING MAX(x) > 2", "g"),
+    "median": (
+        "SELECT g, MEDIAN(x) v FROM t WHERE day >= 5 GROUP BY g HAVING MEDIAN(x) > 1",
+        "g",
+    ),
+}
+SEVERAL = {
+    "join": (JOINED.format("JOIN", "WHERE t.day >= 5 AND u.y < 3"), "x"),
+    "tied": (JOINED.format("JOIN", "WHERE u.k >= 3"), "g"),
+    "left": (JOINED.format("LEFT JOIN", "AND u.y > 3 WHERE t.day < 6"), "g"),
+    "semi": (JOINED.format("LEFT SEMI JOIN", "AND u.k = 2"), "g"),
+    "anti": (JOINED.format("LEFT ANTI JOIN", "AND u.y > 1 WHERE t.day > 3"), "g"),
+    "twice": ("SELECT a.g FROM t a JOIN t b ON a.g = b.g WHERE a.day = 3 AND b.day > 6", "g"),
+    "union": ("SELECT g FROM t WHERE day = 1 UNION ALL SELECT k FROM u WHERE y > 4", "g"),
+    "best": (
+        "SELECT u.y FROM (SELECT g, x FROM t WHERE day < 5 ORDER BY x DESC, g LIMIT 3) q"
+        " JOIN u ON q.g = u.k WHERE u.k > 1",
+        "g",
+    ),
+}
+QUERIES = ONE_TABLE | SEVERAL
+
+
+def drawn(rng: Random) -> list[pa.Table]:
+    """Files of the rows of a day or two each, now and then with NULL, NaN and strange values."""
+
+    def some(value: Any, *others: Any) -> Any:
+        return rng.choice(others) if rng.random() < 0.1 else value
+
+    files = []
+    for day in range(9):
+        rows = [
+            {
+                "day": some(day, None, day + 1),
+                "g": some(rng.randint(0, 5), None),
+                "x": rng.randint(-2, 6),
+                "d": some(day / 2, None, math.nan, -0.0, 0.0, math.inf),
+                "s": some("abc"[day // 3] * rng.choice((1, 40)), None, ""),
+                "w": some(START + timedelta(hours=20 * day, microseconds=1), None),
+            }
+            for _ in range(rng.randint(1, 8))
+        ]
+        files.append(pa.Table.from_pylist(rows, schema=SCHEMA))
+    return files
+
+
+def others(rng: Random) -> list[pa.Table]:
+    return [
+        pa.Table.from_pylist(
+            [{"k": key, "y": rng.randint(0, 5)} for _ in range(rng.randint(1, 3))], schema=OTHER
+        )
+        for key in (0, 1, 2, 3, 4, None)
+    ]
+
+
+def workload(folder: Path, store: str, names: Any, extra: str = "") -> Path:
+    lines = "".join(
+        f'  {name}: {{sql: "{QUERIES[name][0]}", sketch: {{t: {QUERIES[name][1]}}}{extra}}}\n'
+        for name in names
+    )
+    ranges = ", ".join(f"{name}: {{fragments: 6}}" for name in "gxds")
+    file = folder / f"{store}.yaml"
+    file.write_text(
+        f"version: 1\ntables: {{t: {{path: t}}, u: {{path: u}}}}\npartitions: {{t: {{{ranges}}}}}\n"
+        f"queries:\n{lines}store: .{store}\nspark: {{master: 'local[2]'}}\n"
+    )
+    return file
+
+
+@contextmanager
+def reading_all() -> Iterator[None]:
+    """As if no condition left out a file and no join did."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(wanted_files, "_prune", lambda snapshot, *_: snapshot.files)
+        patch.setattr(wanted_files, "narrow", lambda *_: None)
+        yield
+
+
+def held(file: Path) -> dict[tuple[str, str], Any]:
+    """Of every query the sketches and the whole state, by name."""
+    with open_workbench(Settings(file)) as desk:
+        store = desk.reading_store()
+        assert store is not None
+        found: dict[tuple[str, str], Any] = {}
+        for name in store.queries():
+            stored = store.load(name)
+            assert stored is not None
+            found[name, "mode"] = stored.mode
+            found[name, "sketches"] = [sketch.fragments for sketch in stored.sketches]
+            for key, kept in store.load_runs(name).items():
+                found[name, key] = state(key, kept)
+            for key in ("counters", "depths", "unsure"):
+                found[name, key] = stored.state_meta[key]
+        return found
+
+
+def state(name: str, kept: list[tuple[int, pa.Table]]) -> object:
+    """Runs as they are; rows per range, which are counted in another order, as they add up."""
+    if not name.startswith("rows."):
+        return [repr(run.to_pydict()) for _, run in kept]
+    counts = DenseCounts(name, 100, name)
+    counts.arrangement.load(kept)
+    counts.restore()
+    return counts.counts.tolist()
+
+
+def commits(rng: Random, folder: Path) -> list[Callable[[], object]]:
+    """Changes of rows that were read and of rows that were not."""
+    table = str(folder / "t")
+    return [
+        lambda: DeltaTable(table).delete(f"day <= {rng.randint(0, 8)} AND x > 3"),
+        lambda: DeltaTable(table).update(updates={"day": "day + 3"}, predicate="g = 2"),
+        lambda: write_deltalake(table, drawn(rng)[rng.randint(0, 8)], mode="append"),
+        lambda: DeltaTable(table).delete("day IS NULL OR d > 2.5"),
+        lambda: write_deltalake(str(folder / "u"), others(rng)[0], mode="append"),
+    ]
+
+
+def alike(folder: Path, capsys: Any, seed: int, names: Any, extra: str = "") -> Cli:
+    """Captures and maintains in both stores; the workload of the one that leaves files out."""
+    rng = Random(seed)
+    create_laid_out_table(str(folder / "t"), drawn(rng))
+    create_laid_out_table(str(folder / "u"), others(rng))
+    files = [workload(folder, name, names, extra) for name in ("some", "every")]
+    some, every = (Cli(capsys, file) for file in files)
+
+    def compared(command: str) -> None:
+        some.good(command)
+        with reading_all():
+            every.good(command)
+        mine, theirs = held(files[0]), held(files[1])
+        assert mine.keys() == theirs.keys()
+        assert [(key, mine[key], theirs[key]) for key in mine if mine[key] != theirs[key]] == []
+
+    compared("capture")
+    for commit in rng.sample(commits(rng, folder), 3):
+        commit()
+        compared("maintain")
+    return some
+
+
+@few_then_rest(3, 40)
+def test_the_engine_comes_to_the_same_state(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], cases: range
+) -> None:
+    for seed in cases:
+        folder = tmp_path / str(seed)
+        folder.mkdir()
+        names = set(QUERIES) - {"median"}
+        alike(folder, capsys, seed, sorted(names), ", buffer: 2" if seed % 2 else "")
+
+
+@pytest.mark.spark
+@few_then_rest(1, 10)
+def test_spark_comes_to_the_same_state(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    spark: Any,
+    cases: range,
+) -> None:
+    monkeypatch.setattr(fill, "is_loaded_here", lambda _, compiled: compiled.chain is None)
+    for seed in cases:
+        folder = tmp_path / str(seed)
+        folder.mkdir()
+        some = alike(folder, capsys, seed, ONE_TABLE)
+        for result in some.good("verify", "--results").results:
+            assert result["covers"], result
+            assert result["results_equal"] is True, result
+
+
+@pytest.mark.spark
+@few_then_rest(1, 10)
+def test_recapturing_finds_the_same_sketches(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], spark: Any, cases: range
+) -> None:
+    """Also where partners leave files out, which a circuit may not do without."""
+    for seed in cases:
+        rng, folder = Random(seed), tmp_path / str(seed)
+        create_laid_out_table(str(folder / "t"), drawn(rng))
+        create_laid_out_table(str(folder / "u"), others(rng))
+        cli = Cli(capsys, workload(folder, "st", sorted(QUERIES)))
+        cli.good("capture")
+        for result in cli.good("verify").results:
+            assert result["covers"], result
+            assert result["slack"] == 0, result
+
+
+@pytest.mark.spark
+@few_then_rest(1, 6)
+def test_distant_sides_give_the_same(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], spark: Any, cases: range
+) -> None:
+    for seed in cases:
+        folder = tmp_path / str(seed)
+        folder.mkdir()
+        alike(folder, capsys, seed, ["join", "tied"], ", join: spark")
+
+
+def test_files_that_are_left_out_are_not_opened(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Their rows are counted by the log, so they may as well be gone."""
+    days = [pa.table({"day": [day] * 5, "g": [1, 2, 3, 4, day]}) for day in range(20)]
+    create_laid_out_table(str(tmp_path / "t"), days)
+    file = tmp_path / "w.yaml"
+    file.write_text(
+        "version: 1\ntables: {t: {path: t}}\nqueries: {q: {sql: "
+        '"SELECT g, COUNT(*) n FROM t WHERE day >= 18 GROUP BY g HAVING COUNT(*) > 1"'
+        ", sketch: {t: day}}}\npartitions: {t: {day: {boundaries: [5, 10, 15]}}}\nstore: .st\n"
+    )
+    cli = Cli(capsys, file)
+    (foreseen,) = cli.good("capture", "--dry-run").results
+    assert (foreseen["reads"][0]["files"], foreseen["reads"][0]["rows"]) == (2, 10)
+    for day in range(18):
+        (tmp_path / "t" / f"part-{day:05d}.parquet").unlink()
+    (result,) = cli.good("capture").results
+    assert result["sketches"][0]["fragments"] == [3]
+    (counted,) = held(file)["q", "depths"]
+    assert (counted["rows"], counted["largest"], counted["ranges"]) == (100, 25, 4)
