@@ -50,8 +50,6 @@ def own_files(snapshot: Snapshot, source: Source) -> tuple[DataFile, ...]:
 def files_of_table(snapshot: Snapshot, compiled: Compiled) -> tuple[DataFile, ...]:
     """The files of a table that some source of a circuit needs, to be filled."""
     own = [source for source in compiled.sources if source.table == snapshot.table]
-    if not all(source.conditions for source in own):
-        return snapshot.files
     kept = {file.uri for source in own for file in own_files(snapshot, source)}
     return tuple(file for file in snapshot.files if file.uri in kept)
 
