@@ -41,7 +41,6 @@ from impctl.circuits.rederive import can_rederive, needs_rows, rederived
 from impctl.circuits.session import MaintainedQuery
 from impctl.circuits.touch import TouchedQuery
 from impctl.circuits.way import Way
-from impctl.data.vector import Ints
 from impctl.plan.safety.verdict import Verdict
 from impctl.sketch.fragments import FragmentSet
 from impctl.sketch.mode import Mode
@@ -197,7 +196,7 @@ class _Rebalanced:
         session = rederived(
             taken.session, way.compiled, change.renumbering, rows if is_read else ()
         )
-        session.range_rows.fill(change.renumbering.new, reading.counts(rows))
+        reading.fill(session.range_rows, rows, taken.range_rows)
         return _Found(session.fragments(), session, reading.how(is_read))
 
     def _touched(self, taken: TakenUp, moved: Mapping[RangePartition, NewRanges]) -> _Found:
@@ -207,7 +206,7 @@ class _Rebalanced:
         reading = _Reading(self.desk, change)
         fragments = change.renumbering.fragments(held)
         query = TouchedQuery(change.renumbering.new, fragments)
-        query.range_rows.fill(change.renumbering.new, reading.counts(reading.rows(())))
+        reading.fill(query.range_rows, reading.rows(()), taken.range_rows)
         how = "sketch derived from the stored one; every part of a split range is in it"
         return _Found({access: fragments}, query, how)
 
@@ -275,11 +274,15 @@ class _Reading:
             self._rows += len(table)
             yield table
 
-    def counts(self, rows: Iterator[pa.Table]) -> Ints:
-        """Rows per new fragment, once what is left of `rows` has passed."""
+    def fill(self, counted: RangeRows, rows: Iterator[pa.Table], before: RangeRows) -> None:
+        """Rows per new fragment, once what is left of `rows` has passed; estimates stay such."""
         for _ in rows:
             pass
-        return self._counts
+        old, new = self._change.renumbering.old, self._change.renumbering.new
+        if before.is_estimate(old):
+            counted.estimate(new, self._counts)
+        else:
+            counted.fill(new, self._counts)
 
     def how(self, is_read: bool) -> str:
         """What the state was derived from."""

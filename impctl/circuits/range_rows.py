@@ -1,9 +1,10 @@
 """Rows per range of every partition that a query's sketches are over.
 
 Law: a count is exactly the number of the table's rows in the range, whatever the query makes of
-them: it is fed every row of a change, before any selection. Counting reuses the fragments that the
-scan found, so it costs the change. The counts tell when ranges no longer hold about as many rows
-as each other (drift); no sketch rests on them.
+them: it is fed every row of a change, before any selection. Only rows of files that a capture had
+no need to read may be estimated; they are kept apart, and a count is never below zero. Counting
+reuses the fragments that the scan found, so it costs the change. The counts tell when ranges no
+longer hold about as many rows as each other (drift); no sketch rests on them.
 Out of scope: what is done about drift (`app.rebalance`).
 """
 
@@ -29,12 +30,13 @@ class RangeRows:
     def __init__(self, partitions: Iterable[RangePartition]) -> None:
         self.partitions = tuple(dict.fromkeys(partitions))
         taken: Counter[str] = Counter()
-        self._kept = []
+        self._kept: list[DenseCounts] = []
+        self._about: list[DenseCounts] = []
         for part in self.partitions:
             name = f"rows.{part.table}.{part.attribute}"
-            self._kept.append(
-                DenseCounts(f"{name}.{taken[name]}", part.size, f"rows of table `{part.table}`")
-            )
+            own, what = f"{name}.{taken[name]}", f"rows of table `{part.table}`"
+            self._kept.append(DenseCounts(own, part.size, what))
+            self._about.append(DenseCounts(f"{own}.about", part.size, what))
             taken[name] += 1
 
     def slot(self, partition: RangePartition) -> int:
@@ -49,16 +51,30 @@ class RangeRows:
         """Take over counts of shape (fragments,), where nothing was counted yet."""
         self.count(self.slot(partition), np.arange(len(counts), dtype=np.int64), counts)
 
+    def estimate(self, partition: RangePartition, counts: Ints) -> None:
+        """Take over counts of rows that were not read, as `fill` does."""
+        slot = self.slot(partition)
+        self._about[slot].add(np.arange(len(counts), dtype=np.int64), counts)
+        self._kept[slot].is_partial = True
+
+    def is_estimate(self, partition: RangePartition) -> bool:
+        """Whether rows are in the counts that were never read."""
+        return self._kept[self.slot(partition)].is_partial
+
     def counts(self, partition: RangePartition) -> Ints:
         """Rows per fragment as they stand, shape (fragments,)."""
-        return self._kept[self.slot(partition)].counts
+        slot = self.slot(partition)
+        counts: Ints = np.maximum(self._kept[slot].counts + self._about[slot].counts, 0)
+        return counts
 
     def load(self, runs: Mapping[str, Sequence[tuple[int, pa.Table]]]) -> None:
         """Take up the counts of a checkpoint."""
-        for kept in self._kept:
-            kept.arrangement.load(runs.get(kept.arrangement.name, ()))
-            kept.restore()
+        for kept, about in zip(self._kept, self._about, strict=True):
+            for counts in (kept, about):
+                counts.arrangement.load(runs.get(counts.arrangement.name, ()))
+                counts.restore()
+            kept.is_partial = bool(about.counts.any())
 
     def arrangements(self) -> tuple[Arrangement, ...]:
         """What a checkpoint writes."""
-        return tuple(kept.arrangement for kept in self._kept)
+        return tuple(counts.arrangement for counts in (*self._kept, *self._about))

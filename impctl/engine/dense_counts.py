@@ -1,7 +1,8 @@
 """A count per fragment, dense in memory and kept as runs of what changed.
 
 Law: a count is the sum of all weights its fragment was counted with; one below zero means that the
-change takes back what was never there: an error, never a guess. Counting costs the pairs counted
+change takes back what was never there: an error, never a guess, unless the counts are `partial`:
+then things were left uncounted, which a change may take back. Counting costs the pairs counted
 (and, for more pairs than there are fragments, the fragments); writing costs the counts changed.
 Out of scope: what is counted (result rows: `engine.operators.merge`; rows of a table: `maintain`).
 """
@@ -36,6 +37,7 @@ class DenseCounts:
     def __init__(self, name: str, size: int, what: str) -> None:
         self.counts: Ints = np.zeros(size, dtype=np.int64)
         self.arrangement = Arrangement(name, (), _COUNT)
+        self.is_partial = False
         self._what = what
 
     def add(self, fragments: npt.NDArray[Any], weights: Ints) -> CountChange:
@@ -43,7 +45,7 @@ class DenseCounts:
         places, change = self._summed(fragments, weights)
         before = self.counts[places]
         after = before + change
-        if bool((after < 0).any()):
+        if not self.is_partial and bool((after < 0).any()):
             raise never_held(self._what)
         self.counts[places] = after
         self.arrangement.put(places, (), {_COUNT: after})

@@ -1,15 +1,16 @@
 """How many rows of files are in each range of a partition, as far as the log alone tells.
 
-Law: what is counted is exactly what reading the file would count. A file is told where all of its
+Law: what is told is exactly what reading the file would count. A file is told where all of its
 values lie in one range by their bounds and its rows and NULLs are known: rows that a deletion
 vector removes are not counted, and where one does, a file tells only if it has no NULL or nothing
-else. NaN is in the last range and not in the bounds.
-Out of scope: reading the files that are left (`app.capturing.counts`).
+else. NaN is in the last range and not in the bounds. Of other files the rows are spread: their sum
+is right, the ranges are those between the bounds, how many are in each is a guess.
+Out of scope: reading files, which counts may be guesses (`circuits.range_rows`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 import numpy as np
 
@@ -45,6 +46,41 @@ def told_counts(
         counts[first] += rows
         counts[partition.null_fragment] += nulls
     return counts, tuple(untold)
+
+
+def spread_counts(
+    snapshot: Snapshot, partition: RangePartition, files: Sequence[DataFile], like: Ints
+) -> Ints:
+    """Rows per fragment of files that are not told, shape (size,).
+
+    A file's rows are spread over the ranges between its bounds as the counts `like` are, of other
+    files of the table, with one more in each range.
+    """
+    wanted = {file.uri for file in files}
+    places = [at for at, file in enumerate(snapshot.files) if file.uri in wanted]
+    every = file_bounds(snapshot, partition.attribute)
+    bounds = [every[at] for at in places]
+    spans = file_spans(partition, bounds)
+    rows = np.array([_likely_rows(snapshot, snapshot.files[at]) for at in places])
+    nulls = np.array([b.null_count or 0 for b in bounds], dtype=np.float64)
+    nulls = np.where(spans.last < spans.first, rows, np.minimum(nulls, rows))
+    weights = like[: partition.ranges] + 1.0
+    before = np.concatenate([[0.0], np.cumsum(weights)])
+    end = np.maximum(spans.last + 1, spans.first)
+    share = (rows - nulls) / np.maximum(before[end] - before[spans.first], 1.0)
+    steps = np.zeros(partition.ranges + 1)
+    np.add.at(steps, spans.first, share)
+    np.add.at(steps, end, -share)
+    found = np.append(np.maximum(np.cumsum(steps)[:-1], 0.0) * weights, nulls.sum())
+    counts: Ints = np.diff(np.rint(np.cumsum(found)), prepend=0.0).astype(np.int64)
+    return counts
+
+
+def _likely_rows(snapshot: Snapshot, file: DataFile) -> float:
+    """Rows of a file, by its bytes where the log does not say."""
+    if file.rows is None:
+        return snapshot.likely_rows * file.size / max(snapshot.bytes, 1)
+    return float(file.rows - (0 if file.deleted is None else len(file.deleted)))
 
 
 def _told(file: DataFile, bound: FileBounds, *, is_one_range: bool) -> tuple[int, int] | None:

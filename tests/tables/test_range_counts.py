@@ -15,7 +15,7 @@ import pytest
 from impctl.data.schema import DOUBLE, LONG, STRING, SqlType
 from impctl.data.vector import from_arrow
 from impctl.sketch.partition import RangePartition
-from impctl.tables.range_counts import told_counts
+from impctl.tables.range_counts import spread_counts, told_counts
 from impctl.tables.rows import read_rows
 from impctl.tables.snapshot import Snapshot
 from impctl.tables.source import open_source
@@ -55,6 +55,10 @@ def check(snapshot: Snapshot, partition: RangePartition) -> int:
     column = from_arrow(read_rows(snapshot, ["v"], told).column(0), partition.type)
     read = np.bincount(partition.fragments_of(column), minlength=partition.size)
     assert counts.tolist() == read.tolist()
+    spread = spread_counts(snapshot, partition, untold, read)
+    assert (spread >= 0).all()
+    rows = sum(file.rows - (0 if file.deleted is None else len(file.deleted)) for file in untold)
+    assert spread.sum() == rows
     return len(told)
 
 
@@ -101,3 +105,17 @@ def test_another_type_than_the_ranges_tells_nothing(tmp_path: Path) -> None:
     snapshot = open_source("t", str(tmp_path / "t")).snapshot()
     counts, untold = told_counts(snapshot, RangePartition("t", "v", LONG, (1, 2)))
     assert (counts.sum(), len(untold)) == (0, 1)
+
+
+def test_rows_are_spread_between_the_bounds_like_the_others(tmp_path: Path) -> None:
+    files = [[0, 0, 0, 1], [0, 3, 3, 3, None], [5, 9], [None]]
+    create_laid_out_table(
+        str(tmp_path / "t"), [pa.table({"v": pa.array(v, pa.int64())}) for v in files]
+    )
+    snapshot = open_source("t", str(tmp_path / "t")).snapshot()
+    partition = RangePartition("t", "v", LONG, (1, 3, 5, 9))
+    like = np.array([5, 1, 1, 0, 0, 0])
+    spread = spread_counts(snapshot, partition, snapshot.files, like)
+    # Three of four to the first of two ranges; of four 2.4, 0.8 and 0.8; one each; NULL apart.
+    assert spread.tolist() == [5, 2, 1, 1, 1, 2]
+    assert (spread.sum(), spread[-1]) == (12, 2)

@@ -139,7 +139,7 @@ def _found(desk: Workbench, stage: CaptureStage) -> _Found:
             )
     if filled is None:
         found = recaptured(desk, prepared, chosen.verdict, partitions)
-        state = touched(desk, partitions, found) if way.mode is Mode.TOUCH else None
+        state = touched(desk, prepared, partitions, found) if way.mode is Mode.TOUCH else None
         return _Found(way, found, state, True)
     return _Found(way, filled.session.fragments(), filled.session, filled.uses_spark)
 

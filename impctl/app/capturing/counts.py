@@ -1,37 +1,39 @@
 """Rows per range of files that a capture has no other need of.
 
-Law: exactly the rows of the files, whatever the query makes of them (`circuits.range_rows`). What
-the log tells is not read; of the other files one column is.
-Out of scope: files that pass through the circuit, which counts them itself.
+Law: none of these files is opened. What the log tells of them is exact, the rest is spread like the
+rows that were read (`circuits.range_rows`): counts are for how even ranges are, and no sketch rests
+on them.
+Out of scope: files that are read, whose rows the circuit, or Spark, counts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from impctl.data.vector import from_arrow
-from impctl.tables.range_counts import told_counts
-from impctl.tables.rows import read_batches
+from impctl.circuits.range_rows import RangeRows
+from impctl.sketch.partition import RangePartition
+from impctl.tables.range_counts import spread_counts, told_counts
 
 if TYPE_CHECKING:
     from impctl.app.workbench.workbench import Workbench
     from impctl.data.vector import Ints
-    from impctl.sketch.partition import RangePartition
     from impctl.tables.snapshot import DataFile, Snapshot
 
 
-def rows_by_engine(
-    snapshot: Snapshot, partition: RangePartition, uris: Collection[str] | None = None
-) -> Ints:
-    """Rows per fragment of some of the files (default: all), shape (fragments,), without a JVM."""
-    counts, untold = told_counts(snapshot, partition, uris)
-    for rows in read_batches(snapshot, [partition.attribute], untold):
-        fragments = partition.fragments_of(from_arrow(rows.column(0), partition.type))
-        counts += np.bincount(fragments, minlength=partition.size)
-    return counts
+def count_left_out(
+    counted: RangeRows, partition: RangePartition, snapshot: Snapshot, read: Sequence[DataFile]
+) -> None:
+    """Add the rows of all files but these, whose rows are counted already."""
+    uris = {file.uri for file in read}
+    left_out = {uri for uri in snapshot.uris if uri not in uris}
+    if not left_out:
+        return
+    like = counted.counts(partition)
+    told, untold = told_counts(snapshot, partition, left_out)
+    counted.fill(partition, told)
+    if untold:
+        counted.estimate(partition, spread_counts(snapshot, partition, untold, like))
 
 
 def rows_by_spark(
@@ -40,7 +42,7 @@ def rows_by_spark(
     snapshot: Snapshot,
     files: Sequence[DataFile] | None = None,
 ) -> Ints:
-    """The same, where Spark reads what the log does not tell."""
+    """Rows per fragment of these files (default: all), exactly; what the log tells is not read."""
     from impctl.spark.fragments import rows_per_fragment
     from impctl.spark.snapshots import snapshot_frame
 

@@ -16,7 +16,7 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 import pyarrow as pa
 
 from impctl.aliases import AccessId, TableName
-from impctl.app.capturing.counts import rows_by_engine
+from impctl.app.capturing.counts import count_left_out
 from impctl.app.capturing.partners import Partners
 from impctl.app.preparing.wanted_files import files_of_table
 from impctl.app.workbench.pinned import PinnedTables
@@ -58,24 +58,16 @@ def loaded(
     """
     session = MaintainedQuery(compiled)
     try:
-        _count_left_out(desk.tables, session)
         with ThreadPoolExecutor(1) as reader:
             pairs = Partners(desk, compiled, partitions, {}).pairs
             session.load(_one_ahead(_batches(desk.tables, compiled), reader), pairs)
+        for partition in session.range_rows.partitions:
+            snapshot = desk.tables.snapshot(partition.table)
+            read = files_of_table(snapshot, compiled)
+            count_left_out(session.range_rows, partition, snapshot, read)
     except (EvaluationError, JoinTooLargeError, NotExactError, TableError):
         return None
     return session
-
-
-def _count_left_out(tables: PinnedTables, session: MaintainedQuery) -> None:
-    """Count the rows of files that will not pass through the circuit."""
-    for partition in session.range_rows.partitions:
-        snapshot = tables.snapshot(partition.table)
-        read = {file.uri for file in files_of_table(snapshot, session.compiled)}
-        left_out = {uri for uri in snapshot.uris if uri not in read}
-        if left_out:
-            counted = rows_by_engine(snapshot, partition, left_out)
-            session.range_rows.fill(partition, counted)
 
 
 def _batches(tables: PinnedTables, compiled: Compiled) -> Iterator[tuple[TableName, pa.Table]]:

@@ -1,7 +1,7 @@
 """A circuit filled from partial aggregates that Spark computes, and rows counted by Spark.
 
 Law: reads exactly the versions it is given, natively from the file list; of these the files that
-the conditions right above the access leave, and one column of others whose rows no log counts.
+the query's conditions leave.
 Out of scope: whether Spark or the engine fills (`app.capturing.fill`), the state
 (`circuits.partials`).
 """
@@ -12,9 +12,10 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from impctl.aliases import AccessId
-from impctl.app.capturing.counts import rows_by_spark
+from impctl.app.capturing.counts import count_left_out, rows_by_spark
 from impctl.app.capturing.frames import tagged_frame
-from impctl.app.preparing.wanted_files import files_of_table
+from impctl.app.preparing.prepared import PreparedQuery
+from impctl.app.preparing.wanted_files import files_of_table, wanted_files
 from impctl.app.workbench.workbench import Workbench
 from impctl.capture.render import render_plan
 from impctl.circuits.compile import Compiled
@@ -52,8 +53,9 @@ def _from_partials(
         table = run_pass(desk, scan, partition, pass_, snapshot, files)
     session = MaintainedQuery(compiled)
     session.fill(pass_, table, partition)
-    counted = counted_rows(desk, pass_, table, partition, snapshot)
+    counted = counted_rows(desk, pass_, table, partition, snapshot, files)
     session.range_rows.fill(partition, counted)
+    count_left_out(session.range_rows, partition, snapshot, files)
     return session
 
 
@@ -73,6 +75,7 @@ def counted_rows(
 
 def touched(
     desk: Workbench,
+    prepared: PreparedQuery,
     partitions: Mapping[AccessId, RangePartition],
     found: Mapping[AccessId, FragmentSet],
 ) -> TouchedQuery:
@@ -80,7 +83,11 @@ def touched(
     ((access, partition),) = partitions.items()
     query = TouchedQuery(partition, found[access])
     snapshot = desk.tables.snapshot(partition.table)
-    query.range_rows.fill(partition, rows_by_spark(desk, partition, snapshot))
+    snapshots = {scan.access: desk.tables.snapshot(scan.table) for scan in prepared.scans}
+    left = wanted_files(prepared.root, snapshots)[access]
+    files = [file for file in snapshot.files if file.uri in left]
+    query.range_rows.fill(partition, rows_by_spark(desk, partition, snapshot, files))
+    count_left_out(query.range_rows, partition, snapshot, files)
     return query
 
 
