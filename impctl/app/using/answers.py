@@ -19,6 +19,7 @@ from impctl.app.workbench.pinned import PinnedTables
 from impctl.app.workbench.workbench import Workbench
 from impctl.capture.literals import DIALECT
 from impctl.capture.use import Guard, filter_condition, rewrite_sql
+from impctl.plan.nodes import Join, nodes_of
 from impctl.sketch.intervals import RangeFilter
 from impctl.sketch.partition import RangePartition
 
@@ -53,10 +54,15 @@ def answer_table(
 ) -> pa.Table:
     """The result as Arrow."""
     from impctl.spark.run import run_sql
+    from impctl.spark.shuffles import shuffles_for
 
     views = _views(desk, prepared, versions, pruned)
     sql = _sql(desk.tables, prepared, versions, pruned)
-    return run_sql(desk.spark(), sql, views, versions=versions)
+    if any(isinstance(node, Join) for node in nodes_of(prepared.query.root)):
+        # A join may give many more rows than it reads.
+        return run_sql(desk.spark(), sql, views, versions=versions)
+    with shuffles_for(desk.spark(), _bytes(desk.tables, prepared, versions, pruned)):
+        return run_sql(desk.spark(), sql, views, versions=versions)
 
 
 def answer_frame(
@@ -71,6 +77,18 @@ def answer_frame(
     views = _views(desk, prepared, versions, pruned)
     sql = _sql(desk.tables, prepared, versions, pruned)
     return frame_of(desk.spark(), sql, views, versions=versions)
+
+
+def _bytes(
+    tables: PinnedTables,
+    prepared: PreparedQuery,
+    versions: Mapping[TableName, TableVersion],
+    pruned: Pruned | None,
+) -> int:
+    """Bytes of the files that are read."""
+    if pruned is None:
+        return sum(tables.snapshot(t, versions.get(t)).bytes for t in prepared.tables)
+    return sum(file.size for files in pruned.files.values() for file in files)
 
 
 def _sql(
