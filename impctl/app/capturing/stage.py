@@ -28,7 +28,7 @@ from impctl.errors import RecaptureNeededError
 from impctl.sketch.mode import Mode
 from impctl.sketch.partition import RangePartition
 from impctl.store.reader import StoreReader
-from impctl.tables.snapshot import DataFile, Snapshot, rows_in
+from impctl.tables.snapshot import DataFile, Snapshot, bytes_of, rows_in
 from impctl.workload.models import QuerySpec
 
 
@@ -63,7 +63,7 @@ class CaptureStage:
 
 
 def _entry(snapshot: Snapshot, files: Sequence[DataFile]) -> ReadEntry:
-    size = sum(file.size for file in files)
+    size = bytes_of(files)
     return ReadEntry(snapshot.table, snapshot.version, rows_in(snapshot, files), len(files), size)
 
 

@@ -22,6 +22,7 @@ from impctl.capture.use import Guard, filter_condition, rewrite_sql
 from impctl.plan.nodes import Join, nodes_of
 from impctl.sketch.intervals import RangeFilter
 from impctl.sketch.partition import RangePartition
+from impctl.tables.snapshot import bytes_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -88,7 +89,7 @@ def _bytes(
     """Bytes of the files that are read."""
     if pruned is None:
         return sum(tables.snapshot(t, versions.get(t)).bytes for t in prepared.tables)
-    return sum(file.size for files in pruned.files.values() for file in files)
+    return sum(map(bytes_of, pruned.files.values()))
 
 
 def _sql(
