@@ -3,7 +3,7 @@
 Law: what is changed is how long a query takes, never its answer; a number that anybody has chosen
 (workload, installation, the session) stays, and after the block the session is as it was.
 Every task of a shuffle opens a file per part, 200 by default, whatever there is to write: reading
-one file of ten megabytes, that is most of the work (decision 0051).
+one file of ten megabytes, that is most of the work (decision 0050).
 Out of scope: which queries may be told so (`app.using.answers`).
 """
 
