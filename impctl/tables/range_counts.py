@@ -16,9 +16,10 @@ import numpy as np
 
 from impctl.data.vector import Ints
 from impctl.sketch.partition import RangePartition
+from impctl.tables.bounds import FileBounds
 from impctl.tables.file_spans import file_spans
 from impctl.tables.snapshot import DataFile, Snapshot
-from impctl.tables.statistics import FileBounds, file_bounds
+from impctl.tables.statistics import file_bounds
 
 
 def told_counts(
@@ -58,8 +59,7 @@ def spread_counts(
     """
     wanted = {file.uri for file in files}
     places = [at for at, file in enumerate(snapshot.files) if file.uri in wanted]
-    every = file_bounds(snapshot, partition.attribute)
-    bounds = [every[at] for at in places]
+    bounds = file_bounds(snapshot, partition.attribute).take(np.array(places, dtype=np.int64))
     spans = file_spans(partition, bounds)
     rows = np.array([_likely_rows(snapshot, snapshot.files[at]) for at in places])
     nulls = np.array([b.null_count or 0 for b in bounds], dtype=np.float64)
