@@ -38,7 +38,7 @@ from impctl.sketch.partition import BoundaryValue, RangePartition
 from impctl.tables.arrow_types import arrow_type
 from tests.plan.reuse.reuse_trials import with_other_constants
 from tests.plan.tie_breaks import TieBreaks
-from tests.plan.trials import TABLES, _checked, _facts, _few_groups, _partition, _rows
+from tests.plan.trials import TABLES, _checked, _facts, _few_groups, _rows, random_partition
 from tests.plan.wide_plans import wide_plan
 from tests.support.reference_expr import ReferenceFailure, Value
 from tests.support.reference_plan import Tables, evaluate
@@ -117,7 +117,7 @@ def make_case(seed: int) -> Case:
     chosen = [scan for scan in scans if rng.random() < 0.75] or [rng.choice(scans)]
     partitions = {}
     for scan in chosen:
-        name, values = _partition(rng, scan)
+        name, values = random_partition(rng, scan)
         column = next(column for column in TABLES[scan.table] if column.name == name)
         boundaries = tuple(_canonical(value, column.type.scale) for value in values)
         partitions[scan.access] = RangePartition(scan.table, name, column.type, boundaries)

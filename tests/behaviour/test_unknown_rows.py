@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from impctl.app.measuring.changed_table import changed_table
 from impctl.app.workbench.settings import Settings
 from impctl.app.workbench.workbench import Workbench, open_workbench
 from impctl.circuits.readable import Readable
-from impctl.plan.nodes import Scan
+from impctl.plan.nodes import Join, JoinKind, Plan, Scan
 from tests.tables import handmade
 
 WORKLOAD = """
@@ -51,8 +52,9 @@ def test_a_join_with_it_is_read_in_slices(
     desk: Workbench, monkeypatch: pytest.MonkeyPatch, tables: list[str], slices: int
 ) -> None:
     monkeypatch.setattr(partners, "_SLICE_ROWS", 100_000)
-    monkeypatch.setattr(partners, "scans_of", lambda _: [Scan(t, t, ()) for t in tables])
     monkeypatch.setattr(Partners, "_read", lambda *_: "a slice")
-    joined = Readable("join0", Scan("t", "t", ()), (), (), ())
+    scans: list[Plan] = [Scan(table, table, ()) for table in tables]
+    plan = reduce(lambda left, right: Join(JoinKind.INNER, left, right, None), scans)
+    joined = Readable("join0", plan, (), (), ())
     reader: Any = Partners(desk, None, {}, {})  # type: ignore[arg-type]  # not looked at
     assert list(reader.pairs(joined)) == ["a slice"] * slices
