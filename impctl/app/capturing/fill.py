@@ -22,7 +22,7 @@ from impctl.app.workbench.workbench import Workbench
 from impctl.circuits.compile import Compiled
 from impctl.circuits.session import MaintainedQuery
 from impctl.circuits.way import Way
-from impctl.errors import EvaluationError
+from impctl.errors import EvaluationError, NotExactError
 from impctl.plan.safety.verdict import Verdict
 from impctl.sketch.partition import RangePartition
 
@@ -61,9 +61,9 @@ def filled_circuit(
         compiled = _compiled(capture_way(desk.tables, prepared, verdict, partitions))
     try:
         return Filled(_from_partials(desk, compiled, partitions), uses_spark=True)
-    except EvaluationError:
-        # The pass, or the engine on its result, met a value it cannot compute. If Spark cannot
-        # compute it either, the capture of the sketch alone fails and says so.
+    except (EvaluationError, NotExactError):
+        # The pass, or the engine on its result, met a value it cannot compute, or doubles too close
+        # to call. If Spark cannot compute it either, the capture of the sketch alone says so.
         return None
 
 
