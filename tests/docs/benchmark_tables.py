@@ -108,8 +108,9 @@ def _skipping(cells: Sequence[Cell]) -> Iterator[Sequence[str]]:
 def _rivals(cells: Sequence[Cell]) -> Iterator[Sequence[str]]:
     """A row per case: all ways to the answer."""
     has_upkeep = any("upkeep_ms" in cell.metrics for cell in cells)
+    names = list(dict.fromkeys(name for cell in cells for name in cell.labels))
     yield [
-        *cells[0].labels,
+        *names,
         *("all files", "statistics alone", "with sketch", "times faster", "view by hand"),
         *("DuckDB", "DuckDB with sketch", "files read", "of bytes needed"),
         *(["upkeep of the sketch", "of the view"] if has_upkeep else []),
@@ -120,11 +121,14 @@ def _rivals(cells: Sequence[Cell]) -> Iterator[Sequence[str]]:
         *(("upkeep_ms", "view_upkeep_ms") if has_upkeep else ()),
     )
     for cell in cells:
-        labels = [
-            f"{value:g}%" if name == "passing" else f"{value:,}" if name == "files" else str(value)
-            for name, value in cell.labels.items()
-        ]
+        labels = [_label(name, cell.labels.get(name, "–")) for name in names]
         yield [*labels, *(_metric(cell, metric) for metric in metrics)]
+
+
+def _label(name: str, value: object) -> str:
+    if isinstance(value, str):
+        return value
+    return f"{value:g}%" if name == "passing" else f"{value:,}" if name == "files" else str(value)
 
 
 _BY_METRIC: dict[str, Callable[[Sequence[Cell]], Iterator[Sequence[str]]]] = {
