@@ -123,6 +123,8 @@ class Plumbing(ABC):
 
     def select(self, flow: Flow, predicate: Expr, node: Plan, *, must_be_sure: bool) -> Flow:
         """The rows for which the predicate is true, or too close to call where that is sound."""
+        if not columns_of(predicate) <= flow.ids:
+            raise BlockedError("what is left of a sum of doubles above a LIMIT", node.span)
         check(predicate, flow, node.span)
         at = self.put(select.Select(predicate, must_be_sure=must_be_sure), flow)
         plan = None if flow.plan is None else Select(flow.plan, predicate)

@@ -27,7 +27,8 @@ from impctl.sketch.partition import RangePartition
 class Way:
     """The mode, its reason, the place of what blocks a better one, and the circuit if exact.
 
-    `accesses` are all of the query's with their tables, those too that the circuit does not read.
+    `accesses` are all of the query's with their tables, those too that the circuit does not read;
+    `core` is the plan that the sketches are kept by, where it is not the query's own.
     """
 
     mode: Mode
@@ -35,6 +36,7 @@ class Way:
     span: Span | None = None
     compiled: Compiled | None = None
     accesses: Mapping[AccessId, TableName] = field(default_factory=dict)
+    core: Plan | None = None
 
 
 def choose_way(

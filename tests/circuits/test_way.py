@@ -232,6 +232,11 @@ def test_sums_of_doubles_are_refused_only_where_they_come_too_close(sql: str) ->
             f"FROM ({SUMS})) WHERE r < 3",
             "DENSE_RANK by a sum of doubles",
         ),
+        (
+            f"SELECT q.brand FROM (SELECT brand, s FROM ({SUMS}) ORDER BY s LIMIT 2) q JOIN stock "
+            "ON q.brand = stock.brand AND q.s > stock.shelf",
+            "ordering by a sum of doubles below another grouping",
+        ),
         (f"SELECT DISTINCT s FROM ({SUMS})", "DISTINCT over a sum of doubles"),
         (
             f"SELECT MAX(s) AS m FROM ({SUMS})",
@@ -255,6 +260,17 @@ def test_what_is_not_exact_or_not_fixed_goes_no_further(sql: str, reason: str) -
     with pytest.raises(BlockedError) as blocked:
         compile_plan(root, sketched, {})
     assert blocked.value.message == reason
+
+
+def test_a_sum_that_did_not_come_this_far_is_no_column() -> None:
+    sql = (
+        "SELECT brand FROM (SELECT brand, s, RANK() OVER (PARTITION BY brand ORDER BY s) r "
+        f"FROM ({SUMS})) WHERE r < 3 AND s > 5"
+    )
+    root = apply_rules(read(sql).root)
+    sketched = {s.access: PARTITIONS["brand"] for s in scans_of(root)}
+    with pytest.raises(BlockedError, match="what is left of a sum of doubles above a LIMIT"):
+        compile_plan(root, sketched, {}, barriers=())
 
 
 @pytest.mark.parametrize(("argument", "is_whole"), [("price", True), ("cost", False)])

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from impctl.aliases import AccessId
 from impctl.app.capturing.commit import amend, commit_capture
@@ -133,10 +133,8 @@ def _found(desk: Workbench, stage: CaptureStage) -> _Found:
     if way.mode is Mode.EXACT:
         filled = filled_circuit(desk, prepared, way, chosen.verdict, partitions)
         if filled is None:
-            way = Way(
-                Mode.RECAPTURE,
-                "the engine could not fill its state (a join too large, or doubles too close)",
-            )
+            reason = "the engine could not fill its state (a join too large, or doubles too close)"
+            way = replace(way, mode=Mode.RECAPTURE, reason=reason, compiled=None)
     if filled is None:
         found = recaptured(desk, prepared, chosen.verdict, partitions)
         state = touched(desk, prepared, partitions, found) if way.mode is Mode.TOUCH else None

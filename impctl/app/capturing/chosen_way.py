@@ -27,7 +27,7 @@ from impctl.plan.safety.verdict import Verdict, carried, check_safety
 from impctl.sketch.mode import Mode
 from impctl.sketch.partition import RangePartition
 from impctl.store.records import StoredQuery
-from impctl.workload.models import JoinStrategy
+from impctl.workload.models import JoinStrategy, Lineage
 
 _ASKED = {
     JoinStrategy.AUTO: None,
@@ -64,17 +64,20 @@ def chosen_way(
     """How the query's sketches are maintained: by the core plan, under the whole plan's verdict."""
     sketched = {access: partition.attribute for access, partition in partitions.items()}
     kept = kept_plan(prepared, verdict, partitions)
+    # Touch rests on lineage: where a witness goes, a row that did not change takes its place.
+    whole = replace(verdict, root_keyed=False) if kept.has_witnesses else verdict
     way = choose_way(
         kept.core,
-        verdict,
+        whole,
         carried(verdict, replace(prepared.query, root=kept.core), sketched),
         partitions,
         chooser,
         buffer=prepared.spec.buffer,
     )
-    reason = f"{way.reason}; {_WITNESSES}" if kept.notes else way.reason
+    reason = f"{way.reason}; {_WITNESSES}" if kept.has_witnesses else way.reason
     scans = (*prepared.scans, *scans_of(prepared.query.root))
-    return replace(way, reason=reason, accesses={scan.access: scan.table for scan in scans})
+    accesses = {scan.access: scan.table for scan in scans}
+    return replace(way, reason=reason, core=kept.core, accesses=accesses)
 
 
 def capture_way(
@@ -109,8 +112,18 @@ def check_circuit(desk: Workbench, prepared: PreparedQuery, way: Way, stored: St
 
 
 def is_same_circuit(desk: Workbench, prepared: PreparedQuery, stored: StoredQuery) -> bool:
-    """Whether the query reads as the plan that the stored sketch was captured for."""
-    return bool(stored.state_meta.get("circuit") == desk.memory.circuit(prepared.core))
+    """Whether the query reads as the plan that the stored sketch was captured for.
+
+    Where witnesses are enough depends on facts too, those of CHECKs that came and went among them.
+    """
+    core = prepared.core
+    if prepared.spec.lineage is not Lineage.ALL:
+        try:
+            verdict, partitions = restored_verdict(desk.tables, prepared, stored)
+        except RecaptureNeededError:
+            return False
+        core = kept_plan(prepared, verdict, partitions).core
+    return bool(stored.state_meta.get("circuit") == desk.memory.circuit(core))
 
 
 def restored_verdict(

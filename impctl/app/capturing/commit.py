@@ -43,7 +43,7 @@ def commit_capture(
         check_pinned_commit(desk.tables, table)
     marks = commit_marks(desk.tables, versions)
     distant = [] if way.compiled is None else list(way.compiled.distant_sides)
-    circuit = circuit_id(prepared.core)
+    circuit = circuit_id(prepared.core if way.core is None else way.core)
     meta = StateMeta(
         way=way.reason,
         circuit=circuit,

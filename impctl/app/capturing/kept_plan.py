@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from impctl.aliases import AccessId
 from impctl.app.preparing.prepared import PreparedQuery
 from impctl.data.schema import Column
-from impctl.plan.nodes import Plan, Query
+from impctl.plan.nodes import Plan, Query, Witness, nodes_of
 from impctl.plan.rules.order import core_of
 from impctl.plan.rules.witnesses import witnessed
 from impctl.plan.safety.verdict import Verdict, carried
@@ -35,6 +35,11 @@ class KeptPlan:
     verdict: Verdict
     core: Plan
     notes: Mapping[int, str]
+
+    @property
+    def has_witnesses(self) -> bool:
+        """Whether the lineage is a choice: another row may come to decide that did not change."""
+        return any(isinstance(node, Witness) for node in nodes_of(self.query.root))
 
 
 def kept_plan(

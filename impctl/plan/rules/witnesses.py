@@ -15,7 +15,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from impctl.aliases import AccessId, AttributeId
-from impctl.data.schema import Column
+from impctl.data.schema import Column, Kind
 from impctl.expr.nodes import (
     And,
     Case,
@@ -44,6 +44,7 @@ from impctl.plan.nodes import (
     Witness,
     attributes_of,
     inputs_of,
+    nodes_of,
     scans_of,
     with_inputs,
 )
@@ -157,6 +158,9 @@ class _Placer:
         position: int,
     ) -> Plan:
         """The node over the deciding ones of `rows`; ties go to the least sketched values."""
+        if any(_adds_doubles(part) for part in nodes_of(rows)):
+            # Which row decides may depend on the order that Spark adds them in.
+            return self._whole(node, position, "sums of doubles differ from run to run")
         traced, least = self._traced(rows)
         full = tuple(dict.fromkeys(_ordering((*order, *least)) for order in orders))
         if () in full:
@@ -188,6 +192,14 @@ class _Placer:
     def _whole(self, node: Plan, position: int, reason: str) -> Plan:
         self.notes[position] = f"its sketch holds the whole lineage: {reason}"
         return node
+
+
+def _adds_doubles(node: Plan) -> bool:
+    return isinstance(node, Aggregate) and any(
+        output.attribute.type is None
+        or (output.attribute.type.is_fractional and _order_of(output.call) is None)
+        for output in node.aggregates
+    )
 
 
 def _has_choice(below: NodeState) -> bool:
@@ -248,7 +260,8 @@ def _partners(node: Join) -> tuple[tuple[Expr, ...], tuple[Expr, ...]] | None:
 
 
 def _may_be_negative_zero(attribute: Attribute) -> bool:
-    return attribute.type is None or attribute.type.is_fractional
+    kind = attribute.type
+    return kind is None or kind.is_fractional or kind.kind is Kind.OTHER
 
 
 def _equated_right(part: Expr, right: Collection[AttributeId]) -> Expr | None:

@@ -23,10 +23,10 @@ from impctl.expr.types import type_of
 from impctl.expr.zones import fixed_offset
 from impctl.plan.sql.text import SqlText
 
-_ISO_DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
+_ISO_DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _TIMESTAMP = re.compile(
-    r"(\d{4}-\d{2}-\d{2})(?:[ T](\d{2}):(\d{2}):(\d{2})(?:\.(\d{1,6}))?)?"
-    r"\s*(Z|UTC|[+-]\d{2}:\d{2})?"
+    r"([0-9]{4}-[0-9]{2}-[0-9]{2})(?:[ T]([0-9]{2}):([0-9]{2}):([0-9]{2})(?:\.([0-9]{1,6}))?)?"
+    r"\s*(Z|UTC|[+-][0-9]{2}:[0-9]{2})?"
 )
 _EPOCH = datetime(1970, 1, 1)
 _MICROSECOND = timedelta(microseconds=1)
@@ -136,7 +136,7 @@ def _as(constant: Literal, kind: SqlType, zone: str) -> int | None:
     if not isinstance(value, int) or offset is None:
         return None
     if constant.type == DATE and kind in _TIMES:
-        return value * _DAY - offset
+        return value * _DAY - offset if _inside(value, DATE, None) is not None else None
     if constant.type in _TIMES and kind == DATE:
         return (value + offset) // _DAY
     return None
