@@ -43,7 +43,9 @@ def build_top(builder: Plumbing, node: TopK, *, is_last: bool, must_be_sure: boo
         raise BlockedError("LIMIT without ORDER BY has no fixed answer", node.span)
     below = builder.build(node.child, must_be_sure=True)
     if is_unsure(below):
-        is_counted = is_last or not below.accesses or not builder.is_barrier(node)
+        is_free = not below.accesses or not builder.is_barrier(node)
+        # The rows that OFFSET skips are kept, which only counting fragments may be given.
+        is_counted = is_last or (is_free and not node.offset)
         return build_likely(builder, node, below, must_be_sure=must_be_sure or not is_counted)
     top = _Parts(builder, node, builder.name("top"), below.columns)
     sorted_ = top.with_keys(below)

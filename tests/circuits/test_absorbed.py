@@ -19,7 +19,7 @@ from impctl.circuits.readable import FRAGMENT_COLUMN
 from impctl.circuits.session import GroupedRows, MaintainedQuery, TableChange
 from impctl.data.vector import from_arrow
 from impctl.engine.operators.aggregate import Aggregate
-from impctl.errors import CountBelowZeroError
+from impctl.errors import CountBelowZeroError, NotExactError
 from impctl.sketch.partition import RangePartition
 from impctl.tables.arrow_types import arrow_type
 from tests.circuits.test_against_reference import judge
@@ -96,7 +96,8 @@ def one_case(rng: random.Random, seen: dict[str, int], label: str) -> None:
             judge(session, case.query, rows, partition, case.verdict.safe, seen, label)
             counts = np.bincount(fragments_of(rows, partition), minlength=partition.size)
             assert session.range_rows.counts(partition).tolist() == counts.tolist()
-    except ReferenceLimit:
+    except (ReferenceLimit, NotExactError):
+        # Doubles too close to call below a grouping: such a run ends, and stores nothing.
         return
 
 

@@ -16,6 +16,7 @@ import pytest
 from impctl.circuits.session import MaintainedQuery, TableChange
 from impctl.data.vector import from_arrow
 from impctl.engine.operators.merge import Merge
+from impctl.errors import NotExactError
 from impctl.plan.nodes import Query, scans_of
 from impctl.sketch.fragments import FragmentSet
 from impctl.sketch.partition import RangePartition
@@ -86,7 +87,8 @@ def one_case(rng: random.Random, seen: dict[str, int], label: str) -> None:
             change, weights = random_change(rng, rows)
             session.step({"t": TableChange(table_of(change), np.array(weights, dtype=np.int64))})
             judge(session, case.query, rows, case.partition, case.verdict.safe, seen, label)
-    except ReferenceLimit:
+    except (ReferenceLimit, NotExactError):
+        # Doubles too close to call below a grouping: such a run ends, and stores nothing.
         return
 
 

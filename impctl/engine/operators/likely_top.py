@@ -118,7 +118,10 @@ class LikelyTop(Top):
         counts = np.zeros(groups, dtype=np.int64)
         np.add.at(counts, owners, rows.weights)
         beyond = np.maximum(counts - self.limit.size, 0)
-        is_open = self._has_more | (rows.columns[self._worst].values > borders[owners])
+        # Where bounds are not zero, what seems to tie may be told apart by Spark.
+        is_open = self._has_more | (
+            rows.columns[self._worst].values != rows.columns[self._code].values
+        )
         has_open = np.zeros(groups, dtype=np.bool_)
         has_open[owners[is_open]] = True
         self._unsure_rows += int(beyond[has_open].sum())
