@@ -9,22 +9,17 @@ from __future__ import annotations
 
 from functools import reduce
 
-from impctl.data.schema import INTEGER
 from impctl.plan.nodes import (
-    Attribute,
     ComputedColumn,
     Plan,
     Project,
     SetKind,
     SetOperation,
     SortKey,
-    TopK,
-    WindowCall,
     Witness,
     attributes_of,
 )
-
-_FIRST = Attribute("impctl/first", "first", INTEGER, nullable=False)
+from impctl.plan.rules.witnesses import first_by
 
 
 def spelled_out(node: Witness) -> Plan:
@@ -38,6 +33,5 @@ def spelled_out(node: Witness) -> Plan:
 
 
 def _first(node: Witness, order: tuple[SortKey, ...]) -> Plan:
-    rank = WindowCall(_FIRST, "rank", (), node.partition_by, order, span=node.span)
-    ranked = TopK(node.child, order, 1, rank=rank, span=node.span)
-    return Project(ranked, tuple(ComputedColumn(a, a.ref()) for a in attributes_of(node)))
+    columns = tuple(ComputedColumn(a, a.ref()) for a in attributes_of(node))
+    return Project(first_by(node, order), columns)

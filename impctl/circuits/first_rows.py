@@ -23,15 +23,13 @@ from impctl.circuits.flows import (
 )
 from impctl.circuits.likely_rows import build_likely, is_unsure
 from impctl.circuits.plumbing import Plumbing
-from impctl.data.schema import INTEGER
 from impctl.engine.operators.project import Project
 from impctl.engine.operators.top import Cut, Limit, Top
 from impctl.engine.order_codes import OrderKey
 from impctl.expr.nodes import Expr
 from impctl.expr.types import type_of
-from impctl.plan.nodes import Attribute, SortKey, TopK, WindowCall, Witness
-
-_FIRST = Attribute("impctl/first", "first", INTEGER, nullable=False)
+from impctl.plan.nodes import SortKey, TopK, Witness
+from impctl.plan.rules.witnesses import first_by
 
 
 def build_top(builder: Plumbing, node: TopK, *, is_last: bool, must_be_sure: bool) -> Flow:
@@ -75,9 +73,7 @@ def build_witness(builder: Plumbing, node: Witness) -> Flow:
 
 
 def _first_by(builder: Plumbing, node: Witness, order: tuple[SortKey, ...], below: Flow) -> Flow:
-    rank = WindowCall(_FIRST, "rank", (), node.partition_by, order)
-    limited = TopK(node.child, order, 1, rank=rank, span=node.span)
-    top = _Parts(builder, limited, builder.name("witness"), below.columns)
+    top = _Parts(builder, first_by(node, order), builder.name("witness"), below.columns)
     sorted_ = top.with_keys(below)
     buffer = builder.buffered(sorted_)
     builder.keeps_all |= buffer is None

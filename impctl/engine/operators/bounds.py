@@ -19,11 +19,19 @@ from impctl.engine.batch import Batch
 from impctl.engine.operator import Operator
 
 
-class Parted(Operator):
+class _Bounds(Operator):
     """`bounds` names the column of the bound for each column that has one."""
 
     def __init__(self, bounds: Mapping[AttributeId, AttributeId]) -> None:
         self.bounds = dict(bounds)
+
+    @property
+    def is_rowwise(self) -> bool:
+        return True
+
+
+class Parted(_Bounds):
+    """The columns that have bounds as plain ones, and the bounds as columns beside them."""
 
     def step(self, batch: Batch) -> Batch:
         """The change with one column more for each."""
@@ -37,19 +45,12 @@ class Parted(Operator):
             columns[bound] = Vector(DOUBLE, error)
         return Batch(columns, batch.weights, batch.tags)
 
-    @property
-    def is_rowwise(self) -> bool:
-        return True
-
     def passes(self, column: AttributeId) -> AttributeId | None:
         return None if column in self.bounds or column in self.bounds.values() else column
 
 
-class Rejoined(Operator):
+class Rejoined(_Bounds):
     """The columns with their bounds again, which are no columns then."""
-
-    def __init__(self, bounds: Mapping[AttributeId, AttributeId]) -> None:
-        self.bounds = dict(bounds)
 
     def step(self, batch: Batch) -> Batch:
         """The change with one column less for each."""
@@ -60,10 +61,6 @@ class Rejoined(Operator):
             found, error = columns[name], columns.pop(bound)
             columns[name] = Vector(found.type, found.values, found.valid, error.values)
         return Batch(columns, batch.weights, batch.tags)
-
-    @property
-    def is_rowwise(self) -> bool:
-        return True
 
     def passes(self, column: AttributeId) -> AttributeId | None:
         return None if column in self.bounds else column

@@ -20,7 +20,6 @@ from impctl.data.schema import DOUBLE, LONG, SqlType
 from impctl.data.sorted_rows import start_of, starts_in
 from impctl.data.vector import INT64_MAX, INT64_MIN, Bools, Ints, Vector
 from impctl.engine.batch import Batch, empty_batch
-from impctl.engine.disagreement import never_held
 from impctl.engine.operators.top import Cut, First, Limit, Top
 from impctl.engine.order_codes import OrderKey, codes_of
 
@@ -91,8 +90,6 @@ class LikelyTop(Top):
     def _counted(
         self, owners: Ints, rows: Batch, is_sure: Bools, limits: Ints, groups: int
     ) -> Bools:
-        if bool((rows.weights[is_sure] < 0).any()):
-            raise never_held("rows")
         border = self._border(owners[is_sure], rows.take(np.flatnonzero(is_sure)), groups)
         return border < limits
 

@@ -163,6 +163,8 @@ class Top(Operator):
             if len(rows):
                 codes = rows.columns[self._code].values
                 is_sure = leading.is_whole[found] | (codes < leading.limits[found])
+                if bool((rows.weights[is_sure] < 0).any()):
+                    raise never_held("rows")
                 is_done |= self._counted(found, rows, is_sure, leading.limits, len(open_))
                 kept = np.flatnonzero(is_sure & is_done[found])
                 owners.append(open_[found[kept]])
@@ -184,8 +186,6 @@ class Top(Operator):
         All rows beyond those have codes of at least their group's `limits`.
         """
         codes, weights = rows.columns[self._code].values, rows.weights
-        if bool((weights[is_sure] < 0).any()):
-            raise never_held("rows")
         counts = np.zeros(groups, dtype=np.int64)
         owners, codes = owners[is_sure], codes[is_sure]
         if self.limit.cut is not Cut.DENSE:

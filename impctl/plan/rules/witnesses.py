@@ -4,8 +4,8 @@ Law: the plan yields the query's rows on every database; a witness node below wh
 leaves over the others, so that lineage is that of deciding rows. It is put where the proof holds
 (docs/soundness.md, "Witnesses"): a grouping with nothing but MIN, MAX, BOOL_AND and BOOL_OR whose
 value over part of the rows cannot be a better one, DISTINCT, and the right side of EXISTS or IN.
-Elsewhere the whole lineage is kept, and the reason said. Of rows that decide alike
-those with the least sketched values are taken, so that the choice is always the same.
+Elsewhere the whole lineage is kept, and the reason said. Of rows that decide alike those with the
+least sketched values are taken, so that the choice is always the same.
 Out of scope: whether the query is safe at all (`plan.safety.verdict`).
 """
 
@@ -15,7 +15,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from impctl.aliases import AccessId, AttributeId
-from impctl.data.schema import Column, Kind
+from impctl.data.schema import INTEGER, Column, Kind
 from impctl.expr.nodes import (
     And,
     Case,
@@ -41,6 +41,8 @@ from impctl.plan.nodes import (
     Query,
     Select,
     SortKey,
+    TopK,
+    WindowCall,
     Witness,
     attributes_of,
     inputs_of,
@@ -50,12 +52,11 @@ from impctl.plan.nodes import (
 )
 from impctl.plan.rules.trace import trace
 from impctl.plan.safety.direction import Relation
-from impctl.plan.safety.grouping import grouped_keys
+from impctl.plan.safety.grouping import LARGEST, SMALLEST, grouped_keys
 from impctl.plan.safety.status import NodeState, Status
 from impctl.plan.safety.verdict import Verdict, states_of
 
-_LARGEST = frozenset({"max", "bool_or", "any", "some"})
-_SMALLEST = frozenset({"min", "bool_and", "every"})
+_FIRST = Attribute("impctl/first", "first", INTEGER, nullable=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +77,12 @@ def witnessed(query: Query, verdict: Verdict, columns: Mapping[AccessId, Column]
     placer = _Placer(states_of(verdict, query, sketched), columns, {})
     root = placer.placed(query.root)
     return Witnessed(replace(query, root=root), placer.notes)
+
+
+def first_by(node: Witness, order: tuple[SortKey, ...]) -> TopK:
+    """The rows that are first by one of a witness node's orders, with their rank beside."""
+    rank = WindowCall(_FIRST, "rank", (), node.partition_by, order, span=node.span)
+    return TopK(node.child, order, 1, rank=rank, span=node.span)
 
 
 @dataclass(slots=True)
@@ -215,12 +222,12 @@ def _is_keyed(parts: tuple[Expr, ...], below: NodeState) -> bool:
 
 
 def _allowed(call: AggregateCall) -> Relation:
-    return Relation.AT_MOST if call.function in _LARGEST else Relation.AT_LEAST
+    return Relation.AT_MOST if call.function in LARGEST else Relation.AT_LEAST
 
 
 def _order_of(call: AggregateCall) -> tuple[SortKey, ...] | None:
     """The order whose first row has the call's value; None where no one row has it."""
-    if call.function not in _LARGEST | _SMALLEST or len(call.arguments) != 1:
+    if call.function not in LARGEST | SMALLEST or len(call.arguments) != 1:
         return None
     value = call.arguments[0]
     if call.condition is not None:
@@ -228,7 +235,7 @@ def _order_of(call: AggregateCall) -> tuple[SortKey, ...] | None:
         if kind is None:
             return None
         value = Case(((call.condition, value),), Literal(None, kind))
-    return (SortKey(value, descending=call.function in _LARGEST, nulls_first=False),)
+    return (SortKey(value, descending=call.function in LARGEST, nulls_first=False),)
 
 
 def _ordering(order: tuple[SortKey, ...]) -> tuple[SortKey, ...]:

@@ -23,8 +23,8 @@ from impctl.plan.safety.signs import learn, signs_of
 from impctl.plan.safety.status import Keys, NodeState, Refusal, Status, equal_columns, refused
 from impctl.plan.safety.wording import Wording
 
-_LARGEST = frozenset({"max", "bool_or", "any", "some"})
-_SMALLEST = frozenset({"min", "bool_and", "every"})
+LARGEST = frozenset({"max", "bool_or", "any", "some"})
+SMALLEST = frozenset({"min", "bool_and", "every"})
 _NONNEGATIVE = frozenset(
     {"count", "count_if", "approx_count_distinct", "stddev", "stddev_samp", "stddev_pop",
      "std", "variance", "var_samp", "var_pop"}
@@ -128,9 +128,9 @@ def relation_of(call: AggregateCall, columns: Columns, wording: Wording) -> tupl
             return (Relation.AT_MOST if equal else Relation.UNKNOWN), ""
         case "sum", (argument,):
             return _of_sum(argument, columns, wording)
-        case name, (argument,) if name in _LARGEST:
+        case name, (argument,) if name in LARGEST:
             return _of_extreme(argument, columns, Relation.AT_MOST), ""
-        case name, (argument,) if name in _SMALLEST:
+        case name, (argument,) if name in SMALLEST:
             return _of_extreme(argument, columns, Relation.AT_LEAST), ""
         case _:
             return Relation.UNKNOWN, ""
