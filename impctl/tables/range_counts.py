@@ -16,7 +16,7 @@ import numpy as np
 
 from impctl.data.vector import Ints
 from impctl.sketch.partition import RangePartition
-from impctl.tables.bounds import FileBounds
+from impctl.tables.bounds import UNKNOWN
 from impctl.tables.file_spans import file_spans
 from impctl.tables.snapshot import DataFile, Snapshot
 from impctl.tables.statistics import file_bounds
@@ -31,22 +31,26 @@ def told_counts(
     """
     counts = np.zeros(partition.size, dtype=np.int64)
     column = snapshot.readable(partition.attribute)
-    is_alike = column.type == partition.type
+    files = snapshot.files
+    if uris is not None:
+        files = tuple(file for file in files if file.uri in uris)
+    if column.type != partition.type:
+        return counts, files
     bounds = file_bounds(snapshot, column.name)
+    if uris is not None:
+        places = [at for at, file in enumerate(snapshot.files) if file.uri in uris]
+        bounds = bounds.take(np.array(places, dtype=np.int64))
+    deleted = np.array([_deleted(file) for file in files], dtype=np.int64)
     spans = file_spans(partition, bounds)
-    untold = []
-    ends = zip(spans.first.tolist(), spans.last.tolist(), strict=True)
-    for file, bound, (first, last) in zip(snapshot.files, bounds, ends, strict=True):
-        if uris is not None and file.uri not in uris:
-            continue
-        told = _told(file, bound, is_one_range=first == last) if is_alike else None
-        if told is None:
-            untold.append(file)
-            continue
-        rows, nulls = told
-        counts[first] += rows
-        counts[partition.null_fragment] += nulls
-    return counts, tuple(untold)
+    left, nulls = bounds.rows - deleted, np.where(bounds.is_all_null, 0, bounds.null_counts)
+    # A deletion vector may remove NULLs or values: which, only a file that holds one kind tells.
+    is_told = (nulls == 0) | ((nulls > 0) & (deleted == 0))
+    is_told &= (spans.first == spans.last) | bounds.is_all_null
+    is_told &= bounds.rows != UNKNOWN
+    is_null, is_value = is_told & bounds.is_all_null, is_told & ~bounds.is_all_null
+    np.add.at(counts, spans.first[is_value], (left - nulls)[is_value])
+    counts[partition.null_fragment] += left[is_null].sum() + nulls[is_value].sum()
+    return counts, tuple(files[at] for at in np.flatnonzero(~is_told))
 
 
 def spread_counts(
@@ -80,17 +84,9 @@ def _likely_rows(snapshot: Snapshot, file: DataFile) -> float:
     """Rows of a file, by its bytes where the log does not say."""
     if file.rows is None:
         return snapshot.likely_rows * file.size / max(snapshot.bytes, 1)
-    return float(file.rows - (0 if file.deleted is None else len(file.deleted)))
+    return float(file.rows - _deleted(file))
 
 
-def _told(file: DataFile, bound: FileBounds, *, is_one_range: bool) -> tuple[int, int] | None:
-    """Rows of `file` with a value and without one; None where statistics do not tell."""
-    if file.rows is None:
-        return None
-    deleted = 0 if file.deleted is None else len(file.deleted)
-    left = file.rows - deleted
-    if bound.is_all_null:
-        return 0, left
-    if bound.null_count is None or (bound.null_count > 0 and deleted):
-        return None
-    return (left - bound.null_count, bound.null_count) if is_one_range else None
+def _deleted(file: DataFile) -> int:
+    """Rows that a deletion vector removes."""
+    return 0 if file.deleted is None else len(file.deleted)
