@@ -19,6 +19,7 @@ from impctl.app.results.results import Failure, Outcome
 from impctl.app.workbench.isolated import Isolated
 from impctl.app.workbench.workbench import Workbench
 from impctl.errors import UnsafeSketchError
+from impctl.plan.safety.judging import Judges
 from impctl.workload.json_schema import workload_json_schema
 from impctl.workload.models import QuerySpec
 
@@ -40,12 +41,13 @@ def schema_text() -> str:
 
 def _checked(desk: Workbench, spec: QuerySpec) -> CheckResult:
     prepared = prepare(desk, spec)
+    judges = Judges()
     try:
-        chosen = choose(desk, prepared)
+        chosen = choose(desk, prepared, judges=judges)
     except UnsafeSketchError as unsafe:
         if spec.sketch:
             raise
-        judged = judge_candidates(desk, prepared)
+        judged = judge_candidates(desk, prepared, judges)
         return CheckResult(spec.name, False, None, unsafe.message, judged)
     way = capture_way(desk.tables, prepared, chosen.verdict, chosen.partitions(desk, prepared))
     return CheckResult(spec.name, True, way.mode.value, way.reason, chosen.candidates)

@@ -366,9 +366,11 @@ def with_inputs(plan: Plan, inputs: tuple[Plan, ...]) -> Plan:
 
 def nodes_of(plan: Plan) -> Iterator[Plan]:
     """The node and everything below it, outermost first."""
-    yield plan
-    for child in inputs_of(plan):
-        yield from nodes_of(child)
+    left = [plan]
+    while left:
+        node = left.pop()
+        yield node
+        left.extend(reversed(inputs_of(node)))
 
 
 def scans_of(plan: Plan) -> tuple[Scan, ...]:

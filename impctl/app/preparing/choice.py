@@ -26,6 +26,7 @@ from impctl.errors import ImpctlError, UsageError
 from impctl.expr.nodes import columns_of
 from impctl.plan.nodes import Select, nodes_of
 from impctl.plan.safety.choose import Choice, Costs, Option, choose_attributes
+from impctl.plan.safety.judging import Judges
 from impctl.plan.safety.verdict import Verdict, check_kept
 from impctl.sketch.partition import RangePartition
 from impctl.tables.overlap import clustered_columns
@@ -61,7 +62,13 @@ class Chosen:
         return {access: made[tables[access], column] for access, column in self.sketched.items()}
 
 
-def choose(desk: Workbench, prepared: PreparedQuery, *, every: bool = True) -> Chosen:
+def choose(
+    desk: Workbench,
+    prepared: PreparedQuery,
+    *,
+    every: bool = True,
+    judges: Judges | None = None,
+) -> Chosen:
     """The sketches to capture; UnsafeSketchError says why none, or why not the one asked for.
 
     `every` candidate comes with what is foreseen of it; or else those that may be taken.
@@ -87,6 +94,7 @@ def choose(desk: Workbench, prepared: PreparedQuery, *, every: bool = True) -> C
             core=prepared.core,
             weigh=weigh,
             name=prepared.spec.name,
+            judges=judges,
         )
     except ImpctlError as error:
         placed = error.at(prepared.spec.location) if error.location is None else error
@@ -112,17 +120,20 @@ def _costs(found: Estimates, options: Sequence[Option], prepared: PreparedQuery)
     return {key: best if cost <= best * ALIKE else cost for key, cost in costs.items()}
 
 
-def judge_candidates(desk: Workbench, prepared: PreparedQuery) -> tuple[CandidateEntry, ...]:
+def judge_candidates(
+    desk: Workbench, prepared: PreparedQuery, judges: Judges | None = None
+) -> tuple[CandidateEntry, ...]:
     """Every candidate judged for itself: what `explain` shows where nothing can be chosen."""
     query = prepared.planned
     facts = facts_of(desk.tables, prepared.scans)
     columns = _candidates(desk, prepared)
     for table, name in _wanted(desk.tables, prepared).items():
         columns[table] = list(dict.fromkeys([name, *columns[table]]))
+    judges = Judges() if judges is None else judges
     entries = []
     for scan in prepared.scans:
         for column in columns[scan.table]:
-            verdict = check_kept(query, prepared.core, {scan.access: column}, facts)
+            verdict = check_kept(query, prepared.core, {scan.access: column}, facts, judges)
             entry = CandidateEntry(scan.table, column, verdict.safe, False, verdict.reason)
             entries.append(entry)
     return tuple(entries)

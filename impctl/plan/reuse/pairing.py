@@ -44,8 +44,8 @@ from impctl.plan.safety.combining import branch
 from impctl.plan.safety.direction import Columns, Relation, direction
 from impctl.plan.safety.facts import Fact, KnownSigns
 from impctl.plan.safety.grouping import relation_of
+from impctl.plan.safety.judging import PlanJudge
 from impctl.plan.safety.status import NodeState, Status
-from impctl.plan.safety.transfer import analyse
 from impctl.plan.safety.wording import Wording, condition_name
 
 _WORDLESS = Wording("", {})
@@ -93,7 +93,8 @@ def find_mismatch(asked: Plan, captured: Plan, facts: Collection[Fact]) -> Misma
     Both plans have the same shape and identities (`plan.reuse.alignment.aligned`).
     """
     walker = _Walker(
-        analyse(asked, {}, facts, _WORDLESS).states, analyse(captured, {}, facts, _WORDLESS).states
+        PlanJudge(asked, _WORDLESS).of({}, facts).states,
+        PlanJudge(captured, _WORDLESS).of({}, facts).states,
     )
     try:
         walker.visit(asked, captured, is_last=True)

@@ -16,6 +16,7 @@ from impctl.errors import Location, UnsafeSketchError
 from impctl.expr.nodes import Span
 from impctl.plan.nodes import Plan, Query, Scan, scans_of
 from impctl.plan.safety.facts import Fact
+from impctl.plan.safety.judging import Judges
 from impctl.plan.safety.verdict import Verdict, check_kept
 
 Costs = Mapping[tuple[TableName, ColumnName], float]
@@ -50,10 +51,11 @@ class _Judge:
     query: Query
     core: Plan
     facts: Collection[Fact]
+    judges: Judges
 
     def of(self, sketched: Mapping[AccessId, ColumnName]) -> Verdict:
         """Sketches of these columns, and no others, for the query."""
-        return check_kept(self.query, self.core, sketched, self.facts)
+        return check_kept(self.query, self.core, sketched, self.facts, self.judges)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +80,7 @@ def choose_attributes(
     core: Plan | None = None,
     weigh: Weigher | None = None,
     name: QueryName = "query",
+    judges: Judges | None = None,
 ) -> Choice:
     """Pick a safe set of attributes: the wanted ones, else the cheapest, a grouping one first.
 
@@ -86,7 +89,7 @@ def choose_attributes(
     Raises UnsafeSketchError where a wanted attribute is not safe for any access of its table, or
     nothing is safe at all.
     """
-    judge = _Judge(query, query.root if core is None else core, facts)
+    judge = _Judge(query, query.root if core is None else core, facts, judges or Judges())
     options = _options(judge, candidates, wanted)
     if weigh is not None:
         options = _weighed(options, weigh)

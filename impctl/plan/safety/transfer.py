@@ -10,12 +10,12 @@ Out of scope: choosing what to sketch (`plan.safety.choose`), minimising facts
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import assert_never
 
 from impctl.aliases import AccessId, AttributeId, ColumnName
 from impctl.data.schema import Kind
-from impctl.expr.nodes import Call, ColumnRef, Expr, substitute, walk
+from impctl.expr.nodes import Call, ColumnRef, Expr, walk
 from impctl.plan.functions import VOLATILE
 from impctl.plan.nodes import (
     Aggregate,
@@ -31,13 +31,12 @@ from impctl.plan.nodes import (
     Window,
     Witness,
     expressions_of,
-    inputs_of,
 )
 from impctl.plan.safety.combining import combine, join
 from impctl.plan.safety.direction import Columns, Relation, direction
 from impctl.plan.safety.facts import Fact, Signs, signs_of_scan
 from impctl.plan.safety.grouping import group
-from impctl.plan.safety.ordering import first_rows, first_rows_per_partition, window
+from impctl.plan.safety.ordering import first_rows, window
 from impctl.plan.safety.preserved import find_objection
 from impctl.plan.safety.signs import learn, signs_of
 from impctl.plan.safety.status import (
@@ -50,123 +49,61 @@ from impctl.plan.safety.status import (
 from impctl.plan.safety.wording import Wording, condition_name, objection_text
 
 
-@dataclass(frozen=True, slots=True)
-class Analysis:
-    """States of all nodes, in the order of `nodes_of(root)`."""
-
-    nodes: tuple[Plan, ...]
-    states: tuple[NodeState, ...]
-
-    @property
-    def root(self) -> NodeState:
-        return self.states[0]
-
-
-def analyse(
-    root: Plan,
-    sketched: Mapping[AccessId, ColumnName],
-    facts: Collection[Fact],
+def state_of(
+    node: Plan,
+    inputs: list[NodeState],
     wording: Wording,
+    sketched: Mapping[AccessId, ColumnName] | None = None,
+    facts: Collection[Fact] = (),
     *,
     has_rank_barriers: bool = False,
-) -> Analysis:
-    """Judge every node, with these accesses sketched and these facts taken as true.
+) -> NodeState:
+    """The state of a node over its inputs' states; sketches and facts concern scans only.
 
     `has_rank_barriers`: first ranks are barriers also where they could stay KEYED.
     """
-    walker = _Walker(sketched, facts, wording, has_rank_barriers, [], [])
-    walker.visit(root, at_root=True)
-    return Analysis(tuple(walker.nodes), tuple(walker.states))
+    changing = changing_call(node)
+    if changing is not None:
+        return refused(f"`{changing.name}` gives another value on every run", changing.span)
+    unsafe = next((state for state in inputs if state.status is Status.UNSAFE), None)
+    if unsafe is not None:
+        return unsafe
+    if isinstance(node, Scan):
+        return _scan(node, sketched or {}, facts)
+    state = _state(node, inputs, wording, has_rank_barriers=has_rank_barriers)
+    return _without_loose_ties(node, inputs, state)
 
 
-@dataclass(slots=True)
-class _Walker:
-    sketched: Mapping[AccessId, ColumnName]
-    facts: Collection[Fact]
-    wording: Wording
-    has_rank_barriers: bool
-    nodes: list[Plan]
-    states: list[NodeState]
-
-    def visit(self, node: Plan, *, at_root: bool) -> NodeState:
-        """Judge the node after its inputs; `at_root` while nothing above drops rows."""
-        position = len(self.nodes)
-        self.nodes.append(node)
-        self.states.append(refused("not judged yet", None))
-        below = at_root and isinstance(node, Project | Sort)
-        inputs = [self.visit(part, at_root=below) for part in inputs_of(node)]
-        state = self._judged(node, inputs)
-        if at_root and state.status is Status.UNSAFE:
-            ranked = self._ranked(node, position)
-            state = ranked if ranked is not None else state
-        self.states[position] = state
-        return state
-
-    def _judged(self, node: Plan, inputs: list[NodeState]) -> NodeState:
-        changing = _changing_call(node)
-        if changing is not None:
-            return refused(f"`{changing.name}` gives another value on every run", changing.span)
-        unsafe = next((state for state in inputs if state.status is Status.UNSAFE), None)
-        if unsafe is not None:
-            return unsafe
-        return _without_loose_ties(node, inputs, self._state(node, inputs))
-
-    def _ranked(self, node: Plan, position: int) -> NodeState | None:
-        """`rank <= k` over a window, judged from the window's own input; None for the rest.
-
-        Projections between the two work row by row, so the filter is read below them.
-        """
-        if not isinstance(node, Select):
-            return None
-        predicate, below = node.predicate, node.child
-        between: list[Project] = []
-        while isinstance(below, Project):
-            between.append(below)
-            predicate = substitute(predicate, {o.attribute.id: o.expr for o in below.outputs})
-            below = below.child
-        if not isinstance(below, Window):
-            return None
-        child = self.states[position + len(between) + 2]
-        if child.status in (Status.UNSAFE, Status.EXACT) or child.ties is not None:
-            return None
-        parts: tuple[Plan, ...] = (node, below, *between)
-        if any(_changing_call(part) is not None for part in parts):
-            return None
-        state = first_rows_per_partition(predicate, below, child, self.wording)
-        if state is None or state.status is Status.UNSAFE:
-            return state
-        for part in reversed(between):
-            state = _project(part, state)
-        return state
-
-    def _state(self, node: Plan, inputs: list[NodeState]) -> NodeState:
-        match node:
-            case Scan():
-                return _scan(node, self.sketched, self.facts)
-            case Select():
-                return _select(node, inputs[0], self.wording)
-            case Project():
-                return _project(node, inputs[0])
-            case Join():
-                return join(node, inputs[0], inputs[1], self.wording)
-            case Aggregate():
-                return group(node, inputs[0], self.wording)
-            case Distinct():
-                return _distinct(inputs[0], node)
-            case SetOperation():
-                combined = combine(node, inputs[0], inputs[1])
-                if node.all or combined.status is Status.UNSAFE:
-                    return combined
-                return _distinct(combined, node)
-            case Sort() | Witness():
-                # What is run has no such node; it tells only which rows a sketch is kept for.
-                return inputs[0]
-            case TopK():
-                return first_rows(node, inputs[0], self.wording, as_barrier=self.has_rank_barriers)
-            case Window():
-                return window(node, inputs[0], self.wording)
-            case _:
-                assert_never(node)
+def _state(
+    node: Plan, inputs: list[NodeState], wording: Wording, *, has_rank_barriers: bool
+) -> NodeState:
+    match node:
+        case Scan():
+            return _scan(node, {}, ())
+        case Select():
+            return _select(node, inputs[0], wording)
+        case Project():
+            return project_state(node, inputs[0])
+        case Join():
+            return join(node, inputs[0], inputs[1], wording)
+        case Aggregate():
+            return group(node, inputs[0], wording)
+        case Distinct():
+            return _distinct(inputs[0], node)
+        case SetOperation():
+            combined = combine(node, inputs[0], inputs[1])
+            if node.all or combined.status is Status.UNSAFE:
+                return combined
+            return _distinct(combined, node)
+        case Sort() | Witness():
+            # What is run has no such node; it tells only which rows a sketch is kept for.
+            return inputs[0]
+        case TopK():
+            return first_rows(node, inputs[0], wording, as_barrier=has_rank_barriers)
+        case Window():
+            return window(node, inputs[0], wording)
+        case _:
+            assert_never(node)
 
 
 def _without_loose_ties(node: Plan, inputs: list[NodeState], state: NodeState) -> NodeState:
@@ -186,7 +123,8 @@ def _without_loose_ties(node: Plan, inputs: list[NodeState], state: NodeState) -
     return state
 
 
-def _changing_call(node: Plan) -> Call | None:
+def changing_call(node: Plan) -> Call | None:
+    """A call in the node whose value changes from run to run, if there is one."""
     for expr in expressions_of(node):
         for part in walk(expr):
             if isinstance(part, Call) and part.name.lower() in VOLATILE and not _is_clockless(part):
@@ -234,7 +172,8 @@ def _select(node: Select, child: NodeState, wording: Wording) -> NodeState:
     return refused(text, span)
 
 
-def _project(node: Project, child: NodeState) -> NodeState:
+def project_state(node: Project, child: NodeState) -> NodeState:
+    """The state of a projection over its child's state."""
     relations: dict[AttributeId, Relation] = {}
     signs: dict[AttributeId | Expr, Signs] = {}
     causes: dict[AttributeId, str] = {}

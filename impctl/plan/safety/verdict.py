@@ -11,7 +11,7 @@ Out of scope: which attribute to take (`plan.safety.choose`), capturing (`captur
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Self
 
@@ -26,14 +26,12 @@ from impctl.plan.nodes import (
     Query,
     Sort,
     TopK,
-    nodes_of,
     scans_of,
 )
 from impctl.plan.safety.facts import Fact, FactKind, FactSource
 from impctl.plan.safety.grouping import grouped_keys
+from impctl.plan.safety.judging import Analysis, Judges, PlanJudge
 from impctl.plan.safety.status import NodeState, Refusal, Status
-from impctl.plan.safety.transfer import Analysis, analyse
-from impctl.plan.safety.wording import Wording
 
 __all__ = [
     "Fact",
@@ -102,18 +100,21 @@ def check_safety(
     facts: Collection[Fact],
     *,
     has_rank_barriers: bool | None = None,
+    judges: Judges | None = None,
 ) -> Verdict:
     """Judge sketches of `sketched[access]` for all these accesses together.
 
     `has_rank_barriers` as of a verdict before; by itself, only where it cannot be safe otherwise.
+    `judges` remember what they found, for further sketches of the same plans.
     """
-    _refuse_unknown(query, sketched)
+    by = (Judges() if judges is None else judges).of(query)
+    _refuse_unknown(by.accesses, sketched)
     if query.nondeterministic and sketched:
         name, span = query.nondeterministic[0]
         return Verdict(False, Status.UNSAFE, f"`{name}` gives another answer on every run", span)
     if has_rank_barriers is None:
-        has_rank_barriers = _needs_rank_barriers(query, sketched)
-    judge = _Judge(query, sketched, has_rank_barriers)
+        has_rank_barriers = _needs_rank_barriers(query, sketched, by)
+    judge = _Judge(query, sketched, has_rank_barriers, by)
     sure = [fact for fact in facts if fact.source is not FactSource.STATISTICS]
     found = judge.of(sure)
     if found.root.status is not Status.UNSAFE:
@@ -133,63 +134,73 @@ class _Judge:
     query: Query
     sketched: Mapping[AccessId, ColumnName]
     has_rank_barriers: bool
+    by: PlanJudge
 
     def of(self, facts: Collection[Fact]) -> Analysis:
         """The states of all nodes, with these facts taken as true."""
-        return analyse(
-            self.query.root,
-            self.sketched,
-            facts,
-            Wording.of(self.query.sql, self.query.root),
-            has_rank_barriers=self.has_rank_barriers,
-        )
+        return self.by.of(self.sketched, facts, has_rank_barriers=self.has_rank_barriers)
 
 
-def _needs_rank_barriers(query: Query, sketched: Mapping[AccessId, ColumnName]) -> bool:
+def _needs_rank_barriers(
+    query: Query, sketched: Mapping[AccessId, ColumnName], by: PlanJudge
+) -> bool:
     """Whether no facts at all make the plan safe while ranks within keys stay KEYED.
 
     It must not depend on what is known today: other barriers later would be another sketch.
     """
-    if not any(isinstance(node, TopK) and node.rank is not None for node in nodes_of(query.root)):
+    if not by.has_ranks:
         return False
     every = [
         Fact(scan.table, attribute.name, kind, FactSource.PREDICATE)
-        for scan in scans_of(query.root)
+        for scan in by.scans
         for attribute in scan.attributes
         for kind in FactKind
     ]
-    return _Judge(query, sketched, False).of(every).root.status is Status.UNSAFE
+    return _Judge(query, sketched, False, by).of(every).root.status is Status.UNSAFE
 
 
-def judged_by(verdict: Verdict, query: Query, sketched: Mapping[AccessId, ColumnName]) -> Verdict:
+def judged_by(
+    verdict: Verdict,
+    query: Query,
+    sketched: Mapping[AccessId, ColumnName],
+    judges: Judges | None = None,
+) -> Verdict:
     """The verdict on another plan of the same rows, by the facts of the first one.
 
     It may be unsafe: a plan without the column that keeps groups whole has less to show for it.
     InvariantError where the first one is unsafe.
     """
     facts, is_whole = verdict.required().facts, verdict.has_rank_barriers
-    return check_safety(query, sketched, facts, has_rank_barriers=is_whole)
+    return check_safety(query, sketched, facts, has_rank_barriers=is_whole, judges=judges)
 
 
 def check_kept(
-    query: Query, core: Plan, sketched: Mapping[AccessId, ColumnName], facts: Collection[Fact]
+    query: Query,
+    core: Plan,
+    sketched: Mapping[AccessId, ColumnName],
+    facts: Collection[Fact],
+    judges: Judges | None = None,
 ) -> Verdict:
     """`check_safety`, and unsafe too where the core, by which a sketch is kept, does not show it.
 
     `core`: a plan of the same rows without the columns that only go out (`rules.core_of`).
     """
-    verdict = check_safety(query, sketched, facts)
+    verdict = check_safety(query, sketched, facts, judges=judges)
     if not verdict.safe or core == query.root:
         return verdict
-    kept = of_core(verdict, query, core, sketched)
+    kept = of_core(verdict, query, core, sketched, judges)
     return verdict if kept.safe else kept
 
 
 def of_core(
-    verdict: Verdict, query: Query, core: Plan, sketched: Mapping[AccessId, ColumnName]
+    verdict: Verdict,
+    query: Query,
+    core: Plan,
+    sketched: Mapping[AccessId, ColumnName],
+    judges: Judges | None = None,
 ) -> Verdict:
     """The accepted query's verdict on its core; where that is unsafe, the reason says so."""
-    kept = judged_by(verdict, replace(query, root=core), sketched)
+    kept = judged_by(verdict, replace(query, root=core), sketched, judges)
     if kept.safe:
         return kept
     return replace(kept, reason=f"what a sketch keeps cannot be told: {kept.reason}")
@@ -204,8 +215,7 @@ def carried(verdict: Verdict, query: Query, sketched: Mapping[AccessId, ColumnNa
     return judged_by(verdict, query, sketched).required()
 
 
-def _refuse_unknown(query: Query, sketched: Mapping[AccessId, ColumnName]) -> None:
-    known = {scan.access for scan in scans_of(query.root)}
+def _refuse_unknown(known: Collection[AccessId], sketched: Mapping[AccessId, ColumnName]) -> None:
     for access in sketched:
         if access not in known:
             raise UsageError(
@@ -221,7 +231,7 @@ def _needed_assumptions(
     """A smallest set (none can be left out) of the statistics facts that still proves safety."""
     read = {
         (scan.table, attribute.name.lower())
-        for scan in scans_of(judge.query.root)
+        for scan in judge.by.scans
         for attribute in scan.attributes
     }
     needed = [
@@ -230,12 +240,17 @@ def _needed_assumptions(
         if fact.source is FactSource.STATISTICS and (fact.table, fact.column.lower()) in read
     ]
 
-    for fact in tuple(needed):
-        fewer = [other for other in needed if other != fact]
-        found = judge.of([*sure, *fewer])
-        if found.root.status is not Status.UNSAFE:
-            needed = fewer
-    return tuple(needed)
+    def dropped(tried: Sequence[Fact], kept: list[Fact]) -> list[Fact]:
+        """What is left of the facts tried while these are kept; many are dropped at once."""
+        if judge.of([*sure, *kept]).root.status is not Status.UNSAFE:
+            return []
+        if len(tried) == 1:
+            return list(tried)
+        first, second = tried[: len(tried) // 2], tried[len(tried) // 2 :]
+        left = dropped(first, [*kept, *second])
+        return [*left, *dropped(second, [*kept, *left])]
+
+    return tuple(dropped(needed, [])) if needed else ()
 
 
 def _accepted(judge: _Judge, found: Analysis, facts: Collection[Fact]) -> Verdict:
@@ -316,7 +331,7 @@ def states_of(
 ) -> tuple[NodeState, ...]:
     """The states of all nodes, in the order of `nodes_of`, as an accepted query was judged."""
     found = verdict.required()
-    judge = _Judge(query, sketched, found.has_rank_barriers)
+    judge = _Judge(query, sketched, found.has_rank_barriers, Judges().of(query))
     return judge.of(found.facts).states
 
 
@@ -324,4 +339,4 @@ def node_states(
     query: Query, sketched: Mapping[AccessId, ColumnName], facts: Collection[Fact]
 ) -> Analysis:
     """The states behind a verdict, node by node, for `explain` and tests."""
-    return analyse(query.root, sketched, facts, Wording.of(query.sql, query.root))
+    return Judges().of(query).of(sketched, facts)
