@@ -64,19 +64,21 @@ def _wanted(
     desk: Workbench, tables: Sequence[TableName], by: Sequence[ColumnName]
 ) -> tuple[TableName, ...]:
     """The tables named; UsageError for one that the file does not have."""
-    known = desk.workload.tables
-    for table in tables:
-        if table not in known:
+    known, found = desk.workload.tables, []
+    for written in tables:
+        table = desk.workload.names.called(written)
+        if table is None:
             raise UsageError(
-                f"Table `{table}` is not in {desk.workload.file}",
+                f"Table `{written}` is not in {desk.workload.file}",
                 code="cluster_table_unknown",
-                hint=suggestion(table, list(known), "the file has"),
+                hint=suggestion(written, list(known), "the file has"),
             )
+        found.append(table)
     if by and len(tables) != 1:
         raise UsageError(
             "`--by` names columns of one table", hint="name that table with `--table` too"
         )
-    return tuple(dict.fromkeys(tables))
+    return tuple(dict.fromkeys(found))
 
 
 def _warnings(

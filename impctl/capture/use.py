@@ -22,6 +22,7 @@ from sqlglot import exp, parse_one
 from impctl.aliases import AccessId, AttributeId, ColumnName, TableName
 from impctl.capture.literals import DIALECT, boundary
 from impctl.capture.render_expr import bracketed, column
+from impctl.data.identifiers import name_parts
 from impctl.errors import QueryError
 from impctl.expr.nodes import Span, columns_of
 from impctl.plan.nodes import Query, Scan, expressions_of, nodes_of, scans_of
@@ -46,26 +47,61 @@ def rewrite_sql(
     *,
     nan_free: Collection[AccessId] = (),
     guards: Mapping[TableName, Guard] = MappingProxyType({}),
+    is_local: bool = False,
 ) -> str:
     """The query's text over the filtered tables; unchanged where nothing is left out or guarded.
 
     The filters are those of `place_filters`, or are made so. `nan_free` are accesses whose
     partition attribute is known to hide no NaN, so that Parquet statistics can be used to the full.
     `guards` has the tables with columns to guard; those that the query has no use for are not.
+    Where the text `is_local`, it reads views that are called as the workload file calls the tables.
     """
     used, filters = _used(query), place_filters(query, filters)
-    tables = {
-        table.this.meta["start"]: table
-        for table in parse_one(query.sql, dialect=DIALECT).find_all(exp.Table)
-        if "start" in table.this.meta
+    news = {
+        place: (_condition(scans, filters, nan_free), _needed(guard, scans, used))
+        for place, scans in _places(query).items()
+        for guard in (guards.get(scans[0].table),)
     }
+    names = _local_names(query) if is_local else {}
+    if not names and all(new == (None, None) for new in news.values()):
+        return query.sql
+    tree = parse_one(query.sql, dialect=DIALECT)
+    tables = {_start(node.parts[0]): node for node in tree.find_all(exp.Table)}
+    # What stands in the place of a table is called by the end of its name alone.
+    edits = _whole_names(tree)
+    for place in {*news, *names}:
+        condition, guard = news.get(place, (None, None))
+        if condition is not None or guard is not None or place in names:
+            new = _rows(_named(tables[place[0]], names.get(place)), condition, guard)
+            edits.append((*place, new))
     text = query.sql
-    for (start, end), scans in sorted(_places(query).items(), reverse=True):
-        condition = _condition(scans, filters, nan_free)
-        guard = _needed(guards.get(scans[0].table), scans, used)
-        if condition is not None or guard is not None:
-            text = text[:start] + _rows(tables[start], condition, guard) + text[end:]
+    for start, end, new in sorted(edits, reverse=True):
+        text = text[:start] + new + text[end:]
     return text
+
+
+def _local_names(query: Query) -> dict[tuple[int, int], TableName]:
+    """The places where the text calls a table otherwise than the workload file does."""
+    found = {}
+    for span, table in query.mentions:
+        parts = name_parts(query.sql[span.start : span.end]) or ()
+        if [part.lower() for part in parts] != [table.lower()]:
+            found[span.start, span.end] = table
+    return found
+
+
+def _start(part: Sql) -> int:
+    return int(part.meta.get("start", -1))
+
+
+def _whole_names(tree: Sql) -> list[tuple[int, int, str]]:
+    """What stands in columns such as `main.shop.sales.x` before the end of the table's name."""
+    found = []
+    for node in tree.find_all(exp.Column):
+        parts = node.parts
+        if len(parts) > 2:
+            found.append((_start(parts[0]), _start(parts[-2]), ""))
+    return found
 
 
 def place_filters(
@@ -189,17 +225,32 @@ def _any_of(parts: list[Sql]) -> Sql:
     return reduce(lambda left, right: exp.Or(this=left, expression=right), closed)
 
 
-def _rows(table: exp.Table, condition: Sql | None, guard: Guard | None) -> str:
-    """`(SELECT * FROM t WHERE condition)`, with an alias of its own where the text gives none."""
+def _named(table: exp.Table, name: TableName | None) -> exp.Table:
+    """The table by itself, under this name or its own; an alias keeps what the text calls it."""
     bare = table.copy()
-    has_alias = bool(table.alias)
-    for part in ("alias", "joins", "laterals", "pivots"):
+    for part in ("joins", "laterals", "pivots"):
         bare.set(part, None)
-    rows = exp.select(*_columns(guard)).from_(bare)
+    bare.set("alias", None)
+    if not table.alias:
+        own = exp.to_identifier(table.name, quoted=table.this.quoted)
+        bare.set("alias", exp.TableAlias(this=own))
+    if name is not None:
+        bare.set("this", exp.to_identifier(name, quoted=True))
+        bare.set("db", None)
+        bare.set("catalog", None)
+    return bare
+
+
+def _rows(table: exp.Table, condition: Sql | None, guard: Guard | None) -> str:
+    """The table, or `(SELECT * FROM t WHERE condition)` with its alias behind."""
+    if condition is None and guard is None:
+        return table.sql(DIALECT)
+    alias = table.args.get("alias")
+    table.set("alias", None)
+    rows = exp.select(*_columns(guard)).from_(table)
     if condition is not None:
         rows = rows.where(condition)
-    alias = None if has_alias else exp.to_identifier(table.name, quoted=table.this.quoted)
-    return rows.subquery(alias).sql(DIALECT)
+    return rows.subquery(None if alias is None else alias.this).sql(DIALECT)
 
 
 def _columns(guard: Guard | None) -> list[Sql]:

@@ -1,11 +1,33 @@
 """Names of tables and columns as they stand in SQL.
 
-Law: any name can stand there, whatever characters it has. Out of scope: reading names (`plan`).
+Law: any name can stand there, whatever characters it has; what is written in parts is read back in
+the same parts. Out of scope: what a name stands for (`plan.names`).
 """
 
 from __future__ import annotations
+
+import re
+
+_PART = re.compile(r"`((?:[^`]|``)+)`|([A-Za-z0-9_]+)")
 
 
 def quoted(name: str) -> str:
     """The name in backticks, as Spark and Delta's constraints write it."""
     return "`" + name.replace("`", "``") + "`"
+
+
+def name_parts(written: str) -> tuple[str, ...] | None:
+    """The parts of a name such as `main.shop.sales`, backticks taken off; None for no such name."""
+    parts: list[str] = []
+    position = 0
+    while True:
+        found = _PART.match(written, position)
+        if found is None:
+            return None
+        parts.append(found[2] if found[1] is None else found[1].replace("``", "`"))
+        position = found.end()
+        if position == len(written):
+            return tuple(parts)
+        if written[position] != ".":
+            return None
+        position += 1

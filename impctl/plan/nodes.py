@@ -255,11 +255,18 @@ class Query:
     """A parsed query: its text, its plan, and the tables it reads, in order of appearance.
 
     `nondeterministic` names constructs (with their spans) whose answer two runs need not share.
+    `mentions` are the tables that the text names and where, read by the plan or not.
     """
 
     sql: str
     root: Plan
     nondeterministic: tuple[tuple[str, Span | None], ...] = ()
+    mentions: tuple[tuple[Span, TableName], ...] = ()
+
+    @property
+    def tables(self) -> tuple[TableName, ...]:
+        """The tables that the text names, each once."""
+        return tuple(dict.fromkeys(table for _, table in self.mentions))
 
     def __hash__(self) -> int:
         # The text tells nearly all queries apart; a plan is large, and its nodes keep no hash.

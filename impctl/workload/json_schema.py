@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from impctl.workload.load import REQUIRED
 from impctl.workload.models import JoinStrategy, Lineage, MaintainMode, Policy
-from impctl.workload.names import IDENTIFIER_PATTERN, NAME_PATTERN
+from impctl.workload.names import IDENTIFIER_PATTERN, NAME_PATTERN, TABLE_PATTERN
 from impctl.workload.partitions import MAX_BOUNDARIES, MAX_FRAGMENTS
 from impctl.workload.queries import MAX_BUFFER
 from impctl.workload.schema_parts import (
@@ -49,6 +49,8 @@ def workload_sections() -> dict[str, JsonSchema]:
     """The sections of a workload, as its file and a suite's `workload` hold them."""
     return {
         "name": text_of("Name of the workload; without it, the name of the file."),
+        "catalog": text_of("Catalog of names that give none; default: `spark_catalog`."),
+        "schema": text_of("Schema of names that give none; default: `default`."),
         "tables": _tables(),
         "partitions": _partitions(),
         "queries": _queries(),
@@ -68,6 +70,11 @@ def _tables() -> JsonSchema:
         {
             "path": text_of("Folder of the table, relative to this file, or a URI."),
             "storage_options": settings_of("Options handed to the object store as they are."),
+            "names": {
+                "description": "Other names of the table, as `shop.sales` or `main.shop.sales`.",
+                "type": "array",
+                "items": text_of("A name of one to three parts."),
+            },
         },
         required=["path"],
     )
@@ -75,7 +82,7 @@ def _tables() -> JsonSchema:
         "description": "Delta tables under the names that the SQL uses.",
         "type": "object",
         "minProperties": 1,
-        "propertyNames": {"pattern": f"^{IDENTIFIER_PATTERN}$"},
+        "propertyNames": {"pattern": f"^{TABLE_PATTERN}$"},
         "additionalProperties": table,
     }
 

@@ -13,13 +13,13 @@ from pathlib import Path
 from yaml.nodes import MappingNode, Node, ScalarNode
 
 from impctl.errors import Location, UsageError, WorkloadError
-from impctl.workload.models import SparkSpec, TableSpec, Workload
-from impctl.workload.names import Declared, is_identifier
+from impctl.workload.models import SparkSpec, Workload
 from impctl.workload.partitions import read_partitions
 from impctl.workload.paths import read_path, resolve_path
 from impctl.workload.positions import Lines, YamlFault, compose
 from impctl.workload.queries import read_queries
-from impctl.workload.reading import Entry, FileReading, inside, shown
+from impctl.workload.reading import FileReading, inside
+from impctl.workload.tables import read_tables
 from impctl.workload.updates import read_updates
 
 MAX_BYTES = 1 << 20
@@ -28,7 +28,7 @@ MAX_BYTES = 1 << 20
 DEFAULT_STORE = ".impctl"
 
 REQUIRED = ("tables", "queries")
-OPTIONAL = ("name", "partitions", "updates", "store", "spark")
+OPTIONAL = ("name", "catalog", "schema", "partitions", "updates", "store", "spark")
 """The sections of a workload, beside the version of the file."""
 
 
@@ -131,7 +131,7 @@ def read_workload(
     fields: Mapping[str, Node], path: Path, base: Path, reading: FileReading
 ) -> Workload | None:
     """The workload in the sections `REQUIRED` and `OPTIONAL`, its paths relative to `base`."""
-    declared, tables = _read_tables(fields.get("tables"), base, reading)
+    declared, tables = read_tables(fields, base, reading)
     partitions = read_partitions(fields.get("partitions"), declared, reading)
     queries = read_queries(fields.get("queries"), declared, reading)
     updates = read_updates(fields.get("updates"), declared, base, reading)
@@ -142,12 +142,13 @@ def read_workload(
     spark: SparkSpec | None = SparkSpec(None, {})
     if "spark" in fields:
         spark = _read_spark(fields["spark"], "`spark`", reading)
-    if name is None or store is None or spark is None:
+    if name is None or store is None or spark is None or declared is None:
         return None
     return Workload(
         name=name,
         file=str(path),
         tables=tables,
+        names=declared.names,
         partitions=partitions,
         queries=queries,
         updates=updates,
@@ -163,47 +164,6 @@ def check_version(node: Node | None, reading: FileReading) -> None:
         return
     if isinstance(cell.value, bool) or not isinstance(cell.value, int) or cell.value != 1:
         reading.report(node, "`version` must be the number 1", "write `version: 1`")
-
-
-def _read_tables(
-    node: Node | None, base: Path, reading: FileReading
-) -> tuple[Declared, dict[str, TableSpec]]:
-    """Names as declared, those of tables with a problem too, and the tables that could be read."""
-    entries = reading.entries(node, "`tables`")
-    if node is None or entries is None:
-        return None, {}
-    if not entries:
-        reading.report(node, "`tables` is empty", "name at least one Delta table")
-    found: dict[str, TableSpec] = {}
-    seen: dict[str, str] = {}
-    for name, entry in entries.items():
-        if not is_identifier(name):
-            reading.report(
-                entry.key,
-                f"{shown(name)} cannot name a table",
-                "use letters, digits and `_`, not a digit first; `path` may be anything",
-            )
-        elif name.lower() in seen:
-            reading.report(
-                entry.key,
-                f"Tables {shown(seen[name.lower()])} and {shown(name)} have the same name",
-                "rename one; Spark does not tell upper from lower case in names",
-            )
-        seen.setdefault(name.lower(), name)
-        table = _read_table(name, entry, base, reading)
-        if table is not None:
-            found[name] = table
-    return entries.keys(), found
-
-
-def _read_table(name: str, entry: Entry, base: Path, reading: FileReading) -> TableSpec | None:
-    where = inside("`tables`", name)
-    fields = reading.record(entry.value, where, ("path",), ("storage_options",))
-    if fields is None:
-        return None
-    path = read_path(fields.get("path"), inside(where, "path"), base, reading)
-    options = reading.settings(fields.get("storage_options"), inside(where, "storage_options"))
-    return None if path is None else TableSpec(name, path, options or {}, reading.at(entry.key))
 
 
 def _read_spark(node: Node, path: str, reading: FileReading) -> SparkSpec | None:

@@ -14,6 +14,7 @@ from enum import StrEnum
 
 from impctl.aliases import ColumnName, ParameterValue, QueryName, TableName
 from impctl.errors import Location
+from impctl.plan.names import TableNames
 
 CellValue = int | float | str | bool | date | datetime | None
 """A value of a row to insert, as the file types it; the table's column type decides later."""
@@ -65,12 +66,13 @@ class Lineage(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TableSpec:
-    """A Delta table under the name the SQL uses; `path` is absolute or a URI."""
+    """A Delta table; `path` is absolute or a URI, `names` what else the SQL calls it."""
 
     name: TableName
     path: str
     storage_options: Mapping[str, str] = field(repr=False)
     location: Location
+    names: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,6 +186,7 @@ class Workload:
     name: str
     file: str
     tables: Mapping[TableName, TableSpec]
+    names: TableNames
     partitions: tuple[PartitionSpec, ...]
     queries: Mapping[QueryName, QuerySpec]
     updates: tuple[UpdateSpec, ...]

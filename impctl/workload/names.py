@@ -1,24 +1,44 @@
 """Names in the workload file: what may be one, and which tables are declared.
 
 Law: names of queries and updates serve on a command line and in file names as they are; names of
-tables and parameters are plain SQL identifiers.
+parameters are plain SQL identifiers; tables may be called by names of up to three parts.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from dataclasses import dataclass
 
 from yaml.nodes import Node
 
+from impctl.aliases import TableName
+from impctl.plan.names import TableNames
 from impctl.workload.reading import FileReading, suggestion, written_at
 
 NAME_PATTERN = "[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}"
 IDENTIFIER_PATTERN = "[A-Za-z_][A-Za-z0-9_]{0,127}"
-"""What may name a table or a parameter."""
+"""What may name a parameter, and a part of a table's name without backticks."""
 
-Declared = Collection[str] | None
-"""Names of the tables of the file; None where `tables` itself is missing or broken."""
+_PART = f"(?:{IDENTIFIER_PATTERN}|`[^`]+`)"
+TABLE_PATTERN = rf"{_PART}(?:\.{_PART}){{0,2}}"
+"""What may name a table or a view: `sales`, `shop.sales`, ``main.`my shop`.sales``."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeclaredTables:
+    """The tables of the file, those with a problem too, and what they may be called."""
+
+    listed: tuple[TableName, ...]
+    names: TableNames
+
+    def table(self, written: str) -> TableName | None:
+        """The table that is called so; None for none."""
+        found = self.names.called(written)
+        return written if found is None and written in self.listed else found
+
+
+Declared = DeclaredTables | None
+"""None where `tables` itself is missing or broken."""
 
 
 def is_name(name: str) -> bool:
@@ -27,8 +47,13 @@ def is_name(name: str) -> bool:
 
 
 def is_identifier(name: str) -> bool:
-    """Whether a table may be called so."""
+    """Whether a parameter may be called so."""
     return re.fullmatch(IDENTIFIER_PATTERN, name) is not None
+
+
+def is_table_name(name: str) -> bool:
+    """Whether a table may be called so."""
+    return re.fullmatch(TABLE_PATTERN, name) is not None
 
 
 def refuse_name(node: Node, name: str, what: str, reading: FileReading) -> None:
@@ -37,13 +62,17 @@ def refuse_name(node: Node, name: str, what: str, reading: FileReading) -> None:
     reading.report(node, f"{written_at(node, name)} cannot name {what}", hint)
 
 
-def is_declared(table: str, node: Node, tables: Declared, path: str, reading: FileReading) -> bool:
-    """Whether `table`, written at `node`, is declared; a problem if not."""
-    if tables is None or table in tables:
-        return True
-    reading.report(
-        node,
-        f"Table {written_at(node, table)} in {path} is not declared under `tables`",
-        suggestion(table, list(tables), "declared tables"),
-    )
-    return False
+def declared_table(
+    written: str, node: Node, tables: Declared, path: str, reading: FileReading
+) -> TableName | None:
+    """The table called `written` at `node`; None, with a problem noted, where none is."""
+    if tables is None:
+        return written
+    found = tables.table(written)
+    if found is None:
+        reading.report(
+            node,
+            f"Table {written_at(node, written)} in {path} is not declared under `tables`",
+            suggestion(written, tables.listed, "declared tables"),
+        )
+    return found

@@ -15,7 +15,7 @@ from decimal import Decimal, InvalidOperation
 from yaml.nodes import Node
 
 from impctl.workload.models import BoundaryLiteral, PartitionSpec
-from impctl.workload.names import Declared, is_declared
+from impctl.workload.names import Declared, declared_table
 from impctl.workload.reading import Entry, FileReading, inside
 from impctl.workload.scalars import kind_of
 
@@ -30,20 +30,21 @@ def read_partitions(
 ) -> tuple[PartitionSpec, ...]:
     """The candidates that could be read, in file order."""
     found: list[PartitionSpec] = []
-    for table, entry in (reading.entries(node, "`partitions`") or {}).items():
-        is_known = is_declared(table, entry.key, tables, "`partitions`", reading)
-        columns = reading.columns(entry.value, inside("`partitions`", table))
+    for written, entry in (reading.entries(node, "`partitions`") or {}).items():
+        table = declared_table(written, entry.key, tables, "`partitions`", reading)
+        where = inside("`partitions`", written)
+        columns = reading.columns(entry.value, where)
         for column, inner in (columns or {}).items():
-            spec = _read_partition(table, column, inner, reading)
-            if is_known and spec is not None:
+            spec = _read_partition(table or written, column, inner, where, reading)
+            if table is not None and spec is not None:
                 found.append(spec)
     return tuple(found)
 
 
 def _read_partition(
-    table: str, column: str, entry: Entry, reading: FileReading
+    table: str, column: str, entry: Entry, where: str, reading: FileReading
 ) -> PartitionSpec | None:
-    path = inside(inside("`partitions`", table), column)
+    path = inside(where, column)
     fields = reading.record(entry.value, path, (), ("boundaries", "fragments"))
     if fields is None:
         return None

@@ -17,7 +17,7 @@ from impctl.aliases import ParameterValue
 from impctl.workload.models import JoinStrategy, Lineage, MaintainMode, Policy, QuerySpec
 from impctl.workload.names import (
     Declared,
-    is_declared,
+    declared_table,
     is_identifier,
     is_name,
     refuse_name,
@@ -119,6 +119,7 @@ def _read_sketch(
     sketch: dict[str, str] = {}
     for table, entry in (reading.entries(node, path) or {}).items():
         column = reading.text(entry.value, inside(path, table))
-        if is_declared(table, entry.key, tables, path, reading) and column is not None:
-            sketch[table] = column
+        found = declared_table(table, entry.key, tables, path, reading)
+        if found is not None and column is not None:
+            sketch[found] = column
     return sketch

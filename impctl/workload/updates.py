@@ -14,7 +14,7 @@ from yaml.nodes import Node
 
 from impctl.errors import Location
 from impctl.workload.models import CellValue, ChangeSpec, DeleteSpec, InsertSpec, UpdateSpec
-from impctl.workload.names import Declared, is_declared, is_name, refuse_name
+from impctl.workload.names import Declared, declared_table, is_name, refuse_name
 from impctl.workload.paths import read_path
 from impctl.workload.reading import FileReading, inside, written_at
 
@@ -132,9 +132,9 @@ def _read_change(
 
 def _read_table(node: Node | None, path: str, tables: Declared, reading: FileReading) -> str | None:
     table = reading.text(node, inside(path, "table"))
-    if node is None or table is None or not is_declared(table, node, tables, path, reading):
+    if node is None or table is None:
         return None
-    return table
+    return declared_table(table, node, tables, path, reading)
 
 
 def _read_rows(

@@ -149,7 +149,7 @@ def test_fragments_that_are_none(extra_problems: Problems, written: str, message
             "partitions: {shops: {a: {fragments: 2}}}",
             "Table `shops` in `partitions` is not declared",
         ),
-        ("partitions: {Sales: {a: {fragments: 2}}}", "did you mean `sales`?"),
+        ("partitions: {salez: {a: {fragments: 2}}}", "did you mean `sales`?"),
         (
             "partitions: {sales: {'': {fragments: 2}}}",
             "A column name in `partitions.sales` is empty",

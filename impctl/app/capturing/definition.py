@@ -16,11 +16,13 @@ from typing import Any
 
 from impctl.aliases import TableName
 from impctl.app.workbench.workbench import Workbench
+from impctl.data.identifiers import quoted
 from impctl.errors import RecaptureNeededError, masked
+from impctl.plan.names import SPARK_CATALOG, SPARK_SCHEMA
 from impctl.store.reader import StoreReader
 from impctl.store.records import StoredQuery
 from impctl.version import is_stamped_alike, stamped
-from impctl.workload.models import JoinStrategy, Lineage, QuerySpec
+from impctl.workload.models import JoinStrategy, Lineage, QuerySpec, Workload
 
 _TUNING = frozenset({"spark.sql.shuffle.partitions", "spark.sql.adaptive.enabled"})
 """SQL settings that change how fast a query runs, never what it means."""
@@ -100,6 +102,9 @@ def definition(desk: Workbench, spec: QuerySpec, tables: Sequence[TableName]) ->
     )
     params = sorted((name, type(value).__name__, str(value)) for name, value in spec.params.items())
     text = repr((spec.sql, sketch, partitions, paths, settings, *((params,) if params else ())))
+    named = _names_in(spec.sql, desk.workload)
+    if named:
+        text += f" names {named}"
     if spec.join is not JoinStrategy.AUTO:
         text += spec.join
     if spec.buffer is not None:
@@ -107,3 +112,17 @@ def definition(desk: Workbench, spec: QuerySpec, tables: Sequence[TableName]) ->
     if spec.lineage is not Lineage.ALL:
         text += f" lineage {spec.lineage}"
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _names_in(sql: str, workload: Workload) -> list[tuple[str, TableName]]:
+    """What names that may stand in the text mean, but for a table's own name by itself.
+
+    A name that ends in a word which the text has nowhere does not stand in it.
+    """
+    names, text = workload.names, sql.lower()
+    found = []
+    for full, table in names.tables.items():
+        is_plain = full == (SPARK_CATALOG, SPARK_SCHEMA, table.lower())
+        if not is_plain and ("`" in full[-1] or full[-1] in text):
+            found.append((".".join(map(quoted, full)), table))
+    return sorted(found)

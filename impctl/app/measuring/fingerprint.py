@@ -14,6 +14,7 @@ from dataclasses import asdict, replace
 
 from impctl.app.measuring.plan import PlannedSuite, data_read, words_of
 from impctl.app.measuring.registry import MEASURES
+from impctl.data.identifiers import name_parts
 from impctl.workload.models import Lineage, PartitionSpec, QuerySpec
 from impctl.workload.suite_models import CaseSpec, FigureSpec
 
@@ -60,4 +61,5 @@ def _is_of(partition: PartitionSpec, query: QuerySpec) -> bool:
     """May the query have its sketch on this partition?"""
     if query.sketch:
         return query.sketch.get(partition.table) == partition.column
-    return partition.table.lower() in words_of(query.sql)
+    own = name_parts(partition.table) or (partition.table,)
+    return own[-1].lower() in words_of(query.sql)

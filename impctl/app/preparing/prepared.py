@@ -90,7 +90,9 @@ def prepare(desk: Workbench, spec: QuerySpec) -> PreparedQuery:
     try:
         bound = bind(spec.sql, spec.params, name=spec.name)
         zone = desk.spark_spec.conf.get("spark.sql.session.timeZone", "UTC")
-        found = desk.memory.plans.of(bound.sql, _Catalog(desk), name=spec.name, zone=zone)
+        names = desk.workload.names
+        plans = desk.memory.plans
+        found = plans.of(bound.sql, _Catalog(desk), name=spec.name, zone=zone, names=names)
         return PreparedQuery(spec, bound, found.query, found.ruled, found.core)
     except ImpctlError as error:
         raise _placed(error, spec, bound) from error.__cause__

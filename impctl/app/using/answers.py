@@ -104,7 +104,7 @@ def _sql(
     has its ranges in the views.
     """
     if pruned is None:
-        return prepared.query.sql
+        return rewrite_sql(prepared.query, {}, is_local=True)
     guards = guards_of(tables, pruned, versions)
     in_text = {
         access: wanted
@@ -114,7 +114,7 @@ def _sql(
     trusted = [
         access for access, wanted in in_text.items() if not _is_guarded(wanted.partition, guards)
     ]
-    return rewrite_sql(prepared.query, in_text, nan_free=trusted, guards=guards)
+    return rewrite_sql(prepared.query, in_text, nan_free=trusted, guards=guards, is_local=True)
 
 
 def _is_guarded(partition: RangePartition, guards: Mapping[TableName, Guard]) -> bool:
@@ -133,17 +133,17 @@ def _views(
 
     guards = {} if pruned is None else guards_of(desk.tables, pruned, versions)
     views = {}
-    for table in prepared.tables:
+    # A table that only an unused WITH entry names is analysed all the same.
+    for table in dict.fromkeys((*prepared.tables, *prepared.query.tables)):
         snapshot = desk.tables.snapshot(table, versions.get(table))
         parts = None if pruned is None else pruned.parts.get(table)
         if parts is not None:
             read = [(part.files, _condition(part.filter, guards)) for part in parts]
             views[table] = parted_frame(desk.spark(), snapshot, read)
         else:
-            files = None if pruned is None else pruned.files[table]
-            is_guarded = pruned is None
+            files = None if pruned is None else pruned.files.get(table)
             views[table] = snapshot_frame(
-                desk.spark(), snapshot, files=files, is_guarded=is_guarded
+                desk.spark(), snapshot, files=files, is_guarded=files is None
             )
     return views
 

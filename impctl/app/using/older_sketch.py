@@ -43,7 +43,7 @@ def older(desk: Workbench, spec: QuerySpec, at: AtVersions) -> Fresh:
     newest = stored_query(desk, store, spec)
     assert store is not None
     check_definition(desk, spec, newest)
-    wanted = versions_at(spec, tuple(newest.versions), at)
+    wanted = versions_at(spec, tuple(newest.versions), at, desk.workload.names)
     found = [store.load_kept(spec.name, kept.generation) for kept in store.kept(spec.name, wanted)]
     candidates = [stored for stored in found if stored is not None]
     if not candidates:

@@ -14,6 +14,7 @@ from reprlib import repr as shortened
 
 from impctl.aliases import TableName, TableVersion
 from impctl.errors import UsageError
+from impctl.plan.names import TableNames
 from impctl.workload.models import QuerySpec
 from impctl.workload.reading import suggestion
 
@@ -24,9 +25,9 @@ _VERSION = re.compile(r"[0-9]{1,18}")
 
 
 def versions_at(
-    spec: QuerySpec, tables: Sequence[TableName], at: AtVersions
+    spec: QuerySpec, tables: Sequence[TableName], at: AtVersions, names: TableNames
 ) -> dict[TableName, TableVersion]:
-    """The version of each of the query's tables."""
+    """The version of each of the query's tables, which may be called by any of their names."""
     found: dict[TableName, TableVersion] = {}
     for table, version in _said(at):
         if table is None and len(tables) > 1:
@@ -34,7 +35,7 @@ def versions_at(
                 f"Query `{spec.name}` reads {len(tables)} tables, and `--at {version}` names none",
                 _form(tables),
             )
-        name = tables[0] if table is None else table
+        name = tables[0] if table is None else names.called(table) or table
         if name not in tables:
             raise UsageError(
                 f"Query `{spec.name}` does not read a table `{name}`",

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 
 from impctl.aliases import QueryName, TableName
 from impctl.data.schema import Schema
+from impctl.plan.names import TableNames
 from impctl.plan.nodes import Catalog, Plan, Query
 from impctl.plan.rules.order import apply_rules, core_of
 from impctl.plan.sql.statement import parse_query
@@ -39,12 +40,12 @@ class Planned:
 class _LookedUp:
     """What reading a query learned of a catalog: all names in it, and the schemas asked for."""
 
-    names: tuple[TableName, ...]
+    names: TableNames
     schemas: Mapping[TableName, Schema]
 
-    def is_in(self, catalog: Catalog) -> bool:
+    def is_in(self, catalog: Catalog, names: TableNames) -> bool:
         """Whether the catalog would answer the same."""
-        return self.names == tuple(catalog) and all(
+        return self.names == names and all(
             catalog.get(table) == schema for table, schema in self.schemas.items()
         )
 
@@ -81,13 +82,22 @@ class PlannedQueries:
     def __len__(self) -> int:
         return len(self._kept)
 
-    def of(self, sql: str, catalog: Catalog, *, name: QueryName, zone: str) -> Planned:
+    def of(
+        self,
+        sql: str,
+        catalog: Catalog,
+        *,
+        name: QueryName,
+        zone: str,
+        names: TableNames | None = None,
+    ) -> Planned:
         """The plans of a query; arguments and errors as of `parse_query`."""
+        names = names or TableNames.of(catalog)
         key = (sql, name, zone)
         with self._lock:
             known = self._kept.get(key)
-        if known is None or not known[0].is_in(catalog):
-            known = _plan(sql, catalog, name, zone)
+        if known is None or not known[0].is_in(catalog, names):
+            known = _plan(sql, catalog, names, name, zone)
         with self._lock:
             self._kept[key] = known
             self._kept.move_to_end(key)
@@ -96,9 +106,11 @@ class PlannedQueries:
         return known[1]
 
 
-def _plan(sql: str, catalog: Catalog, name: QueryName, zone: str) -> tuple[_LookedUp, Planned]:
+def _plan(
+    sql: str, catalog: Catalog, names: TableNames, name: QueryName, zone: str
+) -> tuple[_LookedUp, Planned]:
     watched = _Watched(catalog)
-    query = parse_query(sql, watched, name=name, zone=zone)
+    query = parse_query(sql, watched, name=name, zone=zone, names=names)
     ruled = replace(query, root=apply_rules(query.root))
-    looked_up = _LookedUp(tuple(catalog), watched.seen)
+    looked_up = _LookedUp(names, watched.seen)
     return looked_up, Planned(query, ruled, core_of(query.root))

@@ -15,6 +15,7 @@ from impctl.aliases import AccessId, AttributeId, TableName
 from impctl.data.schema import Kind, SqlType
 from impctl.expr.nodes import Expr, Span
 from impctl.expr.types import is_nullable, type_of
+from impctl.plan.names import TableNames
 from impctl.plan.nodes import Attribute, Catalog
 from impctl.plan.sql.text import SqlText
 
@@ -28,11 +29,14 @@ class Reading:
 
     text: SqlText
     catalog: Catalog
+    names: TableNames
     zone: str = "UTC"
     """The session's time zone."""
     volatile: list[tuple[str, Span | None]] = field(default_factory=list)
     read_entries: set[int] = field(default_factory=set)
     """WITH entries that something has read, by the `id` of their node in the text's tree."""
+    mentions: dict[Span, TableName] = field(default_factory=dict)
+    """Where the text names tables, and which."""
     _accesses: Counter[TableName] = field(default_factory=Counter)
     _nodes: int = 0
 

@@ -16,6 +16,7 @@ from sqlglot import exp
 from sqlglot.tokens import TokenType  # type: ignore[attr-defined]  # re-exported silently
 
 from impctl.expr.nodes import Span
+from impctl.plan.names import is_path
 from impctl.plan.nodes import Attribute, Join, JoinKind, Plan, Scan, attributes_of
 from impctl.plan.sql.context import Reading
 from impctl.plan.sql.expr import ExprReader
@@ -139,7 +140,9 @@ def _joined(first: exp.Expression, joins: list[exp.Join], environment: Environme
             groups[-1][1].append(join)
     sources = [_chain(head, chain, environment) for head, chain in groups]
     result = sources[0]
-    for source in sources[1:]:
+    for source, (head, _) in zip(sources[1:], groups[1:], strict=True):
+        if set(result.scope.relations).isdisjoint(source.scope.relations):
+            _refuse_same_name(result, source, head, environment)
         plan = Join(JoinKind.INNER, result.plan, source.plan, None)
         result = FromSource(plan, side_by_side(result.scope, source.scope))
     return result
@@ -206,16 +209,20 @@ def _table(node: exp.Table, environment: Environment) -> FromSource:
         reading.read_entries.add(id(common.node))
         plan = environment.read_query(common.node.this, common.environment)
         renamed = _columns(common.node, attributes_of(plan), environment)
-        scope = relation_scope(node.alias or node.name, renamed)
+        scope = relation_scope((node.alias or node.name,), renamed)
         return _aliased(FromSource(plan, scope), node, environment)
     table = _catalog_name(node, written, environment)
+    # `delta` and a path are no names of two parts, but columns are called by them as if they were.
+    full = reading.names.full([piece.name for piece in node.parts])
     schema = reading.catalog[table]
     access = reading.next_access(table)
     attributes = tuple(
         Attribute(f"{access}.{column.name}", column.name, column.type) for column in schema
     )
-    scan = Scan(access, table, attributes, span=name_span(node, environment))
-    scope = relation_scope(node.alias or node.name, attributes)
+    span = name_span(node, environment)
+    reading.mentions[span] = table
+    scan = Scan(access, table, attributes, span=span)
+    scope = relation_scope((node.alias,) if node.alias else full, attributes)
     return _aliased(FromSource(scan, scope), node, environment)
 
 
@@ -235,12 +242,17 @@ def name_span(node: exp.Table, environment: Environment) -> Span:
 
 def _catalog_name(node: exp.Table, written: str, environment: Environment) -> str:
     reading = environment.reading
-    by_lower = {name.lower(): name for name in reading.catalog}
-    found = by_lower.get(written.lower())
+    parts = [piece.name for piece in node.parts]
+    found = reading.names.find(parts)
     if found is not None:
         return found
     known = [*reading.catalog, *environment.common_tables]
     hint = did_you_mean(written, known)
+    near = next((t for t in known if t.lower().split(".")[-1] == parts[-1].lower()), None)
+    if is_path(parts):
+        hint = "name the table with this path under `tables`; in SQL its path is absolute"
+    elif len(parts) > 1 and near is not None:
+        hint = f"if `{near}` is meant, list it under its `names`, or set `catalog` and `schema`"
     raise reading.text.error(
         f"Table `{written}` is unknown in query `{reading.text.name}`",
         node,
@@ -252,7 +264,7 @@ def _catalog_name(node: exp.Table, written: str, environment: Environment) -> st
 def _derived(plan: Plan, node: exp.Subquery, environment: Environment) -> FromSource:
     alias = node.alias or None
     renamed = _columns(node, attributes_of(plan), environment)
-    return FromSource(plan, relation_scope(alias, renamed))
+    return FromSource(plan, relation_scope(None if alias is None else (alias,), renamed))
 
 
 def _aliased(source: FromSource, node: exp.Expression, environment: Environment) -> FromSource:
@@ -263,7 +275,7 @@ def _aliased(source: FromSource, node: exp.Expression, environment: Environment)
     names = node.alias_column_names or [entry.name for entry in entries]
     if len(names) != len(entries):
         raise _column_count(node, len(names), len(entries), environment)
-    alias = node.alias.lower()
+    alias = (node.alias.lower(),)
     renamed = tuple(
         ScopeEntry(alias, name, entry.expr) for name, entry in zip(names, entries, strict=True)
     )
@@ -321,9 +333,11 @@ def _join(left: FromSource, node: exp.Join, environment: Environment) -> FromSou
 
 
 def _refuse_same_name(
-    left: FromSource, right: FromSource, node: exp.Join, environment: Environment
+    left: FromSource, right: FromSource, node: exp.Expression, environment: Environment
 ) -> None:
-    twice = set(left.scope.relations) & set(right.scope.relations)
+    # Rewritten texts call a table by the end of its name alone.
+    twice = {name[-1] for name in left.scope.relations}
+    twice &= {name[-1] for name in right.scope.relations}
     if twice:
         name = sorted(twice)[0]
         raise environment.reading.text.unsupported(

@@ -2,7 +2,8 @@
 
 Law: a name means what Spark makes of it, without regard to case, or it is refused with its place
 and near names; an ambiguous name is refused with its candidates. A name found only in an
-enclosing block is a correlated one, and allowed only where the reader said so.
+enclosing block is a correlated one, and allowed only where the reader said so. A table without an
+alias is called by its whole name or the end of it (`main.shop.sales.x`, `sales.x`).
 Out of scope: expressions (`parse_expr`), where relations come from (`parse_relation`).
 """
 
@@ -20,16 +21,19 @@ from impctl.expr.nodes import ColumnRef, Expr, transform, walk
 from impctl.plan.nodes import Attribute, JoinKind
 from impctl.plan.sql.text import SqlText
 
+Qualifier = tuple[str, ...]
+"""The name of a relation in its parts, in lower case: an alias is one, a table's has three."""
+
 
 @dataclass(frozen=True, slots=True)
 class ScopeEntry:
-    """One nameable column: its relation's name (lower case), its own name, and what it reads.
+    """One nameable column: its relation's name, its own name, and what it reads.
 
     A column merged by USING is nameable without its relation's name through one entry, and with
     it through another that `*` and plain names do not see.
     """
 
-    relation: str | None
+    relation: Qualifier | None
     name: str
     expr: Expr
     is_plain: bool = True
@@ -37,39 +41,52 @@ class ScopeEntry:
     def has_name(self, name: str) -> bool:
         return self.name.lower() == name.lower()
 
+    def is_of(self, relation: Qualifier | None) -> bool:
+        """Whether the column can be called with this before its name, or nothing."""
+        if relation is None:
+            return self.is_plain
+        return self.relation is not None and is_called(self.relation, relation)
+
 
 @dataclass(frozen=True, slots=True)
 class Scope:
     """The columns a FROM clause offers, in the order of `*`; `outer` is the enclosing block."""
 
     entries: tuple[ScopeEntry, ...]
-    relations: tuple[str, ...] = ()
+    relations: tuple[Qualifier, ...] = ()
     outer: Scope | None = None
     """Set only where correlated names are allowed."""
 
-    def find(self, relation: str | None, name: str) -> tuple[ScopeEntry, ...]:
+    def find(self, relation: Qualifier | None, name: str) -> tuple[ScopeEntry, ...]:
         """Entries of that name, counting one column once."""
         found: list[ScopeEntry] = []
         for entry in self.entries:
-            fits = entry.is_plain if relation is None else entry.relation == relation
-            if fits and entry.has_name(name) and entry.expr not in [e.expr for e in found]:
+            fits = entry.is_of(relation) and entry.has_name(name)
+            if fits and entry.expr not in [e.expr for e in found]:
                 found.append(entry)
         return tuple(found)
 
-    def star(self, relation: str | None) -> tuple[ScopeEntry, ...]:
+    def star(self, relation: Qualifier | None) -> tuple[ScopeEntry, ...]:
         """What `*` or `relation.*` stands for."""
-        if relation is None:
-            return tuple(entry for entry in self.entries if entry.is_plain)
-        return tuple(entry for entry in self.entries if entry.relation == relation)
+        return tuple(entry for entry in self.entries if entry.is_of(relation))
+
+    def has(self, relation: Qualifier) -> bool:
+        """Whether a relation can be called so."""
+        return any(is_called(known, relation) for known in self.relations)
 
     def ids(self) -> frozenset[str]:
         """Identities of every column read here."""
         return frozenset(part.id for entry in self.entries for part in _refs(entry.expr))
 
 
-def relation_scope(alias: str | None, attributes: Sequence[Attribute]) -> Scope:
-    """The scope of one relation."""
-    key = None if alias is None else alias.lower()
+def is_called(relation: Qualifier, name: Qualifier) -> bool:
+    """Whether the name is the relation's or the end of it."""
+    return relation[-len(name) :] == name
+
+
+def relation_scope(name: Sequence[str] | None, attributes: Sequence[Attribute]) -> Scope:
+    """The scope of one relation; `name` is its alias, as the only part, or its whole name."""
+    key = None if name is None else tuple(part.lower() for part in name)
     entries = tuple(ScopeEntry(key, attribute.name, attribute.ref()) for attribute in attributes)
     return Scope(entries, () if key is None else (key,))
 
@@ -127,18 +144,15 @@ class Names:
     def column(self, node: exp.Column, *, in_aggregate: bool = False) -> Expr:
         """What a written column reads; its span is the written name."""
         parts = [part.name for part in node.parts]
-        span = self.text.span_of(node)
-        if len(parts) > 2:
-            raise self._nested(node, parts)
-        relation = parts[0].lower() if len(parts) == 2 else None
-        found = self._meaning(node, relation, parts[-1], in_aggregate)
-        return replace(found, span=span)
+        if len(parts) == 1:
+            found = self._plain(node, parts[0], in_aggregate)
+        else:
+            found = self._qualified(node, parts)
+        return replace(found, span=self.text.span_of(node))
 
-    def _meaning(
-        self, node: exp.Column, relation: str | None, name: str, in_aggregate: bool
-    ) -> Expr:
-        own = self.scope.find(relation, name)
-        aliased = () if relation is not None else self.aliases.get(name.lower(), ())
+    def _plain(self, node: exp.Column, name: str, in_aggregate: bool) -> Expr:
+        own = self.scope.find(None, name)
+        aliased = self.aliases.get(name.lower(), ())
         if aliased and in_aggregate:
             if self.prefer is Prefer.ALIAS or not own:
                 raise self._alias_in_aggregate(node, name)
@@ -147,17 +161,41 @@ class Names:
             if len(aliased) > 1:
                 raise self._ambiguous(node, name, [name] * len(aliased))
             return aliased[0]
-        if len(own) > 1:
-            raise self._ambiguous(node, name, [_qualified(entry) for entry in own])
-        if own:
-            return own[0].expr
-        if self.scope.outer is not None:
-            outer = self.scope.outer.find(relation, name)
-            if len(outer) > 1:
-                raise self._ambiguous(node, name, [_qualified(entry) for entry in outer])
-            if outer:
-                return outer[0].expr
-        raise self._unknown(node, relation, name)
+        found = own
+        if not own and self.scope.outer is not None:
+            found = self.scope.outer.find(None, name)
+        if not found:
+            raise self._unknown(node, [name])
+        return self._one(node, name, found)
+
+    def _qualified(self, node: exp.Column, parts: Sequence[str]) -> Expr:
+        """As Spark looks for it: with the longest name of a relation first, then within columns."""
+        lower = tuple(part.lower() for part in parts)
+        outer = self.scope.outer
+        for scope in (self.scope,) if outer is None else (self.scope, outer):
+            for count in range(len(parts) - 1, -1, -1):
+                found = scope.find(lower[:count] or None, parts[count])
+                if found and count == len(parts) - 1:
+                    if scope is not self.scope:
+                        self._refuse_hidden(node, lower[:count])
+                    return self._one(node, parts[count], found)
+                if found:
+                    raise self._nested(node, parts)
+        raise self._unknown(node, parts)
+
+    def _one(self, node: exp.Column, name: str, found: Sequence[ScopeEntry]) -> Expr:
+        if len(found) > 1:
+            raise self._ambiguous(node, name, [_qualified(entry) for entry in found])
+        return found[0].expr
+
+    def _refuse_hidden(self, node: exp.Column, relation: Qualifier) -> None:
+        """Rewritten texts call a table by the end of its name, so no nearer one may end so."""
+        if len(relation) > 1 and any(known[-1] == relation[-1] for known in self.scope.relations):
+            raise self.text.unsupported(
+                f"a column of an outer table called `{relation[-1]}`, as an inner one is",
+                node,
+                hint="give each of the two tables an alias of its own",
+            )
 
     def _takes_alias(self, own: Sequence[ScopeEntry]) -> bool:
         match self.prefer:
@@ -184,32 +222,31 @@ class Names:
             code="column_ambiguous",
         )
 
-    def _unknown(self, node: exp.Column, relation: str | None, name: str) -> QueryError:
-        if relation is not None:
-            holder = self.scope.find(None, relation)
-            if relation not in self.scope.relations and holder:
-                return self._nested(node, [relation, name])
-        if relation is not None and relation not in self._relations():
+    def _unknown(self, node: exp.Column, parts: Sequence[str]) -> QueryError:
+        relation = tuple(part.lower() for part in parts[:-1]) or None
+        if relation is not None and not any(is_called(r, relation) for r in self._relations()):
+            written = ".".join(parts[:-1])
+            known = [name[-1] for name in self._relations()]
+            if len(parts) > 2:
+                known = [".".join(name) for name in self._relations()]
             return self.text.error(
-                f"Query `{self.text.name}` names no table `{node.table}` in its FROM clause",
+                f"Query `{self.text.name}` names no table `{written}` in its FROM clause",
                 node,
-                hint=did_you_mean(node.table, self._relations()) or "use the table's alias",
+                hint=did_you_mean(written, known) or "use the table's alias",
                 code="table_unknown",
             )
         names = [
-            entry.name
-            for entry in self.scope.entries
-            if relation is None or entry.relation == relation
+            entry.name for entry in self.scope.entries if relation is None or entry.is_of(relation)
         ]
-        where = f" in `{node.table}`" if relation is not None else ""
+        where = f" in `{'.'.join(parts[:-1])}`" if relation is not None else ""
         return self.text.error(
-            f"Column `{name}` is unknown{where} in query `{self.text.name}`",
+            f"Column `{parts[-1]}` is unknown{where} in query `{self.text.name}`",
             node,
-            hint=did_you_mean(name, names) or f"known columns: {_listed(names)}",
+            hint=did_you_mean(parts[-1], names) or f"known columns: {_listed(names)}",
             code="column_unknown",
         )
 
-    def _relations(self) -> tuple[str, ...]:
+    def _relations(self) -> tuple[Qualifier, ...]:
         outer = self.scope.outer.relations if self.scope.outer is not None else ()
         return (*self.scope.relations, *outer)
 
@@ -231,7 +268,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str | None:
 
 
 def _qualified(entry: ScopeEntry) -> str:
-    return entry.name if entry.relation is None else f"{entry.relation}.{entry.name}"
+    return entry.name if entry.relation is None else f"{entry.relation[-1]}.{entry.name}"
 
 
 def _listed(names: Sequence[str]) -> str:

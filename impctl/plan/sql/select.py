@@ -205,10 +205,11 @@ def _star(node: exp.Expression, source: FromSource, reading: Reading) -> list[It
     star = node.this if isinstance(node, exp.Column) else node
     if not isinstance(star, exp.Star) or any(star.args.values()):
         raise text.unsupported("`*` with EXCEPT or REPLACE", node, hint="name the columns")
-    relation = node.table.lower() if isinstance(node, exp.Column) else None
+    before = node.parts[:-1] if isinstance(node, exp.Column) else []
+    relation = tuple(part.name.lower() for part in before) or None
     entries = source.scope.star(relation)
-    if relation is not None and relation not in source.scope.relations:
-        Names(text, source.scope).column(exp.column("*", node.args["table"].copy()))
+    if isinstance(node, exp.Column) and relation and not source.scope.has(relation):
+        Names(text, source.scope).column(node)
     span = text.span_of(node)
     return [Item(entry.name, replace(entry.expr, span=span), span) for entry in entries]
 

@@ -15,6 +15,7 @@ from sqlglot import exp
 
 from impctl.aliases import QueryName
 from impctl.errors import Location, QueryError
+from impctl.plan.names import TableNames
 from impctl.plan.nodes import Catalog, Plan, Query
 from impctl.plan.sql.context import Reading
 from impctl.plan.sql.relation import CommonTable, Environment, part
@@ -29,22 +30,28 @@ _WRAPPER_PARTS = frozenset({"this", "order", "limit", "offset", "with"})
 
 
 def parse_query(
-    sql: str, catalog: Catalog, *, name: QueryName = "query", zone: str = "UTC"
+    sql: str,
+    catalog: Catalog,
+    *,
+    name: QueryName = "query",
+    zone: str = "UTC",
+    names: TableNames | None = None,
 ) -> Query:
     """The plan of one SELECT statement (or set operation) over the catalog's tables.
 
-    `zone` is the time zone of the session that runs it.
+    `zone` is the time zone of the session that runs it, `names` what else tables may be called.
     Raises QueryError, with line and column in the text, for anything that is not read.
     """
     try:
         text, tree = read_text(sql, name)
         if any(depth > MAX_DEPTH for depth in _depths(tree)):
             raise _too_deep(name)
-        reading = Reading(text, catalog, zone)
+        reading = Reading(text, catalog, names or TableNames.of(catalog), zone)
         root = _read_query(tree, Environment(reading, _read_query))
     except RecursionError:
         raise _too_deep(name) from None
-    return Query(sql, root, tuple(reading.volatile))
+    mentions = tuple((span, table) for span, table in reading.mentions.items())
+    return Query(sql, root, tuple(reading.volatile), mentions)
 
 
 def _too_deep(name: QueryName) -> QueryError:

@@ -27,6 +27,7 @@ from impctl.bench.parquet_sql import ParquetSql, SqlFailed
 from impctl.capture.annotate import PassKind, SketchPass, sketch_passes
 from impctl.capture.literals import DIALECT
 from impctl.capture.render import Renderer
+from impctl.capture.use import rewrite_sql
 from impctl.data.schema import Column
 from impctl.data.vector import from_arrow
 from impctl.plan.nodes import attributes_of
@@ -81,7 +82,8 @@ def duckdb_plain(connection: ParquetSql, tables: PinnedTables, prepared: Prepare
     """The query over whole tables; `run` gives an Arrow table for the caller to compare."""
 
     def whole() -> tuple[str, Files]:
-        return prepared.query.sql, {t: tables.snapshot(t).files for t in prepared.tables}
+        text = rewrite_sql(prepared.query, {}, is_local=True)
+        return text, {t: tables.snapshot(t).files for t in prepared.tables}
 
     return duckdb_query(connection, tables, prepared, whole)
 

@@ -89,7 +89,12 @@ def workload_document(workload: Workload, spec: QuerySpec, store: Path) -> dict[
     document: dict[str, object] = {
         "version": 1,
         "name": workload.name,
-        "tables": {name: {"path": table.path} for name, table in workload.tables.items()},
+        "catalog": workload.names.catalog,
+        "schema": workload.names.schema,
+        "tables": {
+            name: {"path": table.path, "names": list(table.names)}
+            for name, table in workload.tables.items()
+        },
         "queries": {spec.name: query},
         "store": str(store),
         "spark": {"conf": dict(workload.spark.conf)},

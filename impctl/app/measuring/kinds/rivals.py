@@ -32,6 +32,7 @@ from impctl.app.using.same_rows import same_rows
 from impctl.app.using.worth import Weighed
 from impctl.bench.clock import in_turns, milliseconds, warm_up
 from impctl.bench.record import Cell, Metric
+from impctl.capture.use import rewrite_sql
 from impctl.data.identifiers import quoted
 from impctl.tables.snapshot import DataFile, bytes_of
 
@@ -143,7 +144,7 @@ class _View:
     @classmethod
     def of(cls, measured: MeasuredQuery) -> _View | None:
         """The view, filled; None where the query has none."""
-        kept = kept_view(measured.prepared.query.sql)
+        kept = kept_view(rewrite_sql(measured.prepared.query, {}, is_local=True))
         if kept is None or len(measured.prepared.tables) != 1:
             return None
         found = cls(measured, kept)

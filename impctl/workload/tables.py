@@ -1,0 +1,131 @@
+"""The section `tables` of the workload file, with the default catalog and schema beside it.
+
+Law: a table has one entry, however many names: an entry with the path and options of an earlier
+one gives that table another name. No name stands for two tables.
+Out of scope: what stands at a path (`tables`), what a name in SQL means (`plan.names`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from yaml.nodes import Node
+
+from impctl.aliases import TableName
+from impctl.data.identifiers import name_parts
+from impctl.plan.names import SPARK_CATALOG, SPARK_SCHEMA, FullName, TableNames, path_key
+from impctl.workload.models import TableSpec
+from impctl.workload.names import Declared, DeclaredTables, is_table_name
+from impctl.workload.paths import read_path
+from impctl.workload.reading import Entry, FileReading, inside, shown, written_at
+
+_NAME_HINT = (
+    "use letters, digits and `_`, not a digit first, up to three such parts with points between, "
+    "and backticks round a part with anything else; `path` may be anything"
+)
+
+
+@dataclass(slots=True)
+class _Names:
+    """The names found so far."""
+
+    catalog: str
+    schema: str
+    tables: dict[FullName, TableName] = field(default_factory=dict)
+    paths: dict[str, TableName] = field(default_factory=dict)
+
+    def full(self, written: str) -> FullName | None:
+        found = TableNames({}, catalog=self.catalog, schema=self.schema)
+        return found.full(name_parts(written) or ())
+
+    def add(self, node: Node, written: str, table: TableName, reading: FileReading) -> None:
+        """Let the name stand for the table; a problem noted where it cannot."""
+        full = self.full(written)
+        if not is_table_name(written) or full is None:
+            reading.report(node, f"{written_at(node, written)} cannot name a table", _NAME_HINT)
+            return
+        known = self.tables.setdefault(full, table)
+        if known != table:
+            reading.report(
+                node,
+                f"Tables {shown(known)} and {shown(table)} have the same name"
+                + ("" if written == table else f" {shown(written)}"),
+                "rename one; Spark does not tell upper from lower case in names",
+            )
+
+    def done(self) -> TableNames:
+        return TableNames(self.tables, self.paths, self.catalog, self.schema)
+
+
+def read_tables(
+    fields: Mapping[str, Node], base: Path, reading: FileReading
+) -> tuple[Declared, dict[TableName, TableSpec]]:
+    """Names as declared, those of tables with a problem too, and the tables that could be read."""
+    catalog = _read_default(fields.get("catalog"), "`catalog`", SPARK_CATALOG, reading)
+    schema = _read_default(fields.get("schema"), "`schema`", SPARK_SCHEMA, reading)
+    node = fields.get("tables")
+    entries = reading.entries(node, "`tables`")
+    if node is None or entries is None:
+        return None, {}
+    if not entries:
+        reading.report(node, "`tables` is empty", "name at least one Delta table")
+    names = _Names(catalog, schema)
+    found: dict[TableName, TableSpec] = {}
+    for name, entry in entries.items():
+        spec, others = _read_table(name, entry, base, reading)
+        same = None if spec is None else _same_table(spec, found)
+        table = name if same is None else same.name
+        for place, written in ((entry.key, name), *others):
+            names.add(place, written, table, reading)
+        if same is not None and spec is not None:
+            found[table] = replace(same, names=(*same.names, name, *spec.names))
+        elif spec is not None:
+            found[name] = spec
+            names.paths.setdefault(path_key(spec.path), name)
+    return DeclaredTables(tuple(entries), names.done()), found
+
+
+def _same_table(spec: TableSpec, found: Mapping[TableName, TableSpec]) -> TableSpec | None:
+    """The table of an earlier entry that is this one."""
+    for other in found.values():
+        is_there = path_key(other.path) == path_key(spec.path)
+        if is_there and other.storage_options == spec.storage_options:
+            return other
+    return None
+
+
+def _read_default(node: Node | None, where: str, otherwise: str, reading: FileReading) -> str:
+    written = reading.text(node, where)
+    if node is None or written is None:
+        return otherwise
+    parts = name_parts(written)
+    if not is_table_name(written) or parts is None or len(parts) != 1:
+        reading.report(
+            node,
+            f"{where} cannot be {written_at(node, written)}",
+            "write one name: `catalog: main` and `schema: shop` make `sales` main.shop.sales",
+        )
+        return otherwise
+    return parts[0]
+
+
+def _read_table(
+    name: str, entry: Entry, base: Path, reading: FileReading
+) -> tuple[TableSpec | None, Sequence[tuple[Node, str]]]:
+    """The table and its other names, each with its place."""
+    where = inside("`tables`", name)
+    fields = reading.record(entry.value, where, ("path",), ("storage_options", "names"))
+    if fields is None:
+        return None, ()
+    path = read_path(fields.get("path"), inside(where, "path"), base, reading)
+    options = reading.settings(fields.get("storage_options"), inside(where, "storage_options"))
+    place = inside(where, "names")
+    nodes = reading.elements(fields.get("names"), place) or []
+    texts = [(node, reading.text(node, place)) for node in nodes]
+    others = [(node, text) for node, text in texts if text is not None]
+    if path is None:
+        return None, others
+    at, names = reading.at(entry.key), tuple(text for _, text in others)
+    return TableSpec(name, path, options or {}, at, names), others
