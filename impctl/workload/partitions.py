@@ -16,7 +16,7 @@ from yaml.nodes import Node
 
 from impctl.workload.models import BoundaryLiteral, PartitionSpec
 from impctl.workload.names import Declared, declared_table
-from impctl.workload.reading import Entry, FileReading, inside
+from impctl.workload.reading import Entry, FileReading, inside, shown
 from impctl.workload.scalars import kind_of
 
 MAX_FRAGMENTS = 100_000
@@ -36,9 +36,20 @@ def read_partitions(
         columns = reading.columns(entry.value, where)
         for column, inner in (columns or {}).items():
             spec = _read_partition(table or written, column, inner, where, reading)
-            if table is not None and spec is not None:
-                found.append(spec)
+            if table is None or spec is None:
+                continue
+            if any(_is_same(spec, other) for other in found):
+                reading.report(
+                    inner.key,
+                    f"Column {shown(column)} of table {shown(table)} is partitioned twice",
+                    "remove one; all names of a table stand for the same table",
+                )
+            found.append(spec)
     return tuple(found)
+
+
+def _is_same(one: PartitionSpec, other: PartitionSpec) -> bool:
+    return one.table == other.table and one.column.lower() == other.column.lower()
 
 
 def _read_partition(

@@ -22,7 +22,7 @@ from impctl.workload.names import (
     is_name,
     refuse_name,
 )
-from impctl.workload.reading import Entry, FileReading, YamlScalar, inside, written_at
+from impctl.workload.reading import Entry, FileReading, YamlScalar, inside, shown, written_at
 from impctl.workload.sql_location import origin_of
 
 MAX_BUFFER = 1_000_000
@@ -120,6 +120,9 @@ def _read_sketch(
     for table, entry in (reading.entries(node, path) or {}).items():
         column = reading.text(entry.value, inside(path, table))
         found = declared_table(table, entry.key, tables, path, reading)
+        if found in sketch:
+            hint = "remove one; all names of a table stand for the same table"
+            reading.report(entry.key, f"Table {shown(table)} is named twice in {path}", hint)
         if found is not None and column is not None:
             sketch[found] = column
     return sketch

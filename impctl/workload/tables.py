@@ -1,7 +1,9 @@
 """The section `tables` of the workload file, with the default catalog and schema beside it.
 
-Law: a table has one entry, however many names: an entry with the path and options of an earlier
-one gives that table another name. No name stands for two tables.
+Law: a table is one source, however many names it has: an entry with the path and options of an
+earlier one gives that table another name. Only an entry that has `partitions` of its own is a
+source of its own, so that one table can have several divisions side by side. No name stands for
+two tables.
 Out of scope: what stands at a path (`tables`), what a name in SQL means (`plan.names`).
 """
 
@@ -11,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from yaml.nodes import Node
+from yaml.nodes import MappingNode, Node, ScalarNode
 
 from impctl.aliases import TableName
 from impctl.data.identifiers import name_parts
@@ -72,10 +74,11 @@ def read_tables(
     if not entries:
         reading.report(node, "`tables` is empty", "name at least one Delta table")
     names = _Names(catalog, schema)
+    divided = _keys(fields.get("partitions"))
     found: dict[TableName, TableSpec] = {}
     for name, entry in entries.items():
         spec, others = _read_table(name, entry, base, reading)
-        same = None if spec is None else _same_table(spec, found)
+        same = None if spec is None or name in divided else _same_table(spec, found)
         table = name if same is None else same.name
         for place, written in ((entry.key, name), *others):
             names.add(place, written, table, reading)
@@ -85,6 +88,12 @@ def read_tables(
             found[name] = spec
             names.paths.setdefault(path_key(spec.path), name)
     return DeclaredTables(tuple(entries), names.done()), found
+
+
+def _keys(node: Node | None) -> frozenset[str]:
+    """The keys of a mapping; its reader tells what is wrong with them."""
+    pairs = node.value if isinstance(node, MappingNode) else ()
+    return frozenset(key.value for key, _ in pairs if isinstance(key, ScalarNode))
 
 
 def _same_table(spec: TableSpec, found: Mapping[TableName, TableSpec]) -> TableSpec | None:

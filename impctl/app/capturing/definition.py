@@ -104,7 +104,8 @@ def definition(desk: Workbench, spec: QuerySpec, tables: Sequence[TableName]) ->
     text = repr((spec.sql, sketch, partitions, paths, settings, *((params,) if params else ())))
     named = _names_in(spec.sql, desk.workload)
     if named:
-        text += f" names {named}"
+        names = desk.workload.names
+        text += f" names {(names.catalog, names.schema)} {named}"
     if spec.join is not JoinStrategy.AUTO:
         text += spec.join
     if spec.buffer is not None:

@@ -48,8 +48,8 @@ def versions_at(
         found[name] = _version(name, version)
     missing = [table for table in tables if table not in found]
     if missing:
-        names = " and ".join(f"`{table}`" for table in missing)
-        raise _usage(f"`--at` does not say the version of table {names}", _form(tables))
+        listed = " and ".join(f"`{table}`" for table in missing)
+        raise _usage(f"`--at` does not say the version of table {listed}", _form(tables))
     return found
 
 

@@ -187,6 +187,9 @@ def _relation(node: exp.Expression, environment: Environment) -> FromSource:
         case exp.Subquery():
             refuse_parts(node, _SUBQUERY_PARTS, environment, "a subquery in FROM")
             source = _derived(environment.read_query(node.this, environment), node, environment)
+        case exp.Table() if isinstance(node.this, exp.Dot):
+            hint = "a table's name has a catalog, a schema and its own name at most"
+            raise text.unsupported("a name of more than three parts", node, hint=hint)
         case exp.Table():
             raise text.unsupported(f"the table function `{node.this.name}`", node)
         case _:

@@ -1,0 +1,91 @@
+"""Names of tables in the workload file: defaults, dotted keys, aliases, one path twice."""
+
+from __future__ import annotations
+
+from tests.workload.conftest import Load, Problems
+
+NAMED = """\
+version: 1
+catalog: main
+schema: shop
+tables:
+  sales: {path: s, names: [legacy.umsatz, "`a b`.`c.d`"]}
+  hr.people: {path: p}
+  again: {path: ./s}
+  other: {path: s, storage_options: {endpoint: x}}
+queries: {q: {sql: SELECT 1, sketch: {again: a}}}
+partitions: {main.shop.SALES: {a: {fragments: 2}}}
+updates: [{name: u, delete: {table: legacy.umsatz, where: a = 1}}]
+"""
+
+
+def test_all_names_lead_to_one_entry(load: Load) -> None:
+    found = load(NAMED)
+    assert list(found.tables) == ["sales", "hr.people", "other"]
+    for name in ("sales", "shop.Sales", "legacy.umsatz", "again", "main.`a b`.`c.d`"):
+        assert found.names.called(name) == "sales", name
+    assert found.names.called("hr.people") == "hr.people"
+    assert found.names.called("people") is None
+    assert found.names.called("other") == "other"
+    assert found.queries["q"].sketch == {"sales": "a"}
+    assert found.partitions[0].table == "sales"
+    assert found.updates[0].table == "sales"
+
+
+def test_an_entry_with_partitions_is_a_source_of_its_own(load: Load) -> None:
+    found = load(
+        "version: 1\ntables: {t: {path: a}, few: {path: a}, same: {path: a}}\n"
+        "queries: {q: {sql: SELECT 1}}\n"
+        "partitions: {t: {a: {fragments: 9}}, few: {a: {fragments: 2}}}\n"
+    )
+    assert list(found.tables) == ["t", "few"]
+    assert [part.table for part in found.partitions] == ["t", "few"]
+    assert found.names.called("same") == "t"
+
+
+def test_without_defaults_names_are_as_sparks_own(load: Load) -> None:
+    found = load("version: 1\ntables: {t: {path: t}}\nqueries: {q: {sql: SELECT 1}}\n")
+    for name in ("t", "default.t", "spark_catalog.default.T"):
+        assert found.names.called(name) == "t"
+    assert found.names.called("shop.t") is None
+
+
+def test_one_name_for_two_tables_is_a_problem(problems: Problems) -> None:
+    head = "version: 1\nschema: shop\nqueries: {q: {sql: SELECT 1}}\ntables:\n"
+    for second in (
+        "  shop.sales: {path: b}",
+        "  b: {path: b, names: [Sales]}",
+        "  b: {path: b, names: [spark_catalog.SHOP.`sales`]}",
+    ):
+        (found,) = problems(f"{head}  sales: {{path: a}}\n{second}\n")
+        assert found.startswith("6:")
+        assert "have the same name" in found
+
+
+def test_names_that_are_none_are_problems_at_their_place(problems: Problems) -> None:
+    found = problems(
+        "version: 1\ncatalog: a.b\nschema: 7up\nqueries: {q: {sql: SELECT 1}}\n"
+        "tables:\n  t: {path: a, names: [a.b.c.d, 'x y']}\n"
+    )
+    assert [line.split(" | ")[0] for line in found] == [
+        "2:10 `catalog` cannot be `a.b`",
+        "3:9 `schema` cannot be `7up`",
+        "6:24 `a.b.c.d` cannot name a table",
+        "6:33 `x y` cannot name a table",
+    ]
+
+
+def test_a_sketch_of_one_table_under_two_names_is_a_problem(problems: Problems) -> None:
+    (found,) = problems(
+        "version: 1\ntables: {t: {path: a}}\n"
+        "queries: {q: {sql: SELECT 1, sketch: {t: a, default.t: b}}}\n"
+    )
+    assert "is named twice" in found
+
+
+def test_partitions_of_one_column_under_two_names_are_a_problem(problems: Problems) -> None:
+    (found,) = problems(
+        "version: 1\ntables: {t: {path: a}}\nqueries: {q: {sql: SELECT 1}}\n"
+        "partitions: {t: {a: {fragments: 2}}, T: {A: {fragments: 3}}}\n"
+    )
+    assert "is partitioned twice" in found
