@@ -28,6 +28,7 @@ from impctl.circuits.partials import FirstGrouping
 from impctl.circuits.plumbing import Plumbing
 from impctl.circuits.sets import build_set_operation
 from impctl.circuits.strategy import Chooser
+from impctl.circuits.unsure_extremes import split_extremes
 from impctl.data.schema import Kind
 from impctl.engine.extremes import Extreme
 from impctl.engine.operators import aggregate, project, scan
@@ -160,9 +161,12 @@ class Builder(Plumbing):
         return self.project(below, outputs, typed(attributes_of(node), node.span), node)
 
     def _aggregate(self, node: Aggregate, *, must_be_sure: bool) -> Flow:
-        below = self.build(node.child, must_be_sure=True)
+        columns = typed(attributes_of(node), node.span)
+        is_keyed = id(node) in self._keyed
+        split = split_extremes(self, node, self.build(node.child, must_be_sure=True))
+        node, below = split.node, split.below
         buffer = self.buffered(below)
-        calls = read_calls(node, buffer)
+        calls = read_calls(node, buffer, below.approximate)
         if calls.choice is not None and must_be_sure:
             name = calls.choice.function.upper()
             reason = f"{name} below another grouping or a LIMIT, where rows may tie"
@@ -172,25 +176,26 @@ class Builder(Plumbing):
         self.keeps_all |= buffer is None and any(isinstance(part, Extreme) for part in parts)
         keys = [(key.attribute.id, key.expr) for key in node.keys]
         for _, expr in (*keys, *calls.arguments):
-            check(expr, below, node.span)
-            if columns_of(expr) & below.approximate:
-                raise BlockedError("grouping or summing a sum of doubles again", node.span)
-        columns = typed(attributes_of(node), node.span)
+            check(expr, node.span)
+            if not columns_of(expr) <= below.ids:
+                raise BlockedError("what is left of a sum of doubles above a LIMIT", node.span)
+        own = typed(attributes_of(node), node.span)
         if node.grouping_sets is None:
             every = range(len(node.keys))
-            at = self._grouped(node, below, calls, every, is_distinct=False)
-            return Flow(at, columns, below.accesses, calls.inexact)
+            at = self._grouped(node, below, calls, every, is_keyed=is_keyed)
+            found = Flow(at, own, below.accesses, calls.inexact, whole=calls.whole)
+            return split.whole(self, found, columns)
         flows = []
         for chosen in node.grouping_sets:
-            at = self._grouped(node, below, calls, chosen, is_distinct=True)
+            at = self._grouped(node, below, calls, chosen, is_keyed=is_keyed)
             absent = {node.keys[i].attribute.id for i in range(len(keys)) if i not in chosen}
             outputs: list[tuple[AttributeId, Expr]] = [
                 (name, Literal(None, kind) if name in absent else ColumnRef(name, kind))
-                for name, kind in columns
+                for name, kind in own
             ]
-            set_flow = Flow(at, columns, below.accesses, calls.inexact)
-            flows.append(self.project(set_flow, outputs, columns, node))
-        return self.union(flows, columns, below.accesses)
+            set_flow = Flow(at, own, below.accesses, calls.inexact, whole=calls.whole)
+            flows.append(self.project(set_flow, outputs, own, node))
+        return split.whole(self, self.union(flows, own, below.accesses), columns)
 
     def _grouped(
         self,
@@ -199,7 +204,7 @@ class Builder(Plumbing):
         calls: Calls,
         chosen: Sequence[int],
         *,
-        is_distinct: bool,
+        is_keyed: bool,
     ) -> int:
         """One grouping by the chosen keys; its position."""
         used = [node.keys[place] for place in chosen]
@@ -212,8 +217,8 @@ class Builder(Plumbing):
             [(key.attribute.id, known_type(type_of(key.expr), node.span)) for key in used],
             calls.columns,
             accesses=len(below.accesses),
-            is_keyed=id(node) in self._keyed,
-            is_distinct=is_distinct,
+            is_keyed=is_keyed,
+            is_distinct=node.grouping_sets is not None,
             distinct=calls.distinct,
             first_types=calls.first_types,
         )

@@ -7,19 +7,29 @@ Out of scope: how it is remembered (`engine.accumulators`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from impctl.aliases import AttributeId
 from impctl.circuits.flows import BlockedError, known_type
 from impctl.data.schema import DOUBLE, INTEGER, Kind, SqlType, decimal
 from impctl.engine import spread
-from impctl.engine.accumulators import Accumulator, Count, sum_of
+from impctl.engine.accumulators import Accumulator, Count, FloatSum, sum_of
 from impctl.engine.aggregate_column import AggregateColumn, Part
 from impctl.engine.extremes import Extreme, has_rank
 from impctl.engine.ordered_values import First
 from impctl.engine.spread import Spread
-from impctl.expr.nodes import And, Arithmetic, ArithmeticOp, Case, Cast, Expr, Literal, Span
+from impctl.expr.nodes import (
+    And,
+    Arithmetic,
+    ArithmeticOp,
+    Case,
+    Cast,
+    Expr,
+    Literal,
+    Span,
+    columns_of,
+)
 from impctl.expr.types import sum_type, type_of
 from impctl.plan.nodes import Aggregate, AggregateCall
 
@@ -37,6 +47,8 @@ class Calls:
     arguments: tuple[tuple[AttributeId, Expr], ...]
     columns: tuple[AggregateColumn, ...]
     inexact: frozenset[AttributeId]
+    whole: frozenset[AttributeId]
+    """Those among them whose bound is zero unless magnitudes add up to 2^53."""
     distinct: Mapping[AttributeId, SqlType]
     """Arguments of which every value counts once."""
     first_types: Mapping[AttributeId, SqlType]
@@ -45,23 +57,28 @@ class Calls:
     """A call that may have several values where rows tie."""
 
 
-def read_calls(node: Aggregate, buffer: int | None = None) -> Calls:
+def read_calls(
+    node: Aggregate, buffer: int | None = None, approximate: Collection[AttributeId] = ()
+) -> Calls:
     """The calls of the grouping; BlockedError for one the engine does not keep.
 
-    Extremes keep the best `buffer` values, or all.
+    Extremes keep the best `buffer` values, or all. Columns in `approximate` have bounds.
     """
     slots = _Slots(f"{node.aggregates[0].attribute.id}/argument" if node.aggregates else "")
     columns: list[AggregateColumn] = []
     inexact: set[AttributeId] = set()
+    whole: set[AttributeId] = set()
     choice = None
     for output in node.aggregates:
-        call = _plain(output.call)
+        call = plain_call(output.call)
         span = call.span or node.span
         kind = known_type(output.attribute.type, span)
-        part, guard = _part(call, slots, span, buffer)
+        part, guard = _part(call, slots, span, buffer, frozenset(approximate))
         columns.append(AggregateColumn(output.attribute.id, kind, part, guard))
         if isinstance(part, Spread) or (call.function == "sum" and kind.is_fractional):
             inexact.add(output.attribute.id)
+        if isinstance(part, FloatSum) and part.integral:
+            whole.add(output.attribute.id)
         if isinstance(part, First) and not part.is_own_key:
             choice = choice or output.call
     first_types = {
@@ -74,6 +91,7 @@ def read_calls(node: Aggregate, buffer: int | None = None) -> Calls:
         slots.arguments,
         tuple(columns),
         frozenset(inexact),
+        frozenset(whole),
         slots.distinct,
         first_types,
         choice,
@@ -106,7 +124,11 @@ class _Slots:
 
 
 def _part(
-    call: AggregateCall, slots: _Slots, span: Span | None, buffer: int | None
+    call: AggregateCall,
+    slots: _Slots,
+    span: Span | None,
+    buffer: int | None,
+    approximate: frozenset[AttributeId],
 ) -> tuple[Part | None, Count | None]:
     """What gives a plain call its value, and what must count something for it not to be NULL."""
     if not call.arguments:
@@ -122,14 +144,15 @@ def _part(
     if call.function == "count":
         return guard, None
     if call.function == "sum":
-        return _sum(argument, guard, call, span), guard
+        bounded = bool(columns_of(argument) & approximate)
+        return _sum(argument, guard, call, span, bounded=bounded), guard
     reverse = call.function == "max"
     if has_rank(slots.types[guard.argument]):
         return Extreme(guard.argument, guard.slot, reverse=reverse, size=buffer), guard
     return First(guard.argument, guard.argument, guard.slot, guard.slot, reverse), guard
 
 
-def _plain(call: AggregateCall) -> AggregateCall:
+def plain_call(call: AggregateCall) -> AggregateCall:
     """The call as one of `_TAKEN`, or COUNT(*); BlockedError for others.
 
     DISTINCT makes no difference to an extreme. FILTER (WHERE c) is the arguments only where c.
@@ -159,7 +182,9 @@ def _both(one: Expr | None, other: Expr) -> Expr:
     return other if one is None else And((one, other))
 
 
-def _sum(argument: Expr, guard: Count, call: AggregateCall, span: Span | None) -> Accumulator:
+def _sum(
+    argument: Expr, guard: Count, call: AggregateCall, span: Span | None, *, bounded: bool
+) -> Accumulator:
     kind = known_type(type_of(argument), span)
     result = sum_type(kind)
     if result is None:
@@ -167,7 +192,9 @@ def _sum(argument: Expr, guard: Count, call: AggregateCall, span: Span | None) -
     if call.distinct and kind.is_fractional:
         raise BlockedError("SUM(DISTINCT) over doubles is left to Spark", span)
     integral = _is_integral(argument)
-    return sum_of(guard.argument, guard.slot, kind, result, integral=integral)
+    # Whole numbers made of what has bounds are sure, or are not used.
+    bounded = bounded and not integral
+    return sum_of(guard.argument, guard.slot, kind, result, integral=integral, bounded=bounded)
 
 
 def _spread(call: AggregateCall, slots: _Slots, span: Span | None) -> Spread:

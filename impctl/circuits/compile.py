@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from impctl.aliases import AccessId, AttributeId, ColumnName, TableName
 from impctl.circuits.build import Builder
 from impctl.circuits.chain import Chain
+from impctl.circuits.counted import counted
 from impctl.circuits.flows import BlockedError, Source
 from impctl.circuits.partials import FirstGrouping
 from impctl.circuits.readable import DistantJoin, Readable
@@ -134,11 +135,12 @@ def _compiled(
     barriers: Collection[Plan] | None,
     buffer: int | None,
 ) -> Compiled:
-    chain = _chain(root)
+    rows = counted(root)
+    chain = _chain(rows)
     keyed = frozenset() if chain is None else _keyed(root, chain, sketched, key_columns)
     chosen = None if barriers is None else [id(node) for node in barriers]
     builder = Builder(sketched, keyed, _last_top(root), chooser, barriers=chosen, buffer=buffer)
-    flow = builder.root(root)
+    flow = builder.root(rows)
     if not flow.accesses:
         raise BlockedError("the query has no sketch to maintain", root.span)
     sizes = tuple(sketched[access].size for access in flow.accesses)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from impctl.aliases import AttributeId
 from impctl.circuits.flows import (
     BlockedError,
     Column,
@@ -21,12 +22,12 @@ from impctl.circuits.flows import (
     known_type,
     refuse_approximate,
 )
-from impctl.circuits.likely_rows import build_likely, is_unsure
+from impctl.circuits.likely_rows import build_likely
 from impctl.circuits.plumbing import Plumbing
 from impctl.engine.operators.project import Project
 from impctl.engine.operators.top import Cut, Limit, Top
 from impctl.engine.order_codes import OrderKey
-from impctl.expr.nodes import Expr
+from impctl.expr.nodes import Expr, columns_of
 from impctl.expr.types import type_of
 from impctl.plan.nodes import SortKey, TopK, Witness
 from impctl.plan.rules.witnesses import first_by
@@ -40,11 +41,32 @@ def build_top(builder: Plumbing, node: TopK, *, is_last: bool, must_be_sure: boo
     if not node.order or node.count is None:
         raise BlockedError("LIMIT without ORDER BY has no fixed answer", node.span)
     below = builder.build(node.child, must_be_sure=True)
-    if is_unsure(below):
-        is_free = not below.accesses or not builder.is_barrier(node)
-        # The rows that OFFSET skips are kept, which only counting fragments may be given.
-        is_counted = is_last or (is_free and not node.offset)
-        return build_likely(builder, node, below, must_be_sure=must_be_sure or not is_counted)
+    used = _columns_decided_by(node) & below.approximate
+    is_free = not below.accesses or not builder.is_barrier(node)
+    # The rows that OFFSET skips are kept, which only counting fragments may be given.
+    is_counted = is_last or (is_free and not node.offset)
+    must_be_sure = must_be_sure or not is_counted
+    if used and not (used <= below.whole and (must_be_sure or _has_ties_to_break(node))):
+        return build_likely(builder, node, below, must_be_sure=must_be_sure)
+    whole = below.whole
+    below, bounds = builder.parted(builder.sure(below, used))
+    flow = _exactly_first(builder, node, below, is_last=is_last)
+    return builder.rejoined(flow, bounds, whole)
+
+
+def _columns_decided_by(node: TopK) -> frozenset[AttributeId]:
+    exprs = (*(key.expr for key in node.order), *node.partition_by)
+    return frozenset().union(*(columns_of(expr) for expr in exprs))
+
+
+def _has_ties_to_break(node: TopK) -> bool:
+    """Whether more than the first key of the order decides."""
+    is_dense = node.rank is not None and node.rank.function == "dense_rank"
+    return len(node.order) > 1 or is_dense
+
+
+def _exactly_first(builder: Plumbing, node: TopK, below: Flow, *, is_last: bool) -> Flow:
+    """The operators of a top-k by exact values."""
     top = _Parts(builder, node, builder.name("top"), below.columns)
     sorted_ = top.with_keys(below)
     buffer = builder.buffered(sorted_)
@@ -99,7 +121,7 @@ class _Parts:
         computed = [*self._computed("order", [key.expr for key in self.node.order])]
         computed += self._computed("part", self.node.partition_by)
         for _, expr in computed:
-            check(expr, flow, self.node.span)
+            check(expr, self.node.span)
         types = tuple((key, known_type(type_of(expr), self.node.span)) for key, expr in computed)
         columns = (*self._columns, *types)
         own = {name for name, _ in self._columns}

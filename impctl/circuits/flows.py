@@ -49,7 +49,9 @@ class Source:
 class Flow:
     """The output of the operator (or, below zero, source) at position `at`.
 
-    `plan` yields the same rows from the tables, where selections, projections and inner joins do.
+    `whole` are those of the approximate columns whose bounds are zero unless magnitudes add up to
+    2^53. `plan` yields the same rows from the tables, where selections, projections and inner joins
+    do.
     """
 
     at: int
@@ -57,6 +59,7 @@ class Flow:
     accesses: tuple[AccessId, ...]
     approximate: frozenset[AttributeId] = frozenset()
     plan: Plan | None = None
+    whole: frozenset[AttributeId] = frozenset()
 
     @property
     def ids(self) -> frozenset[AttributeId]:
@@ -79,9 +82,9 @@ def typed(attributes: Iterable[Attribute], span: Span | None) -> tuple[Column, .
     return tuple((attribute.id, known_type(attribute.type, span)) for attribute in attributes)
 
 
-def check(expr: Expr, flow: Flow, span: Span | None) -> None:
-    """BlockedError where the engine cannot compute the expression over the flow."""
-    blocker = find_blocker(expr, flow.approximate)
+def check(expr: Expr, span: Span | None) -> None:
+    """BlockedError where the engine cannot compute the expression."""
+    blocker = find_blocker(expr)
     if blocker is not None:
         raise BlockedError(blocker.reason, blocker.part.span or span)
 

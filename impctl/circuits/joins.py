@@ -20,7 +20,6 @@ from impctl.circuits.flows import (
     Flow,
     check,
     known_type,
-    refuse_approximate,
 )
 from impctl.circuits.join_order import chain_of, pushed_below
 from impctl.circuits.plumbing import Plumbing
@@ -76,15 +75,19 @@ def build_join(builder: Plumbing, node: Join, *, must_be_sure: bool) -> Flow:
         return _build_chain(builder, node, must_be_sure=must_be_sure)
     moved = pushed_below(node)
     if moved is not None:
-        return _build_chain(builder, moved, must_be_sure=True)
-    left = builder.build(node.left, must_be_sure=True)
-    right = builder.build(node.right, must_be_sure=True)
-    refuse_approximate(left, "joining", node.span)
-    refuse_approximate(right, "joining", node.span)
-    parts = _Parts(builder, node)
+        return _build_chain(builder, moved, must_be_sure=must_be_sure)
+    # More rows on one side are harmless where each stays or goes for itself.
+    is_semi = node.kind is JoinKind.SEMI
+    left_is_free = node.kind in (JoinKind.SEMI, JoinKind.ANTI, JoinKind.LEFT)
+    right_is_free = node.kind in (JoinKind.SEMI, JoinKind.RIGHT)
+    left = builder.build(node.left, must_be_sure=must_be_sure or not left_is_free)
+    right = builder.build(node.right, must_be_sure=must_be_sure or not right_is_free)
+    parts = _Parts(builder, node, must_be_sure or not is_semi)
     if node.kind is JoinKind.ANTI and node.null_aware:
-        return parts.not_in(left, right)
+        used = frozenset() if node.condition is None else columns_of(node.condition)
+        return parts.not_in(builder.sure(left, used), builder.sure(right, used))
     condition = _taken_apart(node.condition, left, right)
+    left, right = parts.sure_keys(left, right, condition)
     match node.kind:
         case JoinKind.SEMI:
             return parts.semi(left, right, condition)
@@ -109,7 +112,9 @@ def _build_chain(builder: Plumbing, node: Join, *, must_be_sure: bool) -> Flow:
         ready = [part for part in waiting if columns_of(part) <= found.ids | flow.ids]
         waiting = [part for part in waiting if part not in ready]
         condition = None if not ready else And(tuple(ready))
-        found = parts.inner(found, flow, _taken_apart(condition, found, flow))
+        apart = _taken_apart(condition, found, flow)
+        found, flow = parts.sure_keys(found, flow, apart)
+        found = parts.inner(found, flow, apart)
     assert found is not None
     return parts.filtered(found, waiting)
 
@@ -120,17 +125,26 @@ class _Parts:
 
     builder: Plumbing
     node: Join
-    must_be_sure: bool = True
+    must_be_sure: bool
+
+    def sure_keys(self, left: Flow, right: Flow, condition: _Condition) -> tuple[Flow, Flow]:
+        """Both sides, with what is looked up by equality exact."""
+        mine = [columns_of(key.left) for key in condition.keys]
+        theirs = [columns_of(key.right) for key in condition.keys]
+        left = self.builder.sure(left, frozenset().union(*mine))
+        return left, self.builder.sure(right, frozenset().union(*theirs))
 
     def inner(self, left: Flow, right: Flow, condition: _Condition) -> Flow:
         """All pairs for which the condition is true."""
         left = self.filtered(left, condition.left)
         right = self.filtered(right, condition.right)
+        whole = left.whole | right.whole
         left, mine = self.builder.parted(left)
         right, theirs = self.builder.parted(right)
         columns = (*left.columns, *right.columns)
         found = self._matched(left, right, condition.keys, columns)
-        return self.filtered(self.builder.rejoined(found, {**mine, **theirs}), condition.mixed)
+        found = self.builder.rejoined(found, {**mine, **theirs}, whole)
+        return self.filtered(found, condition.mixed)
 
     def semi(self, left: Flow, right: Flow, condition: _Condition) -> Flow:
         """Rows of the left side with a partner; with their partners' fragments."""
@@ -139,23 +153,31 @@ class _Parts:
             return self._semi_by_rows(left, right, condition)
         right = self.filtered(right, condition.right)
         once, keys = self._distinct_keys(right, condition.keys)
-        return self._matched(left, once, keys, left.columns)
+        whole = left.whole
+        left, bounds = self.builder.parted(left)
+        found = self._matched(left, once, keys, left.columns)
+        return self.builder.rejoined(found, bounds, whole)
 
     def _semi_by_rows(self, left: Flow, right: Flow, condition: _Condition) -> Flow:
         """The rows of the left side that occur among the pairs, found by all their columns."""
         pairs = self.inner(left, right, condition)
+        # The fragments of the left row come with the row itself.
+        pairs = self.builder.union([pairs], left.columns, right.accesses)
+        # Rows are told apart by their bounds too, which are alike to the bit where they are one.
+        whole = left.whole
+        pairs, _ = self.builder.parted(pairs)
+        left, bounds = self.builder.parted(left)
         fresh = self.builder.name("partnered")
         outputs = [(f"{fresh}/{name}", expr) for name, expr in left.refs()]
         columns = tuple((f"{fresh}/{name}", kind) for name, kind in left.columns)
-        # The fragments of the left row come with the row itself.
-        pairs = self.builder.union([pairs], left.columns, right.accesses)
         named = self.builder.project(pairs, outputs, columns, self.node)
         once = self.builder.distinct(named, columns, self.node)
         keys = tuple(
             _Key(ColumnRef(mine, kind), ColumnRef(other, kind), null_safe=True)
             for (mine, kind), (other, _) in zip(left.columns, columns, strict=True)
         )
-        return self._matched(left, once, keys, left.columns)
+        found = self._matched(left, once, keys, left.columns)
+        return self.builder.rejoined(found, bounds, whole)
 
     def anti(self, left: Flow, right: Flow, condition: _Condition) -> Flow:
         """Rows of the left side without a partner; with their own fragments only."""
@@ -247,7 +269,7 @@ class _Parts:
             if isinstance(key, ColumnRef):
                 ids.append(key.id)
                 continue
-            check(key, flow, self.node.span)
+            check(key, self.node.span)
             ids.append(f"{name}{number}")
             computed.append((ids[-1], key))
         types = [(key, known_type(type_of(expr), self.node.span)) for key, expr in computed]
@@ -323,7 +345,7 @@ def _key_of(part: Expr, left: Flow, right: Flow) -> _Key | None:
     mine, theirs = columns_of(one), columns_of(other)
     if not (mine and theirs and mine <= left.ids and theirs <= right.ids):
         return None
-    if mine & left.approximate or theirs & right.approximate:
+    if mine & left.approximate - left.whole or theirs & right.approximate - right.whole:
         # What is equal only within a bound cannot be looked up.
         return None
     kind, their_kind = type_of(one), type_of(other)

@@ -22,11 +22,6 @@ from impctl.expr.types import type_of
 from impctl.plan.nodes import TopK
 
 
-def is_unsure(below: Flow) -> bool:
-    """Whether values with bounds are kept or ordered by."""
-    return bool(below.approximate & below.ids)
-
-
 def build_likely(builder: Plumbing, node: TopK, below: Flow, *, must_be_sure: bool) -> Flow:
     """The operators; what has a bound is not among the columns that go on, nor is the rank."""
     if must_be_sure:
@@ -41,7 +36,7 @@ def build_likely(builder: Plumbing, node: TopK, below: Flow, *, must_be_sure: bo
         (f"{name}/part{at}", expr) for at, expr in enumerate(node.partition_by)
     ]
     for expr in (key.expr, *node.partition_by):
-        check(expr, below, node.span)
+        check(expr, node.span)
     if any(columns_of(expr) & below.approximate for _, expr in parts):
         raise BlockedError("partitioning by a sum of doubles", node.span)
     order, bound = f"{name}/order", f"{name}/bound"

@@ -19,7 +19,6 @@ from impctl.circuits.flows import (
     Flow,
     Source,
     check,
-    refuse_approximate,
 )
 from impctl.circuits.readable import DistantJoin
 from impctl.circuits.refills import Prefix, Refilled, prefix_of
@@ -28,9 +27,9 @@ from impctl.data.schema import DOUBLE
 from impctl.engine.operator import Operator
 from impctl.engine.operators import project, select
 from impctl.engine.operators.aggregate import Aggregate
-from impctl.engine.operators.bounds import Parted, Rejoined
+from impctl.engine.operators.bounds import Parted, Rejoined, Sure
 from impctl.engine.operators.union import Branch, Union
-from impctl.expr.nodes import Expr, columns_of
+from impctl.expr.nodes import Call, Expr, columns_of, walk
 from impctl.plan.nodes import Attribute, ComputedColumn, Plan, Project, Select, TopK
 
 
@@ -125,10 +124,10 @@ class Plumbing(ABC):
         """The rows for which the predicate is true, or too close to call where that is sound."""
         if not columns_of(predicate) <= flow.ids:
             raise BlockedError("what is left of a sum of doubles above a LIMIT", node.span)
-        check(predicate, flow, node.span)
+        check(predicate, node.span)
         at = self.put(select.Select(predicate, must_be_sure=must_be_sure), flow)
         plan = None if flow.plan is None else Select(flow.plan, predicate)
-        return Flow(at, flow.columns, flow.accesses, flow.approximate, plan)
+        return Flow(at, flow.columns, flow.accesses, flow.approximate, plan, flow.whole)
 
     def project(
         self,
@@ -138,16 +137,29 @@ class Plumbing(ABC):
         node: Plan,
     ) -> Flow:
         """Computed columns; BlockedError where one is of a column that did not come this far."""
-        inexact = set()
+        inexact, whole = set(), set()
         for name, expr in outputs:
             if not columns_of(expr) <= flow.ids:
                 raise BlockedError("what is left of a sum of doubles above a LIMIT", node.span)
-            check(expr, flow, node.span)
-            if columns_of(expr) & flow.approximate:
+            check(expr, node.span)
+            unsure = columns_of(expr) & flow.approximate
+            if unsure:
                 inexact.add(name)
+            if unsure and unsure <= flow.whole and not _may_round(expr):
+                whole.add(name)
         at = self.put(project.Project(outputs), flow)
         plan = None if flow.plan is None else _projected(flow.plan, outputs, columns)
-        return Flow(at, columns, flow.accesses, frozenset(inexact), plan)
+        return Flow(at, columns, flow.accesses, frozenset(inexact), plan, frozenset(whole))
+
+    def sure(self, flow: Flow, names: Collection[AttributeId] | None = None) -> Flow:
+        """The flow with these columns (default: all) exact, which is found at every step."""
+        wanted = flow.approximate & flow.ids
+        wanted = wanted if names is None else wanted & frozenset(names)
+        if not wanted:
+            return flow
+        left = flow.approximate - wanted
+        at = self.put(Sure(wanted), flow)
+        return Flow(at, flow.columns, flow.accesses, left, whole=flow.whole - wanted)
 
     def parted(self, flow: Flow) -> tuple[Flow, dict[AttributeId, AttributeId]]:
         """The flow with error bounds as columns, which state can hold, and their names."""
@@ -157,17 +169,23 @@ class Plumbing(ABC):
         columns = (*flow.columns, *((bound, DOUBLE) for bound in bounds.values()))
         return Flow(self.put(Parted(bounds), flow), columns, flow.accesses), bounds
 
-    def rejoined(self, flow: Flow, bounds: Mapping[AttributeId, AttributeId]) -> Flow:
-        """The flow with these columns as bounds again."""
+    def rejoined(
+        self,
+        flow: Flow,
+        bounds: Mapping[AttributeId, AttributeId],
+        whole: frozenset[AttributeId] = frozenset(),
+    ) -> Flow:
+        """The flow with these columns as bounds again; `whole` as of the flows before."""
         if not bounds:
             return flow
         gone = set(bounds.values())
         columns = tuple(column for column in flow.columns if column[0] not in gone)
-        return Flow(self.put(Rejoined(bounds), flow), columns, flow.accesses, frozenset(bounds))
+        at = self.put(Rejoined(bounds), flow)
+        return Flow(at, columns, flow.accesses, frozenset(bounds), whole=whole & bounds.keys())
 
     def distinct(self, flow: Flow, columns: tuple[Column, ...], node: Plan) -> Flow:
-        """Each row once, with the fragments of all its copies."""
-        refuse_approximate(flow, "DISTINCT over", node.span)
+        """Each row once, with the fragments of all its copies; no column has bounds."""
+        flow = self.sure(flow)
         operator = Aggregate(
             self.name("distinct"),
             columns,
@@ -193,7 +211,14 @@ class Plumbing(ABC):
             tags = tuple(place.get(access) for access in accesses)
             branches.append(Branch(tuple((name, name) for name, _ in columns), tags, sign))
         inexact = frozenset().union(*(flow.approximate for flow in flows))
-        return Flow(self.put(Union(branches), *flows), columns, accesses, inexact)
+        whole = inexact.difference(*(flow.approximate - flow.whole for flow in flows))
+        at = self.put(Union(branches), *flows)
+        return Flow(at, columns, accesses, inexact, whole=whole)
+
+
+def _may_round(expr: Expr) -> bool:
+    """Whether what is computed of an exact value may have a bound: doubles rounded at a tie."""
+    return any(isinstance(part, Call) for part in walk(expr))
 
 
 def _projected(

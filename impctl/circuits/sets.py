@@ -8,7 +8,7 @@ Out of scope: whether a side may be sketched (`plan.safety.verdict`).
 
 from __future__ import annotations
 
-from impctl.circuits.flows import Column, Flow, known_type, refuse_approximate, typed
+from impctl.circuits.flows import Column, Flow, known_type, typed
 from impctl.circuits.plumbing import Plumbing
 from impctl.data.schema import LONG
 from impctl.engine.accumulators import ExactSum
@@ -86,7 +86,7 @@ def _renamed(
     """A side under the operation's own columns and types."""
     below = builder.build(side, must_be_sure=must_be_sure)
     if node.kind is not SetKind.UNION or not node.all:
-        refuse_approximate(below, f"{node.kind.value.upper()} of", node.span)
+        below = builder.sure(below)
     outputs = []
     for (name, kind), attribute in zip(columns, attributes_of(side), strict=True):
         found = known_type(attribute.type, node.span)

@@ -126,24 +126,48 @@ class FloatSum:
     """Compensated sum of a double argument.
 
     `integral` says that every value is a whole number (AVG over integers): then the sum is exact,
-    in Spark too, as long as the magnitudes add up to less than 2^53.
+    in Spark too, as long as the magnitudes add up to less than 2^53. `bounded` says that values
+    have bounds: these add up, and values of which nothing is known are counted apart.
     """
 
     argument: AttributeId
     slot: int
     integral: bool
+    bounded: bool = False
 
     @property
     def columns(self) -> dict[str, Any]:
-        names = ("sum", "rest", "size", "drift")
+        names = ("sum", "rest", "size", "drift", *(("slack",) if self.bounded else ()))
+        counts = (*_SPECIALS, *(("open",) if self.bounded else ()))
         floats = {f"{name}{self.slot}": np.float64 for name in names}
-        return {**floats, **{f"{name}{self.slot}": np.int64 for name in _SPECIALS}}
+        return {**floats, **{f"{name}{self.slot}": np.int64 for name in counts}}
 
     @_OVERFLOWS
     def delta(self, vector: Vector, weights: Ints, grouping: Grouping) -> Values:
         values = vector.values
         if vector.valid is not None:
             values = np.where(vector.valid, values, 0.0)
+        if not self.bounded:
+            return self._delta(values, np.zeros(0), weights, grouping)
+        errors = np.zeros(len(values)) if vector.error is None else vector.error
+        if vector.valid is not None:
+            errors = np.where(vector.valid, errors, 0.0)
+        is_open = ~np.isfinite(errors)
+        values, errors = np.where(is_open, 0.0, values), np.where(is_open, 0.0, errors)
+        order, starts = grouping.order, grouping.starts
+        bounds = errors[order]
+        reach = np.add.reduceat(bounds * np.abs(weights[order]), starts)
+        reach = reach * (1.0 + len(bounds) * 2.0**-51)
+        slip = reach * (len(bounds) * 2.0**-51)
+        return {
+            **self._delta(values, errors, weights, grouping),
+            f"slack{self.slot}": np.add.reduceat(bounds * weights[order], starts) + slip,
+            f"reach{self.slot}": reach,
+            f"open{self.slot}": np.add.reduceat(np.where(is_open, weights, 0)[order], starts),
+        }
+
+    def _delta(self, values: Any, errors: Any, weights: Ints, grouping: Grouping) -> Values:
+        """The change of values that are known, within `errors` if there are any."""
         specials: Values = {}
         finite = np.isfinite(values)
         if not bool(finite.all()):
@@ -151,7 +175,7 @@ class FloatSum:
             values = np.where(finite, values, 0.0)
         order, starts = grouping.order, grouping.starts
         values, signs = values[order], weights[order]
-        sizes = np.abs(values)
+        sizes = np.abs(values) + errors[order] if self.bounded else np.abs(values)
         touched = np.add.reduceat(sizes * np.abs(signs), starts)
         net = np.add.reduceat(sizes * signs, starts)
         if self.integral and float(touched.sum()) < _EXACT_DOUBLE / 2:
@@ -196,12 +220,22 @@ class FloatSum:
             rest: low,
             size: np.maximum(old[size] + delta[size] + slip, 0.0),
             drift: old[drift] + delta[drift] + lost,
+            **self._widened(old, delta),
         }
         for name in _SPECIALS:
             change = delta.get(f"{name}{self.slot}")
             kept = old[f"{name}{self.slot}"]
             added[f"{name}{self.slot}"] = kept if change is None else kept + change
         return added
+
+    def _widened(self, old: Values, delta: Values) -> Values:
+        """What the bounds of the values come to, an upper bound as `size` is, and open values."""
+        if not self.bounded:
+            return {}
+        slack, is_open = f"slack{self.slot}", f"open{self.slot}"
+        slip = (old[slack] + delta[f"reach{self.slot}"]) * (8 * _ROUNDING)
+        total = np.maximum(old[slack] + delta[slack] + slip, 0.0)
+        return {slack: total, is_open: old[is_open] + delta[is_open]}
 
     @_OVERFLOWS
     def partial(self, table: Mapping[PartialColumn, Any], grouping: Grouping, sign: int) -> Values:
@@ -243,6 +277,8 @@ class FloatSum:
         size, rows = state[f"size{self.slot}"], state["rows"]
         spread = rows * _ROUNDING * size * 1.01 + state[f"drift{self.slot}"]
         error = spread + np.abs(sums) * (2 * _ROUNDING)
+        if self.bounded:
+            error = (error + state[f"slack{self.slot}"]) * (1 + 8 * _ROUNDING)
         if self.integral:
             # Whole numbers of small magnitude: Spark's sum is exact, and ours once rounded.
             exact = (size < _EXACT_DOUBLE / 2) & (state[f"drift{self.slot}"] < 0.25)
@@ -254,6 +290,8 @@ class FloatSum:
         # Just below the greatest double, adding in another order may overflow.
         size = state[f"size{self.slot}"]
         lost = ~np.isfinite(sums) | ~np.isfinite(error) | (size > _ALL_BUT_LOST)
+        is_open = state[f"open{self.slot}"] > 0 if self.bounded else np.zeros(len(sums), np.bool_)
+        lost |= is_open
         if bool(lost.any()):
             sums, error = np.where(lost, 0.0, sums), np.where(lost, np.inf, error)
         nan, plus, minus = (state[f"{name}{self.slot}"] for name in _SPECIALS)
@@ -282,10 +320,21 @@ def _at_least(sizes: Any, bound: Any, grouping: Grouping) -> Any:
 Accumulator = Count | ExactSum | FloatSum
 
 
+def takes_bounds(part: object) -> bool:
+    """Whether the argument may have bounds: to count it, or to sum it with them."""
+    return isinstance(part, Count) or (isinstance(part, FloatSum) and part.bounded)
+
+
 def sum_of(
-    argument: AttributeId, slot: int, kind: SqlType, result: SqlType, *, integral: bool
+    argument: AttributeId,
+    slot: int,
+    kind: SqlType,
+    result: SqlType,
+    *,
+    integral: bool,
+    bounded: bool = False,
 ) -> ExactSum | FloatSum:
     """The accumulator for SUM over an argument of this type."""
     if kind.is_fractional:
-        return FloatSum(argument, slot, integral)
+        return FloatSum(argument, slot, integral, bounded)
     return ExactSum(argument, slot, result if result != DOUBLE else LONG)

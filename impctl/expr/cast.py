@@ -1,11 +1,14 @@
 """Casts between types under ANSI rules.
 
-Law: a value that does not fit the target is an error, as in Spark, never NULL and never wrapped.
+Law: a value that does not fit the target is an error, as in Spark, never NULL and never wrapped;
+but a DOUBLE that is no number is NULL as a DECIMAL.
 Supported are the casts listed in `supports`; the rest is left to Spark.
 Out of scope: implicit coercion of operands (`expr.types`).
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -20,6 +23,8 @@ from impctl.expr.numbers import (
     rescale,
     to_double,
 )
+from impctl.expr.rounding import MOST_DIGITS
+from impctl.expr.spans import as_decimal, over_bounds
 from impctl.expr.zones import moved_by
 
 MICROS_PER_DAY = 86_400_000_000
@@ -42,6 +47,8 @@ def supports(source: SqlType, target: SqlType) -> bool:
         return source.kind in _EXACT_SOURCES
     if source.kind in _EXACT_SOURCES:
         return target.kind in _EXACT_SOURCES or target.kind is Kind.DOUBLE
+    if source == DOUBLE and target.kind is Kind.DECIMAL:
+        return target.scale <= MOST_DIGITS
     if source.kind in FRACTIONAL:
         return target.kind is Kind.DOUBLE or target.kind in INTEGRAL
     if source.kind is Kind.BOOLEAN:
@@ -68,9 +75,7 @@ def cast(vector: Vector, target: SqlType, offset: int = 0) -> Vector:
     if target.kind is Kind.BOOLEAN:
         return Vector(target, np.asarray(vector.values != 0, dtype=np.bool_), vector.valid)
     if target.kind is Kind.FLOAT:
-        with np.errstate(over="ignore"):
-            single = vector.values.astype(np.float32).astype(np.float64)
-        return Vector(target, single, vector.valid)
+        return over_bounds("cast", _single, [vector], target)
     if target.kind is Kind.DOUBLE:
         if source.kind is Kind.BOOLEAN:
             return Vector(DOUBLE, vector.values.astype(np.float64), vector.valid)
@@ -79,7 +84,7 @@ def cast(vector: Vector, target: SqlType, offset: int = 0) -> Vector:
     if source.kind is Kind.BOOLEAN:
         return Vector(target, vector.values.astype(np.int64), vector.valid)
     if source.is_fractional:
-        return _truncated(vector, target)
+        return _of_double(vector, target)
     if target.kind is Kind.DECIMAL:
         values = vector.filled()
         rescaled = rescale(values, source.scale, target.scale)
@@ -121,8 +126,22 @@ def _whole(vector: Vector, target: SqlType) -> Vector:
     return Vector(target, fit_integers(values, target), vector.valid)
 
 
-def _truncated(vector: Vector, target: SqlType) -> Vector:
+def _single(given: Sequence[Vector], target: SqlType) -> Vector:
+    """Numbers in single precision."""
+    with np.errstate(over="ignore"):
+        single = given[0].values.astype(np.float32).astype(np.float64)
+    return Vector(target, single, given[0].valid)
+
+
+def _of_double(vector: Vector, target: SqlType) -> Vector:
+    if target.kind is Kind.DECIMAL:
+        return as_decimal(vector, target)
+    return over_bounds("cast", _truncated, [vector], target)
+
+
+def _truncated(given: Sequence[Vector], target: SqlType) -> Vector:
     """Doubles to an integral type, towards zero; NaN and what is out of range raise."""
+    (vector,) = given
     values = vector.filled()
     bound = 2.0 ** (INTEGRAL_BITS[target.kind] - 1)
     whole = np.trunc(values)

@@ -263,7 +263,11 @@ def _assembled(pieces: list[tuple[Any, Vector]], wanted: SqlType) -> Vector:
         joined: Any = pa.concat_arrays([piece.values for _, piece in pieces]).take(pa.array(order))
     else:
         joined = np.concatenate([piece.values for _, piece in pieces])[order]
-    return Vector(wanted, joined, None if bool(valid.all()) else valid)
+    error = None
+    if any(piece.error is not None for _, piece in pieces):
+        known = [np.zeros(len(v)) if v.error is None else v.error for _, v in pieces]
+        error = np.concatenate(known)[order]
+    return Vector(wanted, joined, None if bool(valid.all()) else valid, error)
 
 
 def _call(expr: Call, columns: Columns, length: int) -> Vector:

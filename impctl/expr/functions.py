@@ -14,8 +14,9 @@ from impctl.data.schema import TIMESTAMP, SqlType
 from impctl.data.vector import Vector
 from impctl.expr.date_functions import DATE_FUNCTIONS
 from impctl.expr.nodes import Call
-from impctl.expr.number_functions import NUMBER_FUNCTIONS
+from impctl.expr.number_functions import CARRIES_BOUNDS, NUMBER_FUNCTIONS
 from impctl.expr.signature import Function
+from impctl.expr.spans import over_bounds
 from impctl.expr.text_functions import TEXT_FUNCTIONS
 from impctl.expr.types import type_of
 from impctl.expr.zones import fixed_offset, moved_by, offset_of
@@ -43,5 +44,10 @@ def compute(call: Call, arguments: Sequence[Vector], result: SqlType) -> Vector:
     """The call's value per row; there is no objection to the call."""
     offset = offset_of(call.zone)
     local = [moved_by(part, offset) if part.type == TIMESTAMP else part for part in arguments]
-    found = FUNCTIONS[call.name].compute(local, result)
+    function = FUNCTIONS[call.name].compute
+    has_bounds = any(argument.error is not None for argument in local)
+    if has_bounds and call.name not in CARRIES_BOUNDS:
+        found = over_bounds(call.name, function, local, result)
+    else:
+        found = function(local, result)
     return moved_by(found, -offset) if result == TIMESTAMP else found

@@ -1,9 +1,8 @@
 """Functions of numbers, and the greatest and least of several values.
 
-Law: integers and decimals are exact and an overflow is an error. Rounding doubles to digits depends
-on how Java writes a double and is left to Spark, as are logarithms, powers and angles, whose last
-digit differs from machine to machine.
-Out of scope: operators (`expr.numbers`).
+Law: integers and decimals are exact and an overflow is an error. Logarithms, powers and angles,
+whose last digit differs from machine to machine, are left to Spark.
+Out of scope: operators (`expr.numbers`), arguments with bounds (`expr.spans`).
 """
 
 from __future__ import annotations
@@ -30,6 +29,7 @@ from impctl.expr.numbers import (
     round_half_up,
     to_double,
 )
+from impctl.expr.rounding import MOST_DIGITS
 from impctl.expr.signature import (
     EXACT,
     NUMBER,
@@ -40,6 +40,7 @@ from impctl.expr.signature import (
     kinds,
     value_of,
 )
+from impctl.expr.spans import rounded_double
 from impctl.expr.types import MAX_PRECISION, type_of, wider_type
 
 _FLOATS = frozenset({Kind.FLOAT, Kind.DOUBLE})
@@ -105,6 +106,8 @@ def _rounding(*, to_even: bool) -> Function:
         (argument, *given) = arguments
         values = argument.filled()
         digits = int(value_of(given[0])) if given and len(values) else 0
+        if argument.type.is_fractional:
+            return rounded_double(argument, digits, to_even=to_even)
         scale = argument.type.scale
         dropped = scale - min(digits, scale)
         if dropped:
@@ -116,8 +119,15 @@ def _rounding(*, to_even: bool) -> Function:
             return Vector(result, fit_decimals(values, result), argument.valid)
         return Vector(result, fit_integers(values, result), argument.valid)
 
-    takes = either(kinds(EXACT), constants_after(EXACT, int))
-    return Function(takes, compute_round)
+    exact = either(kinds(EXACT), constants_after(EXACT, int))
+    return Function(either(exact, _rounds_double), compute_round)
+
+
+def _rounds_double(arguments: Sequence[Expr]) -> bool:
+    """A DOUBLE and, if any, a number of digits that doubles are rounded to."""
+    digits = constant_of(arguments[1]) if len(arguments) > 1 else 0
+    is_double = len(arguments) in (1, 2) and type_of(arguments[0]) == DOUBLE
+    return is_double and isinstance(digits, int) and abs(digits) <= MOST_DIGITS
 
 
 def _half_even(values: Any, divisor: Any) -> Any:
@@ -183,6 +193,9 @@ def _chosen(mask: Any, one: Vector, other: Vector) -> Vector:
         values = np.where(mask, one.values, other.values)
     return Vector(one.type, values, None if bool(valid.all()) else valid)
 
+
+CARRIES_BOUNDS = frozenset({"abs", "round", "bround"})
+"""What is computed with the bounds of its argument."""
 
 NUMBER_FUNCTIONS: dict[str, Function] = {
     "abs": Function(kinds(NUMBER), _abs),

@@ -1,19 +1,16 @@
 """Which expressions the evaluator computes exactly as Spark does, and why not where it does not.
 
 Law: what is not listed here is refused before any row is looked at, with the part of the
-expression that blocks it; nothing is approximated. `approximate` names columns whose values carry
-an error bound (sums of doubles): these may be added, scaled, compared and joined by AND/OR/NOT,
-and nothing else, because anything else could turn a small error into a different row.
+expression that blocks it; nothing is approximated. Values with an error bound (sums of doubles) may
+be used anywhere: what depends on the order of summing is found on the row where it does.
 Out of scope: computing (`expr.evaluate`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import dataclass
 from functools import reduce
 
-from impctl.aliases import AttributeId
 from impctl.data.schema import BOOLEAN, Kind, SqlType
 from impctl.expr.cast import supports as supports_cast
 from impctl.expr.compare import like_objection
@@ -27,7 +24,6 @@ from impctl.expr.nodes import (
     Coalesce,
     ColumnRef,
     Compare,
-    CompareOp,
     Expr,
     InList,
     IsNull,
@@ -37,8 +33,6 @@ from impctl.expr.nodes import (
     Negate,
     Not,
     Or,
-    children,
-    columns_of,
     walk,
 )
 from impctl.expr.types import common_type, type_of, wider_type
@@ -53,13 +47,13 @@ class Blocker:
     reason: str
 
 
-def find_blocker(expr: Expr, approximate: Collection[AttributeId] = ()) -> Blocker | None:
+def find_blocker(expr: Expr) -> Blocker | None:
     """The first part the evaluator cannot compute exactly; None when it can compute it all."""
     for part in walk(expr):
         reason = _reason(part)
         if reason is not None:
             return Blocker(part, reason)
-    return _approximate_blocker(expr, frozenset(approximate))
+    return None
 
 
 def _reason(expr: Expr) -> str | None:
@@ -152,20 +146,3 @@ def _branches_reason(expr: Case | Coalesce, found: SqlType) -> str | None:
         if own is None or common_type(own, found) != found or not supports_cast(own, found):
             return f"mixing `{own}` and `{found}` is left to Spark"
     return None
-
-
-def _approximate_blocker(expr: Expr, approximate: frozenset[AttributeId]) -> Blocker | None:
-    if not approximate or not columns_of(expr) & approximate:
-        return None
-    match expr:
-        case ColumnRef() | And() | Or() | Not() | IsNull() | Negate() | Mean() | Arithmetic():
-            pass
-        case Compare():
-            if expr.op is CompareOp.NULL_SAFE_EQUAL:
-                return Blocker(expr, "`<=>` on a sum of doubles depends on summation order")
-        case Cast() if expr.type.kind is Kind.DOUBLE:
-            pass
-        case _:
-            return Blocker(expr, "this use of a sum of doubles depends on summation order")
-    found = (_approximate_blocker(part, approximate) for part in children(expr))
-    return next((blocker for blocker in found if blocker is not None), None)

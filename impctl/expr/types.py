@@ -242,6 +242,10 @@ def is_nullable(expr: Expr) -> bool:
             return False
         case Arithmetic() | Compare():
             return is_nullable(expr.left) or is_nullable(expr.right)
+        case Cast() if expr.type.kind is Kind.DECIMAL:
+            # A double that is no number has no decimal.
+            own = type_of(expr.operand)
+            return own is None or own.is_fractional or is_nullable(expr.operand)
         case Negate() | Not() | Cast() | Like():
             return is_nullable(expr.operand)
         case And() | Or():

@@ -6,37 +6,15 @@ orders of the rows, and every one of them must stem from the maintained sketch a
 
 from __future__ import annotations
 
-import math
-import random
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import cache
 
 import numpy as np
-import pyarrow as pa
 import pytest
 
-from impctl.circuits.compile import Compiled, compile_plan
-from impctl.circuits.session import MaintainedQuery, TableChange
-from impctl.data.schema import DOUBLE, INTEGER, Column, Schema
 from impctl.engine.operators import likely_top
-from impctl.errors import NotExactError
-from impctl.plan.nodes import Query, scans_of
-from impctl.plan.rules.order import apply_rules, core_of
-from impctl.plan.safety.verdict import Verdict, carried, check_safety
-from impctl.plan.sql.statement import parse_query
-from impctl.sketch.partition import RangePartition
-from tests.circuits.test_plans_against_reference import restored
-from tests.support import reference_aggregate
+from tests.circuits.unsure_cases import SUMS, add_in_order, compiled, several_cases
 from tests.support.random_cases import few_then_rest
-from tests.support.reference_expr import ReferenceFailure, Value
-from tests.support.reference_plan import annotate, bag, evaluate
 
-SCHEMA = Schema((Column("g", INTEGER), Column("h", INTEGER), Column("d", DOUBLE)))
-SIDE = Schema((Column("k", INTEGER), Column("w", DOUBLE)))
-BY_G = RangePartition("t", "g", INTEGER, (1, 2, 3, 4, 5))
-SUMS = "SELECT g, SUM(d) AS s FROM t GROUP BY g"
 QUERIES = (
     f"{SUMS} ORDER BY s DESC LIMIT 2",
     f"{SUMS} ORDER BY s LIMIT 1",
@@ -56,153 +34,16 @@ QUERIES = (
     f"SELECT g, s FROM ({SUMS}) WHERE s > 1 UNION ALL SELECT k, w FROM side WHERE w > 2",
     f"SELECT g, s FROM ({SUMS} UNION ALL SELECT k, w FROM side) ORDER BY s DESC LIMIT 2",
 )
-POOLS: tuple[tuple[float | None, ...], ...] = (
-    (1e16, -1e16, 1.0, 2.0, -1.0),
-    (0.1, 0.2, 0.3, -0.3, 1.1, -0.6),
-    (1.0, 2.0, 3.0, -0.0, 0.0),
-    (math.nan, math.inf, -math.inf, 1.0),
-    (1e308, -1e308, 1e308, -math.inf, 5.0),
-    (None, 1.0, 2.5, 1e-300, -1e-300),
-)
-
-Rows = list[Mapping[str, Value]]
-
-
-@cache
-def kept(sql: str) -> tuple[Query, Verdict, dict[str, RangePartition]]:
-    query = parse_query(sql, {"t": SCHEMA, "side": SIDE})
-    query = replace(query, root=apply_rules(query.root))
-    accesses = [scan.access for scan in scans_of(query.root) if scan.table == "t"]
-    for chosen in (accesses, accesses[:1], accesses[1:]):
-        verdict = check_safety(query, dict.fromkeys(chosen, "g"), [])
-        if chosen and verdict.safe:
-            return query, verdict, dict.fromkeys(chosen, BY_G)
-    raise AssertionError(f"no sketch is safe for {sql}")
-
-
-def compiled(sql: str) -> Compiled:
-    query, verdict, partitions = kept(sql)
-    core = core_of(query.root)
-    sketched = {access: p.attribute for access, p in partitions.items()}
-    judged = carried(verdict, replace(query, root=core), sketched)
-    return compile_plan(core, partitions, judged.key_columns, barriers=judged.barrier_positions)
-
-
-def table_of(name: str, rows: Rows) -> pa.Table:
-    schema = pa.schema([("g", pa.int32()), ("h", pa.int32()), ("d", pa.float64())])
-    if name == "side":
-        schema = pa.schema([("k", pa.int32()), ("w", pa.float64())])
-    return pa.Table.from_pylist(list(rows), schema=schema)
-
-
-def random_row(
-    rng: random.Random, name: str, pool: tuple[float | None, ...]
-) -> Mapping[str, Value]:
-    if name == "side":
-        return {"k": rng.randrange(6), "w": rng.choice(pool)}
-    return {"g": rng.choice((*range(6), None)), "h": rng.randrange(2), "d": rng.choice(pool)}
-
-
-def changed(
-    rng: random.Random, name: str, rows: Rows, pool: tuple[float | None, ...]
-) -> TableChange:
-    changes: Rows = []
-    weights: list[int] = []
-    for _ in range(rng.randint(0, 4)):
-        if rows and rng.random() < 0.45:
-            changes.append(rows.pop(rng.randrange(len(rows))))
-            weights.append(-1)
-        else:
-            rows.append(random_row(rng, name, pool))
-            changes.append(rows[-1])
-            weights.append(1)
-    return TableChange(table_of(name, changes), np.array(weights, dtype=np.int64))
-
-
-def check(
-    sql: str, session: MaintainedQuery, tables: Mapping[str, Rows], rng: random.Random
-) -> tuple[int, int]:
-    """The sketches against several orders of adding: ranges beyond, and orders tried."""
-    query, _, partitions = kept(sql)
-    held = {access: set(found.ids) for access, found in session.fragments().items()}
-    slack = 0
-    for turn in range(3):
-        shown = {name: list(rows) for name, rows in tables.items()}
-        for rows in shown.values():
-            rng.shuffle(rows)
-        found = annotate(query.root, shown)
-        lineage = found.lineage.union(*found.first_rows.values())
-        for access in partitions:
-            needed = {
-                _fragment(shown["t"][row]["g"]) for origin, row in lineage if origin == access
-            }
-            assert held[access] >= needed, (sql, shown, held, needed)
-            slack += len(held[access] - needed) if turn == 0 else 0
-        seen = {
-            access: [at for at, row in enumerate(shown["t"]) if _fragment(row["g"]) in held[access]]
-            for access in partitions
-        }
-        # In one order of adding, the answer over the sketch is the answer.
-        assert bag(evaluate(query.root, shown, seen)) == bag(evaluate(query.root, shown)), sql
-    return slack, 3
-
-
-def in_parts(values: Sequence[float]) -> float:
-    """The sum as Spark may add it: some rows after each other, then what these gave."""
-    middle = len(values) // 2
-    parts = (values[:middle], values[middle:])
-    with np.errstate(over="ignore", invalid="ignore"):
-        return float(sum(np.float64(sum(map(np.float64, part))) for part in parts))
 
 
 @pytest.fixture(autouse=True)
 def _added_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The reference adds exactly otherwise."""
-    monkeypatch.setattr(reference_aggregate, "_double_total", in_parts)
-
-
-def _fragment(value: Value) -> int:
-    return 6 if value is None else min(int(value), 5)  # type: ignore[arg-type]  # an INTEGER
-
-
-def one_case(seed: int, seen: Counter[str]) -> None:
-    rng = random.Random(seed)
-    sql = QUERIES[seed % len(QUERIES)]
-    pool = rng.choice(POOLS)
-    tables: dict[str, Rows] = {
-        name: [random_row(rng, name, pool) for _ in range(rng.randint(0, 9))]
-        for name in ("t", "side")
-    }
-    session = MaintainedQuery(compiled(sql))
-    stored: dict[tuple[str, int], pa.Table] = {}
-    try:
-        names = session.compiled.tables
-        session.load([(name, table_of(name, tables[name])) for name in names])
-        for _ in range(4):
-            slack, tried = check(sql, session, tables, rng)
-            seen["cases"] += tried
-            seen["slack"] += slack
-            seen["wide"] += slack > 0
-            seen["unsure"] += session.unsure_rows() > 0
-            session.step({name: changed(rng, name, tables[name], pool) for name in names})
-            if rng.random() < 0.2:
-                session = restored(session, stored, MaintainedQuery(compiled(sql)))
-    except NotExactError:
-        seen["not exact"] += 1
-    except ReferenceFailure:
-        seen["failed"] += 1
-
-
-def several_cases(seeds: Iterable[int]) -> Counter[str]:
-    seen: Counter[str] = Counter()
-    for seed in seeds:
-        one_case(seed, seen)
-    return seen
+    add_in_order(monkeypatch)
 
 
 @few_then_rest(280, 5600)
 def test_sketches_cover_whatever_order_sums_are_added_in(cases: range) -> None:
-    seen = several_cases(cases)
+    seen = several_cases(QUERIES, cases)
     assert seen["cases"] > len(cases) * 8, seen
     assert seen["unsure"] > len(cases) // 10, seen
     assert seen["not exact"] == 0, seen
@@ -224,7 +65,7 @@ def test_an_order_by_worst_values_is_found_out(monkeypatch: pytest.MonkeyPatch) 
     true = likely_top.LikelyTop._reached
     monkeypatch.setattr(likely_top.LikelyTop, "_reached", _best_as_worst(true))
     with pytest.raises(AssertionError):
-        several_cases(range(3000))
+        several_cases(QUERIES, range(3000))
 
 
 def test_a_bound_that_is_lost_in_a_join_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -242,4 +83,4 @@ def test_a_bound_that_is_lost_in_a_join_is_found_out(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(Parted, "step", exact)
     with pytest.raises(AssertionError):
-        several_cases(range(3000))
+        several_cases(QUERIES, range(3000))

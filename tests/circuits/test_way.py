@@ -198,6 +198,12 @@ OPEN = "SELECT brand FROM sales GROUP BY brand HAVING SUM(rate) > 2"
         f"SELECT brand FROM ({SUMS}) ORDER BY brand, s DESC LIMIT 2 OFFSET 1",
         f"SELECT brand FROM (SELECT brand, RANK() OVER (ORDER BY s) r FROM ({SUMS})) WHERE r < 3",
         f"SELECT brand, s FROM ({SUMS}) UNION ALL SELECT brand, 1.0D FROM stock",
+        f"SELECT q.s, shelf FROM ({SUMS}) q LEFT JOIN stock ON q.brand = stock.brand WHERE s > 1",
+        f"SELECT shelf, s FROM stock RIGHT JOIN ({SUMS}) q ON q.brand = stock.brand WHERE s > 1",
+        f"SELECT brand, s FROM ({SUMS}) EXCEPT SELECT brand, 1.0D FROM stock",
+        f"SELECT DISTINCT s FROM ({SUMS}) WHERE s > 1",
+        f"SELECT MAX(s) AS m FROM ({SUMS}) HAVING MAX(s) > 1",
+        f"SELECT s, COUNT(*) AS n FROM ({SUMS}) GROUP BY s HAVING COUNT(*) > 1",
     ],
 )
 def test_sums_of_doubles_are_refused_only_where_they_come_too_close(sql: str) -> None:
@@ -210,18 +216,6 @@ def test_sums_of_doubles_are_refused_only_where_they_come_too_close(sql: str) ->
 @pytest.mark.parametrize(
     ("sql", "reason"),
     [
-        (
-            f"SELECT q.s, shelf FROM ({SUMS}) q LEFT JOIN stock ON q.brand = stock.brand",
-            "joining a sum of doubles",
-        ),
-        (
-            f"SELECT shelf, q.s FROM stock RIGHT JOIN ({SUMS}) q ON q.brand = stock.brand",
-            "joining a sum of doubles",
-        ),
-        (
-            f"SELECT brand, s FROM ({SUMS}) EXCEPT SELECT brand, 1.0D FROM stock",
-            "EXCEPT of a sum of doubles",
-        ),
         (
             f"SELECT brand FROM (SELECT brand, s FROM ({SUMS}) ORDER BY s LIMIT 2) "
             "GROUP BY brand HAVING COUNT(*) < 2",
@@ -236,15 +230,6 @@ def test_sums_of_doubles_are_refused_only_where_they_come_too_close(sql: str) ->
             f"SELECT q.brand FROM (SELECT brand, s FROM ({SUMS}) ORDER BY s LIMIT 2) q JOIN stock "
             "ON q.brand = stock.brand AND q.s > stock.shelf",
             "ordering by a sum of doubles below another grouping",
-        ),
-        (f"SELECT DISTINCT s FROM ({SUMS})", "DISTINCT over a sum of doubles"),
-        (
-            f"SELECT MAX(s) AS m FROM ({SUMS})",
-            "grouping or summing a sum of doubles again",
-        ),
-        (
-            f"SELECT s, COUNT(*) AS n FROM ({SUMS}) GROUP BY s",
-            "grouping or summing a sum of doubles again",
         ),
         (
             "SELECT m, COUNT(*) AS n FROM (SELECT brand, MAX_BY(price, numSold) AS m FROM sales"

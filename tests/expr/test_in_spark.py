@@ -210,7 +210,10 @@ FUNCTIONS = [
     "(x div 1E-9BD) < 0", "c = 0", "0 < c", "c IN (0, 1)", "c * 0 = 0", "o % 0.3", "least(c, 0)",
     "m / 3Y", "3Y / nullif(m, 0)", "m * 3Y", "m / 3S", "m / 3L", "m / -3Y", "r / 3Y > 0.416666",
     "m / (-(3))", "m / +3", "3 BETWEEN c AND m", "nullif(0, c)", "nullif(0Y, c)",
-    "NULL / nullif(m, 0)",
+    "NULL / nullif(m, 0)", "round(d)", "round(d, 2)", "bround(d, 1)", "round(q, 1)", "bround(q)",
+    "round(IF(d < 9, d, 1), -1)", "CAST(IF(d < 9 OR d > 1E200, d, 1) AS DECIMAL(10, 2))",
+    "CAST(nullif(d, 1E16) / 8 AS DECIMAL(12, 2))", "bround(nullif(d, 1E16) / 3, 4)",
+    "CAST(IF(abs(q) < 9 OR abs(q) > 1E301, q, 1) AS DECIMAL(20, 0)) IS NULL",
     "m * n", "r * r", "r / 7", "n + 1.5", "CASE WHEN m > r THEN m ELSE r END",
 ]  # fmt: skip
 """Calls, which the reference evaluator does not know."""

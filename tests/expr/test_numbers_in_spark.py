@@ -21,7 +21,7 @@ import pytest
 from impctl.capture.render_expr import render_expr
 from impctl.data.schema import Kind
 from impctl.data.vector import Vector, from_arrow
-from impctl.errors import EvaluationError, ImpctlError
+from impctl.errors import EvaluationError, ImpctlError, NotExactError
 from impctl.expr.evaluate import Columns, evaluate
 from impctl.expr.nodes import Expr
 from impctl.expr.support import find_blocker
@@ -81,7 +81,7 @@ def evaluated(sql: str, columns: Columns) -> Case | None:
     every = range(ROWS)
     try:
         return Case(sql, expr, [*every], evaluate(expr, columns, ROWS))
-    except EvaluationError:
+    except (EvaluationError, NotExactError):
         rows = [row for row in every if _works(expr, columns, row)]
     return Case(sql, expr, rows, evaluate(expr, _at(columns, rows), len(rows)))
 
@@ -93,7 +93,7 @@ def _at(columns: Columns, rows: list[int]) -> dict[str, Vector]:
 def _works(expr: Expr, columns: Columns, row: int) -> bool:
     try:
         evaluate(expr, _at(columns, [row]), 1)
-    except EvaluationError:
+    except (EvaluationError, NotExactError):
         return False
     return True
 

@@ -85,7 +85,10 @@ def _spread(function: str, values: list[Value]) -> Value:
         return math.nan
     exact = [Fraction(number) for number in numbers]
     mean = sum(exact, Fraction()) / len(exact)
-    spread = float(sum(((number - mean) ** 2 for number in exact), Fraction()) / divisor)
+    try:
+        spread = float(sum(((number - mean) ** 2 for number in exact), Fraction()) / divisor)
+    except OverflowError:
+        spread = math.inf
     return math.sqrt(spread) if function.startswith("stddev") else spread
 
 

@@ -15,7 +15,7 @@ from decimal import ROUND_HALF_EVEN, Context, Decimal
 from fractions import Fraction
 
 from impctl.aliases import AttributeId
-from impctl.data.schema import Kind, SqlType, decimal
+from impctl.data.schema import LONG, Kind, SqlType, decimal
 from impctl.expr.nodes import (
     And,
     Arithmetic,
@@ -305,6 +305,10 @@ def cast_value(value: Value, source: SqlType | None, target: SqlType) -> Value:
         raise ReferenceLimit(f"cast from {source} to {target}")
     if target.is_fractional:
         return _single(float(value)) if target.kind is Kind.FLOAT else float(value)
+    if isinstance(value, float) and target.kind is Kind.DECIMAL:
+        # By its text, rounded half up; what is no number has no decimal.
+        exact = Fraction(Decimal(repr(value))) if math.isfinite(value) else None
+        return None if exact is None else fit_decimal(exact, target)
     if isinstance(value, float):
         if not math.isfinite(value):
             raise ReferenceFailure(f"{value} does not fit {target}")
@@ -343,6 +347,26 @@ def _call(expr: Call, row: Row) -> Value:
             return fit_integer(abs(value), found) if found is not None else abs(value)
         case "abs", [float() as value]:
             return abs(value)
+        case "round", [None, *_]:
+            return None
+        case "round", [float() as value, *_] if not abs(value) < 2**53:
+            return value
+        case "round", [float() as value, int() as digits]:
+            scaled = Fraction(Decimal(repr(value))) * Fraction(10) ** digits
+            return float(_half_up(scaled) / Fraction(10) ** digits)
+        case "greatest", _:
+            known = [value for value in values if value is not None]
+            return max(known, key=sort_key, default=None)
+        case "floor", [None]:
+            return None
+        case "floor", [float() as value]:
+            if not math.isfinite(value):
+                raise ReferenceFailure(f"no whole number for {value}")
+            return fit_integer(math.floor(value), LONG)
+        case "sqrt", [None]:
+            return None
+        case "sqrt", [float() as value]:
+            return math.sqrt(value) if value >= 0 else math.nan
         case "abs", [Decimal() as value]:
             return _negated(value, type_of(expr.arguments[0])) if value < 0 else value
         case _:

@@ -23,7 +23,7 @@ from impctl.aliases import AttributeId
 from impctl.data.keys import Grouping, group_rows, normalise
 from impctl.data.schema import SqlType
 from impctl.data.vector import Ints, Vector, concat, from_stored
-from impctl.engine.accumulators import Accumulator, Count, Values
+from impctl.engine.accumulators import Accumulator, Count, Values, takes_bounds
 from impctl.engine.aggregate_column import AggregateColumn
 from impctl.engine.arrangement import Arrangement, Located
 from impctl.engine.batch import Batch, empty_batch, stacked_batches
@@ -41,7 +41,7 @@ from impctl.engine.row_index import RowIndex
 from impctl.engine.runs import Run
 from impctl.engine.spread import Spread
 from impctl.engine.tags import GroupTags, Tags, no_fragments
-from impctl.errors import NotExactError
+from impctl.expr.spans import is_known, unsure_value
 
 _ROWS = "rows"
 _GROUP = "group"
@@ -112,9 +112,10 @@ class Aggregate(Operator):
         if len(batch) == 0:
             return empty_batch(self.accesses)
         keys = [normalise(batch.columns[name]) for name, _ in self.keys]
-        arguments = [part.argument for part in (*self._accumulators, *self._extremes.parts)]
-        arguments += self._firsts.arguments
-        _refuse_unsure([*keys, *(batch.columns[argument] for argument in arguments)])
+        parts = (*self._accumulators, *self._extremes.parts)
+        arguments = [part.argument for part in parts if not takes_bounds(part)]
+        arguments += [*self._firsts.arguments, *self._distinct, *(name for name, _ in self.keys)]
+        _refuse_unsure([batch.columns[argument] for argument in arguments])
         grouping = group_rows(keys, len(batch))
         change = _Change(grouping, batch.tags, batch.weights, batch)
         return self._apply(keys, change)
@@ -366,11 +367,8 @@ class _Change:
 
 def _refuse_unsure(columns: Sequence[Vector]) -> None:
     """Grouping or summing a value that is not exact could make a sketch too small."""
-    if any(column.error is not None and bool(column.error.any()) for column in columns):
-        raise NotExactError(
-            "A value to group by or to sum depends on the order of a sum of doubles",
-            hint="recapture with `impctl capture`, or sum decimals in the query",
-        )
+    if not all(is_known(column) for column in columns):
+        raise unsure_value("A value to group by, to count once or to take a spread of")
 
 
 def _distinct_parts(columns: Sequence[AggregateColumn]) -> tuple[Accumulator | Extreme, ...]:

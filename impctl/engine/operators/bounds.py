@@ -1,14 +1,16 @@
 """Values with error bounds as two plain columns, and back: state holds no bounds.
 
 Identity: `Parted` turns each of its columns into its value and, as a column of its own, its bound;
-`Rejoined` undoes that. Linear, no state, cost proportional to the batch. NULL has a bound like any
-value; a column that is exact has bounds of zero.
+`Rejoined` undoes that. `Spanned` adds the least and the greatest value within the bound, between
+which `Narrowed` finds a value again. `Sure` lets exact values pass, and fails where one is not.
+Linear, no state, cost proportional to the batch. NULL has a bound like any value; a column that is
+exact has bounds of zero.
 Not to be confused with dropping bounds, after which an unsure value would seem sure.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 
@@ -17,6 +19,7 @@ from impctl.data.schema import DOUBLE
 from impctl.data.vector import Vector
 from impctl.engine.batch import Batch
 from impctl.engine.operator import Operator
+from impctl.expr.spans import between, ends, exactly, is_known, is_open, unsure_value
 
 
 class _Bounds(Operator):
@@ -64,3 +67,77 @@ class Rejoined(_Bounds):
 
     def passes(self, column: AttributeId) -> AttributeId | None:
         return None if column in self.bounds else column
+
+
+class Sure(Operator):
+    """These columns as exact ones; NotExactError for a row where one is not."""
+
+    def __init__(self, names: Iterable[AttributeId]) -> None:
+        self.names = tuple(sorted(names))
+
+    @property
+    def is_rowwise(self) -> bool:
+        return True
+
+    def step(self, batch: Batch) -> Batch:
+        """The change, its columns without bounds."""
+        if len(batch) == 0:
+            return batch
+        columns = dict(batch.columns)
+        for name in self.names:
+            if not is_known(columns[name]):
+                raise unsure_value("A value to join, group or compare whole rows by")
+            columns[name] = exactly(columns[name])
+        return Batch(columns, batch.weights, batch.tags)
+
+    def passes(self, column: AttributeId) -> AttributeId | None:
+        return column
+
+
+class _Spans(Operator):
+    """`spans` names the columns of both ends for each column that has bounds."""
+
+    def __init__(self, spans: Mapping[AttributeId, tuple[AttributeId, AttributeId]]) -> None:
+        self.spans = dict(spans)
+
+    @property
+    def is_rowwise(self) -> bool:
+        return True
+
+    def passes(self, column: AttributeId) -> AttributeId | None:
+        added = {name for pair in self.spans.values() for name in (*pair, *self.spans)}
+        return None if column in added else column
+
+
+class Spanned(_Spans):
+    """Both ends of the columns that have bounds, in their place.
+
+    Of a value of which nothing is known these are the least double and NaN, the greatest.
+    """
+
+    def step(self, batch: Batch) -> Batch:
+        """The change with one column more for each."""
+        if len(batch) == 0:
+            return batch
+        columns = dict(batch.columns)
+        for name, (low, high) in self.spans.items():
+            found = columns.pop(name)
+            lost = is_open(found)
+            least, most = ends(found)
+            columns[low] = Vector(DOUBLE, np.where(lost, -np.inf, least.values), found.valid)
+            columns[high] = Vector(DOUBLE, np.where(lost, np.nan, most.values), found.valid)
+        return Batch(columns, batch.weights, batch.tags)
+
+
+class Narrowed(_Spans):
+    """The value in the middle with its bound, in place of both ends."""
+
+    def step(self, batch: Batch) -> Batch:
+        """The change with one column less for each."""
+        if len(batch) == 0:
+            return batch
+        columns = dict(batch.columns)
+        for name, (low, high) in self.spans.items():
+            least, most = columns.pop(low), columns.pop(high)
+            columns[name] = between(least.values, most.values, least.valid)
+        return Batch(columns, batch.weights, batch.tags)

@@ -1,0 +1,53 @@
+"""The part of a plan whose rows are counted: what stands above it loses none of them.
+
+Law: a row of DISTINCT, of a grouping and of UNION stems from all rows that went into it, so above
+the last condition, join or LIMIT the fragments are those of the rows below. There no value decides
+anything: neither how groups are told apart nor what they sum up to.
+Out of scope: plans without sums of doubles, which are built as they stand.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from impctl.engine import spread
+from impctl.plan.nodes import (
+    Aggregate,
+    Distinct,
+    Plan,
+    Project,
+    SetKind,
+    SetOperation,
+    Sort,
+    inputs_of,
+    nodes_of,
+)
+
+_WITH_BOUNDS = frozenset({"sum", "avg", *spread.FUNCTIONS})
+
+
+def counted(root: Plan) -> Plan:
+    """The plan without groupings at its top whose input has sums of doubles."""
+    found = node = root
+    while isinstance(node, Project | Sort | Aggregate | Distinct):
+        (below,) = inputs_of(node)
+        if isinstance(node, Aggregate | Distinct) and _has_bounds(below):
+            found = below
+        node = below
+    is_union = isinstance(node, SetOperation) and node.kind is SetKind.UNION and not node.all
+    if is_union and _has_bounds(node):
+        assert isinstance(node, SetOperation)
+        return replace(node, all=True)
+    return found
+
+
+def _has_bounds(plan: Plan) -> bool:
+    """Whether some value may depend on the order in which doubles are added."""
+    return any(
+        output.call.function in _WITH_BOUNDS
+        and output.attribute.type is not None
+        and output.attribute.type.is_fractional
+        for node in nodes_of(plan)
+        if isinstance(node, Aggregate)
+        for output in node.aggregates
+    )

@@ -1,0 +1,159 @@
+"""Sums of doubles joined, grouped, summed and rounded: the sketch covers in every order of adding.
+
+What is looked up, grouped by or cast may turn out to be unsure; then the run says so. Whole numbers
+never are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from impctl.data.vector import Vector
+from impctl.engine.accumulators import FloatSum
+from impctl.engine.operators import bounds
+from impctl.expr import spans
+from tests.circuits.unsure_cases import SUMS, add_in_order, compiled, several_cases
+from tests.support.random_cases import few_then_rest
+
+PARTS = "SELECT g, h, SUM(d) AS s FROM t GROUP BY g, h"
+MEANS = "SELECT g, AVG(h) AS a FROM t GROUP BY g"
+SAFE = (
+    f"SELECT g, SUM(s) AS s FROM ({PARTS}) GROUP BY g HAVING SUM(s) > 1",
+    f"SELECT g, AVG(s) AS s FROM ({PARTS}) GROUP BY g HAVING AVG(s) > 1",
+    f"SELECT g, MAX(s) AS s FROM ({PARTS}) GROUP BY g HAVING MAX(s) > 1",
+    f"SELECT g, MIN(s) AS s FROM ({PARTS}) GROUP BY g ORDER BY s LIMIT 2",
+    f"SELECT g, COUNT(s) AS n FROM ({PARTS}) GROUP BY g HAVING COUNT(s) > 1",
+    f"SELECT g, SUM(s) AS x FROM ({PARTS}) GROUP BY g ORDER BY x DESC LIMIT 2",
+    f"SELECT g, SUM(2 * s - 1) AS x FROM ({PARTS}) GROUP BY g HAVING SUM(2 * s - 1) < 2",
+    f"SELECT g, MIN(s) FILTER (WHERE h = 1) AS x FROM ({PARTS}) GROUP BY g "
+    "HAVING MIN(s) FILTER (WHERE h = 1) < 1",
+    "SELECT g FROM t GROUP BY g HAVING ROUND(SUM(d), 1) > 1",
+    "SELECT g, ROUND(SUM(d), 1) AS s FROM t GROUP BY g ORDER BY s DESC LIMIT 2",
+    "SELECT g FROM t GROUP BY g HAVING SQRT(SUM(d)) <= 1",
+    "SELECT g FROM t GROUP BY g HAVING COALESCE(SUM(d), 0) < 1",
+    "SELECT g FROM t GROUP BY g HAVING GREATEST(SUM(d), AVG(d), 1D) > 1",
+    "SELECT g FROM t GROUP BY g HAVING CASE WHEN COUNT(*) > 1 THEN SUM(d) ELSE 2D END > 1",
+    f"SELECT DISTINCT s FROM ({SUMS} HAVING SUM(d) > 1)",
+    f"SELECT s, COUNT(*) AS n, VAR_POP(s) AS v FROM ({SUMS} HAVING SUM(d) > 1) GROUP BY s",
+    f"SELECT s FROM ({SUMS} HAVING SUM(d) > 1) UNION SELECT w FROM side",
+    f"SELECT q.g FROM ({SUMS}) q WHERE EXISTS (SELECT 1 FROM side WHERE side.k = q.g) AND q.s > 1",
+    f"SELECT q.g FROM ({SUMS}) q LEFT JOIN side ON q.g = side.k WHERE q.s > 1",
+    f"SELECT q.g FROM ({SUMS}) q LEFT JOIN side ON q.g = side.k WHERE q.s > side.w",
+    f"SELECT q.g FROM ({SUMS}) q WHERE q.g NOT IN (SELECT k FROM side) AND q.s > 1",
+    f"SELECT q.g FROM ({SUMS}) q WHERE q.s > 1 AND EXISTS (SELECT 1 FROM side WHERE k = q.g "
+    "AND w < q.s)",
+    "SELECT t.g, t.h FROM t LEFT JOIN (SELECT k, SUM(w) AS s FROM side GROUP BY k) b ON t.g = b.k "
+    "WHERE b.s > 1",
+)
+"""Never too close to call: what is unsure is kept."""
+WHOLE = (
+    f"SELECT a, COUNT(*) AS n FROM ({MEANS}) GROUP BY a HAVING COUNT(*) > 1",
+    f"SELECT DISTINCT a FROM ({MEANS}) WHERE a > 0",
+    f"SELECT x.g FROM ({MEANS}) x JOIN (SELECT k, AVG(k) AS b FROM side GROUP BY k) y ON x.a = y.b",
+    f"SELECT g FROM ({MEANS}) WHERE a IN (SELECT AVG(k) FROM side GROUP BY k)",
+    f"SELECT g FROM ({MEANS}) WHERE a NOT IN (SELECT AVG(k) FROM side GROUP BY k)",
+    f"SELECT g, a FROM ({MEANS}) ORDER BY a DESC, g LIMIT 2",
+    f"SELECT COUNT(*) AS n FROM (SELECT g, a FROM ({MEANS}) ORDER BY a, g LIMIT 2)",
+    f"SELECT a, g FROM ({MEANS}) EXCEPT SELECT AVG(k), k FROM side GROUP BY k",
+    "SELECT g, h FROM t WHERE h >= (SELECT AVG(h) FROM t)",
+    "SELECT g FROM t GROUP BY g HAVING AVG(h) > (SELECT AVG(k) / 5 FROM side)",
+    "SELECT u.g, u.h FROM t u JOIN (SELECT g, AVG(h) AS a FROM t GROUP BY g) q "
+    "ON u.g = q.g AND u.h >= q.a",
+    f"SELECT g, MAX(a) AS a FROM ({MEANS}) GROUP BY g HAVING MAX(a) > 0",
+    f"SELECT q.g FROM ({MEANS}) q LEFT JOIN side ON q.g = side.k AND side.w > q.a WHERE q.a > 0",
+)
+"""Averages of whole numbers, used as any exact value: no range too many."""
+STRICT = (
+    f"SELECT s, COUNT(*) AS n FROM ({SUMS}) GROUP BY s HAVING COUNT(*) > 1",
+    f"SELECT s FROM (SELECT DISTINCT s FROM ({SUMS})) JOIN side ON s > w",
+    f"SELECT ROUND(s, 1) AS r, COUNT(*) AS n FROM ({SUMS}) GROUP BY ROUND(s, 1) "
+    "HAVING COUNT(*) > 1",
+    f"SELECT FLOOR(s) AS r, COUNT(*) AS n FROM ({SUMS}) GROUP BY FLOOR(s) HAVING COUNT(*) > 1",
+    "SELECT g FROM t GROUP BY g HAVING CAST(SUM(d) AS DECIMAL(30, 1)) > 1",
+    "SELECT g FROM t GROUP BY g HAVING SUM(CAST(d AS DECIMAL(30, 1))) > 1",
+    f"SELECT g, SUM(s) AS s FROM ({PARTS} HAVING SUM(d) > 1) GROUP BY g HAVING SUM(s) > 2",
+    f"SELECT g, COUNT(DISTINCT s) AS n FROM ({PARTS}) GROUP BY g HAVING COUNT(DISTINCT s) > 1",
+    f"SELECT g, VAR_POP(s) AS n FROM ({PARTS}) GROUP BY g HAVING VAR_POP(s) > 1",
+    f"SELECT q.g FROM ({SUMS}) q LEFT JOIN side ON q.g = side.k AND q.s > side.w",
+    f"SELECT q.g FROM ({SUMS}) q WHERE NOT EXISTS (SELECT 1 FROM side WHERE k = q.g AND w > q.s)",
+    f"SELECT g, s FROM ({SUMS}) WHERE s > 1 EXCEPT SELECT k, w FROM side",
+    "SELECT g FROM t GROUP BY g HAVING CASE WHEN SUM(d) > 1 THEN 1 ELSE 0 END = 1",
+)
+"""Refused where it happens that the order of adding decides."""
+
+
+@pytest.fixture(autouse=True)
+def _added_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    add_in_order(monkeypatch)
+
+
+@pytest.mark.parametrize("sql", [*SAFE, *WHOLE, *STRICT])
+def test_such_queries_have_a_circuit(sql: str) -> None:
+    assert compiled(sql).circuit is not None
+
+
+@few_then_rest(300, 6000)
+def test_bounds_are_added_up_and_kept(cases: range) -> None:
+    seen = several_cases(SAFE, cases)
+    assert seen["cases"] > len(cases) * 6, seen
+    assert seen["unsure"] > len(cases) // 12, seen
+    assert seen["not exact"] == 0, seen
+
+
+@few_then_rest(130, 2600)
+def test_averages_of_whole_numbers_are_exact(cases: range) -> None:
+    seen = several_cases(WHOLE, cases)
+    assert seen["cases"] == len(cases) * 12, seen
+    assert seen["unsure"] == seen["slack"] == 0, seen
+
+
+@few_then_rest(140, 2800)
+def test_what_is_unsure_is_said_when_it_happens(cases: range) -> None:
+    seen = several_cases(STRICT, cases)
+    assert seen["cases"] > len(cases) * 3, seen
+    assert 0 < seen["not exact"] < len(cases) * 3 // 4, seen
+
+
+def _without_bounds(true: Callable[..., Vector]) -> Callable[..., Vector]:
+    def exact(*given: Any, **named: Any) -> Vector:
+        found = true(*given, **named)
+        return replace(found, error=None if found.error is None else np.zeros(len(found)))
+
+    return exact
+
+
+def test_bounds_that_are_not_added_up_are_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = FloatSum.delta
+
+    def forgetful(self: FloatSum, vector: Vector, *rest: Any) -> Any:
+        return whole(self, replace(vector, error=None), *rest)
+
+    monkeypatch.setattr(FloatSum, "delta", forgetful)
+    with pytest.raises(AssertionError):
+        several_cases(SAFE, range(6000))
+
+
+def test_extremes_of_one_end_are_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bounds, "between", _without_bounds(spans.between))
+    with pytest.raises(AssertionError):
+        several_cases(SAFE, range(6000))
+
+
+def test_a_rounded_sum_without_a_bound_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spans, "between", _without_bounds(spans.between))
+    with pytest.raises(AssertionError):
+        several_cases(SAFE, range(6000))
+
+
+def test_a_key_that_is_not_looked_at_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    from impctl.engine.operators import aggregate
+
+    monkeypatch.setattr(aggregate, "is_known", lambda column: True)
+    monkeypatch.setattr(bounds, "is_known", lambda column: True)
+    with pytest.raises(AssertionError):
+        several_cases(STRICT, range(6000))
