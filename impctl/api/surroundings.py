@@ -19,6 +19,7 @@ from impctl.app.workbench.envvars import (
     IMBALANCE,
     LARGE_CHANGE,
     LOCK_TIMEOUT,
+    NOW,
     POLICY,
     SHARED_STORE,
     SKETCH,
@@ -60,6 +61,7 @@ def settings_from(
         imbalance=pick("imbalance", IMBALANCE, given.imbalance, _at_least(1.0, float)),
         large_change=pick("large_change", LARGE_CHANGE, given.large_change, _at_least(0, int)),
         shared_store=is_shared_store(environ.get(SHARED_STORE)),
+        now=environ.get(NOW) or None,
     )
 
 

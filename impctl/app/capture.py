@@ -78,6 +78,7 @@ def _result(tables: PinnedTables, prepared: PreparedQuery, captured: Captured) -
         considered=captured.candidates,
         left=tuple(_left(tables, prepared, captured)),
         assumptions=tuple(assumption_text(assumption) for assumption in captured.assumptions),
+        moments=prepared.moments,
     )
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 from impctl.aliases import ColumnName, TableName
 from impctl.app.capturing.definition import is_captured_alike
+from impctl.app.capturing.moments import stored_moments
 from impctl.app.preparing.filters import Pruned, filters_of
 from impctl.app.preparing.partitions import is_partitionable
 from impctl.app.preparing.prepared import PreparedQuery, prepare
@@ -103,7 +104,7 @@ def _uses(desk: Workbench, failures: list[Failure]) -> dict[TableName, list[_Use
             stored = store.load(spec.name)
             if stored is None or not is_captured_alike(desk, spec, stored):
                 continue
-            prepared = prepare(desk, spec)
+            prepared = prepare(desk, spec, stored_moments(stored))
             for sketch in stored.sketches:
                 use = _Use(prepared, sketch, stored.sketches)
                 found.setdefault(sketch.table, []).append(use)

@@ -54,5 +54,6 @@ def query(
         reuse=found.reuse,
         spark_start_ms=desk.spark_start_ms,
         left_away=read.left_away,
+        moments=found.prepared.moments,
     )
     return Outcome((result,), found.warnings)

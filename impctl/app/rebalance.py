@@ -28,6 +28,7 @@ from impctl.app.capturing.drift import has_own_boundaries
 from impctl.app.capturing.entries import sketch_entry
 from impctl.app.capturing.fill import filled_circuit
 from impctl.app.capturing.meta import StateMeta
+from impctl.app.capturing.moments import moved_moments
 from impctl.app.capturing.new_ranges import NewRanges, new_ranges, split_rows
 from impctl.app.capturing.pins import is_current, moved_meanwhile
 from impctl.app.capturing.taken_up import TakenUp
@@ -101,7 +102,7 @@ class _Rebalanced:
         self.watch = Stopwatch()
         self.stored = stored_query(desk, store, spec)
         check_definition(desk, spec, self.stored)
-        if not is_current(self.stored, desk.tables):
+        if not is_current(self.stored, desk.tables) or moved_moments(desk, self.stored):
             raise moved_meanwhile(spec.name)
         self.prepared: PreparedQuery = prepare(desk, spec)
         self.verdict: Verdict
@@ -295,7 +296,8 @@ def _foreseen(desk: Workbench, store: StoreReader | None, spec: QuerySpec) -> Ca
     """A dry run: ranges that would be split and merged, where the sketch is current."""
     stored = stored_query(desk, store, spec)
     assert store is not None
-    if is_current(stored, desk.tables) and is_captured_alike(desk, spec, stored):
+    is_of_now = is_current(stored, desk.tables) and not moved_moments(desk, stored)
+    if is_of_now and is_captured_alike(desk, spec, stored):
         return _Rebalanced(desk, store, spec).foreseen()
     reason = "would be brought up to date first; how even its ranges are is looked at after that"
     found = _result(stored, "none", reason, 0.0, 0.0)

@@ -54,6 +54,7 @@ def rewrite(
         action=found.action,
         reason=found.reason,
         reuse=found.reuse,
+        moments=found.prepared.moments,
     )
     if files is not None:
         _write_files(desk, found, pruned, files)

@@ -13,6 +13,7 @@ from impctl.aliases import QueryName
 from impctl.app.capturing.definition import is_defined_alike, is_of_this_release
 from impctl.app.capturing.drift import ranges_entries
 from impctl.app.capturing.entries import sketch_entry
+from impctl.app.capturing.moments import moved_moments, moved_text, stored_moments
 from impctl.app.capturing.pins import catch_up, check_pins
 from impctl.app.results.past_runs import VERIFIED, VERIFY, PendingEntry, RunEntry, VerifiedEntry
 from impctl.app.results.results import Failure, Outcome, StatusResult
@@ -82,6 +83,7 @@ def _status(desk: Workbench, store: StoreReader | None, spec: QuerySpec, runs: i
         uses=uses.uses,
         last_use=None if uses.last is None else datetime.fromtimestamp(uses.last, UTC),
         bytes_left_out=uses.bytes_plain - uses.bytes,
+        moments=stored_moments(stored),
     )
 
 
@@ -133,6 +135,9 @@ def _pending(
         check_pins(stored, desk.tables)
     except RecaptureNeededError as replaced:
         return pending, f"{replaced.message}; capture it again"
+    moved = moved_moments(desk, stored)
+    if moved:
+        return pending, f"{moved_text(moved)}; `maintain` moves the sketch on"
     if any(pending.values()):
         return pending, "the table has newer versions; `maintain` brings the sketch up to date"
     return pending, None

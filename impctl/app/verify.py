@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from impctl.aliases import QueryName
 from impctl.app.capturing.chosen_way import restored_verdict
 from impctl.app.capturing.definition import check_definition, stored_query
+from impctl.app.capturing.moments import stored_moments
 from impctl.app.capturing.recapture import recaptured
 from impctl.app.preparing.filters import filters_of
 from impctl.app.preparing.prepared import PreparedQuery, prepare
@@ -84,7 +85,7 @@ def _recorded(
 def _verified(desk: Workbench, spec: QuerySpec, results: bool) -> list[VerifyResult]:
     stored = stored_query(desk, desk.reading_store(), spec)
     check_definition(desk, spec, stored)
-    prepared = prepare(desk, spec)
+    prepared = prepare(desk, spec, stored_moments(stored))
     verdict, partitions = restored_verdict(desk.tables, prepared, stored)
     desk.spark()
     desk.reporter.step(f"recapturing {spec.name}")
@@ -105,6 +106,7 @@ def _verified(desk: Workbench, spec: QuerySpec, results: bool) -> list[VerifyRes
                 extra=relation.extra,
                 results_equal=equal,
                 versions=stored.versions,
+                moments=prepared.moments,
             )
         )
     return verified

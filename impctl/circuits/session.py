@@ -17,6 +17,7 @@ from impctl.aliases import AccessId, TableName
 from impctl.circuits.chain import Chain
 from impctl.circuits.checkpoint import Checkpoint, checkpoint_of
 from impctl.circuits.compile import Compiled
+from impctl.circuits.moving import MovedRows, Moves, moved_batch
 from impctl.circuits.partials import Partials
 from impctl.circuits.range_rows import RangeRows
 from impctl.circuits.readable import Readable
@@ -25,7 +26,7 @@ from impctl.data.vector import Ints
 from impctl.engine.batch import Batch
 from impctl.engine.circuit import Circuit
 from impctl.engine.distant_rows import RowReader
-from impctl.engine.operator import Keeper
+from impctl.engine.operator import Keeper, Operator
 from impctl.engine.operators.merge import Merge, SketchDelta
 from impctl.sketch.fragments import FragmentSet
 from impctl.sketch.partition import RangePartition
@@ -95,14 +96,49 @@ class MaintainedQuery:
         if table_rows is not None:
             for refilled in self.compiled.refills:
                 refilled.read_from(table_rows)
-        batches = []
+        batches = self._read(changes)
+        self._count_rows(batches)
+        deltas = self.count(self.circuit.step(*batches))
+        return dict(zip(self.compiled.accesses, deltas, strict=True))
+
+    def move(
+        self,
+        changes: Mapping[TableName, TableChange],
+        moves: Moves,
+        moved_rows: MovedRows,
+        table_rows: TableRows,
+    ) -> tuple[Mapping[AccessId, SketchDelta], int]:
+        """Maintain as `step` does while conditions become those of this circuit's plan.
+
+        The state is that of the conditions before. Also gives how many rows came or went.
+        """
+        for refilled in self.compiled.refills:
+            refilled.read_from(table_rows)
+        batches = self._read(changes)
+        self._count_rows(batches)
+        past: dict[Operator, Batch] = {}
+        count = 0
+        for at, source in enumerate(self.compiled.sources):
+            moved = moves.get(source.access)
+            if moved is None:
+                continue
+            *_, top = self.circuit.selections_above(at, len(moved.after))
+            found, came_or_went = moved_batch(source, moved, batches[at], moved_rows)
+            count += came_or_went
+            batches[at] = None
+            if found is not None:
+                past[top] = found
+        deltas = self.count(self.circuit.step_past(batches, past))
+        return dict(zip(self.compiled.accesses, deltas, strict=True)), count
+
+    def _read(self, changes: Mapping[TableName, TableChange]) -> list[Batch | None]:
+        """The change of every source."""
+        batches: list[Batch | None] = []
         for source in self.compiled.sources:
             change = changes.get(source.table)
             batch = None if change is None else source.scan.read(change.rows, change.weights)
             batches.append(batch)
-        self._count_rows(batches)
-        deltas = self.count(self.circuit.step(*batches))
-        return dict(zip(self.compiled.accesses, deltas, strict=True))
+        return batches
 
     def count(self, output: Batch | None) -> tuple[SketchDelta, ...]:
         """Count a change of the circuit's output in the sketches, in the accesses' order."""

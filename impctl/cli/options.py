@@ -16,6 +16,7 @@ from impctl.app.workbench.envvars import (
     IMBALANCE,
     LARGE_CHANGE,
     LOCK_TIMEOUT,
+    NOW,
     POLICY,
     SHARED_STORE,
     SKETCH,
@@ -207,4 +208,5 @@ def settings_of(
         imbalance=imbalance,
         large_change=large_change,
         shared_store=is_shared_store(os.environ.get(SHARED_STORE)),
+        now=os.environ.get(NOW) or None,
     )

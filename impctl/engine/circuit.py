@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from impctl.engine.batch import Batch, stacked_batches
 from impctl.engine.distant_rows import DistantRows
 from impctl.engine.operator import Keeper, Operator
+from impctl.engine.operators.select import Select
 
 
 class Circuit(Operator):
@@ -40,6 +41,29 @@ class Circuit(Operator):
         """One change of all sources through all operators."""
         known = {-1 - number: batch for number, batch in enumerate(sources) if batch is not None}
         return self._run(known, 0, len(self._operators))
+
+    def step_past(
+        self, sources: Sequence[Batch | None], past: Mapping[Operator, Batch]
+    ) -> Batch | None:
+        """One change of all sources, and of the outputs of these operators, at once.
+
+        These, and what lies between them and their sources, are not stepped: the change of a
+        source below one of them must not be given.
+        """
+        known = {-1 - number: batch for number, batch in enumerate(sources) if batch is not None}
+        known.update({self._place[id(operator)]: batch for operator, batch in past.items()})
+        return self._run(known, 0, len(self._operators))
+
+    def selections_above(self, source: int, count: int) -> tuple[Select, ...]:
+        """The `count` selections that the rows of a source pass first, the lowest first."""
+        wire, found = -1 - source, []
+        for _ in range(count):
+            (at,) = (at for at, wires in enumerate(self._inputs) if wire in wires)
+            operator = self._operators[at]
+            assert isinstance(operator, Select), "a condition on a scan is a selection above it"
+            found.append(operator)
+            wire = at
+        return tuple(found)
 
     def resume(self, batch: Batch, operator: Operator) -> Batch | None:
         """The output's change if this operator's output changes by `batch`."""

@@ -62,14 +62,13 @@ def chosen_way(
     chooser: Chooser,
 ) -> Way:
     """How the query's sketches are maintained: by the core plan, under the whole plan's verdict."""
-    sketched = {access: partition.attribute for access, partition in partitions.items()}
     kept = kept_plan(prepared, verdict, partitions)
     # Touch rests on lineage: where a witness goes, a row that did not change takes its place.
     whole = replace(verdict, root_keyed=False) if kept.has_witnesses else verdict
     way = choose_way(
         kept.core,
         whole,
-        carried(verdict, replace(prepared.query, root=kept.core), sketched),
+        core_verdict(prepared, verdict, partitions),
         partitions,
         chooser,
         buffer=prepared.spec.buffer,
@@ -78,6 +77,15 @@ def chosen_way(
     scans = (*prepared.scans, *scans_of(prepared.query.root))
     accesses = {scan.access: scan.table for scan in scans}
     return replace(way, reason=reason, core=kept.core, accesses=accesses)
+
+
+def core_verdict(
+    prepared: PreparedQuery, verdict: Verdict, partitions: Mapping[AccessId, RangePartition]
+) -> Verdict:
+    """The verdict on the core that the sketches are kept by."""
+    sketched = {access: partition.attribute for access, partition in partitions.items()}
+    kept = kept_plan(prepared, verdict, partitions)
+    return carried(verdict, replace(prepared.query, root=kept.core), sketched)
 
 
 def capture_way(

@@ -43,11 +43,11 @@ def commit_capture(
         check_pinned_commit(desk.tables, table)
     marks = commit_marks(desk.tables, versions)
     distant = [] if way.compiled is None else list(way.compiled.distant_sides)
-    circuit = circuit_id(prepared.core if way.core is None else way.core)
     meta = StateMeta(
         way=way.reason,
-        circuit=circuit,
+        circuit=circuit_id(prepared.core if way.core is None else way.core),
         template=template_id(prepared.core),
+        moments=dict(prepared.moments),
         marks=marks,
         files={table: files_mark(desk.tables.snapshot(table)) for table in versions},
         distant=distant,

@@ -24,11 +24,11 @@ class StateMeta(BaseModel):
     """`way` is why the query is maintained as it is; `counters` number an aggregate's groups.
 
     `circuit` tells which circuit the state belongs to, `template` which release captured the sketch
-    and which queries may ask for it with other constants (empty in older sketches), `marks` which
-    commit of each table it stands at and `files` which files. `unsure` counts groups
-    kept because a sum of doubles was too close to call: where slack may come from. `distant` names
-    the sides of joins whose rows the state does not hold. `depths` tell how evenly the ranges are
-    filled, where that is counted.
+    and which queries may ask for it with other constants (empty in older sketches), `moments` which
+    values of the clock the query had, `marks` which commit of each table it stands at and `files`
+    which files. `unsure` counts groups kept because a sum of doubles was too close to call: where
+    slack may come from. `distant` names the sides of joins whose rows the state does not hold.
+    `depths` tell how evenly the ranges are filled, where that is counted.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
@@ -36,6 +36,7 @@ class StateMeta(BaseModel):
     way: str
     circuit: str
     template: str = ""
+    moments: dict[str, str] = {}
     marks: dict[str, str] = {}
     files: dict[str, FilesMark] = {}
     counters: dict[str, NonNegativeInt] = {}
@@ -51,7 +52,7 @@ class StateMeta(BaseModel):
         schemas = {
             pin.table: schema_mark(pin.schema_json) for pin in pins if pin.table in self.files
         }
-        found = self.model_dump(include={"circuit", "template", "marks", "files"})
+        found = self.model_dump(include={"circuit", "template", "moments", "marks", "files"})
         return {**found, "schemas": schemas}
 
     @classmethod

@@ -15,6 +15,7 @@ from impctl.aliases import AccessId
 from impctl.app.capturing.chosen_way import capture_way
 from impctl.app.capturing.definition import is_captured_alike
 from impctl.app.capturing.fill_by_engine import is_loaded_here
+from impctl.app.capturing.moments import moved_moments
 from impctl.app.capturing.pins import is_current
 from impctl.app.preparing.choice import Chosen, choose
 from impctl.app.preparing.facts import assumption_of, assumption_text
@@ -109,6 +110,7 @@ def _stored(desk: Workbench, store: StoreReader | None, spec: QuerySpec) -> str:
         if stored is None:
             return "none"
         is_fresh = is_captured_alike(desk, spec, stored) and is_current(stored, desk.tables)
+        is_fresh = is_fresh and not moved_moments(desk, stored)
     except RecaptureNeededError:
         # What cannot be read back is replaced by the capture.
         return "stale"

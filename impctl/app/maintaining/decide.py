@@ -18,7 +18,9 @@ from impctl.app.maintaining.changes import Need, SharedChanges
 from impctl.app.maintaining.estimates import Size, dearer, reason_text
 from impctl.app.maintaining.grouped_change import is_large
 from impctl.app.maintaining.kept_states import KeptStates
+from impctl.app.maintaining.move import Move
 from impctl.app.maintaining.stage import (
+    CLOCK_MOVED,
     GROUPED_BY_SPARK,
     RECAPTURE_CHEAPER,
     ReadChange,
@@ -125,7 +127,7 @@ class Decisions:
         """Exact or touch; or recapture where that is cheaper and the policy leaves the choice."""
         assert task.taken is not None
         needs = tuple(needs_of(self.desk.tables, task))
-        stage = self._carried(task.taken, needs)
+        stage = self._carried(task.taken, needs, task.move)
         cheaper = self._cheaper(task, stage) if policy is Policy.AUTO else None
         if cheaper is not None:
             return cheaper
@@ -139,11 +141,13 @@ class Decisions:
                 recheck(task.stored.assumptions, ending, changes.table, changes.weights)
         return replace(stage, read=read)
 
-    def _carried(self, taken: TakenUp, needs: tuple[Need, ...]) -> Stage:
-        """Who carries these changes into the state, and why so."""
+    def _carried(self, taken: TakenUp, needs: tuple[Need, ...], move: Move | None) -> Stage:
+        """Who carries these changes, and the move with the clock, into the state, and why so."""
         way = taken.way
         code = "incremental" if way.mode is Mode.EXACT else "touch_keyed"
         stage = Stage(str(way.mode), code, way.reason, ENGINE, needs)
+        if move is not None:
+            return replace(stage, reason_code=CLOCK_MOVED, reason=f"{move.reason}; {way.reason}")
         if is_large(self.shared, self.desk.settings, way.compiled, needs):
             reason = "a large change, grouped by Spark first"
             return replace(stage, reason_code=GROUPED_BY_SPARK, reason=reason, by=SPARK)

@@ -13,6 +13,7 @@ from dataclasses import replace
 from impctl.aliases import AccessId, QueryName, TableName, TableVersion
 from impctl.app.capturing.captured import Captured
 from impctl.app.capturing.drift import ranges_entry
+from impctl.app.capturing.moments import stored_moments
 from impctl.app.maintaining.done import StepDone
 from impctl.app.maintaining.refill import refill_text
 from impctl.app.maintaining.stage import Stage, changed_rows
@@ -37,9 +38,14 @@ def foreseen_results(tables: PinnedTables, task: Task, stage: Stage) -> list[Mai
 def with_ranges(
     desk: Workbench, stored: StoredQuery, results: Sequence[MaintainResult]
 ) -> list[MaintainResult]:
-    """The results with how even the ranges of their sketches are now."""
+    """The results with how even the ranges of their sketches are now, and the clock's values."""
+    moments = stored_moments(stored)
     return [
-        replace(result, ranges=ranges_entry(desk, stored, result.table, result.attribute))
+        replace(
+            result,
+            ranges=ranges_entry(desk, stored, result.table, result.attribute),
+            moments=moments,
+        )
         for result in results
     ]
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from impctl.app.capturing.definition import is_captured_alike, stored_query
 from impctl.app.capturing.drift import ranges_entry
+from impctl.app.capturing.moments import moved_moments, stored_moments
 from impctl.app.capturing.pins import catch_up, is_current
 from impctl.app.results.results import ANSWER_SAME, Failure, MaintainResult, Outcome
 from impctl.app.workbench.isolated import Isolated
@@ -102,7 +103,8 @@ def _maintained(
         # Planner and engine take longer to load than a run with nothing to do may last.
         from impctl.app.maintaining.run import StaleRun
 
-        results += StaleRun(desk, store, batch_rows, failures, warnings, kept).results(stale)
+        run = StaleRun(desk, store, batch_rows, failures, warnings, kept)
+        results += [*run.results(stale), *run.results_of_clock(stale)]
     return Outcome(_in_order(specs, results), tuple(warnings), tuple(failures))
 
 
@@ -141,9 +143,9 @@ def has_nothing_to_do(
     """Whether the sketch is current, so that no policy but `full` would do anything."""
     if desk.policy(spec) is Policy.FULL or not is_captured_alike(desk, spec, stored):
         return False
-    return is_current(stored, desk.tables) and not (
-        for_use and _is_read_otherwise(desk, spec, stored)
-    )
+    if not is_current(stored, desk.tables) or moved_moments(desk, stored):
+        return False
+    return not (for_use and _is_read_otherwise(desk, spec, stored))
 
 
 def _is_read_otherwise(desk: Workbench, spec: QuerySpec, stored: StoredQuery) -> bool:
@@ -175,6 +177,7 @@ def _unchanged(desk: Workbench, stored: StoredQuery) -> list[MaintainResult]:
             engine_ms=0.0,
             commit_ms=0.0,
             answer_changed=ANSWER_SAME,
+            moments=stored_moments(stored),
             ranges=ranges_entry(desk, stored, sketch.table, sketch.attribute),
         )
         for sketch in stored.sketches

@@ -14,8 +14,9 @@ from functools import partial
 
 from impctl.aliases import TableName, TableVersion
 from impctl.app.capturing.captured import capture_query
+from impctl.app.capturing.moments import moved_moments
 from impctl.app.capturing.partners import partners_of
-from impctl.app.capturing.pins import check_not_replaced_meanwhile
+from impctl.app.capturing.pins import check_not_replaced_meanwhile, is_current
 from impctl.app.capturing.taken_up import TakenUp
 from impctl.app.maintaining.changes import Need, by_version
 from impctl.app.maintaining.decide import NOT_INCREMENTALLY, Decisions, Stale
@@ -69,9 +70,22 @@ class StaleRun:
         for task in self.decisions.opened(stale):
             with Isolated(self.failures, task.spec):
                 results += self._run(task)
-                if self.kept is not None and task.taken is not None:
-                    self.kept.keep(self.desk, self.store, task.taken)
+                self._keep(task)
         return results
+
+    def results_of_clock(self, stale: Stale) -> list[MaintainResult]:
+        """Move on with the clock what stands at the pinned versions and still stands for another
+        time: an eager query passes the versions first."""
+        late = []
+        for spec, _ in stale:
+            stored = self.store.load(spec.name)
+            if stored is not None and is_current(stored, self.desk.tables):
+                late += [(spec, stored)] if moved_moments(self.desk, stored) else []
+        return self.results(late) if late else []
+
+    def _keep(self, task: Task) -> None:
+        if self.kept is not None and task.taken is not None:
+            self.kept.keep(self.desk, self.store, task.taken)
 
     def _spark_start(self) -> float:
         """Milliseconds that Spark took to start since this was last asked."""
@@ -105,7 +119,7 @@ class StaleRun:
                 self._warn(file_diff_warning(self.desk.tables.snapshot(found.need.table)))
         check_not_replaced_meanwhile(task.stored, self.desk.tables)
         partners = partners_of(self.desk, taken.way, taken.stored.partitions)
-        maintainer = Maintainer(self.store, taken, partners, self._spark_start)
+        maintainer = Maintainer(self.store, taken, partners, self._spark_start, task.move)
         steps = []
         for moved in pieces:
             done = maintainer.step(
@@ -135,7 +149,7 @@ class StaleRun:
 
     def _pieces(self, task: Task, read: Sequence[ReadChange]) -> list[dict[TableName, Moved]]:
         """What each step moves: all tables at once, or eagerly one batch of one table at a time."""
-        if not task.is_eager:
+        if not task.is_eager or task.move is not None:
             return [{f.need.table: self._moved(f.need, f.changes, f.need.until) for f in read}]
         return [
             {f.need.table: self._moved(f.need, piece.changes, piece.version)}

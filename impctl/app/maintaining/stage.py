@@ -15,6 +15,7 @@ from impctl.app.maintaining.changes import Need
 from impctl.store.records import RunKind
 from impctl.tables.change.changes import Changes
 
+CLOCK_MOVED = "clock_moved"
 GROUPED_BY_SPARK = "grouped_by_spark"
 RECAPTURE_CHEAPER = "recapture_cheaper"
 

@@ -10,10 +10,12 @@ Out of scope: reading changes (`app.maintaining.changes`), the state itself
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
-from impctl.aliases import AccessId, TableName, TableVersion
+import pyarrow as pa
+
+from impctl.aliases import AccessId, ColumnName, TableName, TableVersion
 from impctl.app.capturing.commit import amend
 from impctl.app.capturing.drift import depths
 from impctl.app.capturing.meta import StateMeta
@@ -22,11 +24,14 @@ from impctl.app.capturing.taken_up import TakenUp
 from impctl.app.maintaining.answer_change import may_change_answer
 from impctl.app.maintaining.done import StepDone
 from impctl.app.maintaining.grouped_change import GroupedChange
+from impctl.app.maintaining.move import Move
 from impctl.app.maintaining.moved import Moved
 from impctl.app.maintaining.refill import refill_text, rows_with
 from impctl.app.preparing.facts import recheck
 from impctl.circuits.checkpoint import Checkpoint
+from impctl.circuits.flows import Source
 from impctl.circuits.session import MaintainedQuery, TableChange
+from impctl.data.vector import Vector
 from impctl.sketch.fragments import FragmentSet
 from impctl.stopwatch import Stopwatch
 from impctl.store.records import (
@@ -49,15 +54,18 @@ class Maintainer:
         taken: TakenUp,
         partners: PartnersAt | None,
         spark_start: Callable[[], float] = lambda: 0.0,
+        move: Move | None = None,
     ) -> None:
         """`partners` reads rows that the circuit does not keep, and is needed where there are.
 
-        `spark_start` tells what of a step's time went into starting Spark.
+        `spark_start` tells what of a step's time went into starting Spark. With a `move` the first
+        step follows the clock too; there is no other one then.
         """
         self.store = store
         self.taken = taken
         self._partners = partners
         self._spark_start = spark_start
+        self._move = move
 
     def step(
         self,
@@ -93,7 +101,7 @@ class Maintainer:
                 access: kept.minus(taken.fragments[access]).ids for access, kept in after.items()
             }
             done = replace(done, added=new)
-        may_change = may_change_answer(taken, moved, after)
+        may_change = self._move is not None or may_change_answer(taken, moved, after)
         done = replace(done, engine_ms=watch.ms, may_change_answer=may_change)
         return self._commit(done, after, moved, reason_code, reason)
 
@@ -104,19 +112,29 @@ class Maintainer:
         if self._partners is not None:
             session.read_by(self._partners(self._leading_to(moved)))
         unsure, (groups, rows) = session.unsure_rows(), session.refilled()
-        deltas = session.step(
-            {
-                table: TableChange(change.changes.table, change.changes.weights)
-                for table, change in moved.items()
-                if change.changes.rows
-            },
-            lambda source, keys: rows_with(moved[source.table].reached(), source, keys),
-        )
+        changes = {
+            table: TableChange(change.changes.table, change.changes.weights)
+            for table, change in moved.items()
+            if change.changes.rows
+        }
+        move, count = self._move, 0
+
+        def table_rows(source: Source, keys: Mapping[ColumnName, Vector]) -> Iterable[pa.Table]:
+            change = moved.get(source.table)
+            assert change is not None or move is not None, "what did not change is not refilled"
+            at = move.snapshot(source.table) if change is None else change.reached()  # type: ignore[union-attr]  # as asserted
+            return rows_with(at, source, keys)
+
+        if move is None:
+            deltas = session.step(changes, table_rows)
+        else:
+            deltas, count = session.move(changes, move.conditions, move.rows, table_rows)
         groups_after, rows_after = session.refilled()
         done = replace(
             done,
             added={access: tuple(delta.added.tolist()) for access, delta in deltas.items()},
             removed={access: tuple(delta.removed.tolist()) for access, delta in deltas.items()},
+            changes=done.changes + count,
             unsure=session.unsure_rows() - unsure,
             refilled=(groups_after - groups, rows_after - rows),
         )
@@ -198,9 +216,11 @@ class Maintainer:
         self, done: StepDone, moved: Mapping[TableName, Moved], checkpoint: Checkpoint
     ) -> StateMeta:
         """What is told of the state after the step."""
-        meta = self.taken.meta
+        meta, move = self.taken.meta, self._move
+        followed = {} if move is None else {"moments": move.moments, "circuit": move.circuit}
         return meta.model_copy(
             update={
+                **followed,
                 "marks": self._marks(moved),
                 "files": self._files(moved),
                 "counters": dict(checkpoint.counters),

@@ -12,10 +12,12 @@ from impctl.aliases import ColumnName, TableName
 from impctl.app.capturing.chosen_way import check_circuit, chooser_of, chosen_way, restored_verdict
 from impctl.app.capturing.definition import check_definition
 from impctl.app.capturing.meta import StateMeta
+from impctl.app.capturing.moments import moved_moments, stored_moments
 from impctl.app.capturing.pins import check_pins
 from impctl.app.capturing.taken_up import TakenUp
 from impctl.app.maintaining.changes import Need, need_of
 from impctl.app.maintaining.kept_states import KeptStates
+from impctl.app.maintaining.move import Move, move_of
 from impctl.app.preparing.prepared import PreparedQuery, prepare
 from impctl.app.workbench.pinned import PinnedTables
 from impctl.app.workbench.workbench import Workbench
@@ -36,6 +38,8 @@ class Task:
     stored: StoredQuery
     taken: TakenUp | None = None
     trouble: ImpctlError | None = None
+    move: Move | None = None
+    """How the sketch moves on with the clock in the same step, if it does."""
 
     @property
     def is_eager(self) -> bool:
@@ -59,13 +63,25 @@ def open_task(
         check_definition(desk, spec, stored)
         if desk.policy(spec) is not Policy.FULL:
             check_pins(stored, desk.tables)
-            if kept is not None:
-                task.taken = kept.take(desk, stored)
-            if task.taken is None:
-                task.taken = _taken_up(desk, store, spec, stored)
+            known = None if kept is None else kept.take(desk, stored)
+            moves = _moves_now(desk, task)
+            if known is not None and not moves:
+                task.taken = known
+            else:
+                task.taken, task.move = _taken_up(desk, store, spec, stored, moves=moves)
     except RecaptureNeededError as trouble:
         task.trouble = trouble
     return task
+
+
+def _moves_now(desk: Workbench, task: Task) -> bool:
+    """Whether the clock moved on for the sketch and it follows in this step.
+
+    An eager query gets a sketch for every version passed first, all with the values it stands for.
+    """
+    versions = task.stored.versions.items()
+    has_change = any(desk.tables.source(table).version != at for table, at in versions)
+    return bool(moved_moments(desk, task.stored)) and not (task.is_eager and has_change)
 
 
 def needs_of(tables: PinnedTables, task: Task) -> list[Need]:
@@ -80,9 +96,14 @@ def needs_of(tables: PinnedTables, task: Task) -> list[Need]:
     return needs
 
 
-def _taken_up(desk: Workbench, store: StoreReader, spec: QuerySpec, stored: StoredQuery) -> TakenUp:
-    """The state loaded, for the plan as it reads now; RecaptureNeededError where it cannot be."""
-    prepared = prepare(desk, spec)
+def _taken_up(
+    desk: Workbench, store: StoreReader, spec: QuerySpec, stored: StoredQuery, *, moves: bool
+) -> tuple[TakenUp, Move | None]:
+    """The state loaded, for the plan as it reads now; RecaptureNeededError where it cannot be.
+
+    Where it `moves`, taken up into the circuit after the move, which is still to be made.
+    """
+    prepared = prepare(desk, spec, stored_moments(stored))
     verdict, partitions = restored_verdict(desk.tables, prepared, stored)
     meta = StateMeta.read(stored.query, stored.state_meta)
     way = chosen_way(prepared, verdict, partitions, chooser_of(prepared, meta))
@@ -100,7 +121,9 @@ def _taken_up(desk: Workbench, store: StoreReader, spec: QuerySpec, stored: Stor
         )
     if way.mode is Mode.TOUCH:
         _check_columns_read(desk.tables, prepared, stored)
-    return TakenUp(way, stored, store.load_runs(stored.query))
+    move = move_of(desk, spec, stored, prepared, way) if moves else None
+    way = way if move is None else move.way
+    return TakenUp(way, stored, store.load_runs(stored.query)), move
 
 
 def _check_columns_read(tables: PinnedTables, prepared: PreparedQuery, stored: StoredQuery) -> None:

@@ -15,6 +15,7 @@ from impctl.aliases import TableName
 from impctl.app.workbench.settings import FollowRequest
 from impctl.app.workbench.workbench import Workbench
 from impctl.errors import ImpctlError
+from impctl.plan.sql.clock import HOUR
 from impctl.store.catalog import catalog_mark
 from impctl.tables.change.arrivals import Seen, has_new_log, log_end, newest_version, pinned_anew
 from impctl.tables.change.size import change_size
@@ -35,6 +36,7 @@ class Watch:
         self._stuck: dict[TableName, object] = {}
         """How the logs end that the last run could not open; None of one that cannot be read."""
         self._store: object = None
+        self._hour = ""
         self._looked_anew: float | None = None
         self._pending_since: float | None = None
 
@@ -67,6 +69,7 @@ class Watch:
             name: _end(known) for name, known in self._seen.items() if name not in desk.tables.seen
         }
         self._store = catalog_mark(desk.store_path)
+        self._hour = desk.clock.text(HOUR)
         self._pending_since = None
 
     def is_due(self, desk: Workbench) -> bool:
@@ -74,7 +77,7 @@ class Watch:
         now = time.monotonic()
         if self._looked_anew is None or now - self._looked_anew >= _LONGEST_QUIET:
             return True
-        if self._store != catalog_mark(desk.store_path):
+        if self._store != catalog_mark(desk.store_path) or self._hour != desk.time().text(HOUR):
             return True
         try:
             moved = [known for known in self._seen.values() if self._has_moved(known)]

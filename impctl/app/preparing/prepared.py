@@ -8,7 +8,7 @@ Out of scope: choosing a sketch (`app.preparing.choice`).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from impctl.aliases import AccessId, TableName
 from impctl.app.workbench.isolated import located
@@ -40,6 +40,11 @@ class PreparedQuery:
     def root(self) -> Plan:
         """The plan after the rules."""
         return self.planned.root
+
+    @property
+    def moments(self) -> Mapping[str, str]:
+        """The constants of the clock in the text, by name, with their values."""
+        return self.bound.moments
 
     @property
     def scans(self) -> tuple[Scan, ...]:
@@ -84,18 +89,39 @@ class _Catalog(Mapping[TableName, Schema]):
         return len(self._desk.workload.tables)
 
 
-def prepare(desk: Workbench, spec: QuerySpec) -> PreparedQuery:
-    """Parse and plan a query; QueryError names the place in the workload file."""
+def prepare(
+    desk: Workbench, spec: QuerySpec, held: Mapping[str, str] | None = None
+) -> PreparedQuery:
+    """Parse and plan a query; QueryError names the place in the workload file.
+
+    Constants of the clock are those of the run, or those `held`, by name.
+    """
     bound = BoundSql(spec.sql)
     try:
-        bound = bind(spec.sql, spec.params, name=spec.name)
-        zone = desk.spark_spec.conf.get("spark.sql.session.timeZone", "UTC")
-        names = desk.workload.names
-        plans = desk.memory.plans
+        clock = desk.clock if held is None else replace(desk.clock, held=held)
+        bound = bind(spec.sql, spec.params, name=spec.name, clock=clock)
+        names, plans = desk.workload.names, desk.memory.plans
+        zone = desk.session_zone
         found = plans.of(bound.sql, _Catalog(desk), name=spec.name, zone=zone, names=names)
-        return PreparedQuery(spec, bound, found.query, found.ruled, found.core)
+        prepared = PreparedQuery(spec, bound, found.query, found.ruled, found.core)
+        _refuse_ambiguous(desk, prepared)
+        return prepared
     except ImpctlError as error:
         raise _placed(error, spec, bound) from error.__cause__
+
+
+def _refuse_ambiguous(desk: Workbench, prepared: PreparedQuery) -> None:
+    """UsageError where a name that was taken for the clock's is a column's: Spark prefers that."""
+    tables = {scan.table for scan in scans_of(prepared.query.root)} if prepared.bound.bare else ()
+    for name in prepared.bound.bare:
+        for table in tables:
+            if desk.tables.snapshot(table).schema.find(name) is not None:
+                raise UsageError(
+                    f"`{name}` in query `{prepared.spec.name}` may be the column of `{table}` or "
+                    "the clock's",
+                    hint=f"write `{name}()` for the clock's, or `{table}.{name}` for the column",
+                    code="clock_ambiguous",
+                )
 
 
 def _placed(error: ImpctlError, spec: QuerySpec, bound: BoundSql) -> ImpctlError:

@@ -47,6 +47,15 @@ def own_files(snapshot: Snapshot, source: Source) -> tuple[DataFile, ...]:
     return _prune(snapshot, source.conditions, columns)
 
 
+def files_meeting(
+    snapshot: Snapshot, source: Source, wanted: Sequence[Sequence[Expr]]
+) -> tuple[DataFile, ...]:
+    """The files with rows that may meet all of one of these lists of conditions on a source."""
+    columns = {identity: name for identity, name, _ in source.scan.columns}
+    kept = {file.uri for asked in wanted for file in _prune(snapshot, asked, columns)}
+    return tuple(file for file in snapshot.files if file.uri in kept)
+
+
 def files_of_table(snapshot: Snapshot, compiled: Compiled) -> tuple[DataFile, ...]:
     """The files of a table that some source of a circuit needs, to be filled."""
     own = [source for source in compiled.sources if source.table == snapshot.table]

@@ -93,6 +93,8 @@ class RangesEntry:
 class CaptureResult:
     """A sketch found; `action` is capture, rebalance, or none (a dry run, or nothing to do).
 
+    `moments`, here as in others, are the constants of the clock in the query, with their values.
+
     A dry run (`foreseen`) says who would find it (`by`), what it would read, and what is `stored`
     now: none, stale or current (of ranges: uneven or even).
     """
@@ -115,6 +117,7 @@ class CaptureResult:
     by: str | None = None
     reads: tuple[ReadEntry, ...] = ()
     stored: str | None = None
+    moments: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,6 +187,7 @@ class MaintainResult:
     refilled_rows: int = 0
     answer_changed: str | None = None
     """`no` where the query's answer is surely what it was, else `maybe`; None in a dry run."""
+    moments: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,6 +228,7 @@ class RewriteResult:
     action: str = "none"
     reason: str = ""
     reuse: ReuseEntry | None = None
+    moments: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -247,6 +252,7 @@ class QueryResult:
     reuse: ReuseEntry | None = None
     spark_start_ms: float = 0.0
     left_away: Mapping[str, str] = field(default_factory=dict)
+    moments: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -276,6 +282,7 @@ class StatusResult:
     uses: int = 0
     last_use: datetime | None = None
     bytes_left_out: int = 0
+    moments: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -292,6 +299,7 @@ class VerifyResult:
     extra: tuple[int, ...]
     results_equal: bool | None
     versions: Mapping[str, int]
+    moments: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from impctl.aliases import TableName, TableVersion
 from impctl.app.capturing.chosen_way import is_same_circuit, restored_verdict
 from impctl.app.capturing.definition import check_definition, is_stamp_of_this_release, stored_query
+from impctl.app.capturing.moments import stored_moments
 from impctl.app.capturing.pins import check_marked, may_be_marked
 from impctl.app.preparing.prepared import prepare
 from impctl.app.using.fresh_sketch import Fresh
@@ -62,7 +63,7 @@ def _used(
         try:
             check_definition(desk, spec, stored)
             check_marked(stored, desk.tables)
-            prepared = prepare(desk, spec)
+            prepared = prepare(desk, spec, stored_moments(stored))
             if not is_same_circuit(desk, prepared, stored):
                 raise RecaptureNeededError(
                     f"Query `{spec.name}` reads as another plan over the schema of "

@@ -24,6 +24,7 @@ LARGE_CHANGE = "IMPCTL_LARGE_CHANGE"
 SHARED_STORE = "IMPCTL_SHARED_STORE"
 FUZZ = "IMPCTL_FUZZ"
 SOAK = "IMPCTL_SOAK"
+NOW = "IMPCTL_NOW"
 SPARK_MEMORY = "IMPCTL_SPARK_MEMORY"
 
 
@@ -47,6 +48,7 @@ ENVVARS = (
     EnvVar(IMBALANCE, "How uneven ranges may become before that is told", "--imbalance", "0.1.0"),
     EnvVar(LARGE_CHANGE, "Megabytes of a change that Spark groups", "--large-change", "0.1.0"),
     EnvVar(SHARED_STORE, "`1`: a store may be others' to own and write", None, "0.1.0"),
+    EnvVar(NOW, "What the clock says, for `current_date` and the like", None, "0.1.0"),
     EnvVar(CRIMES, "Parquet file with the crimes data, for demo and tests", "--source", "0.1.0"),
     EnvVar(DATA, "Folder of the tables in `workloads/*.yaml`", None, "0.1.0"),
     EnvVar(FIXTURES, "Folder of Delta tables by other writers, for tests", None, "0.1.0"),

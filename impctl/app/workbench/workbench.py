@@ -11,6 +11,7 @@ import os
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -32,6 +33,8 @@ from impctl.workload.reading import suggestion
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from impctl.plan.sql.clock import Clock
 
 
 class Workbench:
@@ -127,6 +130,25 @@ class Workbench:
         profile = self.settings.spark_profile
         extra = None if profile is None else load_spark_profile(profile, os.environ)
         return spark_of(self.workload, extra)
+
+    @property
+    def session_zone(self) -> str:
+        """The time zone of the Spark session."""
+        return self.spark_spec.conf.get("spark.sql.session.timeZone", "UTC")
+
+    @cached_property
+    def clock(self) -> Clock:
+        """What time it is, for the whole run."""
+        return self.time()
+
+    def time(self) -> Clock:
+        """What time it is at this moment."""
+        from impctl.plan.sql.clock import Clock, instant_of
+
+        written = self.settings.now
+        zone = self.session_zone
+        found = datetime.now(UTC) if written is None else instant_of(written, zone)
+        return Clock(found, zone)
 
     def policy(self, spec: QuerySpec) -> Policy:
         """The policy that holds for a query in this run."""

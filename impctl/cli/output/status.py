@@ -35,7 +35,8 @@ def _labelled(result: StatusResult) -> Iterator[tuple[str, str]]:
     for entry in result.pending:
         yield "pending", _pending(entry)
     mode = "" if result.mode is None else f", mode {result.mode}"
-    yield "stands", f"{versions_text(result.versions)}{mode}, policy {result.policy}"
+    versions = versions_text(result.versions, None, result.moments)
+    yield "stands", f"{versions}{mode}, policy {result.policy}"
     yield "size", f"sketch {size_text(result.sketch_bytes)}, state {size_text(result.state_bytes)}"
     yield "slack", _slack(result)
     for ranges in result.ranges:

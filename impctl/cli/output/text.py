@@ -101,7 +101,7 @@ class TextOutput:
         self._detail(result.reason)
         who, took = ("engine", result.engine_ms) if result.engine_ms else ("Spark", result.spark_ms)
         self._detail(
-            f"{versions_text(result.versions)}, mode {result.mode}, "
+            f"{versions_text(result.versions, None, result.moments)}, mode {result.mode}, "
             f"{duration_text(result.elapsed_ms)} ({who} {duration_text(took)})"
         )
         for entry in result.left:
@@ -138,7 +138,7 @@ class TextOutput:
         """What was done, over which versions, what moved, and why this way."""
         self._named.add(result.query)
         sketch = f"{result.table}.{result.attribute}"
-        versions = versions_text(result.versions, result.since)
+        versions = versions_text(result.versions, result.since, result.moments)
         if result.action == "none":
             self._say(f"{result.query}: up to date at {versions}, {sketch}")
             self._drifted(result)
@@ -182,7 +182,8 @@ class TextOutput:
         self._stdout.write(shown + "\n")
         files = f"reads {result.files_kept} of {count_text(result.files_total, 'file')}"
         # Without ranges of a sketch the text is right for any version.
-        only = f", only for {versions_text(result.versions)}" if result.sketches else ""
+        versions = versions_text(result.versions, None, result.moments)
+        only = f", only for {versions}" if result.sketches else ""
         self._remark(f"{result.query}: {sketches_text(result.sketches)}, {files}{only}", "")
         if shown != sql:
             self._remark("control characters of the text are shown as escapes; a pipe has them")
@@ -193,11 +194,12 @@ class TextOutput:
         for line in table_lines(result.columns, result.rows):
             self._stdout.write(line + "\n")
         start = result.spark_start_ms
+        versions = versions_text(result.versions, None, result.moments)
         started = f", Spark's start took {duration_text(start)}" if start else ""
         self._remark(
             f"{result.query}: {count_text(result.row_count, 'row')}, "
             f"read {result.files_kept} of {count_text(result.files_total, 'file')} "
-            f"at {versions_text(result.versions)} in {duration_text(result.elapsed_ms)}{started}",
+            f"at {versions} in {duration_text(result.elapsed_ms)}{started}",
             "",
         )
         for table, reason in result.left_away.items():
@@ -258,10 +260,11 @@ class TextOutput:
         """Sound or not, and how far from accurate."""
         self._named.add(result.query)
         sound = "sound" if result.covers and result.results_equal is not False else "NOT SOUND"
+        versions = versions_text(result.versions, None, result.moments)
         equal = {None: "", True: ", results equal", False: ", results differ"}
         self._say(
             f"{result.query}: {sound}, {result.table}.{result.attribute} slack {result.slack} "
-            f"at {versions_text(result.versions)}{equal[result.results_equal]}"
+            f"at {versions}{equal[result.results_equal]}"
         )
         if result.missing:
             self._detail(f"missing {fragments_text(result.missing, result.total)}")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from impctl.app.results.amounts import number_text, size_text
 from impctl.app.results.explanations import ExpectedReading
@@ -96,14 +97,23 @@ def ranges_text(entry: RangesEntry) -> str:
     )
 
 
-def versions_text(versions: Mapping[str, int], since: Mapping[str, int] | None = None) -> str:
-    """`sales@1`, or `sales@0..1` for the way from one version to another."""
+def versions_text(
+    versions: Mapping[str, int],
+    since: Mapping[str, int] | None = None,
+    moments: Mapping[str, str] = MappingProxyType({}),
+) -> str:
+    """`sales@1`, or `sales@0..1` for the way from one version to another.
+
+    After it the values of the clock: `sales@1 (current_date = 2026-11-25)`.
+    """
 
     def one(table: str, version: int) -> str:
         start = version if since is None else since.get(table, version)
         return f"{table}@{version}" if start == version else f"{table}@{start}..{version}"
 
-    return plain(", ".join(one(table, version) for table, version in versions.items()))
+    told = ", ".join(f"{name} = {value}" for name, value in moments.items())
+    found = ", ".join(one(table, version) for table, version in versions.items())
+    return plain(f"{found} ({told})" if told else found)
 
 
 def count_text(count: int, noun: str) -> str:

@@ -49,6 +49,12 @@ __all__ = [
 ]
 
 
+_CUT = (
+    "cut to the hour or the day, as `date_trunc('hour', now())` or `current_date`, it is a "
+    "constant that sketches follow"
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """Whether the sketches are safe, and what capture and maintenance may make of it.
@@ -111,7 +117,9 @@ def check_safety(
     _refuse_unknown(by.accesses, sketched)
     if query.nondeterministic and sketched:
         name, span = query.nondeterministic[0]
-        return Verdict(False, Status.UNSAFE, f"`{name}` gives another answer on every run", span)
+        reason = f"`{name}` gives another answer on every run"
+        reason = f"{reason}; {_CUT}" if name in ("now", "current_timestamp") else reason
+        return Verdict(False, Status.UNSAFE, reason, span)
     if has_rank_barriers is None:
         has_rank_barriers = _needs_rank_barriers(query, sketched, by)
     judge = _Judge(query, sketched, has_rank_barriers, by)

@@ -1,11 +1,11 @@
-"""Named parameters (`:name`, Spark's own syntax) of a SQL text, given their values.
+"""Named parameters (`:name`, Spark's own syntax) and constants of the clock, given their values.
 
 Law: a value enters the text as one literal of its type and can be nothing else: characters that
 could end a string literal, start an escape or a variable of Spark (`${...}`) are written as their
 code points, negative numbers stand in parentheses. A parameter stands where an operand may stand;
 a colon inside a string, a comment, a quoted name or after a column (`payload:key`) is none.
-Out of scope: what a value may be (`workload`, `app.preparing.given_values`), reading the text
-(`plan.sql.statement`).
+Out of scope: what a value may be (`workload`, `app.preparing.given_values`), what the clock gives
+(`plan.sql.clock`), reading the text (`plan.sql.statement`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import date, datetime
 from decimal import Decimal
 from difflib import get_close_matches
@@ -24,6 +24,7 @@ from sqlglot.tokens import Token, TokenType  # type: ignore[attr-defined]  # re-
 
 from impctl.aliases import ParameterValue, QueryName
 from impctl.errors import Location, UsageError
+from impctl.plan.sql.clock import BARE, NOW, Clock, ClockUse, clock_uses
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _PLAIN = re.compile(r"[^\x00-\x1f\x7f'\"\\$\u2028\u2029]*")
@@ -54,6 +55,10 @@ class BoundSql:
 
     sql: str
     bindings: tuple[Binding, ...] = ()
+    moments: Mapping[str, str] = field(default_factory=dict)
+    """The constants of the clock that were put in, by name, with their values."""
+    bare: frozenset[str] = frozenset()
+    """Of these the names that stood without parentheses, as a column's would."""
 
     def written_at(self, line: int, column: int) -> tuple[int, int]:
         """Line and column (1-based) in the text with parameters."""
@@ -68,13 +73,21 @@ class BoundSql:
         return line, before.column + before.written + inside - before.bound
 
 
-def bind(sql: str, values: Mapping[str, ParameterValue], *, name: QueryName) -> BoundSql:
-    """The text with every parameter replaced by a literal of its value.
+def bind(
+    sql: str,
+    values: Mapping[str, ParameterValue],
+    *,
+    name: QueryName,
+    clock: Clock | None = None,
+) -> BoundSql:
+    """The text with every parameter replaced by a literal of its value, and so the clock's.
 
     Raises UsageError for a parameter without a value, a value without a parameter, and a
-    parameter where no operand can stand; its location is a place in the text.
+    parameter where no operand can stand; its location is a place in the text. Without a `clock`
+    its constants stay as they are written.
     """
-    if ":" not in sql and not values:
+    clock = clock if _CLOCK.search(sql) is not None else None
+    if ":" not in sql and not values and clock is None:
         return BoundSql(sql)
     try:
         tokens = Spark().tokenize(sql)
@@ -83,32 +96,68 @@ def bind(sql: str, values: Mapping[str, ParameterValue], *, name: QueryName) -> 
         return BoundSql(sql)
     found = list(_parameters(sql, tokens))
     _refuse_unused(values, {parameter.name for parameter in found}, name)
+    places = [(one.start, one.end, _literal(one, values, name)) for one in found]
+    uses = [] if clock is None else _clock_places(sql, tokens)
+    moments: dict[str, str] = {}
+    if clock is not None:
+        places += [(u.start, u.end, literal_text(clock.value(u.moment))) for u in uses]
+        moments = {use.moment: clock.text(use.moment) for use in uses}
+    text, bindings = _replaced(sql, sorted(places))
+    bare = frozenset(sql[use.start : use.end].lower() for use in uses) & BARE
+    return BoundSql(text, bindings, moments, bare)
+
+
+_CLOCK = re.compile(rf"curdate|{'|'.join(sorted(NOW | BARE))}", re.IGNORECASE)
+
+
+def _clock_places(sql: str, tokens: Sequence[Token]) -> list[ClockUse]:
+    """Where constants of the clock stand as operands.
+
+    A name without parentheses that is an alias somewhere may mean that, so it is left alone.
+    """
+    uses = list(clock_uses(sql, tokens))
+    operands = [
+        use for use in uses if use.before is not None and _is_before(sql, tokens[use.before])
+    ]
+    names = {sql[use.start : use.end].lower() for use in uses if use not in operands} & BARE
+    return [use for use in operands if sql[use.start : use.end].lower() not in names]
+
+
+def _is_before(sql: str, token: Token) -> bool:
+    """Whether an operand may follow."""
+    return sql[token.start : token.end + 1].lower() in _BEFORE
+
+
+def _literal(parameter: _Parameter, values: Mapping[str, ParameterValue], name: QueryName) -> str:
+    """The literal for one parameter; UsageError where it has none or none can stand there."""
+    if parameter.name not in values:
+        raise _unknown(parameter, values, name)
+    if not parameter.is_operand:
+        raise UsageError(
+            f"Parameter `:{parameter.name}` of query `{name}` stands where no value can",
+            hint="a parameter takes the place of one operand, as in `x > :low`",
+            code="parameter_misplaced",
+            location=parameter.location(name),
+        )
+    return literal_text(values[parameter.name])
+
+
+def _replaced(sql: str, places: Sequence[tuple[int, int, str]]) -> tuple[str, tuple[Binding, ...]]:
+    """The text with these stretches (start, end, new text; ascending) replaced, lines kept."""
     pieces: list[str] = []
     bindings: list[Binding] = []
-    end = 0
-    for parameter in found:
-        if parameter.name not in values:
-            raise _unknown(parameter, values, name)
-        if not parameter.is_operand:
-            raise UsageError(
-                f"Parameter `:{parameter.name}` of query `{name}` stands where no value can",
-                hint="a parameter takes the place of one operand, as in `x > :low`",
-                code="parameter_misplaced",
-                location=parameter.location(name),
-            )
-        pieces += [sql[end : parameter.start], literal_text(values[parameter.name])]
-        end = parameter.end
-        shift = sum(b.bound - b.written for b in bindings if b.line == parameter.line)
-        bindings.append(
-            Binding(
-                parameter.line,
-                parameter.column,
-                parameter.end - parameter.start,
-                parameter.column + shift,
-                len(pieces[-1]),
-            )
-        )
-    return BoundSql("".join((*pieces, sql[end:])), tuple(bindings))
+    at = 0
+    for start, end, literal in places:
+        line = sql.count("\n", 0, start) + 1
+        column = start - sql.rfind("\n", 0, start)
+        first, *others = sql[start:end].split("\n")
+        # What follows on a later line keeps its place there.
+        rest = "\n" * len(others) + " " * len(others[-1]) if others else ""
+        pieces += [sql[at:start], literal, rest]
+        at = end
+        shift = sum(b.bound - b.written for b in bindings if b.line == line)
+        bindings.append(Binding(line, column, len(first), column + shift, len(literal)))
+    return "".join((*pieces, sql[at:])), tuple(bindings)
 
 
 def literal_text(value: ParameterValue) -> str:
@@ -181,7 +230,7 @@ def _parameters(sql: str, tokens: Sequence[Token]) -> Iterator[_Parameter]:
                     sql.count("\n", 0, token.start) + 1,
                     token.start - line_start + 1,
                     before is not None
-                    and sql[before.start : before.end + 1].lower() in _BEFORE
+                    and _is_before(sql, before)
                     # `:low.5` with 7 for `low` is not 7.5.
                     and not sql.startswith(".", word.end()),
                 )
