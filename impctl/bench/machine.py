@@ -50,7 +50,7 @@ def _cores() -> str:
 def _memory() -> str:
     try:
         return f"{os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 2**30:.0f}"
-    except (ValueError, OSError):
+    except (AttributeError, ValueError, OSError):
         return ""
 
 

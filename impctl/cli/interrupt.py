@@ -16,6 +16,8 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from types import FrameType
 
+from impctl.cli.alarm import handle_alarm, set_alarm
+
 INTERRUPTED_MESSAGE = "Interrupted"
 DROPPED_HINT = "run the command again; what was committed stays, the rest is dropped"
 
@@ -93,8 +95,8 @@ def telling() -> None:
         now = time.monotonic()
         if first is None:
             first = now
-            signal.signal(signal.SIGALRM, late)
-            signal.setitimer(signal.ITIMER_REAL, _TOLD)
+            handle_alarm(late)
+            set_alarm(_TOLD)
         elif now - first >= _SAME:
             raise KeyboardInterrupt
 
@@ -103,7 +105,7 @@ def telling() -> None:
 
 def told(code: int) -> None:
     """Only the interpreter is still to end."""
-    signal.setitimer(signal.ITIMER_REAL, 0)
+    set_alarm(0)
     instead(lambda: os._exit(code))
 
 

@@ -8,14 +8,16 @@ Out of scope: exit codes (`cli.boundary`), what a run is (`app.follow`).
 
 from __future__ import annotations
 
-import os
 import select
 import signal
+import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
+
+from impctl.cli.alarm import handle_alarm, set_alarm
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
@@ -26,8 +28,8 @@ GRACE = 10.0
 class Stopping:
     """Notes which signal asked the process to end; `stopping` installs one."""
 
-    def __init__(self, wake: tuple[int, int], signals: Sequence[int]) -> None:
-        """`signals` are those that ask; `wake` a pipe that ends the waiting."""
+    def __init__(self, wake: tuple[socket.socket, socket.socket], signals: Sequence[int]) -> None:
+        """`signals` are those that ask; `wake` a pair that ends the waiting."""
         self._reader, self._writer = wake
         self._signals = signals
         self.signal: int | None = None
@@ -39,7 +41,7 @@ class Stopping:
     def ask(self, number: int = signal.SIGTERM) -> None:
         """Ask to end, as the signal does."""
         self.signal = number
-        os.write(self._writer, b"x")
+        self._writer.send(b"x")
 
     def wait(self, seconds: float) -> None:
         """Wait, or until asked."""
@@ -58,13 +60,13 @@ class Stopping:
         if threading.current_thread() is threading.main_thread():
             for number in self._signals:
                 signal.signal(number, self._handle)
-            signal.signal(signal.SIGALRM, self._give_up)
+            handle_alarm(self._give_up)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self.is_asked:
             raise KeyboardInterrupt
         self.ask(number)
-        signal.setitimer(signal.ITIMER_REAL, GRACE)
+        set_alarm(GRACE)
 
     def _give_up(self, number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
@@ -73,21 +75,24 @@ class Stopping:
 @contextmanager
 def stopping() -> Iterator[Stopping]:
     """The signals handled as long as the block runs."""
-    wake = os.pipe()
-    os.set_blocking(wake[1], False)
+    # Not a pipe, on which Windows cannot wait.
+    wake = socket.socketpair()
+    wake[1].setblocking(False)
     is_main = threading.current_thread() is threading.main_thread()
     asking = [number for number in _SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
     before: dict[int, Callable[..., Any] | int | None] = {
-        number: signal.getsignal(number) for number in (*asking, signal.SIGALRM)
+        number: signal.getsignal(number) for number in asking
     }
     found = Stopping(wake, asking)
+    rang = handle_alarm(signal.SIG_DFL) if is_main else None
     found.install()
     try:
         yield found
     finally:
         if is_main:
-            signal.setitimer(signal.ITIMER_REAL, 0)
+            set_alarm(0)
             for number, handler in before.items():
                 signal.signal(number, signal.SIG_DFL if handler is None else handler)
-        os.close(wake[0])
-        os.close(wake[1])
+            handle_alarm(rang)
+        wake[0].close()
+        wake[1].close()

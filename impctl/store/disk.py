@@ -9,12 +9,13 @@ Out of scope: what is written (`store.states`), translation of errors (`store.fa
 from __future__ import annotations
 
 import errno
-import fcntl
 import mmap
 import os
 import sqlite3
 from pathlib import Path
 from typing import Protocol
+
+from impctl.store.system import CAREFUL, set_direct, sync_entries, write_whole
 
 _STAGING = 1 << 20
 _BLOCK = 4096
@@ -110,18 +111,14 @@ class RealDisk:
         return tuple(missing)
 
     def create_empty(self, path: Path) -> None:
-        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        flags = os.O_RDWR | os.O_CREAT | CAREFUL
         os.close(os.open(path, flags, 0o600))
 
     def create(self, path: Path) -> OutputFile:
         return _DirectFile(path, self._staging)
 
     def sync_folder(self, path: Path) -> None:
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        sync_entries(path)
 
     def remove(self, path: Path) -> None:
         path.unlink(missing_ok=True)
@@ -130,8 +127,7 @@ class RealDisk:
         path.rmdir()
 
     def put_note(self, descriptor: int, note: bytes) -> None:
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, note, 0)
+        write_whole(descriptor, note)
 
     def use_log(self, connection: sqlite3.Connection) -> str:
         return str(connection.execute("PRAGMA journal_mode = WAL").fetchone()[0])
@@ -153,7 +149,7 @@ class _DirectFile:
     """Collects whole blocks in the staging buffer and writes them past the page cache."""
 
     def __init__(self, path: Path, staging: mmap.mmap) -> None:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | CAREFUL
         self._descriptor = os.open(path, flags, 0o600)
         self._staging = staging
         self._filled = 0
@@ -194,14 +190,4 @@ class _DirectFile:
                     self._set_direct(False)
 
     def _set_direct(self, wanted: bool) -> None:
-        direct = getattr(os, "O_DIRECT", 0)
-        self._is_direct = False
-        if not direct:
-            return
-        flags = fcntl.fcntl(self._descriptor, fcntl.F_GETFL)
-        try:
-            changed = flags | direct if wanted else flags & ~direct
-            fcntl.fcntl(self._descriptor, fcntl.F_SETFL, changed)
-        except OSError:
-            return  # not offered here: write as usual
-        self._is_direct = wanted
+        self._is_direct = set_direct(self._descriptor, wanted)

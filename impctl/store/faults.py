@@ -72,7 +72,7 @@ def from_sqlite(error: sqlite3.Error, path: Path) -> ImpctlError:
     if primary == sqlite3.SQLITE_FULL:
         return StorageError(f"No space left for `{path}`", code="disk_full", hint=_FREE_HINT)
     if name in ("SQLITE_IOERR_LOCK", "SQLITE_IOERR_RDLOCK", "SQLITE_IOERR_SHMLOCK", "SQLITE_NOLFS"):
-        return _without_locks(path, text)
+        return without_locks(path, text)
     if primary in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM):
         return UsageError(
             f"Catalog `{path}` cannot be opened for this: {text}",
@@ -135,7 +135,7 @@ def from_system(error: OSError, path: Path) -> ImpctlError:
             hint="set `store` to the path of a folder, there already or to be made",
         )
     if error.errno in _NO_LOCKS:
-        return _without_locks(path, reason)
+        return without_locks(path, reason)
     return StorageError(
         f"File `{place}` failed: {reason}",
         hint="check the disk that holds the store and run the command again",
@@ -151,7 +151,8 @@ def damaged(path: Path, detail: str) -> StateCorruptError:
     )
 
 
-def _without_locks(path: Path, reason: str) -> UsageError:
+def without_locks(path: Path, reason: str) -> UsageError:
+    """The error to raise where no lock keeps two writers apart."""
     return UsageError(
         f"The file system of `{path}` offers no locks: {reason}",
         code="store_without_locks",

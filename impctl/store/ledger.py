@@ -19,6 +19,7 @@ from typing import Any
 
 from impctl.aliases import QueryName
 from impctl.store.layout import Layout
+from impctl.store.system import CAREFUL
 
 KEPT = 1000
 _PATIENCE = 1.0
@@ -148,7 +149,7 @@ class Ledger:
     def _opened(self) -> Iterator[sqlite3.Connection]:
         """The ledger to be written; made where there is none, its owner's alone."""
         if not self._path.exists():
-            os.close(os.open(self._path, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW, 0o600))
+            os.close(os.open(self._path, os.O_CREAT | os.O_RDWR | CAREFUL, 0o600))
         with closing(sqlite3.connect(self._path, timeout=_PATIENCE, isolation_level=None)) as found:
             # A power cut may take the latest uses; a use is not worth waiting for a disk.
             found.execute("PRAGMA journal_mode = WAL")

@@ -8,7 +8,6 @@ Out of scope: readers (they need no lock), what is done under it (`store.store`)
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import socket
@@ -20,9 +19,11 @@ from impctl.errors import LockHeldError
 from impctl.store.disk import Disk
 from impctl.store.faults import FULL_DISK, translated
 from impctl.store.layout import Layout
+from impctl.store.mounts import refuse_idle_lock
+from impctl.store.system import CAREFUL, is_running, lock_file, read_start
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.005, 0.1
-_OPEN = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+_OPEN = os.O_RDWR | os.O_CREAT | CAREFUL
 _GRACE = 0.5
 """How long a dead owner's name must stand unchanged: a new owner writes its own at once."""
 
@@ -46,12 +47,8 @@ class Owner:
         start = _process_start(self.pid)
         if start is not None:
             return start != self.process_start
-        try:
-            os.kill(self.pid, 0)
-        except ProcessLookupError:
+        if not is_running(self.pid):
             return True
-        except OSError:
-            return False
         # Alive, and no way to see when it started; with /proc, None means it is a zombie.
         return Path("/proc/self/stat").exists()
 
@@ -88,6 +85,7 @@ class WriterLock:
                 if taken is not None:
                     if not _claim(taken, self._layout.lock, command, self._disk):
                         continue
+                    _refuse_idle(taken, self._layout.lock)
                     self._descriptor = taken
                     return _owner(text)
                 owner = _owner(text)
@@ -126,7 +124,7 @@ def noted_owner(layout: Layout) -> Owner | None:
     """Whose note is in the lock file, dead or alive; None without one."""
     with translated(layout.lock):
         try:
-            descriptor = os.open(layout.lock, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+            descriptor = os.open(layout.lock, os.O_RDONLY | CAREFUL)
         except FileNotFoundError:
             return None
         try:
@@ -139,7 +137,7 @@ def _try(path: Path) -> tuple[int | None, bytes]:
     """The locked descriptor, or None where another has it, and the note found in the file."""
     descriptor = os.open(path, _OPEN, 0o600)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        lock_file(descriptor, wait=False)
     except BlockingIOError:
         text = _note(descriptor)
         os.close(descriptor)
@@ -148,6 +146,15 @@ def _try(path: Path) -> tuple[int | None, bytes]:
         os.close(descriptor)
         raise
     return descriptor, _note(descriptor)
+
+
+def _refuse_idle(descriptor: int, path: Path) -> None:
+    """Give up (and close) a lock that would keep nobody off."""
+    try:
+        refuse_idle_lock(path)
+    except BaseException:
+        os.close(descriptor)
+        raise
 
 
 def _claim(descriptor: int, path: Path, command: str, disk: Disk) -> bool:
@@ -180,7 +187,7 @@ def _take_away(layout: Layout, text: bytes) -> None:
     """Remove the lock file whose owner is dead while a child of it still holds the lock."""
     guard = os.open(layout.recovery, _OPEN, 0o600)
     try:
-        fcntl.flock(guard, fcntl.LOCK_EX)
+        lock_file(guard, wait=True)
         taken, now = _try(layout.lock)
         if taken is not None:
             os.close(taken)
@@ -200,7 +207,7 @@ def _put_note(descriptor: int, note: bytes, disk: Disk) -> None:
 
 
 def _note(descriptor: int) -> bytes:
-    return os.pread(descriptor, 65_536, 0)
+    return read_start(descriptor, 65_536)
 
 
 def _owner(text: bytes) -> Owner | None:

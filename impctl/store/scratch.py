@@ -10,7 +10,6 @@ Out of scope: what is put into them (`app.workbench.scratch`).
 from __future__ import annotations
 
 import atexit
-import fcntl
 import os
 import tempfile
 import time
@@ -22,6 +21,7 @@ from impctl.errors import StorageError
 from impctl.store.disk import Disk, RealDisk
 from impctl.store.faults import translated
 from impctl.store.records import Leftover
+from impctl.store.system import CAREFUL, lock_file, user
 
 BENCH_SCRATCH = ".impctl-bench-"
 TPCH_SCRATCH = ".impctl-tpch-"
@@ -100,11 +100,11 @@ def _made(prefix: str, parent: Path) -> tuple[Path, int]:
     for _ in range(_ATTEMPTS):
         folder = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
         try:
-            flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+            flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | CAREFUL
             owner = os.open(folder / _OWNER, flags, 0o600)
         except FileNotFoundError:
             continue  # taken for a leftover before it had an owner
-        fcntl.flock(owner, fcntl.LOCK_EX)
+        lock_file(owner, wait=True)
         if os.fstat(owner).st_nlink:
             return folder, owner
         os.close(owner)
@@ -122,7 +122,7 @@ def _scratch_below(place: Path) -> list[Path]:
                 for entry in entries
                 if entry.name.startswith(_PREFIXES)
                 and entry.is_dir(follow_symlinks=False)
-                and entry.stat(follow_symlinks=False).st_uid == os.geteuid()
+                and user() in (None, entry.stat(follow_symlinks=False).st_uid)
             ]
     except OSError:
         return []  # not there, or not ours to look into
@@ -144,11 +144,11 @@ def _is_abandoned(folder: Path) -> bool:
 def _locked(folder: Path) -> int | None:
     """The owner's file, locked by us; None where it is not there or somebody holds it."""
     try:
-        owner = os.open(folder / _OWNER, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+        owner = os.open(folder / _OWNER, os.O_RDWR | CAREFUL)
     except OSError:
         return None
     try:
-        fcntl.flock(owner, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        lock_file(owner, wait=False)
     except OSError:
         os.close(owner)
         return None

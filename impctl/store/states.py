@@ -24,6 +24,7 @@ from impctl.store.faults import damaged, translated
 from impctl.store.layout import Layout
 from impctl.store.records import Run, RunRef
 from impctl.store.seals import digest_of, opened, sealed
+from impctl.store.system import CAREFUL
 
 BLOB_LIMIT = 256 << 10
 """Runs up to this many bytes travel inside the transaction; measured: a file, with its own sync
@@ -260,7 +261,7 @@ class _ChecksummedFile:
 
 def _map(path: Path, length: int) -> pa.Buffer | None:
     """The file's bytes, mapped; None where it does not have `length` bytes."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    descriptor = os.open(path, os.O_RDONLY | CAREFUL)
     try:
         if os.fstat(descriptor).st_size != length:
             return None

@@ -59,7 +59,7 @@ def maintain_afresh(scratch: Workbench, spec: QuerySpec) -> ProcessRun:
         said, complaints = launcher.communicate()
     except BaseException:
         # Both processes of the session: the folder they work in is about to go.
-        os.killpg(launcher.pid, signal.SIGKILL)
+        _kill(launcher)
         launcher.communicate()
         raise
     if launcher.returncode:
@@ -69,6 +69,14 @@ def maintain_afresh(scratch: Workbench, spec: QuerySpec) -> ProcessRun:
         )
     peak, elapsed = said.split()
     return ProcessRun(float(elapsed), int(peak))
+
+
+def _kill(launcher: subprocess.Popen[str]) -> None:
+    """End it with the process that it started, where the system knows sessions."""
+    if hasattr(os, "killpg"):
+        os.killpg(launcher.pid, signal.SIGKILL)
+    else:
+        launcher.kill()
 
 
 def workload_document(workload: Workload, spec: QuerySpec, store: Path) -> dict[str, object]:

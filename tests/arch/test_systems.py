@@ -1,0 +1,89 @@
+"""No file but the few that say so uses what only POSIX systems have, and all import without it."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import impctl
+
+_ROOT = Path(impctl.__file__).parent
+_MODULES = ("fcntl", "resource", "pwd", "grp", "termios", "tty", "pty", "syslog")
+_LISTED = {
+    "os": """
+        geteuid getuid getegid getgid getgroups killpg getpgid setsid fork wait4 pread
+        pwrite preadv pwritev fchmod fchown chown uname O_NOFOLLOW O_CLOEXEC O_DIRECT
+        O_DIRECTORY sched_getaffinity getloadavg sysconf posix_fadvise statvfs mkfifo
+        set_blocking
+    """,
+    "signal": """
+        SIGALRM SIGHUP SIGKILL SIGQUIT SIGUSR1 SIGUSR2 SIGPIPE SIGCHLD setitimer ITIMER_REAL
+        alarm pthread_sigmask sigwait
+    """,
+}
+_NAMES = {module: names.split() for module, names in _LISTED.items()}
+_ALLOWED = {
+    "store/system.py": {"fcntl", "os.geteuid"},
+    "cli/alarm.py": {"signal.setitimer", "signal.ITIMER_REAL"},
+    "store/states.py": {"os.posix_fadvise"},
+    "bench/machine.py": {"os.sched_getaffinity", "os.sysconf"},
+    "app/measuring/kinds/fresh_process.py": {"os.killpg", "signal.SIGKILL"},
+}
+"""What is used behind a question whether it is there."""
+
+_HIDING = """
+import importlib, os, pkgutil, signal, sys
+import asyncio, concurrent.futures, multiprocessing, subprocess, tempfile, logging.handlers
+import deltalake, numpy, pyarrow.dataset, pyarrow.fs, pydantic, rich.console, rich.progress
+import sqlglot, sortedcontainers, typer.main, typer.testing, yaml, bitarray, pyspark.sql
+for name in {modules!r}:
+    sys.modules[name] = None
+for module, names in ((os, {os!r}), (signal, {signal!r})):
+    for name in names:
+        if hasattr(module, name):
+            delattr(module, name)
+import impctl
+for found in pkgutil.walk_packages(impctl.__path__, "impctl."):
+    if not found.name.endswith("__main__"):
+        importlib.import_module(found.name)
+from impctl.cli.alarm import handle_alarm, set_alarm
+handle_alarm(None), set_alarm(60), set_alarm(0)
+from impctl.cli.stopping import stopping
+with stopping() as stop:
+    stop.ask(); stop.wait(60)
+print("all imported")
+"""
+
+
+def _used(tree: ast.AST) -> set[str]:
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names} & set(_MODULES)
+        elif isinstance(node, ast.ImportFrom):
+            found |= {node.module or ""} & set(_MODULES)
+            if node.module in _NAMES:
+                found |= {f"{node.module}.{a.name}" for a in node.names} & _qualified()
+        elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            found |= {f"{node.value.id}.{node.attr}"} & _qualified()
+    return found
+
+
+def _qualified() -> set[str]:
+    return {f"{module}.{name}" for module, names in _NAMES.items() for name in names}
+
+
+def test_posix_only_names_stand_where_they_are_asked_for() -> None:
+    found = {
+        path.relative_to(_ROOT).as_posix(): _used(ast.parse(path.read_text(encoding="utf-8")))
+        for path in _ROOT.rglob("*.py")
+    }
+    assert {name: used for name, used in found.items() if used} == _ALLOWED
+
+
+def test_every_module_imports_without_them() -> None:
+    code = _HIDING.format(modules=_MODULES, os=_NAMES["os"], signal=_NAMES["signal"])
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert run.stdout == "all imported\n", run.stderr
