@@ -117,4 +117,7 @@ def _results_equal(desk: Workbench, prepared: PreparedQuery, stored: StoredQuery
     pruned = filters_of(desk.tables, prepared, stored.sketches, stored.versions)
     with_sketch = answer(desk, prepared, stored.versions, pruned)
     without = answer(desk, prepared, stored.versions)
+    if len(without.rows) == prepared.query.cut:
+        # Any rows are right, once there are more than the LIMIT leaves.
+        return len(with_sketch.rows) == len(without.rows)
     return same_rows(with_sketch.rows, without.rows)

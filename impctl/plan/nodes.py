@@ -255,13 +255,15 @@ class Query:
     """A parsed query: its text, its plan, and the tables it reads, in order of appearance.
 
     `nondeterministic` names constructs (with their spans) whose answer two runs need not share.
-    `mentions` are the tables that the text names and where, read by the plan or not.
+    `mentions` are the tables that the text names and where, read by the plan or not. Where there
+    is a `cut`, the text leaves so many of the plan's rows, whichever (`rules.planned`).
     """
 
     sql: str
     root: Plan
     nondeterministic: tuple[tuple[str, Span | None], ...] = ()
     mentions: tuple[tuple[Span, TableName], ...] = ()
+    cut: int | None = None
 
     @property
     def tables(self) -> tuple[TableName, ...]:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from impctl.aliases import QueryName, TableName
 from impctl.data.schema import Schema
 from impctl.plan.names import TableNames
-from impctl.plan.nodes import Catalog, Plan, Query
+from impctl.plan.nodes import Catalog, Plan, Query, TopK
 from impctl.plan.rules.order import apply_rules, core_of
 from impctl.plan.sql.statement import parse_query
 
@@ -110,7 +110,21 @@ def _plan(
     sql: str, catalog: Catalog, names: TableNames, name: QueryName, zone: str
 ) -> tuple[_LookedUp, Planned]:
     watched = _Watched(catalog)
-    query = parse_query(sql, watched, name=name, zone=zone, names=names)
+    query = whole_answer(parse_query(sql, watched, name=name, zone=zone, names=names))
     ruled = replace(query, root=apply_rules(query.root))
     looked_up = _LookedUp(names, watched.seen)
     return looked_up, Planned(query, ruled, core_of(query.root))
+
+
+def whole_answer(query: Query) -> Query:
+    """The query without a last LIMIT that says nothing of which rows it leaves.
+
+    Any rows of the whole answer are its answer. A sketch that is safe for the whole answer keeps
+    all of them, so over it Spark may give what it may give over the tables, and nothing else.
+    """
+    root = query.root
+    if not isinstance(root, TopK) or root.order or root.rank is not None:
+        return query
+    if root.count is None or root.offset:
+        return query
+    return replace(query, root=root.child, cut=root.count)
