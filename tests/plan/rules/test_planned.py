@@ -10,6 +10,8 @@ import pytest
 
 from impctl.data.schema import LONG, STRING, Column, Schema
 from impctl.errors import QueryError
+from impctl.plan.fingerprint import fingerprint
+from impctl.plan.nodes import TopK, nodes_of
 from impctl.plan.rules.order import apply_rules, core_of
 from impctl.plan.rules.planned import KEPT, Planned, PlannedQueries
 from impctl.plan.sql.statement import parse_query
@@ -116,3 +118,41 @@ def test_no_catalog_is_kept(planned: Callable[..., Planned]) -> None:
     gc.collect()
     assert gone() is None
     assert planned(SQL, Tables(), name="q", zone="UTC").query.sql == SQL
+
+
+@pytest.mark.parametrize(
+    ("sql", "cut"),
+    [
+        ("SELECT a FROM t WHERE b > 5 LIMIT 3", 3),
+        ("(SELECT a FROM t WHERE b > 5) LIMIT 0", 0),
+        ("SELECT * FROM (SELECT a FROM t WHERE b > 5 LIMIT 3) AS virtual_table", 3),
+        ("SELECT a FROM t WHERE b > 5 LIMIT ALL", None),
+    ],
+)
+def test_a_last_limit_without_order_leaves_the_plan_of_the_whole_answer(
+    planned: Callable[..., Planned], sql: str, cut: int | None
+) -> None:
+    catalog = {"t": schema("a", "b")}
+    found = planned(sql, catalog, name="q", zone="UTC")
+    whole = planned("SELECT a FROM t WHERE b > 5", catalog, name="q", zone="UTC")
+    assert found.query.cut == cut
+    assert (found.query.sql, found.ruled.sql) == (sql, sql)
+    assert fingerprint(found.ruled.root) == fingerprint(whole.ruled.root)
+    assert fingerprint(found.core) == fingerprint(whole.core)
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT a FROM t ORDER BY b LIMIT 3",
+        "SELECT a FROM t LIMIT 3 OFFSET 1",
+        "SELECT a + 1 AS c FROM (SELECT a FROM t LIMIT 3)",
+        "SELECT COUNT(*) AS n FROM (SELECT a FROM t LIMIT 3)",
+        "SELECT a FROM t UNION ALL (SELECT a FROM t LIMIT 3)",
+        "SELECT a FROM t WHERE a IN (SELECT b FROM t LIMIT 3)",
+    ],
+)
+def test_any_other_limit_stays_in_the_plan(planned: Callable[..., Planned], sql: str) -> None:
+    found = planned(sql, {"t": schema("a", "b")}, name="q", zone="UTC")
+    assert found.query.cut is None
+    assert any(isinstance(node, TopK) for node in nodes_of(found.query.root))
