@@ -7,6 +7,7 @@ Out of scope: options of one command only (they stand in its file).
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -59,6 +60,15 @@ Params = Annotated[
         "--param",
         metavar="NAME=VALUE",
         help="Another value for a named parameter of the query; repeat for more.",
+    ),
+]
+
+MovingParams = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--param",
+        metavar="NAME=VALUE",
+        help="The value of a parameter that moves; repeat for more. Default: as the clock says.",
     ),
 ]
 
@@ -196,6 +206,7 @@ def settings_of(
     dry_run: bool = False,
     imbalance: float | None = None,
     large_change: int | None = None,
+    params: Sequence[str] | None = None,
 ) -> Settings:
     """The settings of a run, from its flags and variables."""
     return Settings(
@@ -208,5 +219,6 @@ def settings_of(
         imbalance=imbalance,
         large_change=large_change,
         shared_store=is_shared_store(os.environ.get(SHARED_STORE)),
+        params=tuple(params or ()),
         now=os.environ.get(NOW) or None,
     )

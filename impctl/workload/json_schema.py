@@ -9,7 +9,7 @@ Out of scope: reading a file (`workload.load`).
 from __future__ import annotations
 
 from impctl.workload.load import REQUIRED
-from impctl.workload.models import JoinStrategy, Lineage, MaintainMode, Policy
+from impctl.workload.models import JoinStrategy, Lineage, MaintainMode, Moves, Policy
 from impctl.workload.names import IDENTIFIER_PATTERN, NAME_PATTERN, TABLE_PATTERN
 from impctl.workload.partitions import MAX_BOUNDARIES, MAX_FRAGMENTS
 from impctl.workload.queries import MAX_BUFFER
@@ -113,6 +113,9 @@ def _partitions() -> JsonSchema:
     }
 
 
+_MOVES = [str(moves) for moves in Moves]
+
+
 def _queries() -> JsonSchema:
     query = object_of(
         "A query that impctl keeps sketches for.",
@@ -120,10 +123,20 @@ def _queries() -> JsonSchema:
             "sql": text_of("The query in Spark SQL."),
             "params": {
                 "description": "Values of the named parameters (`:name`) in the SQL; a sketch is "
-                "captured for them, and `--param NAME=VALUE` asks for others of the same type.",
+                "captured for them, and `--param NAME=VALUE` asks for others of the same type. One "
+                "that moves is the day or the hour, and sketches follow it.",
                 "type": "object",
                 "propertyNames": {"pattern": f"^{IDENTIFIER_PATTERN}$"},
-                "additionalProperties": {"type": ["string", "number", "boolean"]},
+                "additionalProperties": {
+                    "anyOf": [
+                        {"type": ["string", "number", "boolean"]},
+                        object_of(
+                            "A value that moves with the clock.",
+                            {"moves": or_variable({"enum": _MOVES}, "How often it moves.")},
+                            ["moves"],
+                        ),
+                    ]
+                },
             },
             "sketch": {
                 "description": "The column to sketch, per table; must be safe for the query.",

@@ -64,6 +64,20 @@ class Lineage(StrEnum):
     WITNESS = "witness"
 
 
+class Moves(StrEnum):
+    """How often a parameter that sketches follow has another value."""
+
+    DAILY = "daily"
+    HOURLY = "hourly"
+
+
+_FOLLOWED = {
+    Moves.DAILY: "current_date",
+    Moves.HOURLY: "date_trunc('hour', current_timestamp)",
+}
+"""Names as of `plan.sql.clock`."""
+
+
 @dataclass(frozen=True, slots=True)
 class TableSpec:
     """A Delta table; `path` is absolute or a URI, `names` what else the SQL calls it."""
@@ -117,7 +131,8 @@ class SqlOrigin:
 class QuerySpec:
     """One query; `sketch` names the attribute wanted per table and is empty when impctl chooses.
 
-    `params` are the values of the named parameters in `sql`, for which sketches are captured.
+    `params` are the values of the named parameters in `sql`, for which sketches are captured;
+    `moves` are those parameters that sketches follow.
     `buffer` is how many values or rows MIN, MAX and top-k keep per group; None is all of them.
     `lineage` says whether the sketch holds all rows that the answer stems from, or witnesses.
     """
@@ -131,8 +146,14 @@ class QuerySpec:
     location: Location
     sql_origin: SqlOrigin = field(repr=False)
     params: Mapping[str, ParameterValue] = field(default_factory=dict)
+    moves: Mapping[str, Moves] = field(default_factory=dict)
     buffer: int | None = None
     lineage: Lineage = Lineage.ALL
+
+    @property
+    def follows(self) -> dict[str, str]:
+        """The moment that each parameter which moves is, unless another value is given."""
+        return {name: _FOLLOWED[moves] for name, moves in self.moves.items()}
 
 
 @dataclass(frozen=True, slots=True)

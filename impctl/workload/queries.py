@@ -11,10 +11,10 @@ import math
 from collections.abc import Mapping
 from decimal import Decimal
 
-from yaml.nodes import Node, ScalarNode
+from yaml.nodes import MappingNode, Node, ScalarNode
 
 from impctl.aliases import ParameterValue
-from impctl.workload.models import JoinStrategy, Lineage, MaintainMode, Policy, QuerySpec
+from impctl.workload.models import JoinStrategy, Lineage, MaintainMode, Moves, Policy, QuerySpec
 from impctl.workload.names import (
     Declared,
     declared_table,
@@ -54,7 +54,7 @@ def _read_query(
     fields = reading.record(entry.value, path, ("sql",), known)
     if fields is None:
         return None
-    params = _read_params(fields.get("params"), inside(path, "params"), reading)
+    params, moves = _read_params(fields.get("params"), inside(path, "params"), reading)
     sketch = _read_sketch(fields.get("sketch"), inside(path, "sketch"), tables, reading)
     policy = reading.choice(fields.get("policy"), inside(path, "policy"), list(Policy))
     maintain = reading.choice(fields.get("maintain"), inside(path, "maintain"), list(MaintainMode))
@@ -77,6 +77,7 @@ def _read_query(
         location=reading.at(entry.key),
         sql_origin=origin_of(node, sql, reading.lines),
         params=params,
+        moves=moves,
         buffer=buffer,
         lineage=Lineage.ALL if lineage is None else Lineage(lineage),
     )
@@ -84,8 +85,10 @@ def _read_query(
 
 def _read_params(
     node: Node | None, path: str, reading: FileReading
-) -> Mapping[str, ParameterValue]:
+) -> tuple[Mapping[str, ParameterValue], Mapping[str, Moves]]:
+    """Values, and the parameters that move."""
     params: dict[str, ParameterValue] = {}
+    moves: dict[str, Moves] = {}
     for name, entry in (reading.entries(node, path) or {}).items():
         if not is_identifier(name):
             hint = "use letters, digits and `_`, and no digit first"
@@ -93,6 +96,12 @@ def _read_params(
                 entry.key, f"{written_at(entry.key, name)} cannot name a parameter", hint
             )
         where = inside(path, name)
+        if isinstance(entry.value, MappingNode):
+            fields = reading.record(entry.value, where, ("moves",)) or {}
+            found = reading.choice(fields.get("moves"), inside(where, "moves"), list(Moves))
+            if found is not None:
+                moves[name] = Moves(found)
+            continue
         cell = reading.cell(entry.value, where, "a single value")
         value = None if cell is None else _parameter_value(cell)
         if cell is not None and value is None:
@@ -100,7 +109,7 @@ def _read_params(
             reading.report(entry.value, f"{where} has no value to put into the SQL", hint)
         if value is not None:
             params[name] = value
-    return params
+    return params, moves
 
 
 def _parameter_value(cell: YamlScalar) -> ParameterValue | None:

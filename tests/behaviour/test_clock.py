@@ -50,9 +50,13 @@ QUERIES = {
     "hours": """SELECT g, SUM(x) AS s FROM t
         WHERE at >= date_trunc('HOUR', now()) - INTERVAL 30 HOURS
         GROUP BY g HAVING SUM(x) > 10""",
+    "given": """SELECT g, SUM(x) AS s FROM t
+        WHERE day > date_sub(:today, 9) AND day <= :today AND at < :hour
+        GROUP BY g HAVING SUM(x) > 10""",
     "months": """SELECT g, SUM(x) AS s FROM t WHERE at >= date_trunc('month', current_timestamp())
         GROUP BY g HAVING SUM(x) > 10""",
 }
+MOVING = "params: {today: {moves: daily}, hour: {moves: hourly}}"
 WORKLOAD = """\
 version: 1
 tables:
@@ -76,8 +80,9 @@ HOURS = [0, 5, 24, 24, -24, 72, -48, 24 * 40, -24 * 40]
 def _queries(options: str) -> str:
     parts = []
     for name, sql in QUERIES.items():
+        own = f"{options}\n    {MOVING}" if name == "given" else options
         text = " ".join(sql.split())
-        parts.append(f"  {name}:\n    sql: >-\n      {text}\n    policy: strict\n    {options}")
+        parts.append(f"  {name}:\n    sql: >-\n      {text}\n    policy: strict\n    {own}")
     return "\n".join(parts)
 
 
@@ -181,3 +186,160 @@ def test_sketches_follow_the_clock(
         ran = ground.mine.good("maintain")
         assert {result["action"] for result in ran.results} <= {"exact", "none"}
         ground.check()
+
+
+@pytest.fixture
+def ground(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Ground:
+    """Everything captured at the start."""
+    found = Ground(tmp_path, capsys, monkeypatch, 0)
+    found.at(START)
+    found.mine.good("capture")
+    return found
+
+
+def test_a_value_given_stands_for_the_clock(ground: Ground) -> None:
+    one = ("--query", "given")
+    at = ("--param", "today=2026-03-05", "--param", "hour=2026-03-06 07:00")
+    (ran,) = ground.mine.good("maintain", *one, *at).results
+    assert ran["action"] == "exact"
+    assert ran["moments"] == {":today": "2026-03-05", ":hour": "2026-03-06T07:00:00+00:00"}
+    (anew,) = ground.anew.good("capture", *one, *at).results
+    (kept,) = ground.mine.good("status", *one, *at).results
+    assert kept["sketches"] == anew["sketches"]
+    assert not kept["stale"]
+    (without,) = ground.mine.good("status", *one).results
+    assert ":today moved from 2026-03-05 to 2026-03-01" in without["stale_reason"]
+    (rewritten,) = ground.mine.good("rewrite", *one, *at).results
+    assert "DATE '2026-03-05'" in rewritten["sql"]
+    assert rewritten["action"] == "none"
+    assert (
+        ground.mine("maintain", *one, "--param", "today=1.3.2026").error["code"] == "parameter_type"
+    )
+    assert ground.mine("maintain", "--param", "day=2026-03-05").error["code"] == "parameter_unknown"
+
+
+def test_the_clock_is_named_and_nothing_is_done_twice(ground: Ground) -> None:
+    ground.at(START + timedelta(days=2, hours=5))
+    one = ("--query", "sums")
+    (stale,) = ground.mine.good("status", *one).results
+    assert stale["moments"] == {"current_date": "2026-03-01"}
+    assert "current_date moved from 2026-03-01 to 2026-03-03" in stale["stale_reason"]
+    (planned,) = ground.mine.good("plan", *one).results
+    assert (planned["action"], planned["reason_code"]) == ("exact", "clock_moved")
+    (ran,) = ground.mine.good("maintain", *one).results
+    assert (ran["action"], ran["reason_code"]) == ("exact", "clock_moved")
+    assert ran["moments"] == {"current_date": "2026-03-03"}
+    assert ran["answer_changed"] == "maybe"
+    (again,) = ground.mine.good("maintain", *one).results
+    assert (again["action"], again["moments"]) == ("none", {"current_date": "2026-03-03"})
+
+
+def test_a_sketch_that_is_used_follows_first(ground: Ground) -> None:
+    ground.at(START + timedelta(days=1))
+    (ran,) = ground.mine.good("rewrite", "--query", "sums").results
+    assert "DATE '2026-03-02'" in ran["sql"]
+    assert (ran["action"], ran["moments"]) == ("exact", {"current_date": "2026-03-02"})
+
+
+def test_an_older_version_has_the_clock_of_then(ground: Ground) -> None:
+    one = ("--query", "sums")
+    path = str(ground.folder / "t")
+    version = DeltaTable(path).version()
+    write_deltalake(path, _rows(ground.random, 5), mode="append")
+    ground.at(START + timedelta(days=4))
+    ground.mine.good("maintain", *one)
+    (ran,) = ground.mine.good("rewrite", *one, "--at", str(version)).results
+    assert ran["moments"] == {"current_date": "2026-03-01"}
+    assert "DATE '2026-03-01'" in ran["sql"]
+
+
+@pytest.mark.parametrize(
+    ("sql", "code"),
+    [
+        ("SELECT g, SUM(x) AS s FROM t WHERE at > now() GROUP BY g", "sketch_unsafe"),
+        ("SELECT g, SUM(x) AS s FROM t WHERE at > current_timestamp GROUP BY g", "sketch_unsafe"),
+        (
+            "SELECT g, SUM(x) AS s FROM t WHERE at > date_trunc('minute', now()) GROUP BY g",
+            "sketch_unsafe",
+        ),
+    ],
+)
+def test_what_is_not_cut_is_refused_with_the_way_out(ground: Ground, sql: str, code: str) -> None:
+    text = (ground.folder / "mine.yaml").read_text()
+    start, rest = text.split("queries:\n")
+    end = rest[rest.index("store:") :]
+    (ground.folder / "mine.yaml").write_text(f'{start}queries:\n  q: {{sql: "{sql}"}}\n{end}')
+    error = ground.mine("capture").error
+    assert error["code"] == code
+    assert "date_trunc('hour', now())" in error["message"]
+
+
+def _with(ground: Ground, queries: str, policy: str) -> None:
+    """Another set of queries, captured at the start."""
+    text = (ground.folder / "mine.yaml").read_text()
+    start, rest = text.split("queries:\n")
+    end = rest[rest.index("store:") :]
+    queries = "".join(f"  q{n}: {{sql: '{q}'}}\n" for n, q in enumerate(queries.splitlines()))
+    queries = queries.replace("}\n", f", policy: {policy}}}\n")
+    (ground.folder / "mine.yaml").write_text(f"{start}queries:\n{queries}{end}")
+    ground.at(START)
+    ground.mine.good("capture")
+    ground.at(START + timedelta(days=3))
+
+
+def test_a_constant_above_a_grouping_recaptures_and_says_so(ground: Ground) -> None:
+    sql = "SELECT g, MAX(day) AS d FROM t GROUP BY g HAVING MAX(day) >= current_date"
+    _with(ground, sql, "incremental")
+    ran = ground.mine("maintain")
+    assert (ran.code, ran.error["code"]) == (7, "clock_not_followed")
+    assert "current_date moved from 2026-03-01 to 2026-03-04" in ran.error["message"]
+    (done,) = ground.mine.good("maintain", "--policy", "auto").results
+    assert (done["action"], done["reason_code"]) == ("recapture", "clock_not_followed")
+    assert done["moments"] == {"current_date": "2026-03-04"}
+    (again,) = ground.mine.good("maintain").results
+    assert again["action"] == "none"
+
+
+def test_a_constant_that_is_only_put_out_moves_nothing(ground: Ground) -> None:
+    sql = "SELECT g, current_date AS d, SUM(x) AS s FROM t GROUP BY g HAVING SUM(x) > 10"
+    _with(ground, sql, "strict")
+    (ran,) = ground.mine.good("maintain").results
+    assert (ran["action"], ran["changes"], ran["answer_changed"]) == ("exact", 0, "maybe")
+
+
+def test_a_column_of_the_name_is_not_taken_for_the_clock(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    create_table(str(tmp_path / "t"), pa.table({"current_date": [START.date()], "x": [1]}))
+    file = tmp_path / "w.yaml"
+    start = "version: 1\ntables: {t: {path: t}}\nqueries:\n"
+    for part, code in {
+        "current_date > DATE '2026-01-01'": 2,
+        "t.current_date > current_date() - INTERVAL 3 DAYS": 0,
+        "`current_date` > DATE '2026-01-01'": 0,
+    }.items():
+        file.write_text(f'{start}  q: {{sql: "SELECT x FROM t WHERE {part}"}}\n')
+        ran = Cli(capsys, file)("check")
+        assert ran.code == code, ran.document
+        assert code == 0 or ran.error["code"] == "clock_ambiguous"
+
+
+def test_files_that_no_row_leaves_or_enters_are_not_read(ground: Ground) -> None:
+    """The window's middle is left alone: its file may even be gone."""
+    days = [START.date() + timedelta(days=n) for n in range(-20, 20)]
+    for day in days:
+        rows = {"day": [day], "at": [datetime(2026, 1, 1)], "g": [1], "x": [1]}
+        table = pa.table(rows).cast(_rows(ground.random, 1).schema)
+        mode = "overwrite" if day == days[0] else "append"
+        write_deltalake(str(ground.folder / "t"), table, mode=mode)
+    sql = "SELECT g, SUM(x) AS s FROM t WHERE day >= current_date - INTERVAL 9 DAYS GROUP BY g"
+    _with(ground, f"{sql} HAVING SUM(x) > 10", "strict")
+    actions = DeltaTable(str(ground.folder / "t")).get_add_actions(flatten=True)
+    for row in pa.table(actions).to_pylist():
+        # What leaves with three days is older than the first that stays.
+        if row["min.day"] >= START.date() - timedelta(days=6):
+            (ground.folder / "t" / row["path"]).unlink()
+    (ran,) = ground.mine.good("maintain").results
+    assert (ran["action"], ran["changes"]) == ("exact", 3)

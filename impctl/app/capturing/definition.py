@@ -110,6 +110,8 @@ def definition(desk: Workbench, spec: QuerySpec, tables: Sequence[TableName]) ->
         text += spec.join
     if spec.buffer is not None:
         text += f" buffer {spec.buffer}"
+    if spec.moves:
+        text += f" moves {sorted(spec.moves.items())}"
     if spec.lineage is not Lineage.ALL:
         text += f" lineage {spec.lineage}"
     return hashlib.sha256(text.encode()).hexdigest()

@@ -9,8 +9,10 @@ Out of scope: the constants themselves (`plan.sql.clock`), moving a sketch on
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import datetime
 
 from impctl.app.workbench.workbench import Workbench
+from impctl.plan.sql.clock import CURRENT_DATE, HOUR, read_moment
 from impctl.store.records import StoredQuery
 
 
@@ -26,8 +28,15 @@ def moved_moments(desk: Workbench, stored: StoredQuery) -> Mapping[str, tuple[st
     return {
         name: (before, now)
         for name, before in held.items()
-        if (now := desk.clock.text(name)) != before
+        if (now := desk.clock.text(name, _followed(name, before))) != before
     }
+
+
+def _followed(name: str, before: str) -> str | None:
+    """What a parameter is unless given, by the value that it had."""
+    if not name.startswith(":"):
+        return None
+    return HOUR if isinstance(read_moment(before), datetime) else CURRENT_DATE
 
 
 def moved_text(moved: Mapping[str, tuple[str, str]]) -> str:

@@ -52,6 +52,16 @@ def with_parameters(spec: QuerySpec, given: GivenValues) -> QuerySpec:
     return replace(spec, params={**spec.params, **changed})
 
 
+def split_moving(spec: QuerySpec, given: GivenValues) -> tuple[list[str], GivenValues]:
+    """The values of parameters that move, as texts NAME=VALUE, and the others."""
+    if isinstance(given, Mapping):
+        moving = [f"{name}={value}" for name, value in given.items() if name in spec.moves]
+        return moving, {name: value for name, value in given.items() if name not in spec.moves}
+    is_moving = [text.partition("=")[0] in spec.moves for text in given]
+    moving = [text for text, moves in zip(given, is_moving, strict=True) if moves]
+    return moving, [text for text, moves in zip(given, is_moving, strict=True) if not moves]
+
+
 def _split(given: Sequence[str]) -> dict[str, str]:
     """The texts NAME=VALUE by name."""
     found: dict[str, str] = {}

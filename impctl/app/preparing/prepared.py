@@ -99,7 +99,8 @@ def prepare(
     bound = BoundSql(spec.sql)
     try:
         clock = desk.clock if held is None else replace(desk.clock, held=held)
-        bound = bind(spec.sql, spec.params, name=spec.name, clock=clock)
+        follows = spec.follows
+        bound = bind(spec.sql, spec.params, name=spec.name, clock=clock, follows=follows)
         names, plans = desk.workload.names, desk.memory.plans
         zone = desk.session_zone
         found = plans.of(bound.sql, _Catalog(desk), name=spec.name, zone=zone, names=names)

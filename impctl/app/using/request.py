@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from impctl.app.preparing.given_values import GivenValues, with_parameters
+from impctl.app.preparing.given_values import GivenValues, split_moving, with_parameters
 from impctl.app.preparing.prepared import prepare
 from impctl.app.results.results import NOT_USED
 from impctl.app.using.fresh_sketch import Fresh, fresh, only_query
@@ -70,6 +70,8 @@ def asked(
         return fresh(desk, query)
     name = query if query is not None else only_query(desk)
     (own,) = desk.queries([name])
+    moving, params = split_moving(own, params)
+    desk.give(moving)
     spec = with_parameters(own, params)
     if use is SketchUse.NEVER:
         return _plain(desk, spec)

@@ -55,6 +55,8 @@ class Settings:
     imbalance: float | None = None
     large_change: int | None = None
     shared_store: bool = False
+    params: tuple[str, ...] = ()
+    """Values `NAME=VALUE` for parameters that move, of all queries of the run."""
     now: str | None = None
     """What the clock is to say, as written; None: the machine's time."""
 

@@ -11,7 +11,7 @@ import os
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -56,10 +56,12 @@ class Workbench:
         self.tables = PinnedTables(workload.tables)
         self._store: Store | None = None
         self._spark: SparkSession | None = None
+        self._given: dict[str, date | datetime] = {}
         self._waited = 0.0
         """Seconds spent waiting for other writers."""
         self.spark_start_ms = 0.0
         """What starting Spark took in this run; 0 as long as it was not started."""
+        self.give(settings.params)
 
     def next_run(self, pinned: Iterable[DeltaSource]) -> Workbench:
         """A workbench for another run of this process, with these tables pinned; Spark is kept."""
@@ -148,7 +150,29 @@ class Workbench:
         written = self.settings.now
         zone = self.session_zone
         found = datetime.now(UTC) if written is None else instant_of(written, zone)
-        return Clock(found, zone)
+        return Clock(found, zone, given=self._given)
+
+    def give(self, params: Sequence[str]) -> None:
+        """Values NAME=VALUE for parameters that move; before anything asks the clock.
+
+        UsageError for one that no query has.
+        """
+        from impctl.plan.sql.clock import given_moment
+
+        for text in params:
+            name, _, written = text.partition("=")
+            follows = {
+                spec.follows[name] for spec in self.workload.queries.values() if name in spec.moves
+            }
+            if not follows:
+                raise UsageError(
+                    f"No query has a parameter `{name}` that moves",
+                    hint="give others to `query` and `rewrite`; write `--param NAME=VALUE`",
+                    code="parameter_unknown",
+                )
+            for moment in follows:
+                found = given_moment(name, written, moment, self.session_zone)
+                self._given[f":{name}"] = found
 
     def policy(self, spec: QuerySpec) -> Policy:
         """The policy that holds for a query in this run."""

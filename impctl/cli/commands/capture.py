@@ -12,6 +12,7 @@ from impctl.cli.options import (
     DetailedExitcode,
     DryRun,
     LockTimeout,
+    MovingParams,
     PolicyName,
     QueryNames,
     Quiet,
@@ -39,6 +40,7 @@ Rebalance = Annotated[
 def capture(
     workload: WorkloadFile,
     query: QueryNames = None,
+    param: MovingParams = None,
     store: StoreFolder = None,
     policy: PolicyName = None,
     lock_timeout: LockTimeout = None,
@@ -68,6 +70,7 @@ def capture(
 
     settings = settings_of(
         workload,
+        params=param,
         store=store,
         policy=policy,
         lock_timeout=lock_timeout,

@@ -20,6 +20,7 @@ from impctl.cli.options import (
     Imbalance,
     LargeChange,
     LockTimeout,
+    MovingParams,
     PolicyName,
     QueryNames,
     Quiet,
@@ -102,6 +103,7 @@ MaxRuns = Annotated[
 def maintain(
     workload: WorkloadFile,
     query: QueryNames = None,
+    param: MovingParams = None,
     batch_rows: BatchRows = None,
     imbalance: Imbalance = None,
     large_change: LargeChange = None,
@@ -131,6 +133,7 @@ def maintain(
     """
     settings = settings_of(
         workload,
+        params=param,
         store=store,
         policy=policy,
         lock_timeout=lock_timeout,

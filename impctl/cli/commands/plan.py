@@ -9,6 +9,7 @@ from impctl.cli.options import (
     AsJson,
     DetailedExitcode,
     LargeChange,
+    MovingParams,
     PolicyName,
     QueryNames,
     Quiet,
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 def plan(
     workload: WorkloadFile,
     query: QueryNames = None,
+    param: MovingParams = None,
     large_change: LargeChange = None,
     store: StoreFolder = None,
     policy: PolicyName = None,
@@ -47,6 +49,8 @@ def plan(
 
         return plan(desk, tuple(query or ()))
 
-    settings = settings_of(workload, store=store, policy=policy, large_change=large_change)
+    settings = settings_of(
+        workload, params=param, store=store, policy=policy, large_change=large_change
+    )
     display = display_of(json, quiet, verbose)
     return on_workbench("plan", display, settings, use_case, detailed=detailed_exitcode)

@@ -10,6 +10,7 @@ from impctl.cli.job import Job, display_of, on_workbench
 from impctl.cli.options import (
     AsJson,
     Imbalance,
+    MovingParams,
     PolicyName,
     QueryNames,
     Quiet,
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 def status(
     workload: WorkloadFile,
     query: QueryNames = None,
+    param: MovingParams = None,
     store: StoreFolder = None,
     policy: PolicyName = None,
     imbalance: Imbalance = None,
@@ -47,5 +49,5 @@ def status(
 
         return status(desk, tuple(query or ()), runs=runs)
 
-    settings = settings_of(workload, store=store, policy=policy, imbalance=imbalance)
+    settings = settings_of(workload, params=param, store=store, policy=policy, imbalance=imbalance)
     return on_workbench("status", display_of(json, quiet, verbose), settings, use_case)

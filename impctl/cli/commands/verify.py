@@ -9,6 +9,7 @@ import typer
 from impctl.cli.job import Job, display_of, on_workbench
 from impctl.cli.options import (
     AsJson,
+    MovingParams,
     QueryNames,
     Quiet,
     SparkProfile,
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 def verify(
     workload: WorkloadFile,
     query: QueryNames = None,
+    param: MovingParams = None,
     results: Annotated[
         bool, typer.Option("--results", help="Also run each query with and without its sketch.")
     ] = False,
@@ -49,5 +51,5 @@ def verify(
 
         return verify(desk, tuple(query or ()), results=results)
 
-    settings = settings_of(workload, store=store, spark_profile=spark_profile)
+    settings = settings_of(workload, params=param, store=store, spark_profile=spark_profile)
     return on_workbench("verify", display_of(json, quiet, verbose), settings, use_case)

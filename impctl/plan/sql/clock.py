@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta, timezone, tzinfo
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from impctl.errors import UsageError
@@ -58,25 +58,47 @@ class Clock:
     instant: datetime
     zone: str = "UTC"
     held: Mapping[str, str] = field(default_factory=dict)
+    given: Mapping[str, date | datetime] = field(default_factory=dict)
 
-    def text(self, moment: str) -> str:
+    def text(self, moment: str, follows: str | None = None) -> str:
         """The value as it is written down and shown, of the moment with this name."""
-        found = self.held.get(moment)
-        return found if found is not None else self.value(moment).isoformat()
+        return self.value(moment, follows).isoformat()
 
-    def value(self, moment: str) -> date | datetime:
-        """The value: a date of `current_date`, else a timestamp with its offset from UTC."""
+    def value(self, moment: str, follows: str | None = None) -> date | datetime:
+        """The value: a date, or a timestamp with its offset from UTC.
+
+        What is `given` for a parameter stands for it; else it `follows` another moment.
+        """
         if moment in self.held:
-            written = self.held[moment]
-            return (
-                date.fromisoformat(written)
-                if moment == CURRENT_DATE
-                else datetime.fromisoformat(written)
-            )
+            return read_moment(self.held[moment])
+        if moment in self.given:
+            return self.given[moment]
+        moment = moment if follows is None else follows
         local = self.instant.astimezone(zone_of(self.zone))
         if moment == CURRENT_DATE:
             return local.date()
         return _cut(local, _CUT_NAMES[moment]).astimezone(UTC)
+
+
+def read_moment(written: str) -> date | datetime:
+    """The value that `Clock.text` wrote."""
+    is_day = len(written) == len("2026-11-25")
+    return date.fromisoformat(written) if is_day else datetime.fromisoformat(written)
+
+
+def given_moment(name: str, written: str, follows: str, zone: str) -> date | datetime:
+    """The value given for a parameter that follows the day or the hour; UsageError for none."""
+    try:
+        if follows == CURRENT_DATE:
+            return date.fromisoformat(written) if _DAY.fullmatch(written) else _no_time(written)
+        return _instant(written, zone)
+    except ValueError:
+        kind = "a day such as 2026-11-25" if follows == CURRENT_DATE else "a time: 2026-11-25 13:00"
+        raise UsageError(
+            f"Parameter `{name}` takes {kind}, not: {written}",
+            hint="or leave it out, then it is what the clock says",
+            code="parameter_type",
+        ) from None
 
 
 def zone_of(name: str) -> tzinfo:
@@ -94,6 +116,7 @@ def zone_of(name: str) -> tzinfo:
         ) from None
 
 
+_DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _NOW = re.compile(r"\d{4}-\d{2}-\d{2}([ T]\d{2}:\d{2}(:\d{2}(\.\d{1,6})?)?(Z|[+-]\d{2}:\d{2})?)?")
 
 
@@ -101,16 +124,22 @@ def instant_of(written: str, zone: str) -> datetime:
     """The time meant by `2026-11-25` or `2026-11-25 13:00:00`, in the session's zone or with an
     offset of its own; UsageError for any other text."""
     try:
-        if _NOW.fullmatch(written.strip()) is None:
-            raise ValueError(written)
-        found = datetime.fromisoformat(written.strip())
+        return _instant(written, zone)
     except ValueError:
         raise UsageError(
             f"Variable `IMPCTL_NOW` is no time: {written}",
             hint="write 2026-11-25, 2026-11-25 13:00 or 2026-11-25T13:00:00+01:00",
             code="now_syntax",
         ) from None
+
+
+def _instant(written: str, zone: str) -> datetime:
+    found = datetime.fromisoformat(written) if _NOW.fullmatch(written) else _no_time(written)
     return (found.replace(tzinfo=zone_of(zone)) if found.tzinfo is None else found).astimezone(UTC)
+
+
+def _no_time(written: str) -> NoReturn:
+    raise ValueError(written)
 
 
 def _cut(local: datetime, unit: str) -> datetime:

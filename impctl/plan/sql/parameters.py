@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from datetime import date, datetime
 from decimal import Decimal
 from difflib import get_close_matches
+from types import MappingProxyType
 
 from sqlglot.dialects.spark import Spark
 from sqlglot.errors import TokenError
@@ -79,15 +80,20 @@ def bind(
     *,
     name: QueryName,
     clock: Clock | None = None,
+    follows: Mapping[str, str] = MappingProxyType({}),
 ) -> BoundSql:
     """The text with every parameter replaced by a literal of its value, and so the clock's.
 
     Raises UsageError for a parameter without a value, a value without a parameter, and a
     parameter where no operand can stand; its location is a place in the text. Without a `clock`
-    its constants stay as they are written.
+    its constants stay as they are written. Parameters that follow the clock are no values: for
+    each, `follows` has the moment that it is unless another is given.
     """
-    clock = clock if _CLOCK.search(sql) is not None else None
-    if ":" not in sql and not values and clock is None:
+    moving = {f":{own}": moment for own, moment in follows.items()}
+    if clock is not None:
+        values = {**values, **{own: clock.value(f":{own}", follows[own]) for own in follows}}
+    asks_clock = clock is not None and _CLOCK.search(sql) is not None
+    if ":" not in sql and not values and not asks_clock:
         return BoundSql(sql)
     try:
         tokens = Spark().tokenize(sql)
@@ -97,11 +103,12 @@ def bind(
     found = list(_parameters(sql, tokens))
     _refuse_unused(values, {parameter.name for parameter in found}, name)
     places = [(one.start, one.end, _literal(one, values, name)) for one in found]
-    uses = [] if clock is None else _clock_places(sql, tokens)
+    uses = _clock_places(sql, tokens) if asks_clock else []
     moments: dict[str, str] = {}
     if clock is not None:
         places += [(u.start, u.end, literal_text(clock.value(u.moment))) for u in uses]
         moments = {use.moment: clock.text(use.moment) for use in uses}
+        moments |= {name: clock.text(name, moment) for name, moment in moving.items()}
     text, bindings = _replaced(sql, sorted(places))
     bare = frozenset(sql[use.start : use.end].lower() for use in uses) & BARE
     return BoundSql(text, bindings, moments, bare)
