@@ -127,7 +127,7 @@ def test_a_window_moves_for_days(
 def test_a_window_moves_for_ninety_days(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plain, moved = _lived(Days(tmp_path, capsys, monkeypatch), 90, 1)
+    plain, moved = _lived(Days(tmp_path, capsys, monkeypatch), 90, 15)
     times = f"rows {median(plain):.1f} ms, rows and day {median(moved):.1f} ms"
     (tmp_path / "times.txt").write_text(times)
     assert median(moved) <= 3 * median(plain), times

@@ -148,7 +148,6 @@ def maintain(
         return follow_job(
             settings, display, names, batch_rows, request, metrics, detailed=detailed_exitcode
         )
-
     use_case = _use_case(names, batch_rows, None if dry_run else metrics)
     return on_workbench("maintain", display, settings, use_case, detailed=detailed_exitcode)
 
