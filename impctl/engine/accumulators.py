@@ -125,8 +125,10 @@ class ExactSum:
 class FloatSum:
     """Compensated sum of a double argument.
 
-    `integral` says that every value is a whole number (AVG over integers): then the sum is exact,
-    in Spark too, as long as the magnitudes add up to less than 2^53. `bounded` says that values
+    Where every value is a whole number the sum is exact, in Spark too, as long as the magnitudes
+    add up to less than 2^53. `integral` says that all are (AVG over integers); else those known to
+    be are counted: never more than there are, so what was not looked at is not taken for whole.
+    `bounded` says that values
     have bounds: these add up, and values of which nothing is known are counted apart.
     """
 
@@ -139,6 +141,7 @@ class FloatSum:
     def columns(self) -> dict[str, Any]:
         names = ("sum", "rest", "size", "drift", *(("slack",) if self.bounded else ()))
         counts = (*_SPECIALS, *(("open",) if self.bounded else ()))
+        counts = (*counts, *(() if self.integral else ("whole",)))
         floats = {f"{name}{self.slot}": np.float64 for name in names}
         return {**floats, **{f"{name}{self.slot}": np.int64 for name in counts}}
 
@@ -147,8 +150,9 @@ class FloatSum:
         values = vector.values
         if vector.valid is not None:
             values = np.where(vector.valid, values, 0.0)
+        whole = self._whole(vector, weights, grouping)
         if not self.bounded:
-            return self._delta(values, np.zeros(0), weights, grouping)
+            return {**self._delta(values, np.zeros(0), weights, grouping), **whole}
         errors = np.zeros(len(values)) if vector.error is None else vector.error
         if vector.valid is not None:
             errors = np.where(vector.valid, errors, 0.0)
@@ -161,6 +165,7 @@ class FloatSum:
         slip = reach * (len(bounds) * 2.0**-51)
         return {
             **self._delta(values, errors, weights, grouping),
+            **whole,
             f"slack{self.slot}": np.add.reduceat(bounds * weights[order], starts) + slip,
             f"reach{self.slot}": reach,
             f"open{self.slot}": np.add.reduceat(np.where(is_open, weights, 0)[order], starts),
@@ -194,6 +199,18 @@ class FloatSum:
             **specials,
         }
 
+    def _whole(self, vector: Vector, weights: Ints, grouping: Grouping) -> Values:
+        """The change of how many values are surely whole numbers."""
+        if self.integral:
+            return {}
+        is_whole = np.isfinite(vector.values) & (vector.values == np.rint(vector.values))
+        if vector.valid is not None:
+            is_whole &= vector.valid
+        if vector.error is not None:
+            is_whole &= vector.error == 0
+        counted = np.where(is_whole, weights, 0)[grouping.order]
+        return {f"whole{self.slot}": np.add.reduceat(counted, grouping.starts)}
+
     def _specials(self, values: Any, signs: Any, grouping: Grouping) -> Values:
         kinds = (np.isnan(values), values == np.inf, values == -np.inf)
         return {
@@ -222,7 +239,7 @@ class FloatSum:
             drift: old[drift] + delta[drift] + lost,
             **self._widened(old, delta),
         }
-        for name in _SPECIALS:
+        for name in (*_SPECIALS, *(() if self.integral else ("whole",))):
             change = delta.get(f"{name}{self.slot}")
             kept = old[f"{name}{self.slot}"]
             added[f"{name}{self.slot}"] = kept if change is None else kept + change
@@ -261,6 +278,10 @@ class FloatSum:
             f"drift{self.slot}": compensated.grouped_bound(lost[grouping.order], grouping.starts),
             f"touched{self.slot}": size,
         }
+        if not self.integral and sign < 0:
+            # Which were whole is not told: all may have been.
+            counts = table[PartialColumn(Meaning.COUNT, self.slot)]
+            values[f"whole{self.slot}"] = -np.add.reduceat(counts[grouping.order], grouping.starts)
         for name, meaning in zip(_SPECIALS, SPECIALS, strict=True):
             counts = table.get(PartialColumn(meaning, self.slot))
             values[f"{name}{self.slot}"] = (
@@ -279,12 +300,18 @@ class FloatSum:
         error = spread + np.abs(sums) * (2 * _ROUNDING)
         if self.bounded:
             error = (error + state[f"slack{self.slot}"]) * (1 + 8 * _ROUNDING)
-        if self.integral:
+        is_whole = self.integral | self._is_whole(state)
+        if bool(is_whole.any()):
             # Whole numbers of small magnitude: Spark's sum is exact, and ours once rounded.
-            exact = (size < _EXACT_DOUBLE / 2) & (state[f"drift{self.slot}"] < 0.25)
+            exact = (size < _EXACT_DOUBLE / 2) & (state[f"drift{self.slot}"] < 0.25) & is_whole
             sums, error = np.where(exact, np.rint(sums), sums), np.where(exact, 0.0, error)
         sums, error = self._with_specials(sums, error, state)
         return Vector(DOUBLE, sums, None, error)
+
+    def _is_whole(self, state: Values) -> Any:
+        """Where all values are known to be whole numbers; shape (groups,)."""
+        counted: Any = state.get(f"count{self.slot}", state["rows"])
+        return state.get(f"whole{self.slot}", np.zeros(len(counted), np.int64)) == counted
 
     def _with_specials(self, sums: Any, error: Any, state: Values) -> tuple[Any, Any]:
         # Just below the greatest double, adding in another order may overflow.

@@ -119,6 +119,15 @@ def test_what_is_unsure_is_said_when_it_happens(cases: range) -> None:
     assert 0 < seen["not exact"] < len(cases) * 3 // 4, seen
 
 
+@few_then_rest(120, 1200)
+def test_doubles_that_are_whole_numbers_are_exact(cases: range) -> None:
+    pools = ((1.0, 2.0, 3.0, -0.0, 0.0), (None, -7.0, 1e9, 3.0), (2.0**40, -(2.0**40), 1.0))
+    for queries in (SAFE, STRICT):
+        chosen = [sql for sql in queries if "ROUND" not in sql and "VAR_POP" not in sql]
+        seen = several_cases(chosen, cases, pools)
+        assert seen["not exact"] == seen["unsure"] == 0, seen
+
+
 def _without_bounds(true: Callable[..., Vector]) -> Callable[..., Vector]:
     def exact(*given: Any, **named: Any) -> Vector:
         found = true(*given, **named)
@@ -134,6 +143,12 @@ def test_bounds_that_are_not_added_up_are_found_out(monkeypatch: pytest.MonkeyPa
         return whole(self, replace(vector, error=None), *rest)
 
     monkeypatch.setattr(FloatSum, "delta", forgetful)
+    with pytest.raises(AssertionError):
+        several_cases(SAFE, range(6000))
+
+
+def test_fractions_taken_for_whole_numbers_are_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(FloatSum, "_is_whole", lambda self, state: state["rows"] > 0)
     with pytest.raises(AssertionError):
         several_cases(SAFE, range(6000))
 

@@ -36,7 +36,8 @@ SCHEMA = Schema((Column("g", INTEGER), Column("h", INTEGER), Column("d", DOUBLE)
 SIDE = Schema((Column("k", INTEGER), Column("w", DOUBLE)))
 BY_G = RangePartition("t", "g", INTEGER, (1, 2, 3, 4, 5))
 SUMS = "SELECT g, SUM(d) AS s FROM t GROUP BY g"
-POOLS: tuple[tuple[float | None, ...], ...] = (
+Pool = tuple[float | None, ...]
+POOLS: tuple[Pool, ...] = (
     (1e16, -1e16, 1.0, 2.0, -1.0),
     (0.1, 0.2, 0.3, -0.3, 1.1, -0.6),
     (1.0, 2.0, 3.0, -0.0, 0.0),
@@ -144,10 +145,12 @@ def _fragment(value: Value) -> int:
     return 6 if value is None else min(int(value), 5)  # type: ignore[arg-type]  # an INTEGER
 
 
-def one_case(queries: Sequence[str], seed: int, seen: Counter[str]) -> None:
+def one_case(
+    queries: Sequence[str], seed: int, seen: Counter[str], pools: Sequence[Pool] = POOLS
+) -> None:
     rng = random.Random(seed)
     sql = queries[seed % len(queries)]
-    pool = rng.choice(POOLS)
+    pool = rng.choice(pools)
     tables: dict[str, Rows] = {
         name: [random_row(rng, name, pool) for _ in range(rng.randint(0, 9))]
         for name in ("t", "side")
@@ -173,8 +176,10 @@ def one_case(queries: Sequence[str], seed: int, seen: Counter[str]) -> None:
         seen["failed"] += 1
 
 
-def several_cases(queries: Sequence[str], seeds: Iterable[int]) -> Counter[str]:
+def several_cases(
+    queries: Sequence[str], seeds: Iterable[int], pools: Sequence[Pool] = POOLS
+) -> Counter[str]:
     seen: Counter[str] = Counter()
     for seed in seeds:
-        one_case(queries, seed, seen)
+        one_case(queries, seed, seen, pools)
     return seen

@@ -125,7 +125,32 @@ def test_whole_numbers_are_exact_and_say_so() -> None:
     assert vector.values[0] == 7.0
     assert vector.error is not None
     assert vector.error[0] == 0.0
+    found = FloatSum("x", 0, False).value(state_of([[(3.0, 1), (-0.0, 2), (0.5, 1)]]), DOUBLE)
+    assert found.error is not None
+    assert found.error[0] > 0
+    found = FloatSum("x", 0, False).value(state_of([[(3.0, 1), (0.5, 1)], [(0.5, -1)]]), DOUBLE)
+    assert found.error is not None
+    assert found.error[0] == 0
     wide = state_of([[(2.0**53, 1), (1.0, 1)]], integral=True)
     error = FloatSum("x", 0, True).value(wide, DOUBLE).error
     assert error is not None
     assert error[0] > 0
+
+
+def test_whole_numbers_that_spark_took_away_uncounted_do_not_make_the_rest_whole() -> None:
+    total, count = FloatSum("x", 0, False), Count("x", 0)
+    one = np.ones(1, dtype=np.int64)
+    state = state_of([[(2.0, 1), (3.0, 1), (0.5, 1)]])
+    partials = {
+        PartialColumn(Meaning.SUM): np.array([3.0]),
+        PartialColumn(Meaning.SIZE): np.array([3.0]),
+        PartialColumn(Meaning.COUNT): one,
+        ROWS: one,
+    }
+    grouping = group_rows([Vector(LONG, one)], 1)
+    gone = {**total.partial(partials, grouping, -1), **count.partial(partials, grouping, -1)}
+    state = {**total.add(state, gone), **count.add(state, gone), "rows": state["rows"] - 1}
+    found = total.value(state, DOUBLE)
+    assert found.error is not None
+    assert found.values[0] == 2.5
+    assert found.error[0] > 0
