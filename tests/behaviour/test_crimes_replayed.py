@@ -15,7 +15,7 @@ import pytest
 from tests.support.run_cli import Cli
 
 SOURCE = os.environ.get("IMPCTL_CRIMES", "")
-DAYS = int(os.environ.get("IMPCTL_CRIMES_DAYS", "30"))
+DAYS = 30
 
 pytestmark = [
     pytest.mark.slow,
