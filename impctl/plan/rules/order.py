@@ -1,8 +1,8 @@
 """The rules, and the order in which they run.
 
 Law: a rule is total, keeps the bag of rows a plan yields on every database, and never changes the
-root's attributes (identities, names, order). Unsure means unchanged. The order is the review:
-selections go down first, so that the columns only they read are known when columns are dropped;
+root's attributes (identities, names, order). Unsure means unchanged. The order is the review: steps
+over single rows go first, as they hide what a condition stands on; selections go down first, so that the columns only they read are known when columns are dropped;
 what is left of a filter on ranks then shows as a top-k; averages are split last, because splitting
 adds columns.
 Out of scope: reading SQL (`plan.sql.statement`), judging plans (`plan.safety.verdict`).
@@ -16,9 +16,11 @@ from impctl.plan.nodes import Plan, Project
 from impctl.plan.rules.prune_columns import prune_columns
 from impctl.plan.rules.push_selections import push_selections
 from impctl.plan.rules.rank_limits import rank_limits
+from impctl.plan.rules.single_rows import single_rows
 from impctl.plan.rules.split_averages import split_averages
 
 RULES: tuple[Callable[[Plan], Plan], ...] = (
+    single_rows,
     push_selections,
     rank_limits,
     prune_columns,
