@@ -2,9 +2,9 @@
 
 Law: a rule is total, keeps the bag of rows a plan yields on every database, and never changes the
 root's attributes (identities, names, order). Unsure means unchanged. The order is the review: steps
-over single rows go first, as they hide what a condition stands on; selections go down first, so that the columns only they read are known when columns are dropped;
-what is left of a filter on ranks then shows as a top-k; averages are split last, because splitting
-adds columns.
+over single rows go first, as they hide what a condition stands on; selections go down next, so that
+the columns only they read are known when columns are dropped; what is left of a filter on ranks
+then shows as a top-k; averages are split last, because splitting adds columns.
 Out of scope: reading SQL (`plan.sql.statement`), judging plans (`plan.safety.verdict`).
 """
 

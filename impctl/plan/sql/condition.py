@@ -3,8 +3,8 @@
 Law: a subquery of plain FROM and WHERE joins directly, its conditions on columns of the enclosing
 query becoming part of the join condition; NOT IN keeps its meaning for NULL. A subquery that
 groups, limits or combines is read on its own and may not name columns of the enclosing query.
-Out of scope: comparisons with a single value (`parse_single`); subqueries anywhere else, which are
-refused (`parse_expr`).
+Out of scope: subqueries of one value (`plan.sql.single_value`), IN and EXISTS under OR
+(`plan.sql.marks`); under NOT with others they are refused (`plan.sql.expr`).
 """
 
 from __future__ import annotations
@@ -14,14 +14,16 @@ from dataclasses import dataclass, replace
 
 from sqlglot import exp
 
-from impctl.expr.nodes import And, Compare, CompareOp, Expr, IsNull, Or, Span, columns_of
+from impctl.expr.nodes import Compare, CompareOp, Expr, IsNull, Or, Span, columns_of, conjuncts
 from impctl.plan.functions import AGGREGATES
 from impctl.plan.nodes import Join, JoinKind, Plan, Select, attributes_of
-from impctl.plan.sql.call import function_name
+from impctl.plan.sql.beside import Single, apply_single, conjunction
+from impctl.plan.sql.call import arguments_of, function_name
 from impctl.plan.sql.expr import ExprReader
+from impctl.plan.sql.marks import Mark, mark_of, nested_memberships
 from impctl.plan.sql.relation import Environment, FromSource, part, read_from
 from impctl.plan.sql.scope import Names, Scope
-from impctl.plan.sql.single_value import Single, read_single
+from impctl.plan.sql.single_value import read_single
 from impctl.plan.sql.subquery import bare, closed, unwrapped
 
 _PLAIN_PARTS = frozenset({"expressions", "from", "joins", "where", "hint", "distinct"})
@@ -59,9 +61,9 @@ def read_condition(
         if isinstance(current, exp.And):
             pending += [current.expression, current.this]
             continue
-        joined = _membership(current, reader, environment) or read_single(
-            current, reader, environment
-        )
+        joined: Part | None = _membership(current, reader, environment)
+        if joined is None:
+            joined = read_single(current, reader, environment, _marks(current, reader, environment))
         found.append(joined if joined is not None else Filter(reader.read(current)))
     return tuple(found)
 
@@ -82,14 +84,8 @@ def apply_condition(
             condition = None if item.condition is None else finish(item.condition)
             plan = Join(item.kind, plan, item.right, condition, item.null_aware, span=item.span)
         if isinstance(item, Single):
-            plan = Join(JoinKind.INNER, plan, item.right, None, span=item.span)
-            plan = Select(plan, finish(item.predicate), span=item.span)
+            plan = apply_single(plan, item, finish)
     return plan
-
-
-def conjunction(predicates: tuple[Expr, ...], span: Span | None = None) -> Expr:
-    """The predicates joined by AND; one alone stays as it is."""
-    return predicates[0] if len(predicates) == 1 else And(predicates, span=span)
 
 
 def _membership(
@@ -99,11 +95,48 @@ def _membership(
     inner = bare(node.this) if negated else node
     kind = JoinKind.ANTI if negated else JoinKind.SEMI
     span = reader.text.span_of(node)
+    counted = _counted(inner)
+    if counted is not None:
+        return _exists(counted, kind, span, reader, environment)
     if isinstance(inner, exp.Exists):
         return _exists(inner.this, kind, span, reader, environment)
     if isinstance(inner, exp.In) and inner.args.get("query") is not None:
         return _in(inner, kind, span, reader, environment)
     return None
+
+
+def _counted(node: exp.Expression) -> exp.Expression | None:
+    """The rows of `(SELECT COUNT(*) FROM ...) > 0`: it is EXISTS of them."""
+    least = "0" if isinstance(node, exp.GT) else "1" if isinstance(node, exp.GTE) else None
+    if least is None or not isinstance(node.expression, exp.Literal) or node.expression.is_string:
+        return None
+    side = bare(node.this)
+    query = unwrapped(side)
+    if node.expression.name != least or not isinstance(side, exp.Subquery):
+        return None
+    if not isinstance(query, exp.Select) or len(query.expressions) != 1:
+        return None
+    parts = {name.rstrip("_") for name, value in query.args.items() if value}
+    call = query.expressions[0].unalias()
+    is_count = function_name(call) == "count" and [type(a) for a in arguments_of(call)] == [
+        exp.Star
+    ]
+    if not is_count or not parts <= {"expressions", "from", "joins", "where"}:
+        return None
+    rows = query.copy()
+    rows.set("expressions", [exp.Literal.number(1)])
+    return rows
+
+
+def _marks(node: exp.Expression, reader: ExprReader, environment: Environment) -> dict[int, Mark]:
+    """Marks of IN and EXISTS under OR, by the `id` of their nodes."""
+    found = {}
+    for nested in nested_memberships(node):
+        read = _membership(nested, reader, environment)
+        if read is not None:
+            conditions = () if read.condition is None else conjuncts(read.condition)
+            found[id(nested)] = mark_of(read.right, tuple(conditions), nested, reader)
+    return found
 
 
 def _exists(
@@ -218,7 +251,8 @@ def _separated(
                 own.append(item)
             continue
         if isinstance(item, Single):
-            if columns_of(item.predicate) & outside:
+            read = [item.predicate, *(b.condition for b in item.beside if b.condition is not None)]
+            if any(columns_of(expr) & outside for expr in read):
                 raise reader.text.unsupported(
                     "a comparison of a column of the enclosing query with a subquery",
                     item.span or query,

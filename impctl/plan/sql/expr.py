@@ -9,8 +9,8 @@ Out of scope: names (`parse_scope`), function calls (`parse_call`), constants (`
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from sqlglot import exp
@@ -86,6 +86,8 @@ class ExprReader:
     clause: str
     special: Special | None = None
     in_aggregate: bool = False
+    beside: Mapping[int, Expr] = field(default_factory=dict)
+    """What subqueries stand for that are joined beside the rows, by the `id` of their nodes."""
 
     @property
     def text(self) -> SqlText:
@@ -93,6 +95,8 @@ class ExprReader:
 
     def read(self, node: exp.Expression) -> Expr:
         """The expression a tree stands for."""
+        if id(node) in self.beside:
+            return self.beside[id(node)]
         if self.special is not None:
             found = self.special(self, node)
             if found is not None:
@@ -165,7 +169,7 @@ class ExprReader:
         for side in (node.this, node.expression):
             if isinstance(side, _PREDICATES):
                 raise self._parentheses(node)
-            if isinstance(side, _SUBQUERIES):
+            if isinstance(side, _SUBQUERIES) and id(side) not in self.beside:
                 raise self._subquery(side)
         left, right = self.read(node.this), self.read(node.expression)
         return self.compare(node, left, right, span)

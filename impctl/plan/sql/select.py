@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from sqlglot import exp
 
-from impctl.expr.nodes import ColumnRef, Expr, Span, substitute
+from impctl.expr.nodes import ColumnRef, Expr, Span, columns_of, substitute
 from impctl.plan.nodes import (
     Aggregate,
     AggregateOutput,
@@ -38,6 +38,7 @@ from impctl.plan.sql.aggregate import (
     result_type,
 )
 from impctl.plan.sql.aggregate import placeholder as aggregate_placeholder
+from impctl.plan.sql.beside import Beside, put_beside
 from impctl.plan.sql.call import CAST_FUNCTIONS, arguments_of, function_name
 from impctl.plan.sql.condition import Membership, Part, apply_condition, read_condition
 from impctl.plan.sql.context import Reading, attribute_for
@@ -45,6 +46,7 @@ from impctl.plan.sql.expr import ExprReader
 from impctl.plan.sql.order import Order, limited, read_order
 from impctl.plan.sql.relation import Environment, FromSource, read_from, refuse_parts
 from impctl.plan.sql.scope import Names, Prefer
+from impctl.plan.sql.single_value import read_values
 from impctl.plan.sql.subquery import bare
 from impctl.plan.sql.window import WindowCollector, reads_window
 from impctl.plan.sql.window import placeholder as window_placeholder
@@ -99,6 +101,8 @@ class _Block:
 
     source: FromSource
     items: tuple[Item, ...]
+    beside: tuple[Beside, ...]
+    """What holds values of subqueries in the SELECT list."""
     grouping: GroupingClause | None
     having: tuple[Part, ...]
     having_span: Span | None
@@ -116,7 +120,7 @@ def _read_block(select: exp.Select, source: FromSource, environment: Environment
     text = reading.text
     named = {str(item.name).lower(): item for item in select.args.get("windows") or []}
     windows = WindowCollector(AggregateCollector(), named)
-    items = _items(select, source, reading, windows)
+    items, beside = _items(select, source, environment, windows)
     aliases = _aliases(items)
 
     def ordinal(node: exp.Expression, clause: str) -> Expr | None:
@@ -155,13 +159,15 @@ def _read_block(select: exp.Select, source: FromSource, environment: Environment
         lambda node: ordinal(node, "ORDER BY"),
     )
     span = None if having is None else text.span_of(having.this)
-    return _Block(source, items, grouping, having_parts, span, order, windows)
+    return _Block(source, items, beside, grouping, having_parts, span, order, windows)
 
 
 def _items(
-    select: exp.Select, source: FromSource, reading: Reading, windows: WindowCollector
-) -> tuple[Item, ...]:
+    select: exp.Select, source: FromSource, environment: Environment, windows: WindowCollector
+) -> tuple[tuple[Item, ...], tuple[Beside, ...]]:
+    reading = environment.reading
     items: list[Item] = []
+    beside: list[Beside] = []
     for node in select.expressions:
         if node.is_star:
             items += _star(node, source, reading)
@@ -171,8 +177,10 @@ def _items(
         reader = ExprReader(reading, names, "SELECT", windows)
         inner = node.unalias()
         span = reading.text.span_of(inner)
+        reader, values = read_values(inner, reader, environment)
+        beside += values
         items.append(Item(_name(node, span, reading), reader.read(inner), span))
-    return tuple(items)
+    return tuple(items), tuple(beside)
 
 
 def _name(node: exp.Expression, span: Span | None, reading: Reading) -> str:
@@ -230,6 +238,7 @@ def _planned(select: exp.Select, block: _Block, environment: Environment) -> Pla
     if block.is_aggregated:
         plan, finish = _aggregated(select, block, reading)
         plan = apply_condition(plan, block.having, block.having_span, finish)
+    plan = put_beside(plan, block.beside, finish)
     if block.windows.calls:
         plan, finish = _windowed(plan, block, finish, reading)
     outputs = [(item.name, finish(item.expr)) for item in block.items]
@@ -249,6 +258,12 @@ def _aggregated(
 ) -> tuple[Plan, Callable[[Expr], Expr]]:
     grouping = block.grouping or GroupingClause(())
     calls = block.windows.aggregates.calls
+    beside = {attribute.id for item in block.beside for attribute in item.attributes}
+    for key in grouping.keys:
+        if columns_of(key) & beside:
+            raise reading.text.unsupported(
+                "GROUP BY of a subquery's value", key.span, hint="join the subquery in FROM instead"
+            )
     names = {item.expr: item.name for item in reversed(block.items)}
     key_names = [names.get(key) or _expr_name(key, reading) for key in grouping.keys]
     call_names = [

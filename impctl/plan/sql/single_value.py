@@ -1,25 +1,54 @@
-"""Comparisons with a subquery that has one value, as joins.
+"""Subqueries that have one value, wherever an expression reads them, as joins.
 
-Law: an aggregate without GROUP BY has exactly one row and joins as that row. One whose WHERE
-equates columns of its own with columns of the enclosing query is the same aggregate grouped by
-these columns, joined on them: a row without a group compares with NULL and is dropped either way.
+Law: an aggregate without GROUP BY has exactly one row and joins as that row. Any other subquery of
+one column is the least of its values, NULL where it has no row; where it has several the plan
+fails, as Spark does. One whose WHERE equates columns of its own with columns of the enclosing query
+is the same aggregate grouped by these columns, joined on them: a row without a group compares with
+NULL and is dropped either way, which takes a comparison that nothing but arithmetic parts from it.
 Both have one type, else values of several groups could equal one value of the enclosing query.
 That holds where no rows give NULL, so not for COUNT nor for what makes a value of NULL.
-Out of scope: subqueries after IN and EXISTS (`parse_condition`).
+Out of scope: subqueries after IN and EXISTS (`plan.sql.condition`, `plan.sql.marks`).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 
 from sqlglot import exp
 
+from impctl.data.schema import LONG
 from impctl.errors import QueryError
-from impctl.expr.nodes import And, Compare, CompareOp, Expr, Span
+from impctl.expr.nodes import (
+    And,
+    Arithmetic,
+    ArithmeticOp,
+    Case,
+    Compare,
+    CompareOp,
+    Expr,
+    Literal,
+    Span,
+)
 from impctl.expr.types import groups_as_compared, type_of
-from impctl.plan.nodes import Aggregate, Plan, Project, Sort, attributes_of
+from impctl.plan.functions import AGGREGATES
+from impctl.plan.nodes import (
+    Aggregate,
+    AggregateCall,
+    AggregateOutput,
+    Attribute,
+    ComputedColumn,
+    JoinKind,
+    Plan,
+    Project,
+    Select,
+    Sort,
+    attributes_of,
+)
+from impctl.plan.sql.beside import Beside, Single
 from impctl.plan.sql.call import function_name
 from impctl.plan.sql.expr import COMPARISONS, ExprReader
+from impctl.plan.sql.marks import Mark, is_membership
 from impctl.plan.sql.relation import Environment, read_from
 from impctl.plan.sql.scope import Names
 from impctl.plan.sql.subquery import bare, closed, unwrapped
@@ -29,61 +58,150 @@ _PASSES_NULL = (exp.Add, exp.Sub, exp.Mul, exp.Div, exp.Neg, exp.Paren, exp.Lite
 _UNKNOWN = frozenset({"column_unknown", "table_unknown"})
 
 
-@dataclass(frozen=True, slots=True)
-class Single:
-    """A comparison with a subquery of exactly one row, whose column the predicate names."""
-
-    right: Plan
-    predicate: Expr
-    span: Span | None
-
-
 def read_single(
-    node: exp.Expression, reader: ExprReader, environment: Environment
+    node: exp.Expression,
+    reader: ExprReader,
+    environment: Environment,
+    marks: Mapping[int, Mark],
 ) -> Single | None:
-    """A comparison with a subquery on one side; None for anything else."""
-    op = COMPARISONS.get(type(node))
-    if op is None or isinstance(node, exp.NullSafeNEQ):
+    """A condition that reads values or marks of subqueries; None for one without any."""
+    beside = [mark.beside for mark in marks.values()]
+    values: dict[int, Expr] = {key: mark.is_there for key, mark in marks.items()}
+    keys: list[Expr] = []
+    for subquery in scalar_subqueries(node):
+        found = _read(subquery, node, reader, environment)
+        beside.append(found.beside)
+        values[id(subquery)] = found.value
+        keys += found.keys
+    if not beside:
         return None
-    sides = [bare(node.this), bare(node.expression)]
-    if sum(isinstance(side, exp.Subquery) for side in sides) != 1:
-        return None
-    place = 0 if isinstance(sides[0], exp.Subquery) else 1
     span = reader.text.span_of(node)
-    right, keys = _read(sides[place], op, reader, environment, span)
-    value: Expr = attributes_of(right)[-1].ref(span)
-    other = reader.read(sides[1 - place])
-    pair = (value, other) if place == 0 else (other, value)
-    left, against = reader.alike(*pair)
-    compared = Compare(op, left, against, span=span)
-    return Single(right, And((*keys, compared), span=span) if keys else compared, span)
+    predicate = replace(reader, beside={**reader.beside, **values}).read(node)
+    predicate = And((*keys, predicate), span=span) if keys else predicate
+    return Single(tuple(beside), predicate, span)
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A subquery's value, the plan that has it, and equalities of that with the row."""
+
+    value: Expr
+    beside: Beside
+    keys: tuple[Expr, ...] = ()
+
+
+def read_values(
+    node: exp.Expression, reader: ExprReader, environment: Environment
+) -> tuple[ExprReader, tuple[Beside, ...]]:
+    """A reader of the expression that knows its subqueries' values, and what holds these."""
+    values: dict[int, Expr] = {}
+    beside = []
+    for subquery in scalar_subqueries(node):
+        if any(_reckons(part) for part in _above(subquery, node)):
+            raise reader.text.unsupported(
+                "a subquery inside an aggregate or window function",
+                subquery,
+                hint="join the subquery in FROM instead",
+            )
+        found = _read(subquery, None, reader, environment)
+        values[id(subquery)] = found.value
+        beside.append(found.beside)
+    known = replace(reader, beside={**reader.beside, **values}) if values else reader
+    return known, tuple(beside)
+
+
+def scalar_subqueries(node: exp.Expression) -> list[exp.Subquery]:
+    """Subqueries of the expression itself, in order of text; none inside another query."""
+    found: list[exp.Subquery] = []
+    pending = [node]
+    while pending:
+        current = pending.pop()
+        if isinstance(current, exp.Subquery):
+            found.append(current)
+        elif not is_membership(current) and not isinstance(current, exp.Query):
+            pending += reversed(list(current.iter_expressions()))
+    return found
+
+
+def _reckons(node: exp.Expression) -> bool:
+    """Whether the node takes many rows together."""
+    return isinstance(node, exp.Window) or (function_name(node) or "") in AGGREGATES
+
+
+def _above(inner: exp.Expression, top: exp.Expression) -> Iterator[exp.Expression]:
+    """What stands above the inner one up to the top, from the inside out."""
+    current = inner
+    while current is not top and isinstance(current.parent, exp.Expression):
+        current = current.parent
+        yield current
 
 
 def _read(
-    side: exp.Expression,
-    op: CompareOp,
+    subquery: exp.Subquery,
+    condition: exp.Expression | None,
     reader: ExprReader,
     environment: Environment,
-    span: Span | None,
-) -> tuple[Plan, tuple[Expr, ...]]:
-    """The subquery's plan, its value last, and the equalities it joins on."""
-    query = unwrapped(side)
+) -> Value:
+    """The subquery's value; `condition` is what drops rows that have none."""
+    query, span = unwrapped(subquery), reader.text.span_of(subquery)
     try:
-        right = closed(query, reader, environment)
+        plan = closed(query, reader, environment)
     except QueryError as error:
-        if error.code not in _UNKNOWN or op is CompareOp.NULL_SAFE_EQUAL:
+        if error.code not in _UNKNOWN or condition is None or not _drops_null(subquery, condition):
             raise
-        found = _by_groups(query, reader, environment, span)
+        found = _by_groups(query, reader, environment, reader.text.span_of(condition))
         if found is None:
             raise
-        return found
-    if len(attributes_of(right)) != 1 or not _is_one_row(right):
-        raise reader.text.unsupported(
-            "a subquery that may have more than one value",
-            side,
-            hint="compare with an aggregate without GROUP BY, or join the subquery in FROM",
+        plan, keys = found
+        value = attributes_of(plan)[-1].ref(span)
+        return Value(value, Beside(JoinKind.INNER, plan, None, span), keys)
+    if len(attributes_of(plan)) != 1:
+        raise reader.text.error(
+            f"A subquery used as a value has {len(attributes_of(plan))} columns",
+            subquery,
+            hint="select one column",
         )
-    return right, ()
+    if not _is_one_row(plan):
+        plan = _one_of(plan, reader, span)
+    return Value(attributes_of(plan)[0].ref(span), Beside(JoinKind.INNER, plan, None, span))
+
+
+def _drops_null(subquery: exp.Expression, condition: exp.Expression) -> bool:
+    """Whether a condition is never true where the subquery's value is NULL, by its form."""
+    if type(condition) not in COMPARISONS or isinstance(
+        condition, exp.NullSafeEQ | exp.NullSafeNEQ
+    ):
+        return False
+    between = [part for part in _above(subquery, condition) if part is not condition]
+    return all(isinstance(part, _PASSES_NULL) for part in between)
+
+
+def _one_of(plan: Plan, reader: ExprReader, span: Span | None) -> Plan:
+    """The one value of rows of one column; NULL where there is none, a failure where several."""
+    (column,) = attributes_of(plan)
+    least, rows = reader.reading.fresh("a", [column.name, "rows"])
+    one, none = Literal(1, LONG), Literal(0, LONG)
+    value = AggregateCall("min", (column.ref(span),), span=span)
+    count = AggregateCall("count", span=span)
+    counted = Attribute(rows, "rows", LONG, nullable=False)
+    single = Aggregate(
+        plan,
+        (),
+        (
+            AggregateOutput(Attribute(least, column.name, column.type), value),
+            AggregateOutput(counted, count),
+        ),
+        span=span,
+    )
+    is_single = Compare(CompareOp.LESS_EQUAL, counted.ref(span), one, span=span)
+    # Nothing is divided by zero unless Spark too refuses the rows; it says so in other words.
+    parts = Arithmetic(
+        ArithmeticOp.INTEGER_DIVIDE, one, Case(((is_single, one),), none, span=span), span=span
+    )
+    checked = Select(single, Compare(CompareOp.EQUAL, parts, one, span=span), span=span)
+    (identity,) = reader.reading.fresh("p", [column.name])
+    output = Attribute(identity, column.name, column.type)
+    return Project(checked, (ComputedColumn(output, single.aggregates[0].attribute.ref(span)),))
 
 
 def _is_one_row(plan: Plan) -> bool:
