@@ -99,7 +99,27 @@ def _sql(rng: Random) -> str:
             f"SELECT g, x, h FROM t{where or ' WHERE x > 3'}",
             f"SELECT {other}, SUM(x) AS s FROM t{where} GROUP BY {other}"
             f" ORDER BY s DESC, {other} LIMIT 5",
+            *_with_subqueries(rng, grouped, key, shared),
         )
+    )
+
+
+def _with_subqueries(rng: Random, grouped: str, key: str, shared: str) -> tuple[str, ...]:
+    """Subqueries of one value, and IN and EXISTS under OR."""
+    few = rng.choice((" WHERE x > 4", " WHERE h < 3", " WHERE h > 90", " WHERE g = 3"))
+    value = rng.choice(("AVG(x)", "MAX(h)", "COUNT(*)", "MIN(x)"))
+    sign = rng.choice("<>")
+    return (
+        f"{grouped} {_having(rng)} OR {key} IN (SELECT {key} FROM t{few})",
+        f"SELECT g, x, h FROM t{few} OR EXISTS (SELECT 1 FROM t u WHERE u.{shared} = t.h AND"
+        " u.x > 5)",
+        f"SELECT g, x, h FROM t WHERE x {sign} 1 + (SELECT {value} FROM t{few})",
+        f"{grouped} SUM(x) {sign} 2 * (SELECT {value} FROM t{few})",
+        f"SELECT {key}, (SELECT DISTINCT h FROM t WHERE h = 3) AS one, SUM(x) AS s FROM t"
+        f" GROUP BY {key} HAVING {_having(rng)}",
+        f"SELECT g, x FROM t WHERE x {sign} 0.5 * (SELECT AVG(x) FROM t u WHERE u.{shared} ="
+        f" t.{shared})",
+        f"SELECT {value} AS n FROM t{few} ORDER BY n LIMIT 3",
     )
 
 
