@@ -243,6 +243,15 @@ def test_a_sketch_that_is_used_follows_first(ground: Ground) -> None:
     assert (ran["action"], ran["moments"]) == ("exact", {"current_date": "2026-03-02"})
 
 
+def test_another_text_finds_a_sketch_that_stands_for_yesterday(ground: Ground) -> None:
+    ground.at(START + timedelta(days=1))
+    text = QUERIES["sums"].replace("> 10", "> 12")
+    (ran,) = ground.mine.good("rewrite", "--sql", text).results
+    assert ran["reuse"]["query"] == "sums"
+    assert ran["moments"] == {"current_date": "2026-03-02"}
+    assert "DATE '2026-03-02'" in ran["sql"]
+
+
 def test_an_older_version_has_the_clock_of_then(ground: Ground) -> None:
     one = ("--query", "sums")
     path = str(ground.folder / "t")

@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 
 from impctl.app.capturing.definition import is_defined_alike
 from impctl.app.capturing.entries import sketch_entry
-from impctl.app.capturing.moments import stored_moments
 from impctl.app.preparing.facts import fact_of, facts_of
 from impctl.app.preparing.filters import filters_of
 from impctl.app.preparing.prepared import PreparedQuery, prepare
@@ -154,7 +153,8 @@ def _judged(
         return None
     if not is_defined_alike(desk, spec, stored):
         return _refused(spec, "it changed since it was captured") if is_known else None
-    captured = prepare(desk, spec, stored_moments(stored))
+    # As of now: before its sketch is used, that follows the clock, and is judged again.
+    captured = prepare(desk, spec)
     if template_id(captured.core) != wanted and not is_named:
         return None
     if spec.lineage is Lineage.WITNESS:
