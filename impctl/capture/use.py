@@ -54,7 +54,7 @@ def rewrite_sql(
     The filters are those of `place_filters`, or are made so. `nan_free` are accesses whose
     partition attribute is known to hide no NaN, so that Parquet statistics can be used to the full.
     `guards` has the tables with columns to guard; those that the query has no use for are not.
-    Where the text `is_local`, it reads views that are called as the workload file calls the tables.
+    Where the text `is_local`, it reads views that are called by `local_name`.
     """
     used, filters = _used(query), place_filters(query, filters)
     news = {
@@ -80,14 +80,37 @@ def rewrite_sql(
     return text
 
 
-def _local_names(query: Query) -> dict[tuple[int, int], TableName]:
-    """The places where the text calls a table otherwise than the workload file does."""
-    found = {}
-    for span, table in query.mentions:
-        parts = name_parts(query.sql[span.start : span.end]) or ()
-        if [part.lower() for part in parts] != [table.lower()]:
-            found[span.start, span.end] = table
+def local_name(query: Query, table: TableName) -> str:
+    """What the view of a table is called where the text runs here: as the workload file calls it.
+
+    Where the text calls it otherwise, a WITH entry may be called so, which Spark finds before any
+    view: then it is a name that the text has nowhere.
+    """
+    text = query.sql.lower()
+    own = [span for span, other in query.mentions if other == table]
+    if "with" not in text or all(_is_written(query, span, table) for span in own):
+        return table
+    # The number tells apart what is made of two tables' names.
+    found = f"{table}_{query.tables.index(table)}"
+    while found.lower() in text:
+        found += "_"
     return found
+
+
+def _is_written(query: Query, span: Span, name: str) -> bool:
+    """Whether this name alone stands there."""
+    parts = name_parts(query.sql[span.start : span.end]) or ()
+    return [part.lower() for part in parts] == [name.lower()]
+
+
+def _local_names(query: Query) -> dict[tuple[int, int], str]:
+    """The places where the text calls a table otherwise than its view is called."""
+    names = {table: local_name(query, table) for table in query.tables}
+    return {
+        (span.start, span.end): names[table]
+        for span, table in query.mentions
+        if not _is_written(query, span, names[table])
+    }
 
 
 def _start(part: Sql) -> int:
@@ -225,7 +248,7 @@ def _any_of(parts: list[Sql]) -> Sql:
     return reduce(lambda left, right: exp.Or(this=left, expression=right), closed)
 
 
-def _named(table: exp.Table, name: TableName | None) -> exp.Table:
+def _named(table: exp.Table, name: str | None) -> exp.Table:
     """The table by itself, under this name or its own; an alias keeps what the text calls it."""
     bare = table.copy()
     for part in ("joins", "laterals", "pivots"):

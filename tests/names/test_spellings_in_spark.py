@@ -31,6 +31,8 @@ SELF_JOINS = [
     """WITH sales AS (SELECT * FROM shop.sales), unused AS (SELECT * FROM hr.people)
        SELECT main.hr.people.g, SUM(sales.x) AS s FROM hr.people, sales
        WHERE sales.g = hr.people.g GROUP BY main.hr.people.g HAVING SUM(sales.x) > 40""",
+    """WITH sales AS (SELECT g, x FROM hr.people WHERE x < 0), b AS (SELECT * FROM shop.sales)
+       SELECT g, COUNT(*) AS n FROM b GROUP BY g HAVING COUNT(*) >= 2""",
     """SELECT people.* FROM hr.people WHERE g IN (SELECT shop.sales.g FROM sales WHERE x > 20)""",
 ]
 

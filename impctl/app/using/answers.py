@@ -18,7 +18,7 @@ from impctl.app.results.results import RowValue
 from impctl.app.workbench.pinned import PinnedTables
 from impctl.app.workbench.workbench import Workbench
 from impctl.capture.literals import DIALECT
-from impctl.capture.use import Guard, filter_condition, rewrite_sql
+from impctl.capture.use import Guard, filter_condition, local_name, rewrite_sql
 from impctl.plan.nodes import Join, nodes_of
 from impctl.sketch.intervals import RangeFilter
 from impctl.sketch.partition import RangePartition
@@ -128,7 +128,8 @@ def _views(
     prepared: PreparedQuery,
     versions: Mapping[TableName, TableVersion],
     pruned: Pruned | None,
-) -> dict[TableName, DataFrame]:
+) -> dict[str, DataFrame]:
+    """The tables by the names that the text has for them."""
     from impctl.spark.snapshots import parted_frame, snapshot_frame
 
     guards = {} if pruned is None else guards_of(desk.tables, pruned, versions)
@@ -137,12 +138,13 @@ def _views(
     for table in dict.fromkeys((*prepared.tables, *prepared.query.tables)):
         snapshot = desk.tables.snapshot(table, versions.get(table))
         parts = None if pruned is None else pruned.parts.get(table)
+        name = local_name(prepared.query, table)
         if parts is not None:
             read = [(part.files, _condition(part.filter, guards)) for part in parts]
-            views[table] = parted_frame(desk.spark(), snapshot, read)
+            views[name] = parted_frame(desk.spark(), snapshot, read)
         else:
             files = None if pruned is None else pruned.files.get(table)
-            views[table] = snapshot_frame(
+            views[name] = snapshot_frame(
                 desk.spark(), snapshot, files=files, is_guarded=files is None
             )
     return views

@@ -27,7 +27,7 @@ from impctl.bench.parquet_sql import ParquetSql, SqlFailed
 from impctl.capture.annotate import PassKind, SketchPass, sketch_passes
 from impctl.capture.literals import DIALECT
 from impctl.capture.render import Renderer
-from impctl.capture.use import rewrite_sql
+from impctl.capture.use import local_name, rewrite_sql
 from impctl.data.schema import Column
 from impctl.data.vector import from_arrow
 from impctl.plan.nodes import attributes_of
@@ -102,7 +102,7 @@ def duckdb_query(
     def run() -> pa.Table:
         text, files = asked()
         for table, chosen in files.items():
-            connection.view(table, [file.uri for file in chosen])
+            connection.view(local_name(prepared.query, table), [file.uri for file in chosen])
         return connection.run(sqlglot.transpile(text, read=DIALECT, write=_TARGET)[0])
 
     try:

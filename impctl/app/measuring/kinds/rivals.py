@@ -32,7 +32,7 @@ from impctl.app.using.same_rows import same_rows
 from impctl.app.using.worth import Weighed
 from impctl.bench.clock import in_turns, milliseconds, warm_up
 from impctl.bench.record import Cell, Metric
-from impctl.capture.use import rewrite_sql
+from impctl.capture.use import local_name, rewrite_sql
 from impctl.data.identifiers import quoted
 from impctl.tables.snapshot import DataFile, bytes_of
 
@@ -172,7 +172,8 @@ class _View:
         from impctl.spark.snapshots import snapshot_frame
 
         scratch, table = self.measured.scratch, self.measured.table
-        views = {table: snapshot_frame(scratch.spark(), scratch.tables.snapshot(table))}
+        name = local_name(self.measured.prepared.query, table)
+        views = {name: snapshot_frame(scratch.spark(), scratch.tables.snapshot(table))}
         return run_sql(scratch.spark(), sql, views, versions={})
 
     def _write(self, rows: pa.Table) -> None:
