@@ -26,7 +26,8 @@ NAMES = TableNames(
     ("sql", "local"),
     [
         (
-            "WITH sales AS (SELECT * FROM hr.sales), b AS (SELECT * FROM shop.sales) SELECT k FROM b",
+            "WITH sales AS (SELECT * FROM hr.sales), b AS (SELECT * FROM shop.sales) "
+            "SELECT k FROM b",
             "WITH sales AS (SELECT * FROM `hr.sales_1` AS sales), "
             "b AS (SELECT * FROM `sales_0` AS sales) SELECT k FROM b",
         ),

@@ -120,13 +120,15 @@ _CLOCK = re.compile(rf"curdate|{'|'.join(sorted(NOW | BARE))}", re.IGNORECASE)
 def _clock_places(sql: str, tokens: Sequence[Token]) -> list[ClockUse]:
     """Where constants of the clock stand as operands.
 
-    A name without parentheses that is an alias somewhere may mean that, so it is left alone.
+    A name without parentheses that is an alias somewhere, in backticks too, may mean that, so it
+    is left alone.
     """
     uses = list(clock_uses(sql, tokens))
     operands = [
         use for use in uses if use.before is not None and _is_before(sql, tokens[use.before])
     ]
     names = {sql[use.start : use.end].lower() for use in uses if use not in operands} & BARE
+    names |= {token.text.lower() for token in tokens if sql[token.start] == "`"}
     return [use for use in operands if sql[use.start : use.end].lower() not in names]
 
 
