@@ -82,6 +82,9 @@ STRICT = (
     f"SELECT q.g FROM ({SUMS}) q LEFT JOIN side ON q.g = side.k AND q.s > side.w",
     f"SELECT q.g FROM ({SUMS}) q WHERE NOT EXISTS (SELECT 1 FROM side WHERE k = q.g AND w > q.s)",
     f"SELECT g, s FROM ({SUMS}) WHERE s > 1 EXCEPT SELECT k, w FROM side",
+    "SELECT t.g FROM t LEFT JOIN (SELECT k, SUM(w) AS s FROM side GROUP BY k HAVING SUM(w) > 1) b "
+    "ON t.g = b.k WHERE b.s IS NULL",
+    "SELECT t.g FROM t WHERE t.g NOT IN (SELECT k FROM side GROUP BY k HAVING SUM(w) > 1)",
     "SELECT g FROM t GROUP BY g HAVING CASE WHEN SUM(d) > 1 THEN 1 ELSE 0 END = 1",
 )
 """Refused where it happens that the order of adding decides."""
