@@ -170,9 +170,14 @@ class Workbench:
                     hint="give others to `query` and `rewrite`; write `--param NAME=VALUE`",
                     code="parameter_unknown",
                 )
-            for moment in follows:
-                found = given_moment(name, written, moment, self.session_zone)
-                self._given[f":{name}"] = found
+            if len(follows) > 1:
+                raise UsageError(
+                    f"Parameter `{name}` moves daily in one query and hourly in another",
+                    hint="give them two names, or leave the value out",
+                    code="parameter_ambiguous",
+                )
+            (moment,) = follows
+            self._given[f":{name}"] = given_moment(name, written, moment, self.session_zone)
 
     def policy(self, spec: QuerySpec) -> Policy:
         """The policy that holds for a query in this run."""
