@@ -52,6 +52,12 @@ def workload_sections() -> dict[str, JsonSchema]:
         "catalog": text_of("Catalog of names that give none; default: `spark_catalog`."),
         "schema": text_of("Schema of names that give none; default: `default`."),
         "tables": _tables(),
+        "views": {
+            "description": "SELECT texts under names that queries and other views may read.",
+            "type": "object",
+            "propertyNames": {"pattern": f"^{TABLE_PATTERN}$"},
+            "additionalProperties": text_of("A SELECT in Spark SQL."),
+        },
         "partitions": _partitions(),
         "queries": _queries(),
         "updates": {

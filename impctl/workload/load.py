@@ -21,6 +21,7 @@ from impctl.workload.queries import read_queries
 from impctl.workload.reading import FileReading, inside
 from impctl.workload.tables import read_tables
 from impctl.workload.updates import read_updates
+from impctl.workload.views import read_views
 
 MAX_BYTES = 1 << 20
 """Size of a workload file; rows by the thousand belong in a file of their own."""
@@ -28,7 +29,7 @@ MAX_BYTES = 1 << 20
 DEFAULT_STORE = ".impctl"
 
 REQUIRED = ("tables", "queries")
-OPTIONAL = ("name", "catalog", "schema", "partitions", "updates", "store", "spark")
+OPTIONAL = ("name", "catalog", "schema", "views", "partitions", "updates", "store", "spark")
 """The sections of a workload, beside the version of the file."""
 
 
@@ -132,6 +133,7 @@ def read_workload(
 ) -> Workload | None:
     """The workload in the sections `REQUIRED` and `OPTIONAL`, its paths relative to `base`."""
     declared, tables = read_tables(fields, base, reading)
+    views = read_views(fields.get("views"), declared, reading)
     partitions = read_partitions(fields.get("partitions"), declared, reading)
     queries = read_queries(fields.get("queries"), declared, reading)
     updates = read_updates(fields.get("updates"), declared, base, reading)
@@ -149,6 +151,7 @@ def read_workload(
         file=str(path),
         tables=tables,
         names=declared.names,
+        views=views,
         partitions=partitions,
         queries=queries,
         updates=updates,

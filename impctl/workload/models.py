@@ -14,7 +14,7 @@ from enum import StrEnum
 
 from impctl.aliases import ColumnName, ParameterValue, QueryName, TableName
 from impctl.errors import Location
-from impctl.plan.names import TableNames
+from impctl.plan.names import FullName, TableNames
 
 CellValue = int | float | str | bool | date | datetime | None
 """A value of a row to insert, as the file types it; the table's column type decides later."""
@@ -127,6 +127,16 @@ class SqlOrigin:
     pieces: tuple[TextPiece, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class ViewSpec:
+    """A SELECT text under a name that queries and other views may read as a table."""
+
+    name: TableName
+    sql: str
+    location: Location
+    sql_origin: SqlOrigin = field(repr=False)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuerySpec:
     """One query; `sketch` names the attribute wanted per table and is empty when impctl chooses.
@@ -208,6 +218,7 @@ class Workload:
     file: str
     tables: Mapping[TableName, TableSpec]
     names: TableNames
+    views: Mapping[FullName, ViewSpec]
     partitions: tuple[PartitionSpec, ...]
     queries: Mapping[QueryName, QuerySpec]
     updates: tuple[UpdateSpec, ...]

@@ -15,22 +15,26 @@ from yaml.nodes import ScalarNode
 
 from impctl.errors import Location
 from impctl.workload.interpolate import Resolved
-from impctl.workload.models import QuerySpec, SqlOrigin, SqlRun
+from impctl.workload.models import QuerySpec, SqlOrigin, SqlRun, ViewSpec
 from impctl.workload.positions import Lines, index_of
 
 _SURROGATES = r"u[Dd][89ABab][0-9A-Fa-f]{2}\\u[Dd][C-Fc-f][0-9A-Fa-f]{2}"
 _ESCAPE = re.compile(rf"\\({_SURROGATES}|x[0-9A-Fa-f]{{2}}|u[0-9A-Fa-f]{{4}}|U[0-9A-Fa-f]{{8}}|.)")
 
 
-def sql_location(spec: QuerySpec, line: int, column: int) -> Location:
+def sql_location(spec: QuerySpec | ViewSpec, line: int, column: int) -> Location:
     """Where line and column (1-based) of `spec.sql` stand in the workload file."""
-    origin = spec.sql_origin
-    if not origin.runs or not origin.pieces:
-        return origin.start
     lines = spec.sql.split("\n")
     row = min(max(line, 1), len(lines)) - 1
     offset = sum(len(text) + 1 for text in lines[:row])
-    offset += min(max(column, 1) - 1, len(lines[row]))
+    return offset_location(spec, offset + min(max(column, 1) - 1, len(lines[row])))
+
+
+def offset_location(spec: QuerySpec | ViewSpec, offset: int) -> Location:
+    """Where a character of `spec.sql` stands in the workload file."""
+    origin = spec.sql_origin
+    if not origin.runs or not origin.pieces:
+        return origin.start
     piece = origin.pieces[bisect_right(origin.pieces, offset, key=lambda p: p.offset) - 1]
     source = piece.source + (offset - piece.offset if piece.is_literal else 0)
     run = origin.runs[bisect_right(origin.runs, source, key=lambda r: r.offset) - 1]

@@ -89,3 +89,27 @@ def test_partitions_of_one_column_under_two_names_are_a_problem(problems: Proble
         "partitions: {t: {a: {fragments: 2}}, T: {A: {fragments: 3}}}\n"
     )
     assert "is partitioned twice" in found
+
+
+def test_views_are_read_by_their_whole_names(load: Load) -> None:
+    found = load(
+        "version: 1\nschema: s\ntables: {t: {path: a}}\nqueries: {q: {sql: SELECT 1}}\n"
+        "views: {v: SELECT * FROM t, main.x.w: SELECT 2}\n"
+    )
+    assert [(full, view.name) for full, view in found.views.items()] == [
+        (("spark_catalog", "s", "v"), "v"),
+        (("main", "x", "w"), "main.x.w"),
+    ]
+
+
+def test_views_called_as_something_else_or_nothing_are_problems(problems: Problems) -> None:
+    found = problems(
+        "version: 1\nschema: s\ntables: {t: {path: a}}\nqueries: {q: {sql: SELECT 1}}\n"
+        "views:\n  s.T: SELECT 1\n  v: SELECT 2\n  S.v: SELECT 3\n  a-b: SELECT 4\n  e: ''\n"
+    )
+    assert [line.split(" | ")[0] for line in found] == [
+        "6:3 View `s.T` has the name of `t`",
+        "8:3 View `S.v` has the name of `v`",
+        "9:3 `a-b` cannot name a view",
+        "10:6 `views.e` is empty",
+    ]

@@ -18,7 +18,7 @@ from impctl.aliases import TableName
 from impctl.app.workbench.workbench import Workbench
 from impctl.data.identifiers import quoted
 from impctl.errors import RecaptureNeededError, masked
-from impctl.plan.names import SPARK_CATALOG, SPARK_SCHEMA
+from impctl.plan.names import SPARK_CATALOG, SPARK_SCHEMA, FullName
 from impctl.store.reader import StoreReader
 from impctl.store.records import StoredQuery
 from impctl.version import is_stamped_alike, stamped
@@ -102,7 +102,10 @@ def definition(desk: Workbench, spec: QuerySpec, tables: Sequence[TableName]) ->
     )
     params = sorted((name, type(value).__name__, str(value)) for name, value in spec.params.items())
     text = repr((spec.sql, sketch, partitions, paths, settings, *((params,) if params else ())))
-    named = _names_in(spec.sql, desk.workload)
+    views = _views_in(spec.sql, desk.workload)
+    if views:
+        text += f" views {views}"
+    named = _names_in("\n".join((spec.sql, *(sql for _, sql in views))), desk.workload)
     if named:
         names = desk.workload.names
         text += f" names {(names.catalog, names.schema)} {named}"
@@ -115,6 +118,19 @@ def definition(desk: Workbench, spec: QuerySpec, tables: Sequence[TableName]) ->
     if spec.lineage is not Lineage.ALL:
         text += f" lineage {spec.lineage}"
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _views_in(sql: str, workload: Workload) -> list[tuple[FullName, str]]:
+    """The views that may stand in the text, and those that may stand in these."""
+    found: dict[FullName, str] = {}
+    texts = [sql.lower()]
+    while texts:
+        text = texts.pop()
+        for full, view in workload.views.items():
+            if full not in found and ("`" in full[-1] or full[-1] in text):
+                found[full] = view.sql
+                texts.append(view.sql.lower())
+    return sorted(found.items())
 
 
 def _names_in(sql: str, workload: Workload) -> list[tuple[str, TableName]]:

@@ -11,15 +11,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from impctl.aliases import AccessId, TableName
-from impctl.app.workbench.isolated import located
+from impctl.app.preparing.query_source import QuerySource
 from impctl.app.workbench.workbench import Workbench
 from impctl.data.schema import Schema
 from impctl.errors import ImpctlError, Location, UsageError
 from impctl.expr.nodes import Span
 from impctl.plan.nodes import Plan, Query, Scan, scans_of
 from impctl.plan.sql.parameters import BoundSql, bind
+from impctl.plan.sql.views import expand_views
 from impctl.workload.models import QuerySpec
-from impctl.workload.sql_location import sql_location
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +35,8 @@ class PreparedQuery:
     query: Query
     planned: Query
     core: Plan
+    source: QuerySource | None = None
+    """Where the text came from; None where it has no views and parameters."""
 
     @property
     def root(self) -> Plan:
@@ -64,11 +66,15 @@ class PreparedQuery:
         """Where a part of the SQL text stands in the workload file."""
         if span is None:
             return None
-        return sql_location(self.spec, *self.bound.written_at(span.line, span.column))
+        return self._source.place(span.line, span.column)
 
     def located(self, error: ImpctlError) -> ImpctlError:
         """The error with its place in the SQL text turned into one in the workload file."""
-        return _placed(error, self.spec, self.bound)
+        return self._source.placed(error)
+
+    @property
+    def _source(self) -> QuerySource:
+        return QuerySource(self.spec, bound=self.bound) if self.source is None else self.source
 
 
 class _Catalog(Mapping[TableName, Schema]):
@@ -96,19 +102,25 @@ def prepare(
 
     Constants of the clock are those of the run, or those `held`, by name.
     """
-    bound = BoundSql(spec.sql)
+    workload = desk.workload
+    source = QuerySource(spec, workload.views)
     try:
         clock = desk.clock if held is None else replace(desk.clock, held=held)
-        follows = spec.follows
-        bound = bind(spec.sql, spec.params, name=spec.name, clock=clock, follows=follows)
-        names, plans = desk.workload.names, desk.memory.plans
+        views = {full: (view.name, view.sql) for full, view in workload.views.items()}
+        expanded = expand_views(spec.sql, views, workload.names, name=spec.name)
+        source = replace(source, expanded=expanded)
+        bound = bind(
+                expanded.sql, spec.params, name=spec.name, clock=clock, follows=spec.follows
+            )
+        source = replace(source, bound=bound)
+        names, plans = workload.names, desk.memory.plans
         zone = desk.session_zone
         found = plans.of(bound.sql, _Catalog(desk), name=spec.name, zone=zone, names=names)
-        prepared = PreparedQuery(spec, bound, found.query, found.ruled, found.core)
+        prepared = PreparedQuery(spec, bound, found.query, found.ruled, found.core, source)
         _refuse_ambiguous(desk, prepared)
         return prepared
     except ImpctlError as error:
-        raise _placed(error, spec, bound) from error.__cause__
+        raise source.placed(error) from error.__cause__
 
 
 def _refuse_ambiguous(desk: Workbench, prepared: PreparedQuery) -> None:
@@ -123,14 +135,3 @@ def _refuse_ambiguous(desk: Workbench, prepared: PreparedQuery) -> None:
                     hint=f"write `{name}()` for the clock's, or `{table}.{name}` for the column",
                     code="clock_ambiguous",
                 )
-
-
-def _placed(error: ImpctlError, spec: QuerySpec, bound: BoundSql) -> ImpctlError:
-    """The error at its place in the workload file."""
-    place = error.location
-    if place is None:
-        return error.at(spec.location) if isinstance(error, UsageError) else error
-    if place.file == f"query `{spec.name}`":
-        written = bound.written_at(place.line, place.column)
-        return located(error.at(Location(place.file, *written)), spec)
-    return error

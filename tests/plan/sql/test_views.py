@@ -1,0 +1,93 @@
+"""Views put into texts: once, before all else, under names that capture nothing."""
+
+from __future__ import annotations
+
+import pytest
+
+from impctl.data.schema import INTEGER, Column, Schema
+from impctl.errors import QueryError
+from impctl.plan.fingerprint import fingerprint
+from impctl.plan.names import TableNames
+from impctl.plan.sql.statement import parse_query
+from impctl.plan.sql.views import Views, expand_views
+
+TABLES = {"t": Schema((Column("k", INTEGER), Column("x", INTEGER)))}
+NAMES = TableNames({("c", "s", "t"): "t"}, catalog="c", schema="s")
+VIEWS: Views = {
+    ("c", "s", "big"): ("big", "SELECT k, x FROM s.t WHERE x > 5 -- only big ones"),
+    ("c", "s", "twice"): ("twice", "SELECT b.k, b.x FROM big b JOIN big ON big.k = b.k;"),
+    ("c", "o", "far"): ("o.far", "WITH big AS (SELECT 1 AS k FROM t) SELECT k FROM big"),
+    ("c", "s", "a"): ("a", "SELECT * FROM b"),
+    ("c", "s", "b"): ("b", "SELECT * FROM (SELECT * FROM s.a)"),
+}
+BIG = "(SELECT k, x FROM t WHERE x > 5)"
+
+
+def expanded(sql: str) -> str:
+    return expand_views(sql, VIEWS, NAMES, name="q").sql
+
+
+@pytest.mark.parametrize(
+    ("sql", "same"),
+    [
+        ("SELECT k FROM big", f"SELECT k FROM {BIG} big"),
+        ("SELECT big.k FROM s.BIG", f"SELECT big.k FROM {BIG} big"),
+        ("SELECT c.s.big.k FROM c.s.big", f"SELECT big.k FROM {BIG} big"),
+        ("SELECT v.k FROM `big` AS v", f"SELECT v.k FROM {BIG} v"),
+        ("/* a */ WITH c AS (SELECT * FROM big) SELECT k FROM c", f"SELECT k FROM {BIG} c"),
+        ("(SELECT k FROM big) UNION ALL SELECT k FROM t",
+         f"(SELECT k FROM {BIG} b) UNION ALL SELECT k FROM t"),
+        ("SELECT k FROM twice",
+         f"SELECT k FROM (SELECT b.k, b.x FROM {BIG} b JOIN {BIG} big ON big.k = b.k) y"),
+        # A WITH entry of the query is nearer than a view, and no view sees it.
+        ("WITH big AS (SELECT * FROM t) SELECT k FROM big", "SELECT k FROM t"),
+        ("WITH t AS (SELECT * FROM t WHERE k = 1) SELECT big.k FROM big",
+         f"SELECT k FROM {BIG} big"),
+        ("WITH x AS (SELECT * FROM big), big AS (SELECT * FROM t) "
+         "SELECT x.k FROM x JOIN big ON x.k = big.k",
+         f"SELECT x.k FROM {BIG} x JOIN t big ON x.k = big.k"),
+        ("WITH big AS (SELECT * FROM big) SELECT k FROM big", f"SELECT k FROM {BIG} big"),
+        ("SELECT far.k FROM o.far", "SELECT far.k FROM (SELECT 1 AS k FROM t) far"),
+        ("SELECT k FROM t WHERE k IN (SELECT k FROM big)",
+         f"SELECT k FROM t WHERE k IN (SELECT k FROM {BIG} b)"),
+    ],
+)  # fmt: skip
+def test_a_view_is_read_as_its_text_in_place_of_its_name(sql: str, same: str) -> None:
+    found = parse_query(expanded(sql), TABLES, names=NAMES)
+    wanted = parse_query(same, TABLES, names=NAMES)
+    assert fingerprint(found.root) == fingerprint(wanted.root)
+
+
+@pytest.mark.parametrize(
+    "sql", ["SELECT k AS big FROM t", "WITH big AS (SELECT 1 AS a) SELECT * FROM big", "SELECT k"]
+)
+def test_a_text_without_views_stays_letter_by_letter(sql: str) -> None:
+    assert expanded(sql) == sql
+
+
+def test_a_view_used_twice_stands_once_in_the_text() -> None:
+    assert expanded("SELECT a.k FROM twice a, big b").count("x > 5") == 1
+
+
+def test_views_in_a_circle_are_refused_with_the_circle() -> None:
+    with pytest.raises(QueryError) as caught:
+        expanded("SELECT * FROM a")
+    assert caught.value.code == "view_circle"
+    assert "`a` -> `b` -> `a`" in caught.value.message
+    place = caught.value.location
+    assert place is not None
+    assert (place.file, place.line, place.column) == ("query `view b`", 1, 30)
+
+
+def test_every_place_leads_back_to_its_letter() -> None:
+    sql = "WITH c AS (SELECT 1 AS one)\nSELECT s.big.k\nFROM s.big, o.far f"
+    found = expand_views(sql, VIEWS, NAMES, name="q")
+    texts: dict[str | None, str] = {**dict(VIEWS.values()), None: sql}
+    for word, owner in (("x > 5", "big"), ("SELECT 1 AS k", "o.far"), ("1 AS one", None),
+                        ("f", None)):  # fmt: skip
+        at = found.sql.rindex(word) if word == "f" else found.sql.index(word)
+        line = found.sql.count("\n", 0, at) + 1
+        column = at - (found.sql.rfind("\n", 0, at) + 1) + 1
+        name, offset = found.written_at(line, column)
+        assert name == owner, word
+        assert texts[name][offset:].startswith(word), word
