@@ -23,6 +23,9 @@ SPARK_CATALOG, SPARK_SCHEMA = "spark_catalog", "default"
 FullName = tuple[str, str, str]
 """Catalog, schema and table, in lower case."""
 
+CATALOG_SCHEME = "catalog://"
+"""Before the name of a table whose folder the catalog of Spark knows."""
+
 _FILE = re.compile(r"file:/{1,3}(?=[^/])", re.IGNORECASE)
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 _ONE_STORE = {"s3a": "s3", "s3n": "s3"}
@@ -46,8 +49,12 @@ class TableNames:
         """The whole name; None for more parts than a table's name has."""
         if not 1 <= len(parts) <= 3:
             return None
-        catalog, schema, name = (*(self.catalog, self.schema)[: 3 - len(parts)], *parts)
+        catalog, schema, name = self.completed(parts)
         return catalog.lower(), schema.lower(), name.lower()
+
+    def completed(self, parts: Sequence[str]) -> tuple[str, ...]:
+        """The name with the defaults before it, letters as written."""
+        return (*(self.catalog, self.schema)[: max(0, 3 - len(parts))], *parts)
 
     def find(self, parts: Sequence[str]) -> TableName | None:
         """The table; None where no table is called so."""

@@ -74,7 +74,10 @@ def _tables() -> JsonSchema:
     table = object_of(
         "A Delta table.",
         {
-            "path": text_of("Folder of the table, relative to this file, or a URI."),
+            "path": text_of(
+                "Folder of the table, relative to this file, or a URI; `catalog://shop.sales` is "
+                "where Spark's catalog has it."
+            ),
             "storage_options": settings_of("Options handed to the object store as they are."),
             "names": {
                 "description": "Other names of the table, as `shop.sales` or `main.shop.sales`.",

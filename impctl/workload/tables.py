@@ -17,7 +17,14 @@ from yaml.nodes import MappingNode, Node, ScalarNode
 
 from impctl.aliases import TableName
 from impctl.data.identifiers import name_parts
-from impctl.plan.names import SPARK_CATALOG, SPARK_SCHEMA, FullName, TableNames, path_key
+from impctl.plan.names import (
+    CATALOG_SCHEME,
+    SPARK_CATALOG,
+    SPARK_SCHEMA,
+    FullName,
+    TableNames,
+    path_key,
+)
 from impctl.workload.models import TableSpec
 from impctl.workload.names import Declared, DeclaredTables, is_table_name
 from impctl.workload.paths import read_path
@@ -136,5 +143,8 @@ def _read_table(
     others = [(node, text) for node, text in texts if text is not None]
     if path is None:
         return None, others
+    if path.startswith(CATALOG_SCHEME):
+        # What the catalog calls the table is a name of it, and checked as one.
+        others.append((fields["path"], path.removeprefix(CATALOG_SCHEME)))
     at, names = reading.at(entry.key), tuple(text for _, text in others)
     return TableSpec(name, path, options or {}, at, names), others

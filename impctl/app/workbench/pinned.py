@@ -2,16 +2,17 @@
 
 Law: a pinned version stays for the whole run, unless an older one is pinned before anything was
 computed from it, or the run itself has changed the table; a snapshot is taken once. Whoever is
-given these tables can reach neither store nor Spark.
+given these tables can reach neither store nor Spark, which is asked where a catalog's table lies.
 Out of scope: what a table at a version holds (`tables`), what is computed from it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from impctl.aliases import TableName, TableVersion
+from impctl.plan.names import CATALOG_SCHEME
 from impctl.tables.change.arrivals import Seen, seen
 from impctl.tables.source import DeltaSource, advance, open_source
 from impctl.workload.models import TableSpec
@@ -23,8 +24,15 @@ if TYPE_CHECKING:
 class PinnedTables:
     """The workload's tables, opened as they are asked for."""
 
-    def __init__(self, specs: Mapping[TableName, TableSpec]) -> None:
+    def __init__(
+        self,
+        specs: Mapping[TableName, TableSpec],
+        locate: Callable[[str], str] = lambda name: CATALOG_SCHEME + name,
+    ) -> None:
         self._specs = specs
+        self._locate = locate
+        """The path of a table that a catalog knows, by its name there; asked once per run."""
+        self._located: dict[TableName, str] = {}
         self._sources: dict[TableName, DeltaSource] = {}
         self._seen: dict[TableName, Seen] = {}
         self._snapshots: dict[tuple[TableName, int], Snapshot] = {}
@@ -39,9 +47,17 @@ class PinnedTables:
         found = self._sources.get(table)
         if found is None:
             spec = self._specs[table]
-            found = open_source(table, spec.path, dict(spec.storage_options) or None)
+            found = open_source(table, self._path(spec), dict(spec.storage_options) or None)
             self.pin(found)
         return found
+
+    def _path(self, spec: TableSpec) -> str:
+        if not spec.path.startswith(CATALOG_SCHEME):
+            return spec.path
+        if spec.name not in self._located:
+            name = spec.path.removeprefix(CATALOG_SCHEME)
+            self._located[spec.name] = self._locate(name)
+        return self._located[spec.name]
 
     def versions_of(self, tables: Iterable[TableName]) -> dict[TableName, TableVersion]:
         """The pinned version of each of these tables."""

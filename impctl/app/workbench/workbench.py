@@ -22,6 +22,7 @@ from impctl.app.workbench.pinned import PinnedTables
 from impctl.app.workbench.reporter import Reporter, SilentReporter
 from impctl.app.workbench.sessions import OwnSession, Sessions
 from impctl.app.workbench.settings import Settings, lock_timeout_of, policy_of, spark_of, store_of
+from impctl.data.identifiers import name_parts
 from impctl.errors import UsageError
 from impctl.stopwatch import Stopwatch
 from impctl.store.reader import StoreReader
@@ -53,7 +54,7 @@ class Workbench:
         self.reporter = reporter
         self.memory = Memory() if memory is None else memory
         self._sessions = OwnSession(reporter.spark_log) if sessions is None else sessions
-        self.tables = PinnedTables(workload.tables)
+        self.tables = PinnedTables(workload.tables, self._catalog_location)
         self._store: Store | None = None
         self._spark: SparkSession | None = None
         self._given: dict[str, date | datetime] = {}
@@ -125,6 +126,12 @@ class Workbench:
             self._spark = self._sessions.open(self.spark_spec)
             self.spark_start_ms = watch.ms
         return self._spark
+
+    def _catalog_location(self, written: str) -> str:
+        from impctl.spark.catalog_location import catalog_location
+
+        parts = self.workload.names.completed(name_parts(written) or (written,))
+        return catalog_location(self.spark(), parts)
 
     @cached_property
     def spark_spec(self) -> SparkSpec:
