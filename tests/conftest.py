@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Iterator
 from typing import Any
@@ -35,12 +36,23 @@ def heard_signals() -> Iterator[None]:
         signal.signal(number, signal.SIG_IGN)
 
 
+@pytest.fixture
+def launched_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes that a test starts launch their own Spark, also where SPARK_REMOTE is set."""
+    for name in ("SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED"):
+        monkeypatch.delenv(name, raising=False)
+
+
 @pytest.fixture(scope="session")
 def spark() -> Iterator[Any]:
-    """One small local Spark session for all tests marked `spark` of this process."""
+    """One small Spark session for all tests marked `spark` of this process.
+
+    With SPARK_REMOTE set it is one of Spark Connect, at a server that sees this machine's disk.
+    """
+    from impctl.spark.connect import master_of
     from impctl.spark.session import SparkSettings, open_session
 
     conf = {"spark.driver.memory": "2g", "spark.sql.shuffle.partitions": "4"}
-    session = open_session(SparkSettings("local[2]", conf))
+    session = open_session(SparkSettings(master_of("local[2]", os.environ, "local[2]"), conf))
     yield session
     session.stop()

@@ -20,7 +20,7 @@ from impctl.app.results.ending import GRAVITY
 from impctl.app.results.findings import Finding, problems_error
 from impctl.app.results.results import Failure, Outcome
 from impctl.app.workbench.reporter import Reporter
-from impctl.app.workbench.sessions import DEFAULT_MASTER
+from impctl.app.workbench.sessions import master_of
 from impctl.app.workbench.settings import DoctorRequest
 from impctl.app.workbench.workbench import Workbench, open_workbench
 from impctl.errors import ImpctlError, UsageError
@@ -36,7 +36,7 @@ def doctor(request: DoctorRequest, reporter: Reporter) -> Outcome:
     failures: list[Failure] = []
     if request.settings is None:
         findings.append(delta_jar(None))
-        findings += [try_spark(DEFAULT_MASTER, {}, reporter.spark_log)] if request.spark else []
+        findings += [try_spark(master_of(None), {}, reporter.spark_log)] if request.spark else []
     else:
         try:
             with open_workbench(request.settings, reporter) as desk:
@@ -57,8 +57,7 @@ def _of_workload(
     yield delta_jar(spark)
     if with_spark:
         desk.reporter.step("starting Spark")
-        master = DEFAULT_MASTER if spark.master is None else spark.master
-        yield try_spark(master, spark.conf, desk.reporter.spark_log)
+        yield try_spark(master_of(spark.master), spark.conf, desk.reporter.spark_log)
     desk.reporter.step("looking at tables")
     stored = _stored(desk)
     yield from table_findings(desk, stored, every)

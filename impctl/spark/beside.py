@@ -16,7 +16,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from impctl.errors import UsageError
-from impctl.spark.session import DEFAULTS, QUERY_LOGGERS, adopt, refuse_changed_meaning
+from impctl.spark.connect import another, home_of, is_connect, is_stopped
+from impctl.spark.session import DEFAULTS, QUERY_LOGGERS, adopt, fits, refuse_changed_meaning
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -33,22 +34,23 @@ def running_session() -> SparkSession | None:
 
     try:
         found = SparkSession.active()
-    except PySparkRuntimeError:
+    except (PySparkRuntimeError, ImportError):
         return None
-    refuse_connect(found)
-    return found
+    return None if is_connect(found) and is_stopped(found) else found
 
 
-def refuse_connect(session: object) -> None:
-    """UsageError for a session of Spark Connect, and for what is no session."""
+def is_usable(session: SparkSession) -> bool:
+    """Whether the session given can still be worked in."""
+    if is_connect(session):
+        return not is_stopped(session)
+    running = running_session()
+    return running is not None and home_of(running) is home_of(session)
+
+
+def require_session(session: object) -> None:
+    """UsageError for what is no session."""
     kinds = {f"{kind.__module__}.{kind.__name__}" for kind in type(session).__mro__}
-    if "pyspark.sql.connect.session.SparkSession" in kinds:
-        raise UsageError(
-            "Sessions of Spark Connect are not supported",
-            code="spark_connect_unsupported",
-            hint="give a session that runs in this process, on `local[*]` or a cluster master",
-        )
-    if "pyspark.sql.session.SparkSession" not in kinds:
+    if not is_connect(session) and "pyspark.sql.session.SparkSession" not in kinds:
         raise UsageError(
             f"`spark` must be a SparkSession, not {type(session).__name__}",
             hint="give `SparkSession.active()`, or leave it out",
@@ -61,7 +63,12 @@ def session_beside(session: SparkSession, conf: Mapping[str, str]) -> SparkSessi
     Raises UsageError for a setting that changes what a query means and cannot be set here.
     """
     refuse_changed_meaning(conf)
-    return adopt(session.newSession(), {_ZONE: DEFAULTS[_ZONE], **conf})
+    wanted = {_ZONE: DEFAULTS[_ZONE], **conf}
+    if is_connect(session) and fits(session, wanted):
+        # Frames of two sessions of Spark Connect cannot be joined, so not one more than needed.
+        return session
+    beside = another(session) if is_connect(session) else session.newSession()
+    return adopt(beside, wanted)
 
 
 @contextmanager
@@ -81,7 +88,8 @@ def guest() -> Iterator[None]:
     finally:
         for logger, level in zip(loggers, levels, strict=True):
             logger.setLevel(level)
-        if before is not None and running_session() is not before:
+        is_moved = before is not None and not is_connect(before)
+        if before is not None and is_moved and running_session() is not before:
             before.createDataFrame([], "nothing int")
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 
 from impctl.aliases import TableName, TableVersion
 from impctl.errors import (
@@ -19,12 +20,21 @@ from impctl.errors import (
     ImpctlError,
     QueryError,
     RetryableError,
+    UsageError,
 )
+from impctl.spark.object_stores import PACKAGES
 
 _MISSING_FILE = ("PATH_NOT_FOUND", "FAILED_READ_FILE.FILE_NOT_EXIST")
 _MISSING_FILE_TEXT = re.compile(r"FileNotFoundException|\[PATH_NOT_FOUND\]|FILE_NOT_EXIST")
 _CONDITION = re.compile(r"^\[([A-Z][A-Z0-9_.]*)\]\s*")
 _SQL_STATE = re.compile(r"\s*SQLSTATE: \w+.*$")
+_NO_SCHEME = re.compile(r"No FileSystem for scheme \"?(\w+)")
+_NO_CLASS = re.compile(r"Class (org\.apache\.hadoop\.fs\.[\w.]+|com\.google\.[\w.]+) not found")
+_SCHEMES_OF_CLASSES = {
+    "org.apache.hadoop.fs.s3a.S3AFileSystem": "s3a",
+    "org.apache.hadoop.fs.azurebfs.SecureAzureBlobFileSystem": "abfss",
+    "com.google.cloud.hadoop.fs.gcs.GoogleHadoopFileSystem": "gs",
+}
 _JAVA_CLASS = re.compile(r"^(?:[a-z]\w*\.)+[A-Z]\w*: ")
 
 
@@ -59,6 +69,36 @@ def _is_interrupted(error: BaseException) -> bool:
     return seen is not None
 
 
+def _without_file_system(text: str) -> ImpctlError | None:
+    """The error where Spark lacks what reads an object store; None where that is not it."""
+    found = _NO_SCHEME.search(text) or _NO_CLASS.search(text)
+    if found is None:
+        return None
+    scheme = _SCHEMES_OF_CLASSES.get(found[1], found[1])
+    package = PACKAGES.get(scheme)
+    add = (
+        "add the JAR of its Hadoop file system to `spark.jars.packages`"
+        if package is None
+        else f"add `{package.format(hadoop=hadoop_version())}` to `spark.jars.packages` under "
+        "`spark.conf`, or its JARs to the installation"
+    )
+    return UsageError(
+        f"Spark has no file system for `{scheme}://`, on which a table lies",
+        code="spark_file_system_missing",
+        hint=f"{add}; capture and maintain read the table without Spark",
+    )
+
+
+def hadoop_version() -> str:
+    """That of the Hadoop beside this PySpark, for a JAR that must be of the same."""
+    import pyspark
+
+    folder = Path(pyspark.__file__).parent / "jars"
+    for jar in sorted(folder.glob("hadoop-client-api-*.jar")):
+        return jar.stem.removeprefix("hadoop-client-api-")
+    return "VERSION"
+
+
 def _translated(error: Exception, versions: Mapping[TableName, TableVersion]) -> ImpctlError:
     from pyspark.errors import (
         AnalysisException,
@@ -70,6 +110,9 @@ def _translated(error: Exception, versions: Mapping[TableName, TableVersion]) ->
     )
 
     text, condition = str(error), _condition_of(error)
+    missing = _without_file_system(text)
+    if missing is not None:
+        return missing
     if condition.startswith(_MISSING_FILE) or _MISSING_FILE_TEXT.search(text):
         return history_gone(versions)
     if isinstance(error, AnalysisException):
@@ -99,6 +142,9 @@ def _condition_of(error: Exception) -> str:
 
 
 def _of_gateway(text: str, versions: Mapping[TableName, TableVersion]) -> ImpctlError:
+    missing = _without_file_system(text)
+    if missing is not None:
+        return missing
     return history_gone(versions) if _MISSING_FILE_TEXT.search(text) else _unexplained(text)
 
 

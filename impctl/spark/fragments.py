@@ -59,7 +59,10 @@ def with_fragment(
     elif _has_case_tree(partition):
         found = _case_tree(_comparable(value, partition.type), _literals(partition), 0)
     else:
-        found = _by_sorting(partition)(value)
+        mapper = _sorting(partition)
+        if not _has_arrow_udf():
+            return _mapped(frame, partition, column, name, mapper)
+        found = _arrow_udf(mapper)(value)
     known = F.when(value.isNull(), F.lit(partition.null_fragment)).otherwise(found)
     return frame.withColumn(name, known.cast("int"))
 
@@ -162,10 +165,49 @@ def _case_tree(value: Column, boundaries: Sequence[Column], first: int) -> Colum
     )
 
 
-def _by_sorting(partition: RangePartition) -> Callable[[Column], Column]:
-    """An Arrow UDF for any type. It needs pyarrow alone on the executors, never impctl."""
+def _has_arrow_udf() -> bool:
+    """PySpark 4.0 has none."""
+    from pyspark.sql import functions as F
+
+    return hasattr(F, "arrow_udf")
+
+
+def _arrow_udf(mapper: Callable[[pa.Array], pa.Array]) -> Callable[[Column], Column]:
     from pyspark.sql.functions import arrow_udf
 
+    made: Callable[[Any], Any] = arrow_udf(mapper, "int")
+    return made
+
+
+def _mapped(
+    frame: DataFrame,
+    partition: RangePartition,
+    column: ColumnName,
+    name: ColumnName,
+    mapper: Callable[[pa.Array], pa.Array],
+) -> DataFrame:
+    """The same where only whole rows can be handed to Python as Arrow, which costs more."""
+    from pyspark.sql import functions as F
+    from pyspark.sql.types import IntegerType, StructField, StructType
+
+    places = [at for at, own in enumerate(frame.columns) if own.lower() == column.lower()]
+    place = places[0]
+    schema = StructType([*frame.schema.fields, StructField(name, IntegerType())])
+
+    def tagged(batches: Any) -> Any:
+        import pyarrow
+
+        for batch in batches:
+            columns = [*batch.columns, mapper(batch.column(place))]
+            yield pyarrow.RecordBatch.from_arrays(columns, names=[*batch.schema.names, name])
+
+    known = F.when(F.col(quoted(column)).isNull(), F.lit(partition.null_fragment))
+    found = frame.mapInArrow(tagged, schema)
+    return found.withColumn(name, known.otherwise(F.col(quoted(name))).cast("int"))
+
+
+def _sorting(partition: RangePartition) -> Callable[[pa.Array], pa.Array]:
+    """For any type, over Arrow arrays. It needs pyarrow alone on the executors, never impctl."""
     boundaries: list[BoundaryValue] | list[Decimal] = list(partition.boundaries)
     if partition.type.kind is Kind.DECIMAL:
         boundaries = _decimals(partition)
@@ -187,5 +229,4 @@ def _by_sorting(partition: RangePartition) -> Callable[[Column], Column]:
         ids[positions] = np.cumsum(positions < count)
         return pyarrow.array(ids[count:])
 
-    mapper: Callable[[Any], Any] = arrow_udf(fragments, "int")
-    return mapper
+    return fragments

@@ -1,19 +1,20 @@
 """Running SQL text on DataFrames, and reading the answer as Arrow.
 
-Law: views exist only while the SQL runs; a failure leaves as one plain error of impctl.
+Law: a name in the text stands for its frame, in the answer and in whatever is computed from it
+later; no view outlives the call. A failure leaves as one plain error of impctl.
 Out of scope: writing the SQL (`capture`), what failures mean (`spark.failures`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from impctl.aliases import TableName, TableVersion
 from impctl.data.identifiers import quoted
+from impctl.spark.connect import is_connect
 from impctl.spark.failures import plain_failures
 
 if TYPE_CHECKING:
@@ -32,8 +33,8 @@ def run_sql(
     `versions` are the pinned versions behind the views, named when data files turn out to be gone.
     Raises QueryError, EvaluationError or HistoryGoneError.
     """
-    with plain_failures(versions), temporary_views(spark, views):
-        return spark.sql(sql).toArrow()
+    with plain_failures(versions):
+        return selected(spark, sql, views).toArrow()
 
 
 def frame_of(
@@ -43,20 +44,45 @@ def frame_of(
     *,
     versions: Mapping[TableName, TableVersion] | None = None,
 ) -> DataFrame:
-    """`sql` as a frame that has read nothing yet; it keeps what the views stood for."""
-    with plain_failures(versions), temporary_views(spark, views):
-        return spark.sql(sql)
+    """`sql` as a frame that has read nothing yet; it keeps what the names stood for."""
+    with plain_failures(versions):
+        return selected(spark, sql, views)
 
 
-@contextmanager
-def temporary_views(spark: SparkSession, views: Mapping[str, DataFrame]) -> Iterator[None]:
-    """The views, for as long as the block lasts."""
+def selected(spark: SparkSession, sql: str, views: Mapping[str, DataFrame]) -> DataFrame:
+    """The same without a word for what fails: inside `plain_failures`."""
+    if is_connect(spark):
+        frame = _with_arguments(spark, sql, views)
+        # Asked of the server only when needed; here it is where mistakes are told.
+        _ = frame.schema
+        return frame
     made: list[str] = []
     try:
         for name, frame in views.items():
             frame.createOrReplaceTempView(quoted(name))
             made.append(name)
-        yield
+        return spark.sql(sql)
     finally:
         for name in made:
             spark.catalog.dropTempView(name)
+
+
+def _with_arguments(spark: SparkSession, sql: str, views: Mapping[str, DataFrame]) -> DataFrame:
+    """A server resolves names when the frame is computed, so the frames go along with the text.
+
+    Each is named before the whole query, which stands in brackets: it may begin with WITH itself.
+    """
+    if not views:
+        return spark.sql(sql)
+    places = {f"impctl_{at}": (name, frame) for at, (name, frame) in enumerate(views.items())}
+    named = ", ".join(
+        f"{_escaped(quoted(name))} AS (SELECT * FROM {{{place}}})"
+        for place, (name, _) in places.items()
+    )
+    frames = {place: frame for place, (_, frame) in places.items()}
+    return spark.sql(f"WITH {named} ({_escaped(sql)}\n)", **frames)
+
+
+def _escaped(text: str) -> str:
+    """Text in which braces mean braces."""
+    return text.replace("{", "{{").replace("}", "}}")

@@ -10,11 +10,13 @@ Out of scope: starting the JVM (`spark.launch`), running SQL (`spark.run`).
 from __future__ import annotations
 
 import logging
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from impctl.errors import UsageError
+from impctl.spark.connect import is_address, open_remote
 from impctl.spark.launch import launch
 from impctl.store.scratch import SPARK_SCRATCH, scratch_folder
 
@@ -60,7 +62,10 @@ _LEGACY = "spark.sql.legacy."
 
 @dataclass(frozen=True, slots=True)
 class SparkSettings:
-    """Where Spark runs and how it is configured; `log_level` is Spark's (off, error, warn, ...)."""
+    """Where Spark runs (a master, or an address of Spark Connect) and how it is configured.
+
+    `log_level` is Spark's (off, error, warn, ...); a server elsewhere has its own log.
+    """
 
     master: str
     conf: Mapping[str, str] = field(default_factory=dict)
@@ -74,12 +79,8 @@ def open_session(settings: SparkSettings) -> SparkSession:
     """
     conf = {**DEFAULTS, **settings.conf, **FIXED}
     refuse_changed_meaning(settings.conf)
-    if settings.master.startswith("sc://"):
-        raise UsageError(
-            f"Spark Connect is not supported: `{settings.master}`",
-            code="spark_connect_unsupported",
-            hint="use `local[*]` or the address of a cluster master such as `spark://host:7077`",
-        )
+    if is_address(settings.master):
+        return adopt(open_remote(settings.master), conf)
     from pyspark.sql import SparkSession
 
     _quiet_query_loggers()
@@ -107,9 +108,22 @@ def adopt(session: SparkSession, conf: Mapping[str, str]) -> SparkSession:
     for name, value in conf.items():
         if name not in FIXED and session.conf.isModifiable(name):
             session.conf.set(name, value)
-    for name, value in FIXED.items():
-        _ensure(session, name, value)
+    with warnings.catch_warnings():
+        # A server warns of settings that are about to go, whatever they are set to.
+        warnings.simplefilter("ignore", UserWarning)
+        for name, value in FIXED.items():
+            _ensure(session, name, value)
     return session
+
+
+def fits(session: SparkSession, conf: Mapping[str, str]) -> bool:
+    """Whether the session has these settings already, and all that decide what a query means."""
+    if any(name.startswith(_LEGACY) for name in session.conf.getAll):
+        return False
+    return all(
+        str(session.conf.get(name, None) or "").lower() == value.lower()
+        for name, value in {**conf, **FIXED}.items()
+    )
 
 
 def refuse_changed_meaning(conf: Mapping[str, str]) -> None:

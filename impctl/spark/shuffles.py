@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from impctl.spark.connect import is_connect
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -29,7 +31,9 @@ def shuffles_for(spark: SparkSession, size: int) -> Iterator[None]:
 
     Where two threads do so at once, one may find the other's number: no matter but speed.
     """
-    wanted = max(_LEAST, 2 * spark.sparkContext.defaultParallelism, -(-size // _PART_BYTES))
+    # A server elsewhere does not say how many cores it has.
+    cores = 0 if is_connect(spark) else spark.sparkContext.defaultParallelism
+    wanted = max(_LEAST, 2 * cores, -(-size // _PART_BYTES))
     if wanted >= int(_DEFAULT) or spark.conf.get(PARTITIONS) != _DEFAULT:
         yield
         return

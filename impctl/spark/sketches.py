@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -33,7 +34,7 @@ from impctl.sketch.fragments import FragmentSet
 from impctl.sketch.partition import RangePartition
 from impctl.spark.failures import plain_failures
 from impctl.spark.fragments import with_fragment
-from impctl.spark.run import temporary_views
+from impctl.spark.run import selected
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -118,8 +119,8 @@ class _Capture:
                 return self._of_groups(pass_)
         rows = self._rows(pass_)
         if pass_.above is not None:
-            with temporary_views(self.spark, {_STAGED_VIEW: rows}):
-                rows = self._frame(pass_.above, {**self.views, STAGED: _STAGED_VIEW})
+            named = {**self.views, STAGED: _STAGED_VIEW}
+            rows = self._frame(pass_.above, named, {STAGED: rows})
         return _ids(rows, pass_)
 
     def _of_keys(self, pass_: SketchPass) -> _Found:
@@ -190,10 +191,16 @@ class _Capture:
             rows = with_fragment(rows, partition, staged_name(place), names[access])
         return rows
 
-    def _frame(self, plan: Plan, views: Mapping[AccessId, str]) -> DataFrame:
-        read = {scan.access for scan in scans_of(plan)} & self.frames.keys()
-        with temporary_views(self.spark, {self.views[a]: self.frames[a] for a in read}):
-            return self.spark.sql(render_plan(plan, views).sql)
+    def _frame(
+        self,
+        plan: Plan,
+        views: Mapping[AccessId, str],
+        staged: Mapping[AccessId, DataFrame] = MappingProxyType({}),
+    ) -> DataFrame:
+        frames = {**self.frames, **staged}
+        read = {scan.access for scan in scans_of(plan)} & frames.keys()
+        sql = render_plan(plan, views).sql
+        return selected(self.spark, sql, {views[access]: frames[access] for access in read})
 
 
 def _places(pass_: SketchPass) -> dict[AccessId, int]:

@@ -26,6 +26,7 @@ from impctl.data.schema import Kind
 from impctl.errors import TableError
 from impctl.spark.failures import plain_failures
 from impctl.spark.guarded import guarded
+from impctl.spark.object_stores import reader_options, spark_uri
 from impctl.tables.hidden_values import hiding_columns
 from impctl.tables.snapshot import DataFile, Snapshot
 
@@ -184,9 +185,10 @@ def _branch_frame(
 ) -> DataFrame:
     read = [column for column in wanted if column.name not in branch.literals]
     reader = spark.read.schema(_schema(read, snapshot, physical=True)).options(**_STRICT)
+    reader = reader.options(**reader_options(snapshot.path, snapshot.storage_options))
     if not branch.literals and snapshot.partition_columns:
-        reader = reader.option("basePath", _root(snapshot))
-    paths = [_GLOB.sub(r"\\\1", file.uri) for file in branch.files]
+        reader = reader.option("basePath", spark_uri(_root(snapshot)))
+    paths = [_GLOB.sub(r"\\\1", spark_uri(file.uri)) for file in branch.files]
     frame = reader.parquet(*paths)
     if branch.files[0].deleted is not None:
         frame = _without_deleted(spark, frame, branch.files)

@@ -14,6 +14,7 @@ import pytest
 import impctl
 from impctl.errors import EvaluationError, UsageError
 from impctl.spark.beside import session_beside
+from impctl.spark.connect import is_connect
 from impctl.spark.session import FIXED
 
 HOSTILE = {
@@ -108,14 +109,14 @@ def mine(spark: Any) -> Any:
 
 @pytest.mark.spark
 def test_a_session_stays_as_it_was(folder: Path, mine: Any) -> None:
-    before = mine.conf.getAll
+    before, active = mine.conf.getAll, type(mine).active()
     with impctl.open(folder / "w.yaml", spark=mine) as opened:
         opened.capture("q", "none")
         answer = opened.query("q")
         assert sorted(answer.rows) == [(0, 3, 45), (3, 3, 45)]
         # No file is read, so that Spark is given rows by Python, which activates the session.
         assert opened.query("none").rows == ()
-        assert type(mine).active() is mine
+        assert type(mine).active() is active
         assert opened.verify("q", results=True)[0].results_equal
         with pytest.raises(EvaluationError):
             opened.query(sql="SELECT 1 / (x - x) AS broken FROM t")
@@ -132,6 +133,8 @@ def test_a_session_stays_as_it_was(folder: Path, mine: Any) -> None:
 
 @pytest.mark.spark
 def test_a_frame_is_lazy_and_goes_together_with_ones_own(folder: Path, mine: Any) -> None:
+    if is_connect(mine):
+        pytest.skip("Spark Connect joins no frames of two sessions; see the next test")
     opened = impctl.open(folder / "w.yaml", spark=mine)
     opened.capture("q")
     frame = opened.dataframe("q")
@@ -145,8 +148,24 @@ def test_a_frame_is_lazy_and_goes_together_with_ones_own(folder: Path, mine: Any
 
 
 @pytest.mark.spark
+def test_a_session_of_connect_that_fits_is_worked_in(folder: Path, spark: Any) -> None:
+    """Frames can be joined with one's own, and nothing of the session is changed."""
+    if not is_connect(spark):
+        pytest.skip("a test of Spark Connect: set SPARK_REMOTE")
+    before = spark.conf.getAll
+    with impctl.open(folder / "w.yaml", spark=spark) as opened:
+        opened.capture("q")
+        frame = opened.dataframe("q")
+    assert frame.sparkSession is spark
+    names = spark.createDataFrame([(0, "zero"), (3, "three")], "g long, name string")
+    assert {row.name for row in names.join(frame, "g").collect()} == {"zero", "three"}
+    assert spark.conf.getAll == before
+    assert [view.name for view in spark.catalog.listTables()] == []
+
+
+@pytest.mark.spark
 def test_the_running_session_is_found_from_another_thread(folder: Path, mine: Any) -> None:
-    before = mine.conf.getAll
+    before, active = mine.conf.getAll, type(mine).active()
     opened = impctl.open(folder / "w.yaml")
     opened.capture("q")
     found: list[Any] = []
@@ -155,7 +174,7 @@ def test_the_running_session_is_found_from_another_thread(folder: Path, mine: An
     thread.join()
     assert found == [2]
     assert mine.conf.getAll == before
-    assert type(mine).active() is mine
+    assert type(mine).active() is active
 
 
 @pytest.mark.spark

@@ -6,8 +6,10 @@ of file is also read without the guard, so that it is seen what the guard is the
 
 from __future__ import annotations
 
+import io
 import math
 from collections.abc import Callable, Sequence
+from contextlib import redirect_stdout
 from functools import reduce
 from itertools import product
 from pathlib import Path
@@ -168,7 +170,9 @@ def test_columns_that_hide_a_value_are_known_and_others_left_alone(spark, tmp_pa
 def test_the_guard_reaches_no_other_column(spark, tmp_path):
     by_deltalake(spark, tmp_path / "t", table_of(VALUES["nan"], pa.float64()))
     frame = snapshot_frame(spark, open_source("t", str(tmp_path / "t")).snapshot())
-    plan = frame.where("d >= 5 AND i >= 3")._jdf.queryExecution().executedPlan().toString()
+    with redirect_stdout(io.StringIO()) as printed:
+        frame.where("d >= 5 AND i >= 3").explain()
+    plan = printed.getvalue()
     pushed = plan.partition("PushedFilters: ")[2].partition("]")[0]
     assert "GreaterThanOrEqual(i,3)" in pushed
     assert "d" not in pushed.replace("GreaterThanOrEqual", "").replace("IsNotNull(i)", "")

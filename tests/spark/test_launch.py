@@ -13,6 +13,8 @@ from impctl.errors import UsageError
 from impctl.spark.launch import write_properties
 from impctl.spark.session import SparkSettings, open_session
 
+pytestmark = pytest.mark.usefixtures("launched_here")
+
 ODD = " =:#!\\ \t\nä€\U0001f511 '\"$(id) %s "
 STARTED = """
 import sys

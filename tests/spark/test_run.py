@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from impctl.errors import EvaluationError, HistoryGoneError, QueryError
+from impctl.spark.connect import is_connect
 from impctl.spark.run import run_sql
 
 pytestmark = pytest.mark.spark
@@ -90,7 +91,10 @@ def test_an_interrupt_while_spark_runs_is_an_interrupt(spark, number):
     """And no failure of the query, after which the next one would begin."""
 
     def interrupted(number: int, frame: object) -> None:
-        spark.sparkContext.cancelAllJobs()
+        if is_connect(spark):
+            spark.interruptAll()
+        else:
+            spark.sparkContext.cancelAllJobs()
         raise KeyboardInterrupt
 
     before = signal.signal(number, interrupted)

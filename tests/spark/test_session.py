@@ -33,13 +33,8 @@ def test_settings_that_change_meaning_are_refused(name):
     assert name in caught.value.message
 
 
-def test_spark_connect_is_refused_by_name():
-    with pytest.raises(UsageError) as caught:
-        open_session(SparkSettings("sc://host"))
-    assert "Spark Connect" in caught.value.message
-
-
 @pytest.mark.spark
+@pytest.mark.usefixtures("launched_here")
 def test_nothing_but_the_answer_is_printed():
     answer = subprocess.run(
         [sys.executable, "-c", LOUD_PROGRAM], capture_output=True, text=True, check=False

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from impctl.spark.connect import is_connect
 from impctl.spark.shuffles import PARTITIONS, shuffles_for
 
 pytestmark = pytest.mark.spark
@@ -30,7 +31,7 @@ def fresh(spark: Any) -> Any:
 
 
 def test_a_small_read_has_few_parts_and_a_large_one_spark_s_own(fresh: Any) -> None:
-    few = str(max(8, 2 * fresh.sparkContext.defaultParallelism))
+    few = str(max(8, 0 if is_connect(fresh) else 2 * fresh.sparkContext.defaultParallelism))
     assert inside(fresh, 0) == few
     assert inside(fresh, 400 * MEGABYTE) == "100"
     assert inside(fresh, 400 * MEGABYTE + 1) == "101"

@@ -15,6 +15,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from impctl.errors import HistoryGoneError, TableError
 from impctl.spark import snapshots
+from impctl.spark.run import run_sql
 from impctl.spark.snapshots import MAX_BRANCHES, snapshot_frame
 from impctl.tables.rows import read_rows
 from impctl.tables.source import open_source
@@ -99,7 +100,12 @@ def test_timestamps_beyond_nanoseconds_are_read_right(spark):
 def test_missing_files_name_the_version(spark):
     source = open_source("old", str(FIXTURES / "checkpoints_vacuumed"))
     with pytest.raises(HistoryGoneError) as caught:
-        snapshot_frame(spark, source.snapshot()).toArrow()
+        run_sql(
+            spark,
+            "SELECT * FROM t",
+            {"t": snapshot_frame(spark, source.snapshot())},
+            versions={"old": source.version},
+        )
     assert f"Version {source.version} of table `old`" in caught.value.message
 
 

@@ -108,7 +108,7 @@ class Partners:
         self, wanted: Readable, files: Uris, chosen: Callable[[DataFrame], DataFrame]
     ) -> Batch:
         from impctl.spark.failures import plain_failures
-        from impctl.spark.run import temporary_views
+        from impctl.spark.run import selected
 
         views = {scan.access: f"impctl_side{at}" for at, scan in enumerate(scans_of(wanted.plan))}
         frames = {
@@ -116,8 +116,8 @@ class Partners:
             for scan in scans_of(wanted.plan)
         }
         spark = self.desk.spark()
-        with plain_failures(self.versions), temporary_views(spark, frames):
-            table = chosen(spark.sql(render_plan(wanted.plan, views).sql)).toArrow()
+        with plain_failures(self.versions):
+            table = chosen(selected(spark, render_plan(wanted.plan, views).sql, frames)).toArrow()
         columns = {
             name: from_arrow(table.column(at), kind)
             for at, (name, kind) in enumerate(wanted.columns)

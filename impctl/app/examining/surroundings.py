@@ -17,6 +17,7 @@ from impctl.app.examining.requirements import Installed, installed
 from impctl.app.results.findings import Area, Finding, Subject
 from impctl.app.workbench.envvars import ENVVARS, PREFIX
 from impctl.errors import ImpctlError
+from impctl.spark.connect import shown
 from impctl.spark.java import JAVA_HINT, OLDEST_JAVA, java_candidates, released_version
 from impctl.workload.models import SparkSpec
 
@@ -61,7 +62,7 @@ def try_spark(master: str, conf: Mapping[str, str], log_level: str) -> Finding:
     assert answer.column("one").to_pylist() == [1]
     return subject.ok(
         "spark_session",
-        f"Spark {session.version} on `{master}` started and answered within {took:.1f} s",
+        f"Spark {session.version} on `{shown(master)}` started and answered within {took:.1f} s",
     )
 
 

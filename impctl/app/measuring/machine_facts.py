@@ -9,10 +9,11 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 
-from impctl.app.workbench.sessions import DEFAULT_MASTER
+from impctl.app.workbench.sessions import master_of
 from impctl.app.workbench.workbench import Workbench
 from impctl.bench.machine import describe_machine
 from impctl.errors import UsageError
+from impctl.spark.connect import shown
 from impctl.spark.java import find_java
 
 _SETTINGS = ("spark.driver.memory", "spark.sql.shuffle.partitions")
@@ -27,5 +28,5 @@ def machine_facts(desk: Workbench) -> dict[str, str]:
     spec = desk.spark_spec
     held = {name: spec.conf[name] for name in _SETTINGS if name in spec.conf}
     told = [f"{name.removeprefix('spark.')} {value}" for name, value in held.items()]
-    facts["spark"] = ", ".join([spec.master or DEFAULT_MASTER, *told])
+    facts["spark"] = ", ".join([shown(master_of(spec.master)), *told])
     return facts

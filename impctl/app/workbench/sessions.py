@@ -7,6 +7,7 @@ Out of scope: settings and their checks (`spark.session`, `spark.beside`).
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
@@ -48,7 +49,7 @@ class OwnSession:
         """The session with these settings, launched unless a run before has done so."""
         from impctl.spark.session import SparkSettings, open_session
 
-        master = DEFAULT_MASTER if spec.master is None else spec.master
+        master = master_of(spec.master)
         return open_session(SparkSettings(master, spec.conf, self._log_level))
 
 
@@ -60,9 +61,9 @@ class SessionBeside:
 
     def __init__(self, given: SparkSession | None) -> None:
         if given is not None:
-            from impctl.spark.beside import refuse_connect
+            from impctl.spark.beside import require_session
 
-            refuse_connect(given)
+            require_session(given)
         self._given = given
         self._made: tuple[object, SparkSpec, SparkSession] | None = None
 
@@ -73,14 +74,15 @@ class SessionBeside:
     def open(self, spec: SparkSpec) -> SparkSession:
         """The session; where Spark is not up it is launched as a command would."""
         from impctl.spark.beside import session_beside
+        from impctl.spark.connect import home_of
 
         base = self._base(spec)
         if self._made is not None:
             context, made_for, session = self._made
-            if context is base.sparkContext and made_for == spec:
+            if context is home_of(base) and made_for == spec:
                 return session
         session = session_beside(base, spec.conf)
-        self._made = (base.sparkContext, spec, session)
+        self._made = (home_of(base), spec, session)
         return session
 
     @contextmanager
@@ -92,18 +94,25 @@ class SessionBeside:
             yield
 
     def _base(self, spec: SparkSpec) -> SparkSession:
-        from impctl.spark.beside import running_session
+        from impctl.spark.beside import is_usable, running_session
 
-        running = running_session()
         if self._given is None:
+            running = running_session()
             return OwnSession().open(spec) if running is None else running
-        if running is None or running.sparkContext is not self._given.sparkContext:
+        if not is_usable(self._given):
             raise UsageError(
                 "The Spark session given was stopped",
                 code="spark_session_stopped",
                 hint="open the workload again with a session that is running, or without one",
             )
         return self._given
+
+
+def master_of(asked: str | None) -> str:
+    """Where Spark is to run: the environment's `SPARK_REMOTE` first, then what is asked for."""
+    from impctl.spark import connect
+
+    return connect.master_of(asked, os.environ, DEFAULT_MASTER)
 
 
 def _is_up() -> bool:
