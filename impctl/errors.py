@@ -8,6 +8,7 @@
     │   └── WorkloadError                2  the workload file, all problems at once
     ├── UnsupportedError                 3  query or table not supported
     │   ├── QueryError                   3  the SQL text: unknown column, unsupported construct
+    │   │   └── NotReadError             3  a construct that impctl does not read, and Spark may
     │   ├── TableError                   3  the Delta table: missing, unreadable feature
     │   ├── UnsafeSketchError            3  the attribute asked for is not safe for the query
     │   └── EvaluationError              3  the query itself fails on a row (overflow, ...)
@@ -268,6 +269,10 @@ class QueryError(UnsupportedError):
     """The SQL text cannot be used: syntax, unknown name, unsupported construct."""
 
     default_code = "query_unsupported"
+
+
+class NotReadError(QueryError):
+    """A construct that impctl does not read; Spark may, so the query can be run as it stands."""
 
 
 class TableError(UnsupportedError):

@@ -185,18 +185,20 @@ class OpenWorkload:
         sql: str | None = None,
         at: At | None = None,
         files: Path | None = None,
+        require_sketch: bool = False,
     ) -> RewriteResult:
         """The query's SQL with its sketch as range predicates, the sketch maintained first.
 
         `params` gives other values, `sql` another query; either may use another query's sketch.
         `at` asks for the sketch stored for older versions: then nothing is maintained. `files`:
         where to write the data files that the text reads, by table, for readers without Delta.
+        Without a sketch for now it is the query itself, with a warning; `require_sketch`: an error.
         """
 
         def use_case(desk: Workbench) -> Outcome:
             from impctl.app.rewrite import rewrite
 
-            return rewrite(desk, query, params or {}, sql, at, files)
+            return rewrite(desk, query, params or {}, sql, at, files, required=require_sketch)
 
         return self._one(RewriteResult, use_case)
 
@@ -208,6 +210,7 @@ class OpenWorkload:
         sql: str | None = None,
         at: At | None = None,
         sketch: Literal["auto", "always", "never"] | None = None,
+        require_sketch: bool = False,
     ) -> QueryResult:
         """The answer of a query, read through its sketch; arguments as for `rewrite`.
 
@@ -218,7 +221,7 @@ class OpenWorkload:
         def use_case(desk: Workbench) -> Outcome:
             from impctl.app.query import query as answered
 
-            return answered(desk, query, params or {}, sql, at, use)
+            return answered(desk, query, params or {}, sql, at, use, required=require_sketch)
 
         return self._one(QueryResult, use_case)
 
@@ -230,16 +233,21 @@ class OpenWorkload:
         sql: str | None = None,
         at: At | None = None,
         sketch: Literal["auto", "always", "never"] | None = None,
+        require_sketch: bool = False,
     ) -> DataFrame:
         """The query as a DataFrame that reads through the sketch; arguments as for `query`.
 
         It stands for the versions pinned by this call and belongs to impctl's session beside
         yours (`frame.sparkSession`), in which names mean what the workload says.
         """
-        from impctl.app.dataframe import dataframe
+        from impctl.app.dataframe import Framed, dataframe
 
         use = sketch_use_from(sketch, os.environ)
-        framed = self._run(lambda desk: dataframe(desk, query, params or {}, sql, at, use))
+
+        def framing(desk: Workbench) -> Framed:
+            return dataframe(desk, query, params or {}, sql, at, use, required=require_sketch)
+
+        framed = self._run(framing)
         # The caller's line is above this function.
         warned(framed.warnings, depth=3)
         return framed.frame

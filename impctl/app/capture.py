@@ -19,6 +19,7 @@ from impctl.app.preparing.facts import assumption_text
 from impctl.app.preparing.filters import filters_of
 from impctl.app.preparing.prepared import PreparedQuery, prepare
 from impctl.app.results.results import CaptureResult, Failure, LeftEntry, Outcome
+from impctl.app.results.unsketched import unsketched_capture
 from impctl.app.workbench.isolated import Isolated
 from impctl.app.workbench.pinned import PinnedTables
 from impctl.app.workbench.workbench import Workbench
@@ -37,10 +38,17 @@ def capture(desk: Workbench, queries: Sequence[QueryName] | None) -> Outcome:
         held = desk.reading_store()
         for spec in specs:
             with Isolated(failures, spec):
-                results.append(foreseen_capture(desk, held, spec))
+                results.append(
+                    foreseen_capture(desk, held, spec)
+                    if spec.is_sketched
+                    else unsketched_capture(spec.name)
+                )
         return Outcome(tuple(results), (), tuple(failures))
     with desk.writing("capture") as store:
         for spec in specs:
+            if not spec.is_sketched:
+                results.append(unsketched_capture(spec.name))
+                continue
             with Isolated(failures, spec):
                 prepared = prepare(desk, spec)
                 captured = capture_query(

@@ -1,7 +1,8 @@
 """Use case: is the workload file right, and which of its queries can have a sketch?
 
 Law: every query is looked at, whatever is wrong with another; nothing is written, Spark is not
-started. A query that can have no sketch is a finding, not a failure; one that cannot be read is.
+started. A query that can have no sketch is a finding, not a failure, unless `strict`; one that is
+wrong is a failure. `plan` ends by the same rule.
 Out of scope: the details of one query (`app.explain`).
 """
 
@@ -14,23 +15,30 @@ from impctl.aliases import QueryName
 from impctl.app.capturing.chosen_way import capture_way
 from impctl.app.preparing.choice import choose, judge_candidates
 from impctl.app.preparing.prepared import prepare
-from impctl.app.results.explanations import CheckResult
+from impctl.app.preparing.refused import is_refused
+from impctl.app.results.explanations import CandidateEntry, CheckResult
 from impctl.app.results.results import Failure, Outcome
+from impctl.app.results.unsketched import unsketched_check
 from impctl.app.workbench.isolated import Isolated
 from impctl.app.workbench.workbench import Workbench
-from impctl.errors import UnsafeSketchError
+from impctl.errors import ImpctlError, UnsafeSketchError
 from impctl.plan.safety.judging import Judges
 from impctl.workload.json_schema import workload_json_schema
 from impctl.workload.models import QuerySpec
 
 
-def check(desk: Workbench, queries: Sequence[QueryName] | None = None) -> Outcome:
-    """One result per query named (default: all)."""
+def check(
+    desk: Workbench, queries: Sequence[QueryName] | None = None, *, strict: bool = False
+) -> Outcome:
+    """One result per query named (default: all); `strict`: none may be without a sketch."""
     results: list[CheckResult] = []
     failures: list[Failure] = []
     for spec in desk.queries(queries):
         with Isolated(failures, spec):
-            results.append(_checked(desk, spec))
+            result, refusal = _checked(desk, spec)
+            results.append(result)
+            if refusal is not None and strict:
+                raise refusal
     return Outcome(tuple(results), (), tuple(failures))
 
 
@@ -39,15 +47,33 @@ def schema_text() -> str:
     return json.dumps(workload_json_schema(), indent=2) + "\n"
 
 
-def _checked(desk: Workbench, spec: QuerySpec) -> CheckResult:
-    prepared = prepare(desk, spec)
+def _checked(desk: Workbench, spec: QuerySpec) -> tuple[CheckResult, ImpctlError | None]:
+    """What is found, and what refuses the query a sketch, if anything."""
+    if not spec.is_sketched:
+        _refuse_wrong(desk, spec)
+        return unsketched_check(spec.name), None
     judges = Judges()
+    judged: tuple[CandidateEntry, ...] = ()
     try:
-        chosen = choose(desk, prepared, judges=judges)
-    except UnsafeSketchError as unsafe:
-        if spec.sketch:
+        prepared = prepare(desk, spec)
+        try:
+            chosen = choose(desk, prepared, judges=judges)
+        except UnsafeSketchError:
+            judged = judge_candidates(desk, prepared, judges)
             raise
-        judged = judge_candidates(desk, prepared, judges)
-        return CheckResult(spec.name, False, None, unsafe.message, judged)
+    except ImpctlError as error:
+        if not is_refused(spec, error):
+            raise
+        result = CheckResult(spec.name, False, None, error.message, judged, hint=error.hint)
+        return result, error
     way = capture_way(desk.tables, prepared, chosen.verdict, chosen.partitions(desk, prepared))
-    return CheckResult(spec.name, True, way.mode.value, way.reason, chosen.candidates)
+    return CheckResult(spec.name, True, way.mode.value, way.reason, chosen.candidates), None
+
+
+def _refuse_wrong(desk: Workbench, spec: QuerySpec) -> None:
+    """Raise what is wrong with a query, but not that it can have no sketch."""
+    try:
+        prepare(desk, spec)
+    except ImpctlError as error:
+        if not is_refused(spec, error):
+            raise

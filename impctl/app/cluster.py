@@ -99,7 +99,7 @@ def _uses(desk: Workbench, failures: list[Failure]) -> dict[TableName, list[_Use
     found: dict[TableName, list[_Use]] = {}
     if store is None:
         return found
-    for spec in desk.queries(None):
+    for spec in desk.sketched(None):
         with Isolated(failures, spec):
             stored = store.load(spec.name)
             if stored is None or not is_captured_alike(desk, spec, stored):

@@ -15,6 +15,7 @@ from impctl.app.using.answers import answer_frame
 from impctl.app.using.older_versions import AtVersions
 from impctl.app.using.recorded import record_use
 from impctl.app.using.request import asked
+from impctl.app.using.unread import Unread, unread_frame
 from impctl.app.using.worth import what_is_read
 from impctl.app.workbench.workbench import Workbench
 from impctl.workload.models import SketchUse
@@ -38,9 +39,13 @@ def dataframe(
     sql: str | None = None,
     at: AtVersions | None = None,
     use: SketchUse = SketchUse.AUTO,
+    *,
+    required: bool = False,
 ) -> Framed:
     """The frame of one query; arguments as for `app.query`."""
-    found = asked(desk, query, params, sql, at, use)
+    found = asked(desk, query, params, sql, at, use, required=required)
+    if isinstance(found, Unread):
+        return Framed(unread_frame(desk, found), found.warnings)
     read = what_is_read(desk.tables, found, use)
     frame = answer_frame(desk, found.prepared, found.versions, read.pruned)
     record_use(desk, found, read.pruned, read.plain, command="dataframe")

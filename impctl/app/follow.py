@@ -68,7 +68,7 @@ def follow(
     """
     files = _Files.of(settings)
     with open_workbench(settings, reporter) as desk:
-        names = tuple(spec.name for spec in desk.queries(queries))
+        names = tuple(spec.name for spec in desk.sketched(queries))
         following = _Following(desk, names, batch_rows, request)
         while not stop.is_asked:
             files.check()

@@ -32,7 +32,7 @@ def gain(desk: Workbench, queries: Sequence[QueryName] | None, since: float | No
     start = None if since is None else time.time() - since
     results: list[GainResult] = []
     failures: list[Failure] = []
-    for spec in desk.queries(queries):
+    for spec in desk.sketched(queries):
         with Isolated(failures, spec):
             results.append(_gained(desk, store, spec, start))
     return Outcome(tuple(results), (), tuple(failures))

@@ -1,7 +1,8 @@
 """Use case: what `maintain` would do now, why, and what that is estimated to cost.
 
 Law: the stages are those that `maintain` runs, made by the same code; nothing is written, no lock
-taken and no Spark started. A policy that refuses fails here as it would there.
+taken and no Spark started. A policy that refuses fails here as it would there; a query that can
+have no sketch is said so and, unless `strict`, fails nothing, as in `check`.
 Out of scope: deciding (`app.maintaining.decide`), estimating (`app.maintaining.estimates`).
 """
 
@@ -18,17 +19,20 @@ from impctl.app.maintaining.maintained import has_nothing_to_do
 from impctl.app.maintaining.stage import Stage
 from impctl.app.maintaining.task import Task
 from impctl.app.preparing.prepared import prepare
-from impctl.app.results.foreseen import PlannedChange, PlanResult
+from impctl.app.preparing.refused import is_refused
+from impctl.app.results.foreseen import REFUSED, PlannedChange, PlanResult
 from impctl.app.results.results import Failure, Outcome
+from impctl.app.results.unsketched import unsketched_plan
 from impctl.app.workbench.isolated import Isolated
 from impctl.app.workbench.workbench import Workbench
+from impctl.errors import ImpctlError
 from impctl.store.reader import StoreReader
 from impctl.store.records import RunKind, StoredQuery
 from impctl.workload.models import QuerySpec
 
 
-def plan(desk: Workbench, queries: Sequence[QueryName] | None) -> Outcome:
-    """One result per query, in the order of the file."""
+def plan(desk: Workbench, queries: Sequence[QueryName] | None, *, strict: bool = False) -> Outcome:
+    """One result per query, in the order of the file; `strict`: none may be without a sketch."""
     specs = desk.queries(queries)
     store = desk.reading_store()
     results: list[PlanResult] = []
@@ -36,6 +40,9 @@ def plan(desk: Workbench, queries: Sequence[QueryName] | None) -> Outcome:
     stale: list[tuple[QuerySpec, StoredQuery]] = []
     for spec in specs:
         with Isolated(failures, spec):
+            if not spec.is_sketched:
+                results.append(unsketched_plan(spec.name, str(desk.policy(spec))))
+                continue
             stored = None if store is None else store.load(spec.name)
             if store is None or stored is None:
                 results.append(_to_capture(desk, spec))
@@ -50,9 +57,42 @@ def plan(desk: Workbench, queries: Sequence[QueryName] | None) -> Outcome:
         for task, stage in decisions.stages(stale):
             with Isolated(failures, task.spec):
                 results.append(_planned(decisions, task, stage))
+    if not strict:
+        refused, failures = _sorted_out(desk, specs, failures)
+        results += refused
     order = {spec.name: index for index, spec in enumerate(specs)}
     results.sort(key=lambda result: order[result.query])
     return Outcome(tuple(results), (), tuple(failures))
+
+
+def _sorted_out(
+    desk: Workbench, specs: Sequence[QuerySpec], failures: Sequence[Failure]
+) -> tuple[list[PlanResult], list[Failure]]:
+    """What failed only because a query can have no sketch, as results; and the other failures."""
+    known = {spec.name: spec for spec in specs}
+    results: list[PlanResult] = []
+    left: list[Failure] = []
+    for failure in failures:
+        spec = None if failure.query is None else known.get(failure.query)
+        if spec is not None and is_refused(spec, failure.error):
+            results.append(_refused(desk, spec, failure.error))
+        else:
+            left.append(failure)
+    return results, left
+
+
+def _refused(desk: Workbench, spec: QuerySpec, error: ImpctlError) -> PlanResult:
+    return PlanResult(
+        query=spec.name,
+        action=REFUSED,
+        by=None,
+        reason_code=error.code,
+        reason=error.message,
+        policy=str(desk.policy(spec)),
+        since={},
+        versions={},
+        hint=error.hint,
+    )
 
 
 def _to_capture(desk: Workbench, spec: QuerySpec) -> PlanResult:

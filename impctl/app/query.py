@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from impctl.app.preparing.given_values import GivenValues
 from impctl.app.results.results import Outcome, QueryResult
-from impctl.app.using.answers import answer
+from impctl.app.using.answers import answer, answer_of
 from impctl.app.using.older_versions import AtVersions
 from impctl.app.using.recorded import record_use
 from impctl.app.using.request import asked
+from impctl.app.using.unread import Unread, unread_table
 from impctl.app.using.worth import what_is_read
 from impctl.app.workbench.workbench import Workbench
 from impctl.stopwatch import Stopwatch
@@ -25,14 +26,19 @@ def query(
     sql: str | None = None,
     at: AtVersions | None = None,
     use: SketchUse = SketchUse.AUTO,
+    *,
+    required: bool = False,
 ) -> Outcome:
     """The answer of one query, its sketch maintained first where it is stale.
 
     With `params` or another text the sketch may be that of another query. With `at` the answer is
     that of these versions, through the sketch stored for them, and nothing is maintained. `use`
-    says whether to read through the sketch: where that pays, in any case, or not at all.
+    says whether to read through the sketch: where that pays, in any case, or not at all. Where
+    there is none for now the query is answered without, unless it is `required`.
     """
-    found = asked(desk, query, params, sql, at, use)
+    found = asked(desk, query, params, sql, at, use, required=required)
+    if isinstance(found, Unread):
+        return _as_it_stands(desk, found)
     read = what_is_read(desk.tables, found, use)
     desk.spark()
     desk.reporter.step(f"running {found.prepared.spec.name}")
@@ -55,5 +61,28 @@ def query(
         spark_start_ms=desk.spark_start_ms,
         left_away=read.left_away,
         moments=found.prepared.moments,
+    )
+    return Outcome((result,), found.warnings)
+
+
+def _as_it_stands(desk: Workbench, found: Unread) -> Outcome:
+    """The answer of a query that only Spark can read."""
+    desk.spark()
+    desk.reporter.step(f"running {found.spec.name}")
+    watch = Stopwatch()
+    got = answer_of(unread_table(desk, found))
+    files = found.files(desk)
+    result = QueryResult(
+        query=found.spec.name,
+        columns=got.columns,
+        rows=got.rows,
+        row_count=len(got.rows),
+        versions=found.versions,
+        files_kept=files,
+        files_total=files,
+        elapsed_ms=watch.ms,
+        action=found.action,
+        reason=found.reason,
+        spark_start_ms=desk.spark_start_ms,
     )
     return Outcome((result,), found.warnings)

@@ -55,8 +55,10 @@ from impctl.workload.models import QuerySpec
 
 def rebalance(desk: Workbench, queries: Sequence[QueryName] | None) -> Outcome:
     """Bring the queries named (default: all) up to date, then even out their ranges."""
-    specs = desk.queries(queries)
+    specs = desk.sketched(queries)
     results: list[CaptureResult] = []
+    if not specs:
+        return Outcome()
     outcome = maintain(desk, [spec.name for spec in specs], for_use=True)
     failures = list(outcome.failures)
     failed = {failure.query for failure in failures}

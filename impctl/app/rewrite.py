@@ -8,21 +8,24 @@ Out of scope: running the text (`app.query`).
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from impctl.aliases import TableName, TableVersion
 from impctl.app.capturing.entries import sketch_entry
-from impctl.app.preparing.filters import Pruned, filters_of, interval_texts
+from impctl.app.preparing.filters import filters_of, interval_texts
 from impctl.app.preparing.given_values import GivenValues
 from impctl.app.results.results import Outcome, RewriteResult
-from impctl.app.using.fresh_sketch import Fresh
 from impctl.app.using.older_versions import AtVersions
 from impctl.app.using.recorded import record_use
 from impctl.app.using.request import asked
 from impctl.app.using.text import written_query
+from impctl.app.using.unread import Unread
 from impctl.app.workbench.whole_file import write_whole
 from impctl.app.workbench.workbench import Workbench
 from impctl.errors import StorageError, TableError
 from impctl.tables.plain_files import why_not_plain
+from impctl.tables.snapshot import DataFile
 
 
 def rewrite(
@@ -32,12 +35,16 @@ def rewrite(
     sql: str | None = None,
     at: AtVersions | None = None,
     files: Path | None = None,
+    *,
+    required: bool = False,
 ) -> Outcome:
-    """The rewritten SQL of one query; `params`, `sql` and `at` as for `app.query`.
+    """The rewritten SQL of one query; `params`, `sql`, `at` and `required` as for `app.query`.
 
     `files`: where to write which data files the text reads, by table, as JSON.
     """
-    found = asked(desk, query, params, sql, at)
+    found = asked(desk, query, params, sql, at, required=required)
+    if isinstance(found, Unread):
+        return _as_it_stands(desk, found, files)
     written = written_query(
         desk.tables, found.prepared, found.query, found.sketches, found.versions
     )
@@ -57,23 +64,48 @@ def rewrite(
         moments=found.prepared.moments,
     )
     if files is not None:
-        _write_files(desk, found, pruned, files)
+        _write_files(desk, found.versions, pruned.files, files)
     plain = filters_of(desk.tables, found.prepared, (), found.versions)
     record_use(desk, found, pruned, plain, command="rewrite")
     return Outcome((result,), found.warnings)
 
 
-def _write_files(desk: Workbench, found: Fresh, pruned: Pruned, path: Path) -> None:
+def _as_it_stands(desk: Workbench, found: Unread, files: Path | None) -> Outcome:
+    """The text of a query that only Spark can read: the user's own."""
+    read = {t: desk.tables.snapshot(t, version).files for t, version in found.versions.items()}
+    if files is not None:
+        _write_files(desk, found.versions, read, files)
+    count = found.files(desk)
+    result = RewriteResult(
+        query=found.spec.name,
+        sql=found.sql,
+        sketches=(),
+        versions=found.versions,
+        files_kept=count,
+        files_total=count,
+        intervals=(),
+        action=found.action,
+        reason=found.reason,
+    )
+    return Outcome((result,), found.warnings)
+
+
+def _write_files(
+    desk: Workbench,
+    versions: Mapping[TableName, TableVersion],
+    files: Mapping[TableName, Sequence[DataFile]],
+    path: Path,
+) -> None:
     """Which files are left of each table; an error where rows are not simply those of the files."""
-    for table in pruned.files:
-        reason = why_not_plain(desk.tables.snapshot(table, found.versions.get(table)))
+    for table in files:
+        reason = why_not_plain(desk.tables.snapshot(table, versions.get(table)))
         if reason:
             raise TableError(
                 f"Table `{table}` cannot be read file by file: {reason}",
                 hint="leave `--files` out and run the text with a reader that knows Delta",
                 code="files_not_plain",
             )
-    listed = {table: [file.uri for file in files] for table, files in pruned.files.items()}
+    listed = {table: [file.uri for file in own] for table, own in files.items()}
     try:
         write_whole(path, json.dumps(listed, indent=1) + "\n")
     except OSError as error:

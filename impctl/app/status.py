@@ -17,6 +17,7 @@ from impctl.app.capturing.moments import moved_moments, moved_text, stored_momen
 from impctl.app.capturing.pins import catch_up, check_pins
 from impctl.app.results.past_runs import VERIFIED, VERIFY, PendingEntry, RunEntry, VerifiedEntry
 from impctl.app.results.results import Failure, Outcome, StatusResult
+from impctl.app.results.unsketched import unsketched_status
 from impctl.app.workbench.isolated import Isolated
 from impctl.app.workbench.pinned import PinnedTables
 from impctl.app.workbench.workbench import Workbench
@@ -46,8 +47,10 @@ def status(
 
 
 def _status(desk: Workbench, store: StoreReader | None, spec: QuerySpec, runs: int) -> StatusResult:
-    stored = None if store is None else store.load(spec.name)
     policy = str(desk.policy(spec))
+    if not spec.is_sketched:
+        return unsketched_status(spec.name, policy)
+    stored = None if store is None else store.load(spec.name)
     if store is None or stored is None:
         return StatusResult(
             query=spec.name,

@@ -40,7 +40,7 @@ def verify(
     found: list[VerifyResult] = []
     failures: list[Failure] = []
     warnings: list[str] = []
-    for spec in desk.queries(queries):
+    for spec in desk.sketched(queries):
         with Isolated(failures, spec):
             watch, at = Stopwatch(), time.time()
             verified = _verified(desk, spec, results)

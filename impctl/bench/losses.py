@@ -132,7 +132,7 @@ def _slack(record: Record) -> list[str]:
     slack, cell = max(held, key=lambda pair: pair[0])
     return [
         f"Sketches larger than needed: {_cells(len(held))} with slack, the most {number(slack)} "
-        f"{'fragment' if slack == 1 else 'fragments'} ({cell_name(record, cell)}). A sketch "
+        f"{'range' if slack == 1 else 'ranges'} ({cell_name(record, cell)}). A sketch "
         "with slack is right, but skips less."
     ]
 

@@ -74,6 +74,6 @@ def choose_way(
 
 def _without_circuit(blocked: BlockedError, verdict: Verdict, *, is_alone: bool) -> Way:
     if verdict.root_keyed and is_alone:
-        reason = f"{blocked.message}; the sketch is keyed, so changed rows' fragments are added"
+        reason = f"{blocked.message}; each group lies in one range: those of changed rows are added"
         return Way(Mode.TOUCH, reason, blocked.span)
     return Way(Mode.RECAPTURE, blocked.message, blocked.span)

@@ -122,6 +122,14 @@ SketchUsed = Annotated[
     ),
 ]
 
+SketchRequired = Annotated[
+    bool,
+    typer.Option(
+        "--require-sketch",
+        help="Fail where there is no sketch, instead of going without one with a warning.",
+    ),
+]
+
 LockTimeout = Annotated[
     float | None,
     typer.Option(
@@ -178,6 +186,11 @@ DetailedExitcode = Annotated[
         "--detailed-exitcode",
         help="Exit with 2 instead of 0 when there is something to do; errors keep their codes.",
     ),
+]
+
+Strict = Annotated[
+    bool,
+    typer.Option("--strict", help="Fail (exit code 3) where a query can have no sketch."),
 ]
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document, on failure too.")]

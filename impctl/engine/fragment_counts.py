@@ -65,7 +65,7 @@ class FragmentCounts:
         new = old + change
         if bool((new < 0).any()):
             raise disagreement(
-                "The change removes rows from a fragment that the stored state never held there"
+                "The change removes rows from a range that the stored state never held there"
             )
         self.arrangement.put(codes, (), {_COUNT: new})
         return GroupSets(before, groups, _crossings(slots, codes, old, new))

@@ -18,12 +18,23 @@ import numpy as np
 import numpy.typing as npt
 
 from impctl.aliases import ColumnName, TableName
-from impctl.data.schema import SqlType
+from impctl.data.schema import INTEGRAL, Kind, SqlType
 from impctl.data.vector import Vector
 from impctl.errors import UsageError
 
 BoundaryValue = int | float | str | bytes
 """A boundary in canonical form (see `data.vector`): unscaled for decimals, days for dates."""
+
+PARTITIONABLE = INTEGRAL | {
+    Kind.FLOAT,
+    Kind.DOUBLE,
+    Kind.DECIMAL,
+    Kind.STRING,
+    Kind.DATE,
+    Kind.TIMESTAMP,
+    Kind.TIMESTAMP_NTZ,
+}
+"""Types that ranges can be made of."""
 
 Fragments = npt.NDArray[np.int32]
 

@@ -12,7 +12,7 @@ from impctl.workload.load import REQUIRED
 from impctl.workload.models import JoinStrategy, Lineage, MaintainMode, Moves, Policy
 from impctl.workload.names import IDENTIFIER_PATTERN, NAME_PATTERN, TABLE_PATTERN
 from impctl.workload.partitions import MAX_BOUNDARIES, MAX_FRAGMENTS
-from impctl.workload.queries import MAX_BUFFER
+from impctl.workload.queries import MAX_BUFFER, NO_SKETCH
 from impctl.workload.schema_parts import (
     JsonSchema,
     columns_of,
@@ -148,9 +148,12 @@ def _queries() -> JsonSchema:
                 },
             },
             "sketch": {
-                "description": "The column to sketch, per table; must be safe for the query.",
-                "type": "object",
-                "additionalProperties": text_of("A column of the table."),
+                "description": "The column to sketch, per table; must be safe for the query. "
+                "Or `none`: the query is to have no sketch.",
+                "anyOf": [
+                    {"const": NO_SKETCH},
+                    {"type": "object", "additionalProperties": text_of("A column of the table.")},
+                ],
             },
             **_query_settings(),
         },

@@ -145,6 +145,7 @@ class QuerySpec:
     `moves` are those parameters that sketches follow.
     `buffer` is how many values or rows MIN, MAX and top-k keep per group; None is all of them.
     `lineage` says whether the sketch holds all rows that the answer stems from, or witnesses.
+    `is_sketched` is false where the file says `sketch: none`.
     """
 
     name: QueryName
@@ -159,6 +160,7 @@ class QuerySpec:
     moves: Mapping[str, Moves] = field(default_factory=dict)
     buffer: int | None = None
     lineage: Lineage = Lineage.ALL
+    is_sketched: bool = True
 
     @property
     def follows(self) -> dict[str, str]:

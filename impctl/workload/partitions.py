@@ -105,14 +105,14 @@ def _read_boundary(node: Node, where: str, reading: FileReading) -> BoundaryLite
         reading.report(
             node,
             f"A value of {where} must be a number, text or a date, not {kind_of(cell.value)}",
-            "NULL has a fragment of its own" if cell.value is None else "put quotes round text",
+            "NULL has a range of its own" if cell.value is None else "put quotes round text",
         )
         return None
     if isinstance(cell.value, float) and not math.isfinite(cell.value):
         reading.report(
             node,
             f"A value of {where} is not finite",
-            "remove it; the first fragment is open below and the last one open above",
+            "remove it; the first range is open below and the last one open above",
         )
         return None
     return cell.value

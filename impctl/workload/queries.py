@@ -25,6 +25,9 @@ from impctl.workload.names import (
 from impctl.workload.reading import Entry, FileReading, YamlScalar, inside, shown, written_at
 from impctl.workload.sql_location import origin_of
 
+NO_SKETCH = "none"
+"""What `sketch` of a query says that is to have none."""
+
 MAX_BUFFER = 1_000_000
 """More than that is as good as keeping everything."""
 
@@ -55,7 +58,10 @@ def _read_query(
     if fields is None:
         return None
     params, moves = _read_params(fields.get("params"), inside(path, "params"), reading)
-    sketch = _read_sketch(fields.get("sketch"), inside(path, "sketch"), tables, reading)
+    wanted = fields.get("sketch")
+    is_sketched = not _is_none(wanted)
+    where = inside(path, "sketch")
+    sketch = _read_sketch(wanted, where, tables, reading) if is_sketched else {}
     policy = reading.choice(fields.get("policy"), inside(path, "policy"), list(Policy))
     maintain = reading.choice(fields.get("maintain"), inside(path, "maintain"), list(MaintainMode))
     join = reading.choice(fields.get("join"), inside(path, "join"), list(JoinStrategy))
@@ -80,7 +86,13 @@ def _read_query(
         moves=moves,
         buffer=buffer,
         lineage=Lineage.ALL if lineage is None else Lineage(lineage),
+        is_sketched=is_sketched,
     )
+
+
+def _is_none(node: Node | None) -> bool:
+    """Whether the file says `sketch: none`."""
+    return isinstance(node, ScalarNode) and node.value == NO_SKETCH
 
 
 def _read_params(
@@ -126,6 +138,10 @@ def _read_sketch(
     node: Node | None, path: str, tables: Declared, reading: FileReading
 ) -> Mapping[str, str]:
     sketch: dict[str, str] = {}
+    if isinstance(node, ScalarNode):
+        hint = "write `table: column`, or `none` for a query without a sketch"
+        reading.report(node, f"{path} must be a mapping, or `{NO_SKETCH}`", hint)
+        return sketch
     for table, entry in (reading.entries(node, path) or {}).items():
         column = reading.text(entry.value, inside(path, table))
         found = declared_table(table, entry.key, tables, path, reading)

@@ -23,7 +23,7 @@ def applied(*, all_updates: bool = False, again: bool = False) -> dict[str, bool
 @pytest.mark.parametrize(
     ("words", "called"),
     [
-        (["check", "w.yaml"], ("check", (BENCH, ()), {})),
+        (["check", "w.yaml"], ("check", (BENCH, ()), {"strict": False})),
         (["capture", "w.yaml"], ("capture", (BENCH, ()), {})),
         (
             ["capture", "w.yaml", "--query", "a", "--query", "b"],
@@ -32,18 +32,21 @@ def applied(*, all_updates: bool = False, again: bool = False) -> dict[str, bool
         (["apply", "w.yaml", "u", "v"], ("apply", (BENCH, ("u", "v")), applied())),
         (["apply", "w.yaml", "--all"], ("apply", (BENCH, ()), applied(all_updates=True))),
         (["apply", "w.yaml", "u", "--again"], ("apply", (BENCH, ("u",)), applied(again=True))),
-        (["plan", "w.yaml", "--query", "a"], ("plan", (BENCH, ("a",)), {})),
+        (["plan", "w.yaml", "--query", "a"], ("plan", (BENCH, ("a",)), {"strict": False})),
         (["maintain", "w.yaml"], ("maintain", (BENCH, ()), {"batch_rows": None})),
         (["maintain", "w.yaml", "--batch-rows", "9"], ("maintain", (BENCH, ()), {"batch_rows": 9})),
         (
             ["rewrite", "w.yaml", "--query", "a"],
-            ("rewrite", (BENCH, "a", (), None, None, None), {}),
+            ("rewrite", (BENCH, "a", (), None, None, None), {"required": False}),
         ),
         (
             ["rewrite", "w.yaml", "--files", "f.json"],
-            ("rewrite", (BENCH, None, (), None, None, Path("f.json")), {}),
+            ("rewrite", (BENCH, None, (), None, None, Path("f.json")), {"required": False}),
         ),
-        (["query", "w.yaml"], ("query", (BENCH, None, (), None, None, "auto"), {})),
+        (
+            ["query", "w.yaml"],
+            ("query", (BENCH, None, (), None, None, "auto"), {"required": False}),
+        ),
         (["status", "w.yaml"], ("status", (BENCH, ()), {"runs": 3})),
         (["explain", "w.yaml", "--query", "a"], ("explain", (BENCH, ("a",)), {})),
         (["verify", "w.yaml"], ("verify", (BENCH, ()), {"results": False})),

@@ -108,7 +108,10 @@ def test_a_choice_from_a_variable(load: Load, problems: Problems) -> None:
         ),
         (
             "q: {sql: a, sketch: price}",
-            ["4:23 `queries.q.sketch` must be a mapping, not text | write `key: value` pairs"],
+            [
+                "4:23 `queries.q.sketch` must be a mapping, or `none` | write `table: column`, or "
+                "`none` for a query without a sketch"
+            ],
         ),
         (
             "q: {sql: a, sketch: {sales: 1}}",

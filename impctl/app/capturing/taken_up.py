@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 
 import pyarrow as pa
 
@@ -31,8 +32,18 @@ StoredRuns = Mapping[str, Sequence[tuple[int, pa.Table]]]
 class TakenUp:
     """A query whose sketches are kept exactly, or by touch where there is one table."""
 
-    def __init__(self, way: Way, stored: StoredQuery, runs: StoredRuns) -> None:
-        """`way` is exact or touch, `runs` the state of the commit that `stored` is of."""
+    def __init__(
+        self,
+        way: Way,
+        stored: StoredQuery,
+        runs: StoredRuns,
+        reads: Mapping[TableName, tuple[ColumnName, ...]] = MappingProxyType({}),
+    ) -> None:
+        """`way` is exact or touch, `runs` the state of the commit that `stored` is of.
+
+        `reads` are all columns that the query reads of each table, as far as they are known.
+        """
+        self.reads = reads
         self.way = way
         self.stored = stored
         self.meta = StateMeta.read(stored.query, stored.state_meta)

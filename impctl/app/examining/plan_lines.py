@@ -122,7 +122,7 @@ def _why(node: Plan, way: Way | None, *, is_blocking: bool) -> str:
         case Mode.EXACT:
             return _exactly(node)
         case Mode.TOUCH:
-            return "the fragments of changed rows are added, nothing is computed"
+            return "the ranges of changed rows are added, nothing is computed"
         case Mode.RECAPTURE:
             return "computed anew with the whole query"
         case _:
@@ -133,13 +133,13 @@ def _exactly(node: Plan) -> str:
     """How the engine maintains an operator, in one breath."""
     match node:
         case Scan():
-            return "changes enter here, each row with its fragment"
+            return "changes enter here, each row with its range"
         case Select() | Project() | Sort():
             return "each changed row by itself, keeps nothing"
         case Join():
             return "changes of a side meet the rows of the other, see its sides"
         case Aggregate():
-            return "keeps a row per group and counts per group and fragment"
+            return "keeps a row per group and counts per group and range"
         case Distinct():
             return "keeps how often each row occurs"
         case SetOperation():

@@ -32,7 +32,9 @@ Span = tuple[TableName, TableVersion, TableVersion]
 class Need:
     """What one query needs to read: columns of a table between two versions.
 
-    `held` marks the files that the table had when its sketch was taken to `since`.
+    `held` marks the files that the table had when its sketch was taken to `since`. `net_by` are all
+    columns of the table that the query reads, those too that only go out: a row that is the same in
+    these did not change. None where nobody knows them.
     """
 
     table: TableName
@@ -42,6 +44,7 @@ class Need:
     columns: tuple[ColumnName, ...]
     per_version: bool
     held: FilesMark | None = None
+    net_by: tuple[ColumnName, ...] | None = None
 
     @property
     def span(self) -> Span:
@@ -53,7 +56,8 @@ def need_of(taken: TakenUp, table: TableName, until: TableVersion, *, per_versio
     """What has to be read of a table for a query that was taken up to reach `until`."""
     pin, held = taken.pin(table), taken.meta.files.get(table)
     columns = taken.columns_of(table)
-    return Need(table, pin.table_id, pin.version, until, columns, per_version, held)
+    net_by = taken.reads.get(table)
+    return Need(table, pin.table_id, pin.version, until, columns, per_version, held, net_by)
 
 
 @dataclass(slots=True)
@@ -63,6 +67,8 @@ class SharedChanges:
     tables: PinnedTables
     reporter: Reporter
     _columns: dict[Span, dict[ColumnName, None]] = field(default_factory=dict)
+    _net_by: dict[Span, frozenset[ColumnName] | None] = field(default_factory=dict)
+    """The columns that count for any query; None where one does not say."""
     _versioned: set[Span] = field(default_factory=set)
     _apart: set[Span] = field(default_factory=set)
     """Spans of which each query reads its own columns."""
@@ -74,6 +80,11 @@ class SharedChanges:
         """Say what will be read, so that one read serves all."""
         for need in needs:
             self._columns.setdefault(need.span, {}).update(dict.fromkeys(need.columns))
+            known = self._net_by.get(need.span, frozenset())
+            if known is None or need.net_by is None:
+                self._net_by[need.span] = None
+            else:
+                self._net_by[need.span] = known | set(need.net_by)
             if need.per_version:
                 self._versioned.add(need.span)
 
@@ -91,9 +102,10 @@ class SharedChanges:
     def read(self, need: Need) -> tuple[Changes, float]:
         """The change and the milliseconds its reading took (0 when it was read before)."""
         span = need.span
-        if (span, need.held) in self._read:
-            return self._read[span, need.held][0], 0.0
+        before = self._net_by.get(span)
         self.announce([need])
+        if (span, need.held) in self._read and self._net_by[span] == before:
+            return self._read[span, need.held][0], 0.0
         self.reporter.step(f"reading changes of {need.table}")
         commits, log_ms = self._read_log(span)
         watch = Stopwatch()
@@ -131,7 +143,15 @@ class SharedChanges:
             with_versions=need.span in self._versioned,
             commits=commits,
             held=need.held,
+            net_by=self._counting(need),
         )
+
+    def _counting(self, need: Need) -> tuple[ColumnName, ...] | None:
+        """The columns that count for those who share what is read."""
+        if need.span in self._apart:
+            return need.net_by
+        found = self._net_by[need.span]
+        return None if found is None else tuple(sorted(found))
 
     def _read_log(self, span: Span) -> tuple[Commits | None, float]:
         """The entries, and the milliseconds that reading them took."""

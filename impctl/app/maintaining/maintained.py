@@ -8,6 +8,7 @@ Out of scope: what is done with a stale sketch (`app.maintaining.run`).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from impctl.app.capturing.definition import is_captured_alike, stored_query
@@ -15,6 +16,7 @@ from impctl.app.capturing.drift import ranges_entry
 from impctl.app.capturing.moments import moved_moments, stored_moments
 from impctl.app.capturing.pins import catch_up, is_current
 from impctl.app.results.results import ANSWER_SAME, Failure, MaintainResult, Outcome
+from impctl.app.results.unsketched import unsketched_maintain
 from impctl.app.workbench.isolated import Isolated
 from impctl.app.workbench.workbench import Workbench
 from impctl.errors import ImpctlError
@@ -41,6 +43,24 @@ def maintain_queries(
     `for_use` says that the sketches are going to be used: then the SQL is read even where no table
     moved, and a sketch captured under another reading of it is not current.
     """
+    sketched = [spec for spec in specs if spec.is_sketched]
+    outcome = _of_sketched(desk, sketched, batch_rows, kept, for_use=for_use)
+    if len(sketched) == len(specs):
+        return outcome
+    without = [unsketched_maintain(spec.name) for spec in specs if not spec.is_sketched]
+    done = [found for found in outcome.results if isinstance(found, MaintainResult)]
+    return replace(outcome, results=_in_order(specs, [*done, *without]))
+
+
+def _of_sketched(
+    desk: Workbench,
+    specs: Sequence[QuerySpec],
+    batch_rows: int,
+    kept: KeptStates | None,
+    *,
+    for_use: bool,
+) -> Outcome:
+    """The same for queries that are all to have a sketch."""
     if desk.settings.dry_run:
         return _foreseen(desk, specs, for_use=for_use)
     current = _all_current(desk, specs, for_use)

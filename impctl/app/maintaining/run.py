@@ -172,8 +172,6 @@ class StaleRun:
     def _recaptured(self, task: Task, stage: Stage) -> list[MaintainResult]:
         trouble, reason = task.trouble, stage.reason
         self.desk.reporter.step(f"recapturing {task.spec.name}: {reason}")
-        if trouble is not None and trouble.code != "not_incremental":
-            self.warnings.append(f"query `{task.spec.name}` was recaptured: {reason}")
         watch = Stopwatch()
         captured = capture_query(
             self.desk,
@@ -182,6 +180,8 @@ class StaleRun:
             code=stage.reason_code,
             reason=reason,
         )
+        if trouble is not None and trouble.code != "not_incremental":
+            self.warnings.append(f"query `{task.spec.name}` was recaptured: {reason}")
         results = recapture_results(task.stored, captured, stage, watch.ms)
         stored = self.store.load(task.spec.name)
         assert stored is not None

@@ -123,7 +123,8 @@ def _taken_up(
         _check_columns_read(desk.tables, prepared, stored)
     move = move_of(desk, spec, stored, prepared, way) if moves else None
     way = way if move is None else move.way
-    return TakenUp(way, stored, store.load_runs(stored.query)), move
+    reads = {pin.table: tuple(_columns_read(prepared, pin.table)) for pin in stored.pins}
+    return TakenUp(way, stored, store.load_runs(stored.query), reads), move
 
 
 def _check_columns_read(tables: PinnedTables, prepared: PreparedQuery, stored: StoredQuery) -> None:

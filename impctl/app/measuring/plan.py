@@ -100,7 +100,7 @@ def planned_workload(
     folder: Path,
 ) -> PlannedSuite:
     """The open workload as a suite; the noise is measured in `folder`."""
-    suite = suite_of(desk.workload, desk.queries(queries), delta_rows)
+    suite = suite_of(desk.workload, desk.sketched(queries), delta_rows)
     repeat = suite.repeat if request.repeat is None else request.repeat
     figures = _planned(desk, _chosen(suite, request.only), repeat, suite.seed, suite.scale)
     return PlannedSuite(

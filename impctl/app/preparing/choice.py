@@ -17,6 +17,7 @@ from impctl.aliases import AccessId, ColumnName, TableName
 from impctl.app.preparing.estimate import LEAST_ROWS, NOTHING, Estimates, estimates
 from impctl.app.preparing.facts import facts_of
 from impctl.app.preparing.files_left import ALIKE
+from impctl.app.preparing.occurrences import occurrences
 from impctl.app.preparing.partitions import candidates, is_partitionable, partition_of
 from impctl.app.preparing.prepared import PreparedQuery
 from impctl.app.results.explanations import CandidateEntry
@@ -130,12 +131,17 @@ def judge_candidates(
     for table, name in _wanted(desk.tables, prepared).items():
         columns[table] = list(dict.fromkeys([name, *columns[table]]))
     judges = Judges() if judges is None else judges
+    names = occurrences(prepared)
     entries = []
     for scan in prepared.scans:
         for column in columns[scan.table]:
             verdict = check_kept(query, prepared.core, {scan.access: column}, facts, judges)
-            entry = CandidateEntry(scan.table, column, verdict.safe, False, verdict.reason)
-            entries.append(entry)
+            name = names[scan.access]
+            entries.append(
+                CandidateEntry(
+                    scan.table, column, verdict.safe, False, verdict.reason, occurrence=name
+                )
+            )
     return tuple(entries)
 
 
@@ -202,7 +208,7 @@ def _entries(
     choice: Choice, prepared: PreparedQuery, found: Estimates
 ) -> tuple[CandidateEntry, ...]:
     """All candidates; where nothing could be estimated, the one chosen says why."""
-    tables = prepared.table_of
+    tables, names = prepared.table_of, occurrences(prepared)
     return tuple(
         CandidateEntry(
             tables[c.access],
@@ -211,6 +217,7 @@ def _entries(
             c.chosen,
             f"{c.reason}; {found.reason}" if c.chosen and found.reason else c.reason,
             found.of.get((tables[c.access], c.column)),
+            names[c.access],
         )
         for c in choice.considered
     )

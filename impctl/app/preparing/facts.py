@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
+import numpy as np
 import pyarrow as pa
 
 from impctl.aliases import AttributeId, ColumnName, TableName
 from impctl.app.workbench.pinned import PinnedTables
 from impctl.data.identifiers import quoted
 from impctl.data.schema import Column
-from impctl.data.vector import Ints, from_arrow
+from impctl.data.vector import Bools, Ints, from_arrow
 from impctl.errors import AssumptionBrokenError, ImpctlError
 from impctl.expr.evaluate import truth
 from impctl.expr.nodes import ColumnRef, Compare, Expr, Literal, conjuncts
@@ -25,6 +26,7 @@ from impctl.plan.safety.facts import NOTHING, Fact, FactKind, FactSource, broken
 from impctl.plan.safety.signs import learn
 from impctl.plan.sql.statement import parse_query
 from impctl.store.records import Assumption
+from impctl.tables.change.net import netted
 from impctl.tables.snapshot import Snapshot
 from impctl.tables.statistics import column_statistics
 
@@ -142,8 +144,16 @@ def recheck(
         vector = from_arrow(rows.column(assumption.column), column.type)
         broken = broken_by(FactKind(assumption.kind), ColumnRef(column.name, column.type))
         outcome = truth(broken, {column.name: vector}, len(vector))
-        if bool((outcome.may_true & inserted).any()):
+        doubtful = outcome.may_true & inserted
+        if bool(doubtful.any()) and _is_left(rows, weights, outcome.may_true):
             raise broken_assumption(assumption)
+
+
+def _is_left(rows: pa.Table, weights: Ints, doubtful: Bools) -> bool:
+    """Whether one of the doubtful rows is left at the end: one that came may have gone again."""
+    chosen = np.flatnonzero(doubtful)
+    _, left = netted(rows.take(pa.array(chosen)), weights[chosen])
+    return bool((left > 0).any())
 
 
 def broken_assumption(assumption: Assumption) -> AssumptionBrokenError:

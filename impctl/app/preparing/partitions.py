@@ -14,12 +14,12 @@ from decimal import Decimal, InvalidOperation, localcontext
 from impctl.aliases import ColumnName, TableName
 from impctl.app.workbench.pinned import PinnedTables
 from impctl.app.workbench.workbench import Workbench
-from impctl.data.schema import INTEGRAL, Column, Kind, SqlType
+from impctl.data.schema import Column, Kind, SqlType
 from impctl.errors import UsageError
 from impctl.expr.numbers import INTEGRAL_BITS
 from impctl.sketch.equidepth import aligned_boundaries, equidepth_boundaries
 from impctl.sketch.fragments import FragmentSet
-from impctl.sketch.partition import BoundaryValue, RangePartition
+from impctl.sketch.partition import PARTITIONABLE, BoundaryValue, RangePartition
 from impctl.tables.bounds import ColumnBounds
 from impctl.tables.sample import sample_values
 from impctl.tables.value_weights import column_spread, starts_of, with_overlaps
@@ -43,20 +43,11 @@ _EPOCH = date(1970, 1, 1)
 _DAYS = range((date.min - _EPOCH).days, (date.max - _EPOCH).days + 1)
 """Years of four digits, in which every date and timestamp has a text."""
 _MICROSECONDS_A_DAY = 86_400 * 1_000_000
-_PARTITIONABLE = INTEGRAL | {
-    Kind.FLOAT,
-    Kind.DOUBLE,
-    Kind.DECIMAL,
-    Kind.STRING,
-    Kind.DATE,
-    Kind.TIMESTAMP,
-    Kind.TIMESTAMP_NTZ,
-}
 
 
 def is_partitionable(column: Column) -> bool:
     """Whether ranges of this column's type can be made."""
-    return column.type.kind in _PARTITIONABLE
+    return column.type.kind in PARTITIONABLE
 
 
 def candidates(desk: Workbench, table: TableName) -> tuple[ColumnName, ...]:

@@ -7,7 +7,7 @@ Out of scope: the records themselves (`app.results.results`), exit codes of a pr
 
 from __future__ import annotations
 
-from impctl.app.results.foreseen import PlanResult
+from impctl.app.results.foreseen import REFUSED, PlanResult
 from impctl.app.results.results import (
     CaptureResult,
     Failure,
@@ -52,7 +52,7 @@ def _unsoundness(result: VerifyResult) -> UnsoundSketchError | None:
         names = ("NULL" if f == result.total else str(f) for f in result.missing)
         return UnsoundSketchError(
             f"The sketch of query `{result.query}` is too small on "
-            f"`{result.table}.{result.attribute}`, it lacks fragments: {', '.join(names)}",
+            f"`{result.table}.{result.attribute}`, it lacks ranges: {', '.join(names)}",
             hint=hint,
         )
     if result.results_equal is False:
@@ -74,7 +74,7 @@ def is_pending(outcome: Outcome) -> bool:
 def _is_to_do(result: Result) -> bool:
     match result:
         case PlanResult():
-            return result.action != "none"
+            return result.action not in ("none", REFUSED)
         case MaintainResult():
             return result.foreseen and result.action != "none"
         case CaptureResult():

@@ -34,7 +34,8 @@ class ExpectedReading:
 class CandidateEntry:
     """An attribute looked at for a sketch: safe or not, chosen or not, and why.
 
-    `expected` is None where nothing was to choose, or nothing could be estimated.
+    `expected` is None where nothing was to choose, or nothing could be estimated. `occurrence` is
+    the alias, or else the number, of one of several places where the query reads the table.
     """
 
     table: str
@@ -43,17 +44,22 @@ class CandidateEntry:
     chosen: bool
     reason: str
     expected: ExpectedReading | None = None
+    occurrence: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """Whether a query can have a sketch; `mode` is how it would be maintained."""
+    """Whether a query can have a sketch; `mode` is how it would be maintained.
+
+    `hint` says what to do about a query that can have none.
+    """
 
     query: str
     supported: bool
     mode: str | None
     reason: str
     candidates: tuple[CandidateEntry, ...] = ()
+    hint: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

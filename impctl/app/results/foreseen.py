@@ -39,8 +39,9 @@ class PlannedChange:
 class PlanResult:
     """What `maintain` would do with a query now, under its policy.
 
-    `action` is exact, touch, recapture, none, or capture where there is no sketch to maintain; `by`
-    is who would compute. Estimates are milliseconds, None without a recorded run to learn from.
+    `action` is exact, touch, recapture, none, capture where there is no sketch to maintain, or
+    refused where there can be none (`hint` says what to do); `by` is who would compute. Estimates
+    are milliseconds, None without a recorded run to learn from.
     """
 
     query: str
@@ -56,6 +57,10 @@ class PlanResult:
     maintain_runs: int = 0
     recapture_ms: float | None = None
     recapture_runs: int = 0
+    hint: str | None = None
 
 
 ENGINE, SPARK = "engine", "Spark"
+
+REFUSED = "refused"
+"""The action of a query that can have no sketch."""

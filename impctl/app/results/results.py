@@ -43,6 +43,9 @@ ANSWER_SAME, ANSWER_OPEN = "no", "maybe"
 NOT_USED = "not_used"
 """Action of a query that was to be read without a sketch."""
 
+NO_SKETCH = "no_sketch"
+"""Action of a query that is read without a sketch because there is none for it now."""
+
 
 @dataclass(frozen=True, slots=True)
 class SketchEntry:

@@ -76,6 +76,8 @@ def _brought_up_to_date(desk: Workbench, spec: QuerySpec) -> tuple[Outcome, Stor
 
     Another process may maintain the sketch past them in between: then they are pinned again.
     """
+    # Without a sketch there is nothing to lock, nor a store to make.
+    stored_query(desk, desk.reading_store(), spec)
     for _ in range(_ATTEMPTS):
         outcome = maintain_queries(desk, [spec], DEFAULT_BATCH_ROWS, for_use=True)
         if outcome.failures:

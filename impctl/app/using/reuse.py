@@ -123,7 +123,8 @@ def _looked_at(desk: Workbench, prepared: PreparedQuery, own: QuerySpec | None) 
     looked = []
     for spec in desk.workload.queries.values():
         is_named = own is not None and spec.name == own.name
-        stored = None if store is None else store.load(spec.name)
+        is_looked_at = store is not None and spec.is_sketched
+        stored = store.load(spec.name) if store is not None and is_looked_at else None
         if stored is None:
             if is_named:
                 looked.append(_refused(spec, "it was never captured"))

@@ -204,6 +204,10 @@ class Workbench:
                 )
         return tuple(known[name] for name in dict.fromkeys(names))
 
+    def sketched(self, names: Sequence[QueryName] | None) -> tuple[QuerySpec, ...]:
+        """Those of the queries asked for that are to have a sketch."""
+        return tuple(spec for spec in self.queries(names) if spec.is_sketched)
+
     def close(self) -> None:
         """Close what was opened; the Spark session stays with the process."""
         if self._store is not None:

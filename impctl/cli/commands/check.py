@@ -10,7 +10,15 @@ import typer
 
 from impctl.cli.completion import left_to_shell
 from impctl.cli.job import Job, display_of, in_workbench
-from impctl.cli.options import WORKLOAD_HELP, AsJson, QueryNames, Quiet, Verbose, settings_of
+from impctl.cli.options import (
+    WORKLOAD_HELP,
+    AsJson,
+    QueryNames,
+    Quiet,
+    Strict,
+    Verbose,
+    settings_of,
+)
 from impctl.errors import UsageError
 
 if TYPE_CHECKING:
@@ -36,11 +44,14 @@ def check(
         bool, typer.Option("--suite-schema", help="Print the JSON Schema of suite files, and stop.")
     ] = False,
     query: QueryNames = None,
+    strict: Strict = False,
     json: AsJson = False,
     quiet: Quiet = False,
     verbose: Verbose = 0,
 ) -> Job:
     """Check the workload file and its queries, or a suite file.
+
+    A query that can have no sketch is told, and is no failure unless --strict is given.
 
     Example: impctl check workloads/running-example.yaml
     """
@@ -53,10 +64,10 @@ def check(
         return Job("check", display, _schema if schema else _suite_schema)
     if workload is None:
         raise UsageError("Command `check` needs a workload file", hint="give its path")
-    return Job("check", display, partial(_check, workload, tuple(query or ())))
+    return Job("check", display, partial(_check, workload, tuple(query or ()), strict))
 
 
-def _check(workload: Path, queries: tuple[str, ...], reporter: Reporter) -> Outcome:
+def _check(workload: Path, queries: tuple[str, ...], strict: bool, reporter: Reporter) -> Outcome:
     """A suite or a workload, as the file turns out to be."""
     from impctl.app.measuring.shipped import suite_file
 
@@ -72,7 +83,7 @@ def _check(workload: Path, queries: tuple[str, ...], reporter: Reporter) -> Outc
     def use_case(desk: Workbench) -> Outcome:
         from impctl.app.check import check
 
-        return check(desk, queries)
+        return check(desk, queries, strict=strict)
 
     return in_workbench(settings_of(workload), use_case, reporter)
 

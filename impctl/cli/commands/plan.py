@@ -14,6 +14,7 @@ from impctl.cli.options import (
     QueryNames,
     Quiet,
     StoreFolder,
+    Strict,
     Verbose,
     WorkloadFile,
     settings_of,
@@ -32,6 +33,7 @@ def plan(
     store: StoreFolder = None,
     policy: PolicyName = None,
     detailed_exitcode: DetailedExitcode = False,
+    strict: Strict = False,
     json: AsJson = False,
     quiet: Quiet = False,
     verbose: Verbose = 0,
@@ -39,7 +41,8 @@ def plan(
     """Say what `maintain` would do now, and why.
 
     With what is pending and what that is estimated to cost. Writes nothing, takes no lock and
-    starts no Spark.
+    starts no Spark. A query that can have no sketch is told, and decides the exit code with
+    --strict only, as in `check`.
 
     Example: impctl plan workloads/running-example.yaml --detailed-exitcode
     """
@@ -47,7 +50,7 @@ def plan(
     def use_case(desk: Workbench) -> Outcome:
         from impctl.app.plan import plan
 
-        return plan(desk, tuple(query or ()))
+        return plan(desk, tuple(query or ()), strict=strict)
 
     settings = settings_of(
         workload, params=param, store=store, policy=policy, large_change=large_change

@@ -14,6 +14,7 @@ from impctl.cli.options import (
     Params,
     PolicyName,
     Quiet,
+    SketchRequired,
     SketchUsed,
     SparkProfile,
     SqlGiven,
@@ -35,6 +36,7 @@ def query(
     sql: SqlGiven = None,
     at: AtGiven = None,
     sketch: SketchUsed = SketchUse.AUTO,
+    require_sketch: SketchRequired = False,
     store: StoreFolder = None,
     policy: PolicyName = None,
     lock_timeout: LockTimeout = None,
@@ -48,7 +50,8 @@ def query(
     The sketch is maintained first where its tables have new versions. With --param or --sql it may
     be the sketch of another query that differs in constants; the smallest one allowed is taken.
     With --at the answer is that of older versions, through the sketch stored for them, if any.
-    Where a sketch would cost more than it saves it is left away, which is told (--sketch).
+    Where a sketch would cost more than it saves it is left away, which is told (--sketch). Where
+    there is none for now the whole tables are read, with a warning (--require-sketch: an error).
 
     Example: impctl query workloads/running-example.yaml --query q_top
     """
@@ -57,7 +60,8 @@ def query(
     def use_case(desk: Workbench) -> Outcome:
         from impctl.app.query import query
 
-        return query(desk, name, tuple(param or ()), sql, tuple(at) if at else None, sketch)
+        given, versions = tuple(param or ()), tuple(at) if at else None
+        return query(desk, name, given, sql, versions, sketch, required=require_sketch)
 
     settings = settings_of(
         workload,

@@ -16,6 +16,7 @@ from impctl.cli.options import (
     Params,
     PolicyName,
     Quiet,
+    SketchRequired,
     SparkProfile,
     SqlGiven,
     StoreFolder,
@@ -47,6 +48,7 @@ def rewrite(
     sql: SqlGiven = None,
     at: AtGiven = None,
     files: FilesFile = None,
+    require_sketch: SketchRequired = False,
     store: StoreFolder = None,
     policy: PolicyName = None,
     lock_timeout: LockTimeout = None,
@@ -61,7 +63,8 @@ def rewrite(
     be the sketch of another query that differs in constants; the smallest one allowed is taken.
     The text is right for the table versions told with it; after a change rewrite again. With --at
     it is the text for older versions, from the sketch stored for them; nothing is maintained.
-    With --files readers that know no Delta, such as DuckDB, learn which files to read.
+    Where there is no sketch for now it is the query itself, with a warning (--require-sketch: an
+    error). With --files readers that know no Delta, such as DuckDB, learn which files to read.
 
     Example: impctl rewrite workloads/running-example.yaml --query q_top > q_top.sql
     """
@@ -70,7 +73,8 @@ def rewrite(
     def use_case(desk: Workbench) -> Outcome:
         from impctl.app.rewrite import rewrite
 
-        return rewrite(desk, name, tuple(param or ()), sql, tuple(at) if at else None, files)
+        given, versions = tuple(param or ()), tuple(at) if at else None
+        return rewrite(desk, name, given, sql, versions, files, required=require_sketch)
 
     settings = settings_of(
         workload,

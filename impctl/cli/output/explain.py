@@ -43,20 +43,30 @@ def attribute_lines(
     candidates: Sequence[CandidateEntry], width: int | None, indent: str = "  "
 ) -> list[str]:
     """Attributes looked at for a sketch: safe or not, chosen or not, and why."""
-    lines = []
+    said: dict[str, list[str]] = {}
     for entry in candidates:
-        safe = "safe" if entry.safe else "not safe"
-        chosen = ", chosen" if entry.chosen else ""
-        said = f"{safe}{chosen}: {entry.reason}" if entry.reason else f"{safe}{chosen}"
-        if entry.safe and not entry.chosen and entry.reason.startswith("safe"):
-            said = entry.reason
-        if entry.expected is not None:
-            left, size = expected_text(entry.expected), size_text(entry.expected.bytes)
-            said += f"; {left} of {entry.expected.files_total:,}, {size}"
-            if entry.expected.upkeep:
-                said += f", and {size_text(entry.expected.upkeep)} of state"
-        lines += _under(f"{entry.table}.{entry.attribute} {said}", width, indent)
+        named = said.setdefault(_judgement(entry), [])
+        which = f" ({entry.occurrence})" if entry.occurrence else ""
+        named.append(f"{entry.table}{which}.{entry.attribute}")
+    lines = []
+    for judgement, named in said.items():
+        lines += _under(f"{', '.join(dict.fromkeys(named))} {judgement}", width, indent)
     return lines
+
+
+def _judgement(entry: CandidateEntry) -> str:
+    """What is said of an attribute; several of which the same is said share a line."""
+    safe = "safe" if entry.safe else "not safe"
+    chosen = ", chosen" if entry.chosen else ""
+    said = f"{safe}{chosen}: {entry.reason}" if entry.reason else f"{safe}{chosen}"
+    if entry.safe and not entry.chosen and entry.reason.startswith("safe"):
+        said = entry.reason
+    if entry.expected is not None:
+        left, size = expected_text(entry.expected), size_text(entry.expected.bytes)
+        said += f"; {left} of {entry.expected.files_total:,}, {size}"
+        if entry.expected.upkeep:
+            said += f", and {size_text(entry.expected.upkeep)} of state"
+    return said
 
 
 def _remarks(entry: PlanEntry, result: ExplainResult) -> Iterator[str]:

@@ -8,19 +8,31 @@ Out of scope: what was done (`cli.output.text`), JSON (`cli.output.json`).
 from __future__ import annotations
 
 from impctl.app.results.amounts import duration_text, size_text
-from impctl.app.results.foreseen import PlannedChange, PlanResult, ReadEntry
+from impctl.app.results.foreseen import REFUSED, PlannedChange, PlanResult, ReadEntry
 from impctl.app.results.results import ApplyResult, CaptureResult
+from impctl.app.results.unsketched import SKETCH_NONE
 from impctl.cli.output.wording import count_text, sketches_text, versions_text
 
 _NOW = {"stale": "replaces a sketch that is not current", "current": "the stored one is current"}
 
 
+def plan_word(result: PlanResult) -> str:
+    """What would be done, in a word or two."""
+    if result.reason_code == SKETCH_NONE:
+        return "without a sketch"
+    return {"none": "up to date", REFUSED: "can have no sketch"}.get(result.action, result.action)
+
+
 def plan_lines(result: PlanResult) -> list[str]:
     """The action and why, pending changes, both estimates and the policy."""
+    reason = f"{result.reason} [{result.reason_code}]"
+    if not result.versions:
+        hint = [] if result.hint is None else [f"hint: {result.hint}"]
+        return [f"{result.query}: {plan_word(result)}", reason, *hint]
     versions = versions_text(result.versions, result.since or None)
     by = "" if result.by is None else f" by {result.by}"
     verb = "nothing to do" if result.action == "none" else f"{result.action}{by}"
-    lines = [f"{result.query}: {verb}, {versions}", f"{result.reason} [{result.reason_code}]"]
+    lines = [f"{result.query}: {verb}, {versions}", reason]
     lines += [_pending_text(entry) for entry in result.pending]
     maintain = _estimate_text(result.maintain_ms, result.maintain_runs)
     recapture = _estimate_text(result.recapture_ms, result.recapture_runs)
@@ -80,6 +92,8 @@ def _pending_text(entry: PlannedChange) -> str:
 
 
 def _estimate_text(milliseconds: float | None, runs: int) -> str:
+    if not runs and milliseconds is not None:
+        return f"{duration_text(milliseconds)} (a first guess, from the capture)"
     if not runs:
         return "unknown, no recorded run yet"
     if milliseconds is None:

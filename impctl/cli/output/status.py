@@ -12,6 +12,7 @@ from datetime import datetime
 from impctl.app.results.amounts import duration_text, size_text
 from impctl.app.results.past_runs import PendingEntry, RunEntry
 from impctl.app.results.results import StatusResult
+from impctl.app.results.unsketched import ASKED_FOR_NONE, SKETCH_NONE
 from impctl.cli.output.wording import count_text, plain, ranges_text, sketches_text, versions_text
 from impctl.cli.output.wrapped import wrapped
 
@@ -20,6 +21,8 @@ _LABEL = 9
 
 def status_lines(result: StatusResult, width: int | None) -> list[str]:
     """The lines of one query."""
+    if result.mode == SKETCH_NONE:
+        return [plain(f"{result.query}: without a sketch, {ASKED_FOR_NONE}")]
     if not result.versions:
         return [plain(f"{result.query}: not captured (policy {result.policy})")]
     state = "stale" if result.stale else "current"

@@ -21,6 +21,7 @@ from impctl.app.results.foreseen import PlanResult
 from impctl.app.results.gained import GainResult
 from impctl.app.results.results import (
     ANSWER_SAME,
+    NO_SKETCH,
     NOT_USED,
     ApplyResult,
     CaptureResult,
@@ -38,14 +39,17 @@ from impctl.app.results.results import (
     WrittenResult,
 )
 from impctl.app.results.started import StartedResult
+from impctl.app.results.unsketched import ASKED_FOR_NONE, SKETCH_NONE
+from impctl.cli.output.check import check_lines, check_word, summed_up
 from impctl.cli.output.cluster import cluster_lines
 from impctl.cli.output.doctor import finding_lines
 from impctl.cli.output.errors import failure_lines, summary_line
-from impctl.cli.output.explain import attribute_lines, explain_lines
+from impctl.cli.output.explain import explain_lines
 from impctl.cli.output.foreseen import (
     apply_lines,
     capture_lines,
     plan_lines,
+    plan_word,
     rebalance_lines,
 )
 from impctl.cli.output.gain import gain_lines
@@ -77,20 +81,22 @@ class TextOutput:
         self._colour = colour
         self._shown: Finding | None = None
         self._named: set[str] = set()
+        self._words: list[str] = []
+        """What was said of each query, for the line that sums up."""
 
     def check(self, result: CheckResult) -> None:
         """Supported or not, how it would be maintained, and the attributes looked at."""
-        how = f"supported, {result.mode}" if result.mode is not None else "supported"
-        self._say(f"{result.query}: {how if result.supported else 'not supported'}")
-        width = self._width()
-        self._lines(wrapped(plain(result.reason), width, "  ", "    ") if result.reason else [])
-        self._lines(attribute_lines(result.candidates, width))
+        self._words.append(check_word(result))
+        self._lines(check_lines(result, self._width()))
 
     def capture(self, result: CaptureResult) -> None:
         """The sketch, and what it rests on."""
         self._named.add(result.query)
         if result.foreseen:
             self._block(rebalance_lines(result) if result.reason else capture_lines(result))
+            return
+        if result.mode == SKETCH_NONE:
+            self._say(f"{result.query}: without a sketch, {result.reason}")
             return
         if result.action == "none":
             self._say(f"{result.query}: not rebalanced, {sketches_text(result.sketches)}")
@@ -139,18 +145,24 @@ class TextOutput:
         self._named.add(result.query)
         sketch = f"{result.table}.{result.attribute}"
         versions = versions_text(result.versions, result.since, result.moments)
+        if result.reason_code == SKETCH_NONE:
+            self._say(f"{result.query}: without a sketch, {result.reason}")
+            return
+        self._words.append("up to date" if result.action == "none" else result.action)
         if result.action == "none":
             self._say(f"{result.query}: up to date at {versions}, {sketch}")
             self._drifted(result)
             return
         if result.foreseen:
-            changes = count_text(result.changes, "change")
-            self._say(f"{result.query}: would be {result.action} {versions}, {sketch}, {changes}")
+            self._say(
+                f"{result.query}: would be {result.action} {versions}, {sketch}{_changes(result)}"
+            )
             self._detail(f"{result.reason} [{result.reason_code}]; the new sketch is not computed")
             return
         self._say(f"{result.query}: {result.action} {versions}, {sketch}{_moved(result)}")
+        carried = _changes(result).removeprefix(", ") or "whole tables"
         self._detail(
-            f"{count_text(result.changes, 'change')} in {duration_text(result.elapsed_ms)} "
+            f"{carried} in {duration_text(result.elapsed_ms)} "
             f"(read {duration_text(result.read_ms)}, engine {duration_text(result.engine_ms)}, "
             f"commit {duration_text(result.commit_ms)})"
         )
@@ -161,13 +173,14 @@ class TextOutput:
             self._detail(
                 f"step {versions_text(step.versions)}: {step.action}, "
                 f"{count_text(step.changes, 'change')}, +{len(step.added)} -{len(step.removed)} "
-                f"fragments, {duration_text(step.elapsed_ms)}"
+                f"ranges, {duration_text(step.elapsed_ms)}"
             )
         self._drifted(result)
 
     def plan(self, result: PlanResult) -> None:
         """What would be done."""
         self._named.add(result.query)
+        self._words.append(plan_word(result))
         self._block(plan_lines(result))
 
     def _drifted(self, result: MaintainResult) -> None:
@@ -214,6 +227,10 @@ class TextOutput:
                 return
         if result.action == NOT_USED:
             self._remark("no sketch was to be used")
+        elif result.action == NO_SKETCH:
+            # A warning says so, unless the file asked for it.
+            if result.reason == ASKED_FOR_NONE:
+                self._remark(f"no sketch: {result.reason}")
         elif result.action == "none":
             self._remark("sketch was up to date")
         elif result.action == "kept":
@@ -317,7 +334,9 @@ class TextOutput:
         self._summary(failures)
 
     def _summary(self, failures: tuple[Failure, ...]) -> None:
-        """How many of a run's queries failed, where it had more than one."""
+        """How the queries of a run stand, and how many failed, where it had more than one."""
+        if len(self._words) > 1:
+            self._note(summed_up(self._words))
         failed = dict.fromkeys(f.query for f in failures if f.query is not None)
         done = self._named - failed.keys()
         if failed and len(failed) + len(done) > 1:
@@ -362,6 +381,11 @@ class TextOutput:
 def _broken(line: str, indent: str, stream: TextIO) -> list[str]:
     """A sentence as lines, all after `indent`, further ones after some more."""
     return wrapped(plain(line), width_for(os.environ, stream), indent, indent + "  ")
+
+
+def _changes(result: MaintainResult) -> str:
+    """The changed rows carried on; a recapture reads whole tables instead."""
+    return "" if result.action == "recapture" else f", {count_text(result.changes, 'change')}"
 
 
 def _moved(result: MaintainResult) -> str:

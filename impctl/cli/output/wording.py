@@ -62,10 +62,10 @@ def _run_text(first: int, last: int) -> str:
 
 
 def sketch_text(sketch: SketchEntry) -> str:
-    """`sales.price 2 of 4 {2, 3}`; NULL's fragment is not among the counted ones."""
-    counted = sum(1 for fragment in sketch.fragments if fragment != sketch.total)
+    """`sales.price 2 of 4 {2, 3}`; with NULL that counts on both sides, `3 of 5 {2, 3, NULL}`."""
+    total = sketch.total + (sketch.total in sketch.fragments)
     shown = fragments_text(sketch.fragments, sketch.total)
-    return plain(f"{sketch.table}.{sketch.attribute} {counted} of {sketch.total} {shown}")
+    return plain(f"{sketch.table}.{sketch.attribute} {len(sketch.fragments)} of {total} {shown}")
 
 
 def sketches_text(sketches: Sequence[SketchEntry]) -> str:

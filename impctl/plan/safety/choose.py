@@ -16,8 +16,13 @@ from impctl.errors import Location, UnsafeSketchError
 from impctl.expr.nodes import Span
 from impctl.plan.nodes import Plan, Query, Scan, scans_of
 from impctl.plan.safety.facts import Fact
+from impctl.plan.safety.hints import hint_of
 from impctl.plan.safety.judging import Judges
 from impctl.plan.safety.verdict import Verdict, check_kept
+from impctl.sketch.partition import PARTITIONABLE
+
+_TRIED, _NAMED = 30, 3
+"""Columns of a table that are looked at for a hint, and those named in it."""
 
 Costs = Mapping[tuple[TableName, ColumnName], float]
 """Estimated cost of using a sketch on a column, for instance the bytes it leaves to read."""
@@ -100,7 +105,7 @@ def choose_attributes(
     if lost:
         raise _not_together(lost[0], wanted, name)
     if not sketched:
-        raise _nothing_safe(options, name)
+        raise _nothing_safe(judge, options, name)
     considered = tuple(_explained(option, options, sketched) for option in options)
     return Choice(sketched, considered, judge.of(sketched))
 
@@ -219,11 +224,15 @@ def _not_together(
     )
 
 
-def _nothing_safe(options: Sequence[Option], name: QueryName) -> UnsafeSketchError:
+def _nothing_safe(judge: _Judge, options: Sequence[Option], name: QueryName) -> UnsafeSketchError:
+    would_serve = [] if judge.query.nondeterministic else _would_serve(judge, options)
     if not options:
+        listed = " or ".join(f"`{column}`" for column in would_serve)
         return UnsafeSketchError(
             f"Query `{name}` has no candidate attribute to sketch",
-            hint="name one under `partitions` in the workload file",
+            hint=f"name {listed} under `partitions` in the workload file"
+            if would_serve
+            else "it reads no column that a sketch could be of; `sketch: none` keeps it without",
             code="no_candidates",
         )
     first = options[0]
@@ -232,9 +241,23 @@ def _nothing_safe(options: Sequence[Option], name: QueryName) -> UnsafeSketchErr
     return UnsafeSketchError(
         f"No sketch is safe for query `{name}`: {listed} safe; for"
         f" `{first.scan.table}.{first.column}`, {first.verdict.reason}",
-        hint="add a partition on a grouping attribute, or a constraint such as CHECK (x >= 0)",
+        hint=hint_of(judge.query, first.verdict, would_serve),
         location=_location(first.verdict.span, name),
     )
+
+
+def _would_serve(judge: _Judge, options: Sequence[Option]) -> list[str]:
+    """Columns that the query reads and that are safe, though nobody made them candidates."""
+    known = {(option.scan.access, option.column) for option in options}
+    found: dict[str, None] = {}
+    for scan in scans_of(judge.query.root):
+        for attribute in scan.attributes[:_TRIED]:
+            name, kind = attribute.name, attribute.type
+            if kind is None or kind.kind not in PARTITIONABLE or (scan.access, name) in known:
+                continue
+            if judge.of({scan.access: name}).safe:
+                found[f"{scan.table}.{name}"] = None
+    return list(found)[:_NAMED]
 
 
 def _explained(

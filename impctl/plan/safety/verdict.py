@@ -287,11 +287,11 @@ def _praise(found: Analysis, assumed: tuple[Fact, ...]) -> str:
         for node, state in zip(found.nodes, found.states, strict=True)
     )
     if keyed:
-        return "every group lies in one fragment, because the attribute is grouped on"
+        return "every group lies in one range, because the query groups by it"
     held = ", ".join(
         dict.fromkeys(f"`{fact.table}.{fact.column}` is {fact.kind}" for fact in assumed)
     )
-    reason = "no row or group that a sketch holds in part can enter the result"
+    reason = "what is left out cannot change the answer"
     return f"{reason}, as long as {held}" if held else reason
 
 

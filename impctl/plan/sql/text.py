@@ -18,7 +18,7 @@ from sqlglot.dialects.spark import Spark
 from sqlglot.errors import ParseError, TokenError
 from sqlglot.tokens import Token, TokenType  # type: ignore[attr-defined]  # re-exported silently
 
-from impctl.errors import Location, QueryError
+from impctl.errors import Location, NotReadError, QueryError
 from impctl.expr.nodes import Span
 from impctl.plan.sql.comments import doubtful_comment
 from impctl.plan.sql.places import Place, Tokens, places_of, tokens_of
@@ -28,7 +28,7 @@ _FIRST_WORDS = frozenset({TokenType.SELECT, TokenType.WITH, TokenType.FROM, Toke
 _VARIABLE = re.compile(r"\$\{\S*?\}")
 _TOKEN_DUMP = re.compile(r" but got <Token.*", re.DOTALL)
 _CLASS_NAME = re.compile(r"<class '[\w.]*?(\w+)'>")
-_REPHRASE = "rewrite the query without it, or leave the query out of the workload"
+_REPHRASE = "rewrite the query without it, or keep it without a sketch (`sketch: none`)"
 
 
 class _PlainParser(Spark.Parser):  # type: ignore[misc, valid-type]  # set by a metaclass
@@ -123,11 +123,12 @@ class SqlText:
 
     def unsupported(
         self, construct: str, place: exp.Expression | Span | None, *, hint: str = _REPHRASE
-    ) -> QueryError:
+    ) -> NotReadError:
         """The refusal of a construct by its name."""
-        return self.error(
+        found = self.error(
             f"Query `{self.name}` uses {construct}, which impctl does not read", place, hint=hint
         )
+        return NotReadError(found.message, hint=found.hint, location=found.location)
 
 
 def read_text(sql: str, name: str) -> tuple[SqlText, exp.Expression]:

@@ -1,9 +1,10 @@
 """What changed in a table between two versions, as rows with weights.
 
-Law: the weighted rows are snapshot(until) minus snapshot(since) as a bag, not consolidated. The
-change feed serves where it is on for the whole range, nothing the query reads was altered within
-it, no deletion vector tells rows, and rows that were copied from file to file are the same rows to
-Spark; else the two snapshots' files are compared; else the history is gone, by name.
+Law: the weighted rows are snapshot(until) minus snapshot(since) as a bag. A row that went and came
+again in all of the columns that count may be left out. The change feed serves where it is on for
+the whole range, nothing the query reads was altered within it, no deletion vector tells rows, and
+rows that were copied from file to file are the same rows to Spark; else the two snapshots' files
+are compared; else the history is gone, by name.
 Out of scope: operators over changes (`engine`).
 """
 
@@ -22,13 +23,14 @@ from impctl.errors import (
     HistoryGoneError,
     LogDiffersError,
     SchemaChangedError,
+    TableError,
     TableRecreatedError,
 )
 from impctl.tables.arrow_types import arrow_type
 from impctl.tables.change.arriving_files import files_come_and_go_once
 from impctl.tables.change.copies import has_faithful_copies
 from impctl.tables.change.feed import OWN_COLUMNS, is_misread, read_change_feed
-from impctl.tables.change.file_diff import read_file_diff
+from impctl.tables.change.file_diff import read_file_diff, read_net_diff
 from impctl.tables.change.files_mark import FilesMark, files_mark, is_reached
 from impctl.tables.change.whole_feed import is_fed_whole
 from impctl.tables.commits import Commits, read_commits
@@ -43,7 +45,7 @@ _RECREATED_HINT = "another table stands at the path now; run `impctl capture`"
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """Weighted rows: +1 inserted, -1 deleted; one row may occur on both sides."""
+    """Weighted rows: above 0 inserted, below deleted; by the feed a row may be on both sides."""
 
     table: pa.Table
     weights: Weights
@@ -56,7 +58,8 @@ class Changes:
 
     @property
     def rows(self) -> int:
-        return len(self.weights)
+        """Inserted and deleted rows, each as often as it was."""
+        return int(np.abs(self.weights).sum())
 
 
 def read_changes(
@@ -70,13 +73,15 @@ def read_changes(
     known: Snapshot | None = None,
     commits: Commits | None = None,
     held: FilesMark | None = None,
+    net_by: Sequence[ColumnName] | None = None,
 ) -> Changes:
     """The change from version `since` to version `until`, exactly `columns` in this order.
 
     `known` is the snapshot of `since` if it is at hand: a process that goes on from change to
     change then reads no snapshot at all, as long as no commit touches the metadata. `commits` are
     those of the range (`read_commits`) if they are at hand. `table_id` is the identity the table
-    had when `since` was read, `held` its files' mark. Raises RecaptureNeededError or TableError.
+    had when `since` was read, `held` its files' mark. `net_by` are all columns whose change counts:
+    where files are compared, a row that is the same in these is left out.
     """
     _check_identity(source, since, until, table_id)
     if commits is None and since != until:
@@ -106,9 +111,32 @@ def read_changes(
             told = _from_change_feed(source, since, after, before, commits, wanted, with_versions)
         if told is not None:
             return _checked(replace(told, ending=after), held)
-    whole = source.snapshot(until)
-    diff = read_file_diff(start(), whole, wanted)
-    return Changes(diff.table, diff.weights, "file_diff", ending=whole)
+    return _file_diff(start(), source.snapshot(until), wanted, net_by)
+
+
+def _file_diff(
+    before: Snapshot,
+    after: Snapshot,
+    columns: Sequence[ColumnName],
+    net_by: Sequence[ColumnName] | None,
+) -> Changes:
+    """The files compared; the net of it where all columns that count are read as they were."""
+    if net_by is not None and _are_read_alike(before, after, net_by):
+        diff = read_net_diff(before, after, columns, net_by)
+    else:
+        diff = read_file_diff(before, after, columns)
+    return Changes(diff.table, diff.weights, "file_diff", ending=after)
+
+
+def _are_read_alike(before: Snapshot, after: Snapshot, columns: Sequence[ColumnName]) -> bool:
+    """Whether impctl reads these columns, and they are what they were."""
+    try:
+        check_same_columns(before.columns, before.version, after, columns)
+        for name in columns:
+            after.readable(name)
+    except (SchemaChangedError, TableError):
+        return False
+    return True
 
 
 def _is_proven(

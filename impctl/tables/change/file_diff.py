@@ -1,9 +1,9 @@
 """The difference of two snapshots, by comparing their data files and deletion vectors.
 
 Law: a file in both snapshots contributes only the rows whose deletion changed; a file in one of
-them contributes all its rows. The sum is snapshot(after) minus snapshot(before), as a bag.
-Cost: the rows of the differing files. Out of scope: finding rows that cancel out, reading files in
-Spark.
+them contributes all its rows, but for those that a writer only copied, where it is said by which
+columns a row is the same. The sum is snapshot(after) minus snapshot(before), as a bag.
+Cost: the rows of the differing files. Out of scope: reading files in Spark.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from impctl.aliases import ColumnName
+from impctl.tables.change.net import netted
 from impctl.tables.rows import FileReader, bare_rows
 from impctl.tables.snapshot import DataFile, Positions, Snapshot
 
@@ -28,6 +29,23 @@ class DiffRows:
 
     table: pa.Table
     weights: npt.NDArray[np.int64]
+
+
+def read_net_diff(
+    before: Snapshot,
+    after: Snapshot,
+    columns: Sequence[ColumnName],
+    net_by: Sequence[ColumnName],
+) -> DiffRows:
+    """The same, with rows left out that went and came again the same in `columns` and `net_by`.
+
+    A row that is not the same there is on both sides, even if it is in `columns`: who reads a few
+    columns learns that another one of the row changed. Rows come in no order, with weights above 1.
+    """
+    wanted = {name.lower(): name for name in (*net_by, *columns)}
+    whole = read_file_diff(before, after, list(wanted.values()))
+    table, weights = netted(whole.table, whole.weights)
+    return DiffRows(table.select([after.readable(name).name for name in columns]), weights)
 
 
 def read_file_diff(before: Snapshot, after: Snapshot, columns: Sequence[ColumnName]) -> DiffRows:

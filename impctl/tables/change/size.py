@@ -1,8 +1,8 @@
 """How large a change is, told from the log alone.
 
-Law: no data file is opened. `rows` are those that the change feed would give (comparing whole files
-gives more), None where a commit does not tell; a writer's own count of deleted and updated rows is
-believed, because the number is only ever shown or fed to an estimate.
+Law: no data file is opened. `rows` are those that the change feed would give, or more where a
+writer does not count what it deleted and updated; None where a commit does not tell. A writer's own
+count is believed, because the number is only ever shown or fed to an estimate.
 Out of scope: the rows themselves (`tables.change.changes`).
 """
 
@@ -62,13 +62,10 @@ def _rows(
 ) -> int | None:
     if not read:
         return 0
-    if any(name == "cdc" for name, _ in read):
-        return _counted_by_the_writer(actions)
-    if all(name == "remove" for name, _ in read):
-        counted = _counted_by_the_writer(actions)
-        if counted is not None:
-            return counted
-    # Without a change feed the rows copied from file to file are read as well.
+    counted = _counted_by_the_writer(actions)
+    if counted is not None or any(name == "cdc" for name, _ in read):
+        return counted
+    # What was copied from file to file counts, as long as nobody looked.
     live: dict[str, int] = {}
     for name, body in read:
         held = _live_rows(body, known)

@@ -79,3 +79,29 @@ def test_recapture_follows_the_size_of_the_table() -> None:
     found = estimated(costs, RunKind.MAINTAIN, None, has_spark=True, table_rows=lambda: 4_000_000)
     assert found.recapture_ms == pytest.approx(4100)
     assert (found.maintain_ms, found.maintain_runs, found.recapture_runs) == (None, 0, 2)
+
+
+@pytest.mark.parametrize(
+    ("captured", "size", "is_dearer"),
+    [
+        (RunCost(RunKind.RECAPTURE, 1_000, 1_000, 3_500.0), Size(2_000, 2_100), True),
+        (RunCost(RunKind.RECAPTURE, 1_000, 1_000, 3_500.0), Size(10, 2_100), True),
+        (RunCost(RunKind.RECAPTURE, 1_000, 1_000, 3_500.0), Size(1_100, 1_050), False),
+        (RunCost(RunKind.RECAPTURE, 1_000, 1_000, 3_500.0), Size(10, 900), False),
+        (RunCost(RunKind.RECAPTURE, 1_000, 1_000, 900.0), Size(2_000, 2_100), False),
+        (RunCost(RunKind.RECAPTURE, 1_000, 1_000, 3_500.0, spark=True), Size(10, 2_100), False),
+        (RunCost(RunKind.RECAPTURE, 1_000, 0, 3_500.0), Size(2_000, 2_100), False),
+        (RunCost(RunKind.RECAPTURE, 1_000, 1_000, 3_500.0), None, False),
+    ],
+    ids=[
+        "overwritten", "overwritten, few rows net", "not clearly", "smaller than the table",
+        "too quick to matter", "captured by Spark", "size of the table unknown", "no size",
+    ],
+)  # fmt: skip
+def test_before_the_first_run_a_change_larger_than_the_table_is_recaptured(
+    captured: RunCost, size: Size | None, is_dearer: bool
+) -> None:
+    found = decided([captured], size)
+    assert (found is not None) is is_dearer
+    if found is not None:
+        assert "a first guess" in reason_text(found)

@@ -27,7 +27,7 @@ q_top: exact sales@0..1, sales.price +{1}
   the change was carried through the circuit [change_feed]
 """,
     "status": """\
-q_top: stale, sales.price 3 of 4 {1-3, NULL}
+q_top: stale, sales.price 4 of 5 {1-3, NULL}
   why      the table has newer versions
   pending  sales@1..3: 2 versions, 1,000 rows in 3 files, 2.05 kB
   pending  brands@0..1: 1 version, the log does not say how much (any more)
@@ -211,7 +211,7 @@ def test_the_fragment_of_null_has_its_name_everywhere(fake, impctl) -> None:
     fake.answer = Outcome((replace(EXAMPLES["verify"], covers=False, missing=(0, 4), extra=(4,)),))
     ran = impctl("verify", "w.yaml")
     assert "  missing {0, NULL}\n  more than needed {NULL}\n" in ran.stdout
-    assert "on `sales.price`, it lacks fragments: 0, NULL" in ran.stderr
+    assert "on `sales.price`, it lacks ranges: 0, NULL" in ran.stderr
 
 
 def test_every_problem_of_a_workload_file_has_its_line(fake, impctl) -> None:

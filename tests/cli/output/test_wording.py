@@ -31,8 +31,9 @@ def test_fragments(fragments, total, text: str) -> None:
     assert fragments_text(fragments, total) == text
 
 
-def test_the_fragment_of_null_is_not_counted() -> None:
-    assert sketch_text(SketchEntry("t", "c", (0, 4), 4)) == "t.c 1 of 4 {0, NULL}"
+def test_the_range_of_null_counts_where_it_is_held() -> None:
+    assert sketch_text(SketchEntry("t", "c", (0, 4), 4)) == "t.c 2 of 5 {0, NULL}"
+    assert sketch_text(SketchEntry("t", "c", (0, 3), 4)) == "t.c 2 of 4 {0, 3}"
 
 
 def test_versions() -> None:

@@ -100,7 +100,7 @@ def test_what_is_wanted_but_unsafe_is_refused_with_the_safe_ones() -> None:
 def test_nothing_safe_is_refused() -> None:
     with pytest.raises(UnsafeSketchError, match="the only candidate is not safe") as caught:
         chosen(AVERAGE, candidates={"sales": ("price",)})
-    assert "grouping attribute" in (caught.value.hint or "")
+    assert "name `sales.brand` under `partitions`" in (caught.value.hint or "")
     with pytest.raises(UnsafeSketchError, match="no candidate attribute"):
         chosen(AVERAGE, candidates={})
 

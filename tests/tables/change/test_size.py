@@ -35,7 +35,7 @@ def test_rows_by_the_log_are_the_rows_read(tmp_path: Path, feed: str) -> None:
             if until == since + 1:
                 read = read_changes(
                     at, since, until, ("a", "b"), table_id=at.table_id,
-                    with_versions=False, commits=commits,
+                    with_versions=False, commits=commits, net_by=("a", "b"),
                 )  # fmt: skip
                 known = size.rows is not None
                 assert size.rows == (read.rows if known else None), (since, until)

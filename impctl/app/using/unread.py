@@ -1,0 +1,91 @@
+"""A query that impctl cannot read but Spark can: run as it stands over pinned tables.
+
+Law: the text is the user's own, parameters filled in, and surely one query; the tables it names
+are those of the workload, at the pinned versions, read whole. Nothing is known of it but that.
+Out of scope: queries that can be read (`app.using.fresh_sketch`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from impctl.aliases import TableName, TableVersion
+from impctl.app.results.results import NOT_USED
+from impctl.app.workbench.workbench import Workbench
+from impctl.errors import ImpctlError, NotReadError, QueryError
+from impctl.plan.sql.named_tables import named_tables
+from impctl.plan.sql.parameters import BoundSql, bind
+from impctl.workload.models import QuerySpec
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unread:
+    """The text to run, the versions of the tables it reads, and what impctl does not read in it."""
+
+    spec: QuerySpec
+    sql: str
+    versions: Mapping[TableName, TableVersion]
+    refusal: NotReadError
+    action: str = NOT_USED
+    reason: str = ""
+    warnings: tuple[str, ...] = ()
+
+    def files(self, desk: Workbench) -> int:
+        """Files of the tables, all of which are read."""
+        return sum(len(desk.tables.snapshot(t, at).files) for t, at in self.versions.items())
+
+
+def unread(desk: Workbench, spec: QuerySpec, error: ImpctlError) -> Unread:
+    """The query as it stands; `error`, which says what was not read, where that would be a guess.
+
+    Only what is refused for a construct goes on: what Spark refuses too is told better here.
+    """
+    if not isinstance(error, NotReadError):
+        raise error
+    bound = bind(spec.sql, spec.params, name=spec.name, clock=desk.clock)
+    try:
+        tables = named_tables(bound.sql, desk.workload.tables, name=spec.name)
+    except QueryError:
+        raise error from None
+    if not tables or _is_ambiguous(desk, tables, bound):
+        raise error
+    versions = desk.tables.versions_of(tables)
+    return Unread(spec=spec, sql=bound.sql, versions=versions, refusal=error)
+
+
+def _is_ambiguous(desk: Workbench, tables: Sequence[TableName], bound: BoundSql) -> bool:
+    """Whether a name that was taken for the clock's is a column's: Spark prefers that."""
+    return any(
+        desk.tables.snapshot(table).schema.find(name) is not None
+        for name in bound.bare
+        for table in tables
+    )
+
+
+def unread_table(desk: Workbench, found: Unread) -> pa.Table:
+    """The answer as Arrow."""
+    from impctl.spark.run import run_sql
+
+    return run_sql(desk.spark(), found.sql, _views(desk, found), versions=found.versions)
+
+
+def unread_frame(desk: Workbench, found: Unread) -> DataFrame:
+    """The answer as a frame that Spark computes when it is asked for rows."""
+    from impctl.spark.run import frame_of
+
+    return frame_of(desk.spark(), found.sql, _views(desk, found), versions=found.versions)
+
+
+def _views(desk: Workbench, found: Unread) -> dict[TableName, DataFrame]:
+    from impctl.spark.snapshots import snapshot_frame
+
+    return {
+        table: snapshot_frame(desk.spark(), desk.tables.snapshot(table, at), is_guarded=True)
+        for table, at in found.versions.items()
+    }

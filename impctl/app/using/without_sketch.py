@@ -1,0 +1,82 @@
+"""A query whose sketch cannot be had now, read without one: the answer is its own all the same.
+
+Law: only what is wrong with the sketch leads here; what is wrong with the query or a table would
+be wrong without a sketch too, and stays an error. It is told with the reason and what to do.
+Policy `strict`, and whoever requires the sketch, has the error instead.
+Out of scope: whose sketch might serve (`app.using.reuse`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from impctl.app.preparing.choice import choose, judge_candidates
+from impctl.app.preparing.prepared import prepare
+from impctl.app.preparing.refused import is_refused
+from impctl.app.results.results import NO_SKETCH, NOT_USED
+from impctl.app.using.fresh_sketch import Fresh
+from impctl.app.using.unread import Unread, unread
+from impctl.app.workbench.workbench import Workbench
+from impctl.errors import (
+    EvaluationError,
+    ImpctlError,
+    QueryError,
+    RecaptureNeededError,
+    RetryableError,
+    TableError,
+    UnsafeSketchError,
+)
+from impctl.workload.models import Policy, QuerySpec
+
+OF_THE_SKETCH = (
+    EvaluationError,
+    QueryError,
+    RecaptureNeededError,
+    RetryableError,
+    TableError,
+    UnsafeSketchError,
+)
+"""What may stop a sketch from being had. Some of it stops the query as well: then reading without
+one fails with it again, or is not tried (`unread`)."""
+
+
+def without_sketch(desk: Workbench, spec: QuerySpec, error: ImpctlError) -> Fresh | Unread:
+    """The query without the sketch that `error` kept it from; raises it where it must."""
+    if desk.policy(spec) is Policy.STRICT:
+        raise error
+    found = plain(desk, spec, error)
+    told = _refusal(desk, spec, found) if error.code == "not_captured" else None
+    told = error if told is None else told
+    return replace(found, action=NO_SKETCH, reason=told.message, warnings=(_warning(spec, told),))
+
+
+def plain(desk: Workbench, spec: QuerySpec, error: ImpctlError | None = None) -> Fresh | Unread:
+    """The query as it is, at the newest versions; `error`, if any, where it cannot be read."""
+    try:
+        prepared = prepare(desk, spec)
+        versions = desk.tables.versions_of(prepared.tables)
+    except QueryError as refused:
+        return unread(desk, spec, refused)
+    except ImpctlError as other:
+        # What came first says more than what came of it.
+        raise error or other from None
+    return Fresh(prepared=prepared, sketches=(), versions=versions, action=NOT_USED)
+
+
+def _refusal(desk: Workbench, spec: QuerySpec, found: Fresh | Unread) -> ImpctlError | None:
+    """Why a query that was never captured could not be, which no capture would mend."""
+    if isinstance(found, Unread):
+        return found.refusal
+    try:
+        if not any(judged.safe for judged in judge_candidates(desk, found.prepared)):
+            choose(desk, found.prepared)
+    except UnsafeSketchError as error:
+        return error if is_refused(spec, error) else None
+    return None
+
+
+def _warning(spec: QuerySpec, error: ImpctlError) -> str:
+    """Why there is no sketch, where in the file, and what to do."""
+    place = "" if error.location is None else f" ({error.location})"
+    hint = "" if error.hint is None else f"; {error.hint}"
+    return f"query `{spec.name}` is answered without a sketch: {error.message}{place}{hint}"

@@ -1,0 +1,40 @@
+"""What `check` found of a query, as lines of text, and one line that sums a run up.
+
+Law: a reason that several attributes share is said once, with all of them before it.
+Out of scope: JSON; the other results (`cli.output.text`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from impctl.app.results.explanations import CheckResult
+from impctl.app.results.unsketched import SKETCH_NONE
+from impctl.cli.output.explain import attribute_lines
+from impctl.cli.output.wording import count_text, plain
+from impctl.cli.output.wrapped import wrapped
+
+_NO_SKETCH = "can have no sketch"
+
+
+def check_lines(result: CheckResult, width: int | None) -> list[str]:
+    """Supported or not, how it would be maintained, and the attributes looked at."""
+    lines = [plain(f"{result.query}: {check_word(result)}")]
+    for text in (result.reason, "" if result.hint is None else f"hint: {result.hint}"):
+        lines += wrapped(plain(text), width, "  ", "    ") if text else []
+    return lines + attribute_lines(result.candidates, width)
+
+
+def check_word(result: CheckResult) -> str:
+    """How the query stands, in a few words."""
+    if result.mode == SKETCH_NONE:
+        return "without a sketch"
+    return f"supported, {result.mode}" if result.supported else _NO_SKETCH
+
+
+def summed_up(words: Sequence[str]) -> str:
+    """`3 queries: 2 supported, exact; 1 can have no sketch`, the commonest first."""
+    counted = Counter(words).most_common()
+    said = "; ".join(f"{count:,} {word}" for word, count in counted)
+    return f"{count_text(len(words), 'query').replace('querys', 'queries')}: {said}"

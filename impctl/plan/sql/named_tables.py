@@ -1,0 +1,51 @@
+"""The tables that a text names, for a query that is run as it stands and never planned.
+
+Law: only what is surely one query that reads is given names; a name that may be another table's
+is refused.
+Out of scope: what the query means (`plan.sql.statement`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from sqlglot import exp
+
+from impctl.aliases import QueryName, TableName
+from impctl.plan.functions import FOREIGN, GENERATORS
+from impctl.plan.sql.text import read_text
+
+
+def named_tables(
+    sql: str, known: Iterable[TableName], *, name: QueryName
+) -> tuple[TableName, ...] | None:
+    """Those of the `known` tables that the text names; None where it names any other, or may do
+    more than read.
+
+    Raises QueryError for a text that is not one query.
+    """
+    _, tree = read_text(sql, name)
+    if any(_may_do_more(node) for node in tree.walk()):
+        return None
+    by_lower = {table.lower(): table for table in known}
+    common = {entry.alias.lower() for entry in tree.find_all(exp.CTE)}
+    found: dict[TableName, None] = {}
+    for table in tree.find_all(exp.Table):
+        if not isinstance(table.this, exp.Identifier):
+            if str(table.this.name).lower() not in GENERATORS:
+                return None
+            continue
+        written = table.name.lower()
+        is_plain = not table.args.get("db") and not table.args.get("catalog")
+        if is_plain and written in by_lower:
+            found[by_lower[written]] = None
+        elif not is_plain or written not in common:
+            return None
+    return tuple(found)
+
+
+def _may_do_more(node: object) -> bool:
+    """Whether a part of a query does more than read: runs a program, calls any method, writes."""
+    if isinstance(node, exp.QueryTransform | exp.Into | exp.DML | exp.DDL | exp.Command):
+        return True
+    return isinstance(node, exp.Anonymous) and str(node.this).lower() in FOREIGN
