@@ -109,9 +109,7 @@ def prepare(
         views = {full: (view.name, view.sql) for full, view in workload.views.items()}
         expanded = expand_views(spec.sql, views, workload.names, name=spec.name)
         source = replace(source, expanded=expanded)
-        bound = bind(
-                expanded.sql, spec.params, name=spec.name, clock=clock, follows=spec.follows
-            )
+        bound = bind(expanded.sql, spec.params, name=spec.name, clock=clock, follows=spec.follows)
         source = replace(source, bound=bound)
         names, plans = workload.names, desk.memory.plans
         zone = desk.session_zone
