@@ -48,7 +48,8 @@ def unread(desk: Workbench, spec: QuerySpec, error: ImpctlError) -> Unread:
     """
     if not isinstance(error, NotReadError):
         raise error
-    bound = bind(spec.sql, spec.params, name=spec.name, clock=desk.clock)
+    follows = spec.follows
+    bound = bind(spec.sql, spec.params, name=spec.name, clock=desk.clock, follows=follows)
     try:
         tables = named_tables(bound.sql, desk.workload.tables, name=spec.name)
     except QueryError:

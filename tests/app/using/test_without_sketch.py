@@ -105,6 +105,23 @@ def test_values_are_put_into_a_query_that_is_not_read(cli: Cli) -> None:
     assert sql == "SELECT g FROM t WHERE x > 12 SORT BY g"
 
 
+MOVING = """\
+  moving:
+    sql: SELECT g FROM t WHERE :day > DATE '2020-01-01' SORT BY g
+    params: {day: {moves: daily}}
+updates:
+"""
+
+
+def test_values_that_move_are_put_into_it_too(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("IMPCTL_NOW", "2026-03-01")
+    cli.workload.write_text(WORKLOAD.replace("updates:\n", MOVING))
+    sql, _, _ = rewritten(cli, "moving")
+    assert sql == "SELECT g FROM t WHERE DATE '2026-03-01' > DATE '2020-01-01' SORT BY g"
+    sql, _, _ = rewritten(cli, "moving", "--param", "day=2026-04-01")
+    assert "DATE '2026-04-01' >" in sql
+
+
 @pytest.mark.parametrize(
     "sql",
     [
