@@ -9,12 +9,13 @@ Out of scope: implicit coercion of operands (`expr.types`).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from impctl.data.schema import DOUBLE, FRACTIONAL, INTEGRAL, TEMPORAL, Kind, SqlType
 from impctl.data.vector import Vector, all_null
-from impctl.errors import EvaluationError
+from impctl.errors import EvaluationError, NotExactError
 from impctl.expr.cast_text import has_text_form, is_read_from_text, read, written
 from impctl.expr.numbers import (
     INTEGRAL_BITS,
@@ -30,6 +31,8 @@ from impctl.expr.zones import moved_by
 MICROS_PER_DAY = 86_400_000_000
 _MOST_DAYS = 106_751_990
 """Days whose microseconds 64 bits hold."""
+_DIGITS_OF_DOUBLE = 15
+"""Decimals of so many digits and their DOUBLE are cut off alike."""
 _EXACT_SOURCES = INTEGRAL | {Kind.DECIMAL}
 
 
@@ -117,13 +120,29 @@ def _local(vector: Vector, target: SqlType) -> Vector:
 
 
 def _whole(vector: Vector, target: SqlType) -> Vector:
-    """Integers and decimals to an integral type, digits after the point cut off."""
+    """Integers and decimals to an integral type, digits after the point cut off.
+
+    NotExactError where a decimal lies so close below a whole number that its DOUBLE is that one.
+    """
     values = vector.filled()
     if vector.type.scale:
         unit = 10**vector.type.scale
         wide = values.astype(object)
         values = np.where(wide < 0, -(abs(wide) // unit), abs(wide) // unit)
+        # To all but BIGINT Spark goes by way of a DOUBLE, or not: it depends on how the value came.
+        if vector.type.precision > _DIGITS_OF_DOUBLE and target.kind is not Kind.LONG:
+            _cut_alike(wide, unit, values)
     return Vector(target, fit_integers(values, target), vector.valid)
+
+
+def _cut_alike(values: Any, unit: int, whole: Any) -> None:
+    """Raise where unscaled decimals cut as DOUBLE are others than these."""
+    for value, cut in zip(values.tolist(), whole.tolist(), strict=True):
+        if int(value / unit) != cut:
+            raise NotExactError(
+                "A DECIMAL in a cast of the query lies too close to a whole number to be cut off",
+                hint="cast to BIGINT in the query, or recapture with `impctl capture`",
+            )
 
 
 def _single(given: Sequence[Vector], target: SqlType) -> Vector:

@@ -14,9 +14,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from impctl.data.schema import DOUBLE
+from impctl.data.schema import DOUBLE, INTEGER, LONG, decimal
 from impctl.data.vector import Vector, from_arrow
-from impctl.errors import EvaluationError
+from impctl.errors import EvaluationError, NotExactError
+from impctl.expr.cast import cast
 from impctl.expr.evaluate import evaluate, truth
 from impctl.expr.nodes import Expr
 from impctl.expr.support import find_blocker
@@ -357,3 +358,14 @@ def test_a_remainder_java_does_not_give_is_an_error() -> None:
 def test_zero_beside_a_long_scale() -> None:
     assert one("o = 0", o="0") is True
     assert one("CASE WHEN o < 0 THEN 1 ELSE 2 END", o="-1E-30") == 1
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_decimals_just_below_a_whole_number_are_not_cut_off_to_narrow_integers(sign: int) -> None:
+    # Spark makes 1 of it where it holds the value as a BigDecimal, 0 where it holds a long.
+    near = Vector(decimal(38, 37), np.array([sign * (10**37 - 1)], dtype=object), None)
+    assert cast(near, LONG).values.tolist() == [0]
+    with pytest.raises(NotExactError):
+        cast(near, INTEGER)
+    half = Vector(decimal(38, 37), np.array([sign * 5 * 10**36], dtype=object), None)
+    assert cast(half, INTEGER).values.tolist() == [0]
