@@ -26,7 +26,7 @@ from impctl.app.workbench.envvars import (
     SPARK_PROFILE,
     STORE,
 )
-from impctl.app.workbench.settings import Policy, Settings, SketchUse, is_shared_store
+from impctl.app.workbench.settings import Policy, Settings, SketchUse, is_shared_store, store_folder
 from impctl.errors import UsageError
 
 T = TypeVar("T")
@@ -54,7 +54,7 @@ def settings_from(
 
     return Settings(
         Path(workload).absolute(),
-        store=pick("store", STORE, given.store, _folder),
+        store=pick("store", STORE, given.store, _store),
         policy=pick("policy", POLICY, given.policy, Policy),
         lock_timeout=pick("lock_timeout", LOCK_TIMEOUT, given.lock_timeout, _at_least(0.0, float)),
         spark_profile=pick("spark_profile", SPARK_PROFILE, given.spark_profile, _folder),
@@ -100,6 +100,10 @@ def _hint(read: Callable[[str], object]) -> str:
 
 def _folder(text: str) -> Path:
     return Path(text).absolute()
+
+
+def _store(text: str) -> Path:
+    return store_folder(text).absolute()
 
 
 def _at_least(least: T, kind: Callable[[str], T]) -> Callable[[str], T]:

@@ -24,7 +24,7 @@ from impctl.app.workbench.envvars import (
     SPARK_PROFILE,
     STORE,
 )
-from impctl.app.workbench.settings import Policy, Settings, SketchUse, is_shared_store
+from impctl.app.workbench.settings import Policy, Settings, SketchUse, is_shared_store, store_folder
 from impctl.cli.completion import complete_query, left_to_shell
 
 WORKLOAD_HELP = "Workload file (YAML)."
@@ -224,7 +224,7 @@ def settings_of(
     """The settings of a run, from its flags and variables."""
     return Settings(
         workload,
-        store=store,
+        store=None if store is None else store_folder(store),
         policy=policy,
         lock_timeout=lock_timeout,
         spark_profile=spark_profile,

@@ -15,7 +15,7 @@ from yaml.nodes import MappingNode, Node, ScalarNode
 from impctl.errors import Location, UsageError, WorkloadError
 from impctl.workload.models import SparkSpec, Workload
 from impctl.workload.partitions import read_partitions
-from impctl.workload.paths import read_path, resolve_path
+from impctl.workload.paths import read_path, resolve_path, why_no_store
 from impctl.workload.positions import Lines, YamlFault, compose
 from impctl.workload.queries import read_queries
 from impctl.workload.reading import FileReading, inside
@@ -140,7 +140,7 @@ def read_workload(
     name = reading.text(fields["name"], "`name`") if "name" in fields else path.stem
     store: str | None = resolve_path(base, DEFAULT_STORE)
     if "store" in fields:
-        store = read_path(fields["store"], "`store`", base, reading)
+        store = _read_store(fields["store"], base, reading)
     spark: SparkSpec | None = SparkSpec(None, {})
     if "spark" in fields:
         spark = _read_spark(fields["spark"], "`spark`", reading)
@@ -158,6 +158,16 @@ def read_workload(
         store=store,
         spark=spark,
     )
+
+
+def _read_store(node: Node, base: Path, reading: FileReading) -> str | None:
+    store = read_path(node, "`store`", base, reading)
+    written = reading.text(node, "`store`") if store is not None else None
+    wrong = None if written is None else why_no_store(written)
+    if wrong is not None:
+        reading.report(node, wrong[0], wrong[1])
+        return None
+    return store
 
 
 def check_version(node: Node | None, reading: FileReading) -> None:

@@ -1,6 +1,7 @@
 """Paths of the workload file: relative to the file itself, so that any working directory serves.
 
 Law: a URI (`s3://...`, `file:///...`) passes through untouched; any other path comes out absolute.
+A store is a folder of this machine: a URI for it is told apart here, of whatever scheme.
 Nothing is opened here. Out of scope: whether something stands at the path.
 """
 
@@ -15,6 +16,8 @@ from yaml.nodes import Node
 from impctl.workload.reading import FileReading
 
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/+(.*)", re.DOTALL)
+"""Any number of slashes, as a `Path` keeps only one; a single letter is a drive."""
 
 
 def read_path(node: Node | None, where: str, base: Path, reading: FileReading) -> str | None:
@@ -33,3 +36,19 @@ def resolve_path(base: Path, written: str) -> str:
     if _URI.match(written):
         return written
     return os.path.normpath(base / written)
+
+
+def why_no_store(written: str) -> tuple[str, str] | None:
+    """What is wrong with `written` as the place of a store, and a hint; None for a folder's path.
+
+    Locks, and renames that happen whole or not at all, are what a store is built on; object stores
+    have neither, so a URI is refused instead of read as the name of a folder.
+    """
+    found = _SCHEME.match(written)
+    if found is None:
+        return None
+    scheme, rest = found.groups()
+    if scheme.lower() == "file":
+        return f"A store cannot be at a URI: file:///{rest}", f"write the path: /{rest}"
+    hint = "give a folder of this machine; only tables can be in an object store"
+    return f"A store cannot be at a URI: {scheme}://{rest}", hint

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from impctl.errors import WorkloadError
 from impctl.workload.load import load_workload
-from impctl.workload.paths import resolve_path
+from impctl.workload.paths import resolve_path, why_no_store
 
 from .conftest import HEAD, Load, Problems
 
@@ -56,3 +57,32 @@ def test_a_path_from_a_variable(load: Load, problems: Problems) -> None:
     assert load(text).tables["sales"].path.endswith("/demo/sales")
     assert load(text, {"ROOT": "s3://b"}).tables["sales"].path == "s3://b/sales"
     assert "control character" in problems(text, {"ROOT": "a\nb"})[0]
+
+
+@pytest.mark.parametrize(
+    ("written", "hint"),
+    [
+        ("s3://bucket/sketches", "only tables can be in an object store"),
+        ("abfss://c@a.dfs.core.windows.net/s", "only tables can be in an object store"),
+        ("hdfs:///sketches", "only tables can be in an object store"),
+        ("S3A:/bucket", "only tables can be in an object store"),
+        ("file:///srv/sketches", "write the path: /srv/sketches"),
+    ],
+)
+def test_a_store_at_a_uri_is_refused(load: Load, written: str, hint: str) -> None:
+    with pytest.raises(WorkloadError) as caught:
+        load(HEAD + f"store: {written}\n")
+    (problem,) = caught.value.problems
+    assert "A store cannot be at a URI" in problem.message
+    assert problem.location is not None
+    assert hint in (problem.hint or "")
+
+
+@pytest.mark.parametrize("written", ["kept", "/abs/kept", "odd:name", "a/b:c/d", "c:/drive"])
+def test_a_folder_is_no_uri(written: str) -> None:
+    assert why_no_store(written) is None
+
+
+def test_a_store_may_come_from_a_variable_and_is_refused_then_too(load: Load) -> None:
+    with pytest.raises(WorkloadError, match="problem"):
+        load(HEAD + "store: ${KEPT}/x\n", {"KEPT": "s3://b"})

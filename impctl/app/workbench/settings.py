@@ -16,6 +16,7 @@ from impctl.errors import UsageError
 from impctl.workload.models import Policy as Policy
 from impctl.workload.models import QuerySpec, SparkSpec, Workload
 from impctl.workload.models import SketchUse as SketchUse
+from impctl.workload.paths import why_no_store
 
 DEFAULT_LOCK_TIMEOUT = 10.0
 """Seconds that a writing command waits for another writer."""
@@ -78,6 +79,14 @@ class FollowRequest:
 def store_of(settings: Settings, workload: Workload) -> str:
     """Folder of the store; a flag or variable is relative to the working directory."""
     return workload.store if settings.store is None else str(settings.store.absolute())
+
+
+def store_folder(given: str | Path) -> Path:
+    """The store as a flag, a variable or an argument gives it; UsageError for a URI."""
+    wrong = why_no_store(str(given))
+    if wrong is not None:
+        raise UsageError(wrong[0], hint=wrong[1])
+    return Path(given)
 
 
 def is_shared_store(text: str | None) -> bool:

@@ -13,8 +13,10 @@ from impctl.app.workbench.settings import (
     lock_timeout_of,
     policy_of,
     spark_of,
+    store_folder,
     store_of,
 )
+from impctl.errors import UsageError
 from impctl.workload.load import load_workload
 from impctl.workload.models import SparkSpec, Workload
 
@@ -56,3 +58,11 @@ def test_a_spark_profile_wins_key_by_key(workload: Workload) -> None:
     merged = spark_of(workload, SparkSpec(None, {"b": "3", "c": "4"}))
     assert merged == SparkSpec("local[2]", {"a": "1", "b": "3", "c": "4"})
     assert spark_of(workload, SparkSpec("yarn", {})).master == "yarn"
+
+
+def test_a_store_asked_for_at_a_uri_is_refused() -> None:
+    for given in ("s3://bucket/kept", Path("s3://bucket/kept")):
+        with pytest.raises(UsageError, match=r"cannot be at a URI: s3://bucket/kept") as caught:
+            store_folder(given)
+        assert "object store" in (caught.value.hint or "")
+    assert store_folder("kept") == Path("kept")
