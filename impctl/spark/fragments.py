@@ -2,7 +2,8 @@
 
 Law: the ids are those of `RangePartition.fragments_of`, for every value there is: engine, capture
 and use filter agree. Three ways, the cheapest that is exact: a binary search in the JVM over
-doubles, a balanced CASE tree, a sort in an Arrow UDF.
+doubles, a balanced CASE tree, a sort in an Arrow UDF (in PySpark 4.0, which has none of a column,
+a search per value in Python).
 Out of scope: which partition to take, what is done with the ids (`capture`).
 
 Why the search over doubles is exact for integers v and boundaries b with |b| < 2^53, though v may
@@ -58,11 +59,10 @@ def with_fragment(
         return _with_bucket(frame, partition, value, name)
     elif _has_case_tree(partition):
         found = _case_tree(_comparable(value, partition.type), _literals(partition), 0)
+    elif _has_arrow_udf():
+        found = _arrow_udf(_sorting(partition))(value)
     else:
-        mapper = _sorting(partition)
-        if not _has_arrow_udf():
-            return _mapped(frame, partition, column, name, mapper)
-        found = _arrow_udf(mapper)(value)
+        found = _one_by_one(partition, value)
     known = F.when(value.isNull(), F.lit(partition.null_fragment)).otherwise(found)
     return frame.withColumn(name, known.cast("int"))
 
@@ -179,31 +179,38 @@ def _arrow_udf(mapper: Callable[[pa.Array], pa.Array]) -> Callable[[Column], Col
     return made
 
 
-def _mapped(
-    frame: DataFrame,
-    partition: RangePartition,
-    column: ColumnName,
-    name: ColumnName,
-    mapper: Callable[[pa.Array], pa.Array],
-) -> DataFrame:
-    """The same where only whole rows can be handed to Python as Arrow, which costs more."""
+def _one_by_one(partition: RangePartition, value: Column) -> Column:
+    """The same for a PySpark without Arrow functions of columns: a search per value in Python.
+
+    It needs nothing but Python on the executors; slower, as every value is pickled by itself.
+    """
     from pyspark.sql import functions as F
-    from pyspark.sql.types import IntegerType, StructField, StructType
 
-    places = [at for at, own in enumerate(frame.columns) if own.lower() == column.lower()]
-    place = places[0]
-    schema = StructType([*frame.schema.fields, StructField(name, IntegerType())])
+    boundaries: list[Any] = list(partition.boundaries)
+    kind = partition.type.kind
+    if kind is Kind.STRING:
+        # Bytes order as code points do, and they come over as they are.
+        searched = value.cast("binary")
+        boundaries = [boundary.encode() for boundary in boundaries]
+    elif kind is Kind.TIMESTAMP_NTZ:
+        # As a span, because a local time has no number that is independent of the session's zone.
+        searched = value - F.lit("1970-01-01").cast("timestamp_ntz")
+    else:
+        searched = _comparable(value, partition.type)
+    if kind is Kind.DECIMAL:
+        boundaries = list(_decimals(partition))
 
-    def tagged(batches: Any) -> Any:
-        import pyarrow
+    def fragment(own: Any) -> int | None:
+        from bisect import bisect_right
+        from datetime import timedelta
 
-        for batch in batches:
-            columns = [*batch.columns, mapper(batch.column(place))]
-            yield pyarrow.RecordBatch.from_arrays(columns, names=[*batch.schema.names, name])
+        if own is None:
+            return None
+        if isinstance(own, timedelta):
+            own = own // timedelta(microseconds=1)
+        return bisect_right(boundaries, own)
 
-    known = F.when(F.col(quoted(column)).isNull(), F.lit(partition.null_fragment))
-    found = frame.mapInArrow(tagged, schema)
-    return found.withColumn(name, known.otherwise(F.col(quoted(name))).cast("int"))
+    return F.udf(fragment, "int", useArrow=False)(searched)
 
 
 def _sorting(partition: RangePartition) -> Callable[[pa.Array], pa.Array]:
