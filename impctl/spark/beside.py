@@ -3,7 +3,9 @@
 Law: the program's session stays as it was: its settings, its views, its place as the active
 session of the thread; it is never stopped. Queries run in a session that shares its cluster only,
 with the settings that decide what a query means set as everywhere; where one cannot be set, the
-error names it.
+error names it. A session of Spark Connect that has all these settings already is worked in itself,
+because its frames can be joined with no other's; for the time of a query the number of parts of a
+shuffle is set in it.
 Out of scope: launching Spark where none runs (`spark.session`).
 """
 
