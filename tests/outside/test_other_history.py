@@ -77,8 +77,12 @@ def test_a_backup_is_not_answered_from(place: Place, command: str) -> None:
     backup_went_on(place, versions=1, keep=2)
     if command == "query":
         pytest.importorskip("pyspark")
-    ran = place.cli(command, "--policy", "incremental")
+    ran = place.cli(command, "--policy", "incremental", "--require-sketch")
     assert (ran.code, ran.error["code"]) == (7, "table_recreated"), ran.document
+    plain = place.cli(command, "--policy", "incremental")
+    assert plain.code == 0, plain.document
+    (result,) = plain.document["results"]
+    assert result["action"] == "no_sketch"
 
 
 def test_a_backup_that_went_further(either: Place) -> None:

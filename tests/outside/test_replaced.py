@@ -117,7 +117,7 @@ def test_a_backup_that_was_there_for_a_moment_is_not_taken_for_the_table(
     with monkeypatch.context() as patch:
         patch.setattr(PinnedTables, "pin", around(PinnedTables.pin, after=exchange))
         exchange()
-        ran = place.cli("rewrite", "--policy", "incremental")
+        ran = place.cli("rewrite", "--policy", "incremental", "--require-sketch")
         assert (ran.code, ran.error["code"]) == (7, "table_recreated"), ran.document
 
 
