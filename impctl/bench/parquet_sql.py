@@ -1,7 +1,7 @@
 """SQL over Parquet files in DuckDB, where that is installed: one more yardstick beside Spark.
 
 Law: a connection keeps nothing on disk and reads exactly the files it was given. DuckDB is optional
-(`pip install "impctl[bench]"`); without it there is no connection, and nobody has to care.
+(`pip install duckdb`); without it there is no connection, and nobody has to care.
 Out of scope: which SQL, and whether its answer is right (`app.measuring.kinds.duckdb_recapture`).
 """
 

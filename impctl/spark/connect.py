@@ -27,9 +27,7 @@ _PORT = 15002
 _PATIENCE = 10.0
 """Seconds to wait for the server's port; the client itself would try for minutes."""
 _NEEDED = ("grpc", "grpc_status", "google.rpc", "pandas", "zstandard")
-_PACKAGES_HINT = (
-    'run `pip install "impctl[connect]"`, or `pip install "pyspark[connect]" "pandas<3"`'
-)
+_PACKAGES_HINT = 'run `pip install "pyspark[connect]" "pandas<3"`'
 
 
 def master_of(asked: str | None, environment: Mapping[str, str], default: str) -> str:

