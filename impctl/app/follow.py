@@ -24,6 +24,7 @@ from impctl.app.maintain import maintain
 from impctl.app.maintaining.kept_states import KeptStates
 from impctl.app.maintaining.retries import Retries
 from impctl.app.maintaining.watch import Watch
+from impctl.app.results.amounts import duration_text
 from impctl.app.results.ending import gravest
 from impctl.app.results.followed_run import FollowedRun
 from impctl.app.results.results import Failure, MaintainResult, Outcome
@@ -70,6 +71,10 @@ def follow(
     with open_workbench(settings, reporter) as desk:
         names = tuple(spec.name for spec in desk.sketched(queries))
         following = _Following(desk, names, batch_rows, request)
+        reporter.step(
+            f"following {', '.join(names)} of {settings.workload}, a look every "
+            f"{duration_text(request.interval * 1000)}"
+        )
         while not stop.is_asked:
             files.check()
             due = following.due()
@@ -125,7 +130,7 @@ class _Following:
         done = tuple(r for r in outcome.results if not _is_nothing(r))
         retry = self._put_off(queries, outcome)
         if not done and not outcome.failures:
-            self.desk.reporter.step("nothing new")
+            self.desk.reporter.step("waiting for changes: nothing new")
             return
         self.runs += 1
         decisive = gravest(outcome)
@@ -137,6 +142,7 @@ class _Following:
             retry_ms=None if retry is None else retry * 1000,
         )
         show(replace(outcome, results=done), entry)
+        self.desk.reporter.step(f"waiting for changes, runs so far: {self.runs}")
 
     def _maintained(self, queries: Sequence[QueryName]) -> Outcome:
         """What `maintain` does, with what stands against the whole run as its failure."""

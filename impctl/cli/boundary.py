@@ -77,11 +77,11 @@ def execute(job: Job) -> int:
     if job.display.verbosity < 2:
         # Libraries log what becomes an error of ours anyway, with its trace.
         logging.disable(logging.CRITICAL)
-    told = job.display
-    if job.has_lines and not told.verbosity:
-        told = replace(told, verbosity=-1)
+    progress = reporting(
+        job.display, sys.stderr, os.environ, has_lines=job.has_lines, is_long=job.is_long
+    )
     try:
-        with warnings.catch_warnings(), reporting(told, sys.stderr, os.environ) as reporter:
+        with warnings.catch_warnings(), progress as reporter:
             if not sys.warnoptions:
                 warnings.simplefilter("ignore")
             outcome = job.work(reporter)

@@ -109,4 +109,4 @@ def follow_job(
             if stop.signal == signal.SIGINT:
                 raise KeyboardInterrupt
 
-    return Job("maintain", display, work, has_lines=True)
+    return Job("maintain", display, work, has_lines=True, is_long=True)

@@ -44,6 +44,8 @@ class Job:
     detailed: bool = False
     has_lines: bool = False
     """Whether `work` prints by itself, so that no bar may be drawn."""
+    is_long: bool = False
+    """Whether it may take so long that it says where it is off a terminal, too."""
 
 
 def display_of(json: bool, quiet: bool, verbose: int) -> Display:

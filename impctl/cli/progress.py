@@ -1,19 +1,27 @@
 """How far a run is, on stderr: a bar on a terminal, else plain lines and only with `-v`.
 
+A run that is known to be long, or to have no end, says also without `-v` what it begins with, and
+then once a minute where it is: in a log or a pipe it would look dead.
+
 Law: a bar is gone when the run ends, and never drawn where stderr is not a terminal, also under
-FORCE_COLOR. Out of scope: results and warnings.
+FORCE_COLOR; nothing is written after the run. Out of scope: results and warnings.
 """
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TextIO
 
+from impctl.app.results.amounts import duration_text
 from impctl.app.workbench.reporter import Reporter, SilentReporter
 from impctl.cli.job import Display
 from impctl.cli.output.terminal import can_move, has_colour
 from impctl.cli.output.wording import plain
+
+_MINUTE = 60.0
 
 
 class LineReporter:
@@ -25,20 +33,78 @@ class LineReporter:
 
     def step(self, message: str, done: int = 0, total: int = 0) -> None:
         """`[2/3] message`."""
-        place = f"[{done}/{total}] " if total else ""
-        self._stream.write(f"{place}{plain(message)}\n")
+        self._stream.write(f"{_line(message, done, total)}\n")
         self._stream.flush()
+
+
+class PulseReporter:
+    """The first step at once, then the one at hand after each further `every` seconds."""
+
+    spark_log = "off"
+
+    def __init__(self, stream: TextIO, every: float = _MINUTE) -> None:
+        self._stream = stream
+        self._every = every
+        self._begun = time.monotonic()
+        self._at: str | None = None
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._beat, name="impctl-pulse", daemon=True)
+
+    def step(self, message: str, done: int = 0, total: int = 0) -> None:
+        """`[2/3] message`, if it is the first; else kept until it is time for a line."""
+        is_first = self._at is None
+        self._at = _line(message, done, total)
+        if is_first:
+            self._write(self._at)
+            self._thread.start()
+
+    def end(self) -> None:
+        """From now on nothing is written."""
+        self._ended.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _beat(self) -> None:
+        while not self._ended.wait(self._every):
+            elapsed = duration_text((time.monotonic() - self._begun) * 1000)
+            self._write(f"after {elapsed}: {self._at}")
+
+    def _write(self, line: str) -> None:
+        # Where nobody reads, the run goes on: what it has to tell is told, or missed, at its end.
+        with suppress(OSError, ValueError):
+            self._stream.write(f"{line}\n")
+            self._stream.flush()
+
+
+def _line(message: str, done: int, total: int) -> str:
+    place = f"[{done}/{total}] " if total else ""
+    return f"{place}{plain(message)}"
 
 
 @contextmanager
 def reporting(
-    display: Display, stream: TextIO, environment: Mapping[str, str]
+    display: Display,
+    stream: TextIO,
+    environment: Mapping[str, str],
+    *,
+    has_lines: bool = False,
+    is_long: bool = False,
 ) -> Iterator[Reporter]:
-    """The reporter that suits the display and the stream, for the length of a run."""
+    """The reporter that suits the display and the stream, for the length of a run.
+
+    A run that `has_lines` of its own gets no bar.
+    """
+    can_draw = not has_lines and can_move(stream, environment)
     if display.verbosity > 0:
         yield LineReporter(stream, "warn" if display.verbosity > 1 else "off")
-    elif display.verbosity < 0 or display.json or not can_move(stream, environment):
+    elif display.verbosity < 0 or display.json or not (can_draw or is_long):
         yield SilentReporter()
+    elif not can_draw:
+        pulse = PulseReporter(stream)
+        try:
+            yield pulse
+        finally:
+            pulse.end()
     else:
         with _bar(stream, has_colour(stream, environment)) as reporter:
             yield reporter

@@ -5,13 +5,15 @@ from __future__ import annotations
 import io
 import os
 import pty
+import re
 import subprocess
 import sys
+import threading
 
 import pytest
 
 from impctl.cli.job import Display
-from impctl.cli.progress import reporting
+from impctl.cli.progress import PulseReporter, reporting
 
 PROGRAM = """
 import os, sys, time
@@ -89,3 +91,51 @@ def read_or_end(descriptor: int) -> bytes:
         return os.read(descriptor, 4096)
     except OSError:  # how Linux says that the other end is closed
         return b""
+
+
+@pytest.mark.parametrize("stream", [io.StringIO(), Terminal()])
+def test_a_long_run_with_lines_of_its_own_says_at_once_what_it_does(stream: io.StringIO) -> None:
+    with reporting(Display(), stream, {}, has_lines=True, is_long=True) as reporter:
+        reporter.step("following q_top\x1b[2J")
+        assert stream.getvalue() == "following q_top\\x1b[2J\n"
+        reporter.step("maintaining", 1, 2)
+    assert stream.getvalue() == "following q_top\\x1b[2J\n"
+
+
+@pytest.mark.parametrize("display", [Display(verbosity=-1), Display(json=True)])
+def test_quiet_and_json_are_silent_however_long_it_takes(display: Display) -> None:
+    stream = io.StringIO()
+    with reporting(display, stream, {}, is_long=True) as reporter:
+        reporter.step("measuring")
+    assert stream.getvalue() == ""
+
+
+def test_a_long_run_says_where_it_is_as_time_passes() -> None:
+    written = threading.Event()
+
+    class Watched(io.StringIO):
+        def write(self, text: str) -> int:
+            if "[1/2] figure changes" in text:
+                written.set()
+            return super().write(text)
+
+    stream = Watched()
+    pulse = PulseReporter(stream, every=0.01)
+    pulse.step("measuring shop.yaml")
+    pulse.step("figure changes", 1, 2)
+    assert written.wait(10)
+    pulse.end()
+    lines = stream.getvalue().splitlines()
+    assert lines[0] == "measuring shop.yaml"
+    assert re.fullmatch(r"after \S+ ms: \[1/2\] figure changes", lines[-1])
+    before = stream.getvalue()
+    pulse.step("more")
+    assert stream.getvalue() == before
+
+
+def test_a_pulse_that_nobody_reads_ends_nothing() -> None:
+    stream = io.StringIO()
+    stream.close()
+    pulse = PulseReporter(stream)
+    pulse.step("measuring")
+    pulse.end()

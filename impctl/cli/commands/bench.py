@@ -247,9 +247,8 @@ def bench(
 
     Example: impctl bench micro --only groups --out groups.json
     """
-    names = tuple(only or ())
     word = "" if workload is None else str(workload)
-    suite = SuiteRequest(word, only=names, scale=scale, repeat=repeat, folder=data)
+    suite = SuiteRequest(word, only=tuple(only or ()), scale=scale, repeat=repeat, folder=data)
     suite = replace(suite, source=source, out=out, report=report, spark_profile=spark_profile)
     kind, first = example or Example.SYNTHETIC, 1 if seed is None else seed
     request = None
@@ -262,7 +261,8 @@ def bench(
     settings = settings_of(Path(word), store=store, spark_profile=spark_profile)
     sizes = tuple(delta_rows or ())
     asked = _Asked(workload, options, suite, request, tuple(query or ()), sizes, settings)
-    return Job("bench", display_of(json, quiet, verbose), _work(asked, compare, list_suites))
+    work = _work(asked, compare, list_suites)
+    return Job("bench", display_of(json, quiet, verbose), work, is_long=True)
 
 
 def _work(
@@ -296,16 +296,19 @@ def _measure(asked: _Asked, reporter: Reporter) -> Outcome:
     if word.endswith(".json"):
         return _report(asked, Path(word), reporter)
     if suite_file(word) is not None or can_only_name_a_suite(word):
+        asked.only_with("a suite")
+        # Before the rest is loaded, which takes seconds.
+        reporter.step(f"measuring {word}")
         from impctl.app.measuring.run import run_suite
 
-        asked.only_with("a suite")
         return run_suite(asked.suite, reporter)
 
     def use_case(desk: Workbench) -> Outcome:
-        from impctl.app.measuring.run import run_workload
-
         # Not before the file was read: one that is missing or broken may be meant as a suite.
         asked.only_with("a workload")
+        reporter.step(f"measuring {word}")
+        from impctl.app.measuring.run import run_workload
+
         return run_workload(desk, asked.suite, asked.queries, delta_rows=asked.delta_rows)
 
     return in_workbench(asked.settings, use_case, reporter)

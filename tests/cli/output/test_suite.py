@@ -39,7 +39,7 @@ def test_a_record_is_a_table_per_figure(fake, impctl) -> None:
     fake.answer = Outcome((EXAMPLES["record"], EXAMPLES["written"]))
     ran = impctl("bench", "micro")
     assert ran.stdout == RECORD_TEXT
-    assert ran.stderr == "record: r.json\n"
+    assert ran.stderr == "measuring micro\nrecord: r.json\n"
     assert max(map(len, ran.stdout.splitlines())) <= 80
 
 
