@@ -22,7 +22,7 @@ from impctl.app.starting.demo import DEMO_QUERIES, DEMO_TEXT
 from impctl.app.starting.promising_columns import Promise, group_column, promising
 from impctl.app.starting.text import SCHEMA_FILE, FirstTable, ProposedColumn, workload_text
 from impctl.app.workbench.reporter import Reporter
-from impctl.app.workbench.settings import InitRequest, Settings
+from impctl.app.workbench.settings import DEFAULT_FILE, InitRequest, Settings
 from impctl.app.workbench.workbench import open_workbench
 from impctl.bench.examples import running_example_table
 from impctl.errors import ImpctlError, StorageError, TableError, UsageError, masked
@@ -30,7 +30,6 @@ from impctl.tables.snapshot import Snapshot
 from impctl.tables.source import open_source
 from impctl.tables.write.create import create_table
 
-DEFAULT_OUT = Path("impctl.yaml")
 _MOST_CANDIDATES = 4
 
 
@@ -38,7 +37,7 @@ def init(request: InitRequest, reporter: Reporter) -> Outcome:
     """Write the file; one result that says what to run next."""
     if request.demo is not None:
         return _demo(request.demo, reporter, force=request.force)
-    out = DEFAULT_OUT if request.out is None else request.out
+    out = DEFAULT_FILE if request.out is None else request.out
     _refuse_existing(out, force=request.force)
     tables: list[FirstTable] = []
     for path in request.tables:

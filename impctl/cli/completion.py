@@ -44,7 +44,8 @@ def _workload(context: typer.Context) -> Path | None:
 
     Where an option still lacks its value, the parser leaves all arguments unread.
     """
-    words = (context.params.get("workload"), *context.args)
+    # A file that is named before the default, which may stand among the values that were read.
+    words = (*context.args, context.params.get("workload"))
     paths = (Path(str(word)).expanduser() for word in words if word is not None)
     return next((path for path in paths if path.is_file()), None)
 

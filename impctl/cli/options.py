@@ -24,14 +24,26 @@ from impctl.app.workbench.envvars import (
     SPARK_PROFILE,
     STORE,
 )
-from impctl.app.workbench.settings import Policy, Settings, SketchUse, is_shared_store, store_folder
+from impctl.app.workbench.settings import (
+    DEFAULT_FILE,
+    Policy,
+    Settings,
+    SketchUse,
+    is_shared_store,
+    store_folder,
+)
 from impctl.cli.completion import complete_query, left_to_shell
 
 WORKLOAD_HELP = "Workload file (YAML)."
 
 WorkloadFile = Annotated[
     Path,
-    typer.Argument(metavar="WORKLOAD", help=WORKLOAD_HELP, autocompletion=left_to_shell),
+    typer.Argument(
+        metavar="WORKLOAD",
+        help=f"{WORKLOAD_HELP} Default: {DEFAULT_FILE}.",
+        show_default=False,
+        autocompletion=left_to_shell,
+    ),
 ]
 
 QueryNames = Annotated[

@@ -21,7 +21,7 @@ HEAD = """\
 
 Written by `make docs` from the command line itself; do not edit.
 
-`impctl COMMAND WORKLOAD [options]`. Results go to stdout, everything else to stderr. A flag wins
+`impctl COMMAND [WORKLOAD] [options]`. Results go to stdout, everything else to stderr. A flag wins
 over its environment variable, the variable over the workload file, the file over the default.
 """
 

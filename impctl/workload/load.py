@@ -15,7 +15,7 @@ from yaml.nodes import MappingNode, Node, ScalarNode
 from impctl.errors import Location, UsageError, WorkloadError
 from impctl.workload.models import SparkSpec, Workload
 from impctl.workload.partitions import read_partitions
-from impctl.workload.paths import read_path, resolve_path, why_no_store
+from impctl.workload.paths import DEFAULT_FILE, read_path, resolve_path, why_no_store
 from impctl.workload.positions import Lines, YamlFault, compose
 from impctl.workload.queries import read_queries
 from impctl.workload.reading import FileReading, inside
@@ -69,11 +69,7 @@ def _read_text(path: Path) -> str:
     try:
         data = path.read_bytes()
     except FileNotFoundError:
-        raise UsageError(
-            f"There is no file `{path}`",
-            code="workload_not_found",
-            hint="check the path; `impctl check --schema` says what a workload file holds",
-        ) from None
+        raise _not_found(path) from None
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else "bad path"
         raise UsageError(
@@ -97,6 +93,20 @@ def _read_text(path: Path) -> str:
             hint="save the file as UTF-8",
             location=Location(str(path), line, 1),
         ) from None
+
+
+def _not_found(path: Path) -> UsageError:
+    if path == DEFAULT_FILE:
+        return UsageError(
+            f"There is no file `{path}` here, which is the workload file where none is named",
+            code="workload_not_found",
+            hint="name yours, or write one with `impctl init TABLE`",
+        )
+    return UsageError(
+        f"There is no file `{path}`",
+        code="workload_not_found",
+        hint="check the path; `impctl check --schema` says what a workload file holds",
+    )
 
 
 def all_problems(path: Path, reading: FileReading) -> WorkloadError:

@@ -10,10 +10,15 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from yaml.nodes import Node
+if TYPE_CHECKING:
+    from yaml.nodes import Node
 
-from impctl.workload.reading import FileReading
+    from impctl.workload.reading import FileReading
+
+DEFAULT_FILE = Path("impctl.yaml")
+"""The workload file where none is named, in the working directory."""
 
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/+(.*)", re.DOTALL)

@@ -96,6 +96,21 @@ def test_a_missing_workload_file() -> None:
     )
 
 
+@pytest.mark.parametrize("command", ["check", "status", "maintain"])
+def test_without_a_name_the_workload_file_is_that_of_the_folder(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    ran = start(command)
+    assert (ran.returncode, ran.stdout) == (2, "")
+    assert (
+        "There is no file `impctl.yaml` here, which is the workload file where none" in ran.stderr
+    )
+    assert "`impctl init TABLE`" in ran.stderr
+    (tmp_path / "impctl.yaml").write_text("version: 2\n")
+    assert "impctl.yaml:1:10: `version` must be the number 1" in start(command).stderr
+
+
 def test_the_same_as_json() -> None:
     ran = start("status", "no/such.yaml", "--json")
     assert (ran.returncode, ran.stderr) == (2, "")

@@ -16,6 +16,7 @@ from impctl.errors import UsageError
 from impctl.workload.models import Policy as Policy
 from impctl.workload.models import QuerySpec, SparkSpec, Workload
 from impctl.workload.models import SketchUse as SketchUse
+from impctl.workload.paths import DEFAULT_FILE as DEFAULT_FILE
 from impctl.workload.paths import why_no_store
 
 DEFAULT_LOCK_TIMEOUT = 10.0

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from impctl.app.workbench.settings import DEFAULT_FILE
 from impctl.cli.completion import complete_update
 from impctl.cli.job import Job, display_of, on_workbench
 from impctl.cli.options import AsJson, DryRun, Quiet, Verbose, WorkloadFile, settings_of
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def apply(
-    workload: WorkloadFile,
+    workload: WorkloadFile = DEFAULT_FILE,
     updates: Annotated[
         list[str] | None,
         typer.Argument(
@@ -48,7 +49,7 @@ def apply(
     if all_updates == bool(names):
         raise UsageError(
             "Command `apply` needs the names of updates, or `--all`",
-            hint="name updates of the workload file, or give `--all`, not both",
+            hint="name updates after the workload file, or give `--all`, not both",
         )
 
     def use_case(desk: Workbench) -> Outcome:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from impctl.app.workbench.settings import DEFAULT_FILE
 from impctl.cli.job import Job, display_of, on_workbench
 from impctl.cli.options import (
     AsJson,
@@ -38,7 +39,7 @@ Rebalance = Annotated[
 
 
 def capture(
-    workload: WorkloadFile,
+    workload: WorkloadFile = DEFAULT_FILE,
     query: QueryNames = None,
     param: MovingParams = None,
     store: StoreFolder = None,

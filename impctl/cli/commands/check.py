@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from impctl.cli.completion import left_to_shell
+from impctl.app.workbench.settings import DEFAULT_FILE
 from impctl.cli.job import Job, display_of, in_workbench
 from impctl.cli.options import (
-    WORKLOAD_HELP,
     AsJson,
     QueryNames,
     Quiet,
     Strict,
     Verbose,
+    WorkloadFile,
     settings_of,
 )
 from impctl.errors import UsageError
@@ -28,15 +28,7 @@ if TYPE_CHECKING:
 
 
 def check(
-    workload: Annotated[
-        Path | None,
-        typer.Argument(
-            metavar="WORKLOAD",
-            help=WORKLOAD_HELP,
-            show_default=False,
-            autocompletion=left_to_shell,
-        ),
-    ] = None,
+    workload: WorkloadFile = DEFAULT_FILE,
     schema: Annotated[
         bool, typer.Option("--schema", help="Print the JSON Schema of workload files, and stop.")
     ] = False,
@@ -62,8 +54,6 @@ def check(
         )
     if schema or suite_schema:
         return Job("check", display, _schema if schema else _suite_schema)
-    if workload is None:
-        raise UsageError("Command `check` needs a workload file", hint="give its path")
     return Job("check", display, partial(_check, workload, tuple(query or ()), strict))
 
 

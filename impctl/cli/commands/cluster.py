@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from impctl.app.workbench.settings import DEFAULT_FILE
 from impctl.cli.job import Job, display_of, on_workbench
 from impctl.cli.options import (
     AsJson,
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def cluster(
-    workload: WorkloadFile,
+    workload: WorkloadFile = DEFAULT_FILE,
     tables: Annotated[
         list[str] | None,
         typer.Option(

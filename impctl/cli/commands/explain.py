@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from impctl.app.workbench.settings import DEFAULT_FILE
 from impctl.cli.job import Job, display_of, on_workbench
 from impctl.cli.options import (
     AsJson,
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def explain(
-    workload: WorkloadFile,
+    workload: WorkloadFile = DEFAULT_FILE,
     query: QueryNames = None,
     store: StoreFolder = None,
     policy: PolicyName = None,

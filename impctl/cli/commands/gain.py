@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from impctl.app.workbench.settings import DEFAULT_FILE
 from impctl.cli.durations import seconds
 from impctl.cli.job import Job, display_of, on_workbench
 from impctl.cli.metrics import MetricsFile, with_metrics
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def gain(
-    workload: WorkloadFile,
+    workload: WorkloadFile = DEFAULT_FILE,
     query: QueryNames = None,
     since: Annotated[
         float | None,

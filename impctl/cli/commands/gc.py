@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from impctl.app.workbench.settings import DEFAULT_FILE
 from impctl.cli.job import Job, display_of, on_workbench
 from impctl.cli.options import (
     AsJson,
@@ -35,7 +36,7 @@ Keep = Annotated[
 
 
 def gc(
-    workload: WorkloadFile,
+    workload: WorkloadFile = DEFAULT_FILE,
     keep: Keep = None,
     store: StoreFolder = None,
     lock_timeout: LockTimeout = None,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from impctl.app.workbench.envvars import BATCH_ROWS
+from impctl.app.workbench.settings import DEFAULT_FILE
 from impctl.cli.durations import seconds
 from impctl.cli.following import follow_job, follow_request
 from impctl.cli.job import Job, display_of, on_workbench
@@ -101,7 +102,7 @@ MaxRuns = Annotated[
 
 
 def maintain(
-    workload: WorkloadFile,
+    workload: WorkloadFile = DEFAULT_FILE,
     query: QueryNames = None,
     param: MovingParams = None,
     batch_rows: BatchRows = None,

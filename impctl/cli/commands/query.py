@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from impctl.app.workbench.settings import SketchUse
+from impctl.app.workbench.settings import DEFAULT_FILE, SketchUse
 from impctl.cli.job import Job, display_of, on_workbench, one_query
 from impctl.cli.options import (
     AsJson,
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def query(
-    workload: WorkloadFile,
+    workload: WorkloadFile = DEFAULT_FILE,
     names: OneQuery = None,
     param: Params = None,
     sql: SqlGiven = None,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from impctl.app.workbench.settings import DEFAULT_FILE
 from impctl.cli.job import Job, display_of, on_workbench, one_query
 from impctl.cli.options import (
     AsJson,
@@ -42,7 +43,7 @@ FilesFile = Annotated[
 
 
 def rewrite(
-    workload: WorkloadFile,
+    workload: WorkloadFile = DEFAULT_FILE,
     names: OneQuery = None,
     param: Params = None,
     sql: SqlGiven = None,

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from impctl.app.workbench.settings import DEFAULT_FILE
 from impctl.cli.job import Job, display_of, on_workbench
 from impctl.cli.options import (
     AsJson,
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def status(
-    workload: WorkloadFile,
+    workload: WorkloadFile = DEFAULT_FILE,
     query: QueryNames = None,
     param: MovingParams = None,
     store: StoreFolder = None,

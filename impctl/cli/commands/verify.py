@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from impctl.app.workbench.settings import DEFAULT_FILE
 from impctl.cli.job import Job, display_of, on_workbench
 from impctl.cli.options import (
     AsJson,
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def verify(
-    workload: WorkloadFile,
+    workload: WorkloadFile = DEFAULT_FILE,
     query: QueryNames = None,
     param: MovingParams = None,
     results: Annotated[

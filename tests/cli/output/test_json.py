@@ -183,7 +183,7 @@ def test_the_schema_is_a_document_of_its_own_or_a_result(fake, impctl) -> None:
     ("words", "command"),
     [
         (["captur", "w.yaml"], "captur"),
-        (["capture"], "capture"),
+        (["completion"], "completion"),
         (["status", "w.yaml", "--nope"], "status"),
         (["maintain", "w.yaml", "--policy", "never"], "maintain"),
         (["apply", "w.yaml"], "apply"),
