@@ -80,7 +80,7 @@ QUERIES = [
     "SELECT * FROM IDENTIFIER('t')",
     "SELECT IDENTIFIER('g') FROM t",
     "SELECT * FROM IDENTIFIER(:word)",
-    "SELECT * FROM spark_catalog.default.t",
+    "SELECT * FROM other_catalog.default.t",
     "SELECT * FROM information_schema.tables",
     "SELECT * FROM global_temp.t",
     "SELECT reflect('java.lang.System', 'exit', 1) FROM t",

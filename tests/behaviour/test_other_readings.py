@@ -76,7 +76,8 @@ def test_it_is_captured_anew_before_it_is_used(captured_before: Cli, tmp_path: P
 
 def test_the_policy_decides_whether_it_is(captured_before: Cli, tmp_path: Path) -> None:
     before = fragments(tmp_path)
-    ran = captured_before("rewrite")
+    assert captured_before.good("rewrite").results[0]["sketches"] == []
+    ran = captured_before("rewrite", "--require-sketch")
     assert (ran.code, ran.error["code"]) == (7, "engine_changed")
     assert "impctl capture" in ran.error["hint"]
     set_policy(tmp_path, "strict")
@@ -110,7 +111,7 @@ def test_a_program_gets_the_error_too(captured_before: Cli, tmp_path: Path) -> N
         impctl.open(tmp_path / "w.yaml") as opened,
         pytest.raises(RecaptureNeededError) as caught,
     ):
-        opened.rewrite("q")
+        opened.rewrite("q", require_sketch=True)
     assert caught.value.code == "engine_changed"
 
 

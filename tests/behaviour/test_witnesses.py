@@ -49,7 +49,8 @@ def test_without_the_check_that_it_rests_on_it_is_captured_anew(
     ran = cli("maintain")
     assert ran.code == 7, ran.document
     assert ran.error["code"] == "engine_changed"
-    assert cli("rewrite").code == 7
+    assert cli("rewrite", "--require-sketch").code == 7
+    assert cli.good("rewrite").results[0]["sketches"] == []
     cli.good("capture")
     (result,) = cli.good("rewrite").results
     assert result["sketches"][0]["fragments"] == [0, 1]

@@ -12,8 +12,30 @@ from collections.abc import Iterable
 from sqlglot import exp
 
 from impctl.aliases import QueryName, TableName
-from impctl.plan.functions import FOREIGN, GENERATORS
+from impctl.plan.functions import (
+    AGGREGATES,
+    FOREIGN,
+    GENERATORS,
+    ORDER_DEPENDENT,
+    SCALARS,
+    VOLATILE,
+    WINDOW_ONLY,
+)
 from impctl.plan.sql.text import read_text
+
+_DENIED = (
+    exp.QueryTransform,
+    exp.Into,
+    exp.DML,
+    exp.DDL,
+    exp.Drop,
+    exp.Command,
+    exp.Placeholder,
+    exp.Parameter,
+    exp.SessionParameter,
+    exp.Version,
+)
+_KNOWN = (AGGREGATES | GENERATORS | ORDER_DEPENDENT | SCALARS | VOLATILE | WINDOW_ONLY) - FOREIGN
 
 
 def named_tables(
@@ -45,7 +67,15 @@ def named_tables(
 
 
 def _may_do_more(node: object) -> bool:
-    """Whether a part of a query does more than read: runs a program, calls any method, writes."""
-    if isinstance(node, exp.QueryTransform | exp.Into | exp.DML | exp.DDL | exp.Command):
+    """Whether a part of a query may do more than read the newest rows: runs a program, calls what
+    nobody knows here, writes, stands for another value or version."""
+    if isinstance(node, _DENIED):
         return True
-    return isinstance(node, exp.Anonymous) and str(node.this).lower() in FOREIGN
+    if isinstance(node, exp.CTE):
+        return not isinstance(node.this, exp.Query)
+    if isinstance(node, exp.Dot):
+        return isinstance(node.expression, exp.Func)
+    if isinstance(node, exp.Anonymous):
+        # A name in quotes is an identifier here, not a text.
+        return not isinstance(node.this, str) or node.this.lower() not in _KNOWN
+    return False

@@ -126,6 +126,12 @@ def test_values_that_move_are_put_into_it_too(cli: Cli, monkeypatch: pytest.Monk
     "sql",
     [
         "SELECT reflect('java.lang.System', 'exit', 1) FROM t SORT BY 1",
+        "SELECT `reflect`('java.lang.System', 'exit', 1) FROM t SORT BY 1",
+        "SELECT f(g) FROM t SORT BY 1",
+        "SELECT db.abs(g) FROM t SORT BY 1",
+        "SELECT g FROM (WITH c AS (DROP TABLE t) SELECT g FROM t) SORT BY g",
+        "SELECT g FROM t VERSION AS OF 0 SORT BY g",
+        "SELECT g FROM t WHERE x = ? SORT BY g",
         "SELECT TRANSFORM(g) USING 'sh' AS (b) FROM t",
         "SELECT g INTO v FROM t SORT BY g",
         "SELECT g FROM t JOIN secret SORT BY g",
