@@ -2,8 +2,7 @@
 
 Law: the ids are those of `RangePartition.fragments_of`, for every value there is: engine, capture
 and use filter agree. Three ways, the cheapest that is exact: a binary search in the JVM over
-doubles, a balanced CASE tree, a sort in an Arrow UDF (in PySpark 4.0, which has none of a column,
-a search per value in Python).
+doubles, a balanced CASE tree, a sort in an Arrow UDF.
 Out of scope: which partition to take, what is done with the ids (`capture`).
 
 Why the search over doubles is exact for integers v and boundaries b with |b| < 2^53, though v may
@@ -59,10 +58,8 @@ def with_fragment(
         return _with_bucket(frame, partition, value, name)
     elif _has_case_tree(partition):
         found = _case_tree(_comparable(value, partition.type), _literals(partition), 0)
-    elif _has_arrow_udf():
-        found = _arrow_udf(_sorting(partition))(value)
     else:
-        found = _one_by_one(partition, value)
+        found = _by_sorting(partition)(value)
     known = F.when(value.isNull(), F.lit(partition.null_fragment)).otherwise(found)
     return frame.withColumn(name, known.cast("int"))
 
@@ -165,56 +162,10 @@ def _case_tree(value: Column, boundaries: Sequence[Column], first: int) -> Colum
     )
 
 
-def _has_arrow_udf() -> bool:
-    """PySpark 4.0 has none."""
-    from pyspark.sql import functions as F
-
-    return hasattr(F, "arrow_udf")
-
-
-def _arrow_udf(mapper: Callable[[pa.Array], pa.Array]) -> Callable[[Column], Column]:
+def _by_sorting(partition: RangePartition) -> Callable[[Column], Column]:
+    """An Arrow UDF for any type. It needs pyarrow alone on the executors, never impctl."""
     from pyspark.sql.functions import arrow_udf
 
-    made: Callable[[Any], Any] = arrow_udf(mapper, "int")
-    return made
-
-
-def _one_by_one(partition: RangePartition, value: Column) -> Column:
-    """The same for a PySpark without Arrow functions of columns: a search per value in Python.
-
-    It needs nothing but Python on the executors; slower, as every value is pickled by itself.
-    """
-    from pyspark.sql import functions as F
-
-    boundaries: list[Any] = list(partition.boundaries)
-    kind = partition.type.kind
-    if kind is Kind.STRING:
-        # Bytes order as code points do, and they come over as they are.
-        searched = value.cast("binary")
-        boundaries = [boundary.encode() for boundary in boundaries]
-    elif kind is Kind.TIMESTAMP_NTZ:
-        # As a span, because a local time has no number that is independent of the session's zone.
-        searched = value - F.lit("1970-01-01").cast("timestamp_ntz")
-    else:
-        searched = _comparable(value, partition.type)
-    if kind is Kind.DECIMAL:
-        boundaries = list(_decimals(partition))
-
-    def fragment(own: Any) -> int | None:
-        from bisect import bisect_right
-        from datetime import timedelta
-
-        if own is None:
-            return None
-        if isinstance(own, timedelta):
-            own = own // timedelta(microseconds=1)
-        return bisect_right(boundaries, own)
-
-    return F.udf(fragment, "int", useArrow=False)(searched)
-
-
-def _sorting(partition: RangePartition) -> Callable[[pa.Array], pa.Array]:
-    """For any type, over Arrow arrays. It needs pyarrow alone on the executors, never impctl."""
     boundaries: list[BoundaryValue] | list[Decimal] = list(partition.boundaries)
     if partition.type.kind is Kind.DECIMAL:
         boundaries = _decimals(partition)
@@ -236,4 +187,5 @@ def _sorting(partition: RangePartition) -> Callable[[pa.Array], pa.Array]:
         ids[positions] = np.cumsum(positions < count)
         return pyarrow.array(ids[count:])
 
-    return fragments
+    mapper: Callable[[Any], Any] = arrow_udf(fragments, "int")
+    return mapper

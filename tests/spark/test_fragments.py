@@ -28,7 +28,6 @@ from impctl.data.schema import (
 )
 from impctl.data.vector import from_arrow
 from impctl.sketch.partition import RangePartition
-from impctl.spark import fragments
 from impctl.spark.fragments import CASE_TREE_BOUNDARIES, with_fragment
 
 pytestmark = pytest.mark.spark
@@ -177,41 +176,3 @@ def test_random_longs_agree(check):
     boundaries = sorted({int(v) for v in rng.integers(-(2**53) + 1, 2**53, 500)})
     values = pa.array(np.concatenate([rng.integers(LONG_MIN, LONG_MAX, 2000), boundaries]))
     check(LONG, boundaries, values)
-
-
-MANY = CASE_TREE_BOUNDARIES + 1
-WORDS = sorted([*(f"word{number:03}" for number in range(MANY)), "Ä", "\uffff", "\U0001f600"])
-WITHOUT_ARROW_FUNCTIONS = {
-    "long": (LONG, [BIG + 2 * step for step in range(MANY)], pa.int64()),
-    "wide decimal": (decimal(38, 38), [10**37 + step for step in range(MANY)], None),
-    "infinite": (FLOAT, [-math.inf, *map(float, range(MANY)), math.inf], pa.float32()),
-    "string": (STRING, WORDS, pa.string()),
-    "binary": (BINARY, [word.encode() for word in WORDS], pa.binary()),
-    "timestamp": (TIMESTAMP, [BIG + step for step in range(MANY)], pa.timestamp("us", tz="UTC")),
-    "local timestamp": (TIMESTAMP_NTZ, [-1, 0, 1_667_712_600_000_000], pa.timestamp("us")),
-}
-
-
-@pytest.mark.parametrize("name", WITHOUT_ARROW_FUNCTIONS)
-def test_without_arrow_functions_of_columns(spark, check, monkeypatch, name):
-    """As with PySpark 4.0, whatever is installed."""
-    monkeypatch.setattr(fragments, "_has_arrow_udf", lambda: False)
-    kind, boundaries, arrow = WITHOUT_ARROW_FUNCTIONS[name]
-    if name == "wide decimal":
-        near = [Decimal(f"{v}e-38") for v in around(boundaries, 0, -1, 10**38 - 1)]
-        values = pa.array([*near, None], pa.decimal128(38, 38))
-    elif isinstance(boundaries[0], int):
-        values = pa.array([*around(boundaries), None], pa.int64()).cast(arrow)
-    elif isinstance(boundaries[0], float):
-        odd = [-0.0, 0.5, math.nan, -math.nan, 1e30, -1e30]
-        values = pa.array([*boundaries, *odd, None], arrow)
-    else:
-        end = "\x00" if kind is STRING else b"\x00"
-        near = [*boundaries, *(b + end for b in boundaries), *(b[:-1] for b in boundaries)]
-        values = pa.array([*near, None], arrow)
-    before = spark.conf.get("spark.sql.session.timeZone")
-    spark.conf.set("spark.sql.session.timeZone", "America/New_York")
-    try:
-        check(kind, boundaries, values)
-    finally:
-        spark.conf.set("spark.sql.session.timeZone", before)
