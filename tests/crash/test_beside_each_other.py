@@ -72,7 +72,8 @@ def test_readers_beside_a_writer_on_a_table_that_changes(cli: Cli, tmp_path: Pat
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "words", [("capture",), ("maintain",), ("gc",), ("rewrite", "--query", "by_g")]
+    "words",
+    [("capture",), ("maintain",), ("gc",), ("rewrite", "--query", "by_g", "--require-sketch")],
 )
 def test_a_second_writer_waits_and_names_the_first(
     cli: Cli, tmp_path: Path, words: tuple[str, ...]
