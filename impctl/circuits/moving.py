@@ -22,6 +22,7 @@ from impctl.expr.evaluate import truth
 from impctl.expr.nodes import Expr
 from impctl.plan.moved_conditions import MovedConditions
 
+Moves = Mapping[AccessId, MovedConditions]
 MovedRows = Callable[[Source, MovedConditions], Iterable[pa.Table]]
 """All rows of a source's table, after the change, that meet the one and not the other; more may
 come along. The columns that it scans come in any order."""
@@ -67,6 +68,3 @@ def passing(predicates: Sequence[Expr], batch: Batch) -> Bools:
     mask = np.zeros(len(batch), dtype=np.bool_)
     mask[left] = True
     return mask
-
-
-Moves = Mapping[AccessId, MovedConditions]

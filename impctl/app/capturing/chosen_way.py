@@ -23,7 +23,7 @@ from impctl.circuits.strategy import AsRecorded, BySize, Chooser, Strategy
 from impctl.circuits.way import Way, choose_way
 from impctl.errors import RecaptureNeededError
 from impctl.plan.nodes import scans_of
-from impctl.plan.safety.verdict import Verdict, carried, check_safety
+from impctl.plan.safety.verdict import Verdict, check_safety
 from impctl.sketch.mode import Mode
 from impctl.sketch.partition import RangePartition
 from impctl.store.records import StoredQuery
@@ -68,7 +68,7 @@ def chosen_way(
     way = choose_way(
         kept.core,
         whole,
-        core_verdict(prepared, verdict, partitions),
+        kept.core_verdict(verdict, partitions),
         partitions,
         chooser,
         buffer=prepared.spec.buffer,
@@ -77,15 +77,6 @@ def chosen_way(
     scans = (*prepared.scans, *scans_of(prepared.query.root))
     accesses = {scan.access: scan.table for scan in scans}
     return replace(way, reason=reason, core=kept.core, accesses=accesses)
-
-
-def core_verdict(
-    prepared: PreparedQuery, verdict: Verdict, partitions: Mapping[AccessId, RangePartition]
-) -> Verdict:
-    """The verdict on the core that the sketches are kept by."""
-    sketched = {access: partition.attribute for access, partition in partitions.items()}
-    kept = kept_plan(prepared, verdict, partitions)
-    return carried(verdict, replace(prepared.query, root=kept.core), sketched)
 
 
 def capture_way(

@@ -11,7 +11,7 @@ Out of scope: where witnesses are enough (`plan.rules.witnesses`), building the 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from impctl.aliases import AccessId
 from impctl.app.preparing.prepared import PreparedQuery
@@ -35,6 +35,13 @@ class KeptPlan:
     verdict: Verdict
     core: Plan
     notes: Mapping[int, str]
+
+    def core_verdict(
+        self, verdict: Verdict, partitions: Mapping[AccessId, RangePartition]
+    ) -> Verdict:
+        """The query's verdict as it holds of the core."""
+        sketched = {access: partition.attribute for access, partition in partitions.items()}
+        return carried(verdict, replace(self.query, root=self.core), sketched)
 
     @property
     def has_witnesses(self) -> bool:

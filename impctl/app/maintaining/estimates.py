@@ -101,48 +101,38 @@ def dearer(
 
     What is not known yet is only looked at once it can matter: most runs end at the first test.
     """
-    mine = _of(costs, kind)
-    if not any(cost.kind is RunKind.RECAPTURE for cost in costs):
+    mine, again = _of(costs, kind), _of(costs, RunKind.RECAPTURE)
+    if not again:
         return None
-    if not mine:
-        return _dearer_at_first(costs, kind, size, has_spark=has_spark, table_rows=table_rows)
-    if len(mine) < _FEWEST_MAINTAINED:
-        return None
-    longest = max(cost.elapsed_ms for cost in mine)
-    if longest * _TRUSTED_TIMES + _start(mine, costs, has_spark) < _LEAST_GAIN_MS:
-        return None
-    change, line = size(), _line(mine)
-    rows = None if change is None else _rows(mine, change)
-    if change is None or line is None or rows is None or rows > line.largest * _TRUSTED_TIMES:
+    change = (
+        _by_line(mine, _start(mine, costs, has_spark), size) if mine else _by_guess(again, size)
+    )
+    if change is None:
         return None
     found = estimated(costs, kind, change, has_spark=has_spark, table_rows=table_rows)
-    return _if_clear(found)
-
-
-def _dearer_at_first(
-    costs: Sequence[RunCost],
-    kind: RunKind,
-    size: Callable[[], Size | None],
-    *,
-    has_spark: bool,
-    table_rows: Callable[[], int],
-) -> Estimates | None:
-    """The same before any run of maintaining: by the guess, where captures take long enough."""
-    again = _of(costs, RunKind.RECAPTURE)
-    if again[0].elapsed_ms < _LEAST_GAIN_MS:
-        return None
-    change = size()
-    if change is None or change.bytes <= again[0].bytes:
-        return None
-    return _if_clear(estimated(costs, kind, change, has_spark=has_spark, table_rows=table_rows))
-
-
-def _if_clear(found: Estimates) -> Estimates | None:
-    """The estimates where they say that maintaining is dearer by a clear margin."""
     if found.maintain_ms is None or found.recapture_ms is None:
         return None
     is_clear = found.maintain_ms > found.recapture_ms * _MARGIN
     return found if is_clear and found.maintain_ms - found.recapture_ms > _LEAST_GAIN_MS else None
+
+
+def _by_line(mine: Sequence[RunCost], start: float, size: Callable[[], Size | None]) -> Size | None:
+    """The change, where recorded runs can tell what it takes and that may be long enough."""
+    longest = max(cost.elapsed_ms for cost in mine)
+    if len(mine) < _FEWEST_MAINTAINED or longest * _TRUSTED_TIMES + start < _LEAST_GAIN_MS:
+        return None
+    change, line = size(), _line(mine)
+    rows = None if change is None else _rows(mine, change)
+    is_told = line is not None and rows is not None and rows <= line.largest * _TRUSTED_TIMES
+    return change if is_told else None
+
+
+def _by_guess(again: Sequence[RunCost], size: Callable[[], Size | None]) -> Size | None:
+    """The change before any run of maintaining, where the guess may decide."""
+    if again[0].elapsed_ms < _LEAST_GAIN_MS:
+        return None
+    change = size()
+    return change if change is not None and change.bytes > again[0].bytes else None
 
 
 def reason_text(estimates: Estimates) -> str:

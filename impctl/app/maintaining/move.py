@@ -15,12 +15,8 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from impctl.aliases import TableName
-from impctl.app.capturing.chosen_way import (
-    chooser_of,
-    chosen_way,
-    core_verdict,
-    restored_verdict,
-)
+from impctl.app.capturing.chosen_way import chooser_of, chosen_way, restored_verdict
+from impctl.app.capturing.kept_plan import kept_plan
 from impctl.app.capturing.meta import StateMeta
 from impctl.app.capturing.moments import moved_moments, moved_text
 from impctl.app.preparing.prepared import PreparedQuery, prepare
@@ -86,7 +82,9 @@ def move_of(
     if new.compiled is not None and new.compiled.distant:
         raise _stays(spec, reason, "a side of a join is read by Spark")
     old_verdict, _ = restored_verdict(desk.tables, before, stored)
-    if core_verdict(before, old_verdict, partitions) != core_verdict(after, verdict, partitions):
+    sides = ((before, old_verdict), (after, verdict))
+    old, now = (kept_plan(p, v, partitions).core_verdict(v, partitions) for p, v in sides)
+    if old != now:
         raise _stays(spec, reason, "the query is kept otherwise with the new value")
     return Move(new, conditions, after.moments, desk.memory.circuit(new.core), reason, desk.tables)
 

@@ -79,8 +79,9 @@ class StaleRun:
         late = []
         for spec, _ in stale:
             stored = self.store.load(spec.name)
-            if stored is not None and is_current(stored, self.desk.tables):
-                late += [(spec, stored)] if moved_moments(self.desk, stored) else []
+            is_passed = stored is not None and is_current(stored, self.desk.tables)
+            if stored is not None and is_passed and moved_moments(self.desk, stored):
+                late.append((spec, stored))
         return self.results(late) if late else []
 
     def _keep(self, task: Task) -> None:

@@ -121,9 +121,10 @@ class Maintainer:
 
         def table_rows(source: Source, keys: Mapping[ColumnName, Vector]) -> Iterable[pa.Table]:
             change = moved.get(source.table)
-            assert change is not None or move is not None, "what did not change is not refilled"
-            at = move.snapshot(source.table) if change is None else change.reached()  # type: ignore[union-attr]  # as asserted
-            return rows_with(at, source, keys)
+            if change is not None:
+                return rows_with(change.reached(), source, keys)
+            assert move is not None, "what did not change is not refilled"
+            return rows_with(move.snapshot(source.table), source, keys)
 
         if move is None:
             deltas = session.step(changes, table_rows)

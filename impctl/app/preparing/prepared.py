@@ -7,11 +7,12 @@ Out of scope: choosing a sketch (`app.preparing.choice`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from impctl.aliases import AccessId, TableName
 from impctl.app.preparing.query_source import QuerySource
+from impctl.app.workbench.pinned import PinnedTables
 from impctl.app.workbench.workbench import Workbench
 from impctl.data.schema import Schema
 from impctl.errors import ImpctlError, Location, UsageError
@@ -121,15 +122,26 @@ def prepare(
         raise source.placed(error) from error.__cause__
 
 
+def column_like_clock(
+    tables: PinnedTables, bound: BoundSql, read: Iterable[TableName]
+) -> tuple[TableName, str] | None:
+    """A name taken for the clock's that is a column of a table read: Spark prefers that."""
+    for name in bound.bare:
+        for table in read:
+            if tables.snapshot(table).schema.find(name) is not None:
+                return table, name
+    return None
+
+
 def _refuse_ambiguous(desk: Workbench, prepared: PreparedQuery) -> None:
-    """UsageError where a name that was taken for the clock's is a column's: Spark prefers that."""
-    tables = {scan.table for scan in scans_of(prepared.query.root)} if prepared.bound.bare else ()
-    for name in prepared.bound.bare:
-        for table in tables:
-            if desk.tables.snapshot(table).schema.find(name) is not None:
-                raise UsageError(
-                    f"`{name}` in query `{prepared.spec.name}` may be the column of `{table}` or "
-                    "the clock's",
-                    hint=f"write `{name}()` for the clock's, or `{table}.{name}` for the column",
-                    code="clock_ambiguous",
-                )
+    """UsageError where a name may be the clock's or a column's."""
+    read = {scan.table for scan in scans_of(prepared.query.root)} if prepared.bound.bare else ()
+    found = column_like_clock(desk.tables, prepared.bound, read)
+    if found is not None:
+        table, name = found
+        raise UsageError(
+            f"`{name}` in query `{prepared.spec.name}` may be the column of `{table}` or "
+            "the clock's",
+            hint=f"write `{name}()` for the clock's, or `{table}.{name}` for the column",
+            code="clock_ambiguous",
+        )

@@ -7,16 +7,17 @@ Out of scope: queries that can be read (`app.using.fresh_sketch`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from impctl.aliases import TableName, TableVersion
+from impctl.app.preparing.prepared import column_like_clock
 from impctl.app.results.results import NOT_USED
 from impctl.app.workbench.workbench import Workbench
 from impctl.errors import ImpctlError, NotReadError, QueryError
 from impctl.plan.sql.named_tables import named_tables
-from impctl.plan.sql.parameters import BoundSql, bind
+from impctl.plan.sql.parameters import bind
 from impctl.workload.models import QuerySpec
 
 if TYPE_CHECKING:
@@ -54,19 +55,10 @@ def unread(desk: Workbench, spec: QuerySpec, error: ImpctlError) -> Unread:
         tables = named_tables(bound.sql, desk.workload.tables, name=spec.name)
     except QueryError:
         raise error from None
-    if not tables or _is_ambiguous(desk, tables, bound):
+    if not tables or column_like_clock(desk.tables, bound, tables) is not None:
         raise error
     versions = desk.tables.versions_of(tables)
     return Unread(spec=spec, sql=bound.sql, versions=versions, refusal=error)
-
-
-def _is_ambiguous(desk: Workbench, tables: Sequence[TableName], bound: BoundSql) -> bool:
-    """Whether a name that was taken for the clock's is a column's: Spark prefers that."""
-    return any(
-        desk.tables.snapshot(table).schema.find(name) is not None
-        for name in bound.bare
-        for table in tables
-    )
 
 
 def unread_table(desk: Workbench, found: Unread) -> pa.Table:
