@@ -85,6 +85,8 @@ def _sql(rng: Random) -> str:
     where = rng.choice(CONDITIONS)
     grouped = f"SELECT {key}, COUNT(*) AS n FROM t{where} GROUP BY {key} HAVING"
     shared = rng.choice("gh")
+    if rng.random() < 0.3:
+        return rng.choice(_with_subqueries(rng, grouped, key, shared))
     return rng.choice(
         (
             f"{grouped} {_having(rng)}",
@@ -99,7 +101,6 @@ def _sql(rng: Random) -> str:
             f"SELECT g, x, h FROM t{where or ' WHERE x > 3'}",
             f"SELECT {other}, SUM(x) AS s FROM t{where} GROUP BY {other}"
             f" ORDER BY s DESC, {other} LIMIT 5",
-            *_with_subqueries(rng, grouped, key, shared),
         )
     )
 
