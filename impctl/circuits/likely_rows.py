@@ -1,21 +1,24 @@
-"""Top-k by a sum of doubles: the rows that may be first, where too many of them do no harm.
+"""Top-k by a sum of doubles: the rows that may be first, or those that surely are.
 
-Law: whatever Spark's own summation gives within the bounds, its first rows are among these. So the
-fragments of all of them are counted, and nothing above may depend on which rows there are: the
-top-k is the query's last step, or the barrier of all that is sketched, or nothing above it groups,
-counts or cuts rows. Only the first sort key is looked at; ties on it are kept whole.
+Law: whatever Spark's own summation gives within the bounds, its first rows are among these. Where
+too many of them do no harm all are kept, and the fragments of all of them are counted: the top-k is
+the query's last step, or the barrier of all that is sketched, or nothing above it groups, counts or
+cuts rows. Elsewhere they must be no more than are asked for, and then they are the first rows for
+sure; a step in which they are more fails with `not_exact`. Only the first sort key is looked at;
+ties on it are kept whole.
 Out of scope: top-k by exact values (`circuits.first_rows`).
 """
 
 from __future__ import annotations
 
 from impctl.aliases import AttributeId
-from impctl.circuits.flows import BlockedError, Flow, check, known_type
-from impctl.circuits.plumbing import Plumbing
+from impctl.circuits.flows import BlockedError, Column, Flow, check, known_type
+from impctl.circuits.plumbing import Plumbing, bounds_of
 from impctl.data.schema import DOUBLE
 from impctl.engine.operators.bounds import Parted
 from impctl.engine.operators.likely_top import LikelyTop
 from impctl.engine.operators.project import Project
+from impctl.engine.operators.top import Cut
 from impctl.engine.order_codes import OrderKey
 from impctl.expr.nodes import Expr, columns_of
 from impctl.expr.types import type_of
@@ -23,15 +26,53 @@ from impctl.plan.nodes import TopK
 
 
 def build_likely(builder: Plumbing, node: TopK, below: Flow, *, must_be_sure: bool) -> Flow:
-    """The operators; what has a bound is not among the columns that go on, nor is the rank."""
-    if must_be_sure:
-        raise BlockedError("ordering by a sum of doubles below another grouping", node.span)
+    """The operators; the rank is not among the columns that go on.
+
+    `must_be_sure`: rows that may be first are not enough. Else what has a bound does not go on.
+    """
     if node.rank is not None and node.rank.function == "dense_rank":
         raise BlockedError("DENSE_RANK by a sum of doubles", node.span)
+    if must_be_sure and node.offset:
+        raise BlockedError("OFFSET by a sum of doubles below another grouping", node.span)
     assert node.count is not None
     name = builder.name("likely")
+    sorted_, key, bound, parts = _with_keys(builder, node, below, name, keeps_bounds=must_be_sure)
+    operator = LikelyTop(
+        name,
+        sorted_.columns,
+        key,
+        bound,
+        node.offset + node.count,
+        len(below.accesses),
+        partition=parts,
+        has_more=len(node.order) > 1,
+        sure=_wanted_for_sure(node) if must_be_sure else None,
+    )
+    at = builder.put(operator, sorted_)
+    if not must_be_sure:
+        return Flow(at, _exact(below), below.accesses)
+    own = {key.column, bound, *parts}
+    columns = tuple(column for column in sorted_.columns if column[0] not in own)
+    first = Flow(at, columns, below.accesses)
+    if below.accesses and builder.is_barrier(node):
+        builder.barriers.append(first)
+        first = builder.union([first], first.columns, ())
+    return builder.rejoined(first, bounds_of(below), below.whole)
+
+
+def _exact(flow: Flow) -> tuple[Column, ...]:
+    return tuple(column for column in flow.columns if column[0] not in flow.approximate)
+
+
+def _wanted_for_sure(node: TopK) -> Cut:
+    return Cut.ROW if node.rank is None else Cut(node.rank.function)
+
+
+def _with_keys(
+    builder: Plumbing, node: TopK, below: Flow, name: str, *, keeps_bounds: bool
+) -> tuple[Flow, OrderKey, AttributeId | None, list[AttributeId]]:
+    """The rows with what they are sorted and parted by; its columns, the bound's if it has one."""
     key = node.order[0]
-    exact = tuple(column for column in below.columns if column[0] not in below.approximate)
     parts: list[tuple[AttributeId, Expr]] = [
         (f"{name}/part{at}", expr) for at, expr in enumerate(node.partition_by)
     ]
@@ -41,23 +82,19 @@ def build_likely(builder: Plumbing, node: TopK, below: Flow, *, must_be_sure: bo
         raise BlockedError("partitioning by a sum of doubles", node.span)
     order, bound = f"{name}/order", f"{name}/bound"
     has_bound = bool(columns_of(key.expr) & below.approximate)
-    passed = [(own, ref) for own, ref in below.refs() if own not in below.approximate]
-    at = builder.put(Project((*passed, (order, key.expr), *parts)), below)
-    types = [
-        (own, known_type(type_of(expr), node.span)) for own, expr in ((order, key.expr), *parts)
+    kept = [
+        column for column in below.columns if keeps_bounds or column[0] not in below.approximate
     ]
-    columns = (*exact, *types)
-    if has_bound:
-        at = builder.put(Parted({order: bound}), Flow(at, columns, below.accesses))
-        columns = (*columns, (bound, DOUBLE))
-    operator = LikelyTop(
-        name,
-        columns,
-        OrderKey(order, key.descending, key.nulls_first),
-        bound if has_bound else None,
-        node.offset + node.count,
-        len(below.accesses),
-        partition=[own for own, _ in parts],
-        has_more=len(node.order) > 1,
-    )
-    return Flow(builder.put(operator, Flow(at, columns, below.accesses)), exact, below.accesses)
+    own = [(of, known_type(type_of(expr), node.span)) for of, expr in ((order, key.expr), *parts)]
+    ids = {of for of, _ in kept}
+    passed = [(of, ref) for of, ref in below.refs() if of in ids]
+    at = builder.put(Project((*passed, (order, key.expr), *parts)), below)
+    bounds = {order: bound} if has_bound else {}
+    if keeps_bounds:
+        bounds |= bounds_of(below)
+    columns = (*kept, *own, *((of, DOUBLE) for of in bounds.values()))
+    flow = Flow(at, columns, below.accesses)
+    if bounds:
+        flow = Flow(builder.put(Parted(bounds), flow), columns, below.accesses)
+    sort = OrderKey(order, key.descending, key.nulls_first)
+    return flow, sort, bound if has_bound else None, [of for of, _ in parts]

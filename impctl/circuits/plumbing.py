@@ -33,6 +33,11 @@ from impctl.expr.nodes import Call, Expr, columns_of, walk
 from impctl.plan.nodes import Attribute, ComputedColumn, Plan, Project, Select, TopK
 
 
+def bounds_of(flow: Flow) -> dict[AttributeId, AttributeId]:
+    """The name of its bound's column for each column that has bounds."""
+    return {name: f"{name}/bound" for name, _ in flow.columns if name in flow.approximate}
+
+
 class Plumbing(ABC):
     """Collects operators; each after those it reads."""
 
@@ -163,7 +168,7 @@ class Plumbing(ABC):
 
     def parted(self, flow: Flow) -> tuple[Flow, dict[AttributeId, AttributeId]]:
         """The flow with error bounds as columns, which state can hold, and their names."""
-        bounds = {name: f"{name}/bound" for name, _ in flow.columns if name in flow.approximate}
+        bounds = bounds_of(flow)
         if not bounds:
             return flow, bounds
         columns = (*flow.columns, *((bound, DOUBLE) for bound in bounds.values()))

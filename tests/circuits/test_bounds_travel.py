@@ -16,6 +16,7 @@ import pytest
 from impctl.data.vector import Vector
 from impctl.engine.accumulators import FloatSum
 from impctl.engine.operators import bounds
+from impctl.engine.operators.likely_top import LikelyTop
 from impctl.expr import spans
 from tests.circuits.unsure_cases import SUMS, add_in_order, compiled, several_cases
 from tests.support.random_cases import few_then_rest
@@ -88,6 +89,22 @@ STRICT = (
     "SELECT g FROM t GROUP BY g HAVING CASE WHEN SUM(d) > 1 THEN 1 ELSE 0 END = 1",
 )
 """Refused where it happens that the order of adding decides."""
+FIRST = (
+    f"SELECT COUNT(*) AS n FROM (SELECT g, s FROM ({SUMS}) ORDER BY s DESC LIMIT 2)",
+    f"SELECT g, SUM(s) AS x FROM (SELECT g, s FROM ({SUMS}) ORDER BY s LIMIT 3) GROUP BY g "
+    "HAVING SUM(s) > 1",
+    f"SELECT h, SUM(s) AS x FROM (SELECT g, h, s FROM ({PARTS}) ORDER BY s DESC LIMIT 3) "
+    "GROUP BY h HAVING SUM(s) > 1",
+    "SELECT h, COUNT(*) AS n FROM "
+    "(SELECT g, h, RANK() OVER (PARTITION BY g ORDER BY s DESC) AS r "
+    f"FROM ({PARTS})) WHERE r <= 1 GROUP BY h HAVING COUNT(*) > 1",
+    "SELECT g, MAX(s) AS x FROM "
+    "(SELECT g, s, ROW_NUMBER() OVER (PARTITION BY g ORDER BY s, h) AS r "
+    f"FROM ({PARTS})) WHERE r <= 1 GROUP BY g HAVING COUNT(*) < 2 AND MAX(s) < 2",
+    f"SELECT h, COUNT(*) AS n FROM (SELECT g, h, s FROM ({PARTS}) ORDER BY h, s LIMIT 3) "
+    "GROUP BY h HAVING COUNT(*) > 1",
+)
+"""First rows below a grouping: refused where it happens that they are not sure."""
 
 
 @pytest.fixture(autouse=True)
@@ -95,7 +112,7 @@ def _added_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
     add_in_order(monkeypatch)
 
 
-@pytest.mark.parametrize("sql", [*SAFE, *WHOLE, *STRICT])
+@pytest.mark.parametrize("sql", [*SAFE, *WHOLE, *STRICT, *FIRST])
 def test_such_queries_have_a_circuit(sql: str) -> None:
     assert compiled(sql).circuit is not None
 
@@ -122,6 +139,13 @@ def test_what_is_unsure_is_said_when_it_happens(cases: range) -> None:
     assert 0 < seen["not exact"] < len(cases) * 3 // 4, seen
 
 
+@few_then_rest(90, 2700)
+def test_first_rows_below_a_grouping_are_sure_or_refused(cases: range) -> None:
+    seen = several_cases(FIRST, cases)
+    assert seen["cases"] > len(cases) * 3, seen
+    assert 0 < seen["not exact"] < len(cases), seen
+
+
 @few_then_rest(120, 1200)
 def test_doubles_that_are_whole_numbers_are_exact(cases: range) -> None:
     pools = ((1.0, 2.0, 3.0, -0.0, 0.0), (None, -7.0, 1e9, 3.0), (2.0**40, -(2.0**40), 1.0))
@@ -137,6 +161,17 @@ def _without_bounds(true: Callable[..., Vector]) -> Callable[..., Vector]:
         return replace(found, error=None if found.error is None else np.zeros(len(found)))
 
     return exact
+
+
+def test_first_rows_that_are_never_doubted_are_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = LikelyTop.__init__
+
+    def trusting(self: LikelyTop, *given: Any, **named: Any) -> None:
+        whole(self, *given, **{**named, "sure": None})
+
+    monkeypatch.setattr(LikelyTop, "__init__", trusting)
+    with pytest.raises(AssertionError):
+        several_cases(FIRST, range(6000))
 
 
 def test_bounds_that_are_not_added_up_are_found_out(monkeypatch: pytest.MonkeyPatch) -> None:

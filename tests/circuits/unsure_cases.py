@@ -104,7 +104,7 @@ def check(
     sql: str, session: MaintainedQuery, tables: Mapping[str, Rows], rng: random.Random
 ) -> tuple[int, int]:
     """The sketches against several orders of adding: ranges beyond, and orders tried."""
-    query, _, partitions = kept(sql)
+    query, verdict, partitions = kept(sql)
     held = {access: set(found.ids) for access, found in session.fragments().items()}
     slack = 0
     for turn in range(3):
@@ -112,7 +112,8 @@ def check(
         for rows in shown.values():
             rng.shuffle(rows)
         found = annotate(query.root, shown)
-        lineage = found.lineage.union(*found.first_rows.values())
+        barriers = [found.first_rows.get(at, frozenset()) for at in verdict.barrier_positions]
+        lineage = found.lineage.union(*barriers)
         for access in partitions:
             needed = {
                 _fragment(shown["t"][row]["g"]) for origin, row in lineage if origin == access

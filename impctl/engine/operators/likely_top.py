@@ -5,7 +5,8 @@ Identity: as of `engine.operators.top`; the rows are those whose best value is n
 some values within the bounds is one of them: `size` rows are surely as good as that border. State:
 all rows by group, in the order of their best values. Cost: the changed rows, and of the groups they
 are in the rows up to the border. A bound that is no number may stand for any value, NaN too; NULL
-is NULL for sure. Ties at the border are all kept, so later sort keys have no say.
+is NULL for sure. Ties at the border are all kept, so later sort keys have no say. Asked for the
+first rows for sure, it fails where these are more.
 Not to be confused with Top, whose values are exact: here rows may be too many, never too few.
 """
 
@@ -22,13 +23,15 @@ from impctl.data.vector import INT64_MAX, INT64_MIN, Bools, Ints, Vector
 from impctl.engine.batch import Batch, empty_batch
 from impctl.engine.operators.top import Cut, First, Limit, Top
 from impctl.engine.order_codes import OrderKey, codes_of
+from impctl.expr.spans import unsure_value
 
 
 class LikelyTop(Top):
     """As many as `size`, and those that may be better than one of them.
 
     `bound` is the column with the bound of the sort key, None for an exact one; `has_more` says
-    that later keys would decide among ties.
+    that later keys would decide among ties. With `sure` they must be no others than the first rows
+    as that counts, else NotExactError: no more than `size`, but for what ties for sure (RANK).
     """
 
     def __init__(
@@ -42,6 +45,7 @@ class LikelyTop(Top):
         *,
         partition: Sequence[AttributeId] = (),
         has_more: bool = False,
+        sure: Cut | None = None,
     ) -> None:
         self._worst = f"{name}/worst"
         super().__init__(
@@ -54,6 +58,7 @@ class LikelyTop(Top):
         )
         self._bound = bound
         self._has_more = has_more
+        self._sure = sure
         self._unsure_rows = 0
 
     def step(self, batch: Batch) -> Batch:
@@ -121,5 +126,7 @@ class LikelyTop(Top):
         )
         has_open = np.zeros(groups, dtype=np.bool_)
         has_open[owners[is_open]] = True
+        if self._sure is not None and beyond[has_open | (self._sure is not Cut.RANK)].any():
+            raise unsure_value("Which rows come first")
         self._unsure_rows += int(beyond[has_open].sum())
         return First(owners, rows, borders)
