@@ -1,0 +1,128 @@
+"""TPC-DS on Spark: batches on each fact table, then every query through its sketch and without.
+
+By hand: `IMPCTL_TPCDS` names a workload file with the texts as its queries, over tables beside it;
+docs/judged-queries.md says how both are had. A batch deletes rows, adds others of the table once
+more, and some with other quantities; rows lie in several files, so that a sketch leaves files out.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import shutil
+import sys
+from pathlib import Path
+from random import Random
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+import impctl
+from impctl.tables.write.create import create_table
+
+SOURCE = os.environ.get("IMPCTL_TPCDS", "")
+FACTS = {
+    "catalog_returns": "cr_return_quantity",
+    "catalog_sales": "cs_quantity",
+    "inventory": "inv_quantity_on_hand",
+    "store_returns": "sr_return_quantity",
+    "store_sales": "ss_quantity",
+    "web_returns": "wr_return_quantity",
+    "web_sales": "ws_quantity",
+}
+FILES = 8
+BATCHES = 3
+
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.slow,
+    pytest.mark.timeout(7200),
+    pytest.mark.skipif(not SOURCE, reason="IMPCTL_TPCDS names no workload file"),
+]
+
+
+def test_every_answer_is_the_same(tmp_path: Path) -> None:
+    file = _copied(Path(SOURCE), tmp_path)
+    kept, different, rows, saved = [], [], 0, 0
+    with impctl.open(str(file)) as workload:
+        names = [name for name in workload.queries if _captured(workload, name)]
+        for batch in range(BATCHES):
+            for table, quantity in FACTS.items():
+                _change(tmp_path / "d" / table, quantity, Random(f"{batch} {table}"))
+            _maintained(workload, names)
+        for name in names:
+            plain = workload.query(name, sketch="never")
+            through = workload.query(name, sketch="always", require_sketch=True)
+            kept.append(name)
+            rows += bool(plain.rows)
+            saved += through.files_kept < through.files_total
+            if not _same(plain.rows, through.rows):
+                different.append(name)
+    said = f"{len(kept)} queries, {rows} with rows, {saved} read fewer files"
+    assert not different, said
+    assert len(kept) >= 95, said
+    sys.stderr.write(f"{said}\n")
+
+
+def _copied(source: Path, folder: Path) -> Path:
+    """The workload beside its tables, the fact tables in several files."""
+    shutil.copytree(source.parent / "d", folder / "d")
+    for table in FACTS:
+        path = folder / "d" / table
+        data = DeltaTable(str(path)).to_pyarrow_table()
+        shutil.rmtree(path)
+        size = math.ceil(data.num_rows / FILES)
+        create_table(str(path), data.slice(0, size))
+        for at in range(size, data.num_rows, size):
+            write_deltalake(str(path), data.slice(at, size), mode="append")
+    shutil.copy(source, folder / "w.yaml")
+    return folder / "w.yaml"
+
+
+def _captured(workload: impctl.OpenWorkload, name: str) -> bool:
+    try:
+        workload.capture(name)
+    except impctl.ImpctlError:
+        return False
+    return True
+
+
+def _maintained(workload: impctl.OpenWorkload, names: list[str]) -> None:
+    for name in names:
+        workload.maintain(name)
+
+
+def _change(path: Path, quantity: str, rng: Random) -> None:
+    """One commit that deletes about 1% of the rows, one that adds as many, half of them changed."""
+    table = DeltaTable(str(path))
+    before = table.to_pyarrow_table()
+    few = max(4, before.num_rows // 100)
+    gone = before.take(sorted(rng.sample(range(before.num_rows), few)))
+    key = gone.column_names[0]
+    day = next(value for value in gone[key].to_pylist() if value is not None)
+    table.delete(f"{key} = {day} AND {quantity} <= {rng.randrange(20, 90)}")
+    added = before.take([rng.randrange(before.num_rows) for _ in range(few)])
+    at = added.column_names.index(quantity)
+    more = pc.add(added[quantity], pa.scalar(rng.randrange(1, 30), added.schema.field(at).type))
+    changed = added.set_column(at, added.schema.field(at), more.cast(added.schema.field(at).type))
+    write_deltalake(str(path), pa.concat_tables([gone.slice(0, few // 2), changed]), mode="append")
+
+
+def _same(one: list[tuple[object, ...]], other: list[tuple[object, ...]]) -> bool:
+    """The same rows, in any order, doubles up to the order in which they were added."""
+    if len(one) != len(other):
+        return False
+    pairs = zip(sorted(one, key=_rounded), sorted(other, key=_rounded), strict=True)
+    return all(_near(*values) for rows in pairs for values in zip(*rows, strict=True))
+
+
+def _near(one: object, other: object) -> bool:
+    if isinstance(one, float) and isinstance(other, float):
+        return math.isclose(one, other, rel_tol=1e-9) or (one != one and other != other)
+    return one == other
+
+
+def _rounded(row: tuple[object, ...]) -> str:
+    return repr([f"{v:.6e}" if isinstance(v, float) else v for v in row])
