@@ -67,13 +67,14 @@ class Builder(Plumbing):
         *,
         barriers: Collection[int] | None = None,
         buffer: int | None = None,
+        has_doubts: bool = True,
     ) -> None:
         """`keyed` are identities (`id`) of the Aggregates whose groups have one fragment.
 
         `last_top` is the LIMIT above which there are only columns, if there is one; `barriers` are
         those of others whose rows all count; for the rest see `Plumbing`.
         """
-        super().__init__(chooser, barriers=barriers, buffer=buffer)
+        super().__init__(chooser, barriers=barriers, buffer=buffer, has_doubts=has_doubts)
         self.sketched = sketched
         self.first_grouping: FirstGrouping | None = None
         self._keyed = frozenset(keyed)

@@ -106,12 +106,12 @@ def compile_plan(
     """
     nodes = tuple(nodes_of(root))
     found = None if barriers is None else [nodes[position] for position in barriers]
-    try:
+    whole = _counted_whole(found or (), sketched)
+    if whole is None:
         return _compiled(root, sketched, key_columns, chooser, found, buffer)
+    try:
+        return _compiled(root, sketched, key_columns, chooser, found, buffer, has_doubts=False)
     except BlockedError:
-        whole = _counted_whole(found or (), sketched)
-        if whole is None:
-            raise
         # All that is sketched lies below this barrier, whose rows all count: what stands above it
         # cannot change a sketch.
         return _compiled(whole, sketched, {}, chooser, found, buffer)
@@ -134,12 +134,22 @@ def _compiled(
     chooser: Chooser | None,
     barriers: Collection[Plan] | None,
     buffer: int | None,
+    *,
+    has_doubts: bool = True,
 ) -> Compiled:
     rows = counted(root)
     chain = _chain(rows)
     keyed = frozenset() if chain is None else _keyed(root, chain, sketched, key_columns)
     chosen = None if barriers is None else [id(node) for node in barriers]
-    builder = Builder(sketched, keyed, _last_top(root), chooser, barriers=chosen, buffer=buffer)
+    builder = Builder(
+        sketched,
+        keyed,
+        _last_top(root),
+        chooser,
+        barriers=chosen,
+        buffer=buffer,
+        has_doubts=has_doubts,
+    )
     flow = builder.root(rows)
     if not flow.accesses:
         raise BlockedError("the query has no sketch to maintain", root.span)

@@ -32,6 +32,8 @@ def build_likely(builder: Plumbing, node: TopK, below: Flow, *, must_be_sure: bo
     """
     if node.rank is not None and node.rank.function == "dense_rank":
         raise BlockedError("DENSE_RANK by a sum of doubles", node.span)
+    if must_be_sure and not builder.has_doubts:
+        raise BlockedError("ordering by a sum of doubles below another grouping", node.span)
     if must_be_sure and node.offset:
         raise BlockedError("OFFSET by a sum of doubles below another grouping", node.span)
     assert node.count is not None

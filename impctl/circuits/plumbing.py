@@ -47,11 +47,13 @@ class Plumbing(ABC):
         *,
         barriers: Collection[int] | None = None,
         buffer: int | None = None,
+        has_doubts: bool = True,
     ) -> None:
         """`barriers` are identities (`id`) of top-k whose rows all count (default: of every one).
 
         `chooser` decides which sides of joins are kept (default: all); `buffer` bounds what MIN,
-        MAX and top-k keep per group, where they can be refilled.
+        MAX and top-k keep per group, where they can be refilled. Without `has_doubts` first rows
+        that may turn out to be unsure are refused in advance.
         """
         self.chooser: Chooser = AsRecorded() if chooser is None else chooser
         self.sides: list[SideChoice] = []
@@ -62,6 +64,7 @@ class Plumbing(ABC):
         self._barrier_ids = None if barriers is None else frozenset(barriers)
         self.barriers: list[Flow] = []
         self.buffer = buffer
+        self.has_doubts = has_doubts
         self.refills: list[Refilled] = []
         self.keeps_all = False
         self._named: dict[str, int] = {}

@@ -17,7 +17,7 @@ from random import Random
 import pyarrow as pa
 import pytest
 
-from impctl.app.capturing import chosen_way as restored_by
+from impctl.app.capturing import kept_plan as restored_by
 from impctl.app.capturing.chosen_way import chosen_way
 from impctl.app.preparing.prepared import PreparedQuery
 from impctl.circuits.compile import Compiled, compile_plan
