@@ -22,6 +22,7 @@ DATA = "IMPCTL_DATA"
 FIXTURES = "IMPCTL_FIXTURES"
 LARGE_CHANGE = "IMPCTL_LARGE_CHANGE"
 SHARED_STORE = "IMPCTL_SHARED_STORE"
+TPCDS = "IMPCTL_TPCDS"
 FUZZ = "IMPCTL_FUZZ"
 SOAK = "IMPCTL_SOAK"
 NOW = "IMPCTL_NOW"
@@ -52,6 +53,7 @@ ENVVARS = (
     EnvVar(CRIMES, "Parquet file with the crimes data, for demo and tests", "--source", "0.1.0"),
     EnvVar(DATA, "Folder of the tables in `workloads/*.yaml`", None, "0.1.0"),
     EnvVar(FIXTURES, "Folder of Delta tables by other writers, for tests", None, "0.1.0"),
+    EnvVar(TPCDS, "Workload file of TPC-DS, its tables beside it, for a test", None, "0.1.0"),
     EnvVar(FUZZ, "How many times as many random cases the tests try", None, "0.1.0"),
     EnvVar(SOAK, "Random operations of the soak test; `N@SEED` for another seed", None, "0.1.0"),
     EnvVar(
