@@ -39,6 +39,7 @@ pytestmark = [
     pytest.mark.spark,
     pytest.mark.slow,
     pytest.mark.timeout(7200),
+    pytest.mark.filterwarnings("ignore::impctl.ImpctlWarning"),
     pytest.mark.skipif(not SOURCE, reason="IMPCTL_TPCDS names no workload file"),
 ]
 
