@@ -15,7 +15,7 @@ from impctl.aliases import AccessId, AttributeId
 from impctl.data.schema import Kind
 from impctl.expr.nodes import ColumnRef, Expr
 from impctl.expr.types import type_of
-from impctl.plan.functions import ORDER_DEPENDENT
+from impctl.plan.functions import TIE_DEPENDENT
 from impctl.plan.nodes import Aggregate, AggregateCall, Attribute
 from impctl.plan.safety.direction import Columns, Relation, direction
 from impctl.plan.safety.facts import NOTHING, KnownSigns, Signs, may_be_nan
@@ -78,8 +78,9 @@ def _identifiers(node: Aggregate) -> frozenset[frozenset[AttributeId]]:
 
 
 def _order_dependence(node: Aggregate, wording: Wording) -> Refusal | None:
+    """What is open where rows tie; other values that are open decide nothing in a judged plan."""
     for output in node.aggregates:
-        if output.call.function in ORDER_DEPENDENT:
+        if output.call.function in TIE_DEPENDENT:
             text = wording.call(output)
             return Refusal(f"`{text}` depends on the order of rows", output.call.span)
     return None

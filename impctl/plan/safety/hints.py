@@ -20,7 +20,8 @@ _ONE_ANSWER = {
     "first": "write MIN_BY with a column that orders the rows",
     "last": "write MAX_BY with a column that orders the rows",
     "any_value": "write MIN or MAX, which have one answer",
-    "collect_list": "write SORT_ARRAY(COLLECT_LIST(...)) outside of the sketched query",
+    "collect_list": "compare COUNT of its argument in its place, and show the list",
+    "collect_set": "compare COUNT(DISTINCT ...) in its place, and show the set",
     "mode": "write a GROUP BY with COUNT(*) and ORDER BY ... LIMIT 1",
     **dict.fromkeys(
         (

@@ -18,6 +18,7 @@ from typing import Self
 from impctl.aliases import AccessId, AttributeId, ColumnName
 from impctl.errors import InvariantError, UsageError
 from impctl.expr.nodes import Span
+from impctl.plan.functions import ORDER_DEPENDENT
 from impctl.plan.nodes import (
     Aggregate,
     Distinct,
@@ -118,6 +119,8 @@ def check_safety(
     if query.nondeterministic and sketched:
         name, span = query.nondeterministic[0]
         reason = f"`{name}` gives another answer on every run"
+        if name in ORDER_DEPENDENT:
+            reason = f"`{name}` has several right answers, and what rows there are depends on it"
         reason = f"{reason}; {_CUT}" if name in ("now", "current_timestamp") else reason
         return Verdict(False, Status.UNSAFE, reason, span)
     if has_rank_barriers is None:

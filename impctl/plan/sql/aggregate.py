@@ -26,7 +26,7 @@ from impctl.expr.nodes import (
     with_children,
 )
 from impctl.expr.types import average_type, sum_type
-from impctl.plan.functions import AGGREGATE_SYNONYMS, AGGREGATES, ORDER_DEPENDENT, TIE_DEPENDENT
+from impctl.plan.functions import AGGREGATE_SYNONYMS, AGGREGATES
 from impctl.plan.nodes import AggregateCall
 from impctl.plan.render_expr import column_name
 from impctl.plan.sql import literal as parse_literal
@@ -94,8 +94,6 @@ def _read_aggregate(reader: ExprReader, node: exp.Expression) -> AggregateCall |
             raise reader.text.unsupported(f"IGNORE NULLS with `{name}`", node)
         arguments = (*arguments, parse_literal.constant(True, None))
     span = reader.text.span_of(node)
-    if function in ORDER_DEPENDENT - TIE_DEPENDENT:
-        reader.reading.note_volatile(function, span)
     return AggregateCall(
         function,
         arguments,

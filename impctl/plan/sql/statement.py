@@ -17,6 +17,7 @@ from impctl.aliases import QueryName
 from impctl.errors import Location, QueryError
 from impctl.plan.names import TableNames
 from impctl.plan.nodes import Catalog, Plan, Query
+from impctl.plan.order_dependence import deciding
 from impctl.plan.sql.context import Reading
 from impctl.plan.sql.relation import CommonTable, Environment, part
 from impctl.plan.sql.select import read_select
@@ -51,7 +52,7 @@ def parse_query(
     except RecursionError:
         raise _too_deep(name) from None
     mentions = tuple((span, table) for span, table in reading.mentions.items())
-    return Query(sql, root, tuple(reading.volatile), mentions)
+    return Query(sql, root, (*reading.volatile, *deciding(root)), mentions)
 
 
 def _too_deep(name: QueryName) -> QueryError:
