@@ -15,7 +15,14 @@ from impctl.app.capturing.drift import ranges_entries
 from impctl.app.capturing.entries import sketch_entry
 from impctl.app.capturing.moments import moved_moments, moved_text, stored_moments
 from impctl.app.capturing.pins import catch_up, check_pins
-from impctl.app.results.past_runs import VERIFIED, VERIFY, PendingEntry, RunEntry, VerifiedEntry
+from impctl.app.results.past_runs import (
+    VERIFIED,
+    VERIFY,
+    WHOLE_TABLES,
+    PendingEntry,
+    RunEntry,
+    VerifiedEntry,
+)
 from impctl.app.results.results import Failure, Outcome, StatusResult
 from impctl.app.results.unsketched import unsketched_status
 from impctl.app.workbench.isolated import Isolated
@@ -108,7 +115,7 @@ def _run(record: RunRecord) -> RunEntry:
         record.reason,
         datetime.fromtimestamp(record.started_at, UTC),
         record.elapsed_ms,
-        record.changes,
+        None if record.action in WHOLE_TABLES else record.changes,
         record.versions,
     )
 

@@ -104,7 +104,7 @@ def _result(
             step.versions,
             step.added.get(sketch.access, ()),
             step.removed.get(sketch.access, ()),
-            step.changes,
+            _changes([step]),
             step.read_ms + step.engine_ms + step.commit_ms,
             _answer_changed([step]),
         )
@@ -122,7 +122,7 @@ def _result(
         versions=steps[-1].versions,
         added=added,
         removed=removed,
-        changes=sum(step.changes for step in steps),
+        changes=_changes(steps),
         elapsed_ms=sum(step.elapsed_ms for step in shown),
         read_ms=sum(step.read_ms for step in steps),
         engine_ms=sum(step.engine_ms for step in steps),
@@ -132,6 +132,13 @@ def _result(
         refilled_rows=refilled_rows,
         answer_changed=_answer_changed(steps),
     )
+
+
+def _changes(steps: Sequence[StepDone]) -> int | None:
+    """The changed rows carried on; None where one step read whole tables instead."""
+    if any(step.action == "recapture" for step in steps):
+        return None
+    return sum(step.changes for step in steps)
 
 
 def _answer_changed(steps: Sequence[StepDone]) -> str:
@@ -174,7 +181,7 @@ def recapture_results(
                 versions=captured.versions,
                 added=added,
                 removed=removed,
-                changes=0,
+                changes=None,
                 elapsed_ms=elapsed_ms,
                 read_ms=captured.spark_ms,
                 engine_ms=captured.engine_ms,

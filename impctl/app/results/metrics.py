@@ -35,14 +35,17 @@ def maintain_metrics(outcome: Outcome, at: float) -> str:
     """What a run of `maintain` did, per query; queries that failed are told too."""
     success = _Metric("impctl_maintain_success", "gauge", "1 where the last run brought it up")
     took = _Metric("impctl_maintain_duration_seconds", "gauge", "What the last run took")
-    changes = _Metric("impctl_maintain_changes", "gauge", "Changed rows of the last run")
+    changes = _Metric(
+        "impctl_maintain_changes", "gauge", "Changed rows of the last run, if it was no recapture"
+    )
     recaptured = _Metric("impctl_maintain_recaptured", "gauge", "1 where it captured anew")
     held = _Metric("impctl_sketch_ranges", "gauge", "Ranges that the query's sketches have")
     for result in outcome.results:
         if isinstance(result, MaintainResult):
             success.samples[result.query] = 1.0
             took.samples[result.query] = result.elapsed_ms / 1000
-            changes.samples[result.query] = float(result.changes)
+            if result.changes is not None:
+                changes.samples[result.query] = float(result.changes)
             recaptured.samples[result.query] = float(result.action == "recapture")
             held.samples[result.query] = held.samples.get(result.query, 0.0) + result.total
     for failure in outcome.failures:

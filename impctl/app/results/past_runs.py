@@ -29,20 +29,25 @@ class PendingEntry:
 
 @dataclass(frozen=True, slots=True)
 class RunEntry:
-    """A run recorded for a query; `at` is when it started (UTC)."""
+    """A run recorded for a query; `at` is when it started (UTC).
+
+    `changes` are the changed rows it carried on; None where it read whole tables.
+    """
 
     action: str
     reason_code: str
     reason: str
     at: datetime
     elapsed_ms: float
-    changes: int
+    changes: int | None
     versions: Mapping[str, int]
 
 
 VERIFY = "verify"
 """The action under which a verification is recorded: `added` is the slack, `removed` how many
 fragments were missing."""
+WHOLE_TABLES = frozenset({"capture", "recapture", VERIFY})
+"""Actions that read whole tables, not their changes."""
 VERIFIED = "verified"
 """The reason code of one that found nothing wrong."""
 

@@ -151,7 +151,7 @@ class MaintainStep:
     versions: Mapping[str, int]
     added: tuple[int, ...]
     removed: tuple[int, ...]
-    changes: int
+    changes: int | None
     elapsed_ms: float
     answer_changed: str | None = None
 
@@ -163,7 +163,8 @@ class MaintainResult:
     `since` are the versions the run started from, `versions` those it reached; `steps` has an
     entry per version passed where the query is maintained eagerly. `foreseen` marks a dry run: the
     action is what would be taken, the new sketch was not computed. `refilled_groups` counts groups
-    whose bounded buffer was filled again, from `refilled_rows` rows of the table.
+    whose bounded buffer was filled again, from `refilled_rows` rows of the table. `changes` are
+    the changed rows that were carried on; None for a recapture, which reads tables, not changes.
     """
 
     query: str
@@ -177,7 +178,7 @@ class MaintainResult:
     versions: Mapping[str, int]
     added: tuple[int, ...]
     removed: tuple[int, ...]
-    changes: int
+    changes: int | None
     elapsed_ms: float
     read_ms: float
     engine_ms: float

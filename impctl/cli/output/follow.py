@@ -49,6 +49,6 @@ def _text(outcome: Outcome, run: FollowedRun) -> str:
 
 
 def _done_text(result: MaintainResult) -> str:
-    if result.action == "recapture":
+    if result.changes is None:
         return f"{result.query} recapture [{result.reason_code}]"
     return f"{result.query} {result.action}, {count_text(result.changes, 'change')}"

@@ -160,9 +160,8 @@ class TextOutput:
             self._detail(f"{result.reason} [{result.reason_code}]; the new sketch is not computed")
             return
         self._say(f"{result.query}: {result.action} {versions}, {sketch}{_moved(result)}")
-        carried = _changes(result).removeprefix(", ") or "whole tables"
         self._detail(
-            f"{carried} in {duration_text(result.elapsed_ms)} "
+            f"{_carried(result.changes)} in {duration_text(result.elapsed_ms)} "
             f"(read {duration_text(result.read_ms)}, engine {duration_text(result.engine_ms)}, "
             f"commit {duration_text(result.commit_ms)})"
         )
@@ -172,7 +171,7 @@ class TextOutput:
         for step in result.steps if len(result.steps) > 1 else ():
             self._detail(
                 f"step {versions_text(step.versions)}: {step.action}, "
-                f"{count_text(step.changes, 'change')}, +{len(step.added)} -{len(step.removed)} "
+                f"{_carried(step.changes)}, +{len(step.added)} -{len(step.removed)} "
                 f"ranges, {duration_text(step.elapsed_ms)}"
             )
         self._drifted(result)
@@ -384,8 +383,13 @@ def _broken(line: str, indent: str, stream: TextIO) -> list[str]:
 
 
 def _changes(result: MaintainResult) -> str:
+    """What would be carried on, of nothing for a recapture."""
+    return "" if result.changes is None else f", {count_text(result.changes, 'change')}"
+
+
+def _carried(changes: int | None) -> str:
     """The changed rows carried on; a recapture reads whole tables instead."""
-    return "" if result.action == "recapture" else f", {count_text(result.changes, 'change')}"
+    return "whole tables" if changes is None else count_text(changes, "change")
 
 
 def _moved(result: MaintainResult) -> str:
