@@ -12,6 +12,7 @@ import os
 from collections.abc import Iterator
 from datetime import timedelta
 
+from impctl.app.examining.sharing import sharing_findings
 from impctl.app.examining.skipping import skipping_findings
 from impctl.app.examining.store import store_findings
 from impctl.app.examining.surroundings import delta_jar, software, try_spark
@@ -63,6 +64,7 @@ def _of_workload(
     yield from table_findings(desk, stored, every)
     desk.reporter.step("checking the store")
     yield from store_findings(desk)
+    yield from sharing_findings(desk)
     yield from skipping_findings(desk, stored)
 
 

@@ -29,6 +29,7 @@ from impctl.errors import ImpctlError, StorageError, TableError, UsageError, mas
 from impctl.tables.snapshot import Snapshot
 from impctl.tables.source import open_source
 from impctl.tables.write.create import create_table
+from impctl.workload.load import DEFAULT_STORE
 
 _MOST_CANDIDATES = 4
 
@@ -48,7 +49,7 @@ def init(request: InitRequest, reporter: Reporter) -> Outcome:
             "None of the tables has a column that can be cut into ranges",
             hint="sketches need a column of a number, text, date or timestamp type",
         )
-    text = workload_text(_identifier(out.stem), tables)
+    text = workload_text(_identifier(out.stem), tables, _store_of(out))
     queries = _put(out, text, reporter, force=request.force)
     names = tuple(table.name for table in tables)
     file = shlex.quote(str(out))
@@ -164,6 +165,11 @@ def _write_schema(file: Path, *, force: bool) -> None:
     if file.exists() and not force and '"urn:impctl:workload:' not in file.read_text("utf-8"):
         raise _existing(file)
     file.write_text(text, encoding="utf-8")
+
+
+def _store_of(out: Path) -> str:
+    """A store of the file's own, so that two files in one folder never share one."""
+    return DEFAULT_STORE if out.stem == DEFAULT_FILE.stem else f"{out.stem}{DEFAULT_STORE}"
 
 
 def _refuse_existing(out: Path, *, force: bool) -> None:

@@ -206,3 +206,36 @@ def test_the_demo_answers(impctl: Init, tmp_path: Path, spark: Any) -> None:
         code, document = impctl(*shlex.split(command)[1:])
         assert code == 0, command
     assert sorted(document["results"][0]["rows"]) == [["Apple", 5074], ["HP", 6194]]
+
+
+def test_two_files_of_one_folder_have_two_stores(impctl: Init, tmp_path: Path) -> None:
+    create_table(str(tmp_path / "visits"), VISITS)
+    assert impctl("init", "visits")[0] == 0
+    assert impctl("init", "visits", "--out", "sales.yaml")[0] == 0
+    for file in ("impctl.yaml", "sales.yaml"):
+        assert impctl("capture", file)[0] == 0
+        assert "shared_store" not in _checks(impctl("doctor", file)[1])
+    assert (tmp_path / ".impctl").is_dir()
+    assert (tmp_path / "sales.impctl").is_dir()
+
+
+def test_two_files_that_share_a_store_are_told(impctl: Init, tmp_path: Path) -> None:
+    create_table(str(tmp_path / "visits"), VISITS)
+    assert impctl("init", "visits", "--out", "a.yaml")[0] == 0
+    text = (tmp_path / "a.yaml").read_text()
+    (tmp_path / "b.yml").write_text(text)
+    (tmp_path / "c.yaml").write_text(text.replace("store: ", "store: other"))
+    (tmp_path / "broken.yaml").write_text("version: [")
+    told = _checks(impctl("doctor", "a.yaml")[1])["shared_store"]
+    (query,) = impctl("check", "a.yaml")[1]["results"]
+    assert (told["level"], told["fix"]) == (
+        "warning",
+        "give each file a `store` of its own; `impctl init` does",
+    )
+    assert told["message"] == (
+        f"Also the store of b.yml; of `{query['query']}` only the file captured last has a sketch"
+    )
+
+
+def _checks(document: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    return {found["check"]: found for found in document["results"]}

@@ -45,8 +45,8 @@ class FirstTable:
     group_by: ColumnName | None
 
 
-def workload_text(name: str, tables: Sequence[FirstTable]) -> str:
-    """The whole file."""
+def workload_text(name: str, tables: Sequence[FirstTable], store: str) -> str:
+    """The whole file; `store` is a folder beside it."""
     return "\n".join(
         [
             f"# yaml-language-server: $schema={SCHEMA_FILE}",
@@ -63,7 +63,7 @@ def workload_text(name: str, tables: Sequence[FirstTable]) -> str:
             "  # Examples; put your own here: groups with HAVING or the best few gain most.",
             *(line for table in tables for line in _query(table)),
             "# Where sketches and state are kept, relative to this file.",
-            "store: .impctl",
+            f"store: {_yaml(store)}",
             "# Spark is started only where the engine cannot do without.",
             "spark:",
             '  master: "local[*]"',
