@@ -112,4 +112,4 @@ def _share(wanted: RangeFilter) -> float:
 
 def _reason(pruned: Pruned, plain: Pruned, table: TableName) -> str:
     kept, total = len(pruned.files[table]), len(plain.files[table])
-    return f"it leaves {kept} of {total} files, and asking its ranges of their rows costs more"
+    return f"it would read {kept} of {total} files, and asking its ranges of their rows costs more"

@@ -75,7 +75,7 @@ def sketches_text(sketches: Sequence[SketchEntry]) -> str:
 
 def left_text(entry: LeftEntry) -> str:
     """Files and bytes that are left to read, and whether that was foreseen."""
-    said = f"leaves {entry.files:,} of {count_text(entry.files_total, 'file')} of {entry.table}"
+    said = f"reads {entry.files:,} of {count_text(entry.files_total, 'file')} of {entry.table}"
     said += f", {size_text(entry.bytes)} of {size_text(entry.bytes_total)}"
     return plain(said if entry.expected is None else f"{said}; {expected_text(entry.expected)}")
 

@@ -54,7 +54,7 @@ def test_what_is_left_away(cli: Cli) -> None:
     for use in ("auto", "always", "never"):
         (result,) = cli.good("query", "--query", "scattered", "--sketch", use).results
         reason = result["left_away"].get("t", "")
-        assert ("it leaves 10 of 10 files" in reason) == (use == "auto"), reason
+        assert ("it would read 10 of 10 files" in reason) == (use == "auto"), reason
         found[use] = sorted(result["rows"])
     assert found["auto"] == found["always"] == found["never"]
     assert found["auto"]
