@@ -15,6 +15,7 @@ from impctl.app.capturing.advice import warnings_of
 from impctl.app.capturing.captured import Captured, capture_query
 from impctl.app.capturing.entries import sketch_entry
 from impctl.app.capturing.stage import foreseen_capture
+from impctl.app.capturing.state_advice import state_warnings
 from impctl.app.preparing.facts import assumption_text
 from impctl.app.preparing.filters import filters_of
 from impctl.app.preparing.prepared import PreparedQuery, prepare
@@ -23,8 +24,8 @@ from impctl.app.results.unsketched import unsketched_capture
 from impctl.app.workbench.isolated import Isolated
 from impctl.app.workbench.pinned import PinnedTables
 from impctl.app.workbench.workbench import Workbench
+from impctl.store.reader import StoreReader
 from impctl.store.records import StoredSketch
-from impctl.workload.models import QuerySpec
 
 
 def capture(desk: Workbench, queries: Sequence[QueryName] | None) -> Outcome:
@@ -32,7 +33,7 @@ def capture(desk: Workbench, queries: Sequence[QueryName] | None) -> Outcome:
     results: list[CaptureResult] = []
     failures: list[Failure] = []
     warnings: list[str] = []
-    stored: list[tuple[QuerySpec, tuple[StoredSketch, ...]]] = []
+    stored: list[tuple[PreparedQuery, tuple[StoredSketch, ...]]] = []
     specs = desk.queries(queries)
     if desk.settings.dry_run:
         held = desk.reading_store()
@@ -55,17 +56,20 @@ def capture(desk: Workbench, queries: Sequence[QueryName] | None) -> Outcome:
                     desk, store, prepared, code="asked", reason="capture was asked for"
                 )
                 results.append(_result(desk.tables, prepared, captured))
-                stored.append((spec, captured.sketches))
-    for spec, sketches in stored:
-        warnings += _advice(desk.tables, spec, sketches)
+                stored.append((prepared, captured.sketches))
+        for prepared, sketches in stored:
+            warnings += _advice(desk, store, prepared, sketches)
     return Outcome(tuple(results), tuple(warnings), tuple(failures))
 
 
-def _advice(tables: PinnedTables, spec: QuerySpec, sketches: Sequence[StoredSketch]) -> list[str]:
-    """What to know of a stored sketch; the capture stands, even where this cannot be told."""
-    failed: list[Failure] = []
+def _advice(
+    desk: Workbench, store: StoreReader, prepared: PreparedQuery, sketches: Sequence[StoredSketch]
+) -> list[str]:
+    """What to know of what was stored; the capture stands, even where this cannot be told."""
+    spec, failed = prepared.spec, list[Failure]()
     with Isolated(failed, spec):
-        return warnings_of(tables, spec.name, sketches)
+        skipping = warnings_of(desk.tables, spec.name, sketches)
+        return [*skipping, *state_warnings(desk, store, prepared)]
     return [
         f"query `{spec.name}` is captured, but how much its sketch saves could not be told: "
         f"{failure.error.message}"

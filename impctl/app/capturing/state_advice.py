@@ -1,0 +1,84 @@
+"""Whether a captured query remembers more than its tables hold, and what a bound would save.
+
+Law: only what the store and the logs say, and the query planned once more with a bound; nothing is
+read, nothing refused. A saving is named only of state that the bounded query could refill.
+Out of scope: what a sketch saves (`app.capturing.advice`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from impctl.app.capturing.chosen_way import chooser_for, chosen_way, restored_verdict
+from impctl.app.preparing.prepared import PreparedQuery
+from impctl.app.results.amounts import size_text
+from impctl.app.workbench.workbench import Workbench
+from impctl.circuits.refills import Refilled
+from impctl.store.reader import StoreReader
+from impctl.store.records import RunRef
+
+_SMALL = 1 << 20
+"""State of fewer bytes takes no room worth a word."""
+
+_BUFFER = 1000
+"""The bound that the saving is told for; 100 to 10,000 serve most queries."""
+
+
+def state_warnings(desk: Workbench, store: StoreReader, prepared: PreparedQuery) -> list[str]:
+    """A warning where the state of the query, as stored, is larger than its tables."""
+    name = prepared.spec.name
+    runs = store.run_refs(name)
+    held = sum(run.bytes for run in runs)
+    size = sum(desk.tables.snapshot(table).bytes for table in prepared.tables)
+    if held < _SMALL or held <= size:
+        return []
+    said = (
+        f"the state of query `{name}` takes {size_text(held)}, more than the "
+        f"{size_text(size)} of its tables"
+    )
+    saving = None if prepared.spec.buffer is not None else _saving(desk, store, prepared, runs)
+    return [said if saving is None else f"{said}; {saving}"]
+
+
+def _saving(
+    desk: Workbench, store: StoreReader, prepared: PreparedQuery, runs: Sequence[RunRef]
+) -> str | None:
+    """What `buffer` would save; None where nothing of the state could be bounded."""
+    stored = store.load(prepared.spec.name)
+    if stored is None:
+        return None
+    verdict, partitions = restored_verdict(desk.tables, prepared, stored)
+    bounded = replace(prepared, spec=replace(prepared.spec, buffer=_BUFFER))
+    way = chosen_way(bounded, verdict, partitions, chooser_for(desk.tables, bounded))
+    if way.compiled is None:
+        return None
+    saved, is_sure = _saved(way.compiled.refills, _by_piece(runs))
+    if saved < _SMALL:
+        return None
+    about = "about" if is_sure else "up to"
+    return (
+        f"`buffer: {_BUFFER}` on it would save {about} {size_text(saved)}, and read rows of the "
+        "table again once deletions have used that many up"
+    )
+
+
+def _by_piece(runs: Sequence[RunRef]) -> Mapping[str, tuple[int, int]]:
+    """Rows and bytes of each piece of state."""
+    found: dict[str, tuple[int, int]] = {}
+    for run in runs:
+        rows, size = found.get(run.arrangement, (0, 0))
+        found[run.arrangement] = (rows + run.rows, size + run.bytes)
+    return found
+
+
+def _saved(refills: Sequence[Refilled], pieces: Mapping[str, tuple[int, int]]) -> tuple[int, bool]:
+    """Bytes, and whether they are sure: of keyed state the number of groups is not known."""
+    saved, is_sure = 0.0, True
+    for refilled in refills:
+        for keeper in refilled.operator.arrangements():
+            rows, size = pieces.get(keeper.name, (0, 0))
+            if rows > _BUFFER:
+                saved += size * (1 - _BUFFER / rows)
+                is_sure = is_sure and not refilled.keys
+    return int(saved), is_sure

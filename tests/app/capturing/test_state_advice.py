@@ -1,0 +1,67 @@
+"""State larger than its table is told at capture, with what a bound on it would save."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from impctl.app.capturing import state_advice
+from impctl.tables.write.create import create_table
+from tests.support.run_cli import Cli
+
+ROWS = 20_000
+LEAST = "SELECT g, MIN(x) m FROM t GROUP BY g HAVING MIN(x) < 100"
+TOP = "SELECT q.g FROM (SELECT g, x FROM t ORDER BY x DESC LIMIT 50) q WHERE q.g > 0"
+SUMS = "SELECT g, SUM(y) s FROM t GROUP BY g HAVING SUM(y) > 100"
+
+
+@pytest.fixture
+def cli(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Cli:
+    """A small table that compresses well, so that rows remembered take more than the table."""
+    monkeypatch.setattr(state_advice, "_SMALL", 10_000)
+    rows = {
+        "g": np.repeat(np.arange(4), ROWS // 4),
+        "x": np.arange(ROWS) * 3,
+        "y": np.ones(ROWS, np.int64),
+    }
+    create_table(str(tmp_path / "t"), pa.table(rows))
+    file = tmp_path / "w.yaml"
+    lines = ["version: 1", "tables: {t: {path: t}}", "queries:"]
+    for name, sql in (("least", LEAST), ("top", TOP), ("sums", SUMS)):
+        lines.append(f'  {name}: {{sql: "{sql}", sketch: {{t: g}}}}')
+        if name != "sums":
+            lines.append(f'  {name}_bounded: {{sql: "{sql}", sketch: {{t: g}}, buffer: 1000}}')
+    lines += ["partitions: {t: {g: {boundaries: [2, 3]}}}", "store: .impctl"]
+    file.write_text("\n".join(lines) + "\n")
+    return Cli(capsys, file)
+
+
+def told(cli: Cli, query: str) -> list[str]:
+    warnings = cli.good("capture", "--query", query).document["warnings"]
+    return [text for text in warnings if "the state of query" in text]
+
+
+def state(cli: Cli, query: str) -> int:
+    (result,) = cli.good("status", "--query", query).results
+    return int(result["state_bytes"])
+
+
+@pytest.mark.parametrize(("query", "about"), [("top", "about"), ("least", "up to")])
+def test_what_a_bound_would_save_is_what_it_saves(cli: Cli, query: str, about: str) -> None:
+    (text,) = told(cli, query)
+    assert f"the state of query `{query}` takes " in text
+    assert f"`buffer: 1000` on it would save {about} " in text
+    assert not any("would save" in text for text in told(cli, f"{query}_bounded"))
+    number, unit = text.split(f"save {about} ")[1].split(",")[0].split()
+    saved = float(number) * {"B": 1, "kB": 1e3, "MB": 1e6}[unit]
+    really = state(cli, query) - state(cli, f"{query}_bounded")
+    # Of four groups each keeps its 1000, so that less is saved than of one.
+    least = 0.9 if about == "about" else 0.5
+    assert least * saved <= really <= 1.05 * saved, (text, really)
+
+
+def test_small_state_is_not_worth_a_word(cli: Cli) -> None:
+    assert told(cli, "sums") == []
