@@ -15,7 +15,7 @@ import numpy as np
 
 from impctl.data.schema import DOUBLE, Kind, SqlType
 from impctl.data.vector import Bools, Floats, Vector
-from impctl.errors import NotExactError
+from impctl.errors import EvaluationError, NotExactError
 from impctl.expr.numbers import EXACT_DOUBLE, fit_decimals, magnitude
 from impctl.expr.rounding import outer, rounded, scaled_by
 
@@ -88,8 +88,7 @@ def over_bounds(name: str, compute: Function, given: Sequence[Vector], result: S
     if name not in MONOTONE or (result.kind is not Kind.DOUBLE and bool(is_lost.any())):
         raise unsure_value(shown)
     sides = [ends(argument) for argument in given]
-    low = compute([side[0] for side in sides], result)
-    high = compute([side[1] for side in sides], result)
+    low, high = _at_both_ends(shown, compute, sides, result)
     if result.kind is Kind.DOUBLE:
         found = between(low.values, high.values, low.valid)
         assert found.error is not None
@@ -97,6 +96,24 @@ def over_bounds(name: str, compute: Function, given: Sequence[Vector], result: S
     if bool(((low.values != high.values) & low.validity()).any()):
         raise unsure_value(shown)
     return low
+
+
+def _at_both_ends(
+    shown: str, compute: Function, sides: Sequence[tuple[Vector, Vector]], result: SqlType
+) -> tuple[Vector, Vector]:
+    """The function's values at the ends; unsure where it fails at one of them, as Spark may not."""
+    found: list[Vector] = []
+    failed: list[EvaluationError] = []
+    for end in (0, 1):
+        try:
+            found.append(compute([side[end] for side in sides], result))
+        except EvaluationError as error:
+            failed.append(error)
+    if not failed:
+        return found[0], found[1]
+    if found:
+        raise unsure_value(shown) from failed[0]
+    raise failed[0]
 
 
 def _at_a_tie() -> NotExactError:
