@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from typing import Any
 
 from sqlglot import exp
@@ -24,6 +25,12 @@ from impctl.plan.sql.comments import doubtful_comment
 from impctl.plan.sql.places import Place, Tokens, places_of, tokens_of
 
 _SPECIAL_SYNTAX = ("CAST", "TRY_CAST", "EXTRACT", "TRIM", "SUBSTRING", "SUBSTR", "POSITION")
+_CLAUSES = (
+    *("SELECT", "FROM", "WHERE", "GROUP", "HAVING", "ORDER", "LIMIT", "UNION", "JOIN"),
+    *("DISTINCT", "INNER", "LEFT", "CROSS", "QUALIFY", "BETWEEN"),
+)
+"""Words that a mistyped one may have meant."""
+
 _FIRST_WORDS = frozenset({TokenType.SELECT, TokenType.WITH, TokenType.FROM, TokenType.L_PAREN})
 _VARIABLE = re.compile(r"\$\{\S*?\}")
 _TOKEN_DUMP = re.compile(r" but got <Token.*", re.DOTALL)
@@ -200,10 +207,17 @@ def _syntax_error(text: SqlText, error: ParseError) -> QueryError:
     reason = _CLASS_NAME.sub(lambda found: found.group(1).upper(), reason).rstrip(".")
     return QueryError(
         f"The SQL of query `{text.name}` cannot be read{near}: {reason}",
-        hint="check the statement in Spark SQL first",
+        hint=_clause_meant(highlight) or "check the statement in Spark SQL first",
         code="query_syntax",
         location=Location(text.file, int(line), column),
     )
+
+
+def _clause_meant(word: str) -> str | None:
+    """The hint for a mistyped word that begins a clause."""
+    near = get_close_matches(word.upper(), _CLAUSES, n=1, cutoff=0.75)
+    is_typed_well = not near or near[0] == word.upper()
+    return None if is_typed_well else f"did you mean {near[0]}?"
 
 
 def _refuse_doubtful_text(text: SqlText) -> None:

@@ -174,3 +174,17 @@ def test_a_sign_belongs_to_what_is_quoted(condition: str, quoted: str) -> None:
     (negated,) = (e for e in walk(select.predicate) if isinstance(e, Negate))
     assert negated.span is not None
     assert sql[negated.span.start : negated.span.end] == quoted
+
+
+@pytest.mark.parametrize(
+    ("tail", "hint"),
+    [
+        ("GROUP BY brand HAVIN SUM(price) > 5", "did you mean HAVING?"),
+        ("WHER GROUPP BY brand", "did you mean GROUP?"),
+        ("GROUP BY brand nonsense 7", "check the statement in Spark SQL first"),
+    ],
+)
+def test_a_mistyped_clause_is_guessed(tail: str, hint: str) -> None:
+    with pytest.raises(QueryError) as caught:
+        parse_query(f"SELECT brand, SUM(price) FROM sales {tail}", CATALOG, name="q")
+    assert (caught.value.code, caught.value.hint) == ("query_syntax", hint)
