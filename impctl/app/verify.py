@@ -3,7 +3,8 @@
 Law: the oracle shares nothing with the maintained state but the partition; a sketch that lacks a
 fragment of the accurate one is unsound (exit 5), one that has more has slack. With results, the
 query is also run with and without its sketch and the two answers compared as bags; doubles may
-differ by what the order of a floating sum can make of them.
+differ by what the order of a floating sum can make of them. Of a LIMIT that leaves any of more rows
+only the number is compared, which is told.
 What was found is recorded, where the store may be written, for `status` to tell.
 Out of scope: mending what is wrong (`app.capture`).
 """
@@ -91,7 +92,7 @@ def _verified(desk: Workbench, spec: QuerySpec, results: bool) -> list[VerifyRes
     desk.spark()
     desk.reporter.step(f"recapturing {spec.name}")
     accurate = recaptured(desk, prepared, verdict, partitions, stored.versions)
-    equal = _results_equal(desk, prepared, stored) if results else None
+    equal, counts_only = _results_equal(desk, prepared, stored) if results else (None, False)
     verified = []
     for sketch in stored.sketches:
         relation = compare(sketch.fragments, accurate[sketch.access])
@@ -108,21 +109,25 @@ def _verified(desk: Workbench, spec: QuerySpec, results: bool) -> list[VerifyRes
                 results_equal=equal,
                 versions=stored.versions,
                 moments=prepared.moments,
+                counts_only=counts_only,
             )
         )
     return verified
 
 
-def _results_equal(desk: Workbench, prepared: PreparedQuery, stored: StoredQuery) -> bool:
+def _results_equal(
+    desk: Workbench, prepared: PreparedQuery, stored: StoredQuery
+) -> tuple[bool, bool]:
+    """Whether the answers are equal, and whether only their numbers of rows could be compared."""
     desk.reporter.step(f"running {prepared.spec.name} with and without its sketch")
     pruned = filters_of(desk.tables, prepared, stored.sketches, stored.versions)
     with_sketch = answer(desk, prepared, stored.versions, pruned)
     without = answer(desk, prepared, stored.versions)
     if len(without.rows) == prepared.query.cut:
         # Any rows are right, once there are more than the LIMIT leaves.
-        return len(with_sketch.rows) == len(without.rows)
+        return len(with_sketch.rows) == len(without.rows), True
     loose = loose_columns(prepared.query.root)
-    return same_rows(_without(with_sketch.rows, loose), _without(without.rows, loose))
+    return same_rows(_without(with_sketch.rows, loose), _without(without.rows, loose)), False
 
 
 def _without(

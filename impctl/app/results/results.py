@@ -291,7 +291,11 @@ class StatusResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifyResult:
-    """A stored sketch against recapture; `results_equal` is None where it was not asked for."""
+    """A stored sketch against recapture; `results_equal` is None where it was not asked for.
+
+    `counts_only` says that only the numbers of rows were compared, because a LIMIT without ORDER BY
+    leaves any of more rows.
+    """
 
     query: str
     table: str
@@ -304,6 +308,7 @@ class VerifyResult:
     results_equal: bool | None
     versions: Mapping[str, int]
     moments: Mapping[str, str] = field(default_factory=dict)
+    counts_only: bool = False
 
 
 @dataclass(frozen=True, slots=True)

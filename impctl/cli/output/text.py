@@ -65,6 +65,7 @@ from impctl.cli.output.wording import (
     plain,
     plain_sql,
     ranges_text,
+    results_text,
     sketches_text,
     versions_text,
 )
@@ -277,10 +278,9 @@ class TextOutput:
         self._named.add(result.query)
         sound = "sound" if result.covers and result.results_equal is not False else "NOT SOUND"
         versions = versions_text(result.versions, None, result.moments)
-        equal = {None: "", True: ", results equal", False: ", results differ"}
         self._say(
             f"{result.query}: {sound}, {result.table}.{result.attribute} slack {result.slack} "
-            f"at {versions}{equal[result.results_equal]}"
+            f"at {versions}{results_text(result)}"
         )
         if result.missing:
             self._detail(f"missing {fragments_text(result.missing, result.total)}")

@@ -13,7 +13,7 @@ from types import MappingProxyType
 
 from impctl.app.results.amounts import number_text, size_text
 from impctl.app.results.explanations import ExpectedReading
-from impctl.app.results.results import LeftEntry, RangesEntry, SketchEntry
+from impctl.app.results.results import LeftEntry, RangesEntry, SketchEntry, VerifyResult
 
 _CONTROL = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f"
@@ -84,6 +84,14 @@ def expected_text(expected: ExpectedReading) -> str:
     """What was foreseen, and how surely."""
     between = f"{expected.files_low:,} to {expected.files_high:,}"
     return f"foreseen {count_text(expected.files, 'file')} ({between})"
+
+
+def results_text(result: VerifyResult) -> str:
+    """Whether the answers with and without the sketch were equal, where that was asked."""
+    if result.results_equal is None:
+        return ""
+    said = ", results equal" if result.results_equal else ", results differ"
+    return f"{said} (only counted: a LIMIT without ORDER BY)" if result.counts_only else said
 
 
 def ranges_text(entry: RangesEntry) -> str:

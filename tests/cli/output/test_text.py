@@ -84,6 +84,12 @@ def test_gc_that_foresees_and_gc_with_nothing_to_do(fake, impctl) -> None:
     )
 
 
+def test_answers_of_which_only_the_numbers_of_rows_were_compared(fake, impctl) -> None:
+    fake.answer = Outcome((replace(EXAMPLES["verify"], counts_only=True),))
+    (first, *_) = impctl("verify", "w.yaml").stdout.splitlines()
+    assert first.endswith("sales@1, results equal (only counted: a LIMIT without ORDER BY)")
+
+
 def test_apply(fake, impctl) -> None:
     fake.answer = Outcome((EXAMPLES["apply"],))
     ran = impctl("apply", "w.yaml", "s8")
