@@ -38,7 +38,7 @@ def _escape(code: int) -> str:
 
 
 def fragments_text(fragments: Sequence[int], total: int) -> str:
-    """`{0-2, 7}` out of `total` ranges; long lists are cut, with the number of ranges in them.
+    """`{0-2, 7}` out of `total` ranges; long lists are cut, with the number of ranges left out.
 
     The fragment of NULL is named and not counted.
     """
@@ -50,8 +50,9 @@ def fragments_text(fragments: Sequence[int], total: int) -> str:
         else:
             runs.append([fragment, fragment])
     words = [_run_text(first, last) for first, last in runs[:_SHOWN_RUNS]]
-    words += [f"... of {len(counted):,}"] if len(runs) > _SHOWN_RUNS else []
+    left = sum(last - first + 1 for first, last in runs[_SHOWN_RUNS:])
     words += ["NULL"] if total in fragments else []
+    words += [f"and {left:,} more"] if left else []
     return "{" + ", ".join(words) + "}"
 
 

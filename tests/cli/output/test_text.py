@@ -208,7 +208,7 @@ def test_long_sketches_fit_a_line(fake, impctl) -> None:
     sketch = SketchEntry("sales", "price", tuple(range(0, 400, 2)), 400)
     fake.answer = Outcome((replace(EXAMPLES["status"], sketches=(sketch,)),))
     first = impctl("status", "w.yaml").stdout.splitlines()[0]
-    assert first == "q_top: stale, sales.price 200 of 400 {0, 2, 4, 6, 8, 10, ... of 200}"
+    assert first == "q_top: stale, sales.price 200 of 400 {0, 2, 4, 6, 8, 10, and 194 more}"
 
 
 def test_the_fragment_of_null_has_its_name_everywhere(fake, impctl) -> None:
