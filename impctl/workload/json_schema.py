@@ -21,6 +21,7 @@ from impctl.workload.schema_parts import (
     settings_of,
     text_of,
 )
+from impctl.workload.tables import CREDENTIALS
 
 SCHEMA_ID = "urn:impctl:workload:1"
 
@@ -50,6 +51,7 @@ def workload_sections() -> dict[str, JsonSchema]:
     return {
         "name": text_of("Name of the workload; without it, the name of the file."),
         "catalog": text_of("Catalog of names that give none; default: `spark_catalog`."),
+        "credentials": _credentials(),
         "schema": text_of("Schema of names that give none; default: `default`."),
         "tables": _tables(),
         "views": {
@@ -70,6 +72,14 @@ def workload_sections() -> dict[str, JsonSchema]:
     }
 
 
+def _credentials() -> JsonSchema:
+    return {
+        "description": "Whence credentials of object stores come: `options` (default) are those "
+        "in `storage_options` alone, `ambient` those of the surroundings as well.",
+        "enum": list(CREDENTIALS),
+    }
+
+
 def _tables() -> JsonSchema:
     table = object_of(
         "A Delta table.",
@@ -79,6 +89,7 @@ def _tables() -> JsonSchema:
                 "where Spark's catalog has it."
             ),
             "storage_options": settings_of("Options handed to the object store as they are."),
+            "credentials": _credentials(),
             "names": {
                 "description": "Other names of the table, as `shop.sales` or `main.shop.sales`.",
                 "type": "array",

@@ -29,7 +29,10 @@ MAX_BYTES = 1 << 20
 DEFAULT_STORE = ".impctl"
 
 REQUIRED = ("tables", "queries")
-OPTIONAL = ("name", "catalog", "schema", "views", "partitions", "updates", "store", "spark")
+OPTIONAL = (
+    *("name", "catalog", "schema", "credentials", "views", "partitions", "updates", "store"),
+    "spark",
+)
 """The sections of a workload, beside the version of the file."""
 
 

@@ -87,6 +87,8 @@ class TableSpec:
     storage_options: Mapping[str, str] = field(repr=False)
     location: Location
     names: tuple[str, ...] = ()
+    ambient: bool = False
+    """Whether credentials may come from the surroundings of the process."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,9 @@ from impctl.workload.names import Declared, DeclaredTables, is_table_name
 from impctl.workload.paths import read_path
 from impctl.workload.reading import Entry, FileReading, inside, shown, written_at
 
+CREDENTIALS = ("options", "ambient")
+"""Where those of object stores come from: `storage_options` alone, or the surroundings as well."""
+
 _NAME_HINT = (
     "use letters, digits and `_`, not a digit first, up to three such parts with points between, "
     "and backticks round a part with anything else; `path` may be anything"
@@ -74,6 +77,7 @@ def read_tables(
     """Names as declared, those of tables with a problem too, and the tables that could be read."""
     catalog = _read_default(fields.get("catalog"), "`catalog`", SPARK_CATALOG, reading)
     schema = _read_default(fields.get("schema"), "`schema`", SPARK_SCHEMA, reading)
+    ambient = _is_ambient(fields.get("credentials"), "`credentials`", reading, otherwise=False)
     node = fields.get("tables")
     entries = reading.entries(node, "`tables`")
     if node is None or entries is None:
@@ -84,7 +88,7 @@ def read_tables(
     divided = _keys(fields.get("partitions"))
     found: dict[TableName, TableSpec] = {}
     for name, entry in entries.items():
-        spec, others = _read_table(name, entry, base, reading)
+        spec, others = _read_table(name, entry, base, reading, ambient=ambient)
         same = None if spec is None or name in divided else _same_table(spec, found)
         table = name if same is None else same.name
         for place, written in ((entry.key, name), *others):
@@ -107,7 +111,10 @@ def _same_table(spec: TableSpec, found: Mapping[TableName, TableSpec]) -> TableS
     """The table of an earlier entry that is this one."""
     for other in found.values():
         is_there = path_key(other.path) == path_key(spec.path)
-        if is_there and other.storage_options == spec.storage_options:
+        if is_there and (other.storage_options, other.ambient) == (
+            spec.storage_options,
+            spec.ambient,
+        ):
             return other
     return None
 
@@ -127,16 +134,26 @@ def _read_default(node: Node | None, where: str, otherwise: str, reading: FileRe
     return parts[0]
 
 
+def _is_ambient(node: Node | None, where: str, reading: FileReading, *, otherwise: bool) -> bool:
+    """Whether `credentials` there says `ambient`; `otherwise` where nothing is said."""
+    said = reading.choice(node, where, CREDENTIALS)
+    return otherwise if said is None else said == "ambient"
+
+
 def _read_table(
-    name: str, entry: Entry, base: Path, reading: FileReading
+    name: str, entry: Entry, base: Path, reading: FileReading, *, ambient: bool
 ) -> tuple[TableSpec | None, Sequence[tuple[Node, str]]]:
     """The table and its other names, each with its place."""
     where = inside("`tables`", name)
-    fields = reading.record(entry.value, where, ("path",), ("storage_options", "names"))
+    fields = reading.record(
+        entry.value, where, ("path",), ("storage_options", "names", "credentials")
+    )
     if fields is None:
         return None, ()
     path = read_path(fields.get("path"), inside(where, "path"), base, reading)
     options = reading.settings(fields.get("storage_options"), inside(where, "storage_options"))
+    written = fields.get("credentials")
+    own = _is_ambient(written, inside(where, "credentials"), reading, otherwise=ambient)
     place = inside(where, "names")
     nodes = reading.elements(fields.get("names"), place) or []
     texts = [(node, reading.text(node, place)) for node in nodes]
@@ -147,4 +164,4 @@ def _read_table(
         # What the catalog calls the table is a name of it, and checked as one.
         others.append((fields["path"], path.removeprefix(CATALOG_SCHEME)))
     at, names = reading.at(entry.key), tuple(text for _, text in others)
-    return TableSpec(name, path, options or {}, at, names), others
+    return TableSpec(name, path, options or {}, at, names, own), others

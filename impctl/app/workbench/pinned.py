@@ -8,6 +8,7 @@ Out of scope: what a table at a version holds (`tables`), what is computed from 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ from impctl.aliases import TableName, TableVersion
 from impctl.plan.names import CATALOG_SCHEME
 from impctl.tables.change.arrivals import Seen, seen
 from impctl.tables.source import DeltaSource, advance, open_source
+from impctl.workload.credentials import require_credentials
 from impctl.workload.models import TableSpec
 
 if TYPE_CHECKING:
@@ -47,7 +49,10 @@ class PinnedTables:
         found = self._sources.get(table)
         if found is None:
             spec = self._specs[table]
-            found = open_source(table, self._path(spec), dict(spec.storage_options) or None)
+            path = self._path(spec)
+            if not spec.ambient:
+                require_credentials(table, path, spec.storage_options, os.environ)
+            found = open_source(table, path, dict(spec.storage_options) or None)
             self.pin(found)
         return found
 
