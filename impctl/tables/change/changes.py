@@ -296,7 +296,7 @@ def _from_change_feed(
     kinds = {after.column(name).type.kind for name in columns}
     if kinds & TEMPORAL and is_misread(after, commits):
         return None
-    if not is_fed_whole(after, commits):
+    if not is_fed_whole(after, commits, columns):
         return None
     feed = read_change_feed(source, since, after, commits, columns, with_versions=with_versions)
     return None if feed is None else Changes(feed.table, feed.weights, "change_feed", feed.versions)

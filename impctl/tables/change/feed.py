@@ -7,7 +7,7 @@ Out of scope: whether the feed may be used for a range (`tables.change.changes`)
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -22,6 +22,7 @@ from impctl.errors import StorageError, TableError
 from impctl.tables.arrow_types import to_arrow_type
 from impctl.tables.calendars import is_hybrid
 from impctl.tables.change.feed_files import CHANGE_TYPE, FeedRows, read_feed_files
+from impctl.tables.change.lone_doubles import doubles_of, has_lone_doubles
 from impctl.tables.commits import Commits
 from impctl.tables.failures import READ_FAILURES, failure_text, is_missing
 from impctl.tables.rows import bare_rows, file_name, file_system, read_failure, spellings
@@ -53,7 +54,12 @@ def read_change_feed(
     direct = read_feed_files(commits, since, after, columns)
     if direct is not None:
         return direct if with_versions else replace(direct, versions=None)
-    if not _is_told_in_full(commits) or _is_spelled_otherwise(after, commits, columns):
+    if not _is_told_in_full(commits):
+        return None
+    footers, doubles = list(_footers(after, commits)), doubles_of(after, columns)
+    if _is_spelled_otherwise(footers, columns):
+        return None
+    if doubles and any(has_lone_doubles(footer, doubles) for footer in footers):
         return None
     extra = [CHANGE_TYPE, _VERSION] if with_versions else [CHANGE_TYPE]
     found = _loaded(source, since + 1, after.version, columns, extra)
@@ -130,13 +136,13 @@ def is_misread(after: Snapshot, commits: Commits) -> bool:
 
 
 def _is_spelled_otherwise(
-    after: Snapshot, commits: Commits, columns: tuple[ColumnName, ...]
+    footers: Sequence[pq.FileMetaData], columns: tuple[ColumnName, ...]
 ) -> bool:
     """Whether a file the feed may read has one of the columns in other letters.
 
     deltalake reads such a column as NULL, where Spark finds it.
     """
-    for footer in _footers(after, commits):
+    for footer in footers:
         present = spellings(_names_in(footer.schema))
         if any(present.get(name.lower(), [name]) != [name] for name in columns):
             return True

@@ -1,8 +1,9 @@
-"""Whether the change data that a commit wrote hold all of its rows, by its own count of them.
+"""Whether the change data that a commit wrote hold all of its rows, as they were.
 
 Law: an update has two images in its change data of each row that it says it updated. delta-rs
 leaves an old image out that equals another row's new one, and that new one too: sums of rows agree
-and rows are missing (seen in 1.6.6). With fewer rows than told, or none told, files are compared.
+and rows are missing (seen in 1.6.6). With fewer rows than told, or none told, files are compared;
+so are they where a double may have been written for NaN (`tables.change.lone_doubles`).
 Out of scope: change data of Spark, which come as they are; reading them (`tables.change.feed`).
 """
 
@@ -13,6 +14,8 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
+from impctl.aliases import ColumnName
+from impctl.tables.change.lone_doubles import doubles_of, rewrote_lone_doubles
 from impctl.tables.commits import Commits
 from impctl.tables.failures import READ_FAILURES
 from impctl.tables.rows import file_name, file_system
@@ -30,15 +33,19 @@ _IMAGES: Mapping[str, Mapping[str, int]] = {
 """Rows of change data for each row that a commit counts."""
 
 
-def is_fed_whole(after: Snapshot, commits: Commits) -> bool:
-    """False where change data of an update or merge by delta-rs may lack rows."""
+def is_fed_whole(after: Snapshot, commits: Commits, columns: Sequence[ColumnName]) -> bool:
+    """False where change data by delta-rs may lack rows, or values in these columns."""
+    doubles = doubles_of(after, columns)
     for actions in commits.by_commit():
         paths = [body["path"] for name, body in actions if name == "cdc"]
         told: Mapping[str, Any] = next((body for name, body in actions if name == "commitInfo"), {})
-        images = _IMAGES.get(str(told.get("operation")))
-        if not paths or images is None:
+        if not paths or not str(told.get("engineInfo") or "").startswith(_WRITER):
             continue
-        if not str(told.get("engineInfo") or "").startswith(_WRITER):
+        removed = [body["path"] for name, body in actions if name == "remove"]
+        if rewrote_lone_doubles(after, removed, doubles):
+            return False
+        images = _IMAGES.get(str(told.get("operation")))
+        if images is None:
             continue
         metrics = told.get("operationMetrics") or {}
         if _rows(after, paths) != _counted(metrics, images):

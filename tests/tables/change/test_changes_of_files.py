@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from deltalake import write_deltalake
+from deltalake import DeltaTable, write_deltalake
 
 from impctl.errors import TableError
 from impctl.tables.change.changes import read_changes
 from impctl.tables.rows import read_rows
 from impctl.tables.snapshot import CHANGE_FEED
 from impctl.tables.source import open_source
+from impctl.tables.write.laid_out import create_laid_out_table
 from tests.tables import handmade
 from tests.tables.bags import check
 
@@ -126,3 +128,27 @@ def test_a_partition_beyond_year_9999_is_refused_in_words(tmp_path: Path) -> Non
     with pytest.raises(TableError, match="`d` holds a value .* 10000-01-06 is no `date`"):
         read_rows(snapshot, ["d"])
     assert read_rows(snapshot, ["x"]).num_rows == 2
+
+
+@pytest.mark.parametrize("number", [pa.float64(), pa.float32()])
+def test_a_double_that_was_written_for_nan_is_not_read(tmp_path: Path, number: pa.DataType) -> None:
+    """Footers leave NaN out, and deltalake takes the one value that they tell for all rows."""
+    rows = pa.table({"x": [1, 2, 3], "d": pa.array([3.0, math.nan, 3.0], number)})
+    create_laid_out_table(str(tmp_path / "t"), [rows, rows.slice(0, 1)])
+    DeltaTable(str(tmp_path / "t")).delete("d > 2 AND x >= 2")
+    source = open_source("t", str(tmp_path / "t"))
+    found = read_changes(source, 0, 1, ["x", "d"])
+    assert found.method == "file_diff"
+    columns = (found.table.column(name).to_pylist() for name in ("x", "d"))
+    gone = [(x, d) for x, d in zip(*columns, strict=True) if math.isnan(d)]
+    assert len(gone) == 1
+    assert int(found.weights.sum()) == -2
+    assert read_changes(source, 0, 1, ["x"]).method == "change_feed"
+
+
+def test_a_feed_beside_partitions_takes_no_double_for_nan(tmp_path: Path) -> None:
+    rows = pa.table({"p": [1, 1, 1], "d": [3.0, math.nan, 3.0]})
+    write_deltalake(tmp_path / "t", rows, partition_by=["p"], configuration=FEED)
+    write_deltalake(tmp_path / "t", rows, mode="append")
+    found = read_changes(open_source("t", str(tmp_path / "t")), 0, 1, ["p", "d"])
+    assert sorted(map(repr, found.table.column("d").to_pylist())) == ["3.0", "3.0", "nan"]
