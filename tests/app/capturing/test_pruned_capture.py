@@ -6,6 +6,7 @@ Every workload has two stores: one of captures that leave files out, one of capt
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -151,10 +152,21 @@ def held(file: Path) -> dict[tuple[str, str], Any]:
                     table = " ".join(key.split(".")[:3])
                     found[name, table] = found.get((name, table), 0) + rows_counted(kept)
                 else:
-                    found[name, key] = [repr(run.to_pydict()) for _, run in kept]
+                    found[name, key] = net_rows(kept)
             for key in ("counters", "unsure"):
                 found[name, key] = stored.state_meta[key]
         return found
+
+
+def net_rows(kept: list[tuple[int, pa.Table]]) -> Counter[str]:
+    """The rows of all runs with their weights: how many runs there are depends on times."""
+    found: Counter[str] = Counter()
+    for _, run in kept:
+        for row in run.to_pylist():
+            found[repr({name: row[name] for name in row if name != "weight"})] += row.get(
+                "weight", 1
+            )
+    return Counter({row: weight for row, weight in found.items() if weight})
 
 
 def rows_counted(kept: list[tuple[int, pa.Table]]) -> int:
