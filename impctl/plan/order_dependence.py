@@ -10,7 +10,7 @@ ones, window functions.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from impctl.aliases import AttributeId
 from impctl.expr.nodes import Expr, Span, columns_of
@@ -18,16 +18,13 @@ from impctl.plan.functions import ORDER_DEPENDENT, TIE_DEPENDENT
 from impctl.plan.nodes import (
     Aggregate,
     Distinct,
-    Join,
     Plan,
     Project,
-    Select,
     SetKind,
     SetOperation,
-    TopK,
-    Window,
-    Witness,
+    Sort,
     attributes_of,
+    expressions_of,
     inputs_of,
 )
 
@@ -83,30 +80,11 @@ def _read_by(exprs: Iterable[Expr], loose: Loose) -> list[tuple[str, Span | None
     return [loose[name] for name in loose if name in used]
 
 
-def _read(node: Plan) -> list[Expr]:
+def _read(node: Plan) -> Sequence[Expr]:
     """What a node looks at to tell which rows there are, or to compute another value."""
     match node:
-        case Select():
-            return [node.predicate]
-        case Join():
-            return [] if node.condition is None else [node.condition]
-        case Aggregate():
-            return [key.expr for key in node.keys] + [
-                expr
-                for output in node.aggregates
-                for expr in (*output.call.arguments, output.call.condition)
-                if expr is not None
-            ]
+        case Sort():
+            return ()
         case Distinct() | SetOperation():
             return [column.ref() for side in inputs_of(node) for column in attributes_of(side)]
-        case TopK():
-            return [*(key.expr for key in node.order), *node.partition_by]
-        case Window():
-            return [
-                expr
-                for call in node.calls
-                for expr in (*call.arguments, *call.partition_by, *(k.expr for k in call.order))
-            ]
-        case Witness():
-            return [*node.partition_by, *(key.expr for order in node.orders for key in order)]
-    return []
+    return expressions_of(node)

@@ -20,6 +20,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 import impctl
+from impctl.app.using.same_rows import same_rows
 from impctl.tables.write.create import create_table
 
 SOURCE = os.environ.get("IMPCTL_TPCDS", "")
@@ -59,7 +60,7 @@ def test_every_answer_is_the_same(tmp_path: Path) -> None:
             kept.append(name)
             rows += bool(plain.rows)
             saved += through.files_kept < through.files_total
-            if not _same(plain.rows, through.rows):
+            if not same_rows(plain.rows, through.rows):
                 different.append(name)
     said = f"{len(kept)} queries, {rows} with rows, {saved} read fewer files"
     assert not different, said
@@ -109,21 +110,3 @@ def _change(path: Path, quantity: str, rng: Random) -> None:
     more = pc.add(added[quantity], pa.scalar(rng.randrange(1, 30), added.schema.field(at).type))
     changed = added.set_column(at, added.schema.field(at), more.cast(added.schema.field(at).type))
     write_deltalake(str(path), pa.concat_tables([gone.slice(0, few // 2), changed]), mode="append")
-
-
-def _same(one: list[tuple[object, ...]], other: list[tuple[object, ...]]) -> bool:
-    """The same rows, in any order, doubles up to the order in which they were added."""
-    if len(one) != len(other):
-        return False
-    pairs = zip(sorted(one, key=_rounded), sorted(other, key=_rounded), strict=True)
-    return all(_near(*values) for rows in pairs for values in zip(*rows, strict=True))
-
-
-def _near(one: object, other: object) -> bool:
-    if isinstance(one, float) and isinstance(other, float):
-        return math.isclose(one, other, rel_tol=1e-9) or (one != one and other != other)
-    return one == other
-
-
-def _rounded(row: tuple[object, ...]) -> str:
-    return repr([f"{v:.6e}" if isinstance(v, float) else v for v in row])
