@@ -138,3 +138,9 @@ def test_the_plan_answers_as_spark_does(tables: Any, sql: str) -> None:
         assert kind is None or kind.spark_name == theirs, name
     assert _bag(tables.sql(_written(plan))) == expected
     assert _bag(tables.sql(_written(apply_rules(plan)))) == expected
+
+
+@pytest.mark.parametrize("sql", [sql for sql in QUERIES if " pivot (" in sql])
+def test_columns_of_a_pivot_are_called_as_spark_calls_them(tables: Any, sql: str) -> None:
+    plan = parse_query(sql, CATALOG).root
+    assert [item.name for item in attributes_of(plan)] == tables.sql(sql).columns

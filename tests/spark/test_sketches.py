@@ -128,6 +128,8 @@ QUERIES = {
     ),
     "rollup": "SELECT g, h, count(*) AS n FROM t GROUP BY ROLLUP (g, h) HAVING count(*) > 5",
     "window": "SELECT id, sum(v) OVER (PARTITION BY g) AS s FROM t WHERE v > 10",
+    "pivot": "SELECT * FROM (SELECT g, h, v FROM t) "
+    "PIVOT (sum(v) AS s, count(*) AS n FOR h IN (1 AS one, 2 AS two)) WHERE one_s > 20",
     "self join": "SELECT a.id FROM t a JOIN t b ON a.id = b.v WHERE b.h = 1",
     "common table twice": "WITH q AS (SELECT * FROM t WHERE v > 4) "
     "SELECT a.id FROM q a JOIN q b ON a.id = b.v",

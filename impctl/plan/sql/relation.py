@@ -20,6 +20,7 @@ from impctl.plan.names import is_path
 from impctl.plan.nodes import Attribute, Join, JoinKind, Plan, Scan, attributes_of
 from impctl.plan.sql.context import Reading
 from impctl.plan.sql.expr import ExprReader
+from impctl.plan.sql.pivot import pivoted
 from impctl.plan.sql.scope import (
     Names,
     Scope,
@@ -47,8 +48,8 @@ _KINDS = {
     ("", "ANTI"): JoinKind.ANTI,
 }
 _JOIN_PARTS = frozenset({"this", "side", "kind", "method", "on", "using"})
-_TABLE_PARTS = frozenset({"this", "db", "catalog", "alias", "joins"})
-_SUBQUERY_PARTS = frozenset({"this", "alias", "joins"})
+_TABLE_PARTS = frozenset({"this", "db", "catalog", "alias", "joins", "pivots"})
+_SUBQUERY_PARTS = frozenset({"this", "alias", "joins", "pivots"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +112,6 @@ def refuse_parts(
 
 _CLAUSES = {
     "sample": "TABLESAMPLE",
-    "pivots": "PIVOT or UNPIVOT",
     "laterals": "LATERAL VIEW",
     "version": "time travel",
     "when": "time travel",
@@ -194,6 +194,9 @@ def _relation(node: exp.Expression, environment: Environment) -> FromSource:
             raise text.unsupported(f"the table function `{node.this.name}`", node)
         case _:
             raise text.unsupported(f"{node.key.upper()} in FROM", node)
+    for pivot in node.args.get("pivots") or []:
+        pivot_source = FromSource(*pivoted(source.plan, source.scope, pivot, environment.reading))
+        source = _aliased(pivot_source, pivot, environment)
     return _chain_onto(source, node.args.get("joins") or [], environment)
 
 

@@ -1,0 +1,284 @@
+"""PIVOT: one grouping, in which every call counts the rows of one value only.
+
+Law: what a pivot yields is what Spark's yields, names, NULLs and the order of columns included.
+Rows are grouped by every column that neither an aggregate nor FOR reads; `f(x) FOR c IN (v)` is
+`f(x) FILTER (WHERE c <=> v)`. Where every result is a number or a boolean, Spark first groups by
+`c` as well, so that a group without a row of `v` has NULL even for COUNT; otherwise COUNT is 0.
+Out of scope: UNPIVOT, values that Spark would cast to another kind, aggregates that see NULL.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from sqlglot import exp
+
+from impctl.data.schema import LONG, Kind, SqlType
+from impctl.expr.nodes import (
+    And,
+    Case,
+    ColumnRef,
+    Compare,
+    CompareOp,
+    Expr,
+    Literal,
+    Span,
+    columns_of,
+)
+from impctl.expr.types import type_of
+from impctl.plan.nodes import (
+    Aggregate,
+    AggregateCall,
+    AggregateOutput,
+    Attribute,
+    ComputedColumn,
+    Plan,
+    Project,
+)
+from impctl.plan.sql.aggregate import (
+    AggregateCollector,
+    Lift,
+    call_is_nullable,
+    placeholder,
+    result_type,
+)
+from impctl.plan.sql.context import Reading, attribute_for, known_type
+from impctl.plan.sql.expr import ExprReader
+from impctl.plan.sql.scope import Names, Scope, ScopeEntry
+
+_IGNORE_NULL = frozenset(
+    {"sum", "avg", "min", "max", "count", "stddev", "stddev_pop", "variance", "var_pop"}
+)
+_ALIAS_HINT = "give it a name with AS"
+
+
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """What is computed for every value: expressions over the placeholders of calls."""
+
+    calls: tuple[AggregateCall, ...]
+    columns: tuple[tuple[str | None, Expr], ...]
+    """What a column's name ends with, None where there is one expression only."""
+
+    @property
+    def is_two_phase(self) -> bool:
+        """Whether Spark groups by the values as well (`PivotFirst.supportsDataType`)."""
+        kinds = [known_type(expr) for _, expr in self.columns]
+        return all(
+            kind is not None and (kind.is_numeric or kind.kind is Kind.BOOLEAN) for kind in kinds
+        )
+
+    def is_null_without_rows(self, expr: Expr) -> bool:
+        """Whether the expression needs nothing around it to be NULL where no row was counted."""
+        calls = {placeholder(number): call for number, call in enumerate(self.calls)}
+        return isinstance(expr, ColumnRef) and calls[expr.id].function != "count"
+
+
+def pivoted(plan: Plan, scope: Scope, node: exp.Pivot, reading: Reading) -> tuple[Plan, Scope]:
+    """What the rows of `plan` become by `PIVOT (calls FOR columns IN (values))`, and its names.
+
+    QueryError where the form is refused.
+    """
+    field = _field(node, reading)
+    collector = AggregateCollector()
+    reader = ExprReader(reading, Names(reading.text, scope), "PIVOT", collector)
+    columns = tuple(
+        (_suffix(one, node, reading), reader.read(one.unalias())) for one in node.expressions
+    )
+    made = _Made(tuple(collector.calls), columns)
+    _check_calls(node, made, reading)
+    plain = replace(reader, special=None)
+    axes = field.this.expressions if isinstance(field.this, exp.Tuple) else [field.this]
+    keys = _keys(scope, plain, axes, made)
+    values = [_value(item, axes, plain) for item in field.expressions]
+    grouped = _grouped(plan, keys, made.calls, values, reading.text.span_of(node), reading)
+    named: list[tuple[str, Expr]] = []
+    width = len(made.calls) + 1
+    for number, (name, _) in enumerate(values):
+        *mine, rows = grouped.aggregates[number * width :][:width]
+        refs = {placeholder(at): one.attribute.ref() for at, one in enumerate(mine)}
+        lift = Lift(reading.text, (), refs, scope.ids())
+        for suffix, expr in made.columns:
+            value = lift(expr)
+            if made.is_two_phase and not made.is_null_without_rows(expr):
+                value = _where_there(value, rows.attribute)
+            named.append((name if suffix is None else f"{name}_{suffix}", value))
+    return _projected(scope, keys, grouped, named, reading)
+
+
+def _grouped(
+    plan: Plan,
+    keys: list[ScopeEntry],
+    calls: tuple[AggregateCall, ...],
+    values: list[tuple[str, Expr]],
+    span: Span | None,
+    reading: Reading,
+) -> Aggregate:
+    """For every value the calls over its rows, and how many rows these are."""
+    filtered = [
+        (name, _filtered(call, condition))
+        for name, condition in values
+        for call in (*calls, AggregateCall("count"))
+    ]
+    ids = reading.fresh("a", [*(entry.name for entry in keys), *(name for name, _ in filtered)])
+    key_columns = tuple(
+        ComputedColumn(attribute_for(identity, entry.name, entry.expr), entry.expr)
+        for identity, entry in zip(ids, keys, strict=False)
+    )
+    results = tuple(
+        AggregateOutput(Attribute(identity, name, result_type(call), call_is_nullable(call)), call)
+        for identity, (name, call) in zip(ids[len(keys) :], filtered, strict=True)
+    )
+    return Aggregate(plan, key_columns, results, span=span)
+
+
+def _field(node: exp.Pivot, reading: Reading) -> exp.In:
+    text = reading.text
+    fields = node.args.get("fields") or []
+    if node.args.get("unpivot"):
+        raise text.unsupported("UNPIVOT", node, hint="write it as a UNION ALL of SELECTs")
+    if len(fields) != 1 or not isinstance(fields[0], exp.In) or not fields[0].expressions:
+        raise text.unsupported("this form of PIVOT", node)
+    found: exp.In = fields[0]
+    return found
+
+
+def _suffix(item: exp.Expression, node: exp.Pivot, reading: Reading) -> str | None:
+    """What the name of a column ends with; None where there is one call only."""
+    if len(node.expressions) == 1:
+        return None
+    if not item.alias:
+        raise reading.text.unsupported(
+            "a PIVOT of several aggregates, one without a name", item, hint=_ALIAS_HINT
+        )
+    return str(item.alias)
+
+
+def _check_calls(node: exp.Pivot, made: _Made, reading: Reading) -> None:
+    for call in made.calls:
+        if call.function not in _IGNORE_NULL:
+            raise reading.text.unsupported(f"`{call.function}` in PIVOT", call.span)
+    for item, (_, expr) in zip(node.expressions, made.columns, strict=True):
+        is_bare = isinstance(expr, ColumnRef) and expr.id.startswith("?")
+        if not is_bare and (not made.is_two_phase or not _reads_call(expr)):
+            raise reading.text.unsupported(
+                "an expression around the aggregates of a PIVOT",
+                item,
+                hint="compute it in a SELECT around the PIVOT",
+            )
+
+
+def _reads_call(expr: Expr) -> bool:
+    return any(identity.startswith("?") for identity in columns_of(expr))
+
+
+def _keys(
+    scope: Scope,
+    reader: ExprReader,
+    axes: list[exp.Expression],
+    made: _Made,
+) -> list[ScopeEntry]:
+    """The columns that nothing else of the pivot reads: what Spark groups by."""
+    read = set[str]()
+    for axis in axes:
+        read |= columns_of(reader.read(axis))
+    for _, expr in made.columns:
+        read |= columns_of(expr)
+    for call in made.calls:
+        for part in (*call.arguments, *(() if call.condition is None else (call.condition,))):
+            read |= columns_of(part)
+    return [entry for entry in scope.star(None) if not columns_of(entry.expr) & read]
+
+
+def _value(
+    item: exp.Expression, axes: list[exp.Expression], reader: ExprReader
+) -> tuple[str, Expr]:
+    """One value of IN: the name of its columns, and which rows it counts."""
+    text = reader.text
+    value = item.this if isinstance(item, exp.PivotAlias) else item
+    parts = value.expressions if isinstance(value, exp.Tuple) else [value]
+    if len(parts) != len(axes):
+        raise text.error(
+            f"A value of PIVOT has {len(parts)} parts, FOR names {len(axes)} columns",
+            item,
+            hint="give one value for every column",
+        )
+    conditions = []
+    for axis, part in zip(axes, parts, strict=True):
+        left, right = reader.read(axis), reader.read(part)
+        if not isinstance(right, Literal) or not _is_same_kind(type_of(left), right):
+            raise text.unsupported(
+                "a value of PIVOT of another kind than its column",
+                part,
+                hint="write a literal of the column's type, as DATE '2026-01-01'",
+            )
+        conditions.append(Compare(CompareOp.NULL_SAFE_EQUAL, left, right, span=text.span_of(part)))
+    condition = conditions[0] if len(conditions) == 1 else And(tuple(conditions))
+    if isinstance(item, exp.PivotAlias):
+        return str(item.args["alias"].name), condition
+    name = None if len(parts) > 1 else _literal_name(conditions[0].right)
+    if name is None:
+        raise text.unsupported("a value of PIVOT without a name", item, hint=_ALIAS_HINT)
+    return name, condition
+
+
+def _is_same_kind(column: SqlType | None, value: Expr) -> bool:
+    """Whether Spark's cast of the value to the column's type changes nothing."""
+    if isinstance(value, Literal) and value.value is None:
+        return True
+    kind = type_of(value)
+    if column is None or kind is None:
+        return False
+    return column == kind or (column.is_integral and kind.is_integral)
+
+
+def _literal_name(value: Expr) -> str | None:
+    """What Spark calls the columns of a value without a name; None where it is not certain."""
+    if not isinstance(value, Literal):
+        return None
+    if value.value is None:
+        return "null"
+    if isinstance(value.value, bool):
+        return "true" if value.value else "false"
+    if value.type.is_integral or value.type.kind is Kind.STRING:
+        return str(value.value)
+    return None
+
+
+def _filtered(call: AggregateCall, condition: Expr) -> AggregateCall:
+    both = condition if call.condition is None else And((call.condition, condition))
+    return replace(call, condition=both)
+
+
+def _where_there(value: Expr, rows: Attribute) -> Expr:
+    """The value where a row was counted, else NULL."""
+    some = Compare(CompareOp.GREATER, rows.ref(), Literal(0, LONG))
+    kind = type_of(value)
+    assert kind is not None  # noqa: S101  # only what Spark pivots in two phases comes here
+    return Case(((some, value),), Literal(None, kind))
+
+
+def _projected(
+    scope: Scope,
+    keys: list[ScopeEntry],
+    grouped: Aggregate,
+    columns: list[tuple[str, Expr]],
+    reading: Reading,
+) -> tuple[Plan, Scope]:
+    """Key columns under the names they had, then those of the values, which no relation owns."""
+    refs = [key.attribute.ref() for key in grouped.keys]
+    named: list[tuple[str, Expr]] = [
+        *((entry.name, ref) for entry, ref in zip(keys, refs, strict=True)),
+        *columns,
+    ]
+    ids = reading.fresh("p", [name for name, _ in named])
+    outputs = tuple(
+        ComputedColumn(attribute_for(identity, name, expr), expr)
+        for identity, (name, expr) in zip(ids, named, strict=True)
+    )
+    owners = [*(entry.relation for entry in keys), *(None for _ in columns)]
+    entries = tuple(
+        ScopeEntry(owner, output.attribute.name, output.attribute.ref())
+        for owner, output in zip(owners, outputs, strict=True)
+    )
+    return Project(grouped, outputs, span=grouped.span), Scope(entries, scope.relations)
