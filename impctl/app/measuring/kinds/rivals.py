@@ -60,8 +60,10 @@ def _cells(ground: Ground, appends: int, size: int) -> Iterator[Cell]:
         }
         if view is not None:
             works["view_ms"] = view.answer
+        ground.step(f"comparing the answers of {ground.query.name} and its rivals")
         expected = answer_of(whole).rows
         equal = all(same_rows(answer_of(work()).rows, expected) for work in works.values())
+        ground.step(f"timing {ground.query.name} and its rivals in turns")
         for work in works.values():
             warm_up(work)
         times = {name: Metric.of(ms) for name, ms in in_turns(works, ground.repeat).items()}
