@@ -133,6 +133,7 @@ def _joined(first: exp.Expression, joins: list[exp.Join], environment: Environme
     groups: list[tuple[exp.Expression, list[exp.Join]]] = [(first, [])]
     for join in joins:
         if _is_comma(join, environment):
+            _refuse_pivot(join, environment)
             groups.append((join.this, []))
         else:
             if len(groups) > 1:
@@ -146,6 +147,17 @@ def _joined(first: exp.Expression, joins: list[exp.Join], environment: Environme
         plan = Join(JoinKind.INNER, result.plan, source.plan, None)
         result = FromSource(plan, side_by_side(result.scope, source.scope))
     return result
+
+
+def _refuse_pivot(join: exp.Join, environment: Environment) -> None:
+    """To Spark a PIVOT behind a join is one of the joined rows, in the tree it is the side's."""
+    pivots = join.this.args.get("pivots") or join.args.get("pivots")
+    if pivots:
+        raise environment.reading.text.unsupported(
+            "a PIVOT behind a join",
+            pivots[0],
+            hint="pivot a subquery in brackets, `(SELECT ... FROM a JOIN b ...) PIVOT (...)`",
+        )
 
 
 def _refuse_behind_comma(join: exp.Join, environment: Environment) -> None:
@@ -314,6 +326,7 @@ def _column_count(
 
 def _join(left: FromSource, node: exp.Join, environment: Environment) -> FromSource:
     reading = environment.reading
+    _refuse_pivot(node, environment)
     refuse_parts(node, _JOIN_PARTS, environment, "a join")
     right = _relation(node.this, environment)
     kind = _KINDS.get(((node.side or "").upper(), (node.kind or "").upper()))

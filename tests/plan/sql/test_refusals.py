@@ -60,6 +60,21 @@ CASES = [
     ("SELECT 1 FROM sales LATERAL VIEW »explode(extra) x AS y", "LATERAL VIEW", "without it"),
     ("SELECT 1 FROM sales, LATERAL (SELECT »1 FROM stock)", "LATERAL", "without it"),
     ("SELECT * FROM sales UNPIVOT (»v FOR k IN (price, sold))", "UNPIVOT", "UNION ALL"),
+    (
+        "SELECT * FROM stock CROSS JOIN sales PIVOT (»sum(price) FOR ok IN (true))",
+        "a PIVOT behind a join",
+        "subquery in brackets",
+    ),
+    (
+        "SELECT * FROM stock, sales PIVOT (»sum(price) FOR ok IN (true))",
+        "a PIVOT behind a join",
+        "subquery in brackets",
+    ),
+    (
+        "SELECT * FROM stock JOIN sales ON true PIVOT (»sum(price) FOR ok IN (true))",
+        "a PIVOT behind a join",
+        "subquery in brackets",
+    ),
     ("SELECT * FROM sales PIVOT (»first(price) FOR brand IN ('a'))", "`first` in PIVOT", "without"),
     ("SELECT * FROM sales PIVOT (sum(price) FOR brand IN (»1))", "another kind", "DATE '"),
     (
