@@ -37,6 +37,7 @@ from impctl.plan.nodes import (
     Attribute,
     ComputedColumn,
     Distinct,
+    Explode,
     Join,
     JoinKind,
     Plan,
@@ -129,7 +130,7 @@ class _Collector:
                 return Annotated(replace(plan, child=child.plan), child.fragments)
             case Sort():
                 return child
-            case TopK() | Witness():
+            case TopK() | Witness() | Explode():
                 return Annotated(replace(plan, child=child.plan), child.fragments)
             case Project():
                 column = self._column(child.is_set)

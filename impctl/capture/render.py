@@ -26,6 +26,7 @@ from impctl.plan.nodes import (
     Attribute,
     ComputedColumn,
     Distinct,
+    Explode,
     Join,
     JoinKind,
     Plan,
@@ -140,6 +141,8 @@ class Renderer:
                 return self._aggregate(plan)
             case Window():
                 return self._window(plan)
+            case Explode():
+                return self._explode(plan)
             case Witness():
                 return self.select(spelled_out(plan))
             case _:
@@ -151,6 +154,16 @@ class Renderer:
             return exp.select(*self.columns(())).from_(view)
         read = [self.aliased(column(a.name), a) for a in plan.attributes]
         return exp.select(*read).from_(view)
+
+    def _explode(self, plan: Explode) -> exp.Select:
+        child = self.source(plan.child)
+        names = [exp.to_identifier(self.name(made.id), quoted=True) for made in plan.made]
+        alias = exp.TableAlias(this=exp.to_identifier("exploded"), columns=names)
+        call = exp.Anonymous(this=plan.function, expressions=[self.expr(plan.array)])
+        rows = exp.select(*self.columns(attributes_of(plan))).from_(child)
+        lateral = exp.Lateral(this=call, view=True, outer=plan.outer, alias=alias)
+        rows.append("laterals", lateral)
+        return rows
 
     def _top_k(self, plan: TopK) -> exp.Select:
         if plan.rank is not None:

@@ -38,6 +38,7 @@ from impctl.expr.types import type_of
 from impctl.plan.nodes import (
     Aggregate,
     Distinct,
+    Explode,
     Join,
     Plan,
     Project,
@@ -137,6 +138,8 @@ class Builder(Plumbing):
                 return self._top(plan, must_be_sure=must_be_sure)
             case Witness():
                 return build_witness(self, plan)
+            case Explode():
+                raise BlockedError("LATERAL VIEW is not maintained by the engine", plan.span)
             case Window():
                 return _refuse(plan)
 

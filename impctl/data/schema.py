@@ -119,6 +119,13 @@ def from_delta(name: str) -> SqlType:
     return SqlType(kind) if kind not in (Kind.DECIMAL, Kind.OTHER) else other(name)
 
 
+def from_spark(name: str) -> SqlType | None:
+    """The type that Spark's DDL spells so; None for arrays, maps, structs and what is unknown."""
+    kinds = {spelled: kind.value for kind, spelled in _SPARK_NAMES.items()}
+    found = from_delta(kinds.get(name, name))
+    return None if found.kind is Kind.OTHER else found
+
+
 @dataclass(frozen=True, slots=True)
 class Column:
     """A named, typed column of a table."""

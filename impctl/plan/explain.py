@@ -17,6 +17,7 @@ from impctl.plan.nodes import (
     Aggregate,
     ComputedColumn,
     Distinct,
+    Explode,
     Join,
     JoinKind,
     Plan,
@@ -90,6 +91,10 @@ def _words(plan: Plan, names: Names) -> tuple[str, str]:
             by = ", ".join(expr_text(part, names) for part in plan.partition_by)
             orders = " or ".join(order_text(order, names) for order in plan.orders)
             return "witness", f"first by {orders}" + (f" per {by}" if by else "")
+        case Explode():
+            made = ", ".join(attribute.name for attribute in plan.made)
+            call = f"{plan.function}({expr_text(plan.array, names)}) AS {made}"
+            return "lateral view", f"outer {call}" if plan.outer else call
         case Window():
             return "window", ", ".join(_window(call, names) for call in plan.calls)
         case _:

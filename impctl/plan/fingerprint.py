@@ -35,6 +35,7 @@ from impctl.plan.nodes import (
     Aggregate,
     AggregateCall,
     Distinct,
+    Explode,
     Join,
     Plan,
     Project,
@@ -130,6 +131,10 @@ class _Writer:
             case Witness():
                 by = _form("partition", *(self.expr(part) for part in plan.partition_by))
                 return [by, *(_form("order", *self._order(order)) for order in plan.orders)]
+            case Explode():
+                array = self.expr(plan.array)
+                self._new(attribute.id for attribute in plan.made)
+                return [plan.function, str(plan.outer), str(len(plan.made)), array]
             case Window():
                 calls = [self._window(call) for call in plan.calls]
                 self._new(call.attribute.id for call in plan.calls)

@@ -222,6 +222,21 @@ class Window:
 
 
 @dataclass(frozen=True, slots=True)
+class Explode:
+    """The child's rows once for every element of an array or map, `made` by the function beside.
+
+    With `outer` a row without an element comes once, beside it NULL.
+    """
+
+    child: Plan
+    function: str
+    array: Expr
+    made: tuple[Attribute, ...]
+    outer: bool
+    span: Span | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
 class Witness:
     """Of the child's rows with equal `partition_by` those that are first by some of `orders`.
 
@@ -246,6 +261,7 @@ Plan = (
     | Sort
     | TopK
     | Window
+    | Explode
     | Witness
 )
 
@@ -291,6 +307,8 @@ def attributes_of(plan: Plan) -> tuple[Attribute, ...]:
             return _join_attributes(plan)
         case Window():
             return (*attributes_of(plan.child), *(call.attribute for call in plan.calls))
+        case Explode():
+            return (*attributes_of(plan.child), *plan.made)
         case TopK():
             rank = () if plan.rank is None else (plan.rank.attribute,)
             return (*attributes_of(plan.child), *rank)
@@ -300,17 +318,13 @@ def attributes_of(plan: Plan) -> tuple[Attribute, ...]:
 
 def _join_attributes(plan: Join) -> tuple[Attribute, ...]:
     left, right = attributes_of(plan.left), attributes_of(plan.right)
-    match plan.kind:
-        case JoinKind.SEMI | JoinKind.ANTI:
-            return left
-        case JoinKind.INNER:
-            return (*left, *right)
-        case JoinKind.LEFT:
-            return (*left, *_nullable(right))
-        case JoinKind.RIGHT:
-            return (*_nullable(left), *right)
-        case JoinKind.FULL:
-            return (*_nullable(left), *_nullable(right))
+    if plan.kind in (JoinKind.SEMI, JoinKind.ANTI):
+        return left
+    if plan.kind in (JoinKind.RIGHT, JoinKind.FULL):
+        left = _nullable(left)
+    if plan.kind in (JoinKind.LEFT, JoinKind.FULL):
+        right = _nullable(right)
+    return (*left, *right)
 
 
 def _nullable(attributes: tuple[Attribute, ...]) -> tuple[Attribute, ...]:
@@ -328,9 +342,9 @@ def expressions_of(node: Plan) -> tuple[Expr, ...]:
             return () if node.condition is None else (node.condition,)
         case Aggregate():
             calls = [output.call for output in node.aggregates]
-            conditions = (call.condition for call in calls if call.condition is not None)
+            asked = (call.condition for call in calls if call.condition is not None)
             arguments = (argument for call in calls for argument in call.arguments)
-            return (*(key.expr for key in node.keys), *arguments, *conditions)
+            return (*(key.expr for key in node.keys), *arguments, *asked)
         case TopK():
             return (*node.partition_by, *(key.expr for key in node.order))
         case Sort():
@@ -343,6 +357,8 @@ def expressions_of(node: Plan) -> tuple[Expr, ...]:
                 for call in node.calls
                 for part in (*call.arguments, *call.partition_by, *(k.expr for k in call.order))
             )
+        case Explode():
+            return (node.array,)
         case Scan() | Distinct() | SetOperation():
             return ()
 
@@ -354,9 +370,7 @@ def inputs_of(plan: Plan) -> tuple[Plan, ...]:
             return ()
         case Join() | SetOperation():
             return (plan.left, plan.right)
-        case Select() | Project() | Aggregate() | Distinct() | Sort() | TopK():
-            return (plan.child,)
-        case Window() | Witness():
+        case _:
             return (plan.child,)
 
 
@@ -367,9 +381,7 @@ def with_inputs(plan: Plan, inputs: tuple[Plan, ...]) -> Plan:
             return plan
         case Join() | SetOperation():
             return replace(plan, left=inputs[0], right=inputs[1])
-        case Select() | Project() | Aggregate() | Distinct() | Sort() | TopK():
-            return replace(plan, child=inputs[0])
-        case Window() | Witness():
+        case _:
             return replace(plan, child=inputs[0])
 
 

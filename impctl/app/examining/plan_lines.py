@@ -24,6 +24,7 @@ from impctl.plan.explain import PlanLine, describe
 from impctl.plan.nodes import (
     Aggregate,
     Distinct,
+    Explode,
     Join,
     Plan,
     Project,
@@ -134,7 +135,7 @@ def _exactly(node: Plan) -> str:
     match node:
         case Scan():
             return "changes enter here, each row with its range"
-        case Select() | Project() | Sort():
+        case Select() | Project() | Sort() | Explode():
             return "each changed row by itself, keeps nothing"
         case Join():
             return "changes of a side meet the rows of the other, see its sides"

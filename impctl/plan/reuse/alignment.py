@@ -20,6 +20,7 @@ from impctl.plan.nodes import (
     Attribute,
     ComputedColumn,
     Distinct,
+    Explode,
     Join,
     Plan,
     Project,
@@ -87,6 +88,8 @@ def _made(node: Plan) -> Iterable[Attribute]:
             return attributes_of(node)
         case Window():
             return (call.attribute for call in node.calls)
+        case Explode():
+            return node.made
         case TopK():
             return () if node.rank is None else (node.rank.attribute,)
         case Select() | Join() | Distinct() | Sort() | Witness():
@@ -146,6 +149,9 @@ class _Renaming:
                 parts = tuple(self._expr(part) for part in node.partition_by)
                 orders = tuple(self._order(order) for order in node.orders)
                 return replace(node, partition_by=parts, orders=orders)
+            case Explode():
+                made = tuple(self._attribute(attribute) for attribute in node.made)
+                return replace(node, array=self._expr(node.array), made=made)
             case Distinct():
                 return node
             case _:

@@ -22,6 +22,7 @@ from impctl.plan.nodes import (
     AggregateCall,
     ComputedColumn,
     Distinct,
+    Explode,
     Join,
     JoinKind,
     Plan,
@@ -150,6 +151,8 @@ def _judged(asked: Plan, captured: Plan, inputs: list[_Pair], is_loose: bool) ->
             return inputs[0].difference, _all_equal(captured)
         case SetOperation(), SetOperation():
             return _combine(asked, captured, *inputs)
+        case Explode(), Explode():
+            return _explode(asked, captured, inputs[0])
         case Sort(), Sort():
             return inputs[0].difference, dict(inputs[0].columns.relations)
         case TopK(), TopK():
@@ -193,6 +196,16 @@ def _project(asked: Project, captured: Project, child: _Pair) -> _Judged:
         output.attribute.id: direction(output.expr, child.columns) for output in captured.outputs
     }
     return _mapped(child.difference, renamed), relations
+
+
+def _explode(asked: Explode, captured: Explode, child: _Pair) -> _Judged:
+    _require_alike([asked.array], [captured.array])
+    if (asked.function, asked.outer) != (captured.function, captured.outer):
+        raise _Mismatched("the queries differ in more than constants of conditions")
+    if direction(asked.array, child.columns) is not Relation.EQUAL:
+        raise _Mismatched("what LATERAL VIEW takes apart can differ")
+    made = {attribute.id: Relation.EQUAL for attribute in captured.made}
+    return child.difference, {**child.columns.relations, **made}
 
 
 def _renamed(outputs: Sequence[ComputedColumn]) -> dict[AttributeId, AttributeId]:

@@ -22,6 +22,7 @@ from impctl.plan.nodes import (
     Attribute,
     ComputedColumn,
     Distinct,
+    Explode,
     Join,
     JoinKind,
     Plan,
@@ -104,7 +105,7 @@ class _Marking:
                 return marked, {
                     a.id: frozenset({ScanColumn(marked.access, a)}) for a in marked.attributes
                 }
-            case Select() | Sort() | TopK() | Distinct() | Window():
+            case Select() | Sort() | TopK() | Distinct() | Window() | Explode():
                 return marked, origins[0]
             case Project():
                 return marked, _renamed(marked.outputs, origins[0])

@@ -19,6 +19,7 @@ from impctl.plan.nodes import (
     Aggregate,
     AggregateCall,
     Distinct,
+    Explode,
     Join,
     Plan,
     Project,
@@ -77,6 +78,10 @@ def _prune(plan: Plan, needed: Needed) -> Plan:
             ranked = () if plan.rank is None else (plan.rank.attribute.id,)
             below = needed.difference(ranked) | _read(plan.partition_by)
             return replace(plan, child=_prune(plan.child, below | _read_order(plan.order)))
+        case Explode():
+            # Its columns stay: how often a row comes depends on it, read or not.
+            below = needed.difference(attribute.id for attribute in plan.made)
+            return replace(plan, child=_prune(plan.child, below | columns_of(plan.array)))
         case Window():
             return _window(plan, needed)
         case Witness():

@@ -39,6 +39,7 @@ from impctl.plan.nodes import (
     Aggregate,
     Attribute,
     Distinct,
+    Explode,
     Join,
     JoinKind,
     Plan,
@@ -93,6 +94,8 @@ def _push(plan: Plan, predicates: Predicates) -> Plan:
         case Sort():
             moving, staying = _split(predicates, _is_fixed)
             return _selected(replace(plan, child=_push(plan.child, moving)), staying)
+        case Explode():
+            return _through_explode(plan, predicates)
         case TopK() | Witness() | Scan():
             return _stopped(plan, predicates)
         case _:
@@ -192,6 +195,15 @@ def _through_aggregate(plan: Aggregate, predicates: Predicates) -> Plan:
     moving, staying = _split(predicates, moves)
     below = tuple(substitute(predicate, keys) for predicate in moving)
     return _selected(replace(plan, child=_push(plan.child, below)), staying)
+
+
+def _through_explode(plan: Explode, predicates: Predicates) -> Plan:
+    """What can fail stays: below it would see rows that have no element."""
+    made = frozenset(attribute.id for attribute in plan.made)
+    moving, staying = _split(
+        predicates, lambda p: not columns_of(p) & made and _is_fixed(p) and not can_fail(p)
+    )
+    return _selected(replace(plan, child=_push(plan.child, moving)), staying)
 
 
 def _through_window(plan: Window, predicates: Predicates) -> Plan:

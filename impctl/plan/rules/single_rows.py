@@ -13,6 +13,7 @@ from typing import assert_never
 from impctl.plan.nodes import (
     Aggregate,
     Distinct,
+    Explode,
     Join,
     JoinKind,
     Plan,
@@ -58,7 +59,7 @@ def has_one_row_at_most(plan: Plan) -> bool:
             return has_one_row_at_most(plan.left) and has_one_row_at_most(plan.right)
         case SetOperation(kind=SetKind.EXCEPT | SetKind.INTERSECT):
             return has_one_row_at_most(plan.left)
-        case Scan() | Join() | SetOperation() | Witness():
+        case Scan() | Join() | SetOperation() | Witness() | Explode():
             return False
         case _:
             assert_never(plan)

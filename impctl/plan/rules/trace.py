@@ -17,6 +17,7 @@ from impctl.plan.nodes import (
     Attribute,
     ComputedColumn,
     Distinct,
+    Explode,
     Join,
     JoinKind,
     Plan,
@@ -71,7 +72,7 @@ def trace(plan: Plan, access: AccessId, column: Column) -> Traced | None:
             return Traced(kept, _equated(child.keys, plan.predicate))
         case Sort():
             return trace(plan.child, access, column)
-        case TopK() | Witness():
+        case TopK() | Witness() | Explode():
             child = trace(plan.child, access, column)
             return None if child is None else Traced(replace(plan, child=child.plan), child.keys)
         case Project():
@@ -225,7 +226,7 @@ def _follow(
             return None if child is None else _follow_project(plan, child)
         case Join():
             return _follow_join(plan, origin, ids, is_counted=is_counted)
-        case Scan() | Aggregate() | Window() | SetOperation():
+        case Scan() | Aggregate() | Window() | SetOperation() | Explode():
             return None
 
 

@@ -20,6 +20,7 @@ from impctl.plan.functions import VOLATILE
 from impctl.plan.nodes import (
     Aggregate,
     Distinct,
+    Explode,
     Join,
     Plan,
     Project,
@@ -100,6 +101,8 @@ def _state(
             return inputs[0]
         case TopK():
             return first_rows(node, inputs[0], wording, as_barrier=has_rank_barriers)
+        case Explode():
+            return _explode(node, inputs[0])
         case Window():
             return window(node, inputs[0], wording)
         case _:
@@ -170,6 +173,17 @@ def _select(node: Select, child: NodeState, wording: Wording) -> NodeState:
     text = objection_text(condition_name(node), objection, child.causes, wording)
     span = objection.atom.span if objection.atom.span is not None else node.span
     return refused(text, span)
+
+
+def _explode(node: Explode, child: NodeState) -> NodeState:
+    """Each row by itself; a row that is there twice is taken apart twice, so none is told apart."""
+    if not child.is_whole and direction(node.array, child.columns) is not Relation.EQUAL:
+        return refused(
+            "LATERAL VIEW takes apart a value that can differ over part of a group", node.span
+        )
+    made = {attribute.id: Relation.EQUAL for attribute in node.made}
+    columns = Columns({**child.columns.relations, **made}, child.columns.signs)
+    return replace(child, columns=columns, identifiers=frozenset())
 
 
 def project_state(node: Project, child: NodeState) -> NodeState:

@@ -20,6 +20,7 @@ from impctl.plan.names import is_path
 from impctl.plan.nodes import Attribute, Join, JoinKind, Plan, Scan, attributes_of
 from impctl.plan.sql.context import Reading
 from impctl.plan.sql.expr import ExprReader
+from impctl.plan.sql.lateral import exploded
 from impctl.plan.sql.pivot import pivoted
 from impctl.plan.sql.scope import (
     Names,
@@ -88,7 +89,10 @@ def read_from(select: exp.Select, environment: Environment) -> FromSource:
             select,
             hint="impctl reads queries over tables only",
         )
-    return _joined(clause.this, select.args.get("joins") or [], environment)
+    source = _joined(clause.this, select.args.get("joins") or [], environment)
+    for lateral in select.args.get("laterals") or []:
+        source = FromSource(*exploded(source.plan, source.scope, lateral, environment.reading))
+    return source
 
 
 def part(node: exp.Expression, name: str) -> exp.Expression | None:

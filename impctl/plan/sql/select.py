@@ -57,6 +57,7 @@ _PARTS = frozenset(
         "expressions",
         "from",
         "joins",
+        "laterals",
         "where",
         "group",
         "having",

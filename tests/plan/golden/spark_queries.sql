@@ -225,3 +225,10 @@ select * from (select a, s, g, b from t) pivot (min(b) for (s, g) in (('x', true
 select * from t pivot (sum(b) for a in (1, 2L as two)) where g;
 select * from (select a, s from t) pivot (max(s) for a in (1, 2));
 select c, x from (select a, s, b from t) pivot (sum(b) for s in ('x')) p join u on p.a = u.a;
+select t.a, w from t lateral view explode(split(s, '')) e as w where w <> 'x';
+select a, e.w, pos from t lateral view outer posexplode(split(s, 'y')) e as pos, w where a > 1;
+select w, count(*) n, sum(b) from t lateral view explode(array(a, b, 3)) e as w group by w having count(*) > 3;
+select a, v, w from t lateral view explode(array(a, b)) x as v lateral view explode_outer(array(v, 9)) y as w where v < 3;
+select t.a, k, v, u.c from t join u on t.a = u.a lateral view explode(map(t.s, t.b, 'z', u.c)) m as k, v where k <> 'x' and t.a > 0;
+select * from (select a, b from t) lateral view explode(sequence(1, 3)) n as n where b / n > 1;
+select a from (select a, s, g from t) lateral view posexplode_outer(split(s, '')) p as i, c where g order by a, i limit 5;

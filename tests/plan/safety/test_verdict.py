@@ -291,3 +291,21 @@ def test_states_are_given_for_every_node() -> None:
     assert list(found.nodes) == list(nodes_of(query.root))
     assert found.states[-1].status is Status.KEYED
     assert found.root.status is Status.CONTAINED
+
+
+def test_how_often_a_row_is_taken_apart_must_not_depend_on_what_was_left_out() -> None:
+    groups = "(SELECT g, sum(v) AS s FROM t GROUP BY g HAVING sum(v) > 3) q"
+    of_values = f"SELECT g FROM {groups} LATERAL VIEW explode(sequence(1, s)) e AS x"
+    found = judged(of_values, NONNEGATIVE, t="p")
+    assert not found.safe
+    assert found.reason.startswith("LATERAL VIEW takes apart a value that can differ")
+    assert judged(of_values, NONNEGATIVE, t="g").safe
+    of_keys = f"SELECT g FROM {groups} LATERAL VIEW explode(split(g, 'x')) e AS x"
+    assert judged(of_keys, NONNEGATIVE, t="p").safe
+
+
+def test_rows_that_are_taken_apart_are_not_told_apart_by_their_keys() -> None:
+    # Which of a group's equal rows come first is open, so LIMIT may take any of them.
+    top = "SELECT * FROM (SELECT g FROM t GROUP BY g) q {} ORDER BY g LIMIT 2"
+    assert judged(top.format(""), t="p").ties is None
+    assert judged(top.format("LATERAL VIEW explode(array(1, 2)) e AS x"), t="p").ties is not None

@@ -57,7 +57,13 @@ CASES = [
         "alias",
     ),
     ("SELECT 1 FROM sales TABLESAMPLE (»10 PERCENT)", "TABLESAMPLE", "without it"),
-    ("SELECT 1 FROM sales LATERAL VIEW »explode(extra) x AS y", "LATERAL VIEW", "without it"),
+    ("SELECT 1 FROM sales LATERAL VIEW »inline(extra) x AS y", "VIEW of `inline`", "posexplode"),
+    ("SELECT 1 FROM sales LATERAL VIEW »explode(extra) x", "without names", "AS element"),
+    (
+        "SELECT 1 FROM sales LATERAL VIEW »explode(extra) x AS a, b, c",
+        "names 3 columns, `explode` makes another number",
+        "two for a map",
+    ),
     ("SELECT 1 FROM sales, LATERAL (SELECT »1 FROM stock)", "LATERAL", "without it"),
     ("SELECT * FROM sales UNPIVOT (»v FOR k IN (price, sold))", "UNPIVOT", "UNION ALL"),
     (
