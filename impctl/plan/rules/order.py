@@ -2,9 +2,10 @@
 
 Law: a rule is total, keeps the bag of rows a plan yields on every database, and never changes the
 root's attributes (identities, names, order). Unsure means unchanged. The order is the review: steps
-over single rows go first, as they hide what a condition stands on; selections go down next, so that
-the columns only they read are known when columns are dropped; what is left of a filter on ranks
-then shows as a top-k; averages are split last, because splitting adds columns.
+over single rows go first, as they hide what a condition stands on; what all sides of an OR ask for
+comes out of it then, so that it can go down; selections go down next, so that the columns only they
+read are known when columns are dropped; what is left of a filter on ranks then shows as a top-k;
+averages are split last, because splitting adds columns.
 Out of scope: reading SQL (`plan.sql.statement`), judging plans (`plan.safety.verdict`).
 """
 
@@ -13,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from impctl.plan.nodes import Plan, Project
+from impctl.plan.rules.common_parts import common_parts
 from impctl.plan.rules.prune_columns import prune_columns
 from impctl.plan.rules.push_selections import push_selections
 from impctl.plan.rules.rank_limits import rank_limits
@@ -21,6 +23,7 @@ from impctl.plan.rules.split_averages import split_averages
 
 RULES: tuple[Callable[[Plan], Plan], ...] = (
     single_rows,
+    common_parts,
     push_selections,
     rank_limits,
     prune_columns,
