@@ -117,6 +117,20 @@ def common_type(left: SqlType, right: SqlType) -> SqlType | None:
     return decimal(whole + scale, scale) if whole + scale <= MAX_PRECISION else None
 
 
+def rounded_type(left: SqlType, right: SqlType) -> SqlType | None:
+    """The decimal that Spark rounds both sides of a comparison to; None where it rounds neither.
+
+    Digits before the point are kept, those behind it as far as 38 in all allow
+    (`DecimalType.boundedPreferIntegralDigits`).
+    """
+    sides = [side for side in (left, right) if side.kind is Kind.DECIMAL or side.is_integral]
+    if len(sides) < 2 or common_type(left, right) is not None:
+        return None
+    a, b = as_decimal(left), as_decimal(right)
+    whole = max(a.precision - a.scale, b.precision - b.scale)
+    return decimal(MAX_PRECISION, MAX_PRECISION - whole)
+
+
 def as_decimal(source: SqlType) -> SqlType:
     """The decimal an integral type is widened to; decimals stay."""
     if source.kind is Kind.DECIMAL:

@@ -15,13 +15,14 @@ from typing import Protocol
 
 from sqlglot import exp
 
-from impctl.data.schema import BOOLEAN, STRING
+from impctl.data.schema import BOOLEAN, STRING, SqlType
 from impctl.expr.nodes import (
     And,
     Arithmetic,
     ArithmeticOp,
     Call,
     Case,
+    Cast,
     Compare,
     CompareOp,
     Expr,
@@ -34,7 +35,7 @@ from impctl.expr.nodes import (
     Or,
     Span,
 )
-from impctl.expr.types import type_of, uncounted
+from impctl.expr.types import narrowed, rounded_type, type_of, uncounted
 from impctl.plan.sql import call as parse_call
 from impctl.plan.sql import literal as parse_literal
 from impctl.plan.sql import moments
@@ -181,9 +182,17 @@ class ExprReader:
         return Not(found, span=span) if isinstance(node, exp.NullSafeNEQ) else found
 
     def alike(self, left: Expr, right: Expr) -> tuple[Expr, Expr]:
-        """Two sides of a comparison, a constant beside a day or a time brought to one."""
+        """Two sides of a comparison: a constant beside a day or a time brought to one, decimals
+        that have no type in common rounded as Spark does, which then stands in the plan."""
         zone = self.reading.zone
-        return moments.alike(left, right, zone), moments.alike(right, left, zone)
+        left, right = moments.alike(left, right, zone), moments.alike(right, left, zone)
+        own, other = type_of(left), type_of(right)
+        if own is None or other is None:
+            return left, right
+        common = rounded_type(narrowed(left, own, other), narrowed(right, other, own))
+        if common is None:
+            return left, right
+        return _rounded(left, own, common), _rounded(right, other, common)
 
     def _operator(self, node: exp.Expression, span: Span | None) -> Expr:
         for side in (node.this, node.expression):
@@ -374,3 +383,7 @@ def _flat(node: exp.Expression, kind: type[exp.Expression]) -> list[exp.Expressi
         else:
             found.append(current)
     return found
+
+
+def _rounded(expr: Expr, own: SqlType, wanted: SqlType) -> Expr:
+    return expr if own == wanted else Cast(expr, wanted, span=expr.span)

@@ -232,3 +232,8 @@ select a, v, w from t lateral view explode(array(a, b)) x as v lateral view expl
 select t.a, k, v, u.c from t join u on t.a = u.a lateral view explode(map(t.s, t.b, 'z', u.c)) m as k, v where k <> 'x' and t.a > 0;
 select * from (select a, b from t) lateral view explode(sequence(1, 3)) n as n where b / n > 1;
 select a from (select a, s, g from t) lateral view posexplode_outer(split(s, '')) p as i, c where g order by a, i limit 5;
+select a, m from t where cast(m as decimal(38,20)) > cast(m * 1.0000001 as decimal(38,2)) or cast(m as decimal(38,6)) = cast(m + 0.004 as decimal(38,2));
+select a, m from t where cast(m as decimal(38,2)) > 0.0000001 and cast(m as decimal(38,20)) <= l;
+select a, sum(m) s from t group by a having cast(sum(m) as decimal(38,2)) > (select avg(cast(m as decimal(28,2))) from t);
+select a, m from t where cast(m as decimal(38,2)) between cast(-1.006 as decimal(38,10)) and cast(2.995 as decimal(38,10));
+select a from t where cast(m as decimal(38,2)) <=> cast(m + 0.0049 as decimal(38,10));
