@@ -16,6 +16,19 @@ settings.register_profile("impctl", deadline=None)
 settings.load_profile("impctl")
 
 
+_SHORT_LIVED = "-XX:TieredStopAtLevel=1"
+"""Code is compiled once and quickly; the best code pays only in a JVM that lives for long."""
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Spark of tests, in whatever process, does without the compiler that takes the longest.
+
+    Not where tests measure: users have the JVM as it is. Who sets the variable is left alone.
+    """
+    if not any(item.get_closest_marker("alone") for item in session.items):
+        os.environ.setdefault("SPARK_SUBMIT_OPTS", _SHORT_LIVED)
+
+
 @pytest.fixture(autouse=True)
 def _sketches_are_used(monkeypatch: pytest.MonkeyPatch) -> None:
     """The tables of tests are so small that no sketch would pay, and what is tested not happen."""
