@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import typer
 from hypothesis import settings
 
 # How long an example takes says more about the machine than about the code.
@@ -15,10 +16,43 @@ settings.register_profile("impctl", deadline=None)
 settings.load_profile("impctl")
 
 
+_SHORT_LIVED = "-XX:TieredStopAtLevel=1"
+"""Code is compiled once and quickly; the best code pays only in a JVM that lives for long."""
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Spark of tests, in whatever process, does without the compiler that takes the longest.
+
+    Not where tests measure: users have the JVM as it is. Who sets the variable is left alone.
+    """
+    if not any(item.get_closest_marker("alone") for item in session.items):
+        os.environ.setdefault("SPARK_SUBMIT_OPTS", _SHORT_LIVED)
+
+
 @pytest.fixture(autouse=True)
 def _sketches_are_used(monkeypatch: pytest.MonkeyPatch) -> None:
     """The tables of tests are so small that no sketch would pay, and what is tested not happen."""
     monkeypatch.setenv("IMPCTL_SKETCH", "always")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _commands_are_read_once() -> Iterator[None]:
+    """The same commands make the same parser: Typer takes 24 ms of every call in this process.
+
+    It looks at all of their parameters again each time; a parser keeps nothing between two calls.
+    """
+    made: dict[tuple[object, ...], Any] = {}
+    make = typer.main.get_command
+
+    def get_command(app: typer.Typer) -> Any:
+        commands = tuple(command.callback for command in app.registered_commands)
+        if commands not in made:
+            made[commands] = make(app)
+        return made[commands]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(typer.main, "get_command", get_command)
+        yield
 
 
 @pytest.fixture

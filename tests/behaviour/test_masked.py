@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from impctl.cli.application import build_app
+from impctl.cli.boundary import run
 from impctl.errors import ImpctlError, Problem, WorkloadError, masked
 from tests.support.run_cli import Cli
 from tests.support.small_workload import WORKLOAD
@@ -86,18 +88,35 @@ def test_nothing_of_it_is_in_the_store_and_a_new_signature_is_no_new_table(
     assert cli.good("maintain").results[0]["action"] == "none"
 
 
-@pytest.mark.parametrize("words", [[], ["--json"], ["-vv"]])
-@pytest.mark.parametrize("command", ["capture", "doctor", "check", "plan"])
-def test_no_command_prints_it(cli: Cli, tmp_path: Path, command: str, words: list[str]) -> None:
+VERBOSITIES = pytest.mark.parametrize("words", [[], ["--json"], ["-vv"]])
+
+
+@VERBOSITIES
+@pytest.mark.parametrize("command", ["doctor", "check", "plan"])
+def test_no_command_prints_it(
+    cli: Cli, capsys: pytest.CaptureFixture[str], tmp_path: Path, command: str, words: list[str]
+) -> None:
+    signed(cli, SECRET, str(tmp_path / "gone"))
+    assert run(build_app(), [command, str(cli.workload), *words])
+    assert_masked("".join(capsys.readouterr()))
+
+
+@VERBOSITIES
+def test_no_process_prints_it(cli: Cli, tmp_path: Path, words: list[str]) -> None:
+    """What libraries say while they load and when all ends is printed too."""
     signed(cli, SECRET, str(tmp_path / "gone"))
     done = subprocess.run(
-        [sys.executable, "-m", "impctl", command, str(cli.workload), *words],
+        [sys.executable, "-m", "impctl", "capture", str(cli.workload), *words],
         capture_output=True,
         text=True,
     )
     assert done.returncode
-    assert SECRET not in done.stdout + done.stderr
-    assert re.search(r"sig=\*\*\*", done.stdout + done.stderr)
+    assert_masked(done.stdout + done.stderr)
+
+
+def assert_masked(printed: str) -> None:
+    assert SECRET not in printed
+    assert re.search(r"sig=\*\*\*", printed)
 
 
 @pytest.mark.parametrize("piece", ["a", "s3://", "a:", "&x.", "?key=", "://a:b@"])

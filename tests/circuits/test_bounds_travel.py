@@ -117,7 +117,7 @@ def test_such_queries_have_a_circuit(sql: str) -> None:
     assert compiled(sql).circuit is not None
 
 
-@few_then_rest(300, 6000)
+@few_then_rest(300, 3000)
 def test_bounds_are_added_up_and_kept(cases: range) -> None:
     seen = several_cases(SAFE, cases)
     assert seen["cases"] > len(cases) * 6, seen
@@ -125,28 +125,28 @@ def test_bounds_are_added_up_and_kept(cases: range) -> None:
     assert seen["not exact"] == 0, seen
 
 
-@few_then_rest(130, 2600)
+@few_then_rest(130, 1300)
 def test_averages_of_whole_numbers_are_exact(cases: range) -> None:
     seen = several_cases(WHOLE, cases)
     assert seen["cases"] == len(cases) * 12, seen
     assert seen["unsure"] == seen["slack"] == 0, seen
 
 
-@few_then_rest(140, 2800)
+@few_then_rest(140, 1400)
 def test_what_is_unsure_is_said_when_it_happens(cases: range) -> None:
     seen = several_cases(STRICT, cases)
     assert seen["cases"] > len(cases) * 3, seen
     assert 0 < seen["not exact"] < len(cases) * 3 // 4, seen
 
 
-@few_then_rest(90, 2700)
+@few_then_rest(90, 1350)
 def test_first_rows_below_a_grouping_are_sure_or_refused(cases: range) -> None:
     seen = several_cases(FIRST, cases)
     assert seen["cases"] > len(cases) * 3, seen
     assert 0 < seen["not exact"] < len(cases), seen
 
 
-@few_then_rest(120, 1200)
+@few_then_rest(120, 600)
 def test_doubles_that_are_whole_numbers_are_exact(cases: range) -> None:
     pools = ((1.0, 2.0, 3.0, -0.0, 0.0), (None, -7.0, 1e9, 3.0), (2.0**40, -(2.0**40), 1.0))
     for queries in (SAFE, STRICT):
@@ -171,7 +171,7 @@ def test_first_rows_that_are_never_doubted_are_found_out(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(LikelyTop, "__init__", trusting)
     with pytest.raises(AssertionError):
-        several_cases(FIRST, range(6000))
+        several_cases(FIRST, range(3000))
 
 
 def test_bounds_that_are_not_added_up_are_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -181,26 +181,29 @@ def test_bounds_that_are_not_added_up_are_found_out(monkeypatch: pytest.MonkeyPa
         return whole(self, replace(vector, error=None), *rest)
 
     monkeypatch.setattr(FloatSum, "delta", forgetful)
+    summed_again = [sql for sql in SAFE if "SUM(s)" in sql]
     with pytest.raises(AssertionError):
-        several_cases(SAFE, range(6000))
+        several_cases(summed_again, range(3000))
 
 
 def test_fractions_taken_for_whole_numbers_are_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(FloatSum, "_is_whole", lambda self, state: state["rows"] > 0)
     with pytest.raises(AssertionError):
-        several_cases(SAFE, range(6000))
+        several_cases(SAFE, range(3000))
 
 
 def test_extremes_of_one_end_are_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bounds, "between", _without_bounds(spans.between))
+    extremes = [sql for sql in SAFE if "MAX(s)" in sql or "MIN(s)" in sql]
     with pytest.raises(AssertionError):
-        several_cases(SAFE, range(6000))
+        several_cases(extremes, range(3000))
 
 
 def test_a_rounded_sum_without_a_bound_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spans, "between", _without_bounds(spans.between))
+    rounded = [sql for sql in SAFE if "ROUND(SUM" in sql]
     with pytest.raises(AssertionError):
-        several_cases(SAFE, range(6000))
+        several_cases(rounded, range(3000))
 
 
 def test_a_key_that_is_not_looked_at_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -209,4 +212,4 @@ def test_a_key_that_is_not_looked_at_is_found_out(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(aggregate, "is_known", lambda column: True)
     monkeypatch.setattr(bounds, "is_known", lambda column: True)
     with pytest.raises(AssertionError):
-        several_cases(STRICT, range(6000))
+        several_cases(STRICT, range(3000))

@@ -41,7 +41,7 @@ def _added_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
     add_in_order(monkeypatch)
 
 
-@few_then_rest(280, 5600)
+@few_then_rest(280, 2800)
 def test_sketches_cover_whatever_order_sums_are_added_in(cases: range) -> None:
     seen = several_cases(QUERIES, cases)
     assert seen["cases"] > len(cases) * 8, seen
@@ -65,7 +65,7 @@ def test_an_order_by_worst_values_is_found_out(monkeypatch: pytest.MonkeyPatch) 
     true = likely_top.LikelyTop._reached
     monkeypatch.setattr(likely_top.LikelyTop, "_reached", _best_as_worst(true))
     with pytest.raises(AssertionError):
-        several_cases(QUERIES, range(3000))
+        several_cases(QUERIES, range(2800))
 
 
 def test_a_bound_that_is_lost_in_a_join_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,4 +83,4 @@ def test_a_bound_that_is_lost_in_a_join_is_found_out(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(Parted, "step", exact)
     with pytest.raises(AssertionError):
-        several_cases(QUERIES, range(3000))
+        several_cases(QUERIES, range(2800))

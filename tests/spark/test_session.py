@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from impctl.errors import UsageError
+from impctl.spark.connect import is_connect
 from impctl.spark.session import FIXED, SparkSettings, open_session
 
 LOUD_PROGRAM = """
@@ -42,6 +43,16 @@ def test_nothing_but_the_answer_is_printed():
     assert answer.stderr == ""
     assert answer.stdout == "EvaluationError\n"
     assert answer.returncode == 0
+
+
+@pytest.mark.spark
+def test_tests_run_in_a_jvm_for_a_short_life(spark):
+    """Nothing else would tell if it were as it comes; tests would only take longer."""
+    if is_connect(spark):
+        pytest.skip("the JVM is the server's")
+    factory = spark.sparkContext._jvm.java.lang.management.ManagementFactory
+    started_with = set(factory.getRuntimeMXBean().getInputArguments())
+    assert set(os.environ["SPARK_SUBMIT_OPTS"].split()) <= started_with
 
 
 @pytest.mark.spark

@@ -159,10 +159,10 @@ class _Run:
     def _scan(self, node: Scan) -> list[Tuple]:
         rows = self.tables[node.table]
         seen = self.instances.get(node.access, range(len(rows)))
+        names = {name.lower(): name for name in rows[0]} if rows else {}
         found = []
         for index in sorted(seen):
-            by_name = {name.lower(): value for name, value in rows[index].items()}
-            values = {a.id: by_name[a.name.lower()] for a in node.attributes}
+            values = {a.id: rows[index][names[a.name.lower()]] for a in node.attributes}
             found.append(Tuple(values, frozenset({(node.access, index)})))
         return found
 
@@ -174,11 +174,11 @@ class _Run:
         else:
             self.shuffle(rows)
         for key in reversed(order):
-            nulls = [row for row in rows if value_of(key.expr, row.values) is None]
-            known = [row for row in rows if value_of(key.expr, row.values) is not None]
-            known.sort(
-                key=lambda row: sort_key(value_of(key.expr, row.values)), reverse=key.descending
-            )
+            valued = [(value_of(key.expr, row.values), row) for row in rows]
+            nulls = [row for value, row in valued if value is None]
+            sortable = [pair for pair in valued if pair[0] is not None]
+            sortable.sort(key=lambda pair: sort_key(pair[0]), reverse=key.descending)
+            known = [row for _, row in sortable]
             rows = [*nulls, *known] if key.nulls_first else [*known, *nulls]
         return rows
 
