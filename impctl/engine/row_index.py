@@ -16,11 +16,12 @@ import numpy as np
 import pyarrow as pa
 
 from impctl.aliases import AttributeId
-from impctl.data.keys import group_rows, key_codes, normalise, same_keys
+from impctl.data.keys import key_codes, normalise, same_keys
 from impctl.data.ragged import slice_positions
-from impctl.data.schema import LONG, Kind, SqlType
+from impctl.data.schema import LONG, SqlType
 from impctl.data.vector import INT64_MAX, Bools, Ints, Vector, from_stored
 from impctl.engine.batch import Batch, empty_batch, stacked_batches
+from impctl.engine.consolidate import packed, summed
 from impctl.engine.run_log import RunChange, RunLog
 from impctl.engine.tags import RowTags, SetTags, Tags
 from impctl.errors import JoinTooLargeError
@@ -28,7 +29,6 @@ from impctl.errors import JoinTooLargeError
 _CODE, _WEIGHT = "code", "weight"
 _MOST_PAIRS = 100_000_000
 """Rows that one look-up may find: some gigabytes."""
-_BINARY = SqlType(Kind.BINARY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,13 +178,10 @@ class RowIndex:
         """One run for all of these, rows that cancel left out."""
         codes = np.concatenate([run.codes for run in runs])
         batch = stacked_batches([run.batch for run in runs])
-        tags = [_comparable(tag) for tag in batch.tags]
-        columns = [identity_of(batch.columns[name]) for name, _ in self.columns]
-        grouping = group_rows([Vector(LONG, codes), *columns, *tags], len(batch))
-        weights = np.add.reduceat(batch.weights[grouping.order], grouping.starts)
-        kept = grouping.first[weights != 0]
+        columns = [batch.columns[name] for name, _ in self.columns]
+        kept, weights = summed(batch, [Vector(LONG, codes), *columns])
         rows = batch.take(kept)
-        rows = Batch(rows.columns, weights[weights != 0], rows.tags)
+        rows = Batch(rows.columns, weights, rows.tags)
         order = self._sorted(codes[kept], rows)
         return _Rows(runs[-1].sequence, codes[kept[order]], rows.take(order))
 
@@ -218,30 +215,6 @@ def _check_size(pairs: int) -> None:
 def _kept(tag: Tags) -> Tags:
     """The tag in a form that does not refer to other state."""
     return tag if isinstance(tag, RowTags) else tag.sets()
-
-
-def identity_of(column: Vector) -> Vector:
-    """A column in which values are equal only when the same: 0.0 does not cancel -0.0."""
-    if not column.type.is_fractional:
-        return column
-    return Vector(LONG, column.values.view(np.int64), column.valid)
-
-
-def _comparable(tag: Tags) -> Vector:
-    """A column in which equal tags, and only these, are equal."""
-    if isinstance(tag, RowTags):
-        return Vector(SqlType(Kind.INTEGER), tag.fragments.astype(np.int64))
-    return Vector(_BINARY, packed(tag.sets()))
-
-
-def packed(tag: SetTags) -> pa.Array:
-    """Each set as the bytes of its fragments."""
-    start, end = int(tag.offsets[0]), int(tag.offsets[-1])
-    data = np.ascontiguousarray(tag.fragments[start:end], dtype=np.int32)
-    offsets = np.ascontiguousarray((tag.offsets - start) * data.itemsize)
-    return pa.Array.from_buffers(
-        pa.large_binary(), len(tag), [None, pa.py_buffer(offsets), pa.py_buffer(data)]
-    )
 
 
 def _unpacked(array: pa.Array) -> SetTags:

@@ -21,6 +21,7 @@ from impctl.data.keys import normalise
 from impctl.data.schema import SqlType
 from impctl.data.vector import Ints
 from impctl.engine.batch import Batch, empty_batch, stacked_batches
+from impctl.engine.consolidate import consolidated
 from impctl.engine.distant_rows import DistantRows
 from impctl.engine.key_filter import KeyFilter
 from impctl.engine.operator import Operator
@@ -82,7 +83,9 @@ class Join(Operator):
                 self._add(found, (at,))
         if not parts:
             return empty_batch(sum(side.accesses for side in self.sides))
-        return stacked_batches(parts)
+        pairs = stacked_batches(parts)
+        # Rows that both sides exchange meet in pairs that cancel; a join above would multiply them.
+        return consolidated(pairs) if len(parts) > 1 and _takes_away(found) else pairs
 
     def _add(self, batches: Sequence[_Keyed | None], sides: Sequence[int]) -> None:
         for at in sides:
@@ -151,3 +154,7 @@ def _rows_of(name: str, side: Side) -> RowIndex | DistantRows:
     if not side.is_distant:
         return RowIndex(name, side.columns, side.keys, side.accesses)
     return DistantRows(name, side.columns, side.keys, side.accesses, has_filter=side.has_filter)
+
+
+def _takes_away(batches: Sequence[_Keyed | None]) -> bool:
+    return any(batch is not None and bool((batch.rows.weights < 0).any()) for batch in batches)

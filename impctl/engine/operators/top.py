@@ -19,21 +19,21 @@ import numpy as np
 
 from impctl.aliases import AttributeId
 from impctl.data.keys import group_rows, normalise
-from impctl.data.schema import INTEGER, LONG, Kind, SqlType
+from impctl.data.schema import INTEGER, LONG, SqlType
 from impctl.data.sorted_rows import start_of, starts_in
 from impctl.data.vector import INT64_MAX, Bools, Ints, Vector
 from impctl.engine.arrangement import Arrangement
 from impctl.engine.batch import Batch, empty_batch, stacked_batches
 from impctl.engine.best_rows import BestRows, BufferSize, Groups
+from impctl.engine.consolidate import contents_of, identity_of
 from impctl.engine.disagreement import never_held
 from impctl.engine.operator import Operator
 from impctl.engine.order_codes import OrderKey, codes_of, exact_ranks
 from impctl.engine.refill import Refill
-from impctl.engine.row_index import RowIndex, identity_of, packed
+from impctl.engine.row_index import RowIndex
 
 _SPARE = 8
 """Rows read beyond the wanted ones at once: for ties and deleted rows."""
-_BINARY = SqlType(Kind.BINARY)
 
 
 class Cut(StrEnum):
@@ -246,7 +246,7 @@ class Top(Operator):
     def _contents(self, rows: Batch) -> list[Ints]:
         """Ranks by everything a row is, in whatever order, as long as it is always the same."""
         columns = [identity_of(rows.columns[name]) for name in self._columns]
-        columns += [Vector(_BINARY, packed(tag.sets())) for tag in rows.tags]
+        columns += [contents_of(tag) for tag in rows.tags]
         return [exact_ranks(column, OrderKey("", False, False)) for column in columns]
 
     def arrangements(self) -> tuple[RowIndex | Arrangement, ...]:
