@@ -269,11 +269,15 @@ def partition_literal(column: Column, text: str | None, rows: int) -> pa.Array:
         ) from error
 
 
-def file_system(snapshot: Snapshot) -> Any:
-    """None for a table on the local disk; deltalake's own store otherwise."""
+def file_system(snapshot: Snapshot, files: Iterable[DataFile] = ()) -> Any:
+    """None for a table on the local disk; deltalake's own store otherwise.
+
+    It takes the log's word for the sizes of these files, where the log tells one.
+    """
     if local_path(snapshot.path) is not None:
         return None
-    return object_store(snapshot.path, snapshot.storage_options)
+    sizes = {file.below_root: file.size for file in files if file.below_root and file.size}
+    return object_store(snapshot.path, snapshot.storage_options, sizes)
 
 
 def file_name(file: DataFile, filesystem: Any) -> str:
