@@ -95,7 +95,7 @@ def _of_partitions(
 
 def _rows_in(snapshot: Snapshot, files: Sequence[DataFile]) -> int:
     """Rows that these files have; those are counted of which the log does not tell."""
-    reader = FileReader(snapshot, [])
+    reader = FileReader(snapshot, [], files)
     rows = (len(reader.read_some(f, range)) if f.rows is None else f.rows for f in files)
     return sum(rows) - sum(0 if file.deleted is None else len(file.deleted) for file in files)
 
