@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from impctl.aliases import TableVersion
-from impctl.errors import StorageError
+from impctl.errors import ImpctlError, StorageError
 from impctl.tables.commits import Commits, read_entry
 from impctl.tables.failures import failure_text
 from impctl.tables.snapshot import DataFile, Snapshot
@@ -55,9 +55,12 @@ class WrittenTable:
         source = self.source
         if self._entry(source.version + 1) is None:
             return source
-        moved = advance(source)
+        try:
+            moved: DeltaSource | None = advance(source)
+        except ImpctlError:
+            moved = None  # entries in between may have been cleaned away
         # Looked at afterwards: a table put in its place before or during the reading shows.
-        if self._stands() and moved.table_id == source.table_id:
+        if moved is not None and self._stands() and moved.table_id == source.table_id:
             self.source, self._snapshot, self._files_before = moved, None, None
             self._take_entry()
         else:
