@@ -38,6 +38,10 @@ class ObjectStore:
         self._ask("PUT", f"/{name}")
         self.asked()
 
+    def put(self, path: str, content: bytes) -> None:
+        """An object with this content; its path begins with the bucket."""
+        self._ask("PUT", f"/{path}", content)
+
     def delay(self, milliseconds: int) -> None:
         """From now on each request takes so much longer."""
         self._ask("GET", f"/_delay/{milliseconds}")
@@ -48,14 +52,14 @@ class ObjectStore:
         assert isinstance(found, list)
         return found
 
-    def _ask(self, method: str, path: str) -> bytes:
+    def _ask(self, method: str, path: str, content: bytes | None = None) -> bytes:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
         try:
-            connection.request(method, path)
+            connection.request(method, path, content)
             answer = connection.getresponse()
-            content = answer.read()
-            assert answer.status == 200, (method, path, answer.status, content)
-            return content
+            told = answer.read()
+            assert answer.status == 200, (method, path, answer.status, told)
+            return told
         finally:
             connection.close()
 

@@ -73,12 +73,12 @@ class AppliedBatches:
         try:
             hint = json.loads(read_text(source.path, source.storage_options, _HINT))
             version, parts = hint["version"], hint.get("parts")
-            if not isinstance(version, int) or version > source.version or "v2Checkpoint" in hint:
+            if not isinstance(version, int) or version > source.version:
                 return False
             for name in _checkpoint_names(version, parts):
                 self._take(_transactions(source, name))
         except FileNotFoundError:
-            version = -1
+            version = -1  # whether the hint or its file is missing: all entries tell all
         except READ_FAILURES:
             return False
         except (KeyError, TypeError, AttributeError):  # another shape than the protocol's

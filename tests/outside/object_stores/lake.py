@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.fs as pa_fs
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from deltalake.fs import DeltaStorageHandler
 
 from impctl.store.records import StoredQuery
 from impctl.store.store import Store
@@ -72,6 +74,14 @@ class Lake:
             self.uri(name), rows, storage_options=self.options, configuration=FEED, **options
         )
         return self.uri(name)
+
+    def empty(self, name: str) -> None:
+        """Nothing of the table is left."""
+        handler = DeltaStorageHandler(self.uri(name), self.options)
+        store = pa_fs.PyFileSystem(handler)
+        for found in store.get_file_info(pa_fs.FileSelector("", recursive=True)):
+            if found.is_file:
+                store.delete_file(found.path)
 
     @property
     def options(self) -> dict[str, str]:

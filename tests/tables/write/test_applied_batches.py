@@ -112,7 +112,7 @@ def test_a_checkpoint_that_is_not_understood_is_left_to_deltalake(log: Log) -> N
     log.drop(2)
     hint = log.path / "_delta_log" / "_last_checkpoint"
     said = json.loads(hint.read_text())
-    for text in ("{", "[]", json.dumps({**said, "v2Checkpoint": {}})):
+    for text in ("{", "[]", json.dumps({**said, "parts": 2})):
         hint.write_text(text)
         source = open_source("t", str(log.path))
         identity = identity_of(source, "a", ("insert", [[("id", 3)]], None, []), None)

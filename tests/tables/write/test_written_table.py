@@ -155,6 +155,29 @@ def test_a_table_put_in_its_place_between_batches_is_the_table(path: str) -> Non
     assert DeltaTable(path).to_pyarrow_table().column_names == ["id"]
 
 
+def test_a_backup_that_went_on_between_batches_is_read_as_it_is(path: str) -> None:
+    table = opened(path)
+    shutil.copytree(path, path + "-backup")
+    insert(table, "a")
+    shutil.rmtree(path)
+    shutil.move(path + "-backup", path)
+    for _ in range(2):
+        other(path)
+    found = prepared(table, UpdateKind.DELETE)
+    # Neither the row of `a` nor any other of the log that is gone.
+    assert found.table.snapshot().rows == DeltaTable(path).count() == 9
+    assert commit_update(found) == AppliedUpdate(3, deleted=3)
+
+
+def test_a_batch_that_came_in_before_the_own_commit_is_found(path: str) -> None:
+    table = opened(path)
+    insert(table, "a")
+    ready = prepared(table)
+    insert(opened(path), "x")
+    assert commit_update(ready) == AppliedUpdate(3, inserted=1)
+    assert insert(table, "x") == AppliedUpdate(2)
+
+
 def test_an_entry_that_was_cleaned_away_stops_no_run(path: str) -> None:
     table = opened(path)
     insert(table, "a")
@@ -188,15 +211,27 @@ def test_what_the_run_wrote_is_copied_faithfully(path: str, kind: UpdateKind) ->
     assert not miscopied_columns(open_source("t", path).snapshot()).columns
 
 
+def add_misspelt(path: str) -> None:
+    name = handmade.write_file(Path(path), "a.parquet", pa.table({"ID": [4], "x": [4]}))
+    version = DeltaTable(path).version() + 1
+    handmade.commit(Path(path), version, handmade.add(name, 1, (Path(path) / name).stat().st_size))
+
+
 def test_files_of_others_are_looked_at(path: str) -> None:
     table = opened(path)
     commit_update(prepared(table, UpdateKind.UPDATE, "a"))
     prepared(table, UpdateKind.DELETE, "looks at all")
     other(path)
-    assert len([*prepared(table, UpdateKind.INSERT).table.unsure_files()]) == 1
-    name = handmade.write_file(Path(path), "a.parquet", pa.table({"ID": [4], "x": [4]}))
-    version = DeltaTable(path).version() + 1
-    handmade.commit(Path(path), version, handmade.add(name, 1, (Path(path) / name).stat().st_size))
+    assert len(prepared(table, UpdateKind.INSERT).table.unsure_files()) == 1
+    add_misspelt(path)
+    with pytest.raises(TableError, match="spells column `id` in other letters"):
+        prepared(table, UpdateKind.DELETE)
+
+
+def test_an_own_commit_makes_no_other_file_sound(path: str) -> None:
+    add_misspelt(path)
+    table = opened(path)
+    insert(table, "a")
     with pytest.raises(TableError, match="spells column `id` in other letters"):
         prepared(table, UpdateKind.DELETE)
 
