@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from impctl.app.examining.requirements import Installed, installed
 from impctl.app.results.findings import Area, Finding, Subject
@@ -20,6 +21,9 @@ from impctl.errors import ImpctlError
 from impctl.spark.connect import shown
 from impctl.spark.java import JAVA_HINT, OLDEST_JAVA, java_candidates, released_version
 from impctl.workload.models import SparkSpec
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 _SHOWN = ("python", "pyspark", "deltalake", "pyarrow")
 """Named even when all is well; the other packages only otherwise."""
@@ -46,8 +50,10 @@ def delta_jar(spark: SparkSpec | None) -> Finding:
     )
 
 
-def try_spark(master: str, conf: Mapping[str, str], log_level: str) -> Finding:
-    """Start a session as the workload would, and run one query in it."""
+def try_spark(
+    master: str, conf: Mapping[str, str], log_level: str
+) -> tuple[Finding, SparkSession | None]:
+    """Start a session as the workload would, and run one query in it; None where that failed."""
     from impctl.spark.run import run_sql
     from impctl.spark.session import SparkSettings, open_session
 
@@ -57,13 +63,14 @@ def try_spark(master: str, conf: Mapping[str, str], log_level: str) -> Finding:
         session = open_session(SparkSettings(master, conf, log_level))
         answer = run_sql(session, "SELECT 1 AS one", {})
     except ImpctlError as error:
-        return subject.failed("spark_session", error)
+        return subject.failed("spark_session", error), None
     took = time.perf_counter() - start
     assert answer.column("one").to_pylist() == [1]
-    return subject.ok(
+    finding = subject.ok(
         "spark_session",
         f"Spark {session.version} on `{shown(master)}` started and answered within {took:.1f} s",
     )
+    return finding, session
 
 
 def _packages(found: tuple[Installed, ...]) -> Iterator[Finding]:

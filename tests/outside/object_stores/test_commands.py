@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from deltalake import write_deltalake
 
@@ -93,3 +95,26 @@ def test_a_first_workload_file_is_written_from_the_tables(
     assert kinds(asked)["LIST log"] == 2
     assert len(asked) <= 2 * 4 + 2, kinds(asked)
     Cli(lake.capsys, file).good("check")
+
+
+def test_what_is_wrong_is_looked_for_without_spark(lake: Lake) -> None:
+    place = lake.workload(lake.make("t"), mixed(2))
+    place.cli.good("capture")
+    place.cli.good("apply", "--all")
+    lake.server.delay(DELAY)
+    ran = place.cli.good("doctor", "--every", "1d")
+    levels = {found["check"]: found["level"] for found in ran.results}
+    assert {levels[check] for check in ("readable", "writable", "change_feed")} == {"ok"}
+    assert "spark_reads" not in levels
+
+
+@pytest.mark.spark
+def test_a_file_system_that_spark_lacks_is_named(lake: Lake, spark: Any) -> None:
+    place = lake.workload(lake.make("t"))
+    ran = place.cli("doctor", "--spark")
+    levels = {found["check"]: found for found in ran.results}
+    assert levels["readable"]["level"] == levels["spark_session"]["level"] == "ok"
+    reads = levels["spark_reads"]
+    assert (reads["level"], reads["subject"], ran.code) == ("problem", "t", 2)
+    assert "no file system for `s3a://`" in reads["message"]
+    assert "org.apache.hadoop:hadoop-aws:3" in reads["fix"]
