@@ -85,7 +85,7 @@ def test_maintain_reads_what_a_reader_of_the_change_feed_reads(lake: Lake, make:
     lake.asked()
     lake.delta("t").load_cdf(starting_version=1, columns=["g", "x", "_change_type"]).read_all()
     own = len(lake.asked())
-    ran = place.cli.good("maintain")
+    ran = place.cli.good("maintain", "--policy", "incremental")
     asked = lake.asked()
     assert [found["reason_code"] for found in ran.results] == ["incremental"]
     assert len(asked) <= MOST * own, (own, kinds(asked))
