@@ -177,8 +177,7 @@ def commit_update(update: PreparedUpdate) -> AppliedUpdate:
         found = _version_in_spite_of(update, error)
         if found is None:
             raise
-        told, version = None, found
-        update.table.reopen()
+        told, version = None, found  # the table sees the commit when it looks for the next one
     # Of files with deletion vectors deltalake counts rows that are gone, too.
     if not has_vectors:
         _check_told(update, rows, told, version)

@@ -15,6 +15,7 @@ from impctl.errors import TableError, TableRecreatedError
 from impctl.tables import source as source_module
 from impctl.tables.footers import miscopied_columns
 from impctl.tables.source import open_source
+from impctl.tables.write import written_table
 from impctl.tables.write.updates import (
     AppliedUpdate,
     PreparedUpdate,
@@ -234,6 +235,41 @@ def test_an_own_commit_makes_no_other_file_sound(path: str) -> None:
     insert(table, "a")
     with pytest.raises(TableError, match="spells column `id` in other letters"):
         prepared(table, UpdateKind.DELETE)
+
+
+def test_a_commit_that_is_in_fails_for_nothing_that_comes_after_it(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = opened(path)
+    ready = prepared(table, name=None)
+    read = written_table.read_entry
+
+    def broken(source: Any, version: int) -> str:
+        if version == 1:
+            raise OSError("the network is down")
+        return read(source, version)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(written_table, "read_entry", broken)
+        assert commit_update(ready) == AppliedUpdate(1, inserted=1)
+    # Without that entry the table is opened again to see that it is the same.
+    assert insert(table, "c") == AppliedUpdate(2, inserted=1)
+
+
+def test_after_a_commit_that_got_in_in_spite_of_a_failure_the_run_goes_on(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def write(*given: Any, **options: Any) -> None:
+        write_deltalake(*given, **options)
+        raise OSError("no space left")
+
+    table = opened(path)
+    with monkeypatch.context() as patch:
+        patch.setattr("impctl.tables.write.updates.write_deltalake", write)
+        assert insert(table, "a") == AppliedUpdate(1, inserted=1)
+    assert insert(table, "a") == AppliedUpdate(1)
+    assert commit_update(prepared(table, UpdateKind.DELETE)) == AppliedUpdate(2, deleted=1)
+    assert DeltaTable(path).count() == 3
 
 
 def test_a_stamp_is_that_of_one_commit(path: str) -> None:
