@@ -60,11 +60,11 @@ def _of_workload(
     yield delta_jar(spark)
     if with_spark:
         desk.reporter.step("starting Spark")
-        found, session = try_spark(master_of(spark.master), spark.conf, desk.reporter.spark_log)
+        found, read_one = try_spark(master_of(spark.master), spark.conf, desk.reporter.spark_log)
         yield found
-        if session is not None:
+        if read_one is not None:
             desk.reporter.step("reading a file of each table by Spark")
-            yield from spark_findings(desk, session)
+            yield from spark_findings(desk, read_one)
     desk.reporter.step("looking at tables")
     stored = _stored(desk)
     yield from table_findings(desk, stored, every)

@@ -384,25 +384,3 @@ def test_spark_when_asked_for(cli: Cli, spark: Any, monkeypatch: pytest.MonkeyPa
     reads = found(cli.good("doctor", "--spark"), "spark_reads")
     assert (reads["area"], reads["subject"], reads["level"]) == ("table", "t", "ok")
     assert reads["message"] == "Spark read a file of 10 rows"
-
-
-@pytest.mark.spark
-def test_spark_reads_a_file_of_each_table_whatever_is_wrong_with_others(
-    cli: Cli, tmp_path: Path, spark: Any
-) -> None:
-    write_deltalake(str(tmp_path / "odd"), pa.table({"x": [1]}))
-    (data,) = (tmp_path / "odd").glob("*.parquet")
-    data.write_bytes(b"no Parquet at all")
-    write_deltalake(str(tmp_path / "bare"), pa.table({"x": pa.array([], pa.int64())}))
-    text = cli.workload.read_text()
-    more = "  odd: {path: odd}\n  bare: {path: bare}\n"
-    cli.workload.write_text(text.replace("tables:\n", f"tables:\n{more}", 1))
-    ran = cli("doctor", "--spark")
-    told = {r["subject"]: r for r in ran.results if r["check"] == "spark_reads"}
-    assert {name: entry["level"] for name, entry in told.items()} == {
-        "odd": "problem",
-        "bare": "ok",
-        "t": "ok",
-    }
-    assert told["odd"]["fix"]
-    assert told["bare"]["message"] == "Spark has no file to read"

@@ -10,20 +10,18 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from impctl.app.examining.requirements import Installed, installed
+from impctl.app.examining.spark_reading import FileReading
 from impctl.app.results.findings import Area, Finding, Subject
 from impctl.app.workbench.envvars import ENVVARS, PREFIX
 from impctl.errors import ImpctlError
 from impctl.spark.connect import shown
 from impctl.spark.java import JAVA_HINT, OLDEST_JAVA, java_candidates, released_version
 from impctl.workload.models import SparkSpec
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 _SHOWN = ("python", "pyspark", "deltalake", "pyarrow")
 """Named even when all is well; the other packages only otherwise."""
@@ -52,10 +50,14 @@ def delta_jar(spark: SparkSpec | None) -> Finding:
 
 def try_spark(
     master: str, conf: Mapping[str, str], log_level: str
-) -> tuple[Finding, SparkSession | None]:
-    """Start a session as the workload would, and run one query in it; None where that failed."""
+) -> tuple[Finding, FileReading | None]:
+    """Start a session as the workload would, and run one query in it.
+
+    With it what reads files in that session; None where there is no session that answers.
+    """
     from impctl.spark.run import run_sql
     from impctl.spark.session import SparkSettings, open_session
+    from impctl.spark.smallest_file import rows_of_smallest_file
 
     subject = Subject(Area.SPARK, "session")
     start = time.perf_counter()
@@ -70,7 +72,7 @@ def try_spark(
         "spark_session",
         f"Spark {session.version} on `{shown(master)}` started and answered within {took:.1f} s",
     )
-    return finding, session
+    return finding, partial(rows_of_smallest_file, session)
 
 
 def _packages(found: tuple[Installed, ...]) -> Iterator[Finding]:

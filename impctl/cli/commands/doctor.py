@@ -47,9 +47,7 @@ def doctor(
     ] = None,
     spark: Annotated[
         bool,
-        typer.Option(
-            "--spark", help="Start Spark, read a file of each table; else no JVM is started."
-        ),
+        typer.Option("--spark", help="Spark reads a file of each table; else no JVM starts."),
     ] = False,
     store: StoreFolder = None,
     spark_profile: SparkProfile = None,
