@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +87,7 @@ def object_store() -> Iterator[ObjectStore]:
     """A server with no bucket, stopped at the end."""
     with subprocess.Popen(
         [sys.executable, "-m", "tests.support.object_server"],
+        cwd=Path(__file__).parents[2],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
@@ -30,7 +31,10 @@ def lake(
     numbers: Iterator[int],
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[Lake]:
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
     bucket = f"lake-{next(numbers)}"
     server.make_bucket(bucket)
     yield Lake(server, bucket, tmp_path, capsys)
