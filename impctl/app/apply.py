@@ -19,7 +19,8 @@ from impctl.app.results.results import ApplyResult, Failure, Outcome
 from impctl.app.workbench.held_signals import held_signals
 from impctl.app.workbench.workbench import Workbench
 from impctl.errors import ImpctlError, InterruptedRunError, UsageError, unexpected
-from impctl.tables.write.updates import UpdateKind, UpdateRequest, commit_update, prepare_update
+from impctl.tables.write.updates import UpdateKind, UpdateRequest, commit_update, prepare_batch
+from impctl.tables.write.written_table import WrittenTable
 from impctl.workload.models import ChangeSpec, DeleteSpec, InsertSpec, UpdateSpec
 from impctl.workload.reading import suggestion
 
@@ -30,11 +31,11 @@ def apply(
     """Commit the batches named, or all of them in file order; `again` those too that are in."""
     wanted = _wanted(desk, names, all_updates)
     results: list[ApplyResult] = []
-    ahead: dict[TableName, int] = {}
+    run = _Run(desk, again)
     spec: UpdateSpec | None = None
     try:
         for spec in wanted:
-            _apply(desk, spec, again, ahead, results)
+            run.apply(spec, results)
     except KeyboardInterrupt as stop:
         failures = [Failure(None, _interrupted(results, len(wanted)))]
         if spec is not None and isinstance(stop.__context__, ImpctlError):
@@ -78,40 +79,49 @@ def _wanted(desk: Workbench, names: Sequence[str], all_updates: bool) -> list[Up
     return list(known.values()) if all_updates else [known[name] for name in names]
 
 
-def _apply(
-    desk: Workbench,
-    spec: UpdateSpec,
-    again: bool,
-    ahead: dict[TableName, int],
-    results: list[ApplyResult],
-) -> None:
-    """Commit a batch; a dry run counts in `ahead` the versions that it leaves out, by table."""
-    request = replace(_request(spec), name=spec.name, again=again)
-    desk.reporter.step(f"applying {spec.name}")
-    prepared = prepare_update(desk.tables.source(spec.table), request)
-    rows = 0 if prepared.rows is None else len(prepared.rows)
-    result = ApplyResult(name=spec.name, table=spec.table, statement=_statement(spec, rows))
-    if prepared.in_version is not None:
-        results.append(replace(result, version=prepared.in_version, already_applied=True))
-        return
-    if desk.settings.dry_run:
-        commits = rows > 0 or request.kind is not UpdateKind.INSERT
-        ahead[spec.table] = ahead.get(spec.table, 0) + commits
-        version = prepared.source.version + ahead[spec.table]
-        results.append(replace(result, inserted=rows, foreseen_version=version))
-        return
-    with held_signals():
-        done = commit_update(prepared)
-        results.append(
-            replace(
-                result,
-                version=done.version,
-                inserted=done.inserted,
-                deleted=done.deleted,
-                updated=done.updated,
+class _Run:
+    """The tables of one run as it goes on from batch to batch, each opened once."""
+
+    def __init__(self, desk: Workbench, again: bool) -> None:
+        self._desk = desk
+        self._again = again
+        self._tables: dict[TableName, WrittenTable] = {}
+        self._ahead: dict[TableName, int] = {}
+        """Versions that a dry run leaves out, by table."""
+
+    def apply(self, spec: UpdateSpec, results: list[ApplyResult]) -> None:
+        """Commit a batch, or tell what would be done in a dry run."""
+        request = replace(_request(spec), name=spec.name, again=self._again)
+        self._desk.reporter.step(f"applying {spec.name}")
+        prepared = prepare_batch(self._table(spec.table), request)
+        rows = 0 if prepared.rows is None else len(prepared.rows)
+        result = ApplyResult(name=spec.name, table=spec.table, statement=_statement(spec, rows))
+        if prepared.in_version is not None:
+            results.append(replace(result, version=prepared.in_version, already_applied=True))
+            return
+        if self._desk.settings.dry_run:
+            commits = rows > 0 or request.kind is not UpdateKind.INSERT
+            ahead = self._ahead.get(spec.table, 0) + commits
+            self._ahead[spec.table] = ahead
+            version = prepared.source.version + ahead
+            results.append(replace(result, inserted=rows, foreseen_version=version))
+            return
+        with held_signals():
+            done = commit_update(prepared)
+            results.append(
+                replace(
+                    result,
+                    version=done.version,
+                    inserted=done.inserted,
+                    deleted=done.deleted,
+                    updated=done.updated,
+                )
             )
-        )
-    desk.tables.repin(spec.table)
+
+    def _table(self, name: TableName) -> WrittenTable:
+        if name not in self._tables:
+            self._tables[name] = WrittenTable(self._desk.tables.opened(name))
+        return self._tables[name]
 
 
 def _statement(spec: UpdateSpec, rows: int) -> str:

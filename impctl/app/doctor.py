@@ -14,6 +14,7 @@ from datetime import timedelta
 
 from impctl.app.examining.sharing import sharing_findings
 from impctl.app.examining.skipping import skipping_findings
+from impctl.app.examining.spark_reading import spark_findings
 from impctl.app.examining.store import store_findings
 from impctl.app.examining.surroundings import delta_jar, software, try_spark
 from impctl.app.examining.tables import table_findings
@@ -37,7 +38,8 @@ def doctor(request: DoctorRequest, reporter: Reporter) -> Outcome:
     failures: list[Failure] = []
     if request.settings is None:
         findings.append(delta_jar(None))
-        findings += [try_spark(master_of(None), {}, reporter.spark_log)] if request.spark else []
+        if request.spark:
+            findings.append(try_spark(master_of(None), {}, reporter.spark_log)[0])
     else:
         try:
             with open_workbench(request.settings, reporter) as desk:
@@ -58,7 +60,11 @@ def _of_workload(
     yield delta_jar(spark)
     if with_spark:
         desk.reporter.step("starting Spark")
-        yield try_spark(master_of(spark.master), spark.conf, desk.reporter.spark_log)
+        found, read_one = try_spark(master_of(spark.master), spark.conf, desk.reporter.spark_log)
+        yield found
+        if read_one is not None:
+            desk.reporter.step("reading a file of each table by Spark")
+            yield from spark_findings(desk, read_one)
     desk.reporter.step("looking at tables")
     stored = _stored(desk)
     yield from table_findings(desk, stored, every)

@@ -7,7 +7,7 @@ Out of scope: replaying the log into a snapshot (deltalake does that).
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -123,23 +123,35 @@ def is_of_spark(actions: Sequence[Action]) -> bool:
     return bool(writers) and all(writer.startswith(_OF_SPARK) for writer in writers)
 
 
-def read_commits(source: DeltaSource, since: TableVersion, until: TableVersion) -> Commits | None:
+def read_commits(
+    source: DeltaSource,
+    since: TableVersion,
+    until: TableVersion,
+    held: Mapping[TableVersion, str] | None = None,
+) -> Commits | None:
     """The commits after `since` up to `until`; None when one is missing or the range is empty.
 
-    Raises TableError for an entry that is no text.
+    `held` are texts of commits that were read before. Raises TableError for one that is no text.
     """
     if until < since:
         return None
     texts = []
     for version in range(since + 1, until + 1):
-        name = f"_delta_log/{version:020}.json"
         try:
-            texts.append(read_text(source.path, source.storage_options, name))
+            known = None if held is None else held.get(version)
+            texts.append(read_entry(source, version) if known is None else known)
         except OSError:
             return None
-        except UnicodeDecodeError as error:
-            raise _damaged(source.name, version, error) from error
     return Commits(tuple(texts), source.name, since)
+
+
+def read_entry(source: DeltaSource, version: TableVersion) -> str:
+    """The text of one commit; OSError where it cannot be read, TableError where it is no text."""
+    name = f"_delta_log/{version:020}.json"
+    try:
+        return read_text(source.path, source.storage_options, name)
+    except UnicodeDecodeError as error:
+        raise _damaged(source.name, version, error) from error
 
 
 def _damaged(table: TableName, version: TableVersion, what: object) -> TableError:

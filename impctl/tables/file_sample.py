@@ -162,7 +162,7 @@ def file_sample(
     order = _ordered(along)
     size = _window_rows(counts, along)
     parts = [part for window in _windows(counts[order], size) for part in window]
-    reader = FileReader(snapshot, [snapshot.readable(name) for name in columns])
+    reader = FileReader(snapshot, [snapshot.readable(name) for name in columns], chosen)
     slices = [
         (chosen[order[at]], number_of, number) for number, (at, number_of, _) in enumerate(parts)
     ]

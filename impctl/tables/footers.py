@@ -10,7 +10,7 @@ Cost: one small read per file.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import Any
@@ -22,7 +22,7 @@ from impctl.tables.calendars import hybrid_columns, is_surely_modern
 from impctl.tables.failures import READ_FAILURES
 from impctl.tables.rows import file_name, file_system, read_failure
 from impctl.tables.schema import PHYSICAL_NAME
-from impctl.tables.snapshot import Snapshot
+from impctl.tables.snapshot import DataFile, Snapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +46,14 @@ class Miscopied:
         )
 
 
-def miscopied_columns(snapshot: Snapshot) -> Miscopied:
-    """The columns of which some file of the snapshot makes deltalake write something else.
+def miscopied_columns(snapshot: Snapshot, files: Sequence[DataFile] | None = None) -> Miscopied:
+    """The columns of which some of these files (default: all) make deltalake write something else.
 
     Raises HistoryGoneError for a file that is gone.
     """
     expected = ExpectedNames.of(snapshot)
-    found = (expected.miscopied(footer) for footer in _footers(snapshot))
+    footers = _footers(snapshot, snapshot.files if files is None else files)
+    found = (expected.miscopied(footer) for footer in footers)
     return reduce(Miscopied.__or__, found, Miscopied())
 
 
@@ -130,9 +131,9 @@ def _field_names(kind: Any) -> Iterator[str]:
         yield from _field_names(kind.get(part))
 
 
-def _footers(snapshot: Snapshot) -> Iterator[pq.FileMetaData]:
-    store = file_system(snapshot)
-    for file in snapshot.files:
+def _footers(snapshot: Snapshot, files: Sequence[DataFile]) -> Iterator[pq.FileMetaData]:
+    store = file_system(snapshot, files)
+    for file in files:
         try:
             yield pq.read_metadata(file_name(file, store), filesystem=store)
         except READ_FAILURES as error:

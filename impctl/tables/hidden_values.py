@@ -55,7 +55,7 @@ def hiding_columns(
     if not suspects or len(chosen) > MAX_FOOTERS:
         return every
     with ThreadPoolExecutor(_READERS) as readers:
-        footers = list(readers.map(_reader(snapshot), chosen))
+        footers = list(readers.map(_reader(snapshot, chosen), chosen))
     if None in footers:
         return every
     return frozenset(
@@ -65,9 +65,9 @@ def hiding_columns(
     )
 
 
-def _reader(snapshot: Snapshot) -> Any:
-    """What reads the footer of a file; None for one that cannot be read."""
-    store = file_system(snapshot)
+def _reader(snapshot: Snapshot, files: Sequence[DataFile]) -> Any:
+    """What reads the footer of one of these files; None for one that cannot be read."""
+    store = file_system(snapshot, files)
 
     def footer(file: DataFile) -> pq.FileMetaData | None:
         try:

@@ -41,8 +41,8 @@ def read_rows(
     Raises HistoryGoneError for a file that is gone, TableError for a column that cannot be read.
     """
     wanted = [snapshot.readable(name) for name in columns]
-    reader = FileReader(snapshot, wanted)
     chosen = snapshot.files if files is None else files
+    reader = FileReader(snapshot, wanted, chosen)
     tables = [reader.read_live(file) for file in chosen]
     if not wanted:
         return bare_rows(sum(len(table) for table in tables))
@@ -58,9 +58,10 @@ def read_batches(
 
     Raises as `read_rows` does.
     """
-    reader = FileReader(snapshot, [snapshot.readable(name) for name in columns])
+    chosen = snapshot.files if files is None else files
+    reader = FileReader(snapshot, [snapshot.readable(name) for name in columns], chosen)
     held: list[pa.Table] = []
-    for file in snapshot.files if files is None else files:
+    for file in chosen:
         for part in reader.read_groups(file):
             held.append(part)
             if sum(len(table) for table in held) >= _BATCH_ROWS:
@@ -82,14 +83,17 @@ def bare_rows(rows: int) -> pa.Table:
 class FileReader:
     """Reads data files of one snapshot, projected on some columns.
 
-    A column that the table does not have (one of a change data file) goes by its own name.
+    A column that the table does not have (one of a change data file) goes by its own name. Of
+    `files` an object store need not be asked for the size.
     """
 
-    def __init__(self, snapshot: Snapshot, columns: Sequence[Column]) -> None:
+    def __init__(
+        self, snapshot: Snapshot, columns: Sequence[Column], files: Iterable[DataFile] = ()
+    ) -> None:
         self._snapshot = snapshot
         self._columns = columns
         self._arrow_schema = pa.schema([(c.name, arrow_type(c.type)) for c in columns])
-        self._filesystem = file_system(snapshot)
+        self._filesystem = file_system(snapshot, files)
 
     def empty(self) -> pa.Table:
         """No rows, in the form that `read` returns."""
@@ -106,18 +110,20 @@ class FileReader:
 
     def read_groups(self, file: DataFile) -> Iterator[pa.Table]:
         """The rows of `file` that its deletion vector leaves, one row group after the other."""
-        start = 0
-        for group in range(self._group_count(file)):
-            table = self._read(file, lambda _, group=group: [group])  # type: ignore[misc]  # bound now
-            yield _live(table, file, start)
-            start += len(table)
+        start = group = 0
+        groups = 1
 
-    def _group_count(self, file: DataFile) -> int:
-        try:
-            name = file_name(file, self._filesystem)
-            return int(pq.read_metadata(name, filesystem=self._filesystem).num_row_groups)
-        except READ_FAILURES as error:
-            raise read_failure(self._snapshot, file, error) from error
+        def one(count: int) -> Sequence[int]:
+            nonlocal groups
+            groups = count  # told by the opening that reads the first group
+            return range(group, min(group + 1, count))
+
+        while group < groups:
+            table = self._read(file, one)
+            if groups:
+                yield _live(table, file, start)
+            start += len(table)
+            group += 1
 
     def read_at(self, file: DataFile, positions: Positions) -> pa.Table:
         """The rows of `file` at these positions, deleted or not."""
@@ -269,11 +275,15 @@ def partition_literal(column: Column, text: str | None, rows: int) -> pa.Array:
         ) from error
 
 
-def file_system(snapshot: Snapshot) -> Any:
-    """None for a table on the local disk; deltalake's own store otherwise."""
+def file_system(snapshot: Snapshot, files: Iterable[DataFile] = ()) -> Any:
+    """None for a table on the local disk; deltalake's own store otherwise.
+
+    It takes the log's word for the sizes of these files, where the log tells one.
+    """
     if local_path(snapshot.path) is not None:
         return None
-    return object_store(snapshot.path, snapshot.storage_options)
+    sizes = {file.below_root: file.size for file in files if file.below_root and file.size}
+    return object_store(snapshot.path, snapshot.storage_options, sizes)
 
 
 def file_name(file: DataFile, filesystem: Any) -> str:

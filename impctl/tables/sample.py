@@ -37,9 +37,9 @@ def sample_values(
     `within`: only values of these fragments, from files that may hold some.
     """
     found = snapshot.readable(column)
-    reader = FileReader(snapshot, [found])
     random = np.random.default_rng(seed)
     files = _chosen_files(_files(snapshot, within), random)
+    reader = FileReader(snapshot, [found], files)
     weights = _weights(files)
     values: list[BoundaryValue] = []
     for file, weight in zip(files, weights, strict=True):

@@ -320,10 +320,11 @@ def _uri(root: str, logged: str) -> str:
     return root + unquote(logged)
 
 
-def logged_file(path: str, logged: str) -> DataFile:
-    """A file by its name in the log, for readers that need its place alone."""
+def logged_file(path: str, logged: str, size: object = None) -> DataFile:
+    """A file by its name in the log, for readers that need its place alone; size 0 if not told."""
     uri = file_uri(path, logged)
-    return DataFile(uri, 0, None, {}, below_root=below_root(path, uri))
+    told = size if isinstance(size, int) else 0
+    return DataFile(uri, told, None, {}, below_root=below_root(path, uri))
 
 
 def _uri_forms(name: str) -> tuple[str, ...]:

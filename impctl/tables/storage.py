@@ -1,6 +1,7 @@
 """Small files of a table by their path below its root, wherever the table lies.
 
-Law: local tables are read from disk directly, all others through deltalake's object store.
+Law: local tables are read from disk directly, all others through deltalake's object store, a file
+by one request where it is no larger than what is asked for at first.
 Out of scope: data files (`tables.rows`).
 """
 
@@ -22,9 +23,20 @@ def local_path(path: str) -> str | None:
     return None if "://" in path else path
 
 
-def object_store(path: str, options: Mapping[str, str] | None) -> Any:
-    """A pyarrow filesystem rooted at a table that is not on the local disk."""
-    return pa_fs.PyFileSystem(DeltaStorageHandler(path, None if options is None else dict(options)))
+_AT_FIRST = 1 << 22
+"""Bytes asked for before a file's size is known: most log entries are smaller."""
+
+
+def object_store(
+    path: str, options: Mapping[str, str] | None, sizes: Mapping[str, int] | None = None
+) -> Any:
+    """A pyarrow filesystem rooted at a table that is not on the local disk.
+
+    Of files with a size in `sizes`, by their path below the root, the store is not asked for it.
+    """
+    known = None if sizes is None else dict(sizes)
+    handler = DeltaStorageHandler(path, None if options is None else dict(options), known)
+    return pa_fs.PyFileSystem(handler)
 
 
 def read_text(path: str, options: Mapping[str, str] | None, name: str) -> str:
@@ -33,8 +45,23 @@ def read_text(path: str, options: Mapping[str, str] | None, name: str) -> str:
     if folder is not None:
         with open(os.path.join(folder, name), encoding="utf-8") as file:
             return file.read()
+    return _read_remote(path, options, name).decode("utf-8")
+
+
+def _read_remote(path: str, options: Mapping[str, str] | None, name: str) -> bytes:
+    """The file's bytes; its size is asked for only where it is longer than a first piece."""
+    try:
+        # Of a range that goes beyond the end a store gives what is there.
+        with object_store(path, options, {name: _AT_FIRST}).open_input_file(name) as remote:
+            found = bytes(remote.read())
+    except FileNotFoundError:
+        raise
+    except OSError:
+        found = None  # an empty file has no range at all
+    if found is not None and len(found) < _AT_FIRST:
+        return found
     with object_store(path, options).open_input_file(name) as remote:
-        return bytes(remote.read()).decode("utf-8")
+        return bytes(remote.read())
 
 
 def list_names(path: str, options: Mapping[str, str] | None, name: str) -> list[str]:

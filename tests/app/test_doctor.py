@@ -381,3 +381,6 @@ def test_spark_when_asked_for(cli: Cli, spark: Any, monkeypatch: pytest.MonkeyPa
     session = found(cli.good("doctor", "--spark"), "spark_session")
     assert session["level"] == "ok"
     assert "started and answered" in session["message"]
+    reads = found(cli.good("doctor", "--spark"), "spark_reads")
+    assert (reads["area"], reads["subject"], reads["level"]) == ("table", "t", "ok")
+    assert reads["message"] == "Spark read a file of 10 rows"

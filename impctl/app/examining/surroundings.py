@@ -10,10 +10,12 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
 from impctl.app.examining.requirements import Installed, installed
+from impctl.app.examining.spark_reading import FileReading
 from impctl.app.results.findings import Area, Finding, Subject
 from impctl.app.workbench.envvars import ENVVARS, PREFIX
 from impctl.errors import ImpctlError
@@ -46,10 +48,16 @@ def delta_jar(spark: SparkSpec | None) -> Finding:
     )
 
 
-def try_spark(master: str, conf: Mapping[str, str], log_level: str) -> Finding:
-    """Start a session as the workload would, and run one query in it."""
+def try_spark(
+    master: str, conf: Mapping[str, str], log_level: str
+) -> tuple[Finding, FileReading | None]:
+    """Start a session as the workload would, and run one query in it.
+
+    With it what reads files in that session; None where there is no session that answers.
+    """
     from impctl.spark.run import run_sql
     from impctl.spark.session import SparkSettings, open_session
+    from impctl.spark.smallest_file import rows_of_smallest_file
 
     subject = Subject(Area.SPARK, "session")
     start = time.perf_counter()
@@ -57,13 +65,14 @@ def try_spark(master: str, conf: Mapping[str, str], log_level: str) -> Finding:
         session = open_session(SparkSettings(master, conf, log_level))
         answer = run_sql(session, "SELECT 1 AS one", {})
     except ImpctlError as error:
-        return subject.failed("spark_session", error)
+        return subject.failed("spark_session", error), None
     took = time.perf_counter() - start
     assert answer.column("one").to_pylist() == [1]
-    return subject.ok(
+    finding = subject.ok(
         "spark_session",
         f"Spark {session.version} on `{shown(master)}` started and answered within {took:.1f} s",
     )
+    return finding, partial(rows_of_smallest_file, session)
 
 
 def _packages(found: tuple[Installed, ...]) -> Iterator[Finding]:

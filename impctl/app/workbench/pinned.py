@@ -48,13 +48,17 @@ class PinnedTables:
         """The table, pinned at the version that was newest when first asked for."""
         found = self._sources.get(table)
         if found is None:
-            spec = self._specs[table]
-            path = self._path(spec)
-            if not spec.ambient:
-                require_credentials(table, path, spec.storage_options, os.environ)
-            found = open_source(table, path, dict(spec.storage_options) or None)
+            found = self.opened(table)
             self.pin(found)
         return found
+
+    def opened(self, table: TableName) -> DeltaSource:
+        """The table at its newest version, opened now and not pinned: for who goes on to write."""
+        spec = self._specs[table]
+        path = self._path(spec)
+        if not spec.ambient:
+            require_credentials(table, path, spec.storage_options, os.environ)
+        return open_source(table, path, dict(spec.storage_options) or None)
 
     def _path(self, spec: TableSpec) -> str:
         if not spec.path.startswith(CATALOG_SCHEME):

@@ -46,7 +46,8 @@ def doctor(
         ),
     ] = None,
     spark: Annotated[
-        bool, typer.Option("--spark", help="Start Spark and run a query; else no JVM is started.")
+        bool,
+        typer.Option("--spark", help="Spark reads a file of each table; else no JVM starts."),
     ] = False,
     store: StoreFolder = None,
     spark_profile: SparkProfile = None,

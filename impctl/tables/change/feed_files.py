@@ -59,8 +59,9 @@ def read_feed_files(
     if parts is None:
         return None
     wanted = [after.readable(name) for name in columns]
-    rows = FileReader(after, wanted)
-    typed = FileReader(after, [*wanted, Column(CHANGE_TYPE, STRING)])
+    files = [part.file for part in parts]
+    rows = FileReader(after, wanted, files)
+    typed = FileReader(after, [*wanted, Column(CHANGE_TYPE, STRING)], files)
     tables = [rows.empty()]
     weights = [np.zeros(0, dtype=np.int64)]
     try:
@@ -98,5 +99,6 @@ def _parts(commits: Commits, since: TableVersion, path: str) -> list[_Part] | No
             if body.get("deletionVector") is not None:
                 return None
             weight = {"add": 1, "remove": -1, "cdc": None}[name]
-            parts.append(_Part(logged_file(path, body["path"]), weight, version))
+            file = logged_file(path, body["path"], body.get("size"))
+            parts.append(_Part(file, weight, version))
     return parts

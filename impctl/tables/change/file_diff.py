@@ -55,9 +55,11 @@ def read_file_diff(before: Snapshot, after: Snapshot, columns: Sequence[ColumnNa
     """
     old = {file.uri: file for file in before.files}
     new = {file.uri: file for file in after.files}
-    reader_before = FileReader(before, [before.readable(name) for name in columns])
-    reader_after = FileReader(after, [after.readable(name) for name in columns])
-    names = [after.readable(name).name for name in columns]
+    columns_before = [before.readable(name) for name in columns]
+    columns_after = [after.readable(name) for name in columns]
+    reader_before = FileReader(before, columns_before, before.files)
+    reader_after = FileReader(after, columns_after, after.files)
+    names = [column.name for column in columns_after]
     tables = [reader_after.empty()]
     weights = [np.zeros(0, dtype=np.int64)]
 

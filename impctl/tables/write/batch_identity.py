@@ -11,15 +11,18 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from deltalake import CommitProperties, Transaction
 
 from impctl.aliases import TableVersion
 from impctl.errors import ImpctlError, StorageError, UsageError
-from impctl.tables.commits import Action, read_commits
+from impctl.tables.commits import Action, Commits, read_commits
 from impctl.tables.failures import failure_text
 from impctl.tables.source import DeltaSource
+
+PREFIX = "impctl/apply/"
 
 
 def identity_of(source: DeltaSource, name: str, content: object, file: str | None) -> str:
@@ -38,15 +41,35 @@ def identity_of(source: DeltaSource, name: str, content: object, file: str | Non
             raise StorageError(
                 f"Reading the file to insert failed: {failure_text(error)}", hint=f"check {file}"
             ) from error
-    return f"impctl/apply/{digest.hexdigest()[:40]}"
+    return f"{PREFIX}{digest.hexdigest()[:40]}"
 
 
-def carrying(source: DeltaSource, identity: str | None) -> CommitProperties:
-    """Properties of a commit on top of `source` that make the identity part of it."""
-    if identity is None:
-        return CommitProperties()
-    meant = Transaction(identity, source.version + 1, int(time.time() * 1000))
-    return CommitProperties(app_transactions=[meant])
+@dataclass(frozen=True, slots=True)
+class Stamp:
+    """What a commit of a named batch carries: whose it is, which version it is meant for, when."""
+
+    identity: str
+    meant: TableVersion
+    at: int
+
+    @property
+    def properties(self) -> CommitProperties:
+        """Properties of a commit that carries the stamp."""
+        return CommitProperties(app_transactions=[Transaction(self.identity, self.meant, self.at)])
+
+    def is_on(self, commits: Commits) -> bool:
+        """Whether one of these commits carries the stamp."""
+        own = {"appId": self.identity, "version": self.meant, "lastUpdated": self.at}
+        return any(
+            name == "txn" and own.items() <= body.items()
+            for actions in commits.by_commit()
+            for name, body in actions
+        )
+
+
+def stamp_of(source: DeltaSource, identity: str) -> Stamp:
+    """The stamp of a commit on top of `source` now."""
+    return Stamp(identity, source.version + 1, time.time_ns() // 1_000_000)
 
 
 def version_with(source: DeltaSource, identity: str) -> TableVersion | None:
@@ -58,9 +81,19 @@ def version_with(source: DeltaSource, identity: str) -> TableVersion | None:
     meant = source.delta.transaction_version(identity)
     if meant is None:
         return None
-    commits = read_commits(source, meant - 1, source.version)
+    return brought_in(source, identity, int(meant), {})
+
+
+def brought_in(
+    source: DeltaSource, identity: str, meant: TableVersion, held: Mapping[TableVersion, str]
+) -> TableVersion | None:
+    """As `version_with` where the batch's newest transaction is of version `meant`.
+
+    `held` are texts of commits that were read before.
+    """
+    commits = read_commits(source, meant - 1, source.version, held)
     if commits is None:
-        return int(meant)
+        return meant
     found: TableVersion | None = None
     for version, actions in enumerate(commits.by_commit(), start=meant):
         if any(name == "txn" and body.get("appId") == identity for name, body in actions):

@@ -26,6 +26,7 @@ from impctl.expr.evaluate import truth
 from impctl.expr.nodes import Expr, columns_of
 from impctl.expr.support import find_blocker
 from impctl.tables.arrow_types import to_arrow_type
+from impctl.tables.prune_condition import prune_by_condition
 from impctl.tables.rows import FileReader, read_batches
 from impctl.tables.snapshot import DataFile, Snapshot, partition_array
 from impctl.tables.source import DeltaSource
@@ -60,7 +61,8 @@ def matched_rows(source: DeltaSource, snapshot: Snapshot, where: str | None) -> 
     if all(column.name in snapshot.partition_columns for column in read.values()):
         return _of_partitions(snapshot, where, condition, read)
     text = where_text(snapshot, where)
-    rows = _count(snapshot, where, condition, read)
+    files = prune_by_condition(snapshot, condition, {key: c.name for key, c in read.items()})
+    rows = _count(snapshot, where, condition, read, files)
     _check_deltalake(source, snapshot, where, text, rows)
     return MatchedRows(rows, text)
 
@@ -93,15 +95,21 @@ def _of_partitions(
 
 def _rows_in(snapshot: Snapshot, files: Sequence[DataFile]) -> int:
     """Rows that these files have; those are counted of which the log does not tell."""
-    reader = FileReader(snapshot, [])
+    reader = FileReader(snapshot, [], files)
     rows = (len(reader.read_some(f, range)) if f.rows is None else f.rows for f in files)
     return sum(rows) - sum(0 if file.deleted is None else len(file.deleted) for file in files)
 
 
-def _count(snapshot: Snapshot, where: str, condition: Expr, read: dict[AttributeId, Column]) -> int:
+def _count(
+    snapshot: Snapshot,
+    where: str,
+    condition: Expr,
+    read: dict[AttributeId, Column],
+    files: Sequence[DataFile],
+) -> int:
     names: list[ColumnName] = [column.name for column in read.values()]
     found = 0
-    for batch in read_batches(snapshot, names):
+    for batch in read_batches(snapshot, names, files):
         columns = {key: from_arrow(batch.column(c.name), c.type) for key, c in read.items()}
         found += int(_taken(snapshot, where, condition, columns, len(batch)).sum())
     return found

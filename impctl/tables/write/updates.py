@@ -15,13 +15,13 @@ from enum import StrEnum
 from typing import Any, assert_never
 
 import pyarrow as pa
-from deltalake import write_deltalake
+from deltalake import CommitProperties, write_deltalake
 
 from impctl.aliases import ColumnName, TableName, TableVersion
 from impctl.errors import ImpctlError, RetryableError, UsageError
 from impctl.tables.snapshot import Snapshot
-from impctl.tables.source import DeltaSource, recreated, refresh
-from impctl.tables.write.batch_identity import carrying, identity_of, version_with
+from impctl.tables.source import DeltaSource, refresh
+from impctl.tables.write.batch_identity import Stamp, identity_of, stamp_of, version_with
 from impctl.tables.write.constraints import check_assignments, check_rows
 from impctl.tables.write.failures import plain_failures
 from impctl.tables.write.inserted_file import file_to_insert
@@ -29,6 +29,7 @@ from impctl.tables.write.inserted_rows import rows_to_insert
 from impctl.tables.write.matched_rows import MatchedRows, matched_rows
 from impctl.tables.write.update_sql import assignment_texts
 from impctl.tables.write.writable import check_rewritable, check_writable
+from impctl.tables.write.written_table import WrittenTable
 
 
 class UpdateKind(StrEnum):
@@ -74,7 +75,9 @@ class AppliedUpdate:
 class PreparedUpdate:
     """A batch that may be committed on top of `source`, in the form that deltalake takes."""
 
+    table: WrittenTable
     source: DeltaSource
+    """The table as it is before the batch."""
     kind: UpdateKind
     rows: pa.Table | None = None
     matched: MatchedRows | None = None
@@ -94,18 +97,34 @@ def apply_update(source: DeltaSource, update: UpdateRequest) -> AppliedUpdate:
 
 
 def prepare_update(source: DeltaSource, update: UpdateRequest) -> PreparedUpdate:
+    """As `prepare_batch`, on the newest version of a table that was opened whenever it was."""
+    return prepare_batch(WrittenTable(refresh(source)), update)
+
+
+def prepare_batch(table: WrittenTable, update: UpdateRequest) -> PreparedUpdate:
     """All that can be known of a batch without writing it.
 
     Raises UsageError or QueryError for a batch that makes no sense, UnsupportedError for one that
     deltalake cannot be trusted with.
     """
-    newest = refresh(source)
+    identity, version = _found(table, table.renew(), update)
+    if version is not None and not table.is_proven():
+        # Told of a log that was put in this one's place, it would be left out of that one.
+        identity, version = _found(table, table.reopen(), update)
+    if version is not None:
+        newest = table.source
+        return PreparedUpdate(table, newest, update.kind, identity=identity, in_version=version)
+    return replace(_prepared(table, update), identity=identity)
+
+
+def _found(
+    table: WrittenTable, newest: DeltaSource, update: UpdateRequest
+) -> tuple[str | None, TableVersion | None]:
+    """The batch's identity, and the version that has brought it in, if it is to be left out."""
     identity = _identity(newest, update)
-    if identity is not None and not update.again:
-        version = version_with(newest, identity)
-        if version is not None:
-            return PreparedUpdate(newest, update.kind, identity=identity, in_version=version)
-    return replace(_prepared(newest, update), identity=identity)
+    if identity is None or update.again:
+        return identity, None
+    return identity, table.batches.version_with(newest, identity)
 
 
 def _identity(source: DeltaSource, update: UpdateRequest) -> str | None:
@@ -116,24 +135,26 @@ def _identity(source: DeltaSource, update: UpdateRequest) -> str | None:
     return identity_of(source, update.name, content, update.file)
 
 
-def _prepared(newest: DeltaSource, update: UpdateRequest) -> PreparedUpdate:
-    snapshot = newest.snapshot()
+def _prepared(table: WrittenTable, update: UpdateRequest) -> PreparedUpdate:
+    newest, snapshot = table.source, table.snapshot()
     check_writable(snapshot)
     if update.kind is UpdateKind.INSERT:
         rows = _rows(newest, snapshot, update)
         check_rows(snapshot, rows)
-        return PreparedUpdate(newest, update.kind, rows)
+        return PreparedUpdate(table, newest, update.kind, rows)
     assignments: Mapping[ColumnName, str] = {}
     if update.kind is UpdateKind.UPDATE and not update.assignments:
         raise UsageError(
             f"An update of table `{newest.name}` sets no column", hint="give at least one in `set`"
         )
-    check_rewritable(snapshot)
+    unsure = table.unsure_files()
+    check_rewritable(snapshot, unsure)
+    table.take_for_sound(unsure)
     if update.kind is UpdateKind.UPDATE:
         assignments = assignment_texts(snapshot, update.assignments)
         check_assignments(snapshot, update.assignments)
     matched = matched_rows(newest, snapshot, update.where)
-    return PreparedUpdate(newest, update.kind, None, matched, assignments)
+    return PreparedUpdate(table, newest, update.kind, None, matched, assignments)
 
 
 def commit_update(update: PreparedUpdate) -> AppliedUpdate:
@@ -145,18 +166,21 @@ def commit_update(update: PreparedUpdate) -> AppliedUpdate:
     if not rows:
         return AppliedUpdate(source.version)
     # Rows alone fit a table made anew at the path, too; deltalake writes them there.
-    if update.kind is UpdateKind.INSERT and refresh(source).table_id != source.table_id:
-        raise recreated(source)
+    update.table.check_unmoved()
+    has_vectors = bool(update.table.snapshot().deletions)
+    stamp = None if update.identity is None else stamp_of(source, update.identity)
     try:
         with plain_failures(source):
-            told = _commit(update)
-        version = source.delta.version()
+            told = _commit(update, stamp)
+        version = update.table.take_commit(stamp)
     except ImpctlError as error:
         found = _version_in_spite_of(update, error)
         if found is None:
             raise
-        told, version = None, found
-    _check_told(update, rows, told)
+        told, version = None, found  # the table sees the commit when it looks for the next one
+    # Of files with deletion vectors deltalake counts rows that are gone, too.
+    if not has_vectors:
+        _check_told(update, rows, told, version)
     match update.kind:
         case UpdateKind.INSERT:
             return AppliedUpdate(version, inserted=rows)
@@ -168,9 +192,10 @@ def commit_update(update: PreparedUpdate) -> AppliedUpdate:
             assert_never(update.kind)
 
 
-def _commit(update: PreparedUpdate) -> int | None:
+def _commit(update: PreparedUpdate, stamp: Stamp | None) -> int | None:
     """Commit; how many rows deltalake says it took, where it says so."""
-    delta, properties = update.source.delta, carrying(update.source, update.identity)
+    delta = update.source.delta
+    properties = CommitProperties() if stamp is None else stamp.properties
     if update.rows is not None:
         write_deltalake(delta, update.rows, mode="append", commit_properties=properties)
         return None
@@ -202,17 +227,16 @@ def _version_in_spite_of(update: PreparedUpdate, error: ImpctlError) -> TableVer
     return version if version is not None and version > update.source.version else None
 
 
-def _check_told(update: PreparedUpdate, rows: int, told: int | None) -> None:
+def _check_told(update: PreparedUpdate, rows: int, told: int | None, version: TableVersion) -> None:
     """Tell of a batch that took other rows than it should; it can be undone."""
     source = update.source
-    # Of files with deletion vectors deltalake counts rows that are gone, too.
-    if told is None or told == rows or source.snapshot().deletions:
+    if told is None or told == rows:
         return
     is_delete = update.kind is UpdateKind.DELETE
     done = "deleted" if is_delete else "updated"
     raise ImpctlError(
         f"The {update.kind} of table `{source.name}` should take {rows} rows, but deltalake"
-        f" {done} {told}, as version {source.delta.version()}",
+        f" {done} {told}, as version {version}",
         hint=f"restore the table to version {source.version}, and report it",
         code="rows_deleted_differ" if is_delete else "rows_updated_differ",
     )

@@ -8,10 +8,11 @@ Out of scope: the batch itself (`tables.write.updates`).
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 
 from impctl.errors import TableError
 from impctl.tables.footers import miscopied_columns
-from impctl.tables.snapshot import Snapshot
+from impctl.tables.snapshot import DataFile, Snapshot
 
 _BOOLEANS = ("true", "false")
 
@@ -52,9 +53,12 @@ def _partition_reason(name: str, kind: object) -> str | None:
     return None
 
 
-def check_rewritable(snapshot: Snapshot) -> None:
-    """Deletes and updates copy rows; refuse where the copy would not be the row."""
-    found = miscopied_columns(snapshot)
+def check_rewritable(snapshot: Snapshot, files: Sequence[DataFile] | None = None) -> None:
+    """Deletes and updates copy rows; refuse where the copy would not be the row.
+
+    Looks at these files, at all of them without.
+    """
+    found = miscopied_columns(snapshot, files)
     if found.as_int96:
         reason = (
             f"column `{min(found.as_int96)}` is stored as INT96, which deltalake copies wrongly"

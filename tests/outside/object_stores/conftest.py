@@ -1,0 +1,41 @@
+"""One server for all tests of a process, and a bucket for each of them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from tests.outside.object_stores.lake import Lake
+from tests.support.object_store import ObjectStore, object_store
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[ObjectStore]:
+    with object_store() as found:
+        yield found
+
+
+@pytest.fixture(scope="session")
+def numbers() -> Iterator[int]:
+    """One for each bucket."""
+    return count()
+
+
+@pytest.fixture
+def lake(
+    server: ObjectStore,
+    numbers: Iterator[int],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[Lake]:
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    bucket = f"lake-{next(numbers)}"
+    server.make_bucket(bucket)
+    yield Lake(server, bucket, tmp_path, capsys)
+    server.delay(0)
