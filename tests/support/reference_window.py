@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from impctl.aliases import AttributeId
 from impctl.plan.nodes import AggregateCall, WindowCall
+from impctl.plan.whole_windows import is_whole
 from tests.support.reference_aggregate import aggregate_value
 from tests.support.reference_expr import ReferenceLimit, Value
 
@@ -40,7 +41,7 @@ def window_values(
 
 
 def _frame_end(call: WindowCall, standings: list[tuple[object, ...]], index: int) -> int:
-    if not call.order:
+    if is_whole(call):
         return len(standings)
     if call.frame is None:
         return len(standings) - standings[::-1].index(standings[index])
