@@ -41,7 +41,7 @@ from impctl.expr.nodes import (
     conjuncts,
 )
 from impctl.expr.types import common_type, type_of
-from impctl.plan.nodes import Join, JoinKind, Plan, scans_of
+from impctl.plan.nodes import Join, JoinKind, scans_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,19 +95,6 @@ def build_join(builder: Plumbing, node: Join, *, must_be_sure: bool) -> Flow:
             return parts.anti(left, right, condition)
         case _:
             return parts.outer(left, right, condition)
-
-
-def beside_groups(
-    builder: Plumbing, node: Plan, rows: Flow, groups: Flow, pairs: Sequence[tuple[Expr, Expr]]
-) -> Flow:
-    """Each row of `rows` beside the group whose keys are its own, NULL being equal to NULL."""
-    keys = tuple(_Key(mine, theirs, null_safe=True) for mine, theirs in pairs)
-    condition = _Condition(keys, (), (), ())
-    # The node only tells its place.
-    place = Join(JoinKind.INNER, node, node, None, span=node.span)
-    parts = _Parts(builder, place, must_be_sure=True)
-    rows, groups = parts.sure_keys(rows, groups, condition)
-    return parts.inner(rows, groups, condition)
 
 
 def _build_chain(builder: Plumbing, node: Join, *, must_be_sure: bool) -> Flow:

@@ -12,10 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from impctl.circuits.flows import BlockedError, Flow, typed
-from impctl.circuits.joins import beside_groups
+from impctl.circuits.flows import BlockedError, Flow, known_type, typed
 from impctl.circuits.plumbing import Plumbing
-from impctl.expr.nodes import ColumnRef, Expr, columns_of
+from impctl.engine.operators.join import Join as JoinOperator
+from impctl.engine.operators.join import Side
+from impctl.expr.nodes import ColumnRef, Expr
 from impctl.expr.types import type_of
 from impctl.plan.functions import AGGREGATES
 from impctl.plan.nodes import (
@@ -73,17 +74,38 @@ def _grouping(
 
 def _with_groups(builder: Plumbing, node: Window, rows: Flow, grouping: Aggregate) -> Flow:
     """The rows, each with what the grouping gives for its group."""
-    keys = grouping.keys
-    used = frozenset().union(*(columns_of(key.expr) for key in keys))
-    rows = builder.sure(rows, used)
     groups = _groups(builder, grouping, rows)
-    alone = builder.union([rows], rows.columns, ())
-    pairs = [(key.expr, key.attribute.ref()) for key in keys]
-    found = beside_groups(builder, node, alone, groups, pairs)
+    found = _beside(builder, node, rows, groups, grouping.keys)
     results = tuple(output.attribute for output in grouping.aggregates)
     columns = (*rows.columns, *typed(results, node.span))
     outputs = [(name, ColumnRef(name, kind)) for name, kind in columns]
     return builder.project(found, outputs, columns, node)
+
+
+def _beside(
+    builder: Plumbing, node: Window, rows: Flow, groups: Flow, keys: Sequence[ComputedColumn]
+) -> Flow:
+    """Each row with its group's columns and fragments; both are kept, as nothing else has them.
+
+    Keys are exact: of one that is not, the grouping fails.
+    """
+    name = builder.name("window")
+    ids = [k.expr.id if isinstance(k.expr, ColumnRef) else f"{name}/{k.attribute.id}" for k in keys]
+    computed = [(own, key.expr) for own, key in zip(ids, keys, strict=True) if own not in rows.ids]
+    types = [(own, known_type(type_of(expr), node.span)) for own, expr in computed]
+    whole = rows.whole | groups.whole
+    alone = builder.union([rows], rows.columns, ())
+    if computed:
+        alone = builder.project(alone, (*rows.refs(), *computed), (*rows.columns, *types), node)
+    alone, mine = builder.parted(alone)
+    groups, theirs = builder.parted(groups)
+    sides = (
+        Side(alone.columns, tuple(ids), 0),
+        Side(groups.columns, tuple(key.attribute.id for key in keys), len(groups.accesses)),
+    )
+    at = builder.put(JoinOperator(name, *sides, [True] * len(ids)), alone, groups)
+    found = Flow(at, (*alone.columns, *groups.columns), groups.accesses)
+    return builder.rejoined(found, {**mine, **theirs}, whole)
 
 
 def _groups(builder: Plumbing, grouping: Aggregate, rows: Flow) -> Flow:

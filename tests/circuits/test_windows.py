@@ -16,10 +16,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from impctl.circuits import joins, windows
+from impctl.circuits import windows
 from impctl.circuits.compile import Compiled, compile_plan
-from impctl.circuits.flows import Flow
-from impctl.circuits.plumbing import Plumbing
 from impctl.circuits.session import MaintainedQuery, TableChange
 from impctl.data.schema import DOUBLE, INTEGER, STRING, Column, Schema, decimal
 from impctl.plan.nodes import Plan, scans_of
@@ -35,6 +33,13 @@ from tests.plan.window_plans import make_window_trial
 from tests.support.random_cases import few_then_rest
 from tests.support.reference_plan import annotate
 
+DISTINCT = (
+    "SELECT DISTINCT g, s FROM (SELECT g, d, SUM(d) OVER (PARTITION BY g) AS s FROM t) WHERE d > 0"
+)
+BY_A_SUM = (
+    "SELECT g FROM (SELECT g, COUNT(*) OVER (PARTITION BY g, s) AS n FROM (SELECT g, h, SUM(d) AS "
+    "s FROM t GROUP BY g, h)) WHERE n < 2"
+)
 DOUBLES = (
     "SELECT g, d FROM (SELECT g, d, SUM(d) OVER (PARTITION BY g) AS s FROM t) WHERE d * 2 > s",
     "SELECT g FROM (SELECT g, d, AVG(d) OVER (PARTITION BY g) AS a FROM t) WHERE d < a",
@@ -44,15 +49,14 @@ DOUBLES = (
     "GROUP BY g, h) WHERE CASE WHEN w > 0 THEN abs(s - w) / w END > 0.1",
     "SELECT g FROM (SELECT g, d, MAX(d) OVER (PARTITION BY g) AS m, COUNT(d) OVER (PARTITION BY g, "
     "h) AS n FROM t) WHERE d = m AND n > 1",
-    "SELECT DISTINCT g, s FROM (SELECT g, d, SUM(d) OVER (PARTITION BY g) AS s FROM t) WHERE d > 0",
+    DISTINCT,
     "SELECT q.g FROM (SELECT g, SUM(d) OVER (PARTITION BY g) AS s FROM t) q JOIN side ON q.g = "
     "side.k AND q.s > side.w",
     "SELECT g, MAX(s) AS m FROM (SELECT g, d, SUM(d) OVER (PARTITION BY g, h) AS s FROM t) "
     "GROUP BY g HAVING MAX(s) > 1",
     "SELECT g FROM (SELECT g, COUNT(*) OVER (PARTITION BY g) AS n FROM (SELECT g, h FROM t GROUP "
     "BY g, h HAVING SUM(d) > 0)) WHERE n < 2",
-    "SELECT g FROM (SELECT g, COUNT(*) OVER (PARTITION BY g, s) AS n FROM (SELECT g, h, SUM(d) AS "
-    "s FROM t GROUP BY g, h)) WHERE n < 2",
+    BY_A_SUM,
 )
 
 
@@ -67,25 +71,12 @@ def test_sketches_of_random_plans(cases: range) -> None:
 
 
 def test_keys_that_do_not_meet_as_null_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = joins._Key
-    monkeypatch.setattr(joins, "_Key", lambda left, right, null_safe: whole(left, right, False))
+    whole = windows.JoinOperator
+    monkeypatch.setattr(
+        windows, "JoinOperator", lambda *args: whole(*args[:-1], [False] * len(args[-1]))
+    )
     with pytest.raises(AssertionError, match="#1"):
         random_plans(range(400), Counter(), make_window_trial)
-
-
-def test_a_row_with_its_own_fragments_only_would_be_noticed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    whole = windows.beside_groups
-
-    def own_only(builder: Plumbing, node: Plan, rows: Flow, groups: Flow, pairs: object) -> Flow:
-        below = Flow(builder.inputs[rows.at][0], rows.columns, groups.accesses, rows.approximate)
-        alone = builder.union([groups], groups.columns, ())
-        return whole(builder, node, below, alone, pairs)  # type: ignore[arg-type]  # passed on
-
-    monkeypatch.setattr(windows, "beside_groups", own_only)
-    with pytest.raises(AssertionError, match="#1"):
-        random_plans(range(2000), Counter(), make_window_trial)
 
 
 def test_ordered_rows_taken_for_whole_partitions_would_be_noticed(
@@ -104,6 +95,8 @@ def test_sketches_cover_whatever_order_sums_are_added_in(
     seen = several_cases(DOUBLES, cases)
     assert seen["cases"] > len(cases) * 8, seen
     assert seen["unsure"] > len(cases) // 20, seen
+    assert seen[f"not exact: {DISTINCT}"] == 0, "which rows are alike decides no fragment"
+    assert seen[f"not exact: {BY_A_SUM}"] > 0, "which rows are together is looked at"
 
 
 SALES = Schema(
