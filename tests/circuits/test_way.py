@@ -74,6 +74,10 @@ def test_first_rows_below_other_operators_are_exact() -> None:
         "FROM sales) WHERE r < 3"
     )
     assert way_of(ranked).mode is Mode.EXACT
+    qualified = (
+        "SELECT brand FROM sales QUALIFY RANK() OVER (PARTITION BY brand ORDER BY price) < 3"
+    )
+    assert way_of(qualified).mode is Mode.EXACT
 
 
 @pytest.mark.parametrize(
@@ -91,6 +95,7 @@ def test_first_rows_below_other_operators_are_exact() -> None:
 def test_aggregates_over_whole_window_partitions_are_exact(call: str) -> None:
     sql = f"SELECT brand FROM (SELECT brand, price, {call} w FROM sales) WHERE price > w"
     assert way_of(sql).mode is Mode.EXACT
+    assert way_of(f"SELECT brand FROM sales QUALIFY price > {call}").mode is Mode.EXACT
     shown = f"SELECT brand, price, {call} w FROM sales WHERE price > 1"
     assert way_of(shown).mode is Mode.EXACT
 

@@ -128,6 +128,7 @@ QUERIES = {
     ),
     "rollup": "SELECT g, h, count(*) AS n FROM t GROUP BY ROLLUP (g, h) HAVING count(*) > 5",
     "window": "SELECT id, sum(v) OVER (PARTITION BY g) AS s FROM t WHERE v > 10",
+    "qualify": "SELECT id, v FROM t QUALIFY v * 3 > sum(v) OVER (PARTITION BY g)",
     "self join": "SELECT a.id FROM t a JOIN t b ON a.id = b.v WHERE b.h = 1",
     "common table twice": "WITH q AS (SELECT * FROM t WHERE v > 4) "
     "SELECT a.id FROM q a JOIN q b ON a.id = b.v",

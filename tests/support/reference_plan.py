@@ -34,7 +34,6 @@ from impctl.plan.nodes import (
     attributes_of,
     nodes_of,
 )
-from impctl.plan.whole_windows import is_whole
 from tests.support.reference_aggregate import aggregate_value
 from tests.support.reference_expr import (
     Value,
@@ -43,7 +42,7 @@ from tests.support.reference_expr import (
     sort_key,
     value_of,
 )
-from tests.support.reference_window import window_values
+from tests.support.reference_window import sees_whole, window_values
 
 Tables = Mapping[TableName, Sequence[Mapping[ColumnName, Value]]]
 Lineage = frozenset[tuple[AccessId, int]]
@@ -230,7 +229,7 @@ class _Run:
                 key = tuple(identity(value_of(e, row.values)) for e in call.partition_by)
                 parts.setdefault(key, []).append(index)
             for part in parts.values():
-                if is_whole(call):
+                if sees_whole(call):
                     # Its value comes from the whole partition, and so does the row.
                     both = _lineage([rows[index] for index in part])
                     for index in part:
