@@ -138,6 +138,11 @@ QUERIES = {
         "BY class, rate) AS d FROM sales) WHERE price = m OR d = 1",
         BY_CLASS,
     ),
+    "of two partitions": (
+        "SELECT item FROM (SELECT item, SUM(day) OVER (PARTITION BY class) AS s, SUM(day) OVER "
+        "(PARTITION BY class, item) AS o FROM sales) WHERE s > 3 AND o < 3",
+        BY_CLASS,
+    ),
 }
 Row = Mapping[str, object]
 TYPES = {"item": pa.int32(), "class": pa.string(), "day": pa.int32(), "rate": pa.float64()}

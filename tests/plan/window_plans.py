@@ -99,11 +99,11 @@ class WindowMaker(FocusedMaker):
         return found
 
     def _compared(self, window: Window) -> Plan:
-        """A filter on the value: against a number, or a number of the row itself."""
+        """A filter on a value: against a number, or a number of the row itself."""
         rng = self.rng
         if rng.random() < 0.3:
             return self._judged(window)
-        value = attributes_of(window)[-1].ref()
+        value = rng.choice(window.calls).attribute.ref()
         column = self._numeric(attributes_of(window.child))
         if column is None:
             return self._judged(window)
