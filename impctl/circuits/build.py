@@ -1,16 +1,16 @@
 """Operators for plan nodes, from the leaves up.
 
 Law: each node becomes operators whose output is the node's bag of rows, with the tags of the
-provenance rules (Niu et al., PVLDB 2021). Joins, set operations and top-k have files of their own,
-which build what is below them through the same builder. `must_be_sure` travels down: below a
-grouping, a row kept because its condition was too close to call could make a sketch too small.
+provenance rules (Niu et al., PVLDB 2021). Joins, set operations, top-k and windows have files of
+their own, which build what is below them through the same builder. `must_be_sure` travels down:
+below a grouping, a row kept because its condition was too close to call could make a sketch too
+small.
 Out of scope: calls of aggregates (`circuits.calls`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import NoReturn
 
 from impctl.aliases import AccessId, AttributeId
 from impctl.circuits.calls import Calls, read_calls
@@ -29,6 +29,7 @@ from impctl.circuits.plumbing import Plumbing
 from impctl.circuits.sets import build_set_operation
 from impctl.circuits.strategy import Chooser
 from impctl.circuits.unsure_extremes import split_extremes
+from impctl.circuits.windows import build_window
 from impctl.data.schema import Kind
 from impctl.engine.extremes import Extreme
 from impctl.engine.operators import aggregate, project, scan
@@ -126,7 +127,8 @@ class Builder(Plumbing):
             case Sort():
                 return self.build(plan.child, must_be_sure=must_be_sure)
             case Aggregate():
-                return self._aggregate(plan, must_be_sure=must_be_sure)
+                below = self.build(plan.child, must_be_sure=True)
+                return self.grouped(plan, below, must_be_sure=must_be_sure)
             case Distinct():
                 below = self.build(plan.child, must_be_sure=True)
                 return self.distinct(below, typed(attributes_of(plan), plan.span), plan)
@@ -141,7 +143,7 @@ class Builder(Plumbing):
             case Explode():
                 raise BlockedError("LATERAL VIEW is not maintained by the engine", plan.span)
             case Window():
-                return _refuse(plan)
+                return build_window(self, plan)
 
     def _scan(self, node: Scan) -> Flow:
         columns = []
@@ -164,10 +166,11 @@ class Builder(Plumbing):
         outputs = [(output.attribute.id, output.expr) for output in node.outputs]
         return self.project(below, outputs, typed(attributes_of(node), node.span), node)
 
-    def _aggregate(self, node: Aggregate, *, must_be_sure: bool) -> Flow:
+    def grouped(self, node: Aggregate, below: Flow, *, must_be_sure: bool) -> Flow:
+        """The operators of a grouping over rows that are built already."""
         columns = typed(attributes_of(node), node.span)
         is_keyed = id(node) in self._keyed
-        split = split_extremes(self, node, self.build(node.child, must_be_sure=True))
+        split = split_extremes(self, node, below)
         node, below = split.node, split.below
         buffer = self.buffered(below)
         calls = read_calls(node, buffer, below.approximate)
@@ -236,8 +239,3 @@ class Builder(Plumbing):
     def _top(self, node: TopK, *, must_be_sure: bool) -> Flow:
         is_last = id(node) == self._last_top
         return build_top(self, node, is_last=is_last, must_be_sure=must_be_sure)
-
-
-def _refuse(node: Window) -> NoReturn:
-    """BlockedError naming an operator the engine does not have."""
-    raise BlockedError("a window function is not maintained by the engine yet", node.span)

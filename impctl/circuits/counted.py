@@ -8,17 +8,20 @@ Out of scope: plans without sums of doubles, which are built as they stand.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 from impctl.engine import spread
 from impctl.plan.nodes import (
     Aggregate,
+    Attribute,
     Distinct,
     Plan,
     Project,
     SetKind,
     SetOperation,
     Sort,
+    Window,
     inputs_of,
     nodes_of,
 )
@@ -44,10 +47,17 @@ def counted(root: Plan) -> Plan:
 def _has_bounds(plan: Plan) -> bool:
     """Whether some value may depend on the order in which doubles are added."""
     return any(
-        output.call.function in _WITH_BOUNDS
-        and output.attribute.type is not None
-        and output.attribute.type.is_fractional
+        function in _WITH_BOUNDS and attribute.type is not None and attribute.type.is_fractional
         for node in nodes_of(plan)
-        if isinstance(node, Aggregate)
-        for output in node.aggregates
+        for function, attribute in _computed(node)
     )
+
+
+def _computed(node: Plan) -> Iterable[tuple[str, Attribute]]:
+    """The functions of many rows that the node computes, each with its column."""
+    match node:
+        case Aggregate():
+            return ((output.call.function, output.attribute) for output in node.aggregates)
+        case Window():
+            return ((call.function, call.attribute) for call in node.calls)
+    return ()

@@ -30,6 +30,7 @@ from impctl.engine.operators.aggregate import Aggregate
 from impctl.engine.operators.bounds import Parted, Rejoined, Sure
 from impctl.engine.operators.union import Branch, Union
 from impctl.expr.nodes import Call, Expr, columns_of, walk
+from impctl.plan.nodes import Aggregate as PlanAggregate
 from impctl.plan.nodes import Attribute, ComputedColumn, Plan, Project, Select, TopK
 
 
@@ -72,6 +73,10 @@ class Plumbing(ABC):
     @abstractmethod
     def build(self, plan: Plan, *, must_be_sure: bool) -> Flow:
         """The operators of a node and everything below it."""
+
+    @abstractmethod
+    def grouped(self, node: PlanAggregate, below: Flow, *, must_be_sure: bool) -> Flow:
+        """The operators of a grouping over rows that are built already."""
 
     def put(self, operator: Operator, *inputs: Flow) -> int:
         """Append an operator; its position."""

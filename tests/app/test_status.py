@@ -124,6 +124,29 @@ def test_state_of_a_join_belongs_to_the_join(cli: Cli) -> None:
     assert any("pushed down to the scan" in line["pushed"] for line in result["plan"])
 
 
+def test_a_window_is_told_with_its_state_or_with_what_blocks_it(cli: Cli) -> None:
+    text = cli.workload.read_text()
+    old = text[text.index("      SELECT") : text.index("    sketch:")]
+    windowed = (
+        "      SELECT g FROM (SELECT g, x, SUM(x) OVER (PARTITION BY g) AS s,\n"
+        "      MAX(x) OVER (PARTITION BY g) AS m FROM t) WHERE x < s OR x < m\n"
+    )
+    cli.workload.write_text(text.replace(old, windowed))
+    cli.good("capture")
+    (result,) = cli.good("explain").results
+    (line,) = (line for line in result["plan"] if line["operator"] == "window")
+    assert line["state_bytes"] > 0
+    assert "a value per window partition" in line["why"]
+    assert result["joins"] == []
+    blocked = windowed.replace(
+        "MAX(x) OVER (PARTITION BY g)", "LAG(x) OVER (PARTITION BY g ORDER BY x)"
+    )
+    cli.workload.write_text(text.replace(old, blocked))
+    (result,) = cli.good("explain").results
+    (line,) = (line for line in result["plan"] if line["operator"] == "window")
+    assert line["why"].startswith("LAG without a limit on it")
+
+
 @pytest.mark.spark
 def test_a_verification_is_recorded(cli: Cli, spark: Any) -> None:
     cli.good("capture")

@@ -86,3 +86,9 @@ def test_above_sums_of_doubles_the_whole_lineage_is_held(
     cli = workload(tmp_path, capsys, sql, "id")
     told = " | ".join(line["why"] for line in cli.good("explain").results[0]["plan"])
     assert "sums of doubles differ from run to run" in told
+    sql = (
+        "SELECT c, MAX(s) AS m FROM (SELECT c, SUM(d) OVER (PARTITION BY b) AS s FROM t) GROUP BY c"
+    )
+    cli = workload(tmp_path, capsys, sql, "b")
+    told = " | ".join(line["why"] for line in cli.good("explain").results[0]["plan"])
+    assert "sums of doubles differ from run to run" in told, "those of windows are no other"

@@ -74,6 +74,30 @@ def test_first_rows_below_other_operators_are_exact() -> None:
         "FROM sales) WHERE r < 3"
     )
     assert way_of(ranked).mode is Mode.EXACT
+    qualified = (
+        "SELECT brand FROM sales QUALIFY RANK() OVER (PARTITION BY brand ORDER BY price) < 3"
+    )
+    assert way_of(qualified).mode is Mode.EXACT
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "SUM(price) OVER (PARTITION BY brand)",
+        "AVG(price) OVER (PARTITION BY brand, price)",
+        "MAX(price) OVER (PARTITION BY brand ORDER BY sid ROWS BETWEEN UNBOUNDED PRECEDING AND "
+        "UNBOUNDED FOLLOWING)",
+        "COUNT(*) OVER (PARTITION BY brand RANGE BETWEEN UNBOUNDED PRECEDING AND UNBOUNDED "
+        "FOLLOWING)",
+        "STDDEV(price) OVER (PARTITION BY brand)",
+    ],
+)
+def test_aggregates_over_whole_window_partitions_are_exact(call: str) -> None:
+    sql = f"SELECT brand FROM (SELECT brand, price, {call} w FROM sales) WHERE price > w"
+    assert way_of(sql).mode is Mode.EXACT
+    assert way_of(f"SELECT brand FROM sales QUALIFY price > {call}").mode is Mode.EXACT
+    shown = f"SELECT brand, price, {call} w FROM sales WHERE price > 1"
+    assert way_of(shown).mode is Mode.EXACT
 
 
 @pytest.mark.parametrize(
@@ -95,10 +119,16 @@ def test_first_rows_below_other_operators_are_exact() -> None:
             "md5(brand)",
         ),
         (
-            "SELECT brand FROM (SELECT brand, SUM(price) OVER (PARTITION BY brand) s FROM sales) "
-            "WHERE s > 2",
-            "a window function is not maintained by the engine yet",
-            "SUM(price) OVER (PARTITION BY brand)",
+            "SELECT brand FROM (SELECT brand, SUM(price) OVER (PARTITION BY brand ORDER BY sid) s "
+            "FROM sales) WHERE s > 2",
+            "SUM over part of a window's partition is left to Spark",
+            "SUM(price) OVER (PARTITION BY brand ORDER BY sid)",
+        ),
+        (
+            "SELECT brand FROM (SELECT brand, price, SUM(price) OVER (PARTITION BY brand) s, "
+            "LAG(price) OVER (PARTITION BY brand ORDER BY sid) l FROM sales) WHERE s > 2 OR l > 1",
+            "LAG without a limit on it is not maintained by the engine",
+            "LAG(price) OVER (PARTITION BY brand ORDER BY sid)",
         ),
     ],
 )

@@ -42,7 +42,7 @@ from tests.support.reference_expr import (
     sort_key,
     value_of,
 )
-from tests.support.reference_window import window_values
+from tests.support.reference_window import sees_whole, window_values
 
 Tables = Mapping[TableName, Sequence[Mapping[ColumnName, Value]]]
 Lineage = frozenset[tuple[AccessId, int]]
@@ -222,19 +222,25 @@ class _Run:
     def _window(self, node: Window, rows: list[Tuple]) -> list[Tuple]:
         rows = [Tuple(row.values, row.lineage) for row in rows]  # one object per copy of a row
         results = [dict(row.values) for row in rows]
+        lineages = [row.lineage for row in rows]
         for call in node.calls:
             parts: dict[object, list[int]] = {}
             for index, row in enumerate(rows):
                 key = tuple(identity(value_of(e, row.values)) for e in call.partition_by)
                 parts.setdefault(key, []).append(index)
             for part in parts.values():
+                if sees_whole(call):
+                    # Its value comes from the whole partition, and so does the row.
+                    both = _lineage([rows[index] for index in part])
+                    for index in part:
+                        lineages[index] |= both
                 place = {id(rows[index]): index for index in part}
                 ordered = self._ordered([rows[index] for index in part], call.order)
                 standings = [_standing(call.order, row) for row in ordered]
                 values = window_values(call, [row.values for row in ordered], standings)
                 for row, value in zip(ordered, values, strict=True):
                     results[place[id(row)]][call.attribute.id] = value
-        return [Tuple(v, row.lineage) for v, row in zip(results, rows, strict=True)]
+        return [Tuple(v, found) for v, found in zip(results, lineages, strict=True)]
 
 
 def _is_within(row: Tuple, rank: Attribute, node: TopK) -> bool:

@@ -39,8 +39,15 @@ def window_values(
             raise ReferenceLimit(f"window function {call.function}")
 
 
+def sees_whole(call: WindowCall) -> bool:
+    """Whether all rows of a partition are in the frame of each: by SQL's own rules."""
+    if call.frame is None:
+        return len(call.order) == 0
+    return call.frame.lower().endswith("between unbounded preceding and unbounded following")
+
+
 def _frame_end(call: WindowCall, standings: list[tuple[object, ...]], index: int) -> int:
-    if not call.order:
+    if sees_whole(call):
         return len(standings)
     if call.frame is None:
         return len(standings) - standings[::-1].index(standings[index])

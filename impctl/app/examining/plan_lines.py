@@ -148,7 +148,9 @@ def _exactly(node: Plan) -> str:
         case TopK():
             return "keeps the first rows and those that may come next"
         case Window():
-            return "keeps the order of rows"
+            return (
+                "keeps its rows and a value per window partition; a new value goes to all its rows"
+            )
         case Witness():
             return "keeps the rows that decide and those that may come next"
         case _:
@@ -234,6 +236,8 @@ def _own_spans(node: Plan) -> Iterator[Span | None]:
         case Aggregate():
             yield from (part.span for key in node.keys for part in walk(key.expr))
             yield from (output.call.span for output in node.aggregates)
+        case Window():
+            yield from (call.span for call in node.calls)
         case _:
             return
 

@@ -42,6 +42,7 @@ from impctl.plan.nodes import (
     Select,
     SortKey,
     TopK,
+    Window,
     WindowCall,
     Witness,
     attributes_of,
@@ -202,10 +203,18 @@ class _Placer:
 
 
 def _adds_doubles(node: Plan) -> bool:
-    return isinstance(node, Aggregate) and any(
-        output.attribute.type is None
-        or (output.attribute.type.is_fractional and _order_of(output.call) is None)
-        for output in node.aggregates
+    match node:
+        case Aggregate():
+            results = [(output.attribute, _order_of(output.call)) for output in node.aggregates]
+        case Window():
+            plain = [AggregateCall(call.function, call.arguments) for call in node.calls]
+            orders = map(_order_of, plain)
+            results = [(c.attribute, order) for c, order in zip(node.calls, orders, strict=True)]
+        case _:
+            return False
+    return any(
+        attribute.type is None or (attribute.type.is_fractional and order is None)
+        for attribute, order in results
     )
 
 

@@ -22,6 +22,7 @@ from impctl.plan.safety.facts import NOTHING, KnownSigns
 from impctl.plan.safety.signs import number_of, signs_of
 from impctl.plan.safety.status import NodeState, Refusal, Status, equal_columns, refused
 from impctl.plan.safety.wording import Wording, difference
+from impctl.plan.whole_windows import is_whole
 
 _RANKS = frozenset({"rank", "dense_rank"})
 _TIE_FREE = frozenset({"rank", "dense_rank", "percent_rank", "cume_dist"})
@@ -143,7 +144,9 @@ def _window_ties(node: Window, child: NodeState) -> Refusal | None:
         terms = (*call.partition_by, *(key.expr for key in call.order))
         columns = frozenset(expr.id for expr in terms if isinstance(expr, ColumnRef))
         peers = call.frame is None or not call.frame.lower().lstrip().startswith("rows")
-        aggregate = call.function in ("count", "sum", "min", "max", "avg") and peers
+        aggregate = call.function in ("count", "sum", "min", "max", "avg") and (
+            peers or is_whole(call)
+        )
         if call.function in _TIE_FREE or aggregate:
             continue
         if not any(columns >= found for found in child.identifiers):

@@ -33,7 +33,7 @@ _LONG = range(-(2**63), 2**63)
 _BEFORE = frozenset(
     {"(", ",", "=", "==", "<", ">", "<=", ">=", "<>", "!=", "<=>", "+", "-", "*", "/", "%", "||"}
     | {"and", "or", "not", "between", "like", "ilike", "rlike", "then", "else", "when", "select"}
-    | {"where", "having", "limit", "offset", "on", "case", "div", "distinct", "["}
+    | {"where", "having", "qualify", "limit", "offset", "on", "case", "div", "distinct", "["}
 )
 """What may stand directly before an operand; after anything else a literal could change its
 meaning (`DATE :day` would become a typed literal, `day :key` a call)."""

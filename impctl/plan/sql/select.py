@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from sqlglot import exp
 
-from impctl.expr.nodes import ColumnRef, Expr, Span, columns_of, substitute
+from impctl.expr.nodes import ColumnRef, Expr, Span, columns_of
 from impctl.plan.nodes import (
     Aggregate,
     AggregateOutput,
@@ -23,8 +23,7 @@ from impctl.plan.nodes import (
     Distinct,
     Plan,
     Project,
-    Window,
-    WindowCall,
+    Select,
     attributes_of,
 )
 from impctl.plan.render_expr import column_name
@@ -48,8 +47,7 @@ from impctl.plan.sql.relation import Environment, FromSource, read_from, refuse_
 from impctl.plan.sql.scope import Names, Prefer
 from impctl.plan.sql.single_value import read_values
 from impctl.plan.sql.subquery import bare
-from impctl.plan.sql.window import WindowCollector, reads_window
-from impctl.plan.sql.window import placeholder as window_placeholder
+from impctl.plan.sql.window import WindowCollector, read_qualify, reads_window, windowed
 
 _A_NAME = re.compile(r"[\w.`]*")
 _PARTS = frozenset(
@@ -62,6 +60,7 @@ _PARTS = frozenset(
         "group",
         "having",
         "windows",
+        "qualify",
         "distinct",
         "order",
         "limit",
@@ -109,6 +108,8 @@ class _Block:
     having_span: Span | None
     order: Order
     windows: WindowCollector
+    qualify: Expr | None
+    """The condition on what windows give."""
 
     @property
     def is_aggregated(self) -> bool:
@@ -153,6 +154,8 @@ def _read_block(select: exp.Select, source: FromSource, environment: Environment
         exprs = [p.condition if isinstance(p, Membership) else p.predicate for p in having_parts]
         if any(expr is not None and reads_window(expr) for expr in exprs):
             raise text.unsupported("a window function in HAVING", having.this)
+    plain = ExprReader(reading, Names(text, source.scope, aliases), "QUALIFY", windows)
+    qualify = read_qualify(select, plain)
     names = Names(text, source.scope, aliases, Prefer.ALIAS)
     order = read_order(
         select,
@@ -160,7 +163,7 @@ def _read_block(select: exp.Select, source: FromSource, environment: Environment
         lambda node: ordinal(node, "ORDER BY"),
     )
     span = None if having is None else text.span_of(having.this)
-    return _Block(source, items, beside, grouping, having_parts, span, order, windows)
+    return _Block(source, items, beside, grouping, having_parts, span, order, windows, qualify)
 
 
 def _items(
@@ -241,7 +244,16 @@ def _planned(select: exp.Select, block: _Block, environment: Environment) -> Pla
         plan = apply_condition(plan, block.having, block.having_span, finish)
     plan = put_beside(plan, block.beside, finish)
     if block.windows.calls:
-        plan, finish = _windowed(plan, block, finish, reading)
+        names = [(item.name, item.expr) for item in block.items]
+        plan, finish = windowed(plan, block.windows, names, finish, reading)
+    if block.qualify is not None:
+        if block.is_aggregated:
+            raise reading.text.unsupported(
+                "QUALIFY in a query that groups",
+                block.qualify.span,
+                hint="filter in a query around it, with WHERE",
+            )
+        plan = Select(plan, finish(block.qualify), span=block.qualify.span)
     outputs = [(item.name, finish(item.expr)) for item in block.items]
     order = block.order.finished(finish)
     distinct = select.args.get("distinct")
@@ -314,38 +326,6 @@ def _expr_name(expr: Expr, reading: Reading) -> str:
 
 def _is_ref(expr: Expr, identity: str) -> bool:
     return isinstance(expr, ColumnRef) and expr.id == identity
-
-
-def _windowed(
-    plan: Plan, block: _Block, finish: Callable[[Expr], Expr], reading: Reading
-) -> tuple[Plan, Callable[[Expr], Expr]]:
-    calls = block.windows.calls
-    names = [
-        next(
-            (item.name for item in block.items if _is_ref(item.expr, window_placeholder(number))),
-            call.function,
-        )
-        for number, call in enumerate(calls)
-    ]
-    built = []
-    for identity, name, call in zip(reading.fresh("w", names), names, calls, strict=True):
-        built.append(
-            WindowCall(
-                Attribute(identity, name, call.type, call.nullable),
-                call.function,
-                tuple(finish(part) for part in call.arguments),
-                tuple(finish(part) for part in call.partition_by),
-                tuple(replace(key, expr=finish(key.expr)) for key in call.order),
-                call.frame,
-                span=call.span,
-            )
-        )
-    refs: dict[str, Expr] = {
-        window_placeholder(number): call.attribute.ref() for number, call in enumerate(built)
-    }
-    return Window(plan, tuple(built), span=built[0].span), lambda expr: substitute(
-        finish(expr), refs
-    )
 
 
 def _projected(

@@ -1,24 +1,25 @@
-"""Window functions: `function(...) OVER (...)`, named windows included.
+"""Window functions: `function(...) OVER (...)`, named windows and QUALIFY included.
 
 Law: a window call becomes one more column above the grouping and HAVING; the frame stays text,
-for Spark. While a block is read, window results are placeholders.
-Out of scope: where the Window node goes (`parse_select`).
+for Spark. QUALIFY is a filter right above it, below DISTINCT and ORDER BY. While a block is read,
+window results are placeholders.
+Out of scope: where the Window node goes (`plan.sql.select`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from sqlglot import exp
 
 from impctl.data.schema import DOUBLE, INTEGER, SqlType, other
-from impctl.expr.nodes import ColumnRef, Expr, Span, columns_of
+from impctl.expr.nodes import ColumnRef, Expr, Span, columns_of, substitute
 from impctl.plan.functions import AGGREGATE_SYNONYMS, AGGREGATES, ORDER_DEPENDENT, WINDOW_ONLY
-from impctl.plan.nodes import AggregateCall, SortKey
+from impctl.plan.nodes import AggregateCall, Attribute, Plan, SortKey, Window, WindowCall
 from impctl.plan.sql.aggregate import AggregateCollector, call_is_nullable, result_type
 from impctl.plan.sql.call import arguments_of, function_name
-from impctl.plan.sql.context import known_type
+from impctl.plan.sql.context import Reading, known_type
 from impctl.plan.sql.expr import ExprReader
 
 _PLACEHOLDER = "?window"
@@ -160,3 +161,68 @@ def reads_window(expr: Expr) -> bool:
 def placeholder(position: int) -> str:
     """What stands for the result of the collector's call at that position."""
     return f"{_PLACEHOLDER}{position}"
+
+
+def read_qualify(select: exp.Select, reader: ExprReader) -> Expr | None:
+    """The condition of QUALIFY, read by a reader that collects windows; Spark wants one in it.
+
+    A name is a column's before it is an alias; one that is both, the alias of a window's value, is
+    ambiguous to Spark.
+    """
+    node = select.args.get("qualify")
+    if node is None:
+        return None
+    condition = reader.read(node.this)
+    assert isinstance(reader.special, WindowCollector), "QUALIFY is about windows"
+    if not reader.special.calls:
+        raise reader.text.error(
+            f"QUALIFY of query `{reader.text.name}` has no window function to filter by",
+            node.this,
+            hint="use WHERE, or a window function in QUALIFY or in the SELECT list",
+        )
+    for column in node.find_all(exp.Column):
+        values = reader.names.aliases.get(column.name.lower(), ())
+        is_plain = len(column.parts) == 1 and any(reads_window(value) for value in values)
+        if is_plain and reader.names.scope.find(None, column.name):
+            raise reader.text.error(
+                f"Column `{column.name}` of QUALIFY is ambiguous in query `{reader.text.name}`",
+                column,
+                hint="give the window's value an alias that no column has",
+                code="column_ambiguous",
+            )
+    return condition
+
+
+def windowed(
+    plan: Plan,
+    windows: WindowCollector,
+    items: Sequence[tuple[str, Expr]],
+    finish: Callable[[Expr], Expr],
+    reading: Reading,
+) -> tuple[Plan, Callable[[Expr], Expr]]:
+    """The plan with the window calls, and what completes expressions over it.
+
+    `items` are names and expressions of the SELECT list: a call that is one has its name.
+    """
+    calls = windows.calls
+    refs = {expr.id: name for name, expr in reversed(items) if isinstance(expr, ColumnRef)}
+    names = [refs.get(placeholder(number), call.function) for number, call in enumerate(calls)]
+    built = []
+    for identity, name, call in zip(reading.fresh("w", names), names, calls, strict=True):
+        built.append(
+            WindowCall(
+                Attribute(identity, name, call.type, call.nullable),
+                call.function,
+                tuple(finish(part) for part in call.arguments),
+                tuple(finish(part) for part in call.partition_by),
+                tuple(replace(key, expr=finish(key.expr)) for key in call.order),
+                call.frame,
+                span=call.span,
+            )
+        )
+    found: dict[str, Expr] = {
+        placeholder(number): call.attribute.ref() for number, call in enumerate(built)
+    }
+    return Window(plan, tuple(built), span=built[0].span), lambda expr: substitute(
+        finish(expr), found
+    )

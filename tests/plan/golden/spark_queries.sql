@@ -67,6 +67,11 @@ select * from (select a, b, rank() over (partition by a order by b) r from t) wh
 select a, sum(sum(b)) over (order by a rows between unbounded preceding and current row) from t group by a;
 select a, lag(b) over w, max(b) over w from (select distinct a, b from t where a is not null and b is not null) window w as (partition by a order by b);
 select a, count(*) over (partition by a) c, b from t order by c desc, b;
+select a, b from t qualify count(*) over (partition by a) > 1;
+select a, b, sum(b) over (partition by a) s from t where b is not null qualify s > b order by b, a limit 3;
+select b as a from t qualify count(*) over (partition by b) > 1 and a > 1;
+select b as k from t qualify count(*) over w > 1 and k > 1 window w as (partition by a);
+select distinct a from t qualify row_number() over (partition by b, a order by m) > 1;
 select a, b from t where a is not null order by b + a, a limit 5;
 select b, a from t order by 2 desc, 1 limit 4 offset 2;
 select a k, count(*) n from t group by a order by count(*) desc, k limit 2;

@@ -105,6 +105,8 @@ def test_grouping_sums_over_the_rows_before_is_refused_where_rows_tie() -> None:
     assert judged(sql.format(""), t="g").safe
     rows = " ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW"
     assert not judged(sql.format(rows), t="g").safe
+    every = " ROWS BETWEEN UNBOUNDED PRECEDING AND UNBOUNDED FOLLOWING"
+    assert judged(sql.format(every), t="g").safe, "all rows of the partition, in whatever order"
 
 
 @pytest.mark.parametrize(

@@ -207,7 +207,22 @@ CASES = [
     ("SELECT »count(DISTINCT *) FROM sales", "`count` of `*`", "columns"),
     ("SELECT »* EXCEPT (brand) FROM sales", "EXCEPT or REPLACE", "columns"),
     ("SELECT 1 FROM sales SORT BY »brand", "SORT BY", "without it"),
-    ("SELECT 1 FROM sales QUALIFY »rank() OVER (ORDER BY sid) = 1", "QUALIFY", "without it"),
+    (
+        "SELECT brand FROM sales GROUP BY brand QUALIFY »rank() OVER (ORDER BY brand) = 1",
+        "QUALIFY in a query that groups",
+        "a query around it",
+    ),
+    ("SELECT brand FROM sales QUALIFY »brand > 'a'", "no window function", "use WHERE"),
+    (
+        "SELECT sum(price) OVER (PARTITION BY brand) sid FROM sales QUALIFY »sid > 1",
+        "`sid` of QUALIFY is ambiguous",
+        "that no column has",
+    ),
+    (
+        "SELECT sid FROM sales QUALIFY »rank() OVER (ORDER BY sid) IN (SELECT sid FROM stock)",
+        "a subquery inside another expression in QUALIFY",
+        "",
+    ),
     ("SELECT 1 FROM sales VERSION AS OF »3", "time travel", "without it"),
     ("SELECT »brand FROM sales UNION ALL BY NAME SELECT brand FROM stock", "BY NAME", "without it"),
     ("SELECT 1 FROM sales GROUP BY brand »GROUPING SETS (brand)", "GROUPING SETS", "GROUP BY"),

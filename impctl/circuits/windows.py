@@ -1,0 +1,119 @@
+"""Window aggregates over whole partitions: the rows beside the groups they are of.
+
+Law: f(x) OVER (PARTITION BY p) of R is R joined with (SELECT p, f(x) FROM R GROUP BY p) on p, NULL
+being equal to NULL. A row has the fragments of all rows of its partition, as a capture finds them;
+they come with the group, so the row's own, which are among them, are left out. Calls of other
+partitions are put beside one after the other. A step costs the changed rows and, where a
+partition's value changes, the rows of that partition; every row is kept.
+Out of scope: ranks with a limit (`circuits.first_rows`), frames and order, which Spark recaptures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from impctl.circuits.flows import BlockedError, Flow, known_type, typed
+from impctl.circuits.plumbing import Plumbing
+from impctl.engine.operators.join import Join as JoinOperator
+from impctl.engine.operators.join import Side
+from impctl.expr.nodes import ColumnRef, Expr
+from impctl.expr.types import type_of
+from impctl.plan.functions import AGGREGATES
+from impctl.plan.nodes import (
+    Aggregate,
+    AggregateCall,
+    AggregateOutput,
+    Attribute,
+    ComputedColumn,
+    Project,
+    Window,
+    WindowCall,
+    attributes_of,
+)
+from impctl.plan.rules.split_averages import split_averages
+from impctl.plan.whole_windows import is_whole
+
+
+def build_window(builder: Plumbing, node: Window) -> Flow:
+    """The operators of window aggregates; BlockedError for other window functions."""
+    for call in node.calls:
+        _check(call, node)
+    rows = builder.build(node.child, must_be_sure=True)
+    for partition_by in dict.fromkeys(call.partition_by for call in node.calls):
+        calls = [call for call in node.calls if call.partition_by == partition_by]
+        rows = _with_groups(builder, node, rows, _grouping(builder, node, partition_by, calls))
+    return rows
+
+
+def _check(call: WindowCall, node: Window) -> None:
+    """BlockedError where the rows of a partition need not all have one value."""
+    name, span = call.function.upper(), call.span or node.span
+    if call.function not in AGGREGATES:
+        raise BlockedError(f"{name} without a limit on it is not maintained by the engine", span)
+    if not is_whole(call):
+        raise BlockedError(f"{name} over part of a window's partition is left to Spark", span)
+
+
+def _grouping(
+    builder: Plumbing, node: Window, partition_by: tuple[Expr, ...], calls: Sequence[WindowCall]
+) -> Aggregate:
+    """The grouping by what the rows of a partition have in common."""
+    name = builder.name("window")
+    keys = tuple(
+        ComputedColumn(Attribute(f"{name}/key{place}", f"key{place}", type_of(expr)), expr)
+        for place, expr in enumerate(partition_by)
+    )
+    results = tuple(
+        AggregateOutput(
+            call.attribute, AggregateCall(call.function, call.arguments, span=call.span)
+        )
+        for call in calls
+    )
+    return Aggregate(node.child, keys, results, span=node.span)
+
+
+def _with_groups(builder: Plumbing, node: Window, rows: Flow, grouping: Aggregate) -> Flow:
+    """The rows, each with what the grouping gives for its group."""
+    groups = _groups(builder, grouping, rows)
+    found = _beside(builder, node, rows, groups, grouping.keys)
+    results = tuple(output.attribute for output in grouping.aggregates)
+    columns = (*rows.columns, *typed(results, node.span))
+    outputs = [(name, ColumnRef(name, kind)) for name, kind in columns]
+    return builder.project(found, outputs, columns, node)
+
+
+def _beside(
+    builder: Plumbing, node: Window, rows: Flow, groups: Flow, keys: Sequence[ComputedColumn]
+) -> Flow:
+    """Each row with its group's columns and fragments; both are kept, as nothing else has them.
+
+    Keys are exact: of one that is not, the grouping fails.
+    """
+    name = builder.name("window")
+    ids = [k.expr.id if isinstance(k.expr, ColumnRef) else f"{name}/{k.attribute.id}" for k in keys]
+    computed = [(own, key.expr) for own, key in zip(ids, keys, strict=True) if own not in rows.ids]
+    types = [(own, known_type(type_of(expr), node.span)) for own, expr in computed]
+    whole = rows.whole | groups.whole
+    alone = builder.union([rows], rows.columns, ())
+    if computed:
+        alone = builder.project(alone, (*rows.refs(), *computed), (*rows.columns, *types), node)
+    alone, mine = builder.parted(alone)
+    groups, theirs = builder.parted(groups)
+    sides = (
+        Side(alone.columns, tuple(ids), 0),
+        Side(groups.columns, tuple(key.attribute.id for key in keys), len(groups.accesses)),
+    )
+    at = builder.put(JoinOperator(name, *sides, [True] * len(ids)), alone, groups)
+    found = Flow(at, (*alone.columns, *groups.columns), groups.accesses)
+    return builder.rejoined(found, {**mine, **theirs}, whole)
+
+
+def _groups(builder: Plumbing, grouping: Aggregate, rows: Flow) -> Flow:
+    """The groups, averages made of sums and counts."""
+    split = split_averages(grouping)
+    if not isinstance(split, Project):
+        return builder.grouped(grouping, rows, must_be_sure=True)
+    assert isinstance(split.child, Aggregate), "averages are split above the grouping"
+    below = builder.grouped(split.child, rows, must_be_sure=True)
+    outputs = [(output.attribute.id, output.expr) for output in split.outputs]
+    return builder.project(below, outputs, typed(attributes_of(split), split.span), split)

@@ -1,0 +1,241 @@
+"""Window aggregates over whole partitions: rows beside groups, in the engine.
+
+Law: the maintained sketches and counts are those of a circuit filled anew, and the sketches those
+of the reference's lineage; over doubles they cover those of every order of adding.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from impctl.circuits import windows
+from impctl.circuits.compile import Compiled, compile_plan
+from impctl.circuits.session import MaintainedQuery, TableChange
+from impctl.data.schema import DOUBLE, INTEGER, STRING, Column, Schema, decimal
+from impctl.plan.nodes import Plan, scans_of
+from impctl.plan.rules.order import apply_rules, core_of
+from impctl.plan.safety.verdict import carried, check_safety
+from impctl.plan.sql.statement import parse_query
+from impctl.sketch.partition import RangePartition
+from tests.circuits.test_plans_against_reference import restored
+from tests.circuits.test_plans_against_reference import several_cases as random_plans
+from tests.circuits.unsure_cases import add_in_order, several_cases
+from tests.plan.trials import fragment_of
+from tests.plan.window_plans import make_window_trial
+from tests.support.random_cases import few_then_rest
+from tests.support.reference_plan import annotate
+
+DISTINCT = (
+    "SELECT DISTINCT g, s FROM (SELECT g, d, SUM(d) OVER (PARTITION BY g) AS s FROM t) WHERE d > 0"
+)
+BY_A_SUM = (
+    "SELECT g FROM (SELECT g, COUNT(*) OVER (PARTITION BY g, s) AS n FROM (SELECT g, h, SUM(d) AS "
+    "s FROM t GROUP BY g, h)) WHERE n < 2"
+)
+DOUBLES = (
+    "SELECT g, d FROM (SELECT g, d, SUM(d) OVER (PARTITION BY g) AS s FROM t) WHERE d * 2 > s",
+    "SELECT g FROM (SELECT g, d, AVG(d) OVER (PARTITION BY g) AS a FROM t) WHERE d < a",
+    "SELECT g FROM (SELECT g, h, SUM(d) AS s, SUM(SUM(d)) OVER (PARTITION BY g) AS w FROM t "
+    "GROUP BY g, h) WHERE s * 100 / w > 60",
+    "SELECT g FROM (SELECT g, h, SUM(d) AS s, AVG(SUM(d)) OVER (PARTITION BY g) AS w FROM t "
+    "GROUP BY g, h) WHERE CASE WHEN w > 0 THEN abs(s - w) / w END > 0.1",
+    "SELECT g FROM (SELECT g, d, MAX(d) OVER (PARTITION BY g) AS m, COUNT(d) OVER (PARTITION BY g, "
+    "h) AS n FROM t) WHERE d = m AND n > 1",
+    DISTINCT,
+    "SELECT q.g FROM (SELECT g, SUM(d) OVER (PARTITION BY g) AS s FROM t) q JOIN side ON q.g = "
+    "side.k AND q.s > side.w",
+    "SELECT g, MAX(s) AS m FROM (SELECT g, d, SUM(d) OVER (PARTITION BY g, h) AS s FROM t) "
+    "GROUP BY g HAVING MAX(s) > 1",
+    "SELECT g FROM (SELECT g, COUNT(*) OVER (PARTITION BY g) AS n FROM (SELECT g, h FROM t GROUP "
+    "BY g, h HAVING SUM(d) > 0)) WHERE n < 2",
+    BY_A_SUM,
+)
+
+
+@few_then_rest(400, 6000)
+def test_sketches_of_random_plans(cases: range) -> None:
+    seen: Counter[str] = Counter()
+    random_plans(cases, seen, make_window_trial)
+    assert seen["with Window"] > len(cases) * 3, seen
+    assert seen["exact"] > len(cases) * 3, seen
+    for kind in ("Aggregate", "inner", "semi", "left", "Distinct", "union", "barrier"):
+        assert seen[f"with {kind}"] > len(cases) // 30, seen
+
+
+def test_keys_that_do_not_meet_as_null_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = windows.JoinOperator
+    monkeypatch.setattr(
+        windows, "JoinOperator", lambda *args: whole(*args[:-1], [False] * len(args[-1]))
+    )
+    with pytest.raises(AssertionError, match="#1"):
+        random_plans(range(400), Counter(), make_window_trial)
+
+
+def test_ordered_rows_taken_for_whole_partitions_would_be_noticed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(windows, "is_whole", lambda call: True)
+    with pytest.raises(AssertionError, match="#1"):
+        random_plans(range(2000), Counter(), make_window_trial)
+
+
+@few_then_rest(240, 4800)
+def test_sketches_cover_whatever_order_sums_are_added_in(
+    cases: range, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_in_order(monkeypatch)
+    seen = several_cases(DOUBLES, cases)
+    assert seen["cases"] > len(cases) * 8, seen
+    assert seen["unsure"] > len(cases) // 20, seen
+    assert seen[f"not exact: {DISTINCT}"] == 0, "which rows are alike decides no fragment"
+    assert seen[f"not exact: {BY_A_SUM}"] > 0, "which rows are together is looked at"
+
+
+SALES = Schema(
+    (
+        Column("item", INTEGER),
+        Column("class", STRING),
+        Column("day", INTEGER),
+        Column("price", decimal(7, 2)),
+        Column("rate", DOUBLE),
+    )
+)
+REVENUE = (
+    "SELECT item, class, SUM(price) AS revenue, SUM(price) * 100 / NULLIF(SUM(SUM(price)) OVER "
+    "(PARTITION BY class), 0) AS share FROM sales GROUP BY item, class"
+)
+BY_CLASS = ("class", STRING, ("b", "c"))
+QUERIES = {
+    "share of a class": (f"SELECT * FROM ({REVENUE}) WHERE share > 40", BY_CLASS),
+    "far from the average": (
+        "SELECT * FROM (SELECT class, day, SUM(price) AS s, AVG(SUM(price)) OVER (PARTITION BY "
+        "class) AS a FROM sales GROUP BY class, day) WHERE CASE WHEN a > 0 THEN abs(s - a) / a "
+        "ELSE NULL END > 0.1",
+        BY_CLASS,
+    ),
+    "averages joined": (
+        "WITH v AS (SELECT class, day, SUM(price) AS s, AVG(SUM(price)) OVER (PARTITION BY class) "
+        "AS a FROM sales GROUP BY class, day) SELECT x.day FROM v x JOIN v y ON x.class = y.class "
+        "AND x.day = y.day + 1 WHERE x.s > x.a",
+        BY_CLASS,
+    ),
+    "rows above": (
+        "SELECT item FROM (SELECT item, price, AVG(price) OVER (PARTITION BY rate) AS a, COUNT(*) "
+        "OVER (PARTITION BY rate) AS n FROM sales) WHERE price > a AND n > 1",
+        ("rate", DOUBLE, (0.0, 2.0)),
+    ),
+    "the greatest": (
+        "SELECT item FROM (SELECT item, price, MAX(price) OVER (PARTITION BY class ORDER BY day "
+        "ROWS BETWEEN UNBOUNDED PRECEDING AND UNBOUNDED FOLLOWING) AS m, MIN(day) OVER (PARTITION "
+        "BY class, rate) AS d FROM sales) WHERE price = m OR d = 1",
+        BY_CLASS,
+    ),
+    "of two partitions": (
+        "SELECT item FROM (SELECT item, SUM(day) OVER (PARTITION BY class) AS s, SUM(day) OVER "
+        "(PARTITION BY class, item) AS o FROM sales) WHERE s > 3 AND o < 3",
+        BY_CLASS,
+    ),
+}
+Row = Mapping[str, object]
+TYPES = {"item": pa.int32(), "class": pa.string(), "day": pa.int32(), "rate": pa.float64()}
+
+
+def table_of(rows: Sequence[Row]) -> pa.Table:
+    kinds = {**TYPES, "price": pa.decimal128(7, 2)}
+    columns = {name: [row[name] for row in rows] for name in SALES.names}
+    return pa.table({name: pa.array(columns[name], kinds[name]) for name in SALES.names})
+
+
+@cache
+def planned(name: str) -> tuple[Plan, Plan, Mapping[str, RangePartition]]:
+    """The plan, its core, and the partition of each access."""
+    sql, (attribute, kind, boundaries) = QUERIES[name]
+    query = parse_query(sql, {"sales": SALES})
+    root = apply_rules(query.root)
+    partition = RangePartition("sales", attribute, kind, boundaries)
+    return root, core_of(query.root), {scan.access: partition for scan in scans_of(root)}
+
+
+def compiled(name: str) -> Compiled:
+    root, core, partitions = planned(name)
+    sketched = {access: found.attribute for access, found in partitions.items()}
+    query = parse_query(QUERIES[name][0], {"sales": SALES})
+    verdict = check_safety(replace(query, root=root), sketched, [])
+    assert verdict.safe, verdict.reason
+    inner = carried(verdict, replace(query, root=core), sketched)
+    return compile_plan(core, partitions, inner.key_columns, barriers=inner.barrier_positions)
+
+
+def anew(name: str, rows: Sequence[Row]) -> MaintainedQuery:
+    session = MaintainedQuery(compiled(name))
+    session.load([("sales", table_of(rows))])
+    return session
+
+
+def random_row(rng: random.Random) -> Row:
+    price = rng.choice((None, "1.00", "1.00", "2.50", "-2.50", "9.99"))
+    return {
+        "item": rng.choice((1, 2, None)),
+        "class": rng.choice(("a", "b", "c", None)),
+        "day": rng.randrange(3),
+        "price": None if price is None else pa.scalar(price).cast(pa.decimal128(7, 2)).as_py(),
+        "rate": rng.choice((0.0, -0.0, 1.5, float("nan"), float("inf"), None)),
+    }
+
+
+def changes(rng: random.Random, rows: list[Row]) -> TableChange:
+    """A batch: nothing, everything gone, rows gone and back within it, or some of each."""
+    kind = rng.randrange(8)
+    gone: list[Row] = []
+    come: list[Row] = []
+    if kind == 1:
+        gone, rows[:] = list(rows), []
+    elif kind == 2 and rows:
+        gone = come = [rng.choice(rows)]
+    elif kind > 2:
+        gone = [rows.pop(rng.randrange(len(rows))) for _ in range(min(len(rows), rng.randrange(3)))]
+        # A row may come back at once, or be one of several alike.
+        come = [rng.choice([*gone, random_row(rng)]) for _ in range(rng.randrange(5))]
+        rows += come
+    weights = np.array([-1] * len(gone) + [1] * len(come), dtype=np.int64)
+    return TableChange(table_of([*gone, *come]), weights)
+
+
+def walk(name: str, seed: int, seen: Counter[str]) -> None:
+    """Sketches, counts and the reference's sketches after each of some batches."""
+    rng = random.Random(seed)
+    rows: list[Row] = [random_row(rng) for _ in range(rng.randrange(12))]
+    session, stored = anew(name, rows), {}
+    root, _, partitions = planned(name)
+    for _ in range(8):
+        session.step({"sales": changes(rng, rows)})
+        wanted = anew(name, rows)
+        for mine, theirs in zip(session.merge.counts, wanted.merge.counts, strict=True):
+            assert mine.tolist() == theirs.tolist(), (name, rows)
+        lineage = annotate(root, {"sales": rows}).lineage  # type: ignore[dict-item]  # values
+        for access, found in session.fragments().items():
+            part = partitions[access]
+            own = {index for origin, index in lineage if origin == access}
+            values = [rows[index][part.attribute] for index in own]
+            needed = {fragment_of(value, part.boundaries) for value in values}  # type: ignore[arg-type]  # values
+            assert set(found.ids) == needed, (name, rows)
+            seen["fragments"] += len(needed)
+        if rng.random() < 0.2:
+            session = restored(session, stored, MaintainedQuery(compiled(name)))
+
+
+@pytest.mark.parametrize("name", QUERIES)
+@few_then_rest(12, 400)
+def test_counts_are_those_of_a_circuit_filled_anew(cases: range, name: str) -> None:
+    seen: Counter[str] = Counter()
+    for seed in cases:
+        walk(name, seed, seen)
+    assert seen["fragments"] > 2 * len(cases), seen

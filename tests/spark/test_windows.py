@@ -1,0 +1,49 @@
+"""Windows kept by the engine: after each batch the sketch is what a recapture by Spark finds."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from impctl.plan.nodes import scans_of
+from impctl.plan.rules.order import apply_rules
+from impctl.plan.safety.verdict import check_safety
+from impctl.plan.sql.statement import parse_query
+from impctl.spark.sketches import capture_sketches
+from tests.circuits.test_windows import (
+    QUERIES,
+    SALES,
+    anew,
+    changes,
+    planned,
+    random_row,
+    table_of,
+)
+
+pytestmark = pytest.mark.spark
+
+BATCHES = 4
+
+
+@pytest.mark.parametrize("name", QUERIES)
+def test_after_each_batch_the_sketch_is_the_recaptured_one(spark, name):
+    rng = random.Random(f"{name} 7")
+    rows = [random_row(rng) for _ in range(20)]
+    session = anew(name, rows)
+    query = parse_query(QUERIES[name][0], {"sales": SALES})
+    query = replace(query, root=apply_rules(query.root))
+    partitions = planned(name)[2]
+    sketched = {access: found.attribute for access, found in partitions.items()}
+    verdict = check_safety(query, sketched, [])
+    seen = 0
+    for _ in range(BATCHES):
+        session.step({"sales": changes(rng, rows)})
+        frame = spark.createDataFrame(table_of(rows))
+        own = {scan.access: frame for scan in scans_of(query.root)}
+        wanted = capture_sketches(spark, query, verdict, partitions, own)
+        for access, found in session.fragments().items():
+            assert set(found.ids) == set(wanted[access].ids), (name, rows)
+            seen += len(found.ids)
+    assert seen > 0
