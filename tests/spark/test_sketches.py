@@ -132,7 +132,8 @@ QUERIES = {
     "PIVOT (sum(v) AS s, count(*) AS n FOR h IN (1 AS one, 2 AS two)) WHERE one_s > 20",
     "lateral view": "SELECT t.id, w FROM t LATERAL VIEW explode(array(v, h)) e AS w WHERE w > 9",
     "lateral groups": "SELECT g, w, count(*) AS n FROM t "
-    "LATERAL VIEW OUTER explode(split(g, 'c')) e AS w WHERE v > 3 GROUP BY g, w HAVING count(*) > 5",
+    "LATERAL VIEW OUTER explode(split(g, 'c')) e AS w WHERE v > 3 "
+    "GROUP BY g, w HAVING count(*) > 5",
     "lateral of groups": "SELECT g, x FROM (SELECT g, collect_list(v) AS c FROM t GROUP BY g) q "
     "LATERAL VIEW explode(c) e AS x WHERE x > 10",
     "qualify": "SELECT id, v FROM t QUALIFY v * 3 > sum(v) OVER (PARTITION BY g)",
