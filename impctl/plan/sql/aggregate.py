@@ -3,7 +3,7 @@
 Law: an aggregate call stands once in the plan, however often it is written; above the grouping an
 expression reads only grouping expressions and aggregate results, anything else is refused as
 Spark refuses it. While a block is read, aggregate results are placeholders.
-Out of scope: where the clauses go (`parse_select`), windows (`parse_window`).
+Out of scope: where the clauses go (`plan.sql.select`), windows (`plan.sql.window`).
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Law: a function is known to Spark by name or refused; what has a node of its own becomes that node
 (COALESCE, NULLIF, IF, MOD, casts), everything else a Call with the arguments as written, so that
 Spark can be asked. Volatile functions are noted.
-Out of scope: aggregate and window functions (`parse_aggregate`, `parse_window`).
+Out of scope: aggregate and window functions (`plan.sql.aggregate`, `plan.sql.window`).
 """
 
 from __future__ import annotations

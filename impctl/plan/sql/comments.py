@@ -2,7 +2,7 @@
 
 Law: a comment is refused where the two may disagree about its end: what follows would be query to
 one and comment to the other. Source: Spark's SqlBaseLexer (SIMPLE_COMMENT, BRACKETED_COMMENT).
-Out of scope: words (`parse_text`).
+Out of scope: words (`plan.sql.text`).
 """
 
 from __future__ import annotations

@@ -1,10 +1,12 @@
 """Scalar expressions of the SQL text, as `expr` nodes with their places.
 
 Law: the nodes mean exactly what Spark makes of the text, or the text is refused. Mixed types are
-kept as written (Spark casts them, the engine refuses them), except that a constant beside a day or
-a time becomes one of that kind, which is what Spark computes (`plan.sql.moments`). Where sqlglot
-and Spark bind operators differently, parentheses are asked for.
-Out of scope: names (`parse_scope`), function calls (`parse_call`), constants (`parse_literal`).
+kept as written (Spark casts them, the engine refuses them), but for two kinds in comparisons, which
+become what Spark computes: a constant beside a day or a time (`plan.sql.moments`), and decimals
+without a type in common, which are rounded. Where sqlglot and Spark bind operators differently,
+parentheses are asked for.
+Out of scope: names (`plan.sql.scope`), function calls (`plan.sql.call`), constants
+(`plan.sql.literal`).
 """
 
 from __future__ import annotations
@@ -182,8 +184,10 @@ class ExprReader:
         return Not(found, span=span) if isinstance(node, exp.NullSafeNEQ) else found
 
     def alike(self, left: Expr, right: Expr) -> tuple[Expr, Expr]:
-        """Two sides of a comparison: a constant beside a day or a time brought to one, decimals
-        that have no type in common rounded as Spark does, which then stands in the plan."""
+        """Two sides of a comparison, as Spark compares them.
+
+        Rounding of decimals without a type in common then stands in the plan, as casts.
+        """
         zone = self.reading.zone
         left, right = moments.alike(left, right, zone), moments.alike(right, left, zone)
         own, other = type_of(left), type_of(right)

@@ -2,7 +2,7 @@
 
 Law: ORDER BY sees the SELECT list first; a column it needs beyond that is carried along hidden.
 ORDER BY without LIMIT is a Sort, with LIMIT or OFFSET a TopK.
-Out of scope: ORDER BY inside OVER (`parse_window`).
+Out of scope: ORDER BY inside OVER (`plan.sql.window`).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Law: a place runs from a node's first to its last token, widened until every parenthesis in it has
 its partner; it is computed once per tree, in time proportional to it.
-Out of scope: lines and columns (`parse_text`).
+Out of scope: lines and columns (`plan.sql.text`).
 """
 
 from __future__ import annotations

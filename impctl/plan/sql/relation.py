@@ -4,7 +4,8 @@ Law: every occurrence of a table is an access of its own, with a span that is ex
 name; a common table expression used twice is read twice. JOIN is read as if it bound tighter than
 the comma; to Spark it does not (`spark.sql.ansi.relationPrecedence`), so joins of which that
 changes rows or columns are refused behind a comma.
-Out of scope: WHERE (`parse_condition`), set operations (`parse_sets`).
+Out of scope: PIVOT (`plan.sql.pivot`), LATERAL VIEW (`plan.sql.lateral`), WHERE
+(`plan.sql.condition`), set operations (`plan.sql.sets`).
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Law: a name means what Spark makes of it, without regard to case, or it is refus
 and near names; an ambiguous name is refused with its candidates. A name found only in an
 enclosing block is a correlated one, and allowed only where the reader said so. A table without an
 alias is called by its whole name or the end of it (`main.shop.sales.x`, `sales.x`).
-Out of scope: expressions (`parse_expr`), where relations come from (`parse_relation`).
+Out of scope: expressions (`plan.sql.expr`), where relations come from (`plan.sql.relation`).
 """
 
 from __future__ import annotations

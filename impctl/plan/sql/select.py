@@ -1,9 +1,10 @@
-"""One SELECT block: FROM, WHERE, GROUP BY, HAVING, windows, SELECT, DISTINCT, ORDER BY, LIMIT.
+"""One SELECT block, from FROM to LIMIT.
 
-Law: the plan computes what Spark computes for the block, clause by clause in that order; names are
-resolved as Spark resolves them (`parse_scope`). Expressions are read over FROM columns first and
-brought above the grouping afterwards.
-Out of scope: FROM (`parse_relation`), set operations (`parse_sets`).
+Law: the plan computes what Spark computes for the block, clause by clause: FROM, WHERE, GROUP BY,
+HAVING, windows, QUALIFY, SELECT, DISTINCT, ORDER BY, LIMIT. Names are resolved as Spark resolves
+them (`plan.sql.scope`). Expressions are read over FROM columns first and brought above the grouping
+afterwards.
+Out of scope: FROM (`plan.sql.relation`), set operations (`plan.sql.sets`).
 """
 
 from __future__ import annotations

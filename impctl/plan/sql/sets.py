@@ -2,7 +2,7 @@
 
 Law: columns match by position and get the common type; a side of another type is cast explicitly,
 and sides without a common type are refused.
-Out of scope: the sides themselves (`parse_select`).
+Out of scope: the sides themselves (`plan.sql.select`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What every place that reads a subquery needs: its form without parentheses, and its plan.
 
 Law: a subquery read on its own sees nothing of the enclosing query.
-Out of scope: what a subquery means where it stands (`parse_condition`, `parse_single`).
+Out of scope: what a subquery means where it stands (`plan.sql.condition`, `plan.sql.single_value`).
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Law: the columns appear once and first in `*`, and first in `t.*`, as Spark orders them. Where Spark
 pairs columns otherwise than by one name on each side, the join is refused.
 Source: Spark's Analyzer, rule ResolveNaturalAndUsingJoin.
-Out of scope: joins with ON (`parse_relation`).
+Out of scope: joins with ON (`plan.sql.relation`).
 """
 
 from __future__ import annotations
