@@ -342,9 +342,9 @@ def expressions_of(node: Plan) -> tuple[Expr, ...]:
             return () if node.condition is None else (node.condition,)
         case Aggregate():
             calls = [output.call for output in node.aggregates]
-            asked = (call.condition for call in calls if call.condition is not None)
+            conditions = (call.condition for call in calls if call.condition is not None)
             arguments = (argument for call in calls for argument in call.arguments)
-            return (*(key.expr for key in node.keys), *arguments, *asked)
+            return (*(key.expr for key in node.keys), *arguments, *conditions)
         case TopK():
             return (*node.partition_by, *(key.expr for key in node.order))
         case Sort():

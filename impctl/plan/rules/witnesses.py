@@ -207,9 +207,10 @@ def _adds_doubles(node: Plan) -> bool:
         case Aggregate():
             results = [(output.attribute, _order_of(output.call)) for output in node.aggregates]
         case Window():
-            plain = [AggregateCall(call.function, call.arguments) for call in node.calls]
-            orders = map(_order_of, plain)
-            results = [(c.attribute, order) for c, order in zip(node.calls, orders, strict=True)]
+            results = [
+                (call.attribute, _order_of(AggregateCall(call.function, call.arguments)))
+                for call in node.calls
+            ]
         case _:
             return False
     return any(

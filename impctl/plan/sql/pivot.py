@@ -39,6 +39,7 @@ from impctl.plan.sql.aggregate import (
     AggregateCollector,
     Lift,
     call_is_nullable,
+    has_placeholder,
     placeholder,
     result_type,
 )
@@ -46,9 +47,10 @@ from impctl.plan.sql.context import Reading, attribute_for, known_type
 from impctl.plan.sql.expr import ExprReader
 from impctl.plan.sql.scope import Names, Scope, ScopeEntry
 
-_IGNORE_NULL = frozenset(
+_SKIPPING_NULL = frozenset(
     {"sum", "avg", "min", "max", "count", "stddev", "stddev_pop", "variance", "var_pop"}
 )
+"""Aggregates that pass over NULL, which is what Spark makes of the rows of other values."""
 _ALIAS_HINT = "give it a name with AS"
 
 
@@ -156,20 +158,17 @@ def _suffix(item: exp.Expression, node: exp.Pivot, reading: Reading) -> str | No
 
 def _check_calls(node: exp.Pivot, made: _Made, reading: Reading) -> None:
     for call in made.calls:
-        if call.function not in _IGNORE_NULL:
+        if call.function not in _SKIPPING_NULL:
             raise reading.text.unsupported(f"`{call.function}` in PIVOT", call.span)
     for item, (_, expr) in zip(node.expressions, made.columns, strict=True):
-        is_bare = isinstance(expr, ColumnRef) and expr.id.startswith("?")
-        if not is_bare and (not made.is_two_phase or not _reads_call(expr)):
+        reads_call = has_placeholder(expr)
+        is_bare = reads_call and isinstance(expr, ColumnRef)
+        if not is_bare and not (made.is_two_phase and reads_call):
             raise reading.text.unsupported(
                 "an expression around the aggregates of a PIVOT",
                 item,
                 hint="compute it in a SELECT around the PIVOT",
             )
-
-
-def _reads_call(expr: Expr) -> bool:
-    return any(identity.startswith("?") for identity in columns_of(expr))
 
 
 def _keys(
@@ -254,7 +253,7 @@ def _where_there(value: Expr, rows: Attribute) -> Expr:
     """The value where a row was counted, else NULL."""
     some = Compare(CompareOp.GREATER, rows.ref(), Literal(0, LONG))
     kind = type_of(value)
-    assert kind is not None  # noqa: S101  # only what Spark pivots in two phases comes here
+    assert kind is not None, "only what Spark pivots in two phases comes here"
     return Case(((some, value),), Literal(None, kind))
 
 
