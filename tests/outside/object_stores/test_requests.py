@@ -5,11 +5,15 @@ Numbers of requests, not times: they are the same on every machine.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pyarrow as pa
 import pytest
 
 from tests.outside.object_stores.lake import Batch, Lake, appends, apply_by_deltalake, mixed
 from tests.support.object_store import kinds
+
+Maker = Callable[[int], list[Batch]]
 
 BATCHES = 10
 MOST = 1.5
@@ -25,8 +29,8 @@ def own_requests(lake: Lake, batches: list[Batch]) -> int:
 
 
 @pytest.mark.parametrize("make", [appends, mixed])
-def test_apply(lake: Lake, make: object) -> None:
-    batches = appends(BATCHES) if make is appends else mixed(BATCHES)
+def test_apply(lake: Lake, make: Maker) -> None:
+    batches = make(BATCHES)
     own = own_requests(lake, batches)
     place = lake.workload(lake.make("t"), batches)
     lake.asked()
@@ -78,10 +82,10 @@ def test_capture_reads_what_a_reader_of_the_column_reads(lake: Lake) -> None:
 
 
 @pytest.mark.parametrize("make", [appends, mixed])
-def test_maintain_reads_what_a_reader_of_the_change_feed_reads(lake: Lake, make: object) -> None:
+def test_maintain_reads_what_a_reader_of_the_change_feed_reads(lake: Lake, make: Maker) -> None:
     place = lake.workload(lake.make("t"))
     place.cli.good("capture")
-    apply_by_deltalake(lake.delta("t"), appends(BATCHES) if make is appends else mixed(BATCHES))
+    apply_by_deltalake(lake.delta("t"), make(BATCHES))
     lake.asked()
     lake.delta("t").load_cdf(starting_version=1, columns=["g", "x", "_change_type"]).read_all()
     own = len(lake.asked())
