@@ -92,11 +92,11 @@ def open_source(
     )
 
 
-def recreated(source: DeltaSource) -> TableRecreatedError:
+def recreated(source: DeltaSource, to_do: str = "run `impctl capture`") -> TableRecreatedError:
     """The error for a path at which another table stands than the one meant."""
     return TableRecreatedError(
         f"Table `{source.name}` was created anew at {source.path}",
-        hint="another table stands at the path now; run `impctl capture`",
+        hint=f"another table stands at the path now; {to_do}",
     )
 
 

@@ -1,7 +1,7 @@
 """Small files of a table by their path below its root, wherever the table lies.
 
 Law: local tables are read from disk directly, all others through deltalake's object store, a file
-by one request where it is no larger than what is asked for at first.
+by one request where it is smaller than what is asked for at first.
 Out of scope: data files (`tables.rows`).
 """
 
@@ -15,16 +15,15 @@ from urllib.parse import unquote, urlsplit
 import pyarrow.fs as pa_fs
 from deltalake.fs import DeltaStorageHandler
 
+_AT_FIRST = 1 << 22
+"""Bytes asked for before a file's size is known: most log entries are smaller."""
+
 
 def local_path(path: str) -> str | None:
     """The local folder a path or `file:` URI means; None for any other URI."""
     if path.startswith("file:"):
         return unquote(urlsplit(path).path)
     return None if "://" in path else path
-
-
-_AT_FIRST = 1 << 22
-"""Bytes asked for before a file's size is known: most log entries are smaller."""
 
 
 def object_store(

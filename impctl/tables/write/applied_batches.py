@@ -38,7 +38,7 @@ class AppliedBatches:
 
     def version_with(self, source: DeltaSource, identity: str) -> TableVersion | None:
         """As of the function of this name."""
-        if not self._has_read(source):
+        if not self._read_on(source):
             return version_with(source, identity)
         meant = self._meant.get(identity)
         if meant is None:
@@ -51,8 +51,8 @@ class AppliedBatches:
             self._meant[identity] = meant
             self._until = version
 
-    def _has_read(self, source: DeltaSource) -> bool:
-        """Whether all identities are known up to the version of `source`."""
+    def _read_on(self, source: DeltaSource) -> bool:
+        """Read the log up to the version of `source`; whether all identities are known then."""
         if _FORGETTING in source.delta.metadata().configuration:
             return False
         if self._until is None and not self._take_checkpoint(source):

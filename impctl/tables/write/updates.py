@@ -165,7 +165,7 @@ def commit_update(update: PreparedUpdate) -> AppliedUpdate:
     rows = len(update.rows or ()) if update.matched is None else update.matched.rows
     if not rows:
         return AppliedUpdate(source.version)
-    # Rows alone fit a table made anew at the path, too; deltalake writes them there.
+    # Of a table made anew at the path deltalake tells nothing, and writes into it.
     update.table.check_unmoved()
     has_vectors = bool(update.table.snapshot().deletions)
     stamp = None if update.identity is None else stamp_of(source, update.identity)

@@ -23,10 +23,14 @@ from impctl.tables.source import DeltaSource, advance, recreated, refresh
 from impctl.tables.write.applied_batches import AppliedBatches
 from impctl.tables.write.batch_identity import Stamp
 
+_TO_DO = "nothing was written to it; run the command again to write into it"
+
 
 class WrittenTable:
-    """A table as one run knows it; nobody else may use the sources that it was made with or gives
-    once a batch was committed."""
+    """A table as one run knows it.
+
+    Once a batch was committed, nobody else may use the sources that it was made with or gives.
+    """
 
     def __init__(self, source: DeltaSource) -> None:
         """`source` was opened at this moment.
@@ -91,7 +95,7 @@ class WrittenTable:
             or newest.table_id != self.source.table_id
             or newest.version < self.source.version
         ):
-            raise recreated(self.source)
+            raise recreated(self.source, _TO_DO)
 
     def _stands(self) -> bool | None:
         """Whether the pinned version has the entry that it had; None where there is none."""

@@ -115,9 +115,10 @@ def test_a_table_put_in_its_place_is_not_written(
     write_deltalake(path, ROWS)
     for _ in range(commits):
         other(path)
-    with pytest.raises(TableRecreatedError):
+    with pytest.raises(TableRecreatedError) as raised:
         commit_update(ready)
     assert DeltaTable(path).version() == commits
+    assert "nothing was written to it; run the command again" in str(raised.value.hint)
 
 
 @pytest.mark.parametrize("has_own", [False, True])
