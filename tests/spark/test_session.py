@@ -46,10 +46,12 @@ def test_nothing_but_the_answer_is_printed():
 
 
 @pytest.mark.spark
-def test_tests_run_in_a_jvm_for_a_short_life(spark):
+def test_tests_run_in_a_jvm_for_a_short_life(spark, request):
     """Nothing else would tell if it were as it comes; tests would only take longer."""
     if is_connect(spark):
         pytest.skip("the JVM is the server's")
+    if any(item.get_closest_marker("alone") for item in request.session.items):
+        pytest.skip("a test that measures runs in the same JVM")
     factory = spark.sparkContext._jvm.java.lang.management.ManagementFactory
     started_with = set(factory.getRuntimeMXBean().getInputArguments())
     assert set(os.environ["SPARK_SUBMIT_OPTS"].split()) <= started_with
