@@ -7,7 +7,6 @@ import numpy as np
 from impctl.data.schema import LONG
 from impctl.data.vector import Vector
 from impctl.engine.batch import Batch
-from impctl.engine.consolidate import consolidated
 from impctl.engine.operators.join import Join, Side
 from impctl.engine.tags import RowTags
 
@@ -52,12 +51,3 @@ def test_sides_of_one_row_each_exchange_one_row() -> None:
             for row, weight in enumerate(last[-1].weights)
         }
         assert there == {-1: {old}, 1: {old + 1}}
-
-
-def test_one_row_is_one_only_with_the_same_fragments() -> None:
-    numbers = Vector(LONG, np.zeros(4, dtype=np.int64))
-    weights = np.array([2, -2, 1, 1], dtype=np.int64)
-    tags = (RowTags(np.array([1, 1, 1, 2], dtype=np.int32)),)
-    found = consolidated(Batch({"c": numbers}, weights, tags))
-    pairs = found.tags[0].expand(np.zeros(len(found), np.int64), found.weights)
-    assert sorted(zip(pairs.fragments, pairs.weights, strict=True)) == [(1, 1), (2, 1)]

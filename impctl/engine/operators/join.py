@@ -5,7 +5,8 @@ distant side) dR join (S + dS) + R join dS; where both do, dR join dS counts twi
 once. State: the rows of both sides by their keys, with their tags; of a distant side a filter of
 its keys. Cost: the changed rows and the partners they find, never the other side. A row
 whose key holds a NULL has no partner and is not kept, unless that key compares NULL as a value.
-Without keys every row is a partner (cross join). A joined row carries the tags of both rows.
+Without keys every row is a partner (cross join). A joined row carries the tags of both rows. Where
+both sides change and rows leave, pairs that cancel are left out.
 Not to be confused with the outer, semi and anti joins, which are put together from this one.
 """
 
