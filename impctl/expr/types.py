@@ -118,7 +118,7 @@ def common_type(left: SqlType, right: SqlType) -> SqlType | None:
 
 
 def rounded_type(left: SqlType, right: SqlType) -> SqlType | None:
-    """The decimal that Spark rounds both sides of a comparison to; None where it rounds neither.
+    """The decimal that Spark rounds both sides of a comparison or set operation to, or None.
 
     Digits before the point are kept, those behind it as far as 38 in all allow
     (`DecimalType.boundedPreferIntegralDigits`).

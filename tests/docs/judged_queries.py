@@ -71,6 +71,8 @@ def judged(file: Path) -> list[Row]:
             continue
         (result,) = outcome.results
         verdict = str(result.mode) if result.supported else "refused"
+        if result.reason.endswith("which impctl does not read"):
+            verdict = "not read"
         rows.append(Row(name, verdict, _short(result.reason), seconds))
     return rows
 

@@ -8,7 +8,7 @@ Out of scope: the rules, choosing what to judge (`plan.safety.choose`).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -26,7 +26,7 @@ from impctl.plan.nodes import (
     inputs_of,
     nodes_of,
 )
-from impctl.plan.safety.facts import Fact
+from impctl.plan.safety.facts import Fact, FactKind, FactSource
 from impctl.plan.safety.ordering import first_rows_per_partition
 from impctl.plan.safety.status import NodeState, Status
 from impctl.plan.safety.transfer import changing_call, project_state, state_of
@@ -129,6 +129,7 @@ class PlanJudge:
         self.has_ranks = any(isinstance(n, TopK) and n.rank is not None for n in self.nodes)
         self._wording = wording
         self._root = _place(root, at_root=True)
+        self._about_all: dict[tuple[TableName, frozenset[ColumnName]], frozenset[Fact]] = {}
 
     def of(
         self,
@@ -141,12 +142,22 @@ class PlanJudge:
 
         `has_rank_barriers`: first ranks are barriers also where they could stay KEYED.
         """
-        by_table: dict[TableName, set[Fact]] = {}
-        for fact in facts:
-            by_table.setdefault(fact.table, set()).add(fact)
-        known = {table: frozenset(about) for table, about in by_table.items()}
-        asked = _Asked(sketched, known, has_rank_barriers)
+        asked = _Asked(sketched, _by_table(facts), has_rank_barriers)
         return Analysis(self.nodes, self._judged(self._root, asked))
+
+    def of_all_facts(self, sketched: Mapping[AccessId, ColumnName]) -> Analysis:
+        """Judge every node as if all that a fact could say of a column were so."""
+        asked = _Asked(sketched, self._all_facts, False, self._about_all)
+        return Analysis(self.nodes, self._judged(self._root, asked))
+
+    @cached_property
+    def _all_facts(self) -> Mapping[TableName, frozenset[Fact]]:
+        return _by_table(
+            Fact(scan.table, attribute.name, kind, FactSource.PREDICATE)
+            for scan in self.scans
+            for attribute in scan.attributes
+            for kind in FactKind
+        )
 
     def _judged(self, place: _Place, asked: _Asked) -> Judged:
         key = asked.concerning(place)
@@ -232,3 +243,10 @@ class Judges:
         made = PlanJudge(query.root, Wording.of(query.sql, query.root))
         self._known.append((query.root, made))
         return made
+
+
+def _by_table(facts: Iterable[Fact]) -> Mapping[TableName, frozenset[Fact]]:
+    found: dict[TableName, set[Fact]] = {}
+    for fact in facts:
+        found.setdefault(fact.table, set()).add(fact)
+    return {table: frozenset(about) for table, about in found.items()}

@@ -124,7 +124,7 @@ def check_safety(
         reason = f"{reason}; {_CUT}" if name in ("now", "current_timestamp") else reason
         return Verdict(False, Status.UNSAFE, reason, span)
     if has_rank_barriers is None:
-        has_rank_barriers = _needs_rank_barriers(query, sketched, by)
+        has_rank_barriers = _needs_rank_barriers(sketched, by)
     judge = _Judge(query, sketched, has_rank_barriers, by)
     sure = [fact for fact in facts if fact.source is not FactSource.STATISTICS]
     found = judge.of(sure)
@@ -152,22 +152,12 @@ class _Judge:
         return self.by.of(self.sketched, facts, has_rank_barriers=self.has_rank_barriers)
 
 
-def _needs_rank_barriers(
-    query: Query, sketched: Mapping[AccessId, ColumnName], by: PlanJudge
-) -> bool:
+def _needs_rank_barriers(sketched: Mapping[AccessId, ColumnName], by: PlanJudge) -> bool:
     """Whether no facts at all make the plan safe while ranks within keys stay KEYED.
 
     It must not depend on what is known today: other barriers later would be another sketch.
     """
-    if not by.has_ranks:
-        return False
-    every = [
-        Fact(scan.table, attribute.name, kind, FactSource.PREDICATE)
-        for scan in by.scans
-        for attribute in scan.attributes
-        for kind in FactKind
-    ]
-    return _Judge(query, sketched, False, by).of(every).root.status is Status.UNSAFE
+    return by.has_ranks and by.of_all_facts(sketched).root.status is Status.UNSAFE
 
 
 def judged_by(

@@ -13,7 +13,7 @@ from sqlglot import exp
 
 from impctl.data.schema import DOUBLE, INTEGRAL, Kind, SqlType
 from impctl.expr.nodes import Cast, Expr
-from impctl.expr.types import common_type
+from impctl.expr.types import common_type, rounded_type
 from impctl.plan.nodes import (
     Attribute,
     ComputedColumn,
@@ -147,7 +147,7 @@ def _wider(left: SqlType, right: SqlType) -> SqlType | None:
     if Kind.FLOAT in kinds and kinds & INTEGRAL:
         # Under ANSI rules Spark takes DOUBLE here, so that no digit of the integer is lost.
         return DOUBLE
-    return common_type(left, right)
+    return common_type(left, right) or rounded_type(left, right)
 
 
 def _cast_to(plan: Plan, types: list[SqlType | None], environment: Environment) -> Plan:

@@ -242,3 +242,5 @@ select a, m from t where cast(m as decimal(38,2)) > 0.0000001 and cast(m as deci
 select a, sum(m) s from t group by a having cast(sum(m) as decimal(38,2)) > (select avg(cast(m as decimal(28,2))) from t);
 select a, m from t where cast(m as decimal(38,2)) between cast(-1.006 as decimal(38,10)) and cast(2.995 as decimal(38,10));
 select a from t where cast(m as decimal(38,2)) <=> cast(m + 0.0049 as decimal(38,10));
+select cast(m as decimal(38,2)) x, a from t union all select cast(m as decimal(38,20)), a from t;
+select cast(m as decimal(37,20)) x from t union select cast(m + 0.004 as decimal(38,2)) from t;
