@@ -1,7 +1,7 @@
 """UNION, EXCEPT and INTERSECT.
 
-Law: columns match by position and get the common type; a side of another type is cast explicitly,
-and sides without a common type are refused.
+Law: columns match by position and get the common type, decimals without one that to which Spark
+rounds both; a side of another type is cast explicitly, and sides of other types are refused.
 Out of scope: the sides themselves (`plan.sql.select`).
 """
 
@@ -147,7 +147,8 @@ def _wider(left: SqlType, right: SqlType) -> SqlType | None:
     if Kind.FLOAT in kinds and kinds & INTEGRAL:
         # Under ANSI rules Spark takes DOUBLE here, so that no digit of the integer is lost.
         return DOUBLE
-    return common_type(left, right) or rounded_type(left, right)
+    found = common_type(left, right)
+    return rounded_type(left, right) if found is None else found
 
 
 def _cast_to(plan: Plan, types: list[SqlType | None], environment: Environment) -> Plan:
