@@ -37,7 +37,7 @@ test: $(READY) ## Fast tests, without Spark, in two processes (1 to 10 minutes)
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 test-spark: $(READY) ## Tests that start Spark
-	$(BIN)/python -m pytest -m spark
+	$(BIN)/python -m pytest -m "spark and not alone"
 
 test-all: $(READY) ## Every test but the one of bench-smoke, in two processes
 	$(BIN)/python -m pytest -m "not alone" -n 2 --dist worksteal

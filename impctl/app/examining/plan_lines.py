@@ -135,7 +135,9 @@ def _exactly(node: Plan) -> str:
     match node:
         case Scan():
             return "changes enter here, each row with its range"
-        case Select() | Project() | Sort() | Explode():
+        case Explode():
+            return "taken apart by Spark"
+        case Select() | Project() | Sort():
             return "each changed row by itself, keeps nothing"
         case Join():
             return "changes of a side meet the rows of the other, see its sides"
