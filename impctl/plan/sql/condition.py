@@ -95,9 +95,9 @@ def read_having(
 ) -> tuple[Part, ...]:
     """The parts of HAVING, as `read_condition` reads them."""
     parts = read_condition(node, reader, environment)
-    if len(parts) == 1 and isinstance(parts[0], Filter):
-        return (Filter(as_truth(parts[0].predicate)),)
-    return parts
+    if len(parts) > 1 or isinstance(parts[0], Membership):
+        return parts
+    return (replace(parts[0], predicate=as_truth(parts[0].predicate)),)
 
 
 def apply_condition(
