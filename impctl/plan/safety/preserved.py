@@ -65,8 +65,10 @@ def _objection(predicate: Expr, columns: Columns) -> Objection | None:
 def _of_truth(
     atom: Expr, operand: Expr, columns: Columns, allowed: tuple[Relation, ...]
 ) -> Objection | None:
-    """A bare BOOLEAN value, where false < true."""
-    relation = direction(operand, columns)
+    """A bare BOOLEAN value, where false < true; of a number a lesser one may be the true one."""
+    kind = type_of(operand)
+    is_truth = kind is not None and kind.kind is Kind.BOOLEAN
+    relation = direction(operand, columns) if is_truth else Relation.UNKNOWN
     return None if relation in allowed else Objection(atom, operand, relation)
 
 

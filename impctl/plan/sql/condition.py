@@ -14,7 +14,19 @@ from dataclasses import dataclass, replace
 
 from sqlglot import exp
 
-from impctl.expr.nodes import Compare, CompareOp, Expr, IsNull, Or, Span, columns_of, conjuncts
+from impctl.data.schema import BOOLEAN
+from impctl.expr.nodes import (
+    Cast,
+    Compare,
+    CompareOp,
+    Expr,
+    IsNull,
+    Or,
+    Span,
+    columns_of,
+    conjuncts,
+)
+from impctl.expr.types import type_of
 from impctl.plan.functions import AGGREGATES
 from impctl.plan.nodes import Join, JoinKind, Plan, Select, attributes_of
 from impctl.plan.sql.beside import Single, apply_single, conjunction
@@ -66,6 +78,26 @@ def read_condition(
             joined = read_single(current, reader, environment, _marks(current, reader, environment))
         found.append(joined if joined is not None else Filter(reader.read(current)))
     return tuple(found)
+
+
+def as_truth(condition: Expr) -> Expr:
+    """The whole condition of HAVING or QUALIFY: Spark casts what is none to BOOLEAN.
+
+    It does so nowhere else, nor below an AND: there it refuses the query.
+    """
+    if type_of(condition) == BOOLEAN:
+        return condition
+    return Cast(condition, BOOLEAN, span=condition.span)
+
+
+def read_having(
+    node: exp.Expression, reader: ExprReader, environment: Environment
+) -> tuple[Part, ...]:
+    """The parts of HAVING, as `read_condition` reads them."""
+    parts = read_condition(node, reader, environment)
+    if len(parts) > 1 or isinstance(parts[0], Membership):
+        return parts
+    return (replace(parts[0], predicate=as_truth(parts[0].predicate)),)
 
 
 def apply_condition(

@@ -40,7 +40,13 @@ from impctl.plan.sql.aggregate import (
 from impctl.plan.sql.aggregate import placeholder as aggregate_placeholder
 from impctl.plan.sql.beside import Beside, put_beside
 from impctl.plan.sql.call import CAST_FUNCTIONS, arguments_of, function_name
-from impctl.plan.sql.condition import Membership, Part, apply_condition, read_condition
+from impctl.plan.sql.condition import (
+    Membership,
+    Part,
+    apply_condition,
+    read_condition,
+    read_having,
+)
 from impctl.plan.sql.context import Reading, attribute_for
 from impctl.plan.sql.expr import ExprReader
 from impctl.plan.sql.order import Order, limited, read_order
@@ -151,7 +157,7 @@ def _read_block(select: exp.Select, source: FromSource, environment: Environment
         keys = grouping.keys if grouping is not None else ()
         names = Names(text, source.scope, aliases, Prefer.GROUPED, keys)
         reader = ExprReader(reading, names, "HAVING", windows.aggregates)
-        having_parts = read_condition(having.this, reader, environment)
+        having_parts = read_having(having.this, reader, environment)
         exprs = [p.condition if isinstance(p, Membership) else p.predicate for p in having_parts]
         if any(expr is not None and reads_window(expr) for expr in exprs):
             raise text.unsupported("a window function in HAVING", having.this)

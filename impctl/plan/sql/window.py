@@ -19,6 +19,7 @@ from impctl.plan.functions import AGGREGATE_SYNONYMS, AGGREGATES, ORDER_DEPENDEN
 from impctl.plan.nodes import AggregateCall, Attribute, Plan, SortKey, Window, WindowCall
 from impctl.plan.sql.aggregate import AggregateCollector, call_is_nullable, result_type
 from impctl.plan.sql.call import arguments_of, function_name
+from impctl.plan.sql.condition import as_truth
 from impctl.plan.sql.context import Reading, known_type
 from impctl.plan.sql.expr import ExprReader
 
@@ -172,7 +173,7 @@ def read_qualify(select: exp.Select, reader: ExprReader) -> Expr | None:
     node = select.args.get("qualify")
     if node is None:
         return None
-    condition = reader.read(node.this)
+    condition = as_truth(reader.read(node.this))
     assert isinstance(reader.special, WindowCollector), "QUALIFY is about windows"
     if not reader.special.calls:
         raise reader.text.error(

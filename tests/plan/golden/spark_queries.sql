@@ -72,6 +72,10 @@ select a, b, sum(b) over (partition by a) s from t where b is not null qualify s
 select b as a from t qualify count(*) over (partition by b) > 1 and a > 1;
 select b as k from t qualify count(*) over w > 1 and k > 1 window w as (partition by a);
 select distinct a from t qualify row_number() over (partition by b, a order by m) > 1;
+select a, b from t qualify max(b) over (partition by a) - 8;
+select a from t group by a having count(*) - 7;
+select a from t group by a having (select count(*) - 12 from u);
+select s from t where f is not null group by s having sum(f);
 select a, b from t where a is not null order by b + a, a limit 5;
 select b, a from t order by 2 desc, 1 limit 4 offset 2;
 select a k, count(*) n from t group by a order by count(*) desc, k limit 2;

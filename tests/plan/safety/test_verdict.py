@@ -309,3 +309,11 @@ def test_rows_that_are_taken_apart_are_not_told_apart_by_their_keys() -> None:
     top = "SELECT * FROM (SELECT g FROM t GROUP BY g) q {} ORDER BY g LIMIT 2"
     assert judged(top.format(""), t="p").ties is None
     assert judged(top.format("LATERAL VIEW explode(array(1, 2)) e AS x"), t="p").ties is not None
+
+
+@pytest.mark.parametrize("counted", ["count(*) - 3", "coalesce(count(v), 3)", "(max(p))"])
+def test_a_number_as_a_condition_is_true_of_lesser_ones_too(counted: str) -> None:
+    assert not judged(f"SELECT g FROM t GROUP BY g HAVING {counted}", t="v").safe
+    assert judged(f"SELECT g FROM t GROUP BY g HAVING {counted}", t="g").safe
+    below = f"SELECT g FROM (SELECT g, {counted} AS n FROM t GROUP BY g) WHERE n"
+    assert not judged(below, t="v").safe
