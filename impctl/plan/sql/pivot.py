@@ -21,6 +21,7 @@ from impctl.expr.nodes import (
     Compare,
     CompareOp,
     Expr,
+    IsNull,
     Literal,
     Span,
     columns_of,
@@ -202,7 +203,8 @@ def _value(
             item,
             hint="give one value for every column",
         )
-    conditions = []
+    conditions: list[Expr] = []
+    values: list[Literal] = []
     for axis, part in zip(axes, parts, strict=True):
         left, right = reader.read(axis), reader.read(part)
         if not isinstance(right, Literal) or not _is_same_kind(type_of(left), right):
@@ -211,14 +213,22 @@ def _value(
                 part,
                 hint="write a literal of the column's type, as DATE '2026-01-01'",
             )
-        conditions.append(Compare(CompareOp.NULL_SAFE_EQUAL, left, right, span=text.span_of(part)))
+        values.append(right)
+        conditions.append(_is_value(left, right, text.span_of(part)))
     condition = conditions[0] if len(conditions) == 1 else And(tuple(conditions))
     if isinstance(item, exp.PivotAlias):
         return str(item.args["alias"].name), condition
-    name = None if len(parts) > 1 else _literal_name(conditions[0].right)
+    name = None if len(parts) > 1 else _literal_name(values[0])
     if name is None:
         raise text.unsupported("a value of PIVOT without a name", item, hint=_ALIAS_HINT)
     return name, condition
+
+
+def _is_value(column: Expr, value: Literal, span: Span | None) -> Expr:
+    """`column <=> value`; of NULL in the form that the engine evaluates."""
+    if value.value is None:
+        return IsNull(column, span=span)
+    return Compare(CompareOp.NULL_SAFE_EQUAL, column, value, span=span)
 
 
 def _is_same_kind(column: SqlType | None, value: Expr) -> bool:
@@ -231,10 +241,8 @@ def _is_same_kind(column: SqlType | None, value: Expr) -> bool:
     return column == kind or (column.is_integral and kind.is_integral)
 
 
-def _literal_name(value: Expr) -> str | None:
+def _literal_name(value: Literal) -> str | None:
     """What Spark calls the columns of a value without a name; None where it is not certain."""
-    if not isinstance(value, Literal):
-        return None
     if value.value is None:
         return "null"
     if isinstance(value.value, bool):
