@@ -24,6 +24,7 @@ from deltalake import DeltaTable, write_deltalake
 
 import impctl
 from impctl.app.using.same_rows import same_rows
+from impctl.errors import EvaluationError
 from impctl.tables.write.create import create_table
 
 SOURCE = os.environ.get("IMPCTL_TPCDS", "")
@@ -51,7 +52,7 @@ pytestmark = [
 
 def test_every_answer_is_the_same(tmp_path: Path, spark: Any) -> None:
     file = _copied(Path(SOURCE), tmp_path)
-    kept, different, rows, saved = [], [], 0, 0
+    kept, different, rows, saved, failed = [], [], 0, 0, 0
     with impctl.open(str(file), spark=spark) as workload:
         every = list(workload.queries)
     for group in _opened(file, every, spark):
@@ -63,13 +64,17 @@ def test_every_answer_is_the_same(tmp_path: Path, spark: Any) -> None:
             _maintained(group.workload, group.names)
     for group in _opened(file, kept, spark):
         for name in group.names:
-            plain = group.workload.query(name, sketch="never")
-            through = group.workload.query(name, sketch="always", require_sketch=True)
+            plain = _answer(group.workload, name, sketch="never")
+            through = _answer(group.workload, name, sketch="always", require_sketch=True)
+            if isinstance(plain, str) or isinstance(through, str):
+                failed += plain == through
+                different += [] if plain == through else [name]
+                continue
             rows += bool(plain.rows)
             saved += through.files_kept < through.files_total
             if not same_rows(plain.rows, through.rows):
                 different.append(name)
-    said = f"{len(kept)} queries, {rows} with rows, {saved} read fewer files"
+    said = f"{len(kept)} queries, {rows} with rows, {saved} read fewer files, {failed} fail"
     assert not different, said
     assert len(kept) >= 95, said
     sys.stderr.write(f"{said}\n")
@@ -109,6 +114,14 @@ def _captured(workload: impctl.OpenWorkload, name: str) -> bool:
     except impctl.ImpctlError:
         return False
     return True
+
+
+def _answer(workload: impctl.OpenWorkload, name: str, **how: Any) -> impctl.QueryResult | str:
+    """The answer, or the code of the error it ends with: q90 may divide by zero on few rows."""
+    try:
+        return workload.query(name, **how)
+    except EvaluationError as error:
+        return error.code
 
 
 def _maintained(workload: impctl.OpenWorkload, names: list[str]) -> None:
