@@ -39,7 +39,7 @@ def _sketches_are_used(monkeypatch: pytest.MonkeyPatch) -> None:
 def _commands_are_read_once() -> Iterator[None]:
     """The same commands make the same parser: Typer takes 24 ms of every call in this process.
 
-    It looks at all of their parameters again each time; a parser keeps nothing between two calls.
+    It looks at all of their parameters again each time, and keeps nothing else between two calls.
     """
     made: dict[tuple[object, ...], Any] = {}
     make = typer.main.get_command
@@ -48,7 +48,11 @@ def _commands_are_read_once() -> Iterator[None]:
         commands = tuple(command.callback for command in app.registered_commands)
         if commands not in made:
             made[commands] = make(app)
-        return made[commands]
+        parser = made[commands]
+        for one in (parser, *getattr(parser, "commands", {}).values()):
+            # All that click keeps between two calls: made where -h was not asked for, it lacks it.
+            one._help_option = None
+        return parser
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(typer.main, "get_command", get_command)

@@ -68,7 +68,7 @@ select a, sum(sum(b)) over (order by a rows between unbounded preceding and curr
 select a, lag(b) over w, max(b) over w from (select distinct a, b from t where a is not null and b is not null) window w as (partition by a order by b);
 select a, count(*) over (partition by a) c, b from t order by c desc, b;
 select a, b from t qualify count(*) over (partition by a) > 1;
-select a, b, sum(b) over (partition by a) s from t where b is not null qualify s > b order by b, a limit 3;
+select a, b, sum(b) over (partition by a) w from t where b is not null qualify w > b order by b, a limit 3;
 select b as a from t qualify count(*) over (partition by b) > 1 and a > 1;
 select b as k from t qualify count(*) over w > 1 and k > 1 window w as (partition by a);
 select distinct a from t qualify row_number() over (partition by b, a order by m) > 1;
@@ -238,7 +238,7 @@ select t.a, w from t lateral view explode(split(s, '')) e as w where w <> 'x';
 select a, e.w, pos from t lateral view outer posexplode(split(s, 'y')) e as pos, w where a > 1;
 select w, count(*) n, sum(b) from t lateral view explode(array(a, b, 3)) e as w group by w having count(*) > 3;
 select a, v, w from t lateral view explode(array(a, b)) x as v lateral view explode_outer(array(v, 9)) y as w where v < 3;
-select t.a, k, v, u.c from t join u on t.a = u.a lateral view explode(map(t.s, t.b, 'z', u.c)) m as k, v where k <> 'x' and t.a > 0;
+select t.a, k, v, u.c from t join u on t.a = u.a lateral view explode(map(coalesce(t.s, 'y'), t.b, 'z', u.c)) m as k, v where k <> 'x' and t.a > 0;
 select * from (select a, b from t) lateral view explode(sequence(1, 3)) n as n where b / n > 1;
 select a from (select a, s, g from t) lateral view posexplode_outer(split(s, '')) p as i, c where g order by a, i limit 5;
 select a, m from t where cast(m as decimal(38,20)) > cast(m * 1.0000001 as decimal(38,2)) or cast(m as decimal(38,6)) = cast(m + 0.004 as decimal(38,2));
