@@ -4,8 +4,8 @@ Law: f(x) OVER (PARTITION BY p) of R is R joined with (SELECT p, f(x) FROM R GRO
 being equal to NULL. A row has the fragments of all rows of its partition, as a capture finds them;
 they come with the group, so the row's own, which are among them, are left out. Calls of other
 partitions are put beside one after the other; such a row has the fragments too that rows of its
-later partitions got by the earlier ones, more than a capture finds. A step costs the changed rows
-and, where a partition's value changes, the rows of that partition; every row is kept.
+later partitions got by the earlier ones, which is its own where a sketch is safe. A step costs the
+changed rows and, where a partition's value changes, the rows of that partition; every row is kept.
 Out of scope: ranks with a limit (`circuits.first_rows`), frames and order, which Spark recaptures.
 """
 
