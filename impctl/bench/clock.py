@@ -9,8 +9,11 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Mapping
+from typing import TypeVar
 
 from impctl.stopwatch import Stopwatch
+
+Found = TypeVar("Found")
 
 WARM_UP = 4
 """Runs of a query that are not counted: Spark compiles and recompiles it in the first ones."""
@@ -33,6 +36,17 @@ def warm_up(work: Callable[[], object], *, done: int = 0) -> None:
         work()
         if watch.ms >= _WARM_MS:
             return
+
+
+def warmed_up(work: Callable[[], Found]) -> Found:
+    """What it gives, called until it is warm as by `warm_up`."""
+    watch = Stopwatch()
+    found = work()
+    for _ in range(WARM_UP - 1):
+        if watch.ms >= _WARM_MS:
+            break
+        found = work()
+    return found
 
 
 def in_turns(works: Mapping[str, Callable[[], object]], runs: int) -> dict[str, list[float]]:
