@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 DEFAULTS = {
     "spark.app.name": "impctl",
+    # Few files per task: a shuffle of many small tasks else makes a file for each part of each.
+    "spark.shuffle.sort.bypassMergeThreshold": "1",
     "spark.sql.session.timeZone": "UTC",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",

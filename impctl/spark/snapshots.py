@@ -27,6 +27,7 @@ from impctl.errors import TableError
 from impctl.spark.failures import plain_failures
 from impctl.spark.guarded import guarded
 from impctl.spark.object_stores import reader_options, spark_uri
+from impctl.spark.shuffles import few_listing_tasks
 from impctl.tables.hidden_values import hiding_columns
 from impctl.tables.snapshot import DataFile, Snapshot
 
@@ -189,7 +190,8 @@ def _branch_frame(
     if not branch.literals and snapshot.partition_columns:
         reader = reader.option("basePath", spark_uri(_root(snapshot)))
     paths = [_GLOB.sub(r"\\\1", spark_uri(file.uri)) for file in branch.files]
-    frame = reader.parquet(*paths)
+    with few_listing_tasks(spark):
+        frame = reader.parquet(*paths)
     if branch.files[0].deleted is not None:
         frame = _without_deleted(spark, frame, branch.files)
     elif not snapshot.partition_columns and all(
