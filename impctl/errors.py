@@ -25,7 +25,7 @@
         ├── LogDiffersError              7  a table's log contradicts itself
         ├── SchemaChangedError           7  a column the query reads changed
         ├── AssumptionBrokenError        7  a fact that made the sketch safe no longer holds
-        ├── NotExactError                7  a value rests on the order of a floating sum
+        ├── NotExactError                7  a value rests on an order that is not fixed
         ├── JoinTooLargeError            7  a change finds too many partners in a join
         ├── StateCorruptError            7  a state file is missing, truncated or altered
         └── CountBelowZeroError          7  the change removes rows the state never saw
@@ -377,7 +377,7 @@ class AssumptionBrokenError(RecaptureNeededError):
 
 
 class NotExactError(RecaptureNeededError):
-    """A row below a grouping could not be decided, because a double lies too close to call."""
+    """A value that must be fixed is not: a double lies too close to call, or rows tie."""
 
     default_code = "not_exact"
 

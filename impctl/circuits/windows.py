@@ -1,12 +1,13 @@
-"""Window aggregates over whole partitions: the rows beside the groups they are of.
+"""Windows: rows beside the groups they are of, and values by their place in the partition.
 
 Law: f(x) OVER (PARTITION BY p) of R is R joined with (SELECT p, f(x) FROM R GROUP BY p) on p, NULL
 being equal to NULL. A row has the fragments of all rows of its partition, as a capture finds them;
 they come with the group, so the row's own, which are among them, are left out. Calls of other
 partitions are put beside one after the other; such a row has the fragments too that rows of its
-later partitions got by the earlier ones, which is its own where a sketch is safe. A step costs the
-changed rows and, where a partition's value changes, the rows of that partition; every row is kept.
-Out of scope: ranks with a limit (`circuits.first_rows`), frames and order, which Spark recaptures.
+later partitions got by the earlier ones, which is its own where a sketch is safe. Ranks, LAG and
+LEAD are put beside the rows before that (`engine.operators.window`). A step costs the changed rows
+and, where a partition's value changes, the rows of that partition; every row is kept.
+Out of scope: ranks with a limit (`circuits.first_rows`), frames, which Spark recaptures.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from impctl.circuits.flows import BlockedError, Flow, known_type, typed
+from impctl.circuits.placed_rows import build_placed, check_placed
 from impctl.circuits.plumbing import Plumbing
 from impctl.engine.operators.join import Join as JoinOperator
 from impctl.engine.operators.join import Side
@@ -36,23 +38,27 @@ from impctl.plan.whole_windows import is_whole
 
 
 def build_window(builder: Plumbing, node: Window) -> Flow:
-    """The operators of window aggregates; BlockedError for other window functions."""
+    """The operators of a window; BlockedError for functions that are left to Spark."""
     for call in node.calls:
         _check(call, node)
     rows = builder.build(node.child, must_be_sure=True)
     for partition_by in dict.fromkeys(call.partition_by for call in node.calls):
         calls = [call for call in node.calls if call.partition_by == partition_by]
-        rows = _with_groups(builder, node, rows, _grouping(builder, node, partition_by, calls))
+        whole = [call for call in calls if call.function in AGGREGATES]
+        grouping = _grouping(builder, node, partition_by, whole)
+        placed = [call for call in calls if call.function not in AGGREGATES]
+        rows = _with_values(builder, node, rows, grouping, placed)
     return rows
 
 
 def _check(call: WindowCall, node: Window) -> None:
-    """BlockedError where the rows of a partition need not all have one value."""
-    name, span = call.function.upper(), call.span or node.span
-    if call.function not in AGGREGATES:
-        raise BlockedError(f"{name} without a limit on it is not maintained by the engine", span)
-    if not is_whole(call):
-        raise BlockedError(f"{name} over part of a window's partition is left to Spark", span)
+    """BlockedError for a call that is neither of the whole partition nor of a row's place in it."""
+    if call.function in AGGREGATES:
+        if not is_whole(call):
+            name, span = call.function.upper(), call.span or node.span
+            raise BlockedError(f"{name} over part of a window's partition is left to Spark", span)
+    else:
+        check_placed(call, node.span)
 
 
 def _grouping(
@@ -73,31 +79,48 @@ def _grouping(
     return Aggregate(node.child, keys, results, span=node.span)
 
 
-def _with_groups(builder: Plumbing, node: Window, rows: Flow, grouping: Aggregate) -> Flow:
-    """The rows, each with what the grouping gives for its group."""
-    groups = _groups(builder, grouping, rows)
-    found = _beside(builder, node, rows, groups, grouping.keys)
-    results = tuple(output.attribute for output in grouping.aggregates)
+def _with_values(
+    builder: Plumbing,
+    node: Window,
+    rows: Flow,
+    grouping: Aggregate,
+    placed: Sequence[WindowCall],
+) -> Flow:
+    """The rows, each with what the grouping gives for its group, and with the calls by place."""
+    own = tuple(output.attribute for output in grouping.aggregates)
+    found = _beside(builder, node, rows, grouping, placed)
+    results = (*own, *(call.attribute for call in placed))
     columns = (*rows.columns, *typed(results, node.span))
     outputs = [(name, ColumnRef(name, kind)) for name, kind in columns]
     return builder.project(found, outputs, columns, node)
 
 
 def _beside(
-    builder: Plumbing, node: Window, rows: Flow, groups: Flow, keys: Sequence[ComputedColumn]
+    builder: Plumbing,
+    node: Window,
+    rows: Flow,
+    grouping: Aggregate,
+    placed: Sequence[WindowCall],
 ) -> Flow:
     """Each row with its group's columns and fragments; both are kept, as nothing else has them.
 
-    Keys are exact: of one that is not, the grouping fails.
+    Keys are exact: of one that is not, the grouping fails. Without fragments and functions there
+    is nothing that a group would give.
     """
     name = builder.name("window")
+    keys = grouping.keys
     ids = [k.expr.id if isinstance(k.expr, ColumnRef) else f"{name}/{k.attribute.id}" for k in keys]
     computed = [(own, key.expr) for own, key in zip(ids, keys, strict=True) if own not in rows.ids]
     types = [(own, known_type(type_of(expr), node.span)) for own, expr in computed]
-    whole = rows.whole | groups.whole
     alone = builder.union([rows], rows.columns, ())
     if computed:
         alone = builder.project(alone, (*rows.refs(), *computed), (*rows.columns, *types), node)
+    if placed:
+        alone = build_placed(builder, node, alone, ids, placed)
+        if not rows.accesses and not grouping.aggregates:
+            return alone
+    groups = _groups(builder, grouping, rows)
+    whole = rows.whole | groups.whole
     alone, mine = builder.parted(alone)
     groups, theirs = builder.parted(groups)
     sides = (

@@ -138,13 +138,20 @@ def test_a_window_is_told_with_its_state_or_with_what_blocks_it(cli: Cli) -> Non
     assert line["state_bytes"] > 0
     assert "a value per window partition" in line["why"]
     assert result["joins"] == []
-    blocked = windowed.replace(
+    placed = windowed.replace(
         "MAX(x) OVER (PARTITION BY g)", "LAG(x) OVER (PARTITION BY g ORDER BY x)"
+    )
+    cli.workload.write_text(text.replace(old, placed))
+    (result,) = cli.good("explain").results
+    (line,) = (line for line in result["plan"] if line["operator"] == "window")
+    assert "sorts those of a window partition anew" in line["why"]
+    blocked = windowed.replace(
+        "MAX(x) OVER (PARTITION BY g)", "NTILE(2) OVER (PARTITION BY g ORDER BY x)"
     )
     cli.workload.write_text(text.replace(old, blocked))
     (result,) = cli.good("explain").results
     (line,) = (line for line in result["plan"] if line["operator"] == "window")
-    assert line["why"].startswith("LAG without a limit on it")
+    assert line["why"].startswith("NTILE is left to Spark")
 
 
 @pytest.mark.spark

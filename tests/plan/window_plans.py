@@ -1,4 +1,4 @@
-"""Random plans with window aggregates over whole partitions, looked at as groups are.
+"""Random plans with window aggregates over whole partitions and places in them, like groups.
 
 Law: as `random_plans`; below a window are rows, joins or groups, above it filters on its values,
 groupings, joins and further windows.
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from random import Random
 
-from impctl.data.schema import INTEGER
+from impctl.data.schema import DOUBLE, INTEGER
 from impctl.expr.nodes import Arithmetic, ArithmeticOp, Compare, CompareOp, Expr, Literal
 from impctl.plan.nodes import (
     AggregateCall,
@@ -31,6 +31,7 @@ from tests.plan.call_types import call_type
 from tests.plan.focused_plans import FocusedMaker
 from tests.plan.trials import Trial, make_trial, random_partition
 
+TIE_FREE = ("rank", "dense_rank", "percent_rank", "cume_dist")
 WHOLE = "ROWS BETWEEN UNBOUNDED PRECEDING AND UNBOUNDED FOLLOWING"
 
 
@@ -87,16 +88,40 @@ class WindowMaker(FocusedMaker):
         self, attributes: Sequence[Attribute], parts: tuple[Expr, ...]
     ) -> WindowCall:
         rng = self.rng
+        if rng.random() < 0.3:
+            return self._placed_call(attributes, parts)
         column = self._numeric(attributes)
         call = AggregateCall("count")
         if column is not None and rng.random() < 0.85:
             name = rng.choice(("sum", "sum", "avg", "min", "max", "count"))
             call = AggregateCall(name, (column.ref(),))
         found = WindowCall(self._fresh(call_type(call)), call.function, call.arguments, parts, ())
-        if rng.random() < 0.15:
+        if rng.random() < 0.25:
             order = (SortKey(rng.choice(attributes).ref(), rng.random() < 0.5, True),)
-            found = replace(found, order=order, frame=WHOLE if rng.random() < 0.8 else None)
+            found = replace(found, order=order, frame=WHOLE if rng.random() < 0.7 else None)
         return found
+
+    def _placed_call(self, attributes: Sequence[Attribute], parts: tuple[Expr, ...]) -> WindowCall:
+        """A rank, LAG or LEAD; where ties would be a choice, only copies of a row tie."""
+        rng = self.rng
+        name = rng.choice((*TIE_FREE, "row_number", "lag", "lag", "lead"))
+        sorted_by = list(attributes)
+        rng.shuffle(sorted_by)
+        if name in TIE_FREE:
+            sorted_by = sorted_by[: rng.choice((1, 1, 2))]
+        order = tuple(SortKey(a.ref(), rng.random() < 0.5, rng.random() < 0.5) for a in sorted_by)
+        arguments: tuple[Expr, ...] = ()
+        found = DOUBLE if name in ("percent_rank", "cume_dist") else INTEGER
+        if name in ("lag", "lead"):
+            taken = rng.choice(attributes)
+            assert taken.type is not None
+            found, arguments = taken.type, (taken.ref(),)
+            if rng.random() < 0.4:
+                arguments += (Literal(rng.choice((0, 1, 2, -1)), INTEGER),)
+                if rng.random() < 0.5:
+                    alike = [a for a in attributes if a.type == found]
+                    arguments += (rng.choice(alike).ref(),)
+        return WindowCall(self._fresh(found), name, arguments, parts, order)
 
     def _compared(self, window: Window) -> Plan:
         """A filter on a value: against a number, or a number of the row itself."""

@@ -42,7 +42,7 @@ from tests.support.reference_expr import (
     sort_key,
     value_of,
 )
-from tests.support.reference_window import sees_whole, window_values
+from tests.support.reference_window import window_values
 
 Tables = Mapping[TableName, Sequence[Mapping[ColumnName, Value]]]
 Lineage = frozenset[tuple[AccessId, int]]
@@ -212,14 +212,15 @@ class _Run:
         tied = replace(rank.attribute, id=f"{rank.attribute.id}/tied")
         function = "dense_rank" if rank.function == "dense_rank" else "rank"
         calls = (rank, replace(rank, attribute=tied, function=function))
-        ranked = self._window(Window(node.child, calls), rows)
+        ranked = self._window(Window(node.child, calls), rows, gathers=False)
         first = [row for row in ranked if _is_within(row, tied, node)]
         self.first_rows[position] = _lineage(first)
         names = [attribute.id for attribute in attributes_of(node)]
         kept = [row for row in ranked if _is_within(row, rank.attribute, node)]
         return [Tuple({name: row.values[name] for name in names}, row.lineage) for row in kept]
 
-    def _window(self, node: Window, rows: list[Tuple]) -> list[Tuple]:
+    def _window(self, node: Window, rows: list[Tuple], *, gathers: bool = True) -> list[Tuple]:
+        """`gathers`: a row's value comes from its whole partition, and so does the row."""
         rows = [Tuple(row.values, row.lineage) for row in rows]  # one object per copy of a row
         results = [dict(row.values) for row in rows]
         lineages = [row.lineage for row in rows]
@@ -229,8 +230,7 @@ class _Run:
                 key = tuple(identity(value_of(e, row.values)) for e in call.partition_by)
                 parts.setdefault(key, []).append(index)
             for part in parts.values():
-                if sees_whole(call):
-                    # Its value comes from the whole partition, and so does the row.
+                if gathers:
                     both = _lineage([rows[index] for index in part])
                     for index in part:
                         lineages[index] |= both

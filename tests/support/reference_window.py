@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from impctl.aliases import AttributeId
 from impctl.plan.nodes import AggregateCall, WindowCall
 from tests.support.reference_aggregate import aggregate_value
-from tests.support.reference_expr import ReferenceLimit, Value
+from tests.support.reference_expr import ReferenceLimit, Value, value_of
 
 Values = Mapping[AttributeId, Value]
 
@@ -29,6 +29,14 @@ def window_values(
         case "dense_rank":
             distinct = list(dict.fromkeys(standings))
             return [distinct.index(one) + 1 for one in standings]
+        case "percent_rank":
+            others = len(rows) - 1
+            return [standings.index(one) / others if others else 0.0 for one in standings]
+        case "cume_dist":
+            ends = [len(rows) - standings[::-1].index(one) for one in standings]
+            return [end / len(rows) for end in ends]
+        case "lag" | "lead":
+            return [_elsewhere(call, rows, index) for index in range(len(rows))]
         case "count" | "sum" | "avg" | "min" | "max":
             plain = AggregateCall(call.function, call.arguments)
             return [
@@ -37,6 +45,16 @@ def window_values(
             ]
         case _:
             raise ReferenceLimit(f"window function {call.function}")
+
+
+def _elsewhere(call: WindowCall, rows: Sequence[Values], index: int) -> Value:
+    """The argument of the row so many places before or after, else the default."""
+    argument, *rest = call.arguments
+    offset = int(value_of(rest[0], rows[index])) if rest else 1  # type: ignore[arg-type]  # a number
+    wanted = index - offset if call.function == "lag" else index + offset
+    if 0 <= wanted < len(rows):
+        return value_of(argument, rows[wanted])
+    return value_of(rest[1], rows[index]) if len(rest) > 1 else None
 
 
 def sees_whole(call: WindowCall) -> bool:

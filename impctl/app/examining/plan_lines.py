@@ -149,6 +149,8 @@ def _exactly(node: Plan) -> str:
             return "each changed row by itself" if node.all else "keeps how often each row occurs"
         case TopK():
             return "keeps the first rows and those that may come next"
+        case Window() if any(call.order for call in node.calls):
+            return "keeps its rows and sorts those of a window partition anew when one changes"
         case Window():
             return (
                 "keeps its rows and a value per window partition; a new value goes to all its rows"
