@@ -185,6 +185,7 @@ class OpenWorkload:
         sql: str | None = None,
         at: At | None = None,
         files: Path | None = None,
+        sketch: Literal["auto", "always", "never"] = "always",
         require_sketch: bool = False,
     ) -> RewriteResult:
         """The query's SQL with its sketch as range predicates, the sketch maintained first.
@@ -192,13 +193,15 @@ class OpenWorkload:
         `params` gives other values, `sql` another query; either may use another query's sketch.
         `at` asks for the sketch stored for older versions: then nothing is maintained. `files`:
         where to write the data files that the text reads, by table, for readers without Delta.
+        `sketch`: `auto` leaves it away where it costs more than it saves, `never` always.
         Without a sketch for now it is the query itself, with a warning; `require_sketch`: an error.
         """
 
         def use_case(desk: Workbench) -> Outcome:
             from impctl.app.rewrite import rewrite
 
-            return rewrite(desk, query, params or {}, sql, at, files, required=require_sketch)
+            use = sketch_use_from(sketch, {})
+            return rewrite(desk, query, params or {}, sql, at, files, use, required=require_sketch)
 
         return self._one(RewriteResult, use_case)
 

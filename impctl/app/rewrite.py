@@ -21,11 +21,13 @@ from impctl.app.using.recorded import record_use
 from impctl.app.using.request import asked
 from impctl.app.using.text import written_query
 from impctl.app.using.unread import Unread
+from impctl.app.using.worth import worth_using
 from impctl.app.workbench.whole_file import write_whole
 from impctl.app.workbench.workbench import Workbench
 from impctl.errors import StorageError, TableError
 from impctl.tables.plain_files import why_not_plain
 from impctl.tables.snapshot import DataFile
+from impctl.workload.models import SketchUse
 
 
 def rewrite(
@@ -35,25 +37,26 @@ def rewrite(
     sql: str | None = None,
     at: AtVersions | None = None,
     files: Path | None = None,
+    use: SketchUse = SketchUse.ALWAYS,
     *,
     required: bool = False,
 ) -> Outcome:
-    """The rewritten SQL of one query; `params`, `sql`, `at` and `required` as for `app.query`.
+    """The rewritten SQL of one query; `params`, `sql`, `at`, `use` and `required` as for
+    `app.query`.
 
     `files`: where to write which data files the text reads, by table, as JSON.
     """
-    found = asked(desk, query, params, sql, at, required=required)
+    found = asked(desk, query, params, sql, at, use, required=required)
     if isinstance(found, Unread):
         return _as_it_stands(desk, found, files)
-    written = written_query(
-        desk.tables, found.prepared, found.query, found.sketches, found.versions
-    )
+    sketches, left_away = worth_using(desk.tables, found, use)
+    written = written_query(desk.tables, found.prepared, found.query, sketches, found.versions)
     pruned = written.pruned
     texts = [text for one in dict.fromkeys(pruned.filters.values()) for text in interval_texts(one)]
     result = RewriteResult(
         query=found.prepared.spec.name,
         sql=written.sql,
-        sketches=tuple(sketch_entry(sketch) for sketch in found.sketches),
+        sketches=tuple(sketch_entry(sketch) for sketch in sketches),
         versions=found.versions,
         files_kept=pruned.files_kept,
         files_total=pruned.files_total,
@@ -61,6 +64,7 @@ def rewrite(
         action=found.action,
         reason=found.reason,
         reuse=found.reuse,
+        left_away=left_away,
         moments=found.prepared.moments,
     )
     if files is not None:

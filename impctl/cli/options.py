@@ -134,6 +134,14 @@ SketchUsed = Annotated[
     ),
 ]
 
+SketchWritten = Annotated[
+    SketchUse,
+    typer.Option(
+        "--sketch",
+        help="Whether the text has the sketch; auto: where it saves more than it costs.",
+    ),
+]
+
 SketchRequired = Annotated[
     bool,
     typer.Option(

@@ -73,3 +73,25 @@ def test_a_file_that_cannot_be_written_is_told(cli: Cli) -> None:
     ran = cli("rewrite", "--files", str(cli.workload / "left.json"))
     assert ran.code == 6
     assert ran.error["code"] == "files_not_written"
+
+
+def test_a_sketch_that_does_not_pay_is_left_out_of_the_text(cli: Cli) -> None:
+    """Each file has every `h`, and most of these pass: asking every row for them saves nothing."""
+    scattered = "SELECT h, SUM(x) AS s FROM t GROUP BY h HAVING SUM(x) > 1000"
+    text = cli.workload.read_text().replace(SQL, scattered)
+    cli.workload.write_text(text)
+    cli.good("capture")
+    found = {}
+    for use in ("always", "auto", "never"):
+        (found[use],) = cli.good("rewrite", "--sketch", use).results
+    assert found["always"]["intervals"]
+    assert found["always"]["left_away"] == {}
+    assert "it would read 40 of 40 files" in found["auto"]["left_away"]["t"]
+    assert found["auto"]["intervals"] == found["auto"]["sketches"] == []
+    assert found["auto"]["sql"] == found["never"]["sql"] != found["always"]["sql"]
+
+
+def test_a_sketch_that_pays_is_kept(cli: Cli) -> None:
+    cli.good("capture")
+    always = cli.good("rewrite").results
+    assert cli.good("rewrite", "--sketch", "auto").results == always

@@ -8,7 +8,14 @@ from typing import Any
 import pytest
 
 from impctl.app.results.results import Outcome
-from impctl.app.workbench.settings import Example, GenerateRequest, Policy, Settings, SuiteRequest
+from impctl.app.workbench.settings import (
+    Example,
+    GenerateRequest,
+    Policy,
+    Settings,
+    SketchUse,
+    SuiteRequest,
+)
 
 BENCH = "the workbench"
 APPLY_NEEDS = "Command `apply` needs the names of updates, or `--all`"
@@ -37,11 +44,19 @@ def applied(*, all_updates: bool = False, again: bool = False) -> dict[str, bool
         (["maintain", "w.yaml", "--batch-rows", "9"], ("maintain", (BENCH, ()), {"batch_rows": 9})),
         (
             ["rewrite", "w.yaml", "--query", "a"],
-            ("rewrite", (BENCH, "a", (), None, None, None), {"required": False}),
+            (
+                "rewrite",
+                (BENCH, "a", (), None, None, None, SketchUse.ALWAYS),
+                {"required": False},
+            ),
         ),
         (
-            ["rewrite", "w.yaml", "--files", "f.json"],
-            ("rewrite", (BENCH, None, (), None, None, Path("f.json")), {"required": False}),
+            ["rewrite", "w.yaml", "--files", "f.json", "--sketch", "auto"],
+            (
+                "rewrite",
+                (BENCH, None, (), None, None, Path("f.json"), SketchUse.AUTO),
+                {"required": False},
+            ),
         ),
         (
             ["query", "w.yaml"],

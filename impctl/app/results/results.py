@@ -219,7 +219,8 @@ class ReuseEntry:
 class RewriteResult:
     """The query with its range predicates; `intervals` are those predicates, one text each.
 
-    `action`: how the sketch was maintained first; `reuse` is set for constants of its own.
+    `action`: how the sketch was maintained first; `reuse` is set for constants of its own;
+    `left_away` is as for `query`.
     """
 
     query: str
@@ -232,6 +233,7 @@ class RewriteResult:
     action: str = "none"
     reason: str = ""
     reuse: ReuseEntry | None = None
+    left_away: Mapping[str, str] = field(default_factory=dict)
     moments: Mapping[str, str] = field(default_factory=dict)
 
 

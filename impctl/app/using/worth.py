@@ -51,6 +51,16 @@ def what_is_read(tables: PinnedTables, found: Fresh, use: SketchUse) -> Weighed:
     return Weighed(pruned, plain, {})
 
 
+def worth_using(
+    tables: PinnedTables, found: Fresh, use: SketchUse
+) -> tuple[tuple[StoredSketch, ...], Mapping[TableName, str]]:
+    """The sketches to read through, and per table whose own is left away the reason."""
+    if use is not SketchUse.AUTO:
+        return tuple(found.sketches), {}
+    left_away = weighed(tables, found.prepared, found.sketches, found.versions).left_away
+    return tuple(one for one in found.sketches if one.table not in left_away), left_away
+
+
 def weighed(
     tables: PinnedTables,
     prepared: PreparedQuery,

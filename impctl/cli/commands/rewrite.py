@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from impctl.app.workbench.settings import DEFAULT_FILE
+from impctl.app.workbench.settings import DEFAULT_FILE, SketchUse
 from impctl.cli.job import Job, display_of, on_workbench, one_query
 from impctl.cli.options import (
     AsJson,
@@ -18,6 +18,7 @@ from impctl.cli.options import (
     PolicyName,
     Quiet,
     SketchRequired,
+    SketchWritten,
     SparkProfile,
     SqlGiven,
     StoreFolder,
@@ -49,6 +50,7 @@ def rewrite(
     sql: SqlGiven = None,
     at: AtGiven = None,
     files: FilesFile = None,
+    sketch: SketchWritten = SketchUse.ALWAYS,
     require_sketch: SketchRequired = False,
     store: StoreFolder = None,
     policy: PolicyName = None,
@@ -65,7 +67,9 @@ def rewrite(
     The text is right for the table versions told with it; after a change rewrite again. With --at
     it is the text for older versions, from the sketch stored for them; nothing is maintained.
     Where there is no sketch for now it is the query itself, with a warning (--require-sketch: an
-    error). With --files readers that know no Delta, such as DuckDB, learn which files to read.
+    error). With --files readers that know no Delta, such as DuckDB, learn which files to read. With
+    --sketch auto the sketch is left away where asking its ranges of every row would cost more than
+    it saves, as where the groups that pass lie scattered.
 
     Example: impctl rewrite workloads/running-example.yaml --query q_top > q_top.sql
     """
@@ -75,7 +79,7 @@ def rewrite(
         from impctl.app.rewrite import rewrite
 
         given, versions = tuple(param or ()), tuple(at) if at else None
-        return rewrite(desk, name, given, sql, versions, files, required=require_sketch)
+        return rewrite(desk, name, given, sql, versions, files, sketch, required=require_sketch)
 
     settings = settings_of(
         workload,

@@ -215,12 +215,12 @@ class TextOutput:
             f"at {versions} in {duration_text(result.elapsed_ms)}{started}",
             "",
         )
-        for table, reason in result.left_away.items():
-            self._remark(f"sketch of `{table}` left away: {reason} (--sketch always uses it)")
         self._maintained_first(result)
 
     def _maintained_first(self, result: QueryResult | RewriteResult) -> None:
-        """Whose sketch was used and what became of it before."""
+        """Whose sketch was used, what became of it before, and what costs more than it saves."""
+        for table, reason in result.left_away.items():
+            self._remark(f"sketch of `{table}` left away: {reason} (--sketch always uses it)")
         if result.reuse is not None:
             self._reuse(result.reuse)
             if result.reuse.query is None:

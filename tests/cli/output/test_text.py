@@ -127,7 +127,7 @@ def test_reuse_says_whose_sketch_and_why_not_the_others(fake, impctl) -> None:
     reuse = ReuseEntry("q_top", "it was captured for the same", (refused, taken))
     fake.answer = Outcome((replace(own, reuse=reuse),))
     ran = impctl("rewrite", "w.yaml", "--param", "a=1", "--param", "b=2")
-    assert fake.calls[-1][1][1:] == (None, ("a=1", "b=2"), None, None, None)
+    assert fake.calls[-1][1][1:-1] == (None, ("a=1", "b=2"), None, None, None)
     assert ran.stderr.splitlines()[1:] == [
         "  not that of `q_low`: LIMIT asks for 2 rows, the sketch holds 1",
         "  sketch of `q_top` (sales.price 2 of 4 {2, 3}): it was captured for the same",
@@ -136,7 +136,7 @@ def test_reuse_says_whose_sketch_and_why_not_the_others(fake, impctl) -> None:
     none = ReuseEntry(None, "no stored sketch may be used", (refused,))
     fake.answer = Outcome((replace(own, sketches=(), reuse=none),))
     ran = impctl("rewrite", "w.yaml", "--sql", "SELECT 1")
-    assert fake.calls[-1][1][1:] == (None, (), "SELECT 1", None, None)
+    assert fake.calls[-1][1][1:-1] == (None, (), "SELECT 1", None, None)
     assert ran.stderr.splitlines() == [
         "q_top: no sketch, reads 2 of 3 files",
         "  no sketch: no stored sketch may be used",
@@ -147,7 +147,7 @@ def test_reuse_says_whose_sketch_and_why_not_the_others(fake, impctl) -> None:
 def test_an_older_version_is_said_to_be_one(fake, impctl) -> None:
     fake.answer = Outcome((replace(EXAMPLES["rewrite"], action="kept"),))
     ran = impctl("rewrite", "w.yaml", "--at", "a=1", "--at", "b=2")
-    assert fake.calls[-1][1][1:] == (None, (), None, ("a=1", "b=2"), None)
+    assert fake.calls[-1][1][1:-1] == (None, (), None, ("a=1", "b=2"), None)
     assert ran.stderr.splitlines()[1:] == [
         "  sketch stored for these versions; nothing was maintained"
     ]
