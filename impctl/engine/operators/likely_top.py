@@ -5,10 +5,10 @@ Identity: as of `engine.operators.top`; the rows are those whose best value is n
 some values within the bounds is one of them: `size` rows are surely as good as that border. Where
 standings are counted, the border is the `size`-th of worst values picked one after the other, each
 the first among rows whose best value lies beyond the one before: so many values surely differ.
-State: all rows by group, in the order of their best values. Cost: the changed rows, and of the groups they
-are in the rows up to the border. A bound that is no number may stand for any value, NaN too; NULL
-is NULL for sure. Ties at the border are all kept, so later sort keys have no say. Asked for the
-first rows for sure, it fails where these are more.
+State: all rows by group, in the order of their best values. Cost: the changed rows, and of the
+groups they are in the rows up to the border. A bound that is no number may stand for any value, NaN
+too; NULL is NULL for sure. Ties at the border are all kept, so later sort keys have no say. Asked
+for the first rows for sure, it fails where these are more.
 Not to be confused with Top, whose values are exact: here rows may be too many, never too few.
 """
 
