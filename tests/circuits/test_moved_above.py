@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
-from impctl.circuits import moved_above as module
+from impctl.circuits import session
 from impctl.circuits.moved_above import moved_above, untold
+from impctl.engine.batch import Batch, stacked_batches
 from impctl.engine.circuit import Circuit
 from impctl.engine.operators.aggregate import Aggregate
 from impctl.errors import ImpctlError
@@ -169,18 +171,21 @@ def _fails(*queries: str) -> None:
         several_cases(chosen, range(60), sides)
 
 
-def test_groups_asked_after_the_step_are_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What turned is of the state before: asked again of changed groups, it counts twice."""
+def test_groups_that_do_not_turn_are_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "turned_rows", lambda *_: {})
+    _fails("having")
+
+
+def test_a_row_that_turns_twice_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = Circuit.step_past
-    true = module.turned_rows
 
-    def late(self: Circuit, sources: Any, past: Any, turned: Any) -> Any:
-        places = tuple(turned)
-        found = whole(self, sources, past, {})
-        return found if not places else self._run({}, 0, len(tuple(self)), turned)
+    def often(self: Circuit, sources: Any, past: Any, turned: Any) -> Any:
+        return whole(self, sources, past, {at: twice(batch) for at, batch in turned.items()})
 
-    assert true is module.turned_rows
-    monkeypatch.setattr(Circuit, "step_past", late)
+    def twice(batch: Batch) -> Batch:
+        return stacked_batches([batch, batch.take(np.arange(len(batch))[:1])])
+
+    monkeypatch.setattr(Circuit, "step_past", often)
     _fails("having")
 
 
