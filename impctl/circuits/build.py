@@ -11,6 +11,7 @@ Out of scope: calls of aggregates (`circuits.calls`).
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from types import MappingProxyType
 
 from impctl.aliases import AccessId, AttributeId
 from impctl.circuits.calls import Calls, read_calls
@@ -63,7 +64,7 @@ class Builder(Plumbing):
     def __init__(
         self,
         sketched: Mapping[AccessId, RangePartition],
-        keyed: Collection[int] = (),
+        keyed: Mapping[int, AttributeId] = MappingProxyType({}),
         last_top: TopK | None = None,
         chooser: Chooser | None = None,
         *,
@@ -71,7 +72,8 @@ class Builder(Plumbing):
         buffer: int | None = None,
         has_doubts: bool = True,
     ) -> None:
-        """`keyed` are identities (`id`) of the Aggregates whose groups have one fragment.
+        """`keyed` has, by identity (`id`), the Aggregates whose groups have one fragment, and the
+        grouping column that tells it.
 
         `last_top` is the LIMIT above which there are only columns, if there is one; `barriers` are
         those of others whose rows all count; for the rest see `Plumbing`.
@@ -79,7 +81,7 @@ class Builder(Plumbing):
         super().__init__(chooser, barriers=barriers, buffer=buffer, has_doubts=has_doubts)
         self.sketched = sketched
         self.first_grouping: FirstGrouping | None = None
-        self._keyed = frozenset(keyed)
+        self._keyed = keyed
         self._last_top = id(last_top)
         self._node_of: dict[int, Plan] = {}
         self._conditions: Mapping[AccessId, tuple[Expr, ...]] = {}
@@ -169,7 +171,7 @@ class Builder(Plumbing):
     def grouped(self, node: Aggregate, below: Flow, *, must_be_sure: bool) -> Flow:
         """The operators of a grouping over rows that are built already."""
         columns = typed(attributes_of(node), node.span)
-        is_keyed = id(node) in self._keyed
+        key = self._keyed.get(id(node))
         split = split_extremes(self, node, below)
         node, below = split.node, split.below
         buffer = self.buffered(below)
@@ -189,12 +191,12 @@ class Builder(Plumbing):
         own = typed(attributes_of(node), node.span)
         if node.grouping_sets is None:
             every = range(len(node.keys))
-            at = self._grouped(node, below, calls, every, is_keyed=is_keyed)
+            at = self._grouped(node, below, calls, every, key)
             found = Flow(at, own, below.accesses, calls.inexact, whole=calls.whole)
             return split.whole(self, found, columns)
         flows = []
         for chosen in node.grouping_sets:
-            at = self._grouped(node, below, calls, chosen, is_keyed=is_keyed)
+            at = self._grouped(node, below, calls, chosen, key)
             absent = {node.keys[i].attribute.id for i in range(len(keys)) if i not in chosen}
             outputs: list[tuple[AttributeId, Expr]] = [
                 (name, Literal(None, kind) if name in absent else ColumnRef(name, kind))
@@ -210,10 +212,9 @@ class Builder(Plumbing):
         below: Flow,
         calls: Calls,
         chosen: Sequence[int],
-        *,
-        is_keyed: bool,
+        key: AttributeId | None,
     ) -> int:
-        """One grouping by the chosen keys; its position."""
+        """One grouping by the chosen keys, of which `key` may tell the fragment; its position."""
         used = [node.keys[place] for place in chosen]
         inputs = [(key.attribute.id, key.expr) for key in used]
         prepared = Flow(
@@ -224,10 +225,11 @@ class Builder(Plumbing):
             [(key.attribute.id, known_type(type_of(key.expr), node.span)) for key in used],
             calls.columns,
             accesses=len(below.accesses),
-            is_keyed=is_keyed,
+            is_keyed=key is not None,
             is_distinct=node.grouping_sets is not None,
             distinct=calls.distinct,
             first_types=calls.first_types,
+            key_ranges=None if key is None else (key, self.sketched[below.accesses[0]]),
         )
         at = self.put(operator, prepared)
         if operator.is_bounded:

@@ -139,7 +139,7 @@ def _compiled(
 ) -> Compiled:
     rows = counted(root)
     chain = _chain(rows)
-    keyed = frozenset() if chain is None else _keyed(root, chain, sketched, key_columns)
+    keyed = {} if chain is None else _keyed(root, chain, sketched, key_columns)
     chosen = None if barriers is None else [id(node) for node in barriers]
     builder = Builder(
         sketched,
@@ -221,22 +221,22 @@ def _keyed(
     chain: tuple[Plan, ...],
     sketched: Mapping[AccessId, RangePartition],
     key_columns: KeyColumns,
-) -> frozenset[int]:
-    """Identities of the Aggregate nodes whose groups have one fragment each."""
+) -> Mapping[int, AttributeId]:
+    """The Aggregate nodes, by identity, whose groups have one fragment each, with the key."""
     scan = chain[0]
     assert isinstance(scan, Scan)
     partition = sketched.get(scan.access)
     if partition is None:
-        return frozenset()
-    found = set()
+        return {}
+    found: dict[int, AttributeId] = {}
     for node in chain:
         if not isinstance(node, Aggregate):
             continue
         key = _key_of(root, node, scan.access, key_columns)
         types = {attribute.id: attribute.type for attribute in attributes_of(node)}
         if key is not None and types.get(key) == partition.type:
-            found.add(id(node))
-    return frozenset(found)
+            found[id(node)] = key
+    return found
 
 
 def _described(
@@ -244,7 +244,7 @@ def _described(
     nodes: tuple[Plan, ...],
     circuit: Circuit,
     first: FirstGrouping | None,
-    keyed: frozenset[int],
+    keyed: Collection[int],
     key_columns: KeyColumns,
 ) -> Chain:
     scan = nodes[0]

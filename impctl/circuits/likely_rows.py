@@ -4,8 +4,8 @@ Law: whatever Spark's own summation gives within the bounds, its first rows are 
 too many of them do no harm all are kept, and the fragments of all of them are counted: the top-k is
 the query's last step, or the barrier of all that is sketched, or nothing above it groups, counts or
 cuts rows. Elsewhere they must be no more than are asked for, and then they are the first rows for
-sure; a step in which they are more fails with `not_exact`. Only the first sort key is looked at;
-ties on it are kept whole.
+sure; a step in which they are more fails with `not_exact`, and so does one in which the rows that
+OFFSET skips are. Only the first sort key is looked at; ties on it are kept whole.
 Out of scope: top-k by exact values (`circuits.first_rows`).
 """
 
@@ -30,44 +30,45 @@ def build_likely(builder: Plumbing, node: TopK, below: Flow, *, must_be_sure: bo
 
     `must_be_sure`: rows that may be first are not enough. Else what has a bound does not go on.
     """
-    if node.rank is not None and node.rank.function == "dense_rank":
-        raise BlockedError("DENSE_RANK by a sum of doubles", node.span)
     if must_be_sure and not builder.has_doubts:
         raise BlockedError("ordering by a sum of doubles below another grouping", node.span)
-    if must_be_sure and node.offset:
-        raise BlockedError("OFFSET by a sum of doubles below another grouping", node.span)
     assert node.count is not None
     name = builder.name("likely")
     sorted_, key, bound, parts = _with_keys(builder, node, below, name, keeps_bounds=must_be_sure)
-    operator = LikelyTop(
-        name,
-        sorted_.columns,
-        key,
-        bound,
-        node.offset + node.count,
-        len(below.accesses),
-        partition=parts,
-        has_more=len(node.order) > 1,
-        sure=_wanted_for_sure(node) if must_be_sure else None,
-    )
-    at = builder.put(operator, sorted_)
+
+    def likely(name: str, flow: Flow, size: int) -> Flow:
+        operator = LikelyTop(
+            name,
+            sorted_.columns,
+            key,
+            bound,
+            size,
+            len(flow.accesses),
+            partition=parts,
+            cut=Cut.ROW if node.rank is None else Cut(node.rank.function),
+            has_more=len(node.order) > 1,
+            is_sure=must_be_sure,
+        )
+        return Flow(builder.put(operator, flow), sorted_.columns, flow.accesses)
+
+    first = likely(name, sorted_, node.offset + node.count)
     if not must_be_sure:
-        return Flow(at, _exact(below), below.accesses)
-    own = {key.column, bound, *parts}
-    columns = tuple(column for column in sorted_.columns if column[0] not in own)
-    first = Flow(at, columns, below.accesses)
+        return Flow(first.at, _exact(below), below.accesses)
     if below.accesses and builder.is_barrier(node):
         builder.barriers.append(first)
         first = builder.union([first], first.columns, ())
+    if node.offset:
+        # As many rows as are skipped are no others than these, so what is left is the answer.
+        skipped = likely(f"{name}/skipped", first, node.offset)
+        first = builder.union([first, skipped], first.columns, first.accesses, signs=(1, -1))
+    own = {key.column, bound, *parts}
+    columns = tuple(column for column in sorted_.columns if column[0] not in own)
+    first = Flow(first.at, columns, first.accesses)
     return builder.rejoined(first, bounds_of(below), below.whole)
 
 
 def _exact(flow: Flow) -> tuple[Column, ...]:
     return tuple(column for column in flow.columns if column[0] not in flow.approximate)
-
-
-def _wanted_for_sure(node: TopK) -> Cut:
-    return Cut.ROW if node.rank is None else Cut(node.rank.function)
 
 
 def _with_keys(

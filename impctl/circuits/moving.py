@@ -35,14 +35,15 @@ def moved_batch(
     parts = []
     if change is not None:
         parts.append(change.keep(passing(moved.before, change)))
-    came_or_went = [part for part in _differing(source, moved, rows(source, moved)) if len(part)]
+    found = differing_rows(source, moved, rows(source, moved))
+    came_or_went = [part for part in found if len(part)]
     parts += came_or_went
     kept = [part for part in parts if len(part)]
     count = sum(len(part) for part in came_or_went)
     return (stacked_batches(kept) if kept else None), count
 
 
-def _differing(
+def differing_rows(
     source: Source, moved: MovedConditions, tables: Iterable[pa.Table]
 ) -> Iterator[Batch]:
     """Of these rows those that came (+1) and those that went (-1)."""

@@ -62,7 +62,7 @@ def prefix_of(
     at = flow.at
     while at >= 0:
         operator = operators[at]
-        if operator.can_output:
+        if operator.can_refill:
             return Prefix(operator, tuple(reversed(steps)))
         if not operator.is_rowwise:
             return None

@@ -17,6 +17,7 @@ from impctl.aliases import AccessId, TableName
 from impctl.circuits.chain import Chain
 from impctl.circuits.checkpoint import Checkpoint, checkpoint_of
 from impctl.circuits.compile import Compiled
+from impctl.circuits.moved_above import MovedAbove, turned_rows
 from impctl.circuits.moving import MovedRows, Moves, moved_batch
 from impctl.circuits.partials import Partials
 from impctl.circuits.range_rows import RangeRows
@@ -107,17 +108,20 @@ class MaintainedQuery:
         moves: Moves,
         moved_rows: MovedRows,
         table_rows: TableRows,
+        above: MovedAbove | None = None,
     ) -> tuple[Mapping[AccessId, SketchDelta], int]:
         """Maintain as `step` does while conditions become those of this circuit's plan.
 
-        The state is that of the conditions before. Also gives how many rows came or went.
+        The state is that of the conditions before, and of the constants before in operators that
+        moved `above`. Also gives how many rows came or went, of tables and of what is kept.
         """
         for refilled in self.compiled.refills:
             refilled.read_from(table_rows)
         batches = self._read(changes)
         self._count_rows(batches)
         past: dict[Operator, Batch] = {}
-        count = 0
+        turned = {} if above is None else turned_rows(self.circuit, above.before, above.places)
+        count = sum(map(len, turned.values()))
         for at, source in enumerate(self.compiled.sources):
             moved = moves.get(source.access)
             if moved is None:
@@ -128,7 +132,7 @@ class MaintainedQuery:
             batches[at] = None
             if found is not None:
                 past[top] = found
-        deltas = self.count(self.circuit.step_past(batches, past))
+        deltas = self.count(self.circuit.step_past(batches, past, turned))
         return dict(zip(self.compiled.accesses, deltas, strict=True)), count
 
     def _read(self, changes: Mapping[TableName, TableChange]) -> list[Batch | None]:

@@ -1,21 +1,31 @@
 """A query whose sketch only grows: the fragments of all changed rows are added.
 
 Law: sound for a plan keyed on its one sketched access, for any aggregate, because a change then
-concerns the fragments of the changed rows only. No state but the rows per range, which show drift.
-Out of scope: when this is allowed (`circuits.way`).
+concerns the fragments of the changed rows only. So it does where conditions on rows moved with the
+clock: rows that meet those before or those after, not both, are what changed above them. No state
+but the rows per range, which show drift.
+Out of scope: when this is allowed (`circuits.way`), reading such rows (`app.maintaining.move`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
 
 from impctl.circuits.checkpoint import Checkpoint, checkpoint_of
+from impctl.circuits.flows import Source
 from impctl.circuits.range_rows import RangeRows
 from impctl.circuits.session import TableChange
-from impctl.data.vector import from_arrow
+from impctl.data.schema import Kind
+from impctl.data.vector import Ints, from_arrow
+from impctl.engine.batch import Batch
+from impctl.engine.operators.scan import Scan as ScanOperator
+from impctl.expr.nodes import Expr, columns_of, conjuncts
+from impctl.expr.support import find_blocker
+from impctl.plan.moved_conditions import MovedConditions
+from impctl.plan.nodes import Scan
 from impctl.sketch.fragments import FragmentSet
 from impctl.sketch.partition import RangePartition
 
@@ -35,8 +45,21 @@ class TouchedQuery:
     def step(self, change: TableChange) -> FragmentSet:
         """Add the fragments of the changed rows; the sketch after that."""
         column = from_arrow(change.rows.column(self.partition.attribute), self.partition.type)
-        found = self.partition.fragments_of(column)
+        found = self.partition.fragments_of(column).astype(np.int64)
         self.range_rows.count(0, found, change.weights)
+        return self._added(found)
+
+    def move(self, rows: Iterable[Batch]) -> int:
+        """Add the fragments of rows that came or went with the clock; how many these are."""
+        count = 0
+        for batch in rows:
+            count += len(batch)
+            (tags,) = batch.tags
+            slots = np.zeros(len(batch), dtype=np.int64)
+            self._added(tags.expand(slots, batch.weights).fragments)
+        return count
+
+    def _added(self, found: Ints) -> FragmentSet:
         mask = np.zeros(self.partition.size, dtype=np.bool_)
         mask[found] = True
         self.fragments = self.fragments.union(FragmentSet.from_mask(mask))
@@ -50,3 +73,30 @@ class TouchedQuery:
         """The last checkpoint is committed."""
         for arrangement in self.range_rows.arrangements():
             arrangement.saved()
+
+
+def judged_alone(moved: MovedConditions) -> MovedConditions | None:
+    """The conditions without those that only Spark can judge; None where one of these moved.
+
+    Each row that meets all of the ones and not all of the others meets so the conditions left.
+    """
+    before, after = (_parts(predicates) for predicates in (moved.before, moved.after))
+    left_out = {part for part in (*before, *after) if find_blocker(part) is not None}
+    if any((part in before) != (part in after) for part in left_out):
+        return None
+    sides = (tuple(p for p in parts if p not in left_out) for parts in (before, after))
+    return MovedConditions(*sides)
+
+
+def _parts(predicates: Sequence[Expr]) -> tuple[Expr, ...]:
+    return tuple(part for predicate in predicates for part in conjuncts(predicate))
+
+
+def touched_source(scan: Scan, moved: MovedConditions, partition: RangePartition) -> Source | None:
+    """What reads of a table what these conditions and the fragments ask for."""
+    used = frozenset().union(*map(columns_of, (*moved.before, *moved.after)))
+    columns = [(a.id, a.name, a.type) for a in scan.attributes if a.id in used]
+    known = [(i, name, kind) for i, name, kind in columns if kind and kind.kind is not Kind.OTHER]
+    if len(known) < len(columns):
+        return None
+    return Source(scan.access, scan.table, ScanOperator(known, (partition,)))

@@ -6,6 +6,7 @@ Out of scope: keeping that state (`engine.operators.aggregate`).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from impctl.aliases import AttributeId
@@ -28,3 +29,15 @@ class AggregateColumn:
     accumulator: Part | None
     """None is COUNT(*)."""
     guard: Count | None
+
+
+def parts_of(columns: Sequence[AggregateColumn]) -> tuple[Accumulator | Extreme, ...]:
+    """What these columns remember per group, each once."""
+    found: dict[Accumulator | Extreme, None] = {}
+    for column in columns:
+        part = column.accumulator
+        parts = part.parts if isinstance(part, Spread) else (column.guard, part)
+        for one in parts:
+            if one is not None and not isinstance(one, First | Spread):
+                found.setdefault(one)
+    return tuple(found)

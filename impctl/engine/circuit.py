@@ -12,6 +12,7 @@ makes sketches of it).
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 
 from impctl.engine.batch import Batch, stacked_batches
 from impctl.engine.distant_rows import DistantRows
@@ -43,16 +44,50 @@ class Circuit(Operator):
         return self._run(known, 0, len(self._operators))
 
     def step_past(
-        self, sources: Sequence[Batch | None], past: Mapping[Operator, Batch]
+        self,
+        sources: Sequence[Batch | None],
+        past: Mapping[Operator, Batch],
+        turned: Mapping[int, Batch],
     ) -> Batch | None:
         """One change of all sources, and of the outputs of these operators, at once.
 
-        These, and what lies between them and their sources, are not stepped: the change of a
-        source below one of them must not be given.
+        Operators in `past`, and what lies between them and their sources, are not stepped: the
+        change of a source below one of them must not be given. Those at the positions in `turned`
+        are, and put this out too.
         """
         known = {-1 - number: batch for number, batch in enumerate(sources) if batch is not None}
         known.update({self._place[id(operator)]: batch for operator, batch in past.items()})
-        return self._run(known, 0, len(self._operators))
+        return self._run(known, 0, len(self._operators), turned)
+
+    @property
+    def wires(self) -> tuple[tuple[int, ...], ...]:
+        """Per operator the positions that it reads, -1 - s for source s."""
+        return self._inputs
+
+    def place_of(self, operator: Operator) -> int:
+        """The position of one of the circuit's operators."""
+        return self._place[id(operator)]
+
+    def can_tell(self, wire: int) -> bool:
+        """Whether all rows at this position can be told from the state alone."""
+        if wire < 0:
+            return False
+        operator = self._operators[wire]
+        is_known = operator.is_linear and all(map(self.can_tell, self._inputs[wire]))
+        return operator.can_output or is_known
+
+    def told(self, wire: int, linear: Circuit) -> Batch:
+        """All rows at a position that `can_tell`.
+
+        Operators without state are those of `linear`, a circuit with others at the same places.
+        """
+        operator = self._operators[wire]
+        if operator.can_output:
+            return operator.output()
+        inputs = (self.told(below, linear) for below in self._inputs[wire])
+        found: Batch | None = linear._operators[wire].step(*inputs)
+        assert found is not None, "an operator without state puts out a batch for each"
+        return found
 
     def selections_above(self, source: int, count: int) -> tuple[Select, ...]:
         """The `count` selections that the rows of a source pass first, the lowest first."""
@@ -81,13 +116,22 @@ class Circuit(Operator):
         self._run(known, 0, at)
         return known.get(wire)
 
-    def _run(self, known: dict[int, Batch], start: int, end: int) -> Batch | None:
+    def _run(
+        self,
+        known: dict[int, Batch],
+        start: int,
+        end: int,
+        turned: Mapping[int, Batch] = MappingProxyType({}),
+    ) -> Batch | None:
         for at in range(start, end):
             batches = [known.get(wire) for wire in self._inputs[at]]
+            output = None
             if any(batch is not None for batch in batches):
                 output = self._operators[at].step(*batches)
-                if output is not None:
-                    known[at] = output
+            parts = [part for part in (output, turned.get(at)) if part is not None]
+            filled = [part for part in parts if len(part)]
+            if parts:
+                known[at] = stacked_batches(filled) if filled else parts[0]
         return known.get(end - 1)
 
     def arrangements(self) -> Sequence[Keeper]:

@@ -12,7 +12,7 @@ simple operator answers with the defaults. Its obligations, and who checks each:
    circuit have them; a keeper may stand in several operators, and one of them alone writes it.
    (`Circuit`, when it is made, and `tests/engine/test_sharing.py`.)
 4. `start` gives the output over empty input; `output`, where `can_output`, all of it as it stands.
-   (`tests/circuits/test_against_reference.py`, `test_bounded.py`.)
+   (`tests/circuits/test_against_reference.py`, `test_bounded.py`, `test_moved_above.py`.)
 5. What `is_rowwise` may be stepped with any rows at any time. (`test_bounded.py`.)
 6. Inputs in `reads` are read as they stand after the step. (`test_distant_sides.py`.)
 
@@ -110,6 +110,11 @@ class Operator(ABC):
         raise NotImplementedError
 
     @property
+    def can_refill(self) -> bool:
+        """Whether what stands above it may keep its best rows only, and ask for `output` again."""
+        return False
+
+    @property
     def unsure_rows(self) -> int:
         """Rows that were kept because a condition was too close to call."""
         return 0
@@ -120,6 +125,11 @@ class Operator(ABC):
     def is_rowwise(self) -> bool:
         """Whether what it does to a row depends on that row alone and is the same at any time."""
         return False
+
+    @property
+    def is_linear(self) -> bool:
+        """Whether its output is the sum of what every row of its inputs becomes by itself."""
+        return self.is_rowwise
 
     def passes(self, column: AttributeId) -> AttributeId | None:
         """The column of its only input that this one of the output is, unchanged; None for none."""

@@ -131,6 +131,11 @@ class RowIndex:
             return Found(np.zeros(0, np.int64), empty_batch(self._accesses))
         return Found(np.concatenate(owners), stacked_batches(parts))
 
+    def whole(self) -> Batch:
+        """All rows, each once with its sum. Cost: the rows, sorted."""
+        runs = self._log.runs
+        return self._merged(runs).batch if runs else empty_batch(self._accesses)
+
     def leading(self, codes: Ints, keys: Sequence[Vector], window: int) -> Leading:
         """The rows of each key up to where the first `window` of every run tell what there is."""
         limits = np.full(len(codes), INT64_MAX)

@@ -2,21 +2,41 @@
 
 Law: where they differ in nothing but conditions right above scans, what moved is rows of these
 accesses that meet the one and not the other; everything above sees them as rows that came or went.
-Where they differ in anything else, nothing is said.
-Out of scope: finding such rows (`circuits.moving`, `app.maintaining.move`).
+Where they differ elsewhere too, in constants of conditions, columns and orders, they have the same
+nodes, and what remembers something in the one remembers the same in the other. Where they differ in
+anything else, nothing is said.
+Out of scope: finding such rows (`circuits.moving`, `app.maintaining.move`), what constants
+elsewhere change (`circuits.moved_above`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from impctl.aliases import AccessId
 from impctl.data.schema import BOOLEAN
-from impctl.expr.nodes import Compare, CompareOp, Expr, Literal, conjuncts
-from impctl.plan.nodes import Plan, Scan, Select, inputs_of, nodes_of, with_inputs
+from impctl.expr.nodes import Compare, CompareOp, Expr, Literal, conjuncts, transform
+from impctl.plan.nodes import (
+    Aggregate,
+    AggregateCall,
+    Attribute,
+    ComputedColumn,
+    Join,
+    Plan,
+    Project,
+    Scan,
+    Select,
+    Sort,
+    SortKey,
+    TopK,
+    inputs_of,
+    nodes_of,
+    with_inputs,
+)
 
 _TRUE = Literal(True, BOOLEAN)
+_OPEN = "?"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +53,15 @@ class MovedConditions:
         return (*_leaving(before, after), *_leaving(after, before))
 
 
-def moved_conditions(before: Plan, after: Plan) -> Mapping[AccessId, MovedConditions] | None:
-    """The accesses whose conditions differ; None where more differs."""
-    if _neutral(before) != _neutral(after):
+def moved_conditions(
+    before: Plan, after: Plan, *, is_open_above: bool = False
+) -> Mapping[AccessId, MovedConditions] | None:
+    """The accesses whose conditions differ; None where more differs.
+
+    With `is_open_above` constants elsewhere may, too, and whole conditions of selections.
+    """
+    change = _open_above if is_open_above else _as_it_stands
+    if _neutral(before, change) != _neutral(after, change):
         return None
     old, new = _stacks(before), _stacks(after)
     return {
@@ -51,12 +77,68 @@ def _is_on_scan(plan: Plan) -> bool:
     return isinstance(plan, Scan)
 
 
-def _neutral(plan: Plan) -> Plan:
-    """The plan with nothing asked in the conditions right above its scans."""
-    found = with_inputs(plan, tuple(_neutral(child) for child in inputs_of(plan)))
+def _neutral(plan: Plan, change: Callable[[Plan], Plan]) -> Plan:
+    """The plan with nothing asked in the conditions right above its scans, all else changed so."""
+    found = with_inputs(plan, tuple(_neutral(child, change) for child in inputs_of(plan)))
     if isinstance(found, Select) and _is_on_scan(found):
         return replace(found, predicate=_TRUE)
-    return found
+    return change(found)
+
+
+def _as_it_stands(node: Plan) -> Plan:
+    return node
+
+
+def _open_above(node: Plan) -> Plan:
+    """The node with constants left open where they decide about rows, not about what is kept."""
+    match node:
+        case Select():
+            return replace(node, predicate=_TRUE)
+        case Project():
+            return replace(node, outputs=tuple(_opened_column(o) for o in node.outputs))
+        case Join():
+            condition = None if node.condition is None else _opened(node.condition)
+            return replace(node, condition=condition)
+        case Sort() | TopK():
+            return replace(node, order=tuple(_opened_key(key) for key in node.order))
+        case Aggregate():
+            keys = tuple(_opened_column(key) for key in node.keys)
+            outputs = tuple(
+                replace(o, attribute=_unnamed(o.attribute), call=_opened_call(o.call))
+                for o in node.aggregates
+            )
+            return replace(node, keys=keys, aggregates=outputs)
+        case _:
+            return node
+
+
+def _opened_column(column: ComputedColumn) -> ComputedColumn:
+    return ComputedColumn(_unnamed(column.attribute), _opened(column.expr))
+
+
+def _unnamed(attribute: Attribute) -> Attribute:
+    """A column without an alias is called as its text is, constants and all."""
+    return replace(attribute, name="")
+
+
+def _opened_key(key: SortKey) -> SortKey:
+    return replace(key, expr=_opened(key.expr))
+
+
+def _opened_call(call: AggregateCall) -> AggregateCall:
+    condition = None if call.condition is None else _opened(call.condition)
+    return replace(call, arguments=tuple(map(_opened, call.arguments)), condition=condition)
+
+
+def _opened(expr: Expr) -> Expr:
+    """The expression with its constants left open, their types kept, and NULL."""
+
+    def swap(part: Expr) -> Expr | None:
+        if not isinstance(part, Literal) or part.value is None:
+            return None
+        return Literal(_OPEN, part.type)
+
+    return transform(expr, swap)
 
 
 def _stacks(root: Plan) -> dict[AccessId, tuple[Expr, ...]]:

@@ -53,6 +53,14 @@ QUERIES = {
     "given": """SELECT g, SUM(x) AS s FROM t
         WHERE day > date_sub(:today, 9) AND day <= :today AND at < :hour
         GROUP BY g HAVING SUM(x) > 10""",
+    "late": """SELECT g, MAX(day) AS d FROM t GROUP BY g
+        HAVING MAX(day) < current_date - INTERVAL 2 DAYS""",
+    "few": """SELECT x, COUNT(*) AS n FROM t WHERE day <= current_date GROUP BY x
+        HAVING COUNT(*) > 2 OR MAX(day) > current_date - INTERVAL 3 DAYS""",
+    "since": """SELECT state, COUNT(*) AS n FROM (SELECT g, CASE WHEN MAX(day) >= current_date
+        THEN 'new' ELSE 'old' END AS state FROM t GROUP BY g) GROUP BY state HAVING COUNT(*) > 3""",
+    "windows": """SELECT t.g FROM t JOIN u ON t.g = u.g
+        WHERE CASE WHEN u.x > 0 THEN t.day ELSE u.day END > current_date""",
     "months": """SELECT g, SUM(x) AS s FROM t WHERE at >= date_trunc('month', current_timestamp())
         GROUP BY g HAVING SUM(x) > 10""",
 }
@@ -298,8 +306,15 @@ def _with(ground: Ground, queries: str, policy: str) -> None:
     ground.at(START + timedelta(days=3))
 
 
-def test_a_constant_above_a_grouping_recaptures_and_says_so(ground: Ground) -> None:
+def test_a_constant_above_a_grouping_turns_groups(ground: Ground) -> None:
     sql = "SELECT g, MAX(day) AS d FROM t GROUP BY g HAVING MAX(day) >= current_date"
+    _with(ground, sql, "strict")
+    (ran,) = ground.mine.good("maintain").results
+    assert (ran["action"], ran["reason_code"]) == ("exact", "clock_moved")
+
+
+def test_a_constant_in_what_is_summed_recaptures_and_says_so(ground: Ground) -> None:
+    sql = "SELECT g, MAX(datediff(current_date, day)) AS d FROM t GROUP BY g HAVING d > 20"
     _with(ground, sql, "incremental")
     ran = ground.mine("maintain")
     assert (ran.code, ran.error["code"]) == (7, "clock_not_followed")

@@ -104,6 +104,24 @@ FIRST = (
     f"SELECT h, COUNT(*) AS n FROM (SELECT g, h, s FROM ({PARTS}) ORDER BY h, s LIMIT 3) "
     "GROUP BY h HAVING COUNT(*) > 1",
 )
+SKIPPED = (
+    f"SELECT t.g, t.h FROM t JOIN (SELECT g, s FROM ({SUMS}) ORDER BY s DESC LIMIT 2 OFFSET 1) q "
+    "ON t.g = q.g",
+    f"SELECT t.g, COUNT(*) AS n FROM t JOIN (SELECT g, s FROM ({SUMS}) ORDER BY s, g LIMIT 3 "
+    "OFFSET 2) q ON t.g = q.g GROUP BY t.g HAVING COUNT(*) > 1",
+    "SELECT t.g, t.h FROM t JOIN (SELECT k, SUM(w) AS s FROM side GROUP BY k ORDER BY s, k LIMIT 2 "
+    "OFFSET 1) q ON t.g = q.k",
+)
+"""OFFSET above or beside what is sketched: the rows that are skipped have to be sure, too."""
+STANDINGS = (
+    "SELECT h, COUNT(*) AS n FROM (SELECT g, h, DENSE_RANK() OVER (PARTITION BY g ORDER BY s DESC) "
+    f"AS r FROM ({PARTS})) WHERE r <= 1 GROUP BY h HAVING COUNT(*) > 1",
+    "SELECT g, MAX(s) AS x FROM (SELECT g, s, DENSE_RANK() OVER (PARTITION BY g ORDER BY s) AS r "
+    f"FROM ({PARTS})) WHERE r <= 1 GROUP BY g HAVING COUNT(*) < 2 AND MAX(s) < 2",
+    "SELECT t.g, t.h FROM t JOIN (SELECT g, DENSE_RANK() OVER (ORDER BY s DESC) AS r FROM "
+    f"({SUMS})) q ON t.g = q.g WHERE q.r <= 2",
+)
+"""DENSE_RANK: how many values there are has to be sure."""
 """First rows below a grouping: refused where it happens that they are not sure."""
 
 
@@ -112,7 +130,7 @@ def _added_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
     add_in_order(monkeypatch)
 
 
-@pytest.mark.parametrize("sql", [*SAFE, *WHOLE, *STRICT, *FIRST])
+@pytest.mark.parametrize("sql", [*SAFE, *WHOLE, *STRICT, *FIRST, *SKIPPED, *STANDINGS])
 def test_such_queries_have_a_circuit(sql: str) -> None:
     assert compiled(sql).circuit is not None
 
@@ -146,6 +164,16 @@ def test_first_rows_below_a_grouping_are_sure_or_refused(cases: range) -> None:
     assert 0 < seen["not exact"] < len(cases), seen
 
 
+@few_then_rest(45, 1350)
+@pytest.mark.parametrize("queries", [SKIPPED, STANDINGS], ids=["skipped", "standings"])
+def test_rows_that_are_skipped_and_standings_are_sure_or_refused(
+    queries: tuple[str, ...], cases: range
+) -> None:
+    seen = several_cases(queries, cases)
+    assert seen["cases"] > len(cases) * 3, seen
+    assert 0 < seen["not exact"] < len(cases), seen
+
+
 @few_then_rest(120, 600)
 def test_doubles_that_are_whole_numbers_are_exact(cases: range) -> None:
     pools = ((1.0, 2.0, 3.0, -0.0, 0.0), (None, -7.0, 1e9, 3.0), (2.0**40, -(2.0**40), 1.0))
@@ -167,11 +195,12 @@ def test_first_rows_that_are_never_doubted_are_found_out(monkeypatch: pytest.Mon
     whole = LikelyTop.__init__
 
     def trusting(self: LikelyTop, *given: Any, **named: Any) -> None:
-        whole(self, *given, **{**named, "sure": None})
+        whole(self, *given, **{**named, "is_sure": False})
 
     monkeypatch.setattr(LikelyTop, "__init__", trusting)
-    with pytest.raises(AssertionError):
-        several_cases(FIRST, range(3000))
+    for queries in (FIRST, SKIPPED, STANDINGS):
+        with pytest.raises(AssertionError):
+            several_cases(queries, range(3000))
 
 
 def test_bounds_that_are_not_added_up_are_found_out(monkeypatch: pytest.MonkeyPatch) -> None:

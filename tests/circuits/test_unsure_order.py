@@ -22,6 +22,10 @@ QUERIES = (
     "SELECT g, AVG(d) AS s FROM t GROUP BY g ORDER BY s DESC, g DESC LIMIT 2",
     "SELECT g, SUM(d) / COUNT(*) AS s FROM t GROUP BY g ORDER BY s LIMIT 2",
     f"SELECT g FROM (SELECT g, RANK() OVER (ORDER BY s DESC) AS r FROM ({SUMS})) WHERE r <= 2",
+    f"SELECT g FROM (SELECT g, DENSE_RANK() OVER (ORDER BY s DESC) AS r FROM ({SUMS})) "
+    "WHERE r <= 2",
+    "SELECT g, h FROM (SELECT g, h, DENSE_RANK() OVER (PARTITION BY g ORDER BY SUM(d), h) AS r "
+    "FROM t GROUP BY g, h) WHERE r <= 1",
     "SELECT g, h FROM (SELECT g, h, ROW_NUMBER() OVER (PARTITION BY g ORDER BY SUM(d), h) AS r "
     "FROM t GROUP BY g, h) WHERE r <= 1",
     f"SELECT q.g, COUNT(*) AS n FROM (SELECT g, s FROM ({SUMS}) ORDER BY s DESC LIMIT 2) q "
@@ -66,6 +70,18 @@ def test_an_order_by_worst_values_is_found_out(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(likely_top.LikelyTop, "_reached", _best_as_worst(true))
     with pytest.raises(AssertionError):
         several_cases(QUERIES, range(2800))
+
+
+def test_standings_counted_as_rows_are_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    true = likely_top.LikelyTop._border
+
+    def by_rows(self: likely_top.LikelyTop, *given: object) -> object:
+        self._rows_count = True
+        return true(self, *given)  # type: ignore[arg-type]  # passed through
+
+    monkeypatch.setattr(likely_top.LikelyTop, "_border", by_rows)
+    with pytest.raises(AssertionError):
+        several_cases([sql for sql in QUERIES if "DENSE" in sql], range(2800))
 
 
 def test_a_bound_that_is_lost_in_a_join_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:

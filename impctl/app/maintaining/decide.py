@@ -147,8 +147,8 @@ class Decisions:
         code = "incremental" if way.mode is Mode.EXACT else "touch_keyed"
         stage = Stage(str(way.mode), code, way.reason, ENGINE, needs)
         if move is not None:
-            return replace(stage, reason_code=CLOCK_MOVED, reason=f"{move.reason}; {way.reason}")
-        if is_large(self.shared, self.desk.settings, way.compiled, needs):
+            stage = replace(stage, reason_code=CLOCK_MOVED, reason=f"{move.reason}; {way.reason}")
+        elif is_large(self.shared, self.desk.settings, way.compiled, needs):
             reason = "a large change, grouped by Spark first"
             return replace(stage, reason_code=GROUPED_BY_SPARK, reason=reason, by=SPARK)
         if way.compiled is not None and way.compiled.distant:

@@ -1,8 +1,9 @@
 """A sketch moved on with the clock: what has to move, and the rows that come or go by it.
 
-Law: only conditions right above scans are moved; a constant anywhere else, another circuit or
-another verdict asks for a recapture by name. Rows are read from the newest version's files, those
-left out of which statistics prove that no row comes or goes.
+Law: what conditions right above scans let through, and what stands above rows that the state can
+tell, is moved; a constant anywhere else, another circuit or another verdict asks for a recapture by
+name. By touch only the former is: then no state tells groups. Rows are read from the newest
+version's files, those left out of which statistics prove that no row comes or goes.
 Out of scope: the step itself (`circuits.session`), whether the clock moved
 (`app.capturing.moments`).
 """
@@ -24,26 +25,41 @@ from impctl.app.preparing.wanted_files import files_meeting
 from impctl.app.workbench.pinned import PinnedTables
 from impctl.app.workbench.workbench import Workbench
 from impctl.circuits.flows import Source
-from impctl.circuits.moving import Moves
+from impctl.circuits.moved_above import MovedAbove, moved_above, untold
+from impctl.circuits.moving import Moves, differing_rows
+from impctl.circuits.touch import judged_alone, touched_source
 from impctl.circuits.way import Way
+from impctl.engine.batch import Batch
 from impctl.errors import RecaptureNeededError
 from impctl.plan.moved_conditions import MovedConditions, moved_conditions
+from impctl.plan.nodes import Plan, scans_of
 from impctl.sketch.mode import Mode
+from impctl.sketch.partition import RangePartition
 from impctl.store.records import StoredQuery
 from impctl.tables.rows import read_batches
 from impctl.tables.snapshot import Snapshot
 from impctl.workload.models import QuerySpec
+
+_KEPT_OTHERWISE = "the query is kept otherwise with the new value"
+_READS_OTHERWISE = "what it groups, sums or joins is another with the new value"
+_NO_GROUPS = (
+    "it is asked elsewhere than in conditions on rows of a table, and by touch no groups are kept "
+    "that could be asked again: {}"
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Move:
     """What moves: the conditions by access, the clock's values and the circuit's name after it.
 
-    `way` has the circuit after the move, which the state of the one before fits.
+    `way` has the circuit after the move, which the state of the one before fits. `above` are the
+    operators in it whose constants moved, in exact mode; `touched` reads what moves in touch mode.
     """
 
     way: Way
     conditions: Moves
+    above: MovedAbove | None
+    touched: Source | None
     moments: Mapping[str, str]
     circuit: str
     reason: str
@@ -59,6 +75,12 @@ class Move:
         files = files_meeting(snapshot, source, moved.rows_that_move)
         yield from read_batches(snapshot, source.scan.table_columns, files)
 
+    def moved_rows(self) -> Iterator[Batch]:
+        """In touch mode, the rows that come or go, with their fragments."""
+        if self.touched is not None:
+            moved = self.conditions[self.touched.access]
+            yield from differing_rows(self.touched, moved, self.rows(self.touched, moved))
+
 
 def move_of(
     desk: Workbench, spec: QuerySpec, stored: StoredQuery, before: PreparedQuery, way: Way
@@ -72,21 +94,51 @@ def move_of(
     verdict, partitions = restored_verdict(desk.tables, after, stored)
     meta = StateMeta.read(stored.query, stored.state_meta)
     new = chosen_way(after, verdict, partitions, chooser_of(after, meta))
-    if way.mode is not Mode.EXACT or new.mode is not Mode.EXACT:
-        raise _stays(spec, reason, f"it is maintained by {way.mode}: {way.reason}")
-    assert way.core is not None
-    assert new.core is not None
-    conditions = moved_conditions(way.core, new.core)
-    if conditions is None:
-        raise _stays(spec, reason, "it is asked elsewhere than in conditions on rows of a table")
-    if new.compiled is not None and new.compiled.distant:
-        raise _stays(spec, reason, "a side of a join is read by Spark")
     old_verdict, _ = restored_verdict(desk.tables, before, stored)
     sides = ((before, old_verdict), (after, verdict))
     old, now = (kept_plan(p, v, partitions).core_verdict(v, partitions) for p, v in sides)
-    if old != now:
-        raise _stays(spec, reason, "the query is kept otherwise with the new value")
-    return Move(new, conditions, after.moments, desk.memory.circuit(new.core), reason, desk.tables)
+    if way.mode is not new.mode or old != now:
+        raise _stays(spec, reason, _KEPT_OTHERWISE)
+    assert way.core is not None
+    assert new.core is not None
+    is_exact = way.mode is Mode.EXACT
+    conditions = moved_conditions(way.core, new.core, is_open_above=is_exact)
+    if conditions is None:
+        raise _stays(spec, reason, _READS_OTHERWISE if is_exact else _NO_GROUPS.format(way.reason))
+    circuit, above, touched = desk.memory.circuit(new.core), None, None
+    if is_exact:
+        above = _above(spec, reason, way, new, conditions)
+    else:
+        (partition,) = partitions.values()
+        conditions, touched = _touched(spec, reason, new.core, conditions, partition)
+    return Move(new, conditions, above, touched, after.moments, circuit, reason, desk.tables)
+
+
+def _above(spec: QuerySpec, reason: str, way: Way, new: Way, conditions: Moves) -> MovedAbove:
+    """What moved above conditions on rows of a table."""
+    assert way.compiled is not None
+    assert new.compiled is not None
+    above = moved_above(way.compiled, new.compiled, conditions)
+    if above is None:
+        raise _stays(spec, reason, _KEPT_OTHERWISE)
+    why = untold(new.compiled.circuit, above)
+    if why is not None:
+        raise _stays(spec, reason, why)
+    return above
+
+
+def _touched(
+    spec: QuerySpec, reason: str, core: Plan, moves: Moves, partition: RangePartition
+) -> tuple[Moves, Source | None]:
+    """What moved in conditions as far as they can be judged, and what reads it."""
+    (scan,) = scans_of(core)
+    if scan.access not in moves:
+        return {}, None
+    moved = judged_alone(moves[scan.access])
+    source = None if moved is None else touched_source(scan, moved, partition)
+    if moved is None or source is None:
+        raise _stays(spec, reason, "only Spark can judge the condition that it is asked in")
+    return {scan.access: moved}, source
 
 
 def _stays(spec: QuerySpec, moved: str, why: str) -> RecaptureNeededError:

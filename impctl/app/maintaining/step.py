@@ -96,7 +96,8 @@ class Maintainer:
         elif taken.session is not None:
             done, after = self._computed(taken.session, moved, done)
         else:
-            after = self._touch(moved)
+            after, count = self._touch(moved)
+            done = replace(done, changes=done.changes + count)
             new = {
                 access: kept.minus(taken.fragments[access]).ids for access, kept in after.items()
             }
@@ -129,7 +130,9 @@ class Maintainer:
         if move is None:
             deltas = session.step(changes, table_rows)
         else:
-            deltas, count = session.move(changes, move.conditions, move.rows, table_rows)
+            deltas, count = session.move(
+                changes, move.conditions, move.rows, table_rows, move.above
+            )
         groups_after, rows_after = session.refilled()
         done = replace(
             done,
@@ -172,15 +175,18 @@ class Maintainer:
         found = {table: change.files for table, change in moved.items()}
         return {**files, **{table: mark for table, mark in found.items() if mark is not None}}
 
-    def _touch(self, moved: Mapping[TableName, Moved]) -> Mapping[AccessId, FragmentSet]:
-        """The sketch with the fragments of all changed rows."""
+    def _touch(
+        self, moved: Mapping[TableName, Moved]
+    ) -> tuple[Mapping[AccessId, FragmentSet], int]:
+        """The sketch with the fragments of all changed rows, and how many moved with the clock."""
         touched = self.taken.touched
         assert touched is not None
         sketch = self.taken.stored.sketches[0]
-        if sketch.table not in moved:
-            return self.taken.fragments
-        changes = moved[sketch.table].changes
-        return {sketch.access: touched.step(TableChange(changes.table, changes.weights))}
+        if sketch.table in moved:
+            changes = moved[sketch.table].changes
+            touched.step(TableChange(changes.table, changes.weights))
+        count = 0 if self._move is None else touched.move(self._move.moved_rows())
+        return {sketch.access: touched.fragments}, count
 
     def _commit(
         self,

@@ -25,6 +25,7 @@ SHARED_STORE = "IMPCTL_SHARED_STORE"
 TPCDS = "IMPCTL_TPCDS"
 FUZZ = "IMPCTL_FUZZ"
 SOAK = "IMPCTL_SOAK"
+DAYS = "IMPCTL_DAYS"
 NOW = "IMPCTL_NOW"
 SPARK_MEMORY = "IMPCTL_SPARK_MEMORY"
 
@@ -56,6 +57,7 @@ ENVVARS = (
     EnvVar(TPCDS, "Workload file of TPC-DS, its tables beside it, for a test", None, "0.1.0"),
     EnvVar(FUZZ, "How many times as many random cases the tests try", None, "0.1.0"),
     EnvVar(SOAK, "Random operations of the soak test; `N@SEED` for another seed", None, "0.1.0"),
+    EnvVar(DAYS, "Days of a moving window on each of which a test asks Spark", None, "0.1.0"),
     EnvVar(
         SPARK_MEMORY,
         "Driver memory in `configs/*.yaml`, and of the Spark session that the tests share",

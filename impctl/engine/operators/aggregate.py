@@ -24,7 +24,7 @@ from impctl.data.keys import Grouping, group_rows, normalise
 from impctl.data.schema import SqlType
 from impctl.data.vector import Ints, Vector, concat, from_stored
 from impctl.engine.accumulators import Accumulator, Count, Values, takes_bounds
-from impctl.engine.aggregate_column import AggregateColumn
+from impctl.engine.aggregate_column import AggregateColumn, parts_of
 from impctl.engine.arrangement import Arrangement, Located
 from impctl.engine.batch import Batch, empty_batch, stacked_batches
 from impctl.engine.disagreement import disagreement, never_held
@@ -39,12 +39,13 @@ from impctl.engine.partial_column import ROWS, PartialColumn
 from impctl.engine.refill import Refill
 from impctl.engine.row_index import RowIndex
 from impctl.engine.runs import Run
-from impctl.engine.spread import Spread
-from impctl.engine.tags import GroupTags, Tags, no_fragments
+from impctl.engine.tags import GroupTags, RowTags, Tags, no_fragments
 from impctl.expr.spans import is_known, unsure_value
+from impctl.sketch.partition import RangePartition
 
 _ROWS = "rows"
 _GROUP = "group"
+KeyRanges = tuple[AttributeId, RangePartition]
 
 
 class Aggregate(Operator):
@@ -61,9 +62,11 @@ class Aggregate(Operator):
         is_distinct: bool = False,
         distinct: Mapping[AttributeId, SqlType] | None = None,
         first_types: Mapping[AttributeId, SqlType] | None = None,
+        key_ranges: KeyRanges | None = None,
     ) -> None:
         """`is_distinct`: without keys there is a row only where there is input.
 
+        `key_ranges`: of keyed input, the key that tells a group's fragment, and how it does.
         `distinct` are the arguments of which every value counts once, with their types;
         `first_types` the types of the arguments of every `First`.
         """
@@ -72,7 +75,7 @@ class Aggregate(Operator):
         self.is_keyed = is_keyed
         self.is_global = not keys and not is_distinct
         self.accesses = accesses
-        parts = _distinct_parts(self.columns)
+        parts = parts_of(self.columns)
         self._accumulators = tuple(part for part in parts if not isinstance(part, Extreme))
         self._extremes = Extremes(name, [part for part in parts if isinstance(part, Extreme)])
         self._firsts = Firsts(name, self.columns, first_types or {})
@@ -89,6 +92,7 @@ class Aggregate(Operator):
         )
         self._next_group = 1
         self._counter = f"{name}.next_group"
+        self._key_ranges = key_ranges
 
     @property
     def accumulators(self) -> tuple[Accumulator, ...]:
@@ -189,16 +193,26 @@ class Aggregate(Operator):
 
     @property
     def can_output(self) -> bool:
-        return bool(self.keys) and not self.is_keyed and not self._firsts
+        return not self._firsts and (not self.is_keyed or self._key_ranges is not None)
+
+    @property
+    def can_refill(self) -> bool:
+        # As releases before did: with a bound, what is above has other state.
+        return self.can_output and bool(self.keys) and not self.is_keyed
 
     def output(self) -> Batch:
         """The rows of all groups. Cost: the groups, and their fragments."""
         run = self._groups.whole()
         if run is None:
-            return empty_batch(self.accesses)
-        state = self._state_of(run)
-        tags = tuple(counts.sets_of(state[_GROUP]) for counts in self._fragments)
-        return self._inserted(self._keys_of(run), state, *tags)
+            return self._empty_row() if self.is_global else empty_batch(self.accesses)
+        keys, state = self._keys_of(run), self._state_of(run)
+        if self._key_ranges is None:
+            tags: tuple[Tags, ...] = tuple(c.sets_of(state[_GROUP]) for c in self._fragments)
+        else:
+            key, partition = self._key_ranges
+            place = [name for name, _ in self.keys].index(key)
+            tags = (RowTags(partition.fragments_of(keys[place])),)
+        return self._inserted(keys, state, *tags)
 
     def _keys_of(self, run: Run) -> list[Vector]:
         kinds = [kind for _, kind in self.keys]
@@ -369,17 +383,6 @@ def _refuse_unsure(columns: Sequence[Vector]) -> None:
     """Grouping or summing a value that is not exact could make a sketch too small."""
     if not all(is_known(column) for column in columns):
         raise unsure_value("A value to group by, to count once or to take a spread of")
-
-
-def _distinct_parts(columns: Sequence[AggregateColumn]) -> tuple[Accumulator | Extreme, ...]:
-    found: dict[Accumulator | Extreme, None] = {}
-    for column in columns:
-        part = column.accumulator
-        parts = part.parts if isinstance(part, Spread) else (column.guard, part)
-        for one in parts:
-            if one is not None and not isinstance(one, First | Spread):
-                found.setdefault(one)
-    return tuple(found)
 
 
 def _clear_empty(state: Values, accumulators: Sequence[Accumulator | Extreme]) -> None:

@@ -136,6 +136,20 @@ class Join(Operator):
         columns = {**left.columns, **right.columns}
         return Batch(columns, mine.weights * theirs.weights, (*left.tags, *right.tags))
 
+    @property
+    def can_output(self) -> bool:
+        return not self._reads
+
+    def output(self) -> Batch:
+        """All pairs. Cost: the rows of one side, and the pairs."""
+        left, right = self._indexes
+        assert isinstance(left, RowIndex)
+        rows = left.whole()
+        if not len(rows):
+            return empty_batch(sum(side.accesses for side in self.sides))
+        pairs = self._joined(_Keyed(rows, left.codes_of(rows)), 0, right)
+        return consolidated(pairs) if len(pairs) else pairs
+
     def arrangements(self) -> tuple[RowIndex | KeyFilter, ...]:
         held: list[RowIndex | KeyFilter] = []
         for index in self._indexes:

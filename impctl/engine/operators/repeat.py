@@ -31,3 +31,7 @@ class Repeat(Operator):
         copies = np.maximum(left - right, 0) if self.is_difference else np.minimum(left, right)
         repeated = Batch(batch.columns, batch.weights * copies, batch.tags)
         return repeated.keep(copies > 0)
+
+    @property
+    def is_linear(self) -> bool:
+        return True

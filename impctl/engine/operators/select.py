@@ -10,11 +10,13 @@ sketch too small. Not to be confused with a filter by the current sketch, which 
 from __future__ import annotations
 
 from impctl.aliases import AttributeId
+from impctl.data.vector import Bools
 from impctl.engine.batch import Batch
 from impctl.engine.operator import Operator
 from impctl.errors import NotExactError
 from impctl.expr.evaluate import truth
 from impctl.expr.nodes import Expr
+from impctl.expr.truth import Truth
 
 
 class Select(Operator):
@@ -29,15 +31,22 @@ class Select(Operator):
         """The part of the change that passes."""
         if len(batch) == 0:
             return batch
+        outcome = self._outcome(batch)
+        self._unsure_rows += int(outcome.is_unsure.sum())
+        return batch.keep(outcome.may_true)
+
+    def passing(self, batch: Batch) -> Bools:
+        """Which rows pass a `step`, without counting any as unsure."""
+        return self._outcome(batch).may_true
+
+    def _outcome(self, batch: Batch) -> Truth:
         outcome = truth(self.predicate, batch.columns, len(batch))
-        unsure = int(outcome.is_unsure.sum())
-        if unsure and self.must_be_sure:
+        if self.must_be_sure and bool(outcome.is_unsure.any()):
             raise NotExactError(
                 "A condition below a grouping compares doubles too close to call",
                 hint="recapture with `impctl capture`, or compare with a decimal in the query",
             )
-        self._unsure_rows += unsure
-        return batch.keep(outcome.may_true)
+        return outcome
 
     @property
     def unsure_rows(self) -> int:

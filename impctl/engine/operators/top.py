@@ -140,6 +140,20 @@ class Top(Operator):
         parts = [part for part in parts if len(part)]
         return stacked_batches(parts) if parts else empty_batch(self._accesses)
 
+    @property
+    def can_output(self) -> bool:
+        return True
+
+    def output(self) -> Batch:
+        """The first rows of all groups. Cost: the rows kept, sorted."""
+        rows = self._rows.whole()
+        if not len(rows) or self.limit.size == 0:
+            return empty_batch(self._accesses)
+        keys = [normalise(rows.columns[name]) for name in self._partition]
+        grouping = group_rows(keys, len(rows))
+        leaders = [key.take(grouping.first) for key in keys]
+        return self._first(Groups(grouping.codes, leaders)).rows
+
     def _add(self, batch: Batch, groups: Groups, owners: Ints, codes: Ints) -> None:
         if self._buffer is None:
             self._rows.add(batch, groups.codes[owners])

@@ -44,6 +44,10 @@ class Union(Operator):
         filled = [part for part in parts if len(part)]
         return stacked_batches(filled) if filled else parts[0]
 
+    @property
+    def is_linear(self) -> bool:
+        return True
+
 
 def _moved(branch: Branch, batch: Batch) -> Batch:
     """The batch in the union's form."""
