@@ -176,7 +176,8 @@ def _explode(node: Explode, child: NodeState) -> NodeState:
     """Each row by itself; a row that is there twice is taken apart twice, so none is told apart."""
     if not child.is_whole and direction(node.array, child.columns) is not Relation.EQUAL:
         return refused(
-            "LATERAL VIEW takes apart a value that can differ over part of a group", node.span
+            f"`{node.function}` takes apart a value that can differ over part of a group",
+            node.span,
         )
     made = {attribute.id: Relation.EQUAL for attribute in node.made}
     columns = Columns({**child.columns.relations, **made}, child.columns.signs)
