@@ -102,7 +102,7 @@ def read_select(select: exp.Select, environment: Environment) -> Plan:
     reading = environment.reading
     generated = read_generated(select.expressions, source.plan, source.scope, reading)
     source = source if generated is None else replace(source, plan=generated.plan)
-    block = _read_block(select, source, environment, generated)
+    block = _read_block(select, source, generated, environment)
     if generated is not None and (block.is_aggregated or block.windows.calls):
         generated.refuse_beside("groups" if block.is_aggregated else "windows", reading.text)
     return _planned(select, block, environment)
@@ -131,10 +131,7 @@ class _Block:
 
 
 def _read_block(
-    select: exp.Select,
-    source: FromSource,
-    environment: Environment,
-    generated: Generated | None,
+    select: exp.Select, source: FromSource, generated: Generated | None, environment: Environment
 ) -> _Block:
     reading = environment.reading
     text = reading.text
@@ -173,7 +170,7 @@ def _read_block(
         if any(expr is not None and reads_window(expr) for expr in exprs):
             raise text.unsupported("a window function in HAVING", having.this)
     plain = ExprReader(reading, Names(text, source.scope, aliases), "QUALIFY", windows)
-    qualify = read_qualify(select, plain)
+    qualify = read_qualify(select, plain, [item.expr for item in items], grouping)
     names = Names(text, source.scope, aliases, Prefer.ALIAS)
     order = read_order(
         select,
@@ -272,12 +269,6 @@ def _planned(select: exp.Select, block: _Block, environment: Environment) -> Pla
         names = [(item.name, item.expr) for item in block.items]
         plan, finish = windowed(plan, block.windows, names, finish, reading)
     if block.qualify is not None:
-        if block.is_aggregated:
-            raise reading.text.unsupported(
-                "QUALIFY in a query that groups",
-                block.qualify.span,
-                hint="filter in a query around it, with WHERE",
-            )
         plan = Select(plan, finish(block.qualify), span=block.qualify.span)
     outputs = [(item.name, finish(item.expr)) for item in block.items]
     order = block.order.finished(finish)

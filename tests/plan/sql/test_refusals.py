@@ -229,9 +229,44 @@ CASES = [
     ("SELECT »* EXCEPT (brand) FROM sales", "EXCEPT or REPLACE", "columns"),
     ("SELECT 1 FROM sales SORT BY »brand", "SORT BY", "without it"),
     (
-        "SELECT brand FROM sales GROUP BY brand QUALIFY »rank() OVER (ORDER BY brand) = 1",
-        "QUALIFY in a query that groups",
+        "SELECT brand FROM sales GROUP BY brand QUALIFY rank() OVER (ORDER BY »price) = 1",
+        "`price` of QUALIFY in a query that groups",
         "a query around it",
+    ),
+    (
+        "SELECT brand, sum(price) AS price, rank() OVER (ORDER BY brand) AS r FROM sales"
+        " GROUP BY brand QUALIFY r < 3 AND »price > 1",
+        "`price` of QUALIFY in a query that groups",
+        "aliases that no column has",
+    ),
+    (
+        "SELECT upper(brand) AS brand, rank() OVER (ORDER BY 1) AS r FROM sales"
+        " GROUP BY upper(brand) QUALIFY r < 3 AND »brand > 'A'",
+        "`brand` of QUALIFY in a query that groups",
+        "aliases that no column has",
+    ),
+    (
+        "SELECT brand AS b, rank() OVER (ORDER BY brand) AS r FROM sales GROUP BY brand"
+        " QUALIFY r < 3 AND »brand > 'A'",
+        "`brand` of QUALIFY in a query that groups",
+        "aliases that no column has",
+    ),
+    (
+        "SELECT brand, sum(price) AS s FROM sales GROUP BY brand"
+        " QUALIFY rank() OVER (ORDER BY »sum(price)) = 1",
+        "an aggregate function in QUALIFY",
+        "select it under an alias",
+    ),
+    (
+        "SELECT brand FROM sales GROUP BY brand QUALIFY »rank() OVER w = 1"
+        " WINDOW w AS (ORDER BY brand)",
+        "window `w` in QUALIFY of a query that groups",
+        "after OVER",
+    ),
+    (
+        "SELECT 1 AS one FROM sales QUALIFY »rank() OVER (ORDER BY 1) = 1 ORDER BY sum(price)",
+        "QUALIFY where only ORDER BY groups",
+        "without it",
     ),
     ("SELECT brand FROM sales QUALIFY »brand > 'a'", "no window function", "use WHERE"),
     (
