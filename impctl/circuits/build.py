@@ -143,7 +143,8 @@ class Builder(Plumbing):
             case Witness():
                 return build_witness(self, plan)
             case Explode():
-                raise BlockedError("LATERAL VIEW is not maintained by the engine", plan.span)
+                what = f"`{plan.function}`, which takes arrays apart,"
+                raise BlockedError(f"{what} is not maintained by the engine", plan.span)
             case Window():
                 return build_window(self, plan)
 

@@ -137,6 +137,13 @@ QUERIES = {
     "lateral of groups": "SELECT g, i, x FROM (SELECT g, count(*) AS n FROM t GROUP BY g) q "
     "LATERAL VIEW posexplode(sequence(1, n)) e AS i, x WHERE x > 12",
     "qualify": "SELECT id, v FROM t QUALIFY v * 3 > sum(v) OVER (PARTITION BY g)",
+    "qualify groups": "SELECT g, rank() OVER (ORDER BY sum(v) DESC NULLS LAST) AS r FROM t "
+    "GROUP BY g QUALIFY r <= 3",
+    "qualify within groups": "SELECT g, h, count(*) AS n FROM t GROUP BY g, h "
+    "QUALIFY n > 2 AND sum(n) OVER (PARTITION BY g) > 12",
+    "generator": "SELECT id, posexplode(array(v, h)) AS (p, w) FROM t WHERE v > 9",
+    "generator of groups": "SELECT DISTINCT x, g FROM (SELECT explode_outer(sequence(1, n)) AS x, "
+    "g FROM (SELECT g, count(*) AS n FROM t GROUP BY g) q) r WHERE x > 12",
     "self join": "SELECT a.id FROM t a JOIN t b ON a.id = b.v WHERE b.h = 1",
     "common table twice": "WITH q AS (SELECT * FROM t WHERE v > 4) "
     "SELECT a.id FROM q a JOIN q b ON a.id = b.v",

@@ -52,11 +52,22 @@ def _clash_of_ties(left: NodeState, right: NodeState) -> NodeState | None:
     return None
 
 
-def _merged(left: NodeState, right: NodeState, signs: KnownSigns) -> NodeState:
-    """Both sides' columns side by side, status still open."""
+def _joined(node: Join, left: Columns, right: Columns) -> Columns:
+    """Both sides' columns, and what the condition says of them where it is true."""
+
+    def made() -> Columns:
+        signs: KnownSigns = {**left.signs, **right.signs}
+        learned = signs if node.condition is None else learn(node.condition, signs)
+        return Columns({**left.relations, **right.relations}, learned)
+
+    return left.once(made, node, right)
+
+
+def _merged(left: NodeState, right: NodeState, columns: Columns) -> NodeState:
+    """Both sides' rows side by side, status still open."""
     return NodeState(
         Status.EXACT,
-        Columns({**left.columns.relations, **right.columns.relations}, signs),
+        columns,
         sketched=left.sketched | right.sketched,
         keys={**_live_keys(left), **_live_keys(right)},
         identifiers=frozenset(a | b for a in left.identifiers for b in right.identifiers),
@@ -70,10 +81,7 @@ def _live_keys(state: NodeState) -> Keys:
 
 
 def _inner(node: Join, left: NodeState, right: NodeState, wording: Wording) -> NodeState:
-    signs: KnownSigns = {**left.columns.signs, **right.columns.signs}
-    if node.condition is not None:
-        signs = learn(node.condition, signs)
-    both = _merged(left, right, signs)
+    both = _merged(left, right, _joined(node, left.columns, right.columns))
     if left.is_whole and right.is_whole:
         status = Status.KEYED if both.keys else Status.EXACT
         return with_equalities(replace(both, status=status), node.condition)
@@ -91,10 +99,10 @@ def _unpreserved(condition: Expr | None, both: NodeState, wording: Wording) -> N
 
 
 def _semi(node: Join, left: NodeState, right: NodeState, wording: Wording) -> NodeState:
-    signs: KnownSigns = {**left.columns.signs, **right.columns.signs}
-    both = _merged(left, right, signs)
-    learned = learn(node.condition, signs) if node.condition is not None else signs
-    columns = Columns(left.columns.relations, learned)
+    joined = _joined(node, left.columns, right.columns)
+    plain = {**left.columns.signs, **right.columns.signs}
+    both = _merged(left, right, Columns(joined.relations, plain))
+    columns = Columns(left.columns.relations, joined.signs)
     found = replace(left, columns=columns, sketched=both.sketched, ties=both.ties)
     if left.is_whole and right.status is Status.EXACT:
         return _with_left_equalities(found, left, node.condition)
@@ -128,7 +136,9 @@ def _kept_side(
         ties = kept.ties if kept.ties is not None else other.ties
         return replace(kept, sketched=kept.sketched | other.sketched, ties=ties)
     padded = {key: signs.or_null() for key, signs in other.columns.signs.items()}
-    both = _merged(kept, other, {**kept.columns.signs, **_columns_only(padded)})
+    relations = {**kept.columns.relations, **other.columns.relations}
+    signs = {**kept.columns.signs, **_columns_only(padded)}
+    both = _merged(kept, other, Columns(relations, signs))
     return replace(both, status=kept.status)
 
 
@@ -147,7 +157,8 @@ def _full(node: Join, left: NodeState, right: NodeState) -> NodeState:
         for side in (left, right)
         for key, found in _columns_only(side.columns.signs).items()
     }
-    return _merged(left, right, signs)
+    relations = {**left.columns.relations, **right.columns.relations}
+    return _merged(left, right, Columns(relations, signs))
 
 
 def combine(node: SetOperation, left: NodeState, right: NodeState) -> NodeState:
@@ -168,16 +179,9 @@ def combine(node: SetOperation, left: NodeState, right: NodeState) -> NodeState:
 def branch(node: SetOperation, side: Plan, state: NodeState) -> NodeState:
     """A branch with the outputs' identities; casts to the common type may happen on the way."""
     pairs = tuple(zip(node.attributes, attributes_of(side), strict=True))
-    outputs: dict[AttributeId, AttributeId] = {}
-    relations: dict[AttributeId, Relation] = {}
-    signs: dict[AttributeId | Expr, Signs] = {}
+    outputs = {output.id: source.id for output, source in pairs}
     keys: dict[AccessId, frozenset[AttributeId]] = dict.fromkeys(state.keys, frozenset())
     for output, source in pairs:
-        relation = state.columns.relations.get(source.id, Relation.UNKNOWN)
-        relations[output.id] = relation if _is_monotone(source, output) else _only_equal(relation)
-        known = state.columns.signs.get(source.id, NOTHING)
-        signs[output.id] = known if source.type == output.type else Signs(not_null=False)
-        outputs[output.id] = source.id
         for access, columns in state.keys.items():
             if source.id in columns and source.type == output.type:
                 keys[access] = keys[access] | {output.id}
@@ -187,11 +191,22 @@ def branch(node: SetOperation, side: Plan, state: NodeState) -> NodeState:
     return replace(
         state,
         status=status,
-        columns=Columns(relations, signs),
+        columns=state.columns.once(lambda: _of_branch(pairs, state.columns), node, side),
         keys=keys if status is Status.KEYED else {},
         identifiers=frozenset(),
         causes={out: state.causes[src] for out, src in outputs.items() if src in state.causes},
     )
+
+
+def _of_branch(pairs: tuple[tuple[Attribute, Attribute], ...], columns: Columns) -> Columns:
+    relations: dict[AttributeId, Relation] = {}
+    signs: dict[AttributeId | Expr, Signs] = {}
+    for output, source in pairs:
+        relation = columns.relations.get(source.id, Relation.UNKNOWN)
+        relations[output.id] = relation if _is_monotone(source, output) else _only_equal(relation)
+        known = columns.signs.get(source.id, NOTHING)
+        signs[output.id] = known if source.type == output.type else Signs(not_null=False)
+    return Columns(relations, signs)
 
 
 def _is_monotone(source: Attribute, output: Attribute) -> bool:

@@ -9,8 +9,8 @@ Out of scope: predicates (`plan.safety.preserved`), aggregates (`plan.safety.gro
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from impctl.aliases import AttributeId
@@ -73,6 +73,21 @@ class Columns:
 
     relations: Mapping[AttributeId, Relation]
     signs: KnownSigns
+    _made: dict[tuple[int, ...], tuple[tuple[object, ...], Columns]] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+
+    def once(self, make: Callable[[], Columns], *of: object) -> Columns:
+        """What `make` makes of these columns with `of`, asked once for the same objects.
+
+        States whose columns are the same differ in much else, as in the keys of their rows.
+        """
+        # What is kept holds them, so that no other object can come to have one's identity.
+        place = tuple([id(part) for part in of])
+        known = self._made.get(place)
+        if known is None:
+            known = self._made[place] = (of, make())
+        return known[1]
 
     def are_equal(self, expr: Expr) -> bool:
         """Whether the expression has the same value over the sketch."""

@@ -33,13 +33,11 @@ _NONNEGATIVE = frozenset(
 
 def group(node: Aggregate, child: NodeState, wording: Wording) -> NodeState:
     """The state of an aggregate over its child's state."""
-    signs = _signs_of_outputs(node, child.columns.signs)
-    attributes = (*(k.attribute for k in node.keys), *(a.attribute for a in node.aggregates))
     identifiers = _identifiers(node)
     ties = child.ties if child.ties is not None else _order_dependence(node, wording)
     base = NodeState(
         Status.EXACT,
-        equal_columns(attributes, signs),
+        child.columns.once(lambda: _grouped(node, child.columns), node),
         sketched=child.sketched,
         identifiers=identifiers,
         ties=ties,
@@ -50,6 +48,11 @@ def group(node: Aggregate, child: NodeState, wording: Wording) -> NodeState:
     if child.status is Status.KEYED and len(keys) == len(child.keys):
         return replace(base, status=Status.KEYED, keys=keys)
     return _contained_groups(node, child, base, wording)
+
+
+def _grouped(node: Aggregate, columns: Columns) -> Columns:
+    attributes = (*(k.attribute for k in node.keys), *(a.attribute for a in node.aggregates))
+    return equal_columns(attributes, _signs_of_outputs(node, columns.signs))
 
 
 def grouped_keys(node: Aggregate, child: NodeState) -> Keys:

@@ -1,14 +1,16 @@
 """One plan judged for many sketches and facts, each part of it once for what concerns that part.
 
 Law: what is found is what the rules (`plan.safety.transfer`) find of every node anew. A part of the
-plan is judged again only where the sketches or facts of the tables below it differ, and a node only
-where the states of its inputs do; a query of many candidates would else cost their product.
+plan is judged again only where the sketches of the accesses below it differ, or what is known of
+the columns they read, and a node only where the states of its inputs do; a query of many candidates
+would else cost their product. What is known is a number with one bit for each kind of fact of each
+column, so that what concerns a part is told by one `&`; who says it is no matter to a state.
 Out of scope: the rules, choosing what to judge (`plan.safety.choose`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -26,10 +28,17 @@ from impctl.plan.nodes import (
     inputs_of,
     nodes_of,
 )
+from impctl.plan.safety.direction import Columns
 from impctl.plan.safety.facts import Fact, FactKind, FactSource
 from impctl.plan.safety.ordering import first_rows_per_partition
 from impctl.plan.safety.status import NodeState, Status
-from impctl.plan.safety.transfer import changing_call, project_state, state_of
+from impctl.plan.safety.transfer import (
+    changing_state,
+    project_state,
+    scan_columns,
+    scan_state,
+    state_of,
+)
 from impctl.plan.safety.wording import Wording
 
 
@@ -40,11 +49,14 @@ class Judged:
     state: NodeState
     inputs: tuple[Judged, ...] = ()
 
-    def flat(self) -> Iterator[NodeState]:
+    def flat(self) -> tuple[NodeState, ...]:
         """All states, in the order of `nodes_of`."""
-        yield self.state
-        for part in self.inputs:
-            yield from part.flat()
+        found, left = [], [self]
+        while left:
+            judged = left.pop()
+            found.append(judged.state)
+            left.extend(reversed(judged.inputs))
+        return tuple(found)
 
 
 @dataclass(frozen=True)
@@ -60,7 +72,7 @@ class Analysis:
 
     @cached_property
     def states(self) -> tuple[NodeState, ...]:
-        return tuple(self.judged.flat())
+        return self.judged.flat()
 
 
 @dataclass(slots=True)
@@ -72,11 +84,27 @@ class _Place:
     """Nothing above drops rows."""
     inputs: tuple[_Place, ...]
     accesses: frozenset[AccessId]
-    columns: Mapping[TableName, frozenset[ColumnName]]
-    """Lower case, by table: those that are read below."""
+    changing: NodeState | None
+    """The state of a node whose values change from run to run."""
+    concerning: int = 0
+    """The bits of all facts that concern the columns read from here down."""
+    facts: list[tuple[int, Fact]] = field(default_factory=list)
+    """Of a scan: those that concern its columns, each with its bit."""
+    columns: dict[int, Columns] = field(default_factory=dict)
+    """Of a scan: what is known of its columns, by the bits of what is known."""
     found: dict[tuple[object, ...], Judged] = field(default_factory=dict)
     states: dict[tuple[object, ...], NodeState] = field(default_factory=dict)
     distinct: dict[tuple[object, ...], list[NodeState]] = field(default_factory=dict)
+
+    def columns_of(self, known: int) -> Columns:
+        """Of a scan, its columns where this is known."""
+        assert isinstance(self.node, Scan)
+        known &= self.concerning
+        found = self.columns.get(known)
+        if found is None:
+            facts = [fact for bit, fact in self.facts if bit & known]
+            found = self.columns[known] = scan_columns(self.node, facts)
+        return found
 
     def same(self, state: NodeState) -> NodeState:
         """An equal state found before, so that what rests on it need not be judged again."""
@@ -92,31 +120,19 @@ class _Place:
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """What is judged: the sketches, the facts by table, and how first ranks are taken."""
+    """What is judged: the sketches, what is known, and how first ranks are taken."""
 
     sketched: Mapping[AccessId, ColumnName]
-    facts: Mapping[TableName, frozenset[Fact]]
+    """In order of the accesses, so that equal ones give equal keys."""
+    known: int
     has_rank_barriers: bool
-    about: dict[tuple[TableName, frozenset[ColumnName]], frozenset[Fact]] = field(
-        default_factory=dict
-    )
-    """Facts of these columns, once they were looked for."""
 
     def concerning(self, place: _Place) -> tuple[object, ...]:
         """The part of it that the states from this place down depend on."""
         sketched: tuple[tuple[AccessId, ColumnName], ...] = ()
         if not place.accesses.isdisjoint(self.sketched):
-            sketched = tuple(sorted(s for s in self.sketched.items() if s[0] in place.accesses))
-        facts = tuple(self._facts(table, read) for table, read in place.columns.items())
-        return sketched, facts, self.has_rank_barriers
-
-    def _facts(self, table: TableName, read: frozenset[ColumnName]) -> frozenset[Fact]:
-        found = self.about.get((table, read))
-        if found is None:
-            known = self.facts.get(table, frozenset())
-            found = frozenset(fact for fact in known if fact.column.lower() in read)
-            self.about[table, read] = found
-        return found
+            sketched = tuple([s for s in self.sketched.items() if s[0] in place.accesses])
+        return sketched, self.known & place.concerning, self.has_rank_barriers
 
 
 class PlanJudge:
@@ -129,12 +145,15 @@ class PlanJudge:
         self.has_ranks = any(isinstance(n, TopK) and n.rank is not None for n in self.nodes)
         self._wording = wording
         self._root = _place(root, at_root=True)
-        self._about_all: dict[tuple[TableName, frozenset[ColumnName]], frozenset[Fact]] = {}
+        self.last_needed: frozenset[Fact] = frozenset()
+        """The assumptions that the last sketch needed; a guess at those of the next."""
+        self._readers = _readers(self._root)
+        self._bits: dict[tuple[TableName, ColumnName, FactKind], int] = {}
 
     def of(
         self,
         sketched: Mapping[AccessId, ColumnName],
-        facts: Collection[Fact],
+        facts: Iterable[Fact],
         *,
         has_rank_barriers: bool = False,
     ) -> Analysis:
@@ -142,17 +161,48 @@ class PlanJudge:
 
         `has_rank_barriers`: first ranks are barriers also where they could stay KEYED.
         """
-        asked = _Asked(sketched, _by_table(facts), has_rank_barriers)
+        known = self.known(facts)
+        return self.of_known(sketched, known, has_rank_barriers=has_rank_barriers)
+
+    def of_known(
+        self,
+        sketched: Mapping[AccessId, ColumnName],
+        known: int,
+        *,
+        has_rank_barriers: bool = False,
+    ) -> Analysis:
+        """`of`, with the facts as `known` tells them."""
+        asked = _Asked(dict(sorted(sketched.items())), known, has_rank_barriers)
         return Analysis(self.nodes, self._judged(self._root, asked))
 
     def of_all_facts(self, sketched: Mapping[AccessId, ColumnName]) -> Analysis:
         """Judge every node as if all that a fact could say of a column were so."""
-        asked = _Asked(sketched, self._all_facts, False, self._about_all)
-        return Analysis(self.nodes, self._judged(self._root, asked))
+        return self.of_known(sketched, self._all_known)
+
+    def known(self, facts: Iterable[Fact]) -> int:
+        """The bits of these facts; those of columns that the plan does not read have none."""
+        known = 0
+        for fact in facts:
+            about = (fact.table, fact.column.lower(), fact.kind)
+            bit = self._bits.get(about)
+            known |= self._learned(fact) if bit is None else bit
+        return known
+
+    def _learned(self, fact: Fact) -> int:
+        """A bit of its own for a fact that is met for the first time; 0 where nobody reads it."""
+        column = (fact.table, fact.column.lower())
+        ways = self._readers.get(column, ())
+        bit = 1 << len(self._bits) if ways else 0
+        self._bits[*column, fact.kind] = bit
+        for way in ways:
+            way[-1].facts.append((bit, fact))
+            for place in way:
+                place.concerning |= bit
+        return bit
 
     @cached_property
-    def _all_facts(self) -> Mapping[TableName, frozenset[Fact]]:
-        return _by_table(
+    def _all_known(self) -> int:
+        return self.known(
             Fact(scan.table, attribute.name, kind, FactSource.PREDICATE)
             for scan in self.scans
             for attribute in scan.attributes
@@ -163,27 +213,34 @@ class PlanJudge:
         key = asked.concerning(place)
         known = place.found.get(key)
         if known is None:
-            inputs = tuple(self._judged(part, asked) for part in place.inputs)
+            inputs = tuple([self._judged(part, asked) for part in place.inputs])
             known = place.found[key] = Judged(self._state(place, inputs, asked), inputs)
         return known
 
     def _state(self, place: _Place, inputs: tuple[Judged, ...], asked: _Asked) -> NodeState:
         node = place.node
+        if place.changing is not None:
+            return place.changing
         if isinstance(node, Scan):
-            about = asked.facts.get(node.table, ())
-            return place.same(state_of(node, [], self._wording, asked.sketched, about))
-        # States are kept as long as the places are, so one place has no two of one identity.
-        key = (*(id(part.state) for part in inputs), asked.has_rank_barriers)
-        state = place.states.get(key)
-        if state is None:
-            below = [part.state for part in inputs]
-            barriers = asked.has_rank_barriers
-            state = state_of(node, below, self._wording, has_rank_barriers=barriers)
-            state = place.states[key] = place.same(state)
+            name = asked.sketched.get(node.access)
+            return place.same(scan_state(node, name, place.columns_of(asked.known)))
+        below = [part.state for part in inputs]
+        unsafe = next((found for found in below if found.status is Status.UNSAFE), None)
+        state = self._by_inputs(place, below, asked) if unsafe is None else unsafe
         if place.at_root and state.status is Status.UNSAFE:
             # It depends on more than the inputs' own states, so it is not kept by those.
             ranked = self._ranked(node, inputs)
             return state if ranked is None else place.same(ranked)
+        return state
+
+    def _by_inputs(self, place: _Place, inputs: list[NodeState], asked: _Asked) -> NodeState:
+        # States are kept as long as the places are, so one place has no two of one identity.
+        key = (*map(id, inputs), asked.has_rank_barriers)
+        state = place.states.get(key)
+        if state is None:
+            barriers = asked.has_rank_barriers
+            state = state_of(place.node, inputs, self._wording, has_rank_barriers=barriers)
+            state = place.states[key] = place.same(state)
         return state
 
     def _ranked(self, node: Plan, inputs: tuple[Judged, ...]) -> NodeState | None:
@@ -205,7 +262,7 @@ class PlanJudge:
         if child.status in (Status.UNSAFE, Status.EXACT) or child.ties is not None:
             return None
         parts: tuple[Plan, ...] = (node, below, *between)
-        if any(changing_call(part) is not None for part in parts):
+        if any(changing_state(part) is not None for part in parts):
             return None
         state = first_rows_per_partition(predicate, below, child, self._wording)
         if state is None or state.status is Status.UNSAFE:
@@ -219,14 +276,26 @@ def _place(node: Plan, *, at_root: bool) -> _Place:
     below = at_root and isinstance(node, Project | Sort)
     inputs = tuple(_place(part, at_root=below) for part in inputs_of(node))
     accesses = frozenset[AccessId]().union(*(part.accesses for part in inputs))
-    columns: dict[TableName, frozenset[ColumnName]] = {}
-    for part in inputs:
-        for table, read in part.columns.items():
-            columns[table] = columns.get(table, frozenset()) | read
     if isinstance(node, Scan):
         accesses = frozenset({node.access})
-        columns = {node.table: frozenset(a.name.lower() for a in node.attributes)}
-    return _Place(node, at_root, inputs, accesses, columns)
+    return _Place(node, at_root, inputs, accesses, changing_state(node))
+
+
+_Ways = dict[tuple[TableName, ColumnName], list[tuple[_Place, ...]]]
+
+
+def _readers(root: _Place) -> _Ways:
+    """By table and column in lower case, the places from the root to each scan that reads it."""
+    found: _Ways = {}
+    left: list[tuple[_Place, ...]] = [(root,)]
+    while left:
+        way = left.pop()
+        node = way[-1].node
+        if isinstance(node, Scan):
+            for name in {attribute.name.lower() for attribute in node.attributes}:
+                found.setdefault((node.table, name), []).append(way)
+        left.extend((*way, part) for part in way[-1].inputs)
+    return found
 
 
 class Judges:
@@ -243,10 +312,3 @@ class Judges:
         made = PlanJudge(query.root, Wording.of(query.sql, query.root))
         self._known.append((query.root, made))
         return made
-
-
-def _by_table(facts: Iterable[Fact]) -> Mapping[TableName, frozenset[Fact]]:
-    found: dict[TableName, set[Fact]] = {}
-    for fact in facts:
-        found.setdefault(fact.table, set()).add(fact)
-    return {table: frozenset(about) for table, about in found.items()}

@@ -84,16 +84,18 @@ def with_equalities(state: NodeState, predicate: Expr | None) -> NodeState:
     if state.status is not Status.KEYED or predicate is None:
         return state
     pairs = [pair for part in conjuncts(predicate) if (pair := _equated(part)) is not None]
-    keys = dict(state.keys)
-    grown = True
-    while grown:
-        grown = False
-        for access, columns in keys.items():
-            more = {x for a, b in pairs for x in (a, b) if a in columns or b in columns}
-            if not more <= columns:
-                keys[access] = columns | more
-                grown = True
-    return replace(state, keys=keys)
+    return replace(state, keys={a: _equal_to(columns, pairs) for a, columns in state.keys.items()})
+
+
+def _equal_to(
+    columns: frozenset[AttributeId], pairs: list[tuple[AttributeId, AttributeId]]
+) -> frozenset[AttributeId]:
+    """These columns with all that the pairs equate with one of them."""
+    while True:
+        more = {x for pair in pairs if (pair[0] in columns) != (pair[1] in columns) for x in pair}
+        if not more:
+            return columns
+        columns |= more
 
 
 def _equated(part: Expr) -> tuple[AttributeId, AttributeId] | None:

@@ -9,11 +9,11 @@ Out of scope: choosing what to sketch (`plan.safety.choose`), minimising facts
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import replace
 from typing import assert_never
 
-from impctl.aliases import AccessId, AttributeId, ColumnName
+from impctl.aliases import AttributeId, ColumnName
 from impctl.data.schema import Kind
 from impctl.expr.nodes import Call, ColumnRef, Expr, walk
 from impctl.plan.functions import VOLATILE
@@ -54,23 +54,17 @@ def state_of(
     node: Plan,
     inputs: list[NodeState],
     wording: Wording,
-    sketched: Mapping[AccessId, ColumnName] | None = None,
-    facts: Collection[Fact] = (),
     *,
     has_rank_barriers: bool = False,
 ) -> NodeState:
-    """The state of a node over its inputs' states; sketches and facts concern scans only.
+    """The state of a node over its inputs' states, where it has no `changing_state`.
 
-    `has_rank_barriers`: first ranks are barriers also where they could stay KEYED.
+    A scan's is EXACT here, and `scan_state` tells more. `has_rank_barriers`: first ranks are
+    barriers also where they could stay KEYED.
     """
-    changing = changing_call(node)
-    if changing is not None:
-        return refused(f"`{changing.name}` gives another value on every run", changing.span)
     unsafe = next((state for state in inputs if state.status is Status.UNSAFE), None)
     if unsafe is not None:
         return unsafe
-    if isinstance(node, Scan):
-        return _scan(node, sketched or {}, facts)
     state = _state(node, inputs, wording, has_rank_barriers=has_rank_barriers)
     return _without_loose_ties(node, inputs, state)
 
@@ -80,7 +74,7 @@ def _state(
 ) -> NodeState:
     match node:
         case Scan():
-            return _scan(node, {}, ())
+            return scan_state(node, None, scan_columns(node, ()))
         case Select():
             return _select(node, inputs[0], wording)
         case Project():
@@ -126,12 +120,12 @@ def _without_loose_ties(node: Plan, inputs: list[NodeState], state: NodeState) -
     return state
 
 
-def changing_call(node: Plan) -> Call | None:
-    """A call in the node whose value changes from run to run, if there is one."""
+def changing_state(node: Plan) -> NodeState | None:
+    """The state of a node with a call whose value changes from run to run; None without one."""
     for expr in expressions_of(node):
         for part in walk(expr):
             if isinstance(part, Call) and part.name.lower() in VOLATILE and not _is_clockless(part):
-                return part
+                return refused(f"`{part.name}` gives another value on every run", part.span)
     return None
 
 
@@ -140,11 +134,13 @@ def _is_clockless(call: Call) -> bool:
     return call.name.lower() == "unix_timestamp" and bool(call.arguments)
 
 
-def _scan(
-    node: Scan, sketched: Mapping[AccessId, ColumnName], facts: Collection[Fact]
-) -> NodeState:
-    columns = equal_columns(node.attributes, signs_of_scan(node, facts))
-    name = sketched.get(node.access)
+def scan_columns(node: Scan, facts: Collection[Fact]) -> Columns:
+    """What these facts say of a table's columns in one access."""
+    return equal_columns(node.attributes, signs_of_scan(node, facts))
+
+
+def scan_state(node: Scan, name: ColumnName | None, columns: Columns) -> NodeState:
+    """The state of an access that is sketched on the column of that name, or is not."""
     if name is None:
         return NodeState(Status.EXACT, columns)
     # Column pruning may have dropped the attribute, and types impctl does not know may count
@@ -163,8 +159,9 @@ def _scan(
 
 
 def _select(node: Select, child: NodeState, wording: Wording) -> NodeState:
-    signs = learn(node.predicate, child.columns.signs)
-    found = replace(child, columns=Columns(child.columns.relations, signs))
+    own = child.columns
+    columns = own.once(lambda: Columns(own.relations, learn(node.predicate, own.signs)), node)
+    found = replace(child, columns=columns)
     if child.is_whole:
         return with_equalities(found, node.predicate)
     objection = find_objection(node.predicate, child.columns)
@@ -179,7 +176,8 @@ def _explode(node: Explode, child: NodeState) -> NodeState:
     """Each row by itself; a row that is there twice is taken apart twice, so none is told apart."""
     if not child.is_whole and direction(node.array, child.columns) is not Relation.EQUAL:
         return refused(
-            "LATERAL VIEW takes apart a value that can differ over part of a group", node.span
+            f"`{node.function}` takes apart a value that can differ over part of a group",
+            node.span,
         )
     made = {attribute.id: Relation.EQUAL for attribute in node.made}
     columns = Columns({**child.columns.relations, **made}, child.columns.signs)
@@ -188,14 +186,10 @@ def _explode(node: Explode, child: NodeState) -> NodeState:
 
 def project_state(node: Project, child: NodeState) -> NodeState:
     """The state of a projection over its child's state."""
-    relations: dict[AttributeId, Relation] = {}
-    signs: dict[AttributeId | Expr, Signs] = {}
     causes: dict[AttributeId, str] = {}
     renamed: dict[AttributeId, frozenset[AttributeId]] = {}
     for output in node.outputs:
         made, expr = output.attribute.id, output.expr
-        relations[made] = direction(expr, child.columns)
-        signs[made] = signs_of(expr, child.columns.signs)
         if isinstance(expr, ColumnRef):
             renamed[expr.id] = renamed.get(expr.id, frozenset()) | {made}
             if expr.id in child.causes:
@@ -215,11 +209,20 @@ def project_state(node: Project, child: NodeState) -> NodeState:
     return replace(
         child,
         status=status,
-        columns=Columns(relations, signs),
+        columns=child.columns.once(lambda: _projected(node, child.columns), node),
         keys=keys,
         identifiers=identifiers,
         causes=causes,
     )
+
+
+def _projected(node: Project, columns: Columns) -> Columns:
+    relations: dict[AttributeId, Relation] = {}
+    signs: dict[AttributeId | Expr, Signs] = {}
+    for output in node.outputs:
+        relations[output.attribute.id] = direction(output.expr, columns)
+        signs[output.attribute.id] = signs_of(output.expr, columns.signs)
+    return Columns(relations, signs)
 
 
 def _distinct(child: NodeState, node: Distinct | SetOperation) -> NodeState:

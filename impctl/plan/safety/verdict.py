@@ -11,7 +11,7 @@ Out of scope: which attribute to take (`plan.safety.choose`), capturing (`captur
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Self
 
@@ -126,14 +126,15 @@ def check_safety(
     if has_rank_barriers is None:
         has_rank_barriers = _needs_rank_barriers(sketched, by)
     judge = _Judge(query, sketched, has_rank_barriers, by)
-    sure = [fact for fact in facts if fact.source is not FactSource.STATISTICS]
-    found = judge.of(sure)
-    if found.root.status is not Status.UNSAFE:
-        return _accepted(judge, found, sure)
+    # Facts only ever help, so what is unsafe by all of them is so by the sure ones too.
     found = judge.of(facts)
     refusal = found.root.refusal
     if refusal is not None:
         return Verdict(False, Status.UNSAFE, refusal.reason, refusal.span)
+    sure = [fact for fact in facts if fact.source is not FactSource.STATISTICS]
+    found = judge.of(sure)
+    if found.root.status is not Status.UNSAFE:
+        return _accepted(judge, found, sure)
     known = [*sure, *_needed_assumptions(judge, sure, facts)]
     return _accepted(judge, judge.of(known), known)
 
@@ -150,6 +151,11 @@ class _Judge:
     def of(self, facts: Collection[Fact]) -> Analysis:
         """The states of all nodes, with these facts taken as true."""
         return self.by.of(self.sketched, facts, has_rank_barriers=self.has_rank_barriers)
+
+    def is_safe(self, known: int) -> bool:
+        """Whether the facts that the plan's judge tells by these bits are enough."""
+        found = self.by.of_known(self.sketched, known, has_rank_barriers=self.has_rank_barriers)
+        return found.root.status is not Status.UNSAFE
 
 
 def _needs_rank_barriers(sketched: Mapping[AccessId, ColumnName], by: PlanJudge) -> bool:
@@ -229,29 +235,58 @@ def _refuse_unknown(known: Collection[AccessId], sketched: Mapping[AccessId, Col
 def _needed_assumptions(
     judge: _Judge, sure: Collection[Fact], facts: Collection[Fact]
 ) -> tuple[Fact, ...]:
-    """A smallest set (none can be left out) of the statistics facts that still proves safety."""
-    read = {
-        (scan.table, attribute.name.lower())
-        for scan in judge.by.scans
-        for attribute in scan.attributes
-    }
-    needed = [
-        fact
+    """A smallest set (none can be left out) of the statistics facts that still proves safety.
+
+    Of several such sets the one without the earliest facts: each is left out in turn if the others
+    are enough. Many sketches of a plan need the same ones, so those found last are tried first.
+    """
+    base = judge.by.known(sure)
+    tried = [
+        (fact, bit)
         for fact in dict.fromkeys(facts)
-        if fact.source is FactSource.STATISTICS and (fact.table, fact.column.lower()) in read
+        if fact.source is FactSource.STATISTICS and (bit := judge.by.known((fact,)))
     ]
+    if not tried:
+        return ()
+    needed = [item for item in tried if item[0] in judge.by.last_needed]
+    if not _is_smallest(judge, needed, tried, base):
+        needed = _smallest(judge, tried, base)
+    found = tuple(fact for fact, _ in needed)
+    judge.by.last_needed = frozenset(found)
+    return found
 
-    def dropped(tried: Sequence[Fact], kept: list[Fact]) -> list[Fact]:
-        """What is left of the facts tried while these are kept; many are dropped at once."""
-        if judge.of([*sure, *kept]).root.status is not Status.UNSAFE:
-            return []
-        if len(tried) == 1:
-            return list(tried)
-        first, second = tried[: len(tried) // 2], tried[len(tried) // 2 :]
-        left = dropped(first, [*kept, *second])
-        return [*left, *dropped(second, [*kept, *left])]
 
-    return tuple(dropped(needed, [])) if needed else ()
+def _is_smallest(judge: _Judge, needed: _Tried, tried: _Tried, base: int) -> bool:
+    """Whether this is what `_smallest` finds of the facts tried."""
+    if not judge.is_safe(base | _together(needed)):
+        return False
+    for place, item in enumerate(needed):
+        later = tried[tried.index(item) + 1 :]
+        if judge.is_safe(base | _together(needed[:place]) | _together(later)):
+            return False
+    return True
+
+
+def _smallest(judge: _Judge, tried: _Tried, kept: int) -> _Tried:
+    """What is left of the facts tried while these are kept; many are dropped at once."""
+    if judge.is_safe(kept):
+        return []
+    if len(tried) == 1:
+        return tried
+    first, second = tried[: len(tried) // 2], tried[len(tried) // 2 :]
+    left = _smallest(judge, first, kept | _together(second))
+    return [*left, *_smallest(judge, second, kept | _together(left))]
+
+
+_Tried = list[tuple[Fact, int]]
+"""Facts with their bits."""
+
+
+def _together(facts: _Tried) -> int:
+    known = 0
+    for _, bit in facts:
+        known |= bit
+    return known
 
 
 def _accepted(judge: _Judge, found: Analysis, facts: Collection[Fact]) -> Verdict:

@@ -49,6 +49,7 @@ from impctl.plan.sql.condition import (
 )
 from impctl.plan.sql.context import Reading, attribute_for
 from impctl.plan.sql.expr import ExprReader
+from impctl.plan.sql.lateral import Generated, read_generated
 from impctl.plan.sql.order import Order, limited, read_order
 from impctl.plan.sql.relation import Environment, FromSource, read_from, refuse_parts
 from impctl.plan.sql.scope import Names, Prefer
@@ -98,7 +99,12 @@ def read_select(select: exp.Select, environment: Environment) -> Plan:
         parts = read_condition(where.this, reader, environment)
         plan = apply_condition(source.plan, parts, text.span_of(where.this))
         source = replace(source, plan=plan)
-    block = _read_block(select, source, environment)
+    reading = environment.reading
+    generated = read_generated(select.expressions, source.plan, source.scope, reading)
+    source = source if generated is None else replace(source, plan=generated.plan)
+    block = _read_block(select, source, generated, environment)
+    if generated is not None and (block.is_aggregated or block.windows.calls):
+        generated.refuse_beside("groups" if block.is_aggregated else "windows", reading.text)
     return _planned(select, block, environment)
 
 
@@ -124,12 +130,14 @@ class _Block:
         return self.grouping is not None or bool(calls) or bool(self.having)
 
 
-def _read_block(select: exp.Select, source: FromSource, environment: Environment) -> _Block:
+def _read_block(
+    select: exp.Select, source: FromSource, generated: Generated | None, environment: Environment
+) -> _Block:
     reading = environment.reading
     text = reading.text
     named = {str(item.name).lower(): item for item in select.args.get("windows") or []}
     windows = WindowCollector(AggregateCollector(), named)
-    items, beside = _items(select, source, environment, windows)
+    items, beside = _items(select, source, environment, windows, generated)
     aliases = _aliases(items)
 
     def ordinal(node: exp.Expression, clause: str) -> Expr | None:
@@ -162,7 +170,7 @@ def _read_block(select: exp.Select, source: FromSource, environment: Environment
         if any(expr is not None and reads_window(expr) for expr in exprs):
             raise text.unsupported("a window function in HAVING", having.this)
     plain = ExprReader(reading, Names(text, source.scope, aliases), "QUALIFY", windows)
-    qualify = read_qualify(select, plain)
+    qualify = read_qualify(select, plain, [item.expr for item in items], grouping)
     names = Names(text, source.scope, aliases, Prefer.ALIAS)
     order = read_order(
         select,
@@ -174,7 +182,11 @@ def _read_block(select: exp.Select, source: FromSource, environment: Environment
 
 
 def _items(
-    select: exp.Select, source: FromSource, environment: Environment, windows: WindowCollector
+    select: exp.Select,
+    source: FromSource,
+    environment: Environment,
+    windows: WindowCollector,
+    generated: Generated | None,
 ) -> tuple[tuple[Item, ...], tuple[Beside, ...]]:
     reading = environment.reading
     items: list[Item] = []
@@ -182,6 +194,9 @@ def _items(
     for node in select.expressions:
         if node.is_star:
             items += _star(node, source, reading)
+            continue
+        if generated is not None and node is generated.item:
+            items += [Item(*column) for column in generated.columns]
             continue
         # Spark lets a later item use an earlier item's alias.
         names = Names(reading.text, source.scope, _aliases(tuple(items)))
@@ -254,12 +269,6 @@ def _planned(select: exp.Select, block: _Block, environment: Environment) -> Pla
         names = [(item.name, item.expr) for item in block.items]
         plan, finish = windowed(plan, block.windows, names, finish, reading)
     if block.qualify is not None:
-        if block.is_aggregated:
-            raise reading.text.unsupported(
-                "QUALIFY in a query that groups",
-                block.qualify.span,
-                hint="filter in a query around it, with WHERE",
-            )
         plan = Select(plan, finish(block.qualify), span=block.qualify.span)
     outputs = [(item.name, finish(item.expr)) for item in block.items]
     order = block.order.finished(finish)

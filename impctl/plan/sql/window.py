@@ -8,7 +8,7 @@ Out of scope: where the Window node goes (`plan.sql.select`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from sqlglot import exp
@@ -17,7 +17,12 @@ from impctl.data.schema import DOUBLE, INTEGER, SqlType, other
 from impctl.expr.nodes import ColumnRef, Expr, Span, columns_of, substitute
 from impctl.plan.functions import AGGREGATE_SYNONYMS, AGGREGATES, ORDER_DEPENDENT, WINDOW_ONLY
 from impctl.plan.nodes import AggregateCall, Attribute, Plan, SortKey, Window, WindowCall
-from impctl.plan.sql.aggregate import AggregateCollector, call_is_nullable, result_type
+from impctl.plan.sql.aggregate import (
+    AggregateCollector,
+    GroupingClause,
+    call_is_nullable,
+    result_type,
+)
 from impctl.plan.sql.call import arguments_of, function_name
 from impctl.plan.sql.condition import as_truth
 from impctl.plan.sql.context import Reading, known_type
@@ -164,34 +169,97 @@ def placeholder(position: int) -> str:
     return f"{_PLACEHOLDER}{position}"
 
 
-def read_qualify(select: exp.Select, reader: ExprReader) -> Expr | None:
+def read_qualify(
+    select: exp.Select,
+    reader: ExprReader,
+    selected: Sequence[Expr],
+    grouping: GroupingClause | None,
+) -> Expr | None:
     """The condition of QUALIFY, read by a reader that collects windows; Spark wants one in it.
 
     A name is a column's before it is an alias; one that is both, the alias of a window's value, is
-    ambiguous to Spark.
+    ambiguous to Spark. All but ORDER BY was read before, so that aggregates there are known.
     """
     node = select.args.get("qualify")
     if node is None:
         return None
-    condition = as_truth(reader.read(node.this))
-    assert isinstance(reader.special, WindowCollector), "QUALIFY is about windows"
-    if not reader.special.calls:
+    windows = reader.special
+    assert isinstance(windows, WindowCollector), "QUALIFY is about windows"
+    is_grouped = any((grouping, windows.aggregates.calls, select.args.get("having")))
+    own = replace(windows, aggregates=AggregateCollector())
+    condition = as_truth(replace(reader, special=own).read(node.this))
+    if own.aggregates.calls:
+        raise reader.text.unsupported(
+            "an aggregate function in QUALIFY",
+            own.aggregates.calls[0].span or node.this,
+            hint="Spark does not take it either: select it under an alias, and name that",
+        )
+    if not windows.calls:
         raise reader.text.error(
             f"QUALIFY of query `{reader.text.name}` has no window function to filter by",
             node.this,
             hint="use WHERE, or a window function in QUALIFY or in the SELECT list",
         )
+    named = next((call for call in node.find_all(exp.Window) if call.alias), None)
+    if is_grouped and named is not None:
+        # Where its columns are looked for was not tried.
+        raise reader.text.unsupported(
+            f"window `{named.alias}` in QUALIFY of a query that groups",
+            named,
+            hint="write its specification out after OVER",
+        )
     for column in node.find_all(exp.Column):
-        values = reader.names.aliases.get(column.name.lower(), ())
-        is_plain = len(column.parts) == 1 and any(reads_window(value) for value in values)
-        if is_plain and reader.names.scope.find(None, column.name):
-            raise reader.text.error(
-                f"Column `{column.name}` of QUALIFY is ambiguous in query `{reader.text.name}`",
-                column,
-                hint="give the window's value an alias that no column has",
-                code="column_ambiguous",
-            )
+        if is_grouped:
+            _refuse_hidden(column, reader, selected, grouping.keys if grouping else ())
+        else:
+            _refuse_ambiguous(column, reader)
+    if not is_grouped and _aggregates(select.args.get("order")):
+        raise reader.text.unsupported("QUALIFY where only ORDER BY groups", condition.span)
     return condition
+
+
+def _aggregates(node: exp.Expression | None) -> bool:
+    """Whether an aggregate function stands there that is no window's."""
+    return node is not None and any(
+        (function_name(part) or "") in AGGREGATES and not isinstance(part.parent, exp.Window)
+        for part in node.find_all(exp.Anonymous, exp.Any)
+    )
+
+
+def _refuse_ambiguous(column: exp.Column, reader: ExprReader) -> None:
+    """Refuse a column's name that is a window value's too."""
+    values = reader.names.aliases.get(column.name.lower(), ())
+    is_plain = len(column.parts) == 1 and any(reads_window(value) for value in values)
+    if is_plain and reader.names.scope.find(None, column.name):
+        raise reader.text.error(
+            f"Column `{column.name}` of QUALIFY is ambiguous in query `{reader.text.name}`",
+            column,
+            hint="give the window's value an alias that no column has",
+            code="column_ambiguous",
+        )
+
+
+def _refuse_hidden(
+    column: exp.Column, reader: ExprReader, selected: Sequence[Expr], keys: Collection[Expr]
+) -> None:
+    """Refuse a name above groups, but for an alias that no column of FROM has, and for a column
+    that is grouped by and selected under its own name: others Spark takes for one or the other,
+    or refuses, as windows stand in QUALIFY or not.
+    """
+    name = column.name
+    is_plain = len(column.parts) == 1
+    aliased = reader.names.aliases.get(name.lower(), ())
+    if is_plain and aliased and not reader.names.scope.find(None, name):
+        return
+    read = reader.read(column)
+    if read in keys and read in selected and aliased == (read,):
+        return
+    raise reader.text.unsupported(
+        f"`{name}` of QUALIFY in a query that groups",
+        column,
+        hint="name columns that are grouped by and selected, or aliases that no column has; or"
+        " filter in a query around it, with WHERE",
+    )
 
 
 def windowed(

@@ -3,15 +3,19 @@ any others; and what it did once it does not do again."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 
 import pytest
 
-from impctl.plan.nodes import Query, scans_of
-from impctl.plan.safety import judging
-from impctl.plan.safety.judging import PlanJudge
-from impctl.plan.safety.verdict import Judges, check_safety
+from impctl.plan.nodes import Query, Select, scans_of
+from impctl.plan.safety import judging, transfer
+from impctl.plan.safety.facts import Fact, FactKind, FactSource
+from impctl.plan.safety.judging import Analysis, PlanJudge
+from impctl.plan.safety.verdict import Judges, Status, check_safety
 from impctl.plan.safety.wording import Wording
+from impctl.plan.sql.statement import parse_query
+from tests.plan.catalogs import CATALOG
 from tests.plan.trials import make_barrier_trial, make_trial, random_partition
 from tests.support.random_cases import few_then_rest
 
@@ -38,6 +42,47 @@ def test_what_is_remembered_is_what_is_found_anew(cases: range) -> None:
                 assert found.states == anew.states, (seed, sketched, facts, barriers)
 
 
+@few_then_rest(150, 3000, first=3_010_000)
+def test_a_fact_more_never_makes_a_sketch_unsafe(cases: range) -> None:
+    """`check_safety` refuses by all facts, and tells the smallest set of them by this."""
+    grown = 0
+    for seed in cases:
+        rng = Random(f"more facts {seed}")
+        trial = (make_trial if rng.random() < 0.7 else make_barrier_trial)(seed)
+        judge = PlanJudge(trial.root, Wording.of("", trial.root))
+        scans = scans_of(trial.root)
+        sketched = {s.access: random_partition(rng, s)[0] for s in scans if rng.random() < 0.6}
+        few = [fact for fact in trial.facts if rng.random() < 0.4]
+        for barriers in (False, True):
+            less = judge.of(sketched, few, has_rank_barriers=barriers).root
+            more = judge.of(sketched, trial.facts, has_rank_barriers=barriers).root
+            grown += less.status is Status.UNSAFE and more.status is not Status.UNSAFE
+            assert less.status is Status.UNSAFE or more.status is not Status.UNSAFE, seed
+    assert grown
+
+
+@few_then_rest(150, 3000, first=3_020_000)
+def test_the_assumptions_told_are_those_of_a_judge_without_memory(cases: range) -> None:
+    needed = 0
+    for seed in cases:
+        rng = Random(f"assumptions {seed}")
+        trial = make_trial(seed)
+        query, shared = Query("", trial.root), Judges()
+        facts = [replace(fact, source=FactSource.STATISTICS) for fact in trial.facts]
+        for _ in range(6):
+            sketched = {
+                scan.access: random_partition(rng, scan)[0]
+                for scan in scans_of(trial.root)
+                if rng.random() < 0.5
+            }
+            known = [fact for fact in facts if rng.random() < 0.9]
+            rng.shuffle(known)
+            found = check_safety(query, sketched, known, judges=shared)
+            assert found == check_safety(query, sketched, known), (seed, sketched, known)
+            needed += bool(found.assumptions)
+    assert needed
+
+
 def test_candidates_share_what_does_not_concern_them(monkeypatch: pytest.MonkeyPatch) -> None:
     judged = 0
     plain = judging.state_of
@@ -59,3 +104,53 @@ def test_candidates_share_what_does_not_concern_them(monkeypatch: pytest.MonkeyP
     for scan in scans:
         check_safety(query, {scan.access: "no such column"}, (), judges=judges)
     assert judged == once
+
+
+def test_who_says_a_fact_and_what_nobody_reads_is_no_matter(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    judged = 0
+    plain = judging.state_of
+
+    def counted(*arguments: object, **options: object) -> object:
+        nonlocal judged
+        judged += 1
+        return plain(*arguments, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(judging, "state_of", counted)
+    root = parse_query("SELECT brand, SUM(price) s FROM sales GROUP BY brand", CATALOG).root
+    judge = PlanJudge(root, Wording.of("", root))
+
+    def found(column: str, source: FactSource, kind: FactKind = FactKind.NONNEGATIVE) -> Analysis:
+        return judge.of({}, [Fact("sales", column, kind, source)])
+
+    before = found("price", FactSource.STATISTICS)
+    once = judged
+    assert found("PRICE", FactSource.CONSTRAINT).judged is before.judged
+    assert found("price", FactSource.PREDICATE).judged is before.judged
+    assert judged == once > 0
+    assert judge.known([Fact("stock", "price", FactKind.NOT_NULL, FactSource.STATISTICS)]) == 0
+    other = found("price", FactSource.STATISTICS, FactKind.NONPOSITIVE)
+    assert other.root.columns.signs != before.root.columns.signs
+
+
+def test_a_condition_is_asked_once_for_candidates_of_one_access(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The keys of the rows differ by candidate; what is known of the columns does not."""
+    asked = 0
+    plain = transfer.learn
+
+    def counted(*arguments: object) -> object:
+        nonlocal asked
+        asked += 1
+        return plain(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(transfer, "learn", counted)
+    root = parse_query("SELECT brand, price, sid FROM sales WHERE price > 3", CATALOG).root
+    judge = PlanJudge(root, Wording.of("", root))
+    (scan,) = scans_of(root)
+    assert sum(isinstance(node, Select) for node in judge.nodes) == 1
+    states = [judge.of({scan.access: name}, ()).root for name in ("brand", "price", "sid")]
+    assert len({tuple(state.keys.values()) for state in states}) == 3
+    assert asked == 1

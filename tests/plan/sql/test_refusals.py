@@ -107,7 +107,28 @@ CASES = [
     ("SELECT * FROM »range(10)", "table function `range`", "without it"),
     ("SELECT * FROM VALUES »(1) AS v(a)", "VALUES", "without it"),
     ("SELECT »1", "SELECT without FROM", "tables"),
-    ("SELECT »explode(extra) FROM sales", "function `explode`", "without it"),
+    ("SELECT »explode(extra) FROM sales", "a generator without names", "explode(x) AS element"),
+    ("SELECT »explode(extra) AS (a, b, c) FROM sales", "SELECT names 3 columns", "one column"),
+    ("SELECT »explode(extra, 1) AS x FROM sales", "SELECT of `explode` of several", "without it"),
+    ("SELECT »explode(extra) + 1 AS x FROM sales", "function `explode`", "without it"),
+    ("SELECT »inline(extra) FROM sales", "function `inline`", "without it"),
+    (
+        "SELECT explode(extra) AS x, »posexplode_outer(extra) AS (p, y) FROM sales",
+        "several generators in one SELECT list",
+        "LATERAL VIEW explode(x)",
+    ),
+    (
+        "SELECT brand, »explode(array(brand)) AS x FROM sales GROUP BY brand",
+        "`explode` in the SELECT list of a query with groups",
+        "a query in FROM",
+    ),
+    (
+        "SELECT »explode(array(brand)) AS x, rank() OVER (ORDER BY brand) AS r FROM sales",
+        "`explode` in the SELECT list of a query with windows",
+        "a query in FROM",
+    ),
+    ("SELECT explode(array(brand)) AS x FROM sales WHERE »x = 'a'", "Column `x`", "columns"),
+    ("SELECT array(brand) AS a, explode(»a) AS x FROM sales", "Column `a`", "did you mean"),
     ("SELECT »window(at, '1 day') FROM sales", "function `window`", "without it"),
     (
         "SELECT 1 FROM sales WHERE EXISTS (SELECT »explode(array(brand)) FROM stock)",
@@ -208,9 +229,44 @@ CASES = [
     ("SELECT »* EXCEPT (brand) FROM sales", "EXCEPT or REPLACE", "columns"),
     ("SELECT 1 FROM sales SORT BY »brand", "SORT BY", "without it"),
     (
-        "SELECT brand FROM sales GROUP BY brand QUALIFY »rank() OVER (ORDER BY brand) = 1",
-        "QUALIFY in a query that groups",
+        "SELECT brand FROM sales GROUP BY brand QUALIFY rank() OVER (ORDER BY »price) = 1",
+        "`price` of QUALIFY in a query that groups",
         "a query around it",
+    ),
+    (
+        "SELECT brand, sum(price) AS price, rank() OVER (ORDER BY brand) AS r FROM sales"
+        " GROUP BY brand QUALIFY r < 3 AND »price > 1",
+        "`price` of QUALIFY in a query that groups",
+        "aliases that no column has",
+    ),
+    (
+        "SELECT upper(brand) AS brand, rank() OVER (ORDER BY 1) AS r FROM sales"
+        " GROUP BY upper(brand) QUALIFY r < 3 AND »brand > 'A'",
+        "`brand` of QUALIFY in a query that groups",
+        "aliases that no column has",
+    ),
+    (
+        "SELECT brand AS b, rank() OVER (ORDER BY brand) AS r FROM sales GROUP BY brand"
+        " QUALIFY r < 3 AND »brand > 'A'",
+        "`brand` of QUALIFY in a query that groups",
+        "aliases that no column has",
+    ),
+    (
+        "SELECT brand, sum(price) AS s FROM sales GROUP BY brand"
+        " QUALIFY rank() OVER (ORDER BY »sum(price)) = 1",
+        "an aggregate function in QUALIFY",
+        "select it under an alias",
+    ),
+    (
+        "SELECT brand FROM sales GROUP BY brand QUALIFY »rank() OVER w = 1"
+        " WINDOW w AS (ORDER BY brand)",
+        "window `w` in QUALIFY of a query that groups",
+        "after OVER",
+    ),
+    (
+        "SELECT 1 AS one FROM sales QUALIFY »rank() OVER (ORDER BY 1) = 1 ORDER BY sum(price)",
+        "QUALIFY where only ORDER BY groups",
+        "without it",
     ),
     ("SELECT brand FROM sales QUALIFY »brand > 'a'", "no window function", "use WHERE"),
     (
