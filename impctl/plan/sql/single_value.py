@@ -21,15 +21,12 @@ from impctl.data.schema import LONG
 from impctl.errors import QueryError
 from impctl.expr.nodes import (
     And,
-    Arithmetic,
-    ArithmeticOp,
-    Case,
     Compare,
     CompareOp,
     Expr,
-    Literal,
     Span,
 )
+from impctl.expr.one_row import one_row
 from impctl.expr.types import groups_as_compared, type_of
 from impctl.plan.functions import AGGREGATES
 from impctl.plan.nodes import (
@@ -180,7 +177,6 @@ def _one_of(plan: Plan, reader: ExprReader, span: Span | None) -> Plan:
     """The one value of rows of one column; NULL where there is none, a failure where several."""
     (column,) = attributes_of(plan)
     least, rows = reader.reading.fresh("a", [column.name, "rows"])
-    one, none = Literal(1, LONG), Literal(0, LONG)
     value = AggregateCall("min", (column.ref(span),), span=span)
     count = AggregateCall("count", span=span)
     counted = Attribute(rows, "rows", LONG, nullable=False)
@@ -193,12 +189,7 @@ def _one_of(plan: Plan, reader: ExprReader, span: Span | None) -> Plan:
         ),
         span=span,
     )
-    is_single = Compare(CompareOp.LESS_EQUAL, counted.ref(span), one, span=span)
-    # Nothing is divided by zero unless Spark too refuses the rows; it says so in other words.
-    parts = Arithmetic(
-        ArithmeticOp.INTEGER_DIVIDE, one, Case(((is_single, one),), none, span=span), span=span
-    )
-    checked = Select(single, Compare(CompareOp.EQUAL, parts, one, span=span), span=span)
+    checked = Select(single, one_row(counted.ref(span), span), span=span)
     (identity,) = reader.reading.fresh("p", [column.name])
     output = Attribute(identity, column.name, column.type)
     return Project(checked, (ComputedColumn(output, single.aggregates[0].attribute.ref(span)),))
