@@ -48,11 +48,10 @@ from impctl.plan.sql.expr import COMPARISONS, ExprReader
 from impctl.plan.sql.marks import Mark, is_membership
 from impctl.plan.sql.relation import Environment, read_from
 from impctl.plan.sql.scope import Names
-from impctl.plan.sql.subquery import bare, closed, unwrapped
+from impctl.plan.sql.subquery import UNKNOWN, bare, closed, seen_from_inside, unwrapped
 
 _NULL_WHEN_EMPTY = frozenset({"sum", "avg", "mean", "min", "max"})
 _PASSES_NULL = (exp.Add, exp.Sub, exp.Mul, exp.Div, exp.Neg, exp.Paren, exp.Literal)
-_UNKNOWN = frozenset({"column_unknown", "table_unknown"})
 
 
 def read_single(
@@ -142,13 +141,13 @@ def _read(
     """The subquery's value; `condition` is what drops rows that have none."""
     query, span = unwrapped(subquery), reader.text.span_of(subquery)
     try:
-        plan = closed(query, reader, environment)
+        plan = environment.read_query(query, environment)
     except QueryError as error:
-        if error.code not in _UNKNOWN or condition is None or not _drops_null(subquery, condition):
-            raise
-        found = _by_groups(query, reader, environment, reader.text.span_of(condition))
+        found = None
+        if error.code in UNKNOWN and condition is not None and _drops_null(subquery, condition):
+            found = _by_groups(query, reader, environment, reader.text.span_of(condition))
         if found is None:
-            raise
+            raise seen_from_inside(error, query, reader) from None
         plan, keys = found
         value = attributes_of(plan)[-1].ref(span)
         return Value(value, Beside(JoinKind.INNER, plan, None, span), keys)
@@ -274,7 +273,7 @@ def _reads(reader: ExprReader, node: exp.Expression) -> bool:
     try:
         reader.read(node)
     except QueryError as error:
-        if error.code in _UNKNOWN:
+        if error.code in UNKNOWN:
             return False
         raise
     return True

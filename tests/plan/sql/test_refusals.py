@@ -53,8 +53,31 @@ CASES = [
     ),
     (
         "SELECT 1 FROM stock t WHERE shelf > (SELECT COUNT(*) FROM sales WHERE price = »t.shelf)",
-        "names no table `t`",
-        "alias",
+        "`t.shelf` of the enclosing query in a subquery that cannot join its rows directly",
+        "FROM",
+    ),
+    (
+        "SELECT 1 FROM stock t WHERE shelf > (SELECT MAX(x) FROM sales "
+        "LATERAL VIEW explode(array(price)) v AS x WHERE price = »t.shelf)",
+        "`t.shelf` of the enclosing query in a subquery with LATERAL VIEW",
+        "sketch: none",
+    ),
+    (
+        "SELECT 1 FROM stock t WHERE EXISTS (SELECT price FROM sales WHERE price = »t.shelf "
+        "QUALIFY RANK() OVER (ORDER BY price) = 1)",
+        "`t.shelf` of the enclosing query in a subquery with QUALIFY",
+        "sketch: none",
+    ),
+    (
+        "SELECT 1 FROM stock WHERE shelf IN (SELECT price FROM sales WHERE price = »shelf "
+        "ORDER BY price LIMIT 1)",
+        "`shelf` of the enclosing query in a subquery with LIMIT",
+        "sketch: none",
+    ),
+    (
+        "SELECT 1 FROM stock WHERE shelf IN (SELECT price FROM sales WHERE price = »none LIMIT 1)",
+        "Column `none` is unknown",
+        "cannot name columns of the enclosing query",
     ),
     ("SELECT 1 FROM sales TABLESAMPLE (»10 PERCENT)", "TABLESAMPLE", "without it"),
     ("SELECT 1 FROM sales LATERAL VIEW »inline(extra) x AS y", "VIEW of `inline`", "posexplode"),
@@ -169,8 +192,8 @@ CASES = [
     (
         "SELECT 1 FROM sales s WHERE price < (SELECT max(shelf) FROM stock WHERE"
         " shelf = »s.price + shelf)",
-        "names no table `s`",
-        "alias",
+        "`s.price` of the enclosing query in a subquery that cannot join its rows directly",
+        "FROM",
     ),
     (
         "SELECT 1 FROM stock s JOIN stock t ON s.shelf = t.shelf NATURAL JOIN »sales",
@@ -230,8 +253,8 @@ CASES = [
     (
         "SELECT 1 FROM sales s WHERE price IN "
         "(SELECT max(shelf) FROM stock t WHERE t.brand = »s.brand)",
-        "names no table `s`",
-        "a subquery with grouping",
+        "`s.brand` of the enclosing query in a subquery that cannot join its rows directly",
+        "FROM",
     ),
     (
         "SELECT 1 FROM sales s WHERE EXISTS (SELECT 1 FROM stock t WHERE t.brand IN "
