@@ -159,7 +159,7 @@ def _translated(select: exp.Select) -> str:
 def _needed_values(pass_: SketchPass, views: Mapping[AccessId, str]) -> exp.Select:
     """Per access the list of distinct values of its key, of rows in surviving groups if any."""
     if pass_.way is PassKind.COLLECTED:
-        raise _NoPassError("fragments are collected along the whole plan")
+        raise _NoPassError("ranges are collected along the whole plan")
     renderer = Renderer(views)
     rows = renderer.select(pass_.rows).subquery("mine")
     keys = (_column("mine", renderer.name(key)) for key in pass_.keys.values())
