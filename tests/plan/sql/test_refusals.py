@@ -104,7 +104,7 @@ CASES = [
         "a PIVOT behind a join",
         "subquery in brackets",
     ),
-    ("SELECT * FROM sales PIVOT (»first(price) FOR brand IN ('a'))", "`first` in PIVOT", "without"),
+    ("SELECT * FROM sales PIVOT (»first(price) FOR brand IN ('a'))", "`first` in PIVOT", "FILTER"),
     ("SELECT * FROM sales PIVOT (sum(price) FOR brand IN (»1))", "another kind", "DATE '"),
     (
         "SELECT * FROM sales PIVOT (sum(price) AS s, »max(price) FOR brand IN ('a'))",
@@ -112,9 +112,20 @@ CASES = [
         "AS",
     ),
     (
-        "SELECT * FROM sales PIVOT (sum(price) FOR (brand, ok) IN ((»'a', true)))",
+        "SELECT * FROM (SELECT at, price FROM sales) PIVOT (sum(price) FOR CAST(at AS DATE) IN "
+        "(DATE »'2026-01-01'))",
         "without a name",
         "AS",
+    ),
+    (
+        "SELECT * FROM sales PIVOT (sum(price) FOR sid IN (»1.5))",
+        "another kind",
+        "DATE '",
+    ),
+    (
+        "SELECT * FROM sales PIVOT (sum(price) FOR brand IN (»upper(brand)))",
+        "no constant",
+        "-1.50",
     ),
     (
         "SELECT * FROM sales PIVOT (sum(price) FOR (brand, ok) IN (»'a' AS b))",
