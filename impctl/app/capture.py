@@ -20,6 +20,7 @@ from impctl.app.preparing.facts import assumption_text
 from impctl.app.preparing.filters import filters_of
 from impctl.app.preparing.prepared import PreparedQuery, prepare
 from impctl.app.results.results import CaptureResult, Failure, LeftEntry, Outcome
+from impctl.app.results.subject import named_before
 from impctl.app.results.unsketched import unsketched_capture
 from impctl.app.workbench.isolated import Isolated
 from impctl.app.workbench.pinned import PinnedTables
@@ -72,7 +73,7 @@ def _advice(
         return [*skipping, *state_warnings(desk, store, prepared)]
     return [
         f"query `{spec.name}` is captured, but how much its sketch saves could not be told: "
-        f"{failure.error.message}"
+        f"{named_before(spec.name, failure.error.message)}"
         for failure in failed
     ]
 

@@ -38,6 +38,7 @@ from impctl.expr.nodes import (
     Not,
     Or,
 )
+from impctl.expr.one_row import ONE_ROW, SEVERAL_ROWS
 
 if TYPE_CHECKING:
     from sqlglot.expressions import Expr as Sql
@@ -149,6 +150,8 @@ def _render_call(expr: Case | Coalesce | Cast | Mean | Call, names: Names) -> Sq
             return exp.Cast(this=render_expr(expr.operand, names), to=sql_type(expr.type))
         case Mean():
             return _mean(expr, names)
+        case Call(name=name) if name == ONE_ROW:
+            return _one_row(render_expr(expr.arguments[0], names))
         case Call():
             if not expr.name.replace("_", "").isalnum():
                 raise QueryError(f"`{expr.name}` is not the name of a function")
@@ -156,6 +159,13 @@ def _render_call(expr: Case | Coalesce | Cast | Mean | Call, names: Names) -> Sq
             return exp.Anonymous(this=expr.name.upper(), expressions=parts)
         case _:
             assert_never(expr)
+
+
+def _one_row(rows: Sql) -> Sql:
+    """A condition that fails in Spark where the rows are several."""
+    is_single = exp.LTE(this=rows, expression=exp.Literal.number(1))
+    failure = exp.Anonymous(this="RAISE_ERROR", expressions=[string_sql(SEVERAL_ROWS)])
+    return exp.Case(ifs=[exp.If(this=is_single, true=exp.true())], default=failure)
 
 
 def _mean(expr: Mean, names: Names) -> Sql:

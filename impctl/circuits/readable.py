@@ -81,7 +81,7 @@ def with_fragments(plan: Plan, accesses: Collection[AccessId]) -> Plan:
             left = with_fragments(plan.left, accesses)
             return replace(plan, left=left, right=with_fragments(plan.right, accesses))
         case _:
-            raise AssertionError(f"no fragment passes {type(plan).__name__} below a grouping")
+            raise AssertionError(f"no range passes {type(plan).__name__} below a grouping")
 
 
 def readable(

@@ -15,13 +15,19 @@ from impctl.data.vector import Vector
 from impctl.expr.date_functions import DATE_FUNCTIONS
 from impctl.expr.nodes import Call
 from impctl.expr.number_functions import CARRIES_BOUNDS, NUMBER_FUNCTIONS
+from impctl.expr.one_row import ONE_ROW, ONE_ROW_FUNCTION
 from impctl.expr.signature import Function
 from impctl.expr.spans import over_bounds
 from impctl.expr.text_functions import TEXT_FUNCTIONS
 from impctl.expr.types import type_of
 from impctl.expr.zones import fixed_offset, moved_by, offset_of
 
-FUNCTIONS: dict[str, Function] = {**NUMBER_FUNCTIONS, **DATE_FUNCTIONS, **TEXT_FUNCTIONS}
+FUNCTIONS: dict[str, Function] = {
+    **NUMBER_FUNCTIONS,
+    **DATE_FUNCTIONS,
+    **TEXT_FUNCTIONS,
+    ONE_ROW: ONE_ROW_FUNCTION,
+}
 """All of them."""
 
 

@@ -22,6 +22,7 @@ from impctl.errors import (
     RetryableError,
     UsageError,
 )
+from impctl.expr.one_row import SEVERAL_ROWS, several_rows
 from impctl.spark.object_stores import PACKAGES
 
 _MISSING_FILE = ("PATH_NOT_FOUND", "FAILED_READ_FILE.FILE_NOT_EXIST")
@@ -30,6 +31,16 @@ _CONDITION = re.compile(r"^\[([A-Z][A-Z0-9_.]*)\]\s*")
 _SQL_STATE = re.compile(r"\s*SQLSTATE: \w+.*$")
 _NO_SCHEME = re.compile(r"No FileSystem for scheme \"?(\w+)")
 _NO_CLASS = re.compile(r"Class (org\.apache\.hadoop\.fs\.[\w.]+|com\.google\.[\w.]+) not found")
+_SEVERAL_ROWS = re.compile(
+    r"\[SCALAR_SUBQUERY_TOO_MANY_ROWS\]|\[USER_RAISED_EXCEPTION\] " + re.escape(SEVERAL_ROWS)
+)
+"""Of Spark's own check of a subquery, and of the one in texts that impctl writes."""
+_FAILED_ROW = re.compile(
+    r"^Caused by: org\.apache\.spark\.Spark(?:Arithmetic|ArrayIndexOutOfBounds|DateTime"
+    r"|NumberFormat|Runtime)Exception: (.+)$",
+    re.MULTILINE,
+)
+"""What Spark hands on in the exception of a thread that waited: of subqueries and broadcasts."""
 _SCHEMES_OF_CLASSES = {
     "org.apache.hadoop.fs.s3a.S3AFileSystem": "s3a",
     "org.apache.hadoop.fs.azurebfs.SecureAzureBlobFileSystem": "abfss",
@@ -115,6 +126,8 @@ def _translated(error: Exception, versions: Mapping[TableName, TableVersion]) ->
         return missing
     if condition.startswith(_MISSING_FILE) or _MISSING_FILE_TEXT.search(text):
         return history_gone(versions)
+    if _SEVERAL_ROWS.search(text):
+        return several_rows()
     if isinstance(error, AnalysisException):
         return QueryError(
             f"Spark cannot run the query: {first_sentence(text)}",
@@ -129,11 +142,8 @@ def _translated(error: Exception, versions: Mapping[TableName, TableVersion]) ->
         SparkRuntimeException,
     )
     if isinstance(error, evaluation):
-        return EvaluationError(
-            f"The query fails on a row: {first_sentence(text)}",
-            hint="the query fails in Spark without impctl too; guard the expression or fix the row",
-        )
-    return _unexplained(text)
+        return _on_a_row(text)
+    return _handed_on(text)
 
 
 def _condition_of(error: Exception) -> str:
@@ -145,7 +155,22 @@ def _of_gateway(text: str, versions: Mapping[TableName, TableVersion]) -> Impctl
     missing = _without_file_system(text)
     if missing is not None:
         return missing
-    return history_gone(versions) if _MISSING_FILE_TEXT.search(text) else _unexplained(text)
+    if _SEVERAL_ROWS.search(text):
+        return several_rows()
+    return history_gone(versions) if _MISSING_FILE_TEXT.search(text) else _handed_on(text)
+
+
+def _handed_on(text: str) -> ImpctlError:
+    """The failure of a row that another thread met, by its class; else what is not explained."""
+    found = _FAILED_ROW.search(text)
+    return _unexplained(text) if found is None else _on_a_row(found[1])
+
+
+def _on_a_row(text: str) -> EvaluationError:
+    return EvaluationError(
+        f"The query fails on a row: {first_sentence(text)}",
+        hint="the query fails in Spark without impctl too; guard the expression or fix the row",
+    )
 
 
 def _unexplained(text: str) -> ImpctlError:

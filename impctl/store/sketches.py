@@ -164,7 +164,7 @@ def _sketch_row(
 def _check_size(access: AccessId, fragments: FragmentSet, size: int) -> None:
     if fragments.size != size:
         raise ImpctlError(
-            f"Sketch of access `{access}` has {fragments.size} fragments, its partition {size}",
+            f"Sketch of access `{access}` has {fragments.size} ranges, its partition {size}",
             code="sketch_size",
             hint="run `impctl capture` again",
         )

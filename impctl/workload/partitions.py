@@ -87,7 +87,7 @@ def _read_boundaries(
         reading.report(
             node,
             f"{where} must hold from 1 to {MAX_BOUNDARIES} values",
-            "n boundaries make n + 1 fragments",
+            "n boundaries make n + 1 ranges",
         )
         return None
     values = [_read_boundary(element, where, reading) for element in elements]

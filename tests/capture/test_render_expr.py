@@ -31,6 +31,7 @@ from impctl.expr.nodes import (
     Not,
     Or,
 )
+from impctl.expr.one_row import one_row
 from impctl.spark.run import run_sql
 
 A, B = ColumnRef("t.a", INTEGER), ColumnRef("t.b", INTEGER)
@@ -58,6 +59,11 @@ TEXTS = [
     (Like(S, "a%"), "`c4` LIKE 'a%'"),
     (Like(S, "a#%", "#"), "`c4` LIKE 'a#%' ESCAPE '#'"),
     (Coalesce((A, B)), "COALESCE(`c0`, `c1`)"),
+    (
+        one_row(A, None),
+        "CASE WHEN `c0` <= 1 THEN TRUE ELSE RAISE_ERROR('More than one row returned by a subquery "
+        "used as an expression') END",
+    ),
     (Cast(A, LONG), "CAST(`c0` AS BIGINT)"),
     (Case(((P, A),), B), "CASE WHEN `c2` THEN `c0` ELSE `c1` END"),
     (Call("upper", (S,)), "UPPER(`c4`)"),

@@ -367,6 +367,10 @@ def _call(expr: Call, row: Row) -> Value:
             return None
         case "sqrt", [float() as value]:
             return math.sqrt(value) if value >= 0 else math.nan
+        case "one_row", [int() as rows]:
+            if rows > 1:
+                raise ReferenceFailure("more than one row returned by a subquery")
+            return True
         case "abs", [Decimal() as value]:
             return _negated(value, type_of(expr.arguments[0])) if value < 0 else value
         case _:

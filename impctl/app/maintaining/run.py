@@ -34,6 +34,7 @@ from impctl.app.maintaining.step import Maintainer
 from impctl.app.maintaining.task import Task
 from impctl.app.preparing.prepared import prepare
 from impctl.app.results.results import Failure, MaintainResult
+from impctl.app.results.subject import named_before
 from impctl.app.workbench.isolated import Isolated
 from impctl.app.workbench.workbench import Workbench
 from impctl.stopwatch import Stopwatch
@@ -182,7 +183,8 @@ class StaleRun:
             reason=reason,
         )
         if trouble is not None and trouble.code != "not_incremental":
-            self.warnings.append(f"query `{task.spec.name}` was recaptured: {reason}")
+            name = task.spec.name
+            self.warnings.append(f"query `{name}` was recaptured: {named_before(name, reason)}")
         results = recapture_results(task.stored, captured, stage, watch.ms)
         stored = self.store.load(task.spec.name)
         assert stored is not None

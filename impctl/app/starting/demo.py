@@ -10,7 +10,7 @@ DEMO_QUERIES = ("q_top", "q_brand")
 
 DEMO_TEXT = """\
 # yaml-language-server: $schema=impctl.schema.json
-# Seven sales, four price ranges (fragments 0 to 3), two dashboards, and updates to try.
+# Seven sales, four price ranges (0 to 3), two dashboards, and updates to try.
 version: 1
 name: demo
 tables:
@@ -20,7 +20,7 @@ partitions:
     price: {boundaries: [601, 1001, 1501]}
     brand: {fragments: 16}             # about equally many rows in each
 queries:
-  # Captured on price: fragments 2 and 3, result (Apple, 5074). After s8: 1, 2 and 3, and HP joins.
+  # Captured on price: ranges 2 and 3, result (Apple, 5074). After s8: 1, 2 and 3, and HP joins.
   q_top:
     sql: |
       SELECT brand, SUM(price * numSold) AS rev FROM sales

@@ -14,6 +14,7 @@ from impctl.app.preparing.choice import choose, judge_candidates
 from impctl.app.preparing.prepared import prepare
 from impctl.app.preparing.refused import is_refused
 from impctl.app.results.results import NO_SKETCH, NOT_USED
+from impctl.app.results.subject import named_before
 from impctl.app.using.fresh_sketch import Fresh
 from impctl.app.using.unread import Unread, unread
 from impctl.app.workbench.workbench import Workbench
@@ -79,4 +80,5 @@ def _warning(spec: QuerySpec, error: ImpctlError) -> str:
     """Why there is no sketch, where in the file, and what to do."""
     place = "" if error.location is None else f" ({error.location})"
     hint = "" if error.hint is None else f"; {error.hint}"
-    return f"query `{spec.name}` is answered without a sketch: {error.message}{place}{hint}"
+    why = named_before(spec.name, error.message)
+    return f"query `{spec.name}` is answered without a sketch: {why}{place}{hint}"

@@ -40,7 +40,7 @@ def verify(
 ) -> Job:
     """Compare stored sketches with recapture (starts Spark).
 
-    A sound sketch covers the accurate one; fragments beyond it are its slack.
+    A sound sketch covers the accurate one; ranges beyond it are its slack.
 
     Ends with exit code 5 where a sketch is too small or a result differs.
 

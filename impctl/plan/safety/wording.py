@@ -9,7 +9,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from impctl.aliases import AttributeId
-from impctl.expr.nodes import ColumnRef, Expr, IsNull, Span, children, columns_of
+from impctl.expr.nodes import Call, ColumnRef, Expr, IsNull, Span, children, columns_of
+from impctl.expr.one_row import ONE_ROW
 from impctl.plan.nodes import (
     Aggregate,
     AggregateCall,
@@ -110,6 +111,8 @@ def objection_text(
 ) -> str:
     """Why a condition is not preserved, as one sentence."""
     text = wording.text(objection.operand)
+    if isinstance(objection.atom, Call) and objection.atom.name == ONE_ROW:
+        return f"`{text}` may have one row at most, and can have fewer over part of its table"
     if isinstance(objection.atom, IsNull):
         return f"{subject} tests `{text}` for NULL, which it can be over part of a group only"
     sentence = f"{subject} compares `{text}`, which {difference(objection.relation)}"

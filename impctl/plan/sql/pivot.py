@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from sqlglot import exp
 
-from impctl.data.schema import LONG, Kind, SqlType
+from impctl.data.schema import LONG, Kind
 from impctl.expr.nodes import (
     And,
     Case,
@@ -46,10 +46,12 @@ from impctl.plan.sql.aggregate import (
 )
 from impctl.plan.sql.context import Reading, attribute_for, known_type
 from impctl.plan.sql.expr import ExprReader
+from impctl.plan.sql.pivot_values import as_column, constant_of, name_of
 from impctl.plan.sql.scope import Names, Scope, ScopeEntry
 
 _SKIPPING_NULL = frozenset(
-    {"sum", "avg", "min", "max", "count", "stddev", "stddev_pop", "variance", "var_pop"}
+    {"sum", "avg", "min", "max", "count", "count_if", "bool_and", "bool_or"}
+    | {"stddev", "stddev_pop", "variance", "var_pop"}
 )
 """Aggregates that pass over NULL, which is what Spark makes of the rows of other values."""
 _ALIAS_HINT = "give it a name with AS"
@@ -74,7 +76,7 @@ class _Made:
     def is_null_without_rows(self, expr: Expr) -> bool:
         """Whether the expression needs nothing around it to be NULL where no row was counted."""
         calls = {placeholder(number): call for number, call in enumerate(self.calls)}
-        return isinstance(expr, ColumnRef) and calls[expr.id].function != "count"
+        return isinstance(expr, ColumnRef) and call_is_nullable(calls[expr.id])
 
 
 def pivoted(plan: Plan, scope: Scope, node: exp.Pivot, reading: Reading) -> tuple[Plan, Scope]:
@@ -160,7 +162,12 @@ def _suffix(item: exp.Expression, node: exp.Pivot, reading: Reading) -> str | No
 def _check_calls(node: exp.Pivot, made: _Made, reading: Reading) -> None:
     for call in made.calls:
         if call.function not in _SKIPPING_NULL:
-            raise reading.text.unsupported(f"`{call.function}` in PIVOT", call.span)
+            raise reading.text.unsupported(
+                f"`{call.function}` in PIVOT",
+                call.span,
+                hint="group by the columns with a FILTER (WHERE ...) for each value, or keep the "
+                "query without a sketch (`sketch: none`)",
+            )
     for item, (_, expr) in zip(node.expressions, made.columns, strict=True):
         reads_call = has_placeholder(expr)
         is_bare = reads_call and isinstance(expr, ColumnRef)
@@ -206,19 +213,27 @@ def _value(
     conditions: list[Expr] = []
     values: list[Literal] = []
     for axis, part in zip(axes, parts, strict=True):
-        left, right = reader.read(axis), reader.read(part)
-        if not isinstance(right, Literal) or not _is_same_kind(type_of(left), right):
+        left = reader.read(axis)
+        written = constant_of(reader.read(part))
+        if written is None:
+            raise text.unsupported(
+                "a value of PIVOT that is no constant, or that Spark alone computes",
+                part,
+                hint="write the value itself, as -1.50",
+            )
+        right = as_column(written, type_of(left))
+        if right is None:
             raise text.unsupported(
                 "a value of PIVOT of another kind than its column",
                 part,
                 hint="write a literal of the column's type, as DATE '2026-01-01'",
             )
-        values.append(right)
+        values.append(written)
         conditions.append(_is_value(left, right, text.span_of(part)))
     condition = conditions[0] if len(conditions) == 1 else And(tuple(conditions))
     if isinstance(item, exp.PivotAlias):
         return str(item.args["alias"].name), condition
-    name = None if len(parts) > 1 else _literal_name(values[0])
+    name = name_of(values)
     if name is None:
         raise text.unsupported("a value of PIVOT without a name", item, hint=_ALIAS_HINT)
     return name, condition
@@ -229,27 +244,6 @@ def _is_value(column: Expr, value: Literal, span: Span | None) -> Expr:
     if value.value is None:
         return IsNull(column, span=span)
     return Compare(CompareOp.NULL_SAFE_EQUAL, column, value, span=span)
-
-
-def _is_same_kind(column: SqlType | None, value: Expr) -> bool:
-    """Whether Spark's cast of the value to the column's type changes nothing."""
-    if isinstance(value, Literal) and value.value is None:
-        return True
-    kind = type_of(value)
-    if column is None or kind is None:
-        return False
-    return column == kind or (column.is_integral and kind.is_integral)
-
-
-def _literal_name(value: Literal) -> str | None:
-    """What Spark calls the columns of a value without a name; None where it is not certain."""
-    if value.value is None:
-        return "null"
-    if isinstance(value.value, bool):
-        return "true" if value.value else "false"
-    if value.type.is_integral or value.type.kind is Kind.STRING:
-        return str(value.value)
-    return None
 
 
 def _filtered(call: AggregateCall, condition: Expr) -> AggregateCall:

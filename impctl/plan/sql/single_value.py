@@ -21,15 +21,12 @@ from impctl.data.schema import LONG
 from impctl.errors import QueryError
 from impctl.expr.nodes import (
     And,
-    Arithmetic,
-    ArithmeticOp,
-    Case,
     Compare,
     CompareOp,
     Expr,
-    Literal,
     Span,
 )
+from impctl.expr.one_row import one_row
 from impctl.expr.types import groups_as_compared, type_of
 from impctl.plan.functions import AGGREGATES
 from impctl.plan.nodes import (
@@ -51,11 +48,10 @@ from impctl.plan.sql.expr import COMPARISONS, ExprReader
 from impctl.plan.sql.marks import Mark, is_membership
 from impctl.plan.sql.relation import Environment, read_from
 from impctl.plan.sql.scope import Names
-from impctl.plan.sql.subquery import bare, closed, unwrapped
+from impctl.plan.sql.subquery import UNKNOWN, bare, closed, seen_from_inside, unwrapped
 
 _NULL_WHEN_EMPTY = frozenset({"sum", "avg", "mean", "min", "max"})
 _PASSES_NULL = (exp.Add, exp.Sub, exp.Mul, exp.Div, exp.Neg, exp.Paren, exp.Literal)
-_UNKNOWN = frozenset({"column_unknown", "table_unknown"})
 
 
 def read_single(
@@ -145,13 +141,13 @@ def _read(
     """The subquery's value; `condition` is what drops rows that have none."""
     query, span = unwrapped(subquery), reader.text.span_of(subquery)
     try:
-        plan = closed(query, reader, environment)
+        plan = environment.read_query(query, environment)
     except QueryError as error:
-        if error.code not in _UNKNOWN or condition is None or not _drops_null(subquery, condition):
-            raise
-        found = _by_groups(query, reader, environment, reader.text.span_of(condition))
+        found = None
+        if error.code in UNKNOWN and condition is not None and _drops_null(subquery, condition):
+            found = _by_groups(query, reader, environment, reader.text.span_of(condition))
         if found is None:
-            raise
+            raise seen_from_inside(error, query, reader) from None
         plan, keys = found
         value = attributes_of(plan)[-1].ref(span)
         return Value(value, Beside(JoinKind.INNER, plan, None, span), keys)
@@ -180,7 +176,6 @@ def _one_of(plan: Plan, reader: ExprReader, span: Span | None) -> Plan:
     """The one value of rows of one column; NULL where there is none, a failure where several."""
     (column,) = attributes_of(plan)
     least, rows = reader.reading.fresh("a", [column.name, "rows"])
-    one, none = Literal(1, LONG), Literal(0, LONG)
     value = AggregateCall("min", (column.ref(span),), span=span)
     count = AggregateCall("count", span=span)
     counted = Attribute(rows, "rows", LONG, nullable=False)
@@ -193,12 +188,7 @@ def _one_of(plan: Plan, reader: ExprReader, span: Span | None) -> Plan:
         ),
         span=span,
     )
-    is_single = Compare(CompareOp.LESS_EQUAL, counted.ref(span), one, span=span)
-    # Nothing is divided by zero unless Spark too refuses the rows; it says so in other words.
-    parts = Arithmetic(
-        ArithmeticOp.INTEGER_DIVIDE, one, Case(((is_single, one),), none, span=span), span=span
-    )
-    checked = Select(single, Compare(CompareOp.EQUAL, parts, one, span=span), span=span)
+    checked = Select(single, one_row(counted.ref(span), span), span=span)
     (identity,) = reader.reading.fresh("p", [column.name])
     output = Attribute(identity, column.name, column.type)
     return Project(checked, (ComputedColumn(output, single.aggregates[0].attribute.ref(span)),))
@@ -283,7 +273,7 @@ def _reads(reader: ExprReader, node: exp.Expression) -> bool:
     try:
         reader.read(node)
     except QueryError as error:
-        if error.code in _UNKNOWN:
+        if error.code in UNKNOWN:
             return False
         raise
     return True

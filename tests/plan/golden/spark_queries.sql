@@ -234,6 +234,15 @@ select * from (select a, s, g, b from t) pivot (min(b) for (s, g) in (('x', true
 select * from t pivot (sum(b) for a in (1, 2L as two)) where g;
 select * from (select a, s from t) pivot (max(s) for a in (1, 2));
 select c, x from (select a, s, b from t) pivot (sum(b) for s in ('x')) p join u on p.a = u.a;
+select * from (select a, l, b from t) pivot (sum(b) for l in (-1, +2, 2 + 2 as four, cast('3' as bigint), 0L));
+select * from (select a, m, b from t) pivot (sum(b) for m in (1.00, -2.50, 2, cast(1.5 as decimal(5, 3))));
+select * from (select g, a, b from t) pivot (sum(b) for a in (1.0, cast(2.00 as int), null));
+select * from (select a, s, g, b from t) pivot (sum(b) for (s, g) in (('x', true), ('xy', false), ('x', null)));
+select * from (select d, s, m, b from t) pivot (max(d) for (m, s) in ((1.00, 'x'), (2, 'xy')));
+select * from (select a, s, b from t) pivot (count_if(b > 1) for s in ('x', 'Zed', 'none'));
+select * from (select a, s, b, d from t) pivot (count_if(b > 1) as n, max(d) as last for s in ('x', 'none'));
+select * from (select a, s, b from t) pivot (bool_and(b > 1) as each, bool_or(b > 1) as some for s in ('x', 'none'));
+select * from (select a, s, b, d from t) pivot (every(b > 1) as each, max(d) as last for s in ('x', 'none'));
 select t.a, w from t lateral view explode(split(s, '')) e as w where w <> 'x';
 select a, e.w, pos from t lateral view outer posexplode(split(s, 'y')) e as pos, w where a > 1;
 select w, count(*) n, sum(b) from t lateral view explode(array(a, b, 3)) e as w group by w having count(*) > 3;

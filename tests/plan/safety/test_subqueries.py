@@ -35,3 +35,10 @@ def test_which_table_may_be_sketched(sql: str, column: str, safe: bool) -> None:
     table, _, name = column.partition(".")
     for judged in (query, ruled):
         assert check_safety(judged, {f"{table}#1": name}, ()).safe is safe
+
+
+def test_why_a_subquery_that_is_no_aggregate_is_not_sketched() -> None:
+    query = read("SELECT sid FROM sales WHERE price > (SELECT shelf FROM stock)")
+    assert check_safety(query, {"stock#1": "shelf"}, ()).reason == (
+        "`shelf FROM stock` may have one row at most, and can have fewer over part of its table"
+    )

@@ -53,8 +53,31 @@ CASES = [
     ),
     (
         "SELECT 1 FROM stock t WHERE shelf > (SELECT COUNT(*) FROM sales WHERE price = »t.shelf)",
-        "names no table `t`",
-        "alias",
+        "`t.shelf` of the enclosing query in a subquery that cannot join its rows directly",
+        "FROM",
+    ),
+    (
+        "SELECT 1 FROM stock t WHERE shelf > (SELECT MAX(x) FROM sales "
+        "LATERAL VIEW explode(array(price)) v AS x WHERE price = »t.shelf)",
+        "`t.shelf` of the enclosing query in a subquery with LATERAL VIEW",
+        "sketch: none",
+    ),
+    (
+        "SELECT 1 FROM stock t WHERE EXISTS (SELECT price FROM sales WHERE price = »t.shelf "
+        "QUALIFY RANK() OVER (ORDER BY price) = 1)",
+        "`t.shelf` of the enclosing query in a subquery with QUALIFY",
+        "sketch: none",
+    ),
+    (
+        "SELECT 1 FROM stock WHERE shelf IN (SELECT price FROM sales WHERE price = »shelf "
+        "ORDER BY price LIMIT 1)",
+        "`shelf` of the enclosing query in a subquery with LIMIT",
+        "sketch: none",
+    ),
+    (
+        "SELECT 1 FROM stock WHERE shelf IN (SELECT price FROM sales WHERE price = »none LIMIT 1)",
+        "Column `none` is unknown",
+        "cannot name columns of the enclosing query",
     ),
     ("SELECT 1 FROM sales TABLESAMPLE (»10 PERCENT)", "TABLESAMPLE", "without it"),
     ("SELECT 1 FROM sales LATERAL VIEW »inline(extra) x AS y", "VIEW of `inline`", "posexplode"),
@@ -81,7 +104,7 @@ CASES = [
         "a PIVOT behind a join",
         "subquery in brackets",
     ),
-    ("SELECT * FROM sales PIVOT (»first(price) FOR brand IN ('a'))", "`first` in PIVOT", "without"),
+    ("SELECT * FROM sales PIVOT (»first(price) FOR brand IN ('a'))", "`first` in PIVOT", "FILTER"),
     ("SELECT * FROM sales PIVOT (sum(price) FOR brand IN (»1))", "another kind", "DATE '"),
     (
         "SELECT * FROM sales PIVOT (sum(price) AS s, »max(price) FOR brand IN ('a'))",
@@ -89,9 +112,20 @@ CASES = [
         "AS",
     ),
     (
-        "SELECT * FROM sales PIVOT (sum(price) FOR (brand, ok) IN ((»'a', true)))",
+        "SELECT * FROM (SELECT at, price FROM sales) PIVOT (sum(price) FOR CAST(at AS DATE) IN "
+        "(DATE »'2026-01-01'))",
         "without a name",
         "AS",
+    ),
+    (
+        "SELECT * FROM sales PIVOT (sum(price) FOR sid IN (»1.5))",
+        "another kind",
+        "DATE '",
+    ),
+    (
+        "SELECT * FROM sales PIVOT (sum(price) FOR brand IN (»upper(brand)))",
+        "no constant",
+        "-1.50",
     ),
     (
         "SELECT * FROM sales PIVOT (sum(price) FOR (brand, ok) IN (»'a' AS b))",
@@ -190,8 +224,8 @@ CASES = [
     (
         "SELECT 1 FROM sales s WHERE price < (SELECT max(shelf) FROM stock WHERE"
         " shelf = »s.price + shelf)",
-        "names no table `s`",
-        "alias",
+        "`s.price` of the enclosing query in a subquery that cannot join its rows directly",
+        "FROM",
     ),
     (
         "SELECT 1 FROM stock s JOIN stock t ON s.shelf = t.shelf NATURAL JOIN »sales",
@@ -286,8 +320,8 @@ CASES = [
     (
         "SELECT 1 FROM sales s WHERE price IN "
         "(SELECT max(shelf) FROM stock t WHERE t.brand = »s.brand)",
-        "names no table `s`",
-        "a subquery with grouping",
+        "`s.brand` of the enclosing query in a subquery that cannot join its rows directly",
+        "FROM",
     ),
     (
         "SELECT 1 FROM sales s WHERE EXISTS (SELECT 1 FROM stock t WHERE t.brand IN "
