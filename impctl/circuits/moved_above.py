@@ -13,21 +13,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import numpy as np
-
 from impctl.circuits.compile import Compiled
 from impctl.circuits.moving import Moves
-from impctl.data.keys import same_keys
-from impctl.data.vector import Bools, Vector
-from impctl.engine.batch import Batch, stacked_batches
+from impctl.engine.batch import Batch
 from impctl.engine.circuit import Circuit
-from impctl.engine.consolidate import identity_of
-from impctl.engine.operator import Keeper, Operator
-from impctl.engine.operators.aggregate import Aggregate
-from impctl.engine.operators.join import Join
-from impctl.engine.operators.project import Project
-from impctl.engine.operators.select import Select
-from impctl.engine.row_index import RowIndex
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +41,7 @@ def moved_above(before: Compiled, after: Compiled, moves: Moves) -> MovedAbove |
         for operator in after.circuit.selections_above(at, len(moves[source.access].after))
     }
     pairs = enumerate(zip(before.circuit, after.circuit, strict=True))
-    places = [at for at, (was, now) in pairs if at not in read and not _says_the_same(was, now)]
+    places = [at for at, (was, now) in pairs if at not in read and not now.says_like(was)]
     return MovedAbove(before.circuit, tuple(places))
 
 
@@ -80,42 +69,16 @@ def turned_rows(circuit: Circuit, before: Circuit, places: tuple[int, ...]) -> M
             (wire,) = circuit.wires[at]
             rows = circuit.told(wire, before)
             if len(rows):
-                found[at] = _difference(was[at], operator, rows)
+                found[at] = operator.turned(rows, was[at])
     return {at: batch for at, batch in found.items() if len(batch)}
 
 
-def _difference(was: Operator, now: Operator, rows: Batch) -> Batch:
-    """N(rows) - O(rows), without most rows that are in both."""
-    if isinstance(was, Select) and isinstance(now, Select):
-        rows = rows.keep(was.passing(rows) != now.passing(rows))
-        return _sum(now.step(rows), was.step(rows).negated())
-    assert isinstance(was, Project)
-    assert isinstance(now, Project)
-    new, old = now.step(rows), was.step(rows)
-    differs = np.zeros(len(rows), dtype=np.bool_)
-    for name in new.columns:
-        differs |= ~_is_same(old.columns[name], new.columns[name])
-    return _sum(new.keep(differs), old.keep(differs).negated())
-
-
-def _sum(came: Batch, went: Batch) -> Batch:
-    parts = [part for part in (came, went) if len(part)]
-    return stacked_batches(parts) if parts else came
-
-
-def _is_same(one: Vector, other: Vector) -> Bools:
-    """Where values are the same to the bit, and so are their bounds."""
-    same = same_keys([identity_of(one)], [identity_of(other)])
-    assert same is not None, "there is one column"
-    if one.error is None and other.error is None:
-        return same
-    none = np.zeros(len(one))
-    mine, theirs = (none if v.error is None else v.error for v in (one, other))
-    return np.asarray(same & ((mine == theirs) | (np.isnan(mine) & np.isnan(theirs))))
-
-
 def _are_alike(before: Compiled, after: Compiled) -> bool:
-    """Whether the circuits differ in nothing but what operators without state compute."""
+    """Whether the circuits differ in nothing but what operators without state compute.
+
+    Plans that differ in constants alone come to other operators only where these make conditions
+    or arguments one that were two, or change in which order relations are joined.
+    """
     sources = [
         [(source.access, source.scan.columns, source.scan.partitions) for source in one.sources]
         for one in (before, after)
@@ -125,42 +88,5 @@ def _are_alike(before: Compiled, after: Compiled) -> bool:
         sources[0] == sources[1]
         and before.circuit.wires == after.circuit.wires
         and len(mine) == len(theirs)
-        and all(_keep_alike(one, other) for one, other in zip(mine, theirs, strict=True))
+        and all(one.keeps_like(other) for one, other in zip(mine, theirs, strict=True))
     )
-
-
-def _keep_alike(one: Operator, other: Operator) -> bool:
-    """Whether two operators keep the same of the same columns.
-
-    Plans that differ in constants alone come to other operators only where these make conditions
-    or arguments one that were two, or change in which order relations are joined.
-    """
-    if type(one) is not type(other):
-        return False
-    match one, other:
-        case Project(), Project():
-            return [name for name, _ in one.outputs] == [name for name, _ in other.outputs]
-        case Join(), Join():
-            return one.sides == other.sides
-        case Aggregate(), Aggregate():
-            return one.keys == other.keys and one.columns == other.columns
-        case _:
-            mine, theirs = one.arrangements(), other.arrangements()
-            return list(map(_form, mine)) == list(map(_form, theirs))
-
-
-def _form(keeper: Keeper) -> tuple[object, ...]:
-    """The name of a piece of state, and its columns where these are rows."""
-    if isinstance(keeper, RowIndex):
-        return keeper.name, keeper.columns, keeper.keys
-    return (keeper.name,)
-
-
-def _says_the_same(was: Operator, now: Operator) -> bool:
-    match was, now:
-        case Select(), Select():
-            return was.predicate == now.predicate
-        case Project(), Project():
-            return was.outputs == now.outputs
-        case _:
-            return True

@@ -64,3 +64,9 @@ def stacked_batches(batches: Sequence[Batch]) -> Batch:
         stacked([batch.tags[at] for batch in batches]) for at in range(len(batches[0].tags))
     )
     return Batch(columns, weights, tags)
+
+
+def difference(came: Batch, went: Batch) -> Batch:
+    """The one less the other; of one form, but for what is empty."""
+    parts = [part for part in (came, went.negated()) if len(part)]
+    return stacked_batches(parts) if parts else came

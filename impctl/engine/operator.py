@@ -31,6 +31,7 @@ from impctl.aliases import AttributeId
 from impctl.engine.batch import Batch
 from impctl.engine.distant_rows import DistantRows
 from impctl.engine.refill import Refill
+from impctl.engine.row_index import RowIndex
 from impctl.engine.run_log import RunChange
 
 
@@ -135,6 +136,24 @@ class Operator(ABC):
         """The column of its only input that this one of the output is, unchanged; None for none."""
         return None
 
+    # Constants that move.
+
+    form: object = None
+    """What it keeps or puts out, as far as `arrangements` do not tell."""
+
+    def keeps_like(self, other: Operator) -> bool:
+        """Whether both keep the same of the same columns, whatever their constants."""
+        mine, theirs = (list(map(_form, one.arrangements())) for one in (self, other))
+        return type(self) is type(other) and self.form == other.form and mine == theirs
+
+    def says_like(self, other: Operator) -> bool:
+        """Whether one that keeps like it has the same constants."""
+        return True
+
+    def turned(self, rows: Batch, was: Operator) -> Batch:
+        """What it makes of all its input less what `was` makes, the same with other constants."""
+        raise NotImplementedError
+
     # Rows that are not kept.
 
     @property
@@ -156,3 +175,10 @@ class Operator(ABC):
     def refill_from(self, refill: Refill) -> None:
         """Where its input comes from again; only where it `is_bounded`."""
         raise NotImplementedError
+
+
+def _form(keeper: Keeper) -> tuple[object, ...]:
+    """The name of a piece of state, and its columns where these are rows."""
+    if isinstance(keeper, RowIndex):
+        return keeper.name, keeper.columns, keeper.keys
+    return (keeper.name,)

@@ -177,7 +177,7 @@ class Case:
         if is_exact:
             assert counts(self.session) == counts(self.anew()), (self.sql, self.now, self.tables)
         found = kept(self.sql, self.now, self.attribute)
-        told = annotate(found.query.root, self.tables)
+        told = annotate(found.query.root, self.tables, whole_windows=True)
         barriers = [told.first_rows.get(at, frozenset()) for at in found.whole.barrier_positions]
         for access, fragments in self.session.fragments().items():
             partition = found.partitions[access]

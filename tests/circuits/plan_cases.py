@@ -127,7 +127,7 @@ class Judged:
 
     def sketches(self, trial: Trial, tables: Tables) -> dict[str, set[int]]:
         """The fragments of the result, and of the first rows of each top-k that counts whole."""
-        found = annotate(self.oracle, tables)
+        found = annotate(self.oracle, tables, whole_windows=True)
         counted = {at: rows for at, rows in found.first_rows.items() if at in self.counted}
         found = replace(found, first_rows=counted)
         return accurate_sketches(found, trial.root, tables, trial.partitions)

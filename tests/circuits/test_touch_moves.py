@@ -23,7 +23,7 @@ from tests.circuits.moving_cases import Case, Kept, arrow, kept, random_row
 from tests.support.random_cases import few_then_rest
 from tests.support.reference_plan import annotate
 
-NUMBERED = "SELECT g, x, ROW_NUMBER() OVER (PARTITION BY g ORDER BY x, day, d) AS r FROM t"
+NUMBERED = "SELECT g, x, COUNT(*) OVER (PARTITION BY g ORDER BY x, day, d) AS r FROM t"
 QUERIES = (
     f"SELECT g, r FROM ({NUMBERED} WHERE day >= {{now}}) WHERE r > 1",
     f"SELECT g, r FROM ({NUMBERED} WHERE day > {{early}} AND day <= {{now}} AND x > 0) WHERE r > 1",

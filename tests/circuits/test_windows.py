@@ -260,7 +260,7 @@ def walk(name: str, seed: int, seen: Counter[str]) -> None:
         wanted = anew(name, rows)
         for mine, theirs in zip(session.merge.counts, wanted.merge.counts, strict=True):
             assert mine.tolist() == theirs.tolist(), (name, rows)
-        lineage = annotate(root, {"sales": rows}).lineage  # type: ignore[dict-item]  # values
+        lineage = annotate(root, {"sales": rows}, whole_windows=True).lineage  # type: ignore[dict-item]  # values
         for access, found in session.fragments().items():
             part = partitions[access]
             own = {index for origin, index in lineage if origin == access}

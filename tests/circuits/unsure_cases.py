@@ -117,7 +117,7 @@ def check(
         shown = {name: list(rows) for name, rows in tables.items()}
         for rows in shown.values():
             rng.shuffle(rows)
-        found = annotate(query.root, shown)
+        found = annotate(query.root, shown, whole_windows=True)
         barriers = [found.first_rows.get(at, frozenset()) for at in verdict.barrier_positions]
         lineage = found.lineage.union(*barriers)
         for access in partitions:

@@ -42,7 +42,7 @@ from tests.support.reference_expr import (
     sort_key,
     value_of,
 )
-from tests.support.reference_window import window_values
+from tests.support.reference_window import sees_whole, window_values
 
 Tables = Mapping[TableName, Sequence[Mapping[ColumnName, Value]]]
 Lineage = frozenset[tuple[AccessId, int]]
@@ -88,9 +88,14 @@ def annotate(
     tables: Tables,
     instances: Instances | None = None,
     shuffle: Callable[[list[Tuple]], None] | None = None,
+    *,
+    whole_windows: bool = False,
 ) -> Annotated:
-    """The rows of the plan with their lineage."""
-    run = _Run(tables, {} if instances is None else instances, shuffle)
+    """The rows of the plan with their lineage; with `whole_windows` as captures count it.
+
+    These say that a row of a window stems from all rows of its partition, whatever the function.
+    """
+    run = _Run(tables, {} if instances is None else instances, shuffle, whole_windows)
     outputs = attributes_of(root)
     rows = run.rows_of(root, 0)
     return Annotated(
@@ -113,6 +118,7 @@ class _Run:
     tables: Tables
     instances: Instances
     shuffle: Callable[[list[Tuple]], None] | None
+    whole_windows: bool
     first_rows: dict[int, Lineage] = field(default_factory=dict)
 
     def rows_of(self, node: Plan, position: int) -> list[Tuple]:
@@ -148,7 +154,8 @@ class _Run:
             case TopK():
                 return self._top(node, position)
             case Window():
-                return self._window(node, self.rows_of(node.child, position + 1))
+                rows = self.rows_of(node.child, position + 1)
+                return self._window(node, rows, is_whole=self.whole_windows)
             case Witness():
                 return self._witnesses(node, self.rows_of(node.child, position + 1))
 
@@ -212,15 +219,15 @@ class _Run:
         tied = replace(rank.attribute, id=f"{rank.attribute.id}/tied")
         function = "dense_rank" if rank.function == "dense_rank" else "rank"
         calls = (rank, replace(rank, attribute=tied, function=function))
-        ranked = self._window(Window(node.child, calls), rows, gathers=False)
+        ranked = self._window(Window(node.child, calls), rows, is_whole=False)
         first = [row for row in ranked if _is_within(row, tied, node)]
         self.first_rows[position] = _lineage(first)
         names = [attribute.id for attribute in attributes_of(node)]
         kept = [row for row in ranked if _is_within(row, rank.attribute, node)]
         return [Tuple({name: row.values[name] for name in names}, row.lineage) for row in kept]
 
-    def _window(self, node: Window, rows: list[Tuple], *, gathers: bool = True) -> list[Tuple]:
-        """`gathers`: a row's value comes from its whole partition, and so does the row."""
+    def _window(self, node: Window, rows: list[Tuple], *, is_whole: bool) -> list[Tuple]:
+        """`is_whole`: every value comes from its whole partition, and so does the row."""
         rows = [Tuple(row.values, row.lineage) for row in rows]  # one object per copy of a row
         results = [dict(row.values) for row in rows]
         lineages = [row.lineage for row in rows]
@@ -230,7 +237,7 @@ class _Run:
                 key = tuple(identity(value_of(e, row.values)) for e in call.partition_by)
                 parts.setdefault(key, []).append(index)
             for part in parts.values():
-                if gathers:
+                if is_whole or sees_whole(call):
                     both = _lineage([rows[index] for index in part])
                     for index in part:
                         lineages[index] |= both

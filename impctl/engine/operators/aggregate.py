@@ -72,6 +72,7 @@ class Aggregate(Operator):
         """
         self.keys = tuple(keys)
         self.columns = tuple(columns)
+        self.form = (self.keys, self.columns)
         self.is_keyed = is_keyed
         self.is_global = not keys and not is_distinct
         self.accesses = accesses

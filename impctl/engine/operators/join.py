@@ -50,7 +50,7 @@ class Join(Operator):
     """
 
     def __init__(self, name: str, left: Side, right: Side, null_safe: Sequence[bool]) -> None:
-        self.sides = (left, right)
+        self.sides = self.form = (left, right)
         self._plain = tuple(at for at, safe in enumerate(null_safe) if not safe)
         self._indexes = (_rows_of(f"{name}.left", left), _rows_of(f"{name}.right", right))
         self._reads = tuple(index for index in self._indexes if isinstance(index, DistantRows))

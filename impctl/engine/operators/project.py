@@ -8,8 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from impctl.aliases import AttributeId
-from impctl.engine.batch import Batch
+from impctl.data.keys import same_keys
+from impctl.data.vector import Bools, Vector
+from impctl.engine.batch import Batch, difference
+from impctl.engine.consolidate import identity_of
 from impctl.engine.operator import Operator
 from impctl.expr.evaluate import evaluate
 from impctl.expr.nodes import ColumnRef, Expr
@@ -20,6 +25,7 @@ class Project(Operator):
 
     def __init__(self, outputs: Sequence[tuple[AttributeId, Expr]]) -> None:
         self.outputs = tuple(outputs)
+        self.form = tuple(name for name, _ in self.outputs)
 
     def step(self, batch: Batch) -> Batch:
         """The change with the new columns only."""
@@ -28,6 +34,18 @@ class Project(Operator):
         columns = {name: evaluate(expr, batch.columns, len(batch)) for name, expr in self.outputs}
         return Batch(columns, batch.weights, batch.tags)
 
+    def says_like(self, other: Operator) -> bool:
+        return isinstance(other, Project) and self.outputs == other.outputs
+
+    def turned(self, rows: Batch, was: Operator) -> Batch:
+        """Without most rows that are in both."""
+        new, old = self.step(rows), was.step(rows)
+        assert old is not None
+        differs = np.zeros(len(rows), dtype=np.bool_)
+        for name in new.columns:
+            differs |= ~_is_same(old.columns[name], new.columns[name])
+        return difference(new.keep(differs), old.keep(differs))
+
     @property
     def is_rowwise(self) -> bool:
         return True
@@ -35,3 +53,14 @@ class Project(Operator):
     def passes(self, column: AttributeId) -> AttributeId | None:
         expr = dict(self.outputs).get(column)
         return expr.id if isinstance(expr, ColumnRef) else None
+
+
+def _is_same(one: Vector, other: Vector) -> Bools:
+    """Where values are the same to the bit, and so are their bounds."""
+    same = same_keys([identity_of(one)], [identity_of(other)])
+    assert same is not None, "there is one column"
+    if one.error is None and other.error is None:
+        return same
+    none = np.zeros(len(one))
+    mine, theirs = (none if v.error is None else v.error for v in (one, other))
+    return np.asarray(same & ((mine == theirs) | (np.isnan(mine) & np.isnan(theirs))))

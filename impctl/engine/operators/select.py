@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from impctl.aliases import AttributeId
 from impctl.data.vector import Bools
-from impctl.engine.batch import Batch
+from impctl.engine.batch import Batch, difference
 from impctl.engine.operator import Operator
 from impctl.errors import NotExactError
 from impctl.expr.evaluate import truth
@@ -38,6 +38,14 @@ class Select(Operator):
     def passing(self, batch: Batch) -> Bools:
         """Which rows pass a `step`, without counting any as unsure."""
         return self._outcome(batch).may_true
+
+    def says_like(self, other: Operator) -> bool:
+        return isinstance(other, Select) and self.predicate == other.predicate
+
+    def turned(self, rows: Batch, was: Operator) -> Batch:
+        assert isinstance(was, Select)
+        rows = rows.keep(was.passing(rows) != self.passing(rows))
+        return difference(self.step(rows), was.step(rows))
 
     def _outcome(self, batch: Batch) -> Truth:
         outcome = truth(self.predicate, batch.columns, len(batch))
