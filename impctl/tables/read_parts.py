@@ -9,14 +9,16 @@ Out of scope: conditions of the query (`tables.prune_condition`), reading (`spar
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
+import numpy as np
+
+from impctl.data.vector import Ints
 from impctl.sketch.fragments import FragmentSet
 from impctl.sketch.intervals import MAX_INTERVALS, RangeFilter, exact_filter, range_filter
-from impctl.sketch.partition import BoundaryValue, RangePartition
-from impctl.tables.bounds import ColumnBounds, FileBounds
+from impctl.sketch.partition import RangePartition
+from impctl.tables.bounds import ColumnBounds, Flags, places_in
 from impctl.tables.prune import left_by
 from impctl.tables.snapshot import DataFile, Snapshot
 from impctl.tables.statistics import file_bounds
@@ -73,88 +75,70 @@ def _parted(
     """The parts of a filter; None where they would be too many, or a file needs too many ranges."""
     if wanted.is_everything:
         return (ReadPart(snapshot.files, None),)
-    left = left_by(snapshot, [wanted])
-    ranges = _Ranges.of(wanted)
-    kept = zip(snapshot.files_at(left), bounds.keep(left), strict=True)
-    placed = [ranges.place(file, found) for file, found in kept]
-    inside = tuple(found.file for found in placed if found.is_inside)
-    others = sorted((found for found in placed if not found.is_inside), key=lambda p: p.first)
+    left = np.flatnonzero(left_by(snapshot, [wanted]))
+    placed = _Placed.of(bounds.take(left), wanted)
+    inside = snapshot.files_at(left[placed.is_inside])
+    others = np.flatnonzero(~placed.is_inside)
+    others = others[np.argsort(placed.first[others], kind="stable")]
     parts = [ReadPart(inside, None)] if inside else []
     if len(wanted.intervals) <= MAX_INTERVALS:
-        rest = tuple(found.file for found in others)
+        rest = snapshot.files_at(left[others])
         return (*parts, ReadPart(rest, wanted)) if rest else tuple(parts)
-    for group in _grouped(others):
-        first, end = group[0].first, max(found.end for found in group)
+    for group in placed.grouped(others):
+        first, end = int(placed.first[group[0]]), int(placed.end[group].max())
         if end - first > MAX_INTERVALS:
             return None
         intervals = wanted.intervals[first:end]
-        if end < len(wanted.intervals) and any(found.may_be_nan for found in group):
+        if end < len(wanted.intervals) and bool(placed.may_be_nan[group].any()):
             intervals += wanted.intervals[-1:]
         part = RangeFilter(wanted.partition, intervals, wanted.includes_null)
-        parts.append(ReadPart(tuple(found.file for found in group), part))
+        parts.append(ReadPart(snapshot.files_at(left[group]), part))
     return tuple(parts) if len(parts) <= MAX_PARTS + bool(inside) else None
 
 
 @dataclass(frozen=True, slots=True)
 class _Placed:
-    """A file with the intervals that it may hold rows of: those from `first` before `end`."""
+    """The intervals that each file may hold rows of, those from `first` before `end`; all arrays of
+    shape (files,). Only a filter's first interval may be open below, and only its last one above,
+    where NaN is."""
 
-    file: DataFile
-    first: int
-    end: int
-    is_inside: bool
-    """Whether all its rows are wanted."""
-    may_be_nan: bool
+    first: Ints
+    end: Ints
+    is_inside: Flags
+    """Whether all rows of the file are wanted."""
+    may_be_nan: Flags
     """Whether it may hold NaN, and NaN is wanted."""
 
-
-@dataclass(frozen=True, slots=True)
-class _Ranges:
-    """A filter, ready to place many files in; only its first interval may be open below, and only
-    its last one above, where NaN is."""
-
-    wanted: RangeFilter
-    lows: tuple[BoundaryValue, ...]
-    highs: tuple[BoundaryValue, ...]
-
     @classmethod
-    def of(cls, wanted: RangeFilter) -> _Ranges:
-        lows = tuple(found.low for found in wanted.intervals if found.low is not None)
-        highs = tuple(found.high for found in wanted.intervals if found.high is not None)
-        return cls(wanted, lows, highs)
-
-    def place(self, file: DataFile, bounds: FileBounds) -> _Placed:
-        low, high = bounds.minimum, bounds.maximum
-        count = len(self.wanted.intervals)
-        first = 0 if low is None else bisect_right(self.highs, low)
-        starting = len(self.lows) if high is None else bisect_right(self.lows, high)
-        end = max(first, count - len(self.lows) + starting)
-        wants_nan = len(self.highs) < count
-        is_inside = (
-            (bounds.is_all_null or (end == first + 1 and self._holds(first, low, high)))
-            and (self.wanted.includes_null or not bounds.may_hold_null)
-            and (wants_nan or not bounds.may_be_nan)
+    def of(cls, bounds: ColumnBounds, wanted: RangeFilter) -> _Placed:
+        starts = [found.low for found in wanted.intervals if found.low is not None]
+        ends = [found.high for found in wanted.intervals if found.high is not None]
+        count = len(wanted.intervals)
+        wants_nan = len(ends) < count
+        # How many intervals have begun, or are over, where a file starts and where it ends.
+        begun_at_low = count - len(starts) + places_in(starts, bounds.lows, "right")
+        begun_at_high = count - len(starts) + places_in(starts, bounds.highs, "right")
+        over_at_low, over_at_high = (
+            places_in(ends, values, "right") for values in (bounds.lows, bounds.highs)
         )
-        return _Placed(file, first, end, is_inside, wants_nan and bounds.may_be_nan)
+        first = np.where(bounds.has_low, over_at_low, 0)
+        end = np.maximum(first, np.where(bounds.has_high, begun_at_high, count))
+        holds = bounds.has_low & bounds.has_high & (begun_at_low > first) & (over_at_high <= first)
+        is_inside = bounds.is_all_null | ((end == first + 1) & holds)
+        if not wanted.includes_null:
+            is_inside = is_inside & ~bounds.may_hold_null
+        if not wants_nan:
+            is_inside = is_inside & ~bounds.may_be_nan
+        return cls(first, end, is_inside, bounds.may_be_nan & wants_nan)
 
-    def _holds(self, at: int, low: BoundaryValue | None, high: BoundaryValue | None) -> bool:
-        """Whether all from `low` to `high` lie in one interval."""
-        if low is None or high is None:
-            return False
-        found = self.wanted.intervals[at]
-        starts = found.low is None or found.low <= low  # type: ignore[operator]  # one column, one value type
-        return starts and (found.high is None or high < found.high)  # type: ignore[operator]  # as above
-
-
-def _grouped(placed: Sequence[_Placed]) -> Iterator[list[_Placed]]:
-    """Files, ascending by their first interval, together while they need few intervals."""
-    group: list[_Placed] = []
-    end = 0
-    for found in placed:
-        if group and max(end, found.end) - group[0].first > MAX_INTERVALS:
-            yield group
-            group, end = [], 0
-        group.append(found)
-        end = max(end, found.end)
-    if group:
-        yield group
+    def grouped(self, others: Ints) -> Iterator[Ints]:
+        """These files, ascending by their first interval, together while they need few."""
+        start, last = 0, 0
+        firsts, ends = self.first[others].tolist(), self.end[others].tolist()
+        for at, end in enumerate(ends):
+            if at > start and max(last, end) - firsts[start] > MAX_INTERVALS:
+                yield others[start:at]
+                start, last = at, 0
+            last = max(last, end)
+        if len(others):
+            yield others[start:]

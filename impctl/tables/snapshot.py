@@ -139,9 +139,10 @@ class Snapshot:
             for at, uri in enumerate(self.uris)
         )
 
-    def files_at(self, mask: Flags) -> tuple[DataFile, ...]:
-        """The data files where `mask`, which has one flag a file, is set."""
-        return tuple(self.files[at] for at in np.flatnonzero(mask).tolist())
+    def files_at(self, places: Flags | Positions) -> tuple[DataFile, ...]:
+        """The data files at these positions, or where a mask of one flag a file is set."""
+        at = np.flatnonzero(places) if places.dtype == np.bool_ else places
+        return tuple(self.files[place] for place in at.tolist())
 
     @cached_property
     def rows(self) -> int | None:

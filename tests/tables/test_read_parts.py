@@ -10,6 +10,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import numpy as np
 import pytest
 
 from impctl.data.schema import DOUBLE, LONG, SqlType
@@ -133,21 +134,25 @@ def test_all_rows_of_whole_ranges(tmp_path: Path, cases: range, few: int) -> Non
     assert needed <= read < 1.5 * needed
 
 
-def _placed(**changes: Any) -> Any:
-    def place(self: Any, file: DataFile, bounds: Any) -> Any:
-        return replace(_PLACE(self, file, bounds), **changes)
+def _placed(**changes: bool) -> Any:
+    """`_Placed.of`, but that something is said of every file."""
 
-    return place
+    def of(bounds: Any, wanted: Any) -> Any:
+        found = _PLACED(bounds, wanted)
+        said = {name: np.full(len(found.first), value) for name, value in changes.items()}
+        return replace(found, **said)
+
+    return of
 
 
-_PLACE = read_parts._Ranges.place
+_PLACED = read_parts._Placed.of
 
 
 @pytest.mark.parametrize("changes", [{"is_inside": True}, {"may_be_nan": False}], ids=str)
 def test_a_broken_placing_is_found_out(
     changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, few: int
 ) -> None:
-    monkeypatch.setattr(read_parts._Ranges, "place", _placed(**changes))
+    monkeypatch.setattr(read_parts._Placed, "of", _placed(**changes))
     with pytest.raises(AssertionError):
         judge_all(tmp_path, range(300), few)
 
