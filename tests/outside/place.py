@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
+from impctl.app.results.subject import named_before
 from impctl.store.records import RunRecord, StoredQuery
 from impctl.store.store import Store
 from tests.outside.oracle import check_sound
@@ -153,7 +154,7 @@ def expect_recapture(
     (result,) = _good(found["auto"]).results
     assert (result["action"], result["reason_code"]) == ("recapture", code), result
     (warning,) = found["auto"].document["warnings"]
-    assert result["reason"] in warning
+    assert named_before("q", result["reason"]) in warning
     refused = found["incremental"]
     assert (refused.code, refused.error["code"]) == (7, code), refused.document
     strict = found["strict"]
