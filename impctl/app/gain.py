@@ -64,7 +64,7 @@ def _gained(
         upkeep_ms=upkeep,
         saved_ms=saved,
         verdict=verdict,
-        hint=_hint(verdict, found),
+        hint=_hint(verdict, found, len(kept)),
     )
 
 
@@ -74,7 +74,7 @@ def _verdict(found: Uses, saved: float, upkeep: float) -> str:
     return PAYS if saved >= upkeep else COSTS_MORE
 
 
-def _hint(verdict: str, found: Uses) -> str:
+def _hint(verdict: str, found: Uses, upkeep_runs: int) -> str:
     """What to do about a sketch that costs more than it saves."""
     if verdict == NOT_USED_YET:
         return "take the query out of what is maintained, or maintain it when it is asked for"
@@ -82,4 +82,6 @@ def _hint(verdict: str, found: Uses) -> str:
         return ""
     if found.bytes > found.bytes_plain / 2:
         return "few files are left out: see what `impctl cluster --dry-run` expects"
+    if upkeep_runs <= found.uses:
+        return "not paid back yet: its uses have saved less so far than its capture and upkeep took"
     return "maintained more often than it is used: maintain it less often"

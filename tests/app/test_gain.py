@@ -11,6 +11,9 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from prometheus_client.parser import text_string_to_metric_families
 
+from impctl.app.gain import _hint
+from impctl.app.results.gained import COSTS_MORE
+from impctl.store.ledger import Uses
 from tests.support.run_cli import Cli
 
 LOW, HIGH = 30, 70
@@ -142,3 +145,11 @@ def test_metrics_that_cannot_be_written_are_a_failure(cli: Cli) -> None:
 def test_a_query_that_was_never_used(cli: Cli) -> None:
     [found] = cli.good("gain").results
     assert (found["uses"], found["verdict"], found["last_use"]) == (0, "not_used", None)
+
+
+@pytest.mark.parametrize(
+    ("uses", "runs", "said"), [(2, 1, "not paid back yet"), (2, 3, "maintain it less often")]
+)
+def test_what_costs_more_than_it_saves_is_told_why(uses: int, runs: int, said: str) -> None:
+    found = Uses(uses=uses, bytes=1, bytes_plain=100)
+    assert said in _hint(COSTS_MORE, found, runs)

@@ -122,4 +122,5 @@ def _share(wanted: RangeFilter) -> float:
 
 def _reason(pruned: Pruned, plain: Pruned, table: TableName) -> str:
     kept, total = len(pruned.files[table]), len(plain.files[table])
-    return f"it would read {kept} of {total} files, and asking its ranges of their rows costs more"
+    costs = "checking every row against its ranges costs more"
+    return f"it would read {kept} of {total} files, and {costs}"
