@@ -31,18 +31,15 @@ def milliseconds(work: Callable[[], object]) -> float:
 
 def warm_up(work: Callable[[], object], *, done: int = 0) -> None:
     """Call it until it ran WARM_UP times, `done` of them before; at most until 10 s have passed."""
-    watch = Stopwatch()
-    for _ in range(WARM_UP - done):
-        work()
-        if watch.ms >= _WARM_MS:
-            return
+    if done < WARM_UP:
+        warmed_up(work, done=done)
 
 
-def warmed_up(work: Callable[[], Found]) -> Found:
-    """What it gives, called until it is warm as by `warm_up`."""
+def warmed_up(work: Callable[[], Found], *, done: int = 0) -> Found:
+    """What it gives, called as by `warm_up`, once at least."""
     watch = Stopwatch()
     found = work()
-    for _ in range(WARM_UP - 1):
+    for _ in range(WARM_UP - done - 1):
         if watch.ms >= _WARM_MS:
             break
         found = work()

@@ -47,7 +47,11 @@ def build_window(builder: Plumbing, node: Window) -> Flow:
         whole = [call for call in calls if call.function in AGGREGATES]
         grouping = _grouping(builder, node, partition_by, whole)
         placed = [call for call in calls if call.function not in AGGREGATES]
-        rows = _with_values(builder, node, rows, grouping, placed)
+        found = _beside(builder, node, rows, grouping, placed)
+        results = (call.attribute for call in (*whole, *placed))
+        columns = (*rows.columns, *typed(results, node.span))
+        outputs = [(name, ColumnRef(name, kind)) for name, kind in columns]
+        rows = builder.project(found, outputs, columns, node)
     return rows
 
 
@@ -77,22 +81,6 @@ def _grouping(
         for call in calls
     )
     return Aggregate(node.child, keys, results, span=node.span)
-
-
-def _with_values(
-    builder: Plumbing,
-    node: Window,
-    rows: Flow,
-    grouping: Aggregate,
-    placed: Sequence[WindowCall],
-) -> Flow:
-    """The rows, each with what the grouping gives for its group, and with the calls by place."""
-    own = tuple(output.attribute for output in grouping.aggregates)
-    found = _beside(builder, node, rows, grouping, placed)
-    results = (*own, *(call.attribute for call in placed))
-    columns = (*rows.columns, *typed(results, node.span))
-    outputs = [(name, ColumnRef(name, kind)) for name, kind in columns]
-    return builder.project(found, outputs, columns, node)
 
 
 def _beside(

@@ -83,41 +83,38 @@ def test_the_assumptions_told_are_those_of_a_judge_without_memory(cases: range) 
     assert needed
 
 
-def test_candidates_share_what_does_not_concern_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    judged = 0
+def count_judged(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """A list that grows by the state of each node that is judged from now on."""
+    judged: list[object] = []
     plain = judging.state_of
 
     def counted(*arguments: object, **options: object) -> object:
-        nonlocal judged
-        judged += 1
-        return plain(*arguments, **options)  # type: ignore[arg-type]
+        judged.append(plain(*arguments, **options))  # type: ignore[arg-type]
+        return judged[-1]
 
     monkeypatch.setattr(judging, "state_of", counted)
+    return judged
+
+
+def test_candidates_share_what_does_not_concern_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    judged = count_judged(monkeypatch)
     trial = next(t for t in map(make_trial, range(400)) if len(scans_of(t.root)) >= 4)
     query, judges = Query("", trial.root), Judges()
     size = len(judges.of(query).nodes)
     scans = scans_of(trial.root)
     for scan in scans:
         check_safety(query, {scan.access: "no such column"}, (), judges=judges)
-    once = judged
+    once = len(judged)
     assert once < size * len(scans)
     for scan in scans:
         check_safety(query, {scan.access: "no such column"}, (), judges=judges)
-    assert judged == once
+    assert len(judged) == once
 
 
 def test_who_says_a_fact_and_what_nobody_reads_is_no_matter(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    judged = 0
-    plain = judging.state_of
-
-    def counted(*arguments: object, **options: object) -> object:
-        nonlocal judged
-        judged += 1
-        return plain(*arguments, **options)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(judging, "state_of", counted)
+    judged = count_judged(monkeypatch)
     root = parse_query("SELECT brand, SUM(price) s FROM sales GROUP BY brand", CATALOG).root
     judge = PlanJudge(root, Wording.of("", root))
 
@@ -125,10 +122,10 @@ def test_who_says_a_fact_and_what_nobody_reads_is_no_matter(
         return judge.of({}, [Fact("sales", column, kind, source)])
 
     before = found("price", FactSource.STATISTICS)
-    once = judged
+    once = len(judged)
     assert found("PRICE", FactSource.CONSTRAINT).judged is before.judged
     assert found("price", FactSource.PREDICATE).judged is before.judged
-    assert judged == once > 0
+    assert len(judged) == once > 0
     assert judge.known([Fact("stock", "price", FactKind.NOT_NULL, FactSource.STATISTICS)]) == 0
     other = found("price", FactSource.STATISTICS, FactKind.NONPOSITIVE)
     assert other.root.columns.signs != before.root.columns.signs
