@@ -216,8 +216,8 @@ def several_cases(
         name = names[seed % len(names)]
         sql, attributes = queries[name]
         attribute = rng.choice(attributes.split())
-        case = Case(rng, sql, attribute, rng.choice(sides), rng.choice((None, 2)))
         try:
+            case = Case(rng, sql, attribute, rng.choice(sides), rng.choice((None, 2)))
             for _ in range(4):
                 by = rng.choice((0, 1, 1, 2, -1, -3, 40, -40))
                 turned = case.move(min(max(case.now + by, -20), 30))
@@ -225,5 +225,6 @@ def several_cases(
                 seen["moves"] += 1
                 seen[name] += turned > 0
         except NotExactError:
+            assert not is_exact, sql
             seen["not exact"] += 1
     return seen
