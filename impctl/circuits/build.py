@@ -27,6 +27,7 @@ from impctl.circuits.flows import (
 from impctl.circuits.joins import build_join
 from impctl.circuits.partials import FirstGrouping
 from impctl.circuits.plumbing import Plumbing
+from impctl.circuits.refills import KEEP_ALL, Buffers
 from impctl.circuits.sets import build_set_operation
 from impctl.circuits.strategy import Chooser
 from impctl.circuits.unsure_extremes import split_extremes
@@ -69,7 +70,7 @@ class Builder(Plumbing):
         chooser: Chooser | None = None,
         *,
         barriers: Collection[int] | None = None,
-        buffer: int | None = None,
+        buffers: Buffers = KEEP_ALL,
         has_doubts: bool = True,
     ) -> None:
         """`keyed` has, by identity (`id`), the Aggregates whose groups have one fragment, and the
@@ -78,7 +79,7 @@ class Builder(Plumbing):
         `last_top` is the LIMIT above which there are only columns, if there is one; `barriers` are
         those of others whose rows all count; for the rest see `Plumbing`.
         """
-        super().__init__(chooser, barriers=barriers, buffer=buffer, has_doubts=has_doubts)
+        super().__init__(chooser, barriers=barriers, buffers=buffers, has_doubts=has_doubts)
         self.sketched = sketched
         self.first_grouping: FirstGrouping | None = None
         self._keyed = keyed
@@ -175,7 +176,7 @@ class Builder(Plumbing):
         key = self._keyed.get(id(node))
         split = split_extremes(self, node, below)
         node, below = split.node, split.below
-        buffer = self.buffered(below)
+        buffer = self.buffered(below, is_grouped=bool(node.keys))
         calls = read_calls(node, buffer, below.approximate)
         if calls.choice is not None and must_be_sure:
             name = calls.choice.function.upper()

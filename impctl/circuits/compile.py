@@ -18,7 +18,7 @@ from impctl.circuits.counted import counted
 from impctl.circuits.flows import BlockedError, Source
 from impctl.circuits.partials import FirstGrouping
 from impctl.circuits.readable import DistantJoin, Readable
-from impctl.circuits.refills import Refilled
+from impctl.circuits.refills import KEEP_ALL, Buffers, Refilled
 from impctl.circuits.strategy import Chooser, SideChoice, Strategy
 from impctl.engine.circuit import Circuit
 from impctl.plan.nodes import (
@@ -94,27 +94,27 @@ def compile_plan(
     chooser: Chooser | None = None,
     *,
     barriers: Collection[int] | None = None,
-    buffer: int | None = None,
+    buffers: Buffers = KEEP_ALL,
 ) -> Compiled:
     """The circuit for a plan.
 
     `key_columns` tells for the i-th node of `nodes_of(root)` which grouping column equals each
     access's partition attribute, `barriers` at which positions there are barriers (default: at
     every top-k that is not the last step); both are the verdict's (`plan.safety.verdict`).
-    `chooser` decides which sides of joins are kept (default: all), `buffer` how many rows or values
-    MIN, MAX and top-k keep per group, where they can be refilled. Raises BlockedError.
+    `chooser` decides which sides of joins are kept (default: all), `buffers` how many rows or
+    values MIN, MAX and top-k keep, where they can be refilled. Raises BlockedError.
     """
     nodes = tuple(nodes_of(root))
     found = None if barriers is None else [nodes[position] for position in barriers]
     whole = _counted_whole(found or (), sketched)
     if whole is None:
-        return _compiled(root, sketched, key_columns, chooser, found, buffer)
+        return _compiled(root, sketched, key_columns, chooser, found, buffers)
     try:
-        return _compiled(root, sketched, key_columns, chooser, found, buffer, has_doubts=False)
+        return _compiled(root, sketched, key_columns, chooser, found, buffers, has_doubts=False)
     except BlockedError:
         # All that is sketched lies below this barrier, whose rows all count: what stands above it
         # cannot change a sketch.
-        return _compiled(whole, sketched, {}, chooser, found, buffer)
+        return _compiled(whole, sketched, {}, chooser, found, buffers)
 
 
 def _counted_whole(
@@ -133,7 +133,7 @@ def _compiled(
     key_columns: KeyColumns,
     chooser: Chooser | None,
     barriers: Collection[Plan] | None,
-    buffer: int | None,
+    buffers: Buffers,
     *,
     has_doubts: bool = True,
 ) -> Compiled:
@@ -147,7 +147,7 @@ def _compiled(
         _last_top(root),
         chooser,
         barriers=chosen,
-        buffer=buffer,
+        buffers=buffers,
         has_doubts=has_doubts,
     )
     flow = builder.root(rows)
@@ -175,12 +175,13 @@ def _compiled(
 
 
 def _note(builder: Builder) -> str:
-    """What a bound means for this query."""
-    if builder.buffer is None or not (builder.refills or builder.keeps_all):
+    """What a bound that was asked for means for this query."""
+    size = builder.buffers.of_group
+    if size is None or not (builder.refills or builder.keeps_all):
         return ""
     parts = []
     if builder.refills:
-        kept = f"keep the best {builder.buffer}"
+        kept = f"keep the best {size}"
         parts.append(f"MIN, MAX and top-k over one table's rows or over groups {kept}")
     if builder.keeps_all:
         parts.append("those over joins keep everything, because only the query could refill them")

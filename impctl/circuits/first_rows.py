@@ -69,7 +69,7 @@ def _exactly_first(builder: Plumbing, node: TopK, below: Flow, *, is_last: bool)
     """The operators of a top-k by exact values."""
     top = _Parts(builder, node, builder.name("top"), below.columns)
     sorted_ = top.with_keys(below)
-    buffer = builder.buffered(sorted_)
+    buffer = builder.buffered(sorted_, is_grouped=bool(top.node.partition_by))
     builder.keeps_all |= buffer is None
     if is_last:
         return top.first(sorted_, top.name, top.tied, buffer)
@@ -97,7 +97,7 @@ def build_witness(builder: Plumbing, node: Witness) -> Flow:
 def _first_by(builder: Plumbing, node: Witness, order: tuple[SortKey, ...], below: Flow) -> Flow:
     top = _Parts(builder, first_by(node, order), builder.name("witness"), below.columns)
     sorted_ = top.with_keys(below)
-    buffer = builder.buffered(sorted_)
+    buffer = builder.buffered(sorted_, is_grouped=bool(top.node.partition_by))
     builder.keeps_all |= buffer is None
     return top.first(sorted_, top.name, top.exact, buffer)
 

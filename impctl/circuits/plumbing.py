@@ -21,7 +21,7 @@ from impctl.circuits.flows import (
     check,
 )
 from impctl.circuits.readable import DistantJoin
-from impctl.circuits.refills import Prefix, Refilled, prefix_of
+from impctl.circuits.refills import KEEP_ALL, Buffers, Prefix, Refilled, prefix_of
 from impctl.circuits.strategy import AsRecorded, Chooser, SideChoice
 from impctl.data.schema import DOUBLE
 from impctl.engine.operator import Operator
@@ -47,13 +47,13 @@ class Plumbing(ABC):
         chooser: Chooser | None = None,
         *,
         barriers: Collection[int] | None = None,
-        buffer: int | None = None,
+        buffers: Buffers = KEEP_ALL,
         has_doubts: bool = True,
     ) -> None:
         """`barriers` are identities (`id`) of top-k whose rows all count (default: of every one).
 
-        `chooser` decides which sides of joins are kept (default: all); `buffer` bounds what MIN,
-        MAX and top-k keep per group, where they can be refilled. Without `has_doubts` first rows
+        `chooser` decides which sides of joins are kept (default: all); `buffers` bound what MIN,
+        MAX and top-k keep, where they can be refilled. Without `has_doubts` first rows
         that may turn out to be unsure are refused in advance.
         """
         self.chooser: Chooser = AsRecorded() if chooser is None else chooser
@@ -64,7 +64,7 @@ class Plumbing(ABC):
         self.sources: list[Source] = []
         self._barrier_ids = None if barriers is None else frozenset(barriers)
         self.barriers: list[Flow] = []
-        self.buffer = buffer
+        self.buffers = buffers
         self.has_doubts = has_doubts
         self.refills: list[Refilled] = []
         self.keeps_all = False
@@ -90,9 +90,10 @@ class Plumbing(ABC):
         self._named[kind] = number + 1
         return f"{kind}{number}"
 
-    def buffered(self, flow: Flow) -> int | None:
-        """How much an operator over this flow keeps per group; None is everything."""
-        return self.buffer if self._prefix(flow) is not None else None
+    def buffered(self, flow: Flow, *, is_grouped: bool) -> int | None:
+        """How much an operator over this flow keeps, of each group or of all; None is all."""
+        size = self.buffers.of_group if is_grouped else self.buffers.of_all
+        return size if self._prefix(flow) is not None else None
 
     def refill(self, operator: Operator, flow: Flow, keys: Sequence[AttributeId]) -> None:
         """Note that the operator, over this flow, can run out of rows."""

@@ -29,6 +29,29 @@ one of these values each; more may come along. The columns that it scans come in
 
 
 @dataclass(frozen=True, slots=True)
+class Buffers:
+    """How many of the best rows or values are kept, where they can be refilled; None is all.
+
+    Of each group of several, and where all rows are one group.
+    """
+
+    of_group: int | None = None
+    of_all: int | None = None
+
+    @classmethod
+    def of(cls, size: int | None) -> Buffers:
+        """The same bound wherever there is one."""
+        return cls(size, size)
+
+
+KEEP_ALL = Buffers()
+USUAL = Buffers(of_all=1000)
+"""Where all rows are one group, a bound that 1,000 deletions of the very best rows use up: the rest
+is read once more then. Of many groups the bound is a matter of their sizes, which only who writes
+the workload knows."""
+
+
+@dataclass(frozen=True, slots=True)
 class Prefix:
     """What lies between a table or an operator that knows its output, and a bounded operator."""
 

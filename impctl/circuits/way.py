@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from impctl.aliases import AccessId, TableName
 from impctl.circuits.compile import Compiled, compile_plan
 from impctl.circuits.flows import BlockedError
+from impctl.circuits.refills import KEEP_ALL, Buffers
 from impctl.circuits.strategy import Chooser
 from impctl.expr.nodes import Span
 from impctl.plan.nodes import Plan, scans_of
@@ -46,13 +47,13 @@ def choose_way(
     partitions: Mapping[AccessId, RangePartition],
     chooser: Chooser | None = None,
     *,
-    buffer: int | None = None,
+    buffers: Buffers = KEEP_ALL,
 ) -> Way:
     """How the sketches of `partitions` (by access) are maintained for a safe plan.
 
     `core` is the plan without its output columns and `verdict` its verdict; `whole` is the verdict
     on the whole plan, which touch mode goes by. `chooser` decides which sides of joins are kept,
-    `buffer` bounds what MIN, MAX and top-k keep. InvariantError where either verdict is unsafe.
+    `buffers` bound what MIN, MAX and top-k keep. InvariantError where either verdict is unsafe.
     """
     whole, verdict = whole.required(), verdict.required()
     try:
@@ -62,7 +63,7 @@ def choose_way(
             verdict.key_columns,
             chooser,
             barriers=verdict.barrier_positions,
-            buffer=buffer,
+            buffers=buffers,
         )
     except BlockedError as blocked:
         # Touch also needs that no other table changes, so there must not be one.

@@ -76,9 +76,13 @@ class Extremes:
     ) -> Bools:
         """Which groups have values, but none in their buffer."""
         owners, ranks, weights = _ranked(extreme, batch, asked.owners)
-        touched, index = np.unique(owners, return_inverse=True)
         best, edges = old[extreme.name].copy(), old[extreme.edge].copy()
-        known = stored_edges(edges[touched])
+        known = stored_edges(edges)
+        # What lies beyond the edge is no buffer's matter, and most changes do.
+        inside = np.flatnonzero(ranks <= known[owners])
+        owners, ranks, weights = owners[inside], ranks[inside], weights[inside]
+        touched, index = np.unique(owners, return_inverse=True)
+        known = known[touched]
         state = values.change(asked.groups[touched], known, index, ranks, weights)
         best[touched], edges[touched] = state.ranks, stored_edges(state.edges)
         found[extreme.name], found[extreme.edge] = best, edges

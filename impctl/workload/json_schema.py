@@ -9,7 +9,14 @@ Out of scope: reading a file (`workload.load`).
 from __future__ import annotations
 
 from impctl.workload.load import REQUIRED
-from impctl.workload.models import JoinStrategy, Lineage, MaintainMode, Moves, Policy
+from impctl.workload.models import (
+    EVERYTHING,
+    JoinStrategy,
+    Lineage,
+    MaintainMode,
+    Moves,
+    Policy,
+)
 from impctl.workload.names import IDENTIFIER_PATTERN, NAME_PATTERN, TABLE_PATTERN
 from impctl.workload.partitions import MAX_BOUNDARIES, MAX_FRAGMENTS
 from impctl.workload.queries import MAX_BUFFER, NO_SKETCH
@@ -196,9 +203,15 @@ def _query_settings() -> dict[str, JsonSchema]:
             "asking Spark.",
         ),
         "buffer": or_variable(
-            {"type": "integer", "minimum": 1, "maximum": MAX_BUFFER},
+            {
+                "anyOf": [
+                    {"type": "integer", "minimum": 1, "maximum": MAX_BUFFER},
+                    {"const": EVERYTHING},
+                ]
+            },
             "Values or rows that MIN, MAX and top-k keep per group; more are read again from "
-            "the table when deletions use these up. Default: all.",
+            "the table when deletions use these up. Default: 1000 where all rows are one group, "
+            "else all.",
         ),
         "lineage": or_variable(
             {"enum": [str(lineage) for lineage in Lineage]},

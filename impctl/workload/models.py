@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import date, datetime
 from enum import StrEnum
+from typing import Final, Literal
 
 from impctl.aliases import ColumnName, ParameterValue, QueryName, TableName
 from impctl.errors import Location
@@ -55,6 +56,11 @@ class JoinStrategy(StrEnum):
     SPARK = "spark"
     SPARK_UNFILTERED = "spark_unfiltered"
     """Without a filter of the keys first, to see what the filter saves."""
+
+
+Everything = Literal["all"]
+EVERYTHING: Final[Everything] = "all"
+"""What `buffer` of a query says that keeps everything."""
 
 
 class Lineage(StrEnum):
@@ -145,7 +151,8 @@ class QuerySpec:
 
     `params` are the values of the named parameters in `sql`, for which sketches are captured;
     `moves` are those parameters that sketches follow.
-    `buffer` is how many values or rows MIN, MAX and top-k keep per group; None is all of them.
+    `buffer` is how many values or rows MIN, MAX and top-k keep per group, `all` of them, or as many
+    as is usual (None).
     `lineage` says whether the sketch holds all rows that the answer stems from, or witnesses.
     `is_sketched` is false where the file says `sketch: none`.
     """
@@ -160,7 +167,7 @@ class QuerySpec:
     sql_origin: SqlOrigin = field(repr=False)
     params: Mapping[str, ParameterValue] = field(default_factory=dict)
     moves: Mapping[str, Moves] = field(default_factory=dict)
-    buffer: int | None = None
+    buffer: int | Everything | None = None
     lineage: Lineage = Lineage.ALL
     is_sketched: bool = True
 

@@ -14,7 +14,16 @@ from decimal import Decimal
 from yaml.nodes import MappingNode, Node, ScalarNode
 
 from impctl.aliases import ParameterValue
-from impctl.workload.models import JoinStrategy, Lineage, MaintainMode, Moves, Policy, QuerySpec
+from impctl.workload.models import (
+    EVERYTHING,
+    Everything,
+    JoinStrategy,
+    Lineage,
+    MaintainMode,
+    Moves,
+    Policy,
+    QuerySpec,
+)
 from impctl.workload.names import (
     Declared,
     declared_table,
@@ -29,7 +38,7 @@ NO_SKETCH = "none"
 """What `sketch` of a query says that is to have none."""
 
 MAX_BUFFER = 1_000_000
-"""More than that is as good as keeping everything."""
+"""More than that is as good as keeping everything, which `all` says."""
 
 
 def read_queries(node: Node | None, tables: Declared, reading: FileReading) -> dict[str, QuerySpec]:
@@ -65,9 +74,7 @@ def _read_query(
     policy = reading.choice(fields.get("policy"), inside(path, "policy"), list(Policy))
     maintain = reading.choice(fields.get("maintain"), inside(path, "maintain"), list(MaintainMode))
     join = reading.choice(fields.get("join"), inside(path, "join"), list(JoinStrategy))
-    buffer = reading.whole_number(
-        fields.get("buffer"), inside(path, "buffer"), MAX_BUFFER, "100 to 10000 serve most queries"
-    )
+    buffer = _read_buffer(fields.get("buffer"), inside(path, "buffer"), reading)
     lineage = reading.choice(fields.get("lineage"), inside(path, "lineage"), list(Lineage))
     node = fields.get("sql")
     sql = reading.resolved_text(node, inside(path, "sql"))
@@ -88,6 +95,16 @@ def _read_query(
         lineage=Lineage.ALL if lineage is None else Lineage(lineage),
         is_sketched=is_sketched,
     )
+
+
+def _read_buffer(node: Node | None, path: str, reading: FileReading) -> int | Everything | None:
+    cell = reading.cell(node, path, f"a whole number or `{EVERYTHING}`")
+    if cell is None:
+        return None
+    if cell.value == EVERYTHING:
+        return EVERYTHING
+    usual = f"100 to 10000 serve most queries, `{EVERYTHING}` keeps everything"
+    return reading.whole_number(node, path, MAX_BUFFER, usual)
 
 
 def _is_none(node: Node | None) -> bool:

@@ -21,6 +21,7 @@ from impctl.aliases import AccessId, TableName
 from impctl.circuits.compile import Compiled, compile_plan
 from impctl.circuits.flows import Source
 from impctl.circuits.moved_above import moved_above, untold
+from impctl.circuits.refills import Buffers
 from impctl.circuits.session import MaintainedQuery, TableChange
 from impctl.circuits.strategy import AsRecorded
 from impctl.data.schema import DOUBLE, INTEGER, Column, Schema
@@ -61,7 +62,7 @@ class Kept:
             self.verdict.key_columns,
             AsRecorded(distant),
             barriers=self.verdict.barrier_positions,
-            buffer=buffer,
+            buffers=Buffers.of(buffer),
         )
 
 

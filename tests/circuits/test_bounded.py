@@ -13,6 +13,7 @@ import pytest
 
 from impctl.circuits.compile import Compiled, compile_plan
 from impctl.circuits.flows import Source
+from impctl.circuits.refills import Buffers
 from impctl.circuits.session import MaintainedQuery, TableChange
 from impctl.data.vector import Vector
 from impctl.engine.best_values import BestValues
@@ -54,7 +55,7 @@ def root_of(name: str) -> Plan:
 def compiled(name: str, buffer: int | None) -> Compiled:
     root = root_of(name)
     sketched = {scan.access: PARTITIONS[scan.table] for scan in scans_of(root)}
-    return compile_plan(root, sketched, {}, buffer=buffer)
+    return compile_plan(root, sketched, {}, buffers=Buffers.of(buffer))
 
 
 @dataclass

@@ -22,6 +22,7 @@ from impctl.app.capturing.chosen_way import chosen_way
 from impctl.app.preparing.prepared import PreparedQuery
 from impctl.circuits.compile import Compiled, compile_plan
 from impctl.circuits.flows import BlockedError, Source
+from impctl.circuits.refills import Buffers
 from impctl.circuits.session import MaintainedQuery
 from impctl.circuits.strategy import AsRecorded, Chooser, SideChoice, SideFacts, Strategy
 from impctl.data.vector import Vector
@@ -181,7 +182,7 @@ def one_case(
     def compiled_by(chooser: Chooser) -> Compiled:
         if verdict.safe:
             return captured(trial, root, verdict, partitions, chooser, buffer, lineage)
-        return compile_plan(root, partitions, {}, chooser, barriers=(), buffer=buffer)
+        return compile_plan(root, partitions, {}, chooser, barriers=(), buffers=Buffers.of(buffer))
 
     try:
         compiled = compiled_by(SomeDistant(Random(seed)))

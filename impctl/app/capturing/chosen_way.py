@@ -19,6 +19,7 @@ from impctl.app.preparing.facts import constraint_facts, fact_of
 from impctl.app.preparing.prepared import PreparedQuery
 from impctl.app.workbench.pinned import PinnedTables
 from impctl.app.workbench.workbench import Workbench
+from impctl.circuits.refills import KEEP_ALL, USUAL, Buffers
 from impctl.circuits.strategy import AsRecorded, BySize, Chooser, Strategy
 from impctl.circuits.way import Way, choose_way
 from impctl.errors import RecaptureNeededError
@@ -27,7 +28,7 @@ from impctl.plan.safety.verdict import Verdict, check_safety
 from impctl.sketch.mode import Mode
 from impctl.sketch.partition import RangePartition
 from impctl.store.records import StoredQuery
-from impctl.workload.models import JoinStrategy, Lineage
+from impctl.workload.models import JoinStrategy, Lineage, QuerySpec
 
 _ASKED = {
     JoinStrategy.AUTO: None,
@@ -38,6 +39,16 @@ _ASKED = {
 
 
 _WITNESSES = "sketches hold witnesses where these are enough, see `impctl explain`"
+
+
+def kept_buffers(spec: QuerySpec) -> Buffers:
+    """How much MIN, MAX and top-k keep: as the workload asks, else as is usual."""
+    match spec.buffer:
+        case None:
+            return USUAL
+        case int(size):
+            return Buffers.of(size)
+    return KEEP_ALL
 
 
 def chooser_for(tables: PinnedTables, prepared: PreparedQuery) -> Chooser:
@@ -71,7 +82,7 @@ def chosen_way(
         kept.core_verdict(verdict, partitions),
         partitions,
         chooser,
-        buffer=prepared.spec.buffer,
+        buffers=kept_buffers(prepared.spec),
     )
     reason = f"{way.reason}; {_WITNESSES}" if kept.has_witnesses else way.reason
     scans = (*prepared.scans, *scans_of(prepared.query.root))

@@ -37,7 +37,8 @@ def state_warnings(desk: Workbench, store: StoreReader, prepared: PreparedQuery)
         f"the state of query `{name}` takes {size_text(held)}, more than the "
         f"{size_text(size)} of its tables"
     )
-    saving = None if prepared.spec.buffer is not None else _saving(desk, store, prepared, runs)
+    is_bounded = isinstance(prepared.spec.buffer, int)
+    saving = None if is_bounded else _saving(desk, store, prepared, runs)
     return [said if saving is None else f"{said}; {saving}"]
 
 

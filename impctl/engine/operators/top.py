@@ -161,7 +161,7 @@ class Top(Operator):
         kept = np.flatnonzero(self._buffer.admitted(groups, owners, codes, batch.weights))
         if len(kept):
             self._rows.add(batch.take(kept), groups.codes[owners[kept]])
-        self._buffer.settle(groups)
+            self._buffer.settle(groups.take(np.unique(owners[kept])))
 
     def _first(self, groups: Groups) -> First:
         """The first rows of these groups, by reading on until there are enough."""

@@ -7,8 +7,10 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
+from deltalake import DeltaTable
 
-from impctl.app.capturing import state_advice
+from impctl.app.capturing import chosen_way, state_advice
+from impctl.circuits.refills import KEEP_ALL
 from impctl.tables.write.create import create_table
 from tests.support.run_cli import Cli
 
@@ -31,7 +33,7 @@ def cli(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.
     file = tmp_path / "w.yaml"
     lines = ["version: 1", "tables: {t: {path: t}}", "queries:"]
     for name, sql in (("least", LEAST), ("top", TOP), ("sums", SUMS)):
-        lines.append(f'  {name}: {{sql: "{sql}", sketch: {{t: g}}}}')
+        lines.append(f'  {name}: {{sql: "{sql}", sketch: {{t: g}}, buffer: all}}')
         if name != "sums":
             lines.append(f'  {name}_bounded: {{sql: "{sql}", sketch: {{t: g}}, buffer: 1000}}')
     lines += ["partitions: {t: {g: {boundaries: [2, 3]}}}", "store: .impctl"]
@@ -61,6 +63,37 @@ def test_what_a_bound_would_save_is_what_it_saves(cli: Cli, query: str, about: s
     # Of four groups each keeps its 1000, so that less is saved than of one.
     least = 0.9 if about == "about" else 0.5
     assert least * saved <= really <= 1.05 * saved, (text, really)
+
+
+def test_a_top_k_of_all_rows_is_bounded_unless_asked(cli: Cli) -> None:
+    """What nobody bounded keeps no more than twice 1000 rows, and says nothing of it."""
+    cli.workload.write_text(cli.workload.read_text().replace(", buffer: all", ""))
+    assert told(cli, "top") == told(cli, "top_bounded") == []
+    assert state(cli, "top") <= 1.1 * state(cli, "top_bounded")
+    assert told(cli, "least"), "of many groups everything is kept"
+
+
+def test_state_from_before_there_was_a_bound_is_taken_up(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cli.workload.write_text(cli.workload.read_text().replace(", buffer: all", ""))
+    monkeypatch.setattr(chosen_way, "USUAL", KEEP_ALL)
+    told(cli, "top")
+    monkeypatch.undo()
+    table = DeltaTable(str(cli.workload.parent / "t"))
+    table.delete(f"x > {3 * (ROWS - 20)}")
+    table.delete(f"x > {3 * (ROWS - 1500)}")
+    (found,) = cli.good("maintain", "--query", "top").results
+    assert found["action"] == "exact"
+    before = kept(cli, "top")
+    cli.good("capture", "--query", "top")
+    assert kept(cli, "top") == before
+
+
+def kept(cli: Cli, query: str) -> list[int]:
+    (found,) = cli.good("rewrite", "--query", query).results
+    ranges: list[int] = found["sketches"][0]["fragments"]
+    return ranges
 
 
 def test_small_state_is_not_worth_a_word(cli: Cli) -> None:

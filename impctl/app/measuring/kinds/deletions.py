@@ -32,8 +32,7 @@ from impctl.app.workbench.scratch import scratch_copy
 from impctl.bench.record import Cell, Label, Metric
 from impctl.errors import UnsupportedError, UsageError
 from impctl.tables.rows import read_rows
-
-ALL = "all"
+from impctl.workload.models import EVERYTHING, Everything
 
 Keys = npt.NDArray[np.int64]
 
@@ -41,7 +40,7 @@ Keys = npt.NDArray[np.int64]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Options:
     patterns: tuple[str, ...]
-    buffers: tuple[int | None, ...]
+    buffers: tuple[int | Everything, ...]
     rows: int
     updates: int
     points: int
@@ -71,12 +70,12 @@ def measure_deletions(ground: Ground) -> Iterator[Cell]:
     return _cells(ground, options)
 
 
-def _buffers(ground: Ground) -> tuple[int | None, ...]:
-    found: list[int | None] = []
-    for text in ground.texts("buffers", ("20", "50", "100", ALL)):
-        if text != ALL and not (text.isdecimal() and int(text) > 0):
-            raise ground.refuse("buffers", f"whole numbers of at least 1, or `{ALL}`")
-        found.append(None if text == ALL else int(text))
+def _buffers(ground: Ground) -> tuple[int | Everything, ...]:
+    found: list[int | Everything] = []
+    for text in ground.texts("buffers", ("20", "50", "100", EVERYTHING)):
+        if text != EVERYTHING and not (text.isdecimal() and int(text) > 0):
+            raise ground.refuse("buffers", f"whole numbers of at least 1, or `{EVERYTHING}`")
+        found.append(EVERYTHING if text == EVERYTHING else int(text))
     return tuple(found)
 
 
@@ -96,7 +95,7 @@ def _cells(ground: Ground, options: _Options) -> Iterator[Cell]:
                 hint="generate more of them with a larger `--scale`, or correct `data`",
             )
         for buffer in options.buffers:
-            ground.step(f"{pattern} deletions, buffer {ALL if buffer is None else buffer}")
+            ground.step(f"{pattern} deletions, buffer {buffer}")
             yield from _series(ground, options, table, pattern, buffer, batches)
 
 
@@ -133,7 +132,7 @@ def _series(
     options: _Options,
     table: str,
     pattern: str,
-    buffer: int | None,
+    buffer: int | Everything,
     batches: Sequence[Keys],
 ) -> Iterator[Cell]:
     """The cells of one pattern and buffer, after every part of the deletions."""
@@ -155,7 +154,7 @@ def _series(
             reported = len(steps)
             labels: dict[str, Label] = {
                 "pattern": pattern,
-                "buffer": ALL if buffer is None else str(buffer),
+                "buffer": str(buffer),
                 "updates": len(steps),
             }
             yield ground.cell(metrics, labels, checked=follower.checked())
