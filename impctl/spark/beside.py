@@ -19,7 +19,14 @@ from typing import TYPE_CHECKING
 
 from impctl.errors import UsageError
 from impctl.spark.connect import another, home_of, is_connect, is_stopped
-from impctl.spark.session import DEFAULTS, QUERY_LOGGERS, adopt, fits, refuse_changed_meaning
+from impctl.spark.session import (
+    DEFAULTS,
+    QUERY_LOGGERS,
+    adopt,
+    fits,
+    refuse_changed_meaning,
+    require_release,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -64,6 +71,7 @@ def session_beside(session: SparkSession, conf: Mapping[str, str]) -> SparkSessi
 
     Raises UsageError for a setting that changes what a query means and cannot be set here.
     """
+    require_release(session.version)
     refuse_changed_meaning(conf)
     wanted = {_ZONE: DEFAULTS[_ZONE], **conf}
     if is_connect(session) and fits(session, wanted):

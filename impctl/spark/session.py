@@ -10,6 +10,7 @@ Out of scope: starting the JVM (`spark.launch`), running SQL (`spark.run`).
 from __future__ import annotations
 
 import logging
+import re
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -61,6 +62,9 @@ QUERY_LOGGERS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 
 _LEGACY = "spark.sql.legacy."
 
+OLDEST = (4, 1)
+"""The first release that the engine's semantics were compared with (decision 0058)."""
+
 
 @dataclass(frozen=True, slots=True)
 class SparkSettings:
@@ -77,7 +81,8 @@ class SparkSettings:
 def open_session(settings: SparkSettings) -> SparkSession:
     """The session for these settings; one that is already open in this process is used again.
 
-    Raises UsageError for settings that would change what queries mean, and where no Java is found.
+    Raises UsageError for settings that would change what queries mean, for a Spark that is too old,
+    and where no Java is found.
     """
     conf = {**DEFAULTS, **settings.conf, **FIXED}
     refuse_changed_meaning(settings.conf)
@@ -89,6 +94,9 @@ def open_session(settings: SparkSettings) -> SparkSession:
     active = SparkSession.getActiveSession()
     if active is not None:
         return adopt(active, conf)
+    import pyspark
+
+    require_release(pyspark.__version__)
     with scratch_folder(SPARK_SCRATCH) as folder:
         session = launch(settings.master, conf, settings.log_level, folder)
     try:
@@ -104,6 +112,7 @@ def adopt(session: SparkSession, conf: Mapping[str, str]) -> SparkSession:
 
     Raises UsageError for a setting that changes what a query means and cannot be set here.
     """
+    require_release(session.version)
     # The installation's settings come along; without a value of its own, Spark's default holds.
     for name in [name for name in session.conf.getAll if name.startswith(_LEGACY)]:
         _ensure(session, name, None)
@@ -116,6 +125,19 @@ def adopt(session: SparkSession, conf: Mapping[str, str]) -> SparkSession:
         for name, value in FIXED.items():
             _ensure(session, name, value)
     return session
+
+
+def require_release(version: str) -> None:
+    """UsageError for a Spark, here or on a server, that is older than those impctl was tried on."""
+    found = re.match(r"(\d+)\.(\d+)", version)
+    if found is None or (int(found[1]), int(found[2])) < OLDEST:
+        oldest = ".".join(map(str, OLDEST))
+        raise UsageError(
+            f"This is Spark {version}; impctl needs {oldest} or newer",
+            code="spark_too_old",
+            hint=f"`pip install 'pyspark>={oldest},<5'`, or connect to a server of that release; "
+            "commands that need no Spark work as they are",
+        )
 
 
 def fits(session: SparkSession, conf: Mapping[str, str]) -> bool:

@@ -6,11 +6,13 @@ import os
 import subprocess
 import sys
 
+import pyspark
 import pytest
+from pyspark.sql import SparkSession
 
 from impctl.errors import UsageError
 from impctl.spark.connect import is_connect
-from impctl.spark.session import FIXED, SparkSettings, open_session
+from impctl.spark.session import FIXED, SparkSettings, open_session, require_release
 
 LOUD_PROGRAM = """
 from impctl.errors import ImpctlError
@@ -32,6 +34,22 @@ def test_settings_that_change_meaning_are_refused(name):
     with pytest.raises(UsageError) as caught:
         open_session(SparkSettings("local[1]", {name: "surely something else"}))
     assert name in caught.value.message
+
+
+@pytest.mark.parametrize("version", ["3.5.6", "4.0.1", "4", "unknown"])
+def test_an_older_spark_is_refused_by_name(monkeypatch, version):
+    monkeypatch.setattr(pyspark, "__version__", version)
+    monkeypatch.setattr("impctl.spark.session.launch", None)
+    monkeypatch.setattr(SparkSession, "getActiveSession", lambda: None)
+    with pytest.raises(UsageError, match=f"This is Spark {version}; impctl needs 4.1") as caught:
+        open_session(SparkSettings("local[1]"))
+    assert caught.value.code == "spark_too_old"
+    assert "pip install 'pyspark>=4.1,<5'" in str(caught.value.hint)
+
+
+@pytest.mark.parametrize("version", ["4.1.0", "4.3.0.dev1", "4.10.2", "5.0"])
+def test_a_newer_spark_is_taken(version):
+    require_release(version)
 
 
 @pytest.mark.spark
