@@ -11,6 +11,7 @@ import math
 import re
 import struct
 from collections.abc import Mapping
+from datetime import date, timedelta
 from decimal import ROUND_HALF_EVEN, Context, Decimal
 from fractions import Fraction
 
@@ -357,6 +358,33 @@ def _call(expr: Call, row: Row) -> Value:
         case "greatest", _:
             known = [value for value in values if value is not None]
             return max(known, key=sort_key, default=None)
+        case "least", _:
+            known = [value for value in values if value is not None]
+            return min(known, key=sort_key, default=None)
+        case (("floor" | "ceil" | "exp" | "ln" | "year" | "month" | "datediff" | "pow"), _) if (
+            None in values
+        ):
+            return None
+        case (("floor" | "ceil"), [int() as value]):
+            return value
+        case "ceil", [float() as value]:
+            if not math.isfinite(value):
+                raise ReferenceFailure(f"no whole number for {value}")
+            return fit_integer(math.ceil(value), LONG)
+        case "round", [int() as value, *_]:
+            return value
+        case "exp", [float() as value]:
+            return math.inf if value > 700 else math.exp(value)
+        case "ln", [float() | int() as value]:
+            return None if value <= 0 else math.log(value)
+        case "year", [int() as value]:
+            return (date(1970, 1, 1) + timedelta(value)).year
+        case "month", [int() as value]:
+            return (date(1970, 1, 1) + timedelta(value)).month
+        case "datediff", [int() as end, int() as start]:
+            return end - start
+        case "pow", [float() as value, int() as exponent]:
+            return math.nan if math.isnan(value) else value**exponent
         case "floor", [None]:
             return None
         case "floor", [float() as value]:

@@ -15,17 +15,10 @@ from dataclasses import dataclass, field
 from impctl.expr.nodes import And, Compare, CompareOp, Expr, InList, IsNull, Not, Or
 from impctl.plan.fingerprint import is_same
 from impctl.plan.reuse.constants import Point, is_constant, points_of
-from impctl.plan.safety.direction import (
-    DOWNWARD,
-    FALLING,
-    RISING,
-    UPWARD,
-    Columns,
-    Relation,
-    direction,
-)
+from impctl.plan.safety.direction import DOWNWARD, FALLING, RISING, UPWARD, Columns, direction
 from impctl.plan.safety.normal_form import normalised
 from impctl.plan.safety.preserved import find_objection
+from impctl.plan.safety.relation import Relation
 
 _STRICT = (CompareOp.GREATER, CompareOp.LESS)
 

@@ -42,10 +42,11 @@ from impctl.plan.nodes import (
 from impctl.plan.reuse.changed_columns import Difference, changed_columns
 from impctl.plan.reuse.implication import find_gap
 from impctl.plan.safety.combining import branch
-from impctl.plan.safety.direction import Columns, Relation, direction
+from impctl.plan.safety.direction import Columns, direction
 from impctl.plan.safety.facts import Fact, KnownSigns
 from impctl.plan.safety.grouping import relation_of
 from impctl.plan.safety.judging import PlanJudge
+from impctl.plan.safety.relation import Relation
 from impctl.plan.safety.status import NodeState, Status
 from impctl.plan.safety.wording import Wording, condition_name
 

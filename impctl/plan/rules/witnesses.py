@@ -52,8 +52,8 @@ from impctl.plan.nodes import (
     with_inputs,
 )
 from impctl.plan.rules.trace import trace
-from impctl.plan.safety.direction import Relation
 from impctl.plan.safety.grouping import LARGEST, SMALLEST, grouped_keys
+from impctl.plan.safety.relation import Relation
 from impctl.plan.safety.status import NodeState, Status
 from impctl.plan.safety.verdict import Verdict, states_of
 

@@ -14,9 +14,10 @@ from dataclasses import replace
 from impctl.aliases import AccessId, AttributeId
 from impctl.expr.nodes import Expr
 from impctl.plan.nodes import Attribute, Join, JoinKind, Plan, SetKind, SetOperation, attributes_of
-from impctl.plan.safety.direction import Columns, Relation
+from impctl.plan.safety.direction import Columns
 from impctl.plan.safety.facts import NOTHING, KnownSigns, Signs
 from impctl.plan.safety.preserved import find_objection
+from impctl.plan.safety.relation import Relation
 from impctl.plan.safety.signs import learn
 from impctl.plan.safety.status import Keys, NodeState, Status, refused, with_equalities
 from impctl.plan.safety.wording import Wording, objection_text

@@ -4,19 +4,20 @@ Law: `AT_MOST` means the value over the sketch is NULL, or both are known and it
 over the table in Spark's order (NaN greatest); `AT_LEAST` is its mirror. With doubles a step is
 taken only where NaN cannot turn the order round: -NaN is NaN, 0 * infinity and infinity - infinity
 are NaN.
-Out of scope: predicates (`plan.safety.preserved`), aggregates (`plan.safety.grouping`).
+Out of scope: predicates (`plan.safety.preserved`), aggregates (`plan.safety.grouping`), functions
+(`plan.safety.monotone`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 
 from impctl.aliases import AttributeId
 from impctl.expr.nodes import (
     Arithmetic,
     ArithmeticOp,
+    Call,
     Cast,
     Coalesce,
     ColumnRef,
@@ -27,32 +28,10 @@ from impctl.expr.nodes import (
 )
 from impctl.expr.types import loses_values, type_of
 from impctl.plan.safety.facts import KnownSigns, Signs, may_be_nan
-from impctl.plan.safety.signs import number_of, signs_of
-
-
-class Relation(StrEnum):
-    EQUAL = "equal"
-    AT_MOST = "at most"
-    AT_LEAST = "at least"
-    UNKNOWN = "unknown"
-
-    @property
-    def mirrored(self) -> Relation:
-        """The relation of the negated value."""
-        match self:
-            case Relation.AT_MOST:
-                return Relation.AT_LEAST
-            case Relation.AT_LEAST:
-                return Relation.AT_MOST
-            case Relation.EQUAL | Relation.UNKNOWN:
-                return self
-
-    def meet(self, other: Relation) -> Relation:
-        """What holds of a value that comes from either side."""
-        if self is other or other is Relation.EQUAL:
-            return self
-        return other if self is Relation.EQUAL else Relation.UNKNOWN
-
+from impctl.plan.safety.monotone import relation_of_call
+from impctl.plan.safety.numbers import number_of
+from impctl.plan.safety.relation import Relation
+from impctl.plan.safety.signs import signs_of
 
 RISING = (Relation.EQUAL, Relation.AT_MOST)
 """Relations under which a lower bound on the one value holds of the other."""
@@ -118,6 +97,10 @@ def direction(expr: Expr, columns: Columns) -> Relation:
             return direction(expr.operand, columns)
         case Coalesce():
             return _of_coalesce(expr, columns)
+        case Call():
+            return relation_of_call(
+                expr, lambda x: (direction(x, columns), signs_of(x, columns.signs))
+            )
         case _:
             return Relation.UNKNOWN
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
+from decimal import Decimal
 from enum import StrEnum
 from typing import assert_never
 
@@ -69,14 +70,32 @@ class Fact:
     source: FactSource
 
 
+_ZERO = Decimal(0)
+_ENDLESS = Decimal("Infinity")
+
+
 @dataclass(frozen=True, slots=True)
 class Signs:
-    """What is known about the values of an expression; False means not known."""
+    """What is known about the values of an expression; False and None mean not known.
+
+    `least` and `most` are whole numbers that bound what is not NULL; `most` excludes NaN.
+    """
 
     nonnegative: bool = False
     nonpositive: bool = False
     nan_free: bool = False
     not_null: bool = False
+    least: Decimal | None = None
+    most: Decimal | None = None
+
+    @property
+    def bounds(self) -> tuple[Decimal, Decimal]:
+        """The interval that holds every value but NULL, by signs and numbers; it may be endless."""
+        low = -_ENDLESS if self.least is None else self.least
+        high = _ENDLESS if self.most is None else self.most
+        return (max(low, _ZERO) if self.nonnegative else low), (
+            min(high, _ZERO) if self.nonpositive else high
+        )
 
     def meet(self, other: Signs) -> Signs:
         """What holds whichever of the two describes the value."""
@@ -85,6 +104,8 @@ class Signs:
             self.nonpositive and other.nonpositive,
             self.nan_free and other.nan_free,
             self.not_null and other.not_null,
+            None if self.least is None or other.least is None else min(self.least, other.least),
+            None if self.most is None or other.most is None else max(self.most, other.most),
         )
 
     def also(self, other: Signs) -> Signs:
@@ -94,7 +115,13 @@ class Signs:
             self.nonpositive or other.nonpositive,
             self.nan_free or other.nan_free,
             self.not_null or other.not_null,
+            max((x for x in (self.least, other.least) if x is not None), default=None),
+            min((x for x in (self.most, other.most) if x is not None), default=None),
         )
+
+    def unbounded(self) -> Signs:
+        """Without the numbers."""
+        return replace(self, least=None, most=None)
 
     def or_null(self) -> Signs:
         """The same of a value that may also be NULL."""

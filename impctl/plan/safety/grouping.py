@@ -17,8 +17,9 @@ from impctl.expr.nodes import ColumnRef, Expr
 from impctl.expr.types import type_of
 from impctl.plan.functions import TIE_DEPENDENT
 from impctl.plan.nodes import Aggregate, AggregateCall, Attribute
-from impctl.plan.safety.direction import Columns, Relation, direction
+from impctl.plan.safety.direction import Columns, direction
 from impctl.plan.safety.facts import NOTHING, KnownSigns, Signs, may_be_nan
+from impctl.plan.safety.relation import Relation
 from impctl.plan.safety.signs import learn, signs_of
 from impctl.plan.safety.status import Keys, NodeState, Refusal, Status, equal_columns, refused
 from impctl.plan.safety.wording import Wording
@@ -184,12 +185,15 @@ def _signs_of_call(
     if call.condition is not None:
         known = learn(call.condition, known)
     argument = signs_of(call.arguments[0], known)
+    is_extreme = call.function in ("min", "max")
     clean = not may_be_nan(attribute.type, NOTHING) or _stays_clean(call.function, argument)
     return Signs(
         nonnegative=argument.nonnegative,
         nonpositive=argument.nonpositive,
         nan_free=clean,
         not_null=argument.not_null and never_empty and call.condition is None,
+        least=argument.least if is_extreme else None,
+        most=argument.most if is_extreme else None,
     )
 
 

@@ -17,9 +17,11 @@ from impctl.data.schema import Kind
 from impctl.expr.nodes import ColumnRef, Compare, CompareOp, Expr, Span
 from impctl.expr.types import type_of
 from impctl.plan.nodes import SortKey, TopK, Window, WindowCall
-from impctl.plan.safety.direction import Columns, Relation, direction
+from impctl.plan.safety.direction import Columns, direction
 from impctl.plan.safety.facts import NOTHING, KnownSigns
-from impctl.plan.safety.signs import number_of, signs_of
+from impctl.plan.safety.numbers import number_of
+from impctl.plan.safety.relation import Relation
+from impctl.plan.safety.signs import signs_of
 from impctl.plan.safety.status import NodeState, Refusal, Status, equal_columns, refused
 from impctl.plan.safety.wording import Wording, difference
 from impctl.plan.whole_windows import is_whole

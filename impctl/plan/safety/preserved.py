@@ -8,20 +8,16 @@ Out of scope: rows that pass over the table only; containment allows those.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from decimal import Decimal
 
 from impctl.data.schema import Kind
-from impctl.expr.nodes import And, Compare, Expr, InList, IsNull, Like, Not, Or
-from impctl.expr.types import type_of
-from impctl.plan.safety.direction import (
-    DOWNWARD,
-    FALLING,
-    RISING,
-    UPWARD,
-    Columns,
-    Relation,
-    direction,
-)
+from impctl.expr.nodes import And, Compare, CompareOp, Expr, InList, IsNull, Like, Literal, Not, Or
+from impctl.expr.types import common_type, type_of
+from impctl.plan.safety.direction import DOWNWARD, FALLING, RISING, UPWARD, Columns, direction
 from impctl.plan.safety.normal_form import normalised
+from impctl.plan.safety.numbers import number_of
+from impctl.plan.safety.relation import Relation
+from impctl.plan.safety.signs import signs_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +69,8 @@ def _of_truth(
 
 
 def _of_comparison(atom: Compare, columns: Columns) -> Objection | None:
+    if _is_at_an_end(atom, columns):
+        return None
     sides = ((atom.left, atom.op in UPWARD), (atom.right, atom.op in DOWNWARD))
     ordered = atom.op in UPWARD or atom.op in DOWNWARD
     comparable = _share_an_order(atom)
@@ -83,6 +81,44 @@ def _of_comparison(atom: Compare, columns: Columns) -> Objection | None:
             continue
         return Objection(atom, operand, relation)
     return None
+
+
+def _is_at_an_end(atom: Compare, columns: Columns) -> bool:
+    """`x = c` or `x <> c` with the constant at an end of what x can be: then it is `x >= c` or so.
+
+    `MAX(CASE WHEN p THEN 1 ELSE 0 END) = 1`, `COUNT(*) <> 0`: what is at most 1, and at most what
+    it is over the table, is 1 there if it is 1 here.
+    """
+    if atom.op not in (CompareOp.EQUAL, CompareOp.NOT_EQUAL):
+        return False
+    for operand, other in ((atom.left, atom.right), (atom.right, atom.left)):
+        ends = _ends(operand, other, columns)
+        if ends is None:
+            continue
+        relation = direction(operand, columns)
+        (low, high), number = ends
+        is_top, is_bottom = high <= number, low >= number
+        if atom.op is CompareOp.NOT_EQUAL:
+            is_top, is_bottom = is_bottom, is_top
+        if (is_top and relation in RISING) or (is_bottom and relation in FALLING):
+            return True
+    return False
+
+
+def _ends(
+    operand: Expr, other: Expr, columns: Columns
+) -> tuple[tuple[Decimal, Decimal], Decimal] | None:
+    """The interval of the operand's values and the constant beside it; false is 0, true is 1."""
+    found, beside = type_of(operand), type_of(other)
+    if found is None or beside is None:
+        return None
+    if found.kind is beside.kind is Kind.BOOLEAN and isinstance(other, Literal):
+        truth = other.value
+        return None if truth is None else ((Decimal(0), Decimal(1)), Decimal(bool(truth)))
+    number = number_of(other)
+    if number is None or not found.is_numeric or common_type(found, beside) is None:
+        return None
+    return signs_of(operand, columns.signs).bounds, number
 
 
 def _share_an_order(atom: Compare) -> bool:

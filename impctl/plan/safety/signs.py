@@ -38,26 +38,21 @@ from impctl.expr.nodes import (
     Or,
 )
 from impctl.expr.types import as_decimal, common_type, loses_values, narrowed, type_of
+from impctl.plan.safety.call_signs import signs_of_call
 from impctl.plan.safety.facts import NOTHING, KnownSigns, Signs, may_be_nan
 from impctl.plan.safety.normal_form import normalised
+from impctl.plan.safety.numbers import EXACT_FLOAT, number_of
 
-_NONNEGATIVE_CALLS = frozenset(
-    {
-        "abs",
-        "length",
-        "char_length",
-        "character_length",
-        "octet_length",
-        "bit_length",
-        "sqrt",
-        "exp",
-    }
-)
 _LONG_DIGITS = 18
 """Digits that a BIGINT always holds."""
-_EXACT_FLOAT = 2**24
-"""Whole numbers up to this size are single-precision numbers."""
-_NULL_LITERAL = Signs(nonnegative=True, nonpositive=True, nan_free=True)
+_NULL_LITERAL = Signs(
+    nonnegative=True,
+    nonpositive=True,
+    nan_free=True,
+    least=Decimal("Infinity"),
+    most=Decimal("-Infinity"),
+)
+"""NULL is no value, so that all that is said of values holds of it."""
 
 
 def signs_of(expr: Expr, known: KnownSigns) -> Signs:
@@ -89,9 +84,9 @@ def _signs(expr: Expr, known: KnownSigns) -> Signs:
         case Cast():
             return _of_cast(expr, known)
         case Mean():
-            return signs_of(expr.total, known).or_null()
+            return signs_of(expr.total, known).or_null().unbounded()
         case Call():
-            return Signs(nonnegative=expr.name.lower() in _NONNEGATIVE_CALLS)
+            return signs_of_call(expr, [signs_of(part, known) for part in expr.arguments])
         case IsNull():
             return Signs(not_null=True)
         case Compare():
@@ -108,37 +103,10 @@ def _of_literal(literal: Literal) -> Signs:
     value = number_of(literal)
     if value is None:
         return Signs(not_null=True)
-    return Signs(value >= 0, value <= 0, nan_free=True, not_null=True)
-
-
-def number_of(expr: Expr) -> Decimal | None:
-    """The finite number a constant stands for; None for anything else."""
-    match expr:
-        case Literal(value=bool()):
-            return None
-        case Literal(value=int() | float() | Decimal() as value) if expr.type.is_numeric:
-            number = Decimal(str(value))
-            return number if number.is_finite() else None
-        case Negate():
-            inner = number_of(expr.operand)
-            return None if inner is None else -inner
-        case Cast() if expr.type.is_fractional or expr.type.kind is Kind.LONG:
-            inner = number_of(expr.operand)
-            return None if inner is None else _widened(inner, type_of(expr.operand), expr.type)
-        case _:
-            return None
-
-
-def _widened(number: Decimal, source: SqlType | None, target: SqlType) -> Decimal | None:
-    """The constant after a cast; a double's rounding may have moved it to the next whole number.
-
-    None for casts that round in other ways: these could turn a small number into zero.
-    """
-    if target.kind is Kind.DOUBLE:
-        return Decimal(str(float(number)))
-    if source is None or not source.is_integral:
-        return None
-    return number if target.kind is not Kind.FLOAT or abs(number) <= _EXACT_FLOAT else None
+    # A bound holds whatever number type the value is cast to.
+    is_exact = value == value.to_integral_value() and abs(value) <= EXACT_FLOAT
+    bound = value if is_exact else None
+    return Signs(value >= 0, value <= 0, nan_free=True, not_null=True, least=bound, most=bound)
 
 
 def _negated(signs: Signs, operand: Expr) -> Signs:
@@ -229,14 +197,18 @@ def _of_cast(expr: Cast, known: KnownSigns) -> Signs:
     if source is None:
         return NOTHING
     if source.kind is Kind.BOOLEAN and expr.type.is_numeric:
-        return Signs(nonnegative=True, nan_free=True, not_null=inner.not_null)
+        least, most = Decimal(0), Decimal(1)
+        return Signs(
+            nonnegative=True, nan_free=True, not_null=inner.not_null, least=least, most=most
+        )
     if source.kind is Kind.NULL:
         return _NULL_LITERAL
     if not (source.is_numeric and expr.type.is_numeric):
         return Signs(not_null=inner.not_null and source == expr.type)
     clean = not may_be_nan(source, inner)
     kept = inner.not_null and not loses_values(source, expr.type)
-    return replace(inner, nan_free=clean, not_null=kept)
+    bounded = inner if source.is_integral else inner.unbounded()
+    return replace(bounded, nan_free=clean, not_null=kept)
 
 
 def learn(condition: Expr, known: KnownSigns) -> KnownSigns:

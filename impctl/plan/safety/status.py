@@ -17,8 +17,9 @@ from enum import StrEnum
 from impctl.aliases import AccessId, AttributeId
 from impctl.expr.nodes import ColumnRef, Compare, CompareOp, Expr, Span, conjuncts
 from impctl.plan.nodes import Attribute
-from impctl.plan.safety.direction import Columns, Relation
+from impctl.plan.safety.direction import Columns
 from impctl.plan.safety.facts import KnownSigns
+from impctl.plan.safety.relation import Relation
 
 
 class Status(StrEnum):

@@ -34,11 +34,12 @@ from impctl.plan.nodes import (
     expressions_of,
 )
 from impctl.plan.safety.combining import combine, join
-from impctl.plan.safety.direction import Columns, Relation, direction
+from impctl.plan.safety.direction import Columns, direction
 from impctl.plan.safety.facts import Fact, Signs, signs_of_scan
 from impctl.plan.safety.grouping import group
 from impctl.plan.safety.ordering import first_rows, window
 from impctl.plan.safety.preserved import find_objection
+from impctl.plan.safety.relation import Relation
 from impctl.plan.safety.signs import learn, signs_of
 from impctl.plan.safety.status import (
     NodeState,

@@ -21,8 +21,8 @@ from impctl.plan.nodes import (
     Select,
     nodes_of,
 )
-from impctl.plan.safety.direction import Relation
 from impctl.plan.safety.preserved import Objection
+from impctl.plan.safety.relation import Relation
 
 _LONGEST = 60
 

@@ -44,7 +44,8 @@ from impctl.expr.nodes import (
 )
 from impctl.plan.reuse.constants import points_of
 from impctl.plan.reuse.implication import find_gap
-from impctl.plan.safety.direction import Columns, Relation
+from impctl.plan.safety.direction import Columns
+from impctl.plan.safety.relation import Relation
 from tests.support.random_cases import few_then_rest
 from tests.support.reference_expr import Value, is_true, sort_key
 

@@ -19,7 +19,7 @@ from impctl.plan.reuse import pairing
 from impctl.plan.reuse import verdict as reuse
 from impctl.plan.reuse.changed_columns import changed_columns
 from impctl.plan.rules.order import apply_rules
-from impctl.plan.safety.direction import Relation
+from impctl.plan.safety.relation import Relation
 from impctl.plan.safety.verdict import Verdict, check_safety
 from tests.plan.reuse.reuse_trials import ReuseTally, run_reuse_trial
 from tests.plan.trials import Violation

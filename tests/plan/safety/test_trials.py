@@ -17,8 +17,8 @@ from impctl.aliases import AccessId, ColumnName
 from impctl.plan.nodes import Query
 from impctl.plan.rules.order import apply_rules
 from impctl.plan.safety import combining, grouping, ordering, transfer
-from impctl.plan.safety.direction import Relation
 from impctl.plan.safety.facts import Fact
+from impctl.plan.safety.relation import Relation
 from impctl.plan.safety.status import Status
 from impctl.plan.safety.verdict import Verdict, check_safety
 from tests.plan.trials import Tally, Violation, check_touch, make_barrier_trial, run_trial

@@ -66,6 +66,76 @@ SUMMANDS = [
 ]
 
 
+CONDITIONS = [
+    ("max(CASE WHEN p > 5 THEN 1 ELSE 0 END) = 1", True),
+    ("max(CASE WHEN p > 5 THEN 1 END) = 1", True),
+    ("max(CASE WHEN p > 5 THEN 1 ELSE 2 END) = 1", False),
+    ("max(CASE WHEN p > 5 THEN 1 ELSE p END) = 1", False),
+    ("max(CASE WHEN p > 5 THEN 1 ELSE 0 END) = 0", False),
+    ("max(CASE WHEN p > 5 THEN 1 ELSE 0 END) <> 0", True),
+    ("min(CASE WHEN p > 5 THEN 0 ELSE 1 END) = 0", True),
+    ("min(CASE WHEN p > 5 THEN 0 ELSE 1 END) = 1", False),
+    ("1 = max(CAST(p > 5 AS INT))", True),
+    ("max(p > 5) = true", True),
+    ("max(p > 5) = false", False),
+    ("max(p > 5) <> true", False),
+    ("count(*) <> 0", True),
+    ("NOT count(*) = 0", True),
+    ("count(*) <> 1", False),
+    ("sum(CASE WHEN p > 5 THEN 1 ELSE 0 END) <> 0", True),
+    ("sum(v) <> 0", True),
+    ("sum(v) = 0", False),
+    ("sum(p) <> 0", False),
+    ("max(p) <> 0", False),
+    ("greatest(max(v), max(p)) > 5", True),
+    ("greatest(max(v), min(p)) > 5", False),
+    ("greatest(min(v), min(p)) < 5", False),
+    ("least(min(v), min(p)) < 5", True),
+    ("least(max(v), max(p)) > 5", False),
+    ("least(count(*), count(p)) > 5", True),
+    ("greatest(max(v), 5.0) > 5", False),
+    ("round(sum(v), 2) > 5", True),
+    ("round(sum(v), max(v)) > 5", False),
+    ("floor(sum(v) / 10) > 5", True),
+    ("floor(max(d)) > 5", False),
+    ("ceil(sum(v) / 10) < 5", False),
+    ("sqrt(sum(v)) > 2", True),
+    ("sqrt(max(p)) > 2", False),
+    ("ln(max(p)) > 2", True),
+    ("ln(min(p)) < 2", False),
+    ("exp(min(p)) < 2", True),
+    ("log(2, max(p)) > 2", False),
+    ("sum(power(p, 2)) > 5", True),
+    ("sum(power(p, 3)) > 5", False),
+    ("sum(greatest(p, 0)) > 5", True),
+    ("sum(greatest(p, v - 1)) > 5", False),
+    ("sum(floor(v / 10)) > 5", True),
+    ("avg(v) <> 0", False),
+]
+
+
+@pytest.mark.parametrize(("condition", "safe"), CONDITIONS)
+def test_conditions_that_rise_and_ends_of_values(condition: str, safe: bool) -> None:
+    sql = f"SELECT g FROM t GROUP BY g HAVING {condition}"
+    assert judged(sql, NONNEGATIVE, t="p").safe is safe
+
+
+@pytest.mark.parametrize(
+    ("condition", "safe"),
+    [
+        ("datediff(max(day), min(day)) > 5", True),
+        ("datediff(min(day), max(day)) > 5", False),
+        ("datediff(min(day), max(day)) < -5", True),
+        ("datediff(max(at), min(at)) > 5", False),
+        ("year(max(day)) >= 2026", True),
+        ("month(max(day)) >= 3", False),
+        ("year(max(at)) >= 2026", False),
+    ],
+)
+def test_dates_between_and_years(condition: str, safe: bool) -> None:
+    assert judged(f"SELECT g FROM times GROUP BY g HAVING {condition}", times="p").safe is safe
+
+
 @pytest.mark.parametrize(("summand", "safe"), SUMMANDS)
 def test_signs_of_summands(summand: str, safe: bool) -> None:
     sql = f"SELECT g, sum({summand}) FROM t GROUP BY g HAVING sum({summand}) > 3"

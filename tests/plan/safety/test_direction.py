@@ -1,0 +1,293 @@
+"""What is said of expressions, against values: direction, signs, bounds, and what is preserved.
+
+Every claim is tried on pairs of rows, one over the sketch and one over the table, that compare as
+the columns are said to. IMPCTL_FUZZ multiplies the number of expressions.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from decimal import Decimal
+from random import Random
+from typing import Any
+
+import pytest
+
+from impctl.data.schema import BOOLEAN, DATE, DOUBLE, INTEGER, LONG, SqlType
+from impctl.expr.nodes import (
+    And,
+    Arithmetic,
+    ArithmeticOp,
+    Call,
+    Case,
+    Cast,
+    Coalesce,
+    ColumnRef,
+    Compare,
+    CompareOp,
+    Expr,
+    IsNull,
+    Literal,
+    Negate,
+    Not,
+    Or,
+)
+from impctl.plan.safety import call_signs, monotone, preserved
+from impctl.plan.safety import direction as direction_module
+from impctl.plan.safety.direction import Columns, direction
+from impctl.plan.safety.facts import Signs
+from impctl.plan.safety.preserved import find_objection
+from impctl.plan.safety.relation import Relation
+from impctl.plan.safety.signs import signs_of
+from tests.support.random_cases import few_then_rest
+from tests.support.reference_expr import ReferenceFailure, Value, is_true, sort_key, value_of
+
+POOLS: Mapping[SqlType, Sequence[Value]] = {
+    LONG: (None, -3, -2, -1, 0, 1, 2, 3),
+    DOUBLE: (None, math.nan, math.inf, -math.inf, -0.0, 0.0, 0.5, -0.5, 1.0, 1.4, -2.0, 3.0),
+    DATE: (None, -400, -1, 0, 30, 31, 364, 365, 20_000),
+}
+RELATIONS = (Relation.EQUAL, Relation.AT_MOST, Relation.AT_LEAST, Relation.UNKNOWN)
+SIGNS = (
+    Signs(),
+    Signs(nonnegative=True),
+    Signs(nonpositive=True, nan_free=True),
+    Signs(not_null=True, nan_free=True),
+    Signs(nonnegative=True, nan_free=True, not_null=True),
+    Signs(least=Decimal(-2), most=Decimal(2), nan_free=True),
+    Signs(least=Decimal(0), most=Decimal(1), nan_free=True, not_null=True),
+)
+
+
+def fits(value: Value, signs: Signs) -> bool:
+    """Whether what is said of a value is true of this one."""
+    if value is None:
+        return not signs.not_null
+    if not isinstance(value, int | float):
+        return True
+    low, high = signs.bounds
+    is_nan = math.isnan(value)
+    above = is_nan or value >= low
+    below = high == math.inf or (not is_nan and value <= high)
+    return above and below and not (signs.nan_free and is_nan)
+
+
+def compares(sketch: Value, table: Value, relation: Relation) -> bool:
+    """Whether the two values are related so."""
+    match relation:
+        case Relation.UNKNOWN:
+            return True
+        case Relation.EQUAL:
+            return sort_key(sketch) == sort_key(table)
+    if sketch is None or table is None:
+        return sketch is None
+    low, high = (sketch, table) if relation is Relation.AT_MOST else (table, sketch)
+    return sort_key(low) <= sort_key(high)
+
+
+class Drawn:
+    """A random expression over three columns, and pairs of rows that its columns allow."""
+
+    def __init__(self, rng: Random, kind: SqlType) -> None:
+        self.rng = rng
+        self.kind = kind
+        self.refs = [ColumnRef(name, kind) for name in "abc"]
+        self.relations = {ref.id: rng.choice(RELATIONS) for ref in self.refs}
+        number = kind is not DATE
+        self.signs = {ref.id: rng.choice(SIGNS) if number else Signs() for ref in self.refs}
+        self.columns = Columns(self.relations, dict(self.signs))
+
+    def literal(self) -> Literal:
+        value = self.rng.choice([-2, -1, 0, 1, 2])
+        return Literal(float(value) if self.kind is DOUBLE else value, self.kind)
+
+    def expr(self, depth: int) -> Expr:
+        """Of the kind of the columns."""
+        rng = self.rng
+        if depth == 0 or rng.random() < 0.15:
+            return rng.choice(self.refs) if rng.random() < 0.75 else self.literal()
+        if self.kind is DATE:
+            name = rng.choice(("greatest", "least"))
+            return Call(name, (self.expr(depth - 1), self.expr(depth - 1)), DATE)
+        match rng.randrange(9):
+            case 0:
+                return Negate(self.expr(depth - 1))
+            case 1 | 2:
+                op = rng.choice((ArithmeticOp.ADD, ArithmeticOp.SUBTRACT, ArithmeticOp.MULTIPLY))
+                right = self.literal() if rng.random() < 0.4 else self.expr(depth - 1)
+                return Arithmetic(op, self.expr(depth - 1), right)
+            case 3:
+                return Coalesce((self.expr(depth - 1), self.literal()))
+            case 4:
+                branch = (self.condition(depth - 1), self.literal())
+                other = rng.choice((self.literal(), Literal(None, self.kind)))
+                return Case((branch,), other)
+            case 5 | 6:
+                name = rng.choice(("greatest", "least"))
+                parts = [self.expr(depth - 1) for _ in range(rng.choice((2, 3)))]
+                return Call(name, tuple(parts), self.kind)
+            case 7 if self.kind is DOUBLE:
+                name = rng.choice(("sqrt", "exp", "ln"))
+                return Call(name, (self.expr(depth - 1),), DOUBLE)
+            case 8 if self.kind is DOUBLE and rng.random() < 0.5:
+                exponent = Literal(rng.choice((2, 3)), INTEGER)
+                return Call("pow", (self.expr(depth - 1), exponent), DOUBLE)
+        digits = Literal(rng.choice((0, 1)), INTEGER)
+        return Call("round", (self.expr(depth - 1), digits), self.kind)
+
+    def value(self, depth: int) -> Expr:
+        """Of another kind, at times."""
+        inner = self.expr(depth)
+        if self.kind is DATE:
+            return self.rng.choice(
+                (
+                    Call("year", (inner,), INTEGER),
+                    Call("month", (inner,), INTEGER),
+                    Call("datediff", (inner, self.expr(depth)), INTEGER),
+                )
+            )
+        name = self.rng.choice(("floor", "ceil", "", "", "cast"))
+        if name == "cast":
+            return Cast(self.condition(depth), LONG)
+        return inner if not name else Call(name, (inner,), LONG)
+
+    def condition(self, depth: int) -> Expr:
+        subject: Expr = self.expr(depth) if self.kind is not DATE else self.value(depth)
+        kind = self.kind if self.kind is not DATE else INTEGER
+        if self.rng.random() < 0.1:
+            return IsNull(subject)
+        value = self.rng.choice((-2, -1, 0, 1, 2))
+        number = Literal(float(value) if kind is DOUBLE else value, kind)
+        return Compare(self.rng.choice(list(CompareOp)), subject, number)
+
+    def predicate(self, depth: int) -> Expr:
+        rng = self.rng
+        match rng.randrange(5):
+            case 0:
+                return Not(self.condition(depth))
+            case 1:
+                return And((self.condition(depth), self.condition(depth)))
+            case 2:
+                return Or((self.condition(depth), self.condition(depth)))
+            case 3:
+                truth = Literal(rng.random() < 0.5, BOOLEAN)
+                op = rng.choice((CompareOp.EQUAL, CompareOp.NOT_EQUAL))
+                return Compare(op, self.condition(depth), truth)
+        return self.condition(depth)
+
+    def pairs(self, count: int) -> list[tuple[dict[str, Value], dict[str, Value]]]:
+        found = []
+        pool = POOLS[self.kind]
+        while len(found) < count:
+            sketch: dict[str, Value] = {}
+            table: dict[str, Value] = {}
+            for ref in self.refs:
+                signs, relation = self.signs[ref.id], self.relations[ref.id]
+                values = [v for v in pool if fits(v, signs)]
+                one = self.rng.choice(values)
+                others = [v for v in values if compares(one, v, relation)]
+                sketch[ref.id], table[ref.id] = one, self.rng.choice(others)
+            found.append((sketch, table))
+        return found
+
+
+def evaluated(expr: Expr, row: Mapping[str, Value]) -> Value | None | type[ReferenceFailure]:
+    try:
+        return value_of(expr, row)
+    except (ReferenceFailure, OverflowError):
+        return ReferenceFailure
+
+
+def tried(cases: range) -> Counter[str]:
+    """What was claimed how often; AssertionError where a claim does not hold."""
+    seen: Counter[str] = Counter()
+    for seed in cases:
+        rng = Random(seed)
+        drawn = Drawn(rng, rng.choice((LONG, DOUBLE, DOUBLE, DATE)))
+        expr, predicate = drawn.value(rng.choice((1, 1, 2))), drawn.predicate(rng.choice((0, 1, 1)))
+        relation, signs = direction(expr, drawn.columns), signs_of(expr, drawn.columns.signs)
+        is_kept = find_objection(predicate, drawn.columns) is None
+        seen[relation] += 1
+        seen["preserved"] += is_kept
+        for sketch, table in drawn.pairs(40):
+            shown: Any = (seed, expr, drawn.relations, drawn.signs, sketch, table)
+            one, other = evaluated(expr, sketch), evaluated(expr, table)
+            if ReferenceFailure not in (one, other):
+                assert compares(one, other, relation), shown  # type: ignore[arg-type]  # no failure
+                assert fits(one, signs), shown  # type: ignore[arg-type]  # no failure
+            if is_kept and evaluated(predicate, table) is not ReferenceFailure:
+                holds = evaluated(predicate, sketch) is True
+                assert not holds or is_true(predicate, table), (predicate, shown)
+    return seen
+
+
+@few_then_rest(4000, 60_000)
+def test_claims_hold_of_all_values(cases: range) -> None:
+    seen = tried(cases)
+    assert seen["preserved"] > len(cases) // 5, seen
+    for relation in (Relation.AT_MOST, Relation.AT_LEAST):
+        assert seen[relation] > len(cases) // 20, seen
+
+
+def _found_out() -> bool:
+    try:
+        tried(range(30_000))
+    except AssertionError:
+        return True
+    return False
+
+
+_KEEPS_ORDER = monotone._keeps_order
+_OF_CHOICE = monotone._of_choice
+
+
+def _any_logarithm(name: str, arguments: Any, relation: Relation, signs: Signs) -> bool:
+    return name == "ln" or _KEEPS_ORDER(name, arguments, relation, signs)
+
+
+def _any_root(name: str, arguments: Any, relation: Relation, signs: Signs) -> bool:
+    return name == "sqrt" or _KEEPS_ORDER(name, arguments, relation, signs)
+
+
+def _choice_of_all(is_greatest: bool, arguments: Any, asked: Any) -> Relation:
+    def never_null(part: Expr) -> tuple[Relation, Signs]:
+        relation, _ = asked(part)
+        return relation, Signs(not_null=True)
+
+    return _OF_CHOICE(is_greatest, arguments, never_null)
+
+
+def _days_without_turning(arguments: Any, asked: Any) -> Relation:
+    end, start = (asked(argument)[0] for argument in arguments)
+    return end.meet(start)  # type: ignore[no-any-return]  # a relation
+
+
+def _any_end(atom: Compare, columns: Columns) -> bool:
+    return atom.op in (CompareOp.EQUAL, CompareOp.NOT_EQUAL)
+
+
+def _as_it_was(relation: Relation, *_: Any) -> Relation:
+    return relation
+
+
+def _decided_by_any(parts: Sequence[Signs], *, is_greatest: bool) -> Signs:
+    return Signs(nonnegative=any(part.nonnegative for part in parts))
+
+
+BROKEN: dict[str, tuple[Any, str, Any]] = {
+    "logarithms fall as well": (monotone, "_keeps_order", _any_logarithm),
+    "roots of negative numbers": (monotone, "_keeps_order", _any_root),
+    "GREATEST without its NULLs": (monotone, "_of_choice", _choice_of_all),
+    "days are not turned round": (monotone, "_of_days_between", _days_without_turning),
+    "any constant is an end": (preserved, "_is_at_an_end", _any_end),
+    "a negated value compares alike": (direction_module, "_mirrored", _as_it_was),
+    "a part that may be NULL decides": (call_signs, "_of_choice", _decided_by_any),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_broken_rule_is_found_out(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(*BROKEN[name])
+    assert _found_out()
