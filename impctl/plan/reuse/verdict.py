@@ -63,7 +63,9 @@ def check_reuse(
         reason = f"the sketch is no longer safe for the query it was captured for: {before.reason}"
         return ReuseVerdict(False, reason)
     if fingerprint(plan) == fingerprint(model):
-        return ReuseVerdict(True, "it was captured for the same conditions", None, accesses)
+        return ReuseVerdict(
+            True, "it was captured for the same conditions and limits", None, accesses
+        )
     here = of_core(safety, asked, core, own)
     there = of_core(before, captured, model, sketched)
     for core_verdict in (here, there):
@@ -74,5 +76,5 @@ def check_reuse(
     found = find_mismatch(plan, model, facts)
     if found is not None:
         return ReuseVerdict(False, found.text(asked.sql, captured.sql), found.asked)
-    reason = "its conditions imply those that the sketch was captured for"
+    reason = "what it asks for lies within what the sketch was captured for"
     return ReuseVerdict(True, reason, None, accesses)

@@ -72,7 +72,7 @@ def _reasons(ran: Ran) -> dict[str, str]:
     return {entry["query"]: entry["reason"] for entry in _reuse(ran)["candidates"]}
 
 
-IMPLIED = "its conditions imply those that the sketch was captured for"
+IMPLIED = "what it asks for lies within what the sketch was captured for"
 
 
 def test_the_smallest_sketch_allowed_is_taken(cli: Cli) -> None:
@@ -134,7 +134,7 @@ def test_sql_of_another_text_hits_the_same_query(cli: Cli) -> None:
     sql = "select avg(x) from t as z where note<>'none' and z.x>=5 group by g having count(*)>=3"
     ran = cli.good("rewrite", "--sql", sql)
     assert _reuse(ran)["query"] == "narrow"
-    assert _reuse(ran)["reason"] == "it was captured for the same conditions"
+    assert _reuse(ran)["reason"] == "it was captured for the same conditions and limits"
     assert "`g` < 4L) as z where" in ran.results[0]["sql"]
     ran = cli.good("rewrite", "--sql", "SELECT g FROM t GROUP BY g HAVING MAX(x) > 20")
     assert (_reuse(ran)["query"], _reuse(ran)["reason"]) == ("other", IMPLIED)
