@@ -54,7 +54,7 @@ def facts(record: Record) -> str:
         **_machine(record.machine),
     }
     shown = "".join(
-        f"<div{_wide(name)}><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>"
+        f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>"
         for name, value in pairs.items()
         if value
     )
@@ -77,10 +77,6 @@ def _rows(tables: Mapping[str, int]) -> str:
     for name, rows in tables.items():
         names.setdefault(rows, []).append(name)
     return "; ".join(f"{number(rows)} in {', '.join(group)}" for rows, group in names.items())
-
-
-def _wide(name: str) -> str:
-    return ' class="wide"' if name in ("Rows", "Machine", "Versions", "Spark") else ""
 
 
 def _machine(machine: Mapping[str, str]) -> dict[str, str]:

@@ -81,7 +81,7 @@ def _columns(cells: Sequence[Cell]) -> list[_Column]:
         _Column("covers", lambda cell: _verdict(cell.covers)),
         _Column("slack", lambda cell: "" if cell.slack is None else f"{cell.slack:,}", True),
         _Column("equal", lambda cell: _verdict(cell.equal)),
-        _Column("note", lambda cell: prose(cell.note)),
+        _Column("note", _note),
     ]
 
 
@@ -112,6 +112,10 @@ def _runs(cell: Cell) -> str:
     if not runs:
         return ""
     return str(runs[0]) if len(runs) == 1 else f"{runs[0]}–{runs[-1]}"
+
+
+def _note(cell: Cell) -> str:
+    return f'<div class="note">{prose(cell.note)}</div>' if cell.note else ""
 
 
 def _verdict(right: bool | None) -> str:

@@ -123,6 +123,7 @@
 
   // ---- one chart ---------------------------------------------------------------------------
   function datasetsOf(drawing, panel, across, bars) {
+    const dots = across && !bars;
     return panel.lines.map((line) => {
       const style = look(drawing, line.group, line.metric);
       return {
@@ -134,8 +135,9 @@
         backgroundColor: bars ? style.colour + style.fill : style.colour,
         borderDash: style.dash, borderWidth: bars ? 1.5 : 2,
         pointStyle: style.shape, pointRadius: across ? 6 : 4, pointHoverRadius: 7,
-        pointBackgroundColor: style.colour, pointBorderColor: style.colour,
-        pointBorderWidth: SHAPES.indexOf(style.shape) > 3 ? 2 : 1,
+        pointBackgroundColor: style.colour + (dots ? style.fill : ""),
+        pointBorderColor: style.colour,
+        pointBorderWidth: dots || SHAPES.indexOf(style.shape) > 3 ? 2 : 1,
         showLine: !across, minBarLength: 2, maxBarThickness: 22,
         categoryPercentage: 0.78, barPercentage: 0.9,
       };
@@ -278,8 +280,11 @@
       pen.stroke();
       pen.setLineDash([]);
     }
-    if (!neutral) {
-      Chart.helpers.drawPoint(pen, { pointStyle: style.shape, radius: 4.5, borderWidth: 2 }, 15, 7);
+    if (!neutral || bars) {
+      // Of dots a metric is told by how they are filled, as it is of bars.
+      if (bars && kind === "metric") pen.fillStyle += style.fill;
+      const pointStyle = neutral ? "circle" : style.shape;
+      Chart.helpers.drawPoint(pen, { pointStyle, radius: 4.5, borderWidth: 2 }, 15, 7);
     }
   }
 
