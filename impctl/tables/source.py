@@ -186,6 +186,15 @@ def _not_a_table(name: TableName, path: str) -> TableError:
     )
 
 
+def _where_to_look(path: str) -> str:
+    if path.startswith("uc://"):
+        return (
+            "give Unity's address and token as `databricks_workspace_url` and `databricks_token` in "
+            "`storage_options`, and let it give credentials to engines outside of it"
+        )
+    return f"check the Delta log under `{path}`"
+
+
 def _open_failure(name: TableName, path: str, error: Exception) -> ImpctlError:
     text = failure_text(error)
     feature = feature_named_in(text)
@@ -194,7 +203,7 @@ def _open_failure(name: TableName, path: str, error: Exception) -> ImpctlError:
     if isinstance(error, DeltaError):
         return TableError(
             f"Table `{name}` cannot be opened: {text}",
-            hint=f"check the Delta log under `{path}`",
+            hint=_where_to_look(path),
             code="table_unreadable",
         )
     return StorageError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pyarrow as pa
@@ -49,6 +50,14 @@ def test_folder_that_is_no_delta_table(tmp_path: Path) -> None:
     with pytest.raises(TableError, match="is not a Delta table") as caught:
         open_source("t", str(tmp_path))
     assert caught.value.code == "table_not_delta"
+
+
+def test_a_table_of_unity_says_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith(("DATABRICKS_", "UNITY_"))]:
+        monkeypatch.delenv(name)
+    with pytest.raises(TableError, match="Unity") as caught:
+        open_source("t", "uc://main.shop.sales")
+    assert "`databricks_workspace_url`" in str(caught.value.hint)
 
 
 def test_unreachable_storage_is_worth_another_try() -> None:
