@@ -189,8 +189,8 @@ def _not_a_table(name: TableName, path: str) -> TableError:
 def _where_to_look(path: str) -> str:
     if path.startswith("uc://"):
         return (
-            "give Unity's address and token as `databricks_workspace_url` and `databricks_token` in "
-            "`storage_options`, and let it give credentials to engines outside of it"
+            "give Unity's address and token as `databricks_workspace_url` and `databricks_token` "
+            "in `storage_options`, and let it give credentials to engines outside of it"
         )
     return f"check the Delta log under `{path}`"
 
