@@ -43,7 +43,7 @@ SQL = {
     **{name: QUERIES[name] for name in ("extremes", "top", "per_group", "per_own", "single")},
     **FIRST_ROWS,
 }
-FEW_VALUES = ("top_united", "ranked_densely", "top_filtered")
+FEW_VALUES = ("top_united", "ranked_densely", "ranked_groups", "top_filtered")
 """These order by what has few values, or few groups, all of which are kept."""
 
 
@@ -178,6 +178,27 @@ def test_only_the_group_that_ran_out_is_asked_for() -> None:
     assert session.refilled() == (1, 4)
 
 
+@pytest.mark.parametrize("bound", [3, 4, 8])
+def test_as_many_rows_are_wanted_as_are_kept_and_some_are_to_spare(bound: int) -> None:
+    """Each deletion of the very first row read the table again, where no more were kept."""
+    count = 60
+    table = pa.table(
+        {
+            "g": pa.array([1] * count, pa.int32()),
+            "x": pa.array(range(count, 0, -1), pa.int64()),
+            "s": pa.array(["a"] * count),
+            "d": pa.nulls(count, pa.date32()),
+        }
+    )
+    session = MaintainedQuery(compiled("rows", bound))
+    session.load([("t", table)])
+    for first in range(40):
+        change = TableChange(table.slice(first, 1), np.array([-1]))
+        session.step({"t": change}, Tables({"t": table.slice(first + 1)}).read)
+    groups, _ = session.refilled()
+    assert 0 < groups <= 40 * 2 // bound
+
+
 def test_a_table_that_holds_other_rows_is_noticed() -> None:
     table = rows(random.Random(1), 40, is_left=True).sort_by("x")
     session = MaintainedQuery(compiled("least", 1))
@@ -191,7 +212,7 @@ def test_a_table_that_holds_other_rows_is_noticed() -> None:
 
 def test_a_table_that_lacks_first_rows_that_are_held_is_noticed() -> None:
     table = rows(random.Random(1), 40, is_left=True).sort_by([("x", "descending")])
-    session = MaintainedQuery(compiled("rows", 3))
+    session = MaintainedQuery(compiled("rows", 1))
     session.load([("t", table)])
     rest = Tables({"t": table.slice(10)})
 

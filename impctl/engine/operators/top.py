@@ -82,7 +82,8 @@ class Top(Operator):
     ) -> None:
         """`rank` is the column to add with each row's rank, as `limit.cut` counts.
 
-        With `buffer` no more than the best so many rows per group are kept for sure.
+        With `buffer` no more than the best so many rows per group are kept for sure, or than are
+        wanted with some to spare.
         """
         self.order = tuple(order)
         self.limit = limit
@@ -96,7 +97,10 @@ class Top(Operator):
         )
 
         kinds = dict(columns)
-        size = BufferSize(max(buffer or 0, limit.size), limit.size, limit.cut is Cut.DENSE)
+        # No deletion after a refill may need the next one at once, however many rows are wanted.
+        spare = min(buffer or 0, limit.size)
+        kept = max(buffer or 0, limit.size + spare)
+        size = BufferSize(kept, limit.size, limit.cut is Cut.DENSE)
         types = [kinds[key] for key in partition]
         self._buffer = (
             None
