@@ -75,6 +75,7 @@ def _demo(folder: Path, reporter: Reporter, *, force: bool) -> Outcome:
         f"impctl status {file}",
         f"impctl maintain {file}",
         f"impctl query {file} --query q_top",
+        f"impctl verify {file} --results",
     )
     return Outcome((StartedResult(str(out), ("sales",), DEMO_QUERIES, commands),))
 

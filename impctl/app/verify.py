@@ -16,9 +16,10 @@ from collections.abc import Collection, Sequence
 
 from impctl.aliases import QueryName
 from impctl.app.capturing.chosen_way import restored_verdict
-from impctl.app.capturing.definition import check_definition, stored_query
+from impctl.app.capturing.definition import check_definition
 from impctl.app.capturing.moments import stored_moments
 from impctl.app.capturing.recapture import recaptured
+from impctl.app.capturing.uncaptured import captured_query
 from impctl.app.preparing.filters import filters_of
 from impctl.app.preparing.prepared import PreparedQuery, prepare
 from impctl.app.results.past_runs import VERIFIED, VERIFY
@@ -85,7 +86,7 @@ def _recorded(
 
 
 def _verified(desk: Workbench, spec: QuerySpec, results: bool) -> list[VerifyResult]:
-    stored = stored_query(desk, desk.reading_store(), spec)
+    stored = captured_query(desk, desk.reading_store(), spec)
     check_definition(desk, spec, stored)
     prepared = prepare(desk, spec, stored_moments(stored))
     verdict, partitions = restored_verdict(desk.tables, prepared, stored)

@@ -67,6 +67,8 @@ class Conf:
 class Session:
     """A session whose new sessions have `conf`."""
 
+    version = "4.3.0"
+
     def __init__(self, conf: Conf) -> None:
         self.conf = conf
 

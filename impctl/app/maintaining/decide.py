@@ -185,7 +185,10 @@ def _refuse(task: Task, policy: Policy) -> None:
     if reason is not None:
         raise PolicyRefusedError(
             f"Policy `strict` takes exact maintenance only: {reason}",
-            hint="set the query's policy to `auto` or `incremental`, or capture it again",
+            # What only a recapture mends, `incremental` does not do either.
+            hint="set the query's policy to `auto`"
+            + (" or `incremental`" if trouble is None else "")
+            + ", or capture it again",
             location=None if trouble is None else trouble.location,
         )
 

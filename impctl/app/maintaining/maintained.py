@@ -19,7 +19,7 @@ from impctl.app.results.results import ANSWER_SAME, Failure, MaintainResult, Out
 from impctl.app.results.unsketched import unsketched_maintain
 from impctl.app.workbench.isolated import Isolated
 from impctl.app.workbench.workbench import Workbench
-from impctl.errors import ImpctlError
+from impctl.errors import ImpctlError, RecaptureNeededError
 from impctl.store.reader import StoreReader
 from impctl.store.records import StoredQuery
 from impctl.store.store import Store
@@ -140,13 +140,23 @@ def _sorted_out(
     stale: list[tuple[QuerySpec, StoredQuery]] = []
     for spec in specs:
         with Isolated(failures, spec):
-            stored = stored_query(desk, store, spec)
+            stored = _captured(desk, store, spec)
             catch_up(desk.tables, stored)
             if has_nothing_to_do(desk, spec, stored, for_use=for_use):
                 results += _unchanged(desk, stored)
             else:
                 stale.append((spec, stored))
     return results, stale
+
+
+def _captured(desk: Workbench, store: StoreReader | None, spec: QuerySpec) -> StoredQuery:
+    """What the store has; what has nothing there is asked why, which takes the planner to say."""
+    try:
+        return stored_query(desk, store, spec)
+    except RecaptureNeededError:
+        from impctl.app.capturing.uncaptured import captured_query
+
+        return captured_query(desk, store, spec)
 
 
 def _in_order(

@@ -10,9 +10,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from impctl.app.preparing.choice import choose, judge_candidates
+from impctl.app.capturing.uncaptured import refusal_of
 from impctl.app.preparing.prepared import prepare
-from impctl.app.preparing.refused import is_refused
 from impctl.app.results.results import NO_SKETCH, NOT_USED
 from impctl.app.results.subject import named_before
 from impctl.app.using.fresh_sketch import Fresh
@@ -46,7 +45,7 @@ def without_sketch(desk: Workbench, spec: QuerySpec, error: ImpctlError) -> Fres
     if desk.policy(spec) is Policy.STRICT:
         raise error
     found = plain(desk, spec, error)
-    told = _refusal(desk, spec, found) if error.code == "not_captured" else None
+    told = _refusal(desk, found) if error.code == "not_captured" else None
     told = error if told is None else told
     return replace(found, action=NO_SKETCH, reason=told.message, warnings=(_warning(spec, told),))
 
@@ -64,16 +63,11 @@ def plain(desk: Workbench, spec: QuerySpec, error: ImpctlError | None = None) ->
     return Fresh(prepared=prepared, sketches=(), versions=versions, action=NOT_USED)
 
 
-def _refusal(desk: Workbench, spec: QuerySpec, found: Fresh | Unread) -> ImpctlError | None:
+def _refusal(desk: Workbench, found: Fresh | Unread) -> ImpctlError | None:
     """Why a query that was never captured could not be, which no capture would mend."""
     if isinstance(found, Unread):
         return found.refusal
-    try:
-        if not any(judged.safe for judged in judge_candidates(desk, found.prepared)):
-            choose(desk, found.prepared)
-    except UnsafeSketchError as error:
-        return error if is_refused(spec, error) else None
-    return None
+    return refusal_of(desk, found.prepared)
 
 
 def _warning(spec: QuerySpec, error: ImpctlError) -> str:

@@ -28,6 +28,7 @@ def _details(result: GainResult) -> Iterator[str]:
         yield (
             f"left out {size_text(result.bytes_left_out)} of {size_text(result.bytes_plain)}"
             f" ({share:.0%}), {count_text(files, 'file')}, {count_text(rows, 'row')}"
+            ", of what the query's own conditions leave"
         )
     if result.uses > result.used:
         yield f"{count_text(result.uses - result.used, 'use')} left the sketch away"

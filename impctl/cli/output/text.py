@@ -82,12 +82,12 @@ class TextOutput:
         self._colour = colour
         self._shown: Finding | None = None
         self._named: set[str] = set()
-        self._words: list[str] = []
+        self._words: dict[str, str] = {}
         """What was said of each query, for the line that sums up."""
 
     def check(self, result: CheckResult) -> None:
         """Supported or not, how it would be maintained, and the attributes looked at."""
-        self._words.append(check_word(result))
+        self._words[result.query] = check_word(result)
         self._lines(check_lines(result, self._width()))
 
     def capture(self, result: CaptureResult) -> None:
@@ -149,11 +149,13 @@ class TextOutput:
         if result.reason_code == SKETCH_NONE:
             self._say(f"{result.query}: without a sketch, {result.reason}")
             return
-        self._words.append("up to date" if result.action == "none" else result.action)
         if result.action == "none":
+            # Another sketch of the query may have had something to do.
+            self._words.setdefault(result.query, "up to date")
             self._say(f"{result.query}: up to date at {versions}, {sketch}")
             self._drifted(result)
             return
+        self._words[result.query] = result.action
         if result.foreseen:
             self._say(
                 f"{result.query}: would be {result.action} {versions}, {sketch}{_changes(result)}"
@@ -180,7 +182,7 @@ class TextOutput:
     def plan(self, result: PlanResult) -> None:
         """What would be done."""
         self._named.add(result.query)
-        self._words.append(plan_word(result))
+        self._words[result.query] = plan_word(result)
         self._block(plan_lines(result))
 
     def _drifted(self, result: MaintainResult) -> None:
@@ -335,7 +337,7 @@ class TextOutput:
     def _summary(self, failures: tuple[Failure, ...]) -> None:
         """How the queries of a run stand, and how many failed, where it had more than one."""
         if len(self._words) > 1:
-            self._note(summed_up(self._words))
+            self._note(summed_up(list(self._words.values())))
         failed = dict.fromkeys(f.query for f in failures if f.query is not None)
         done = self._named - failed.keys()
         if failed and len(failed) + len(done) > 1:

@@ -72,6 +72,16 @@ def test_a_query_that_was_never_captured_is_answered_and_told(cli: Cli) -> None:
     assert not (cli.workload.parent / ".impctl").exists()
 
 
+@pytest.mark.parametrize("command", ["maintain", "verify"])
+def test_who_cannot_be_captured_is_not_told_to_capture(cli: Cli, command: str) -> None:
+    assert cli(command, "--query", "good").error["code"] == "not_captured"
+    for query in ("ties", "unread"):
+        ran = cli(command, "--query", query)
+        assert ran.code == 3
+        assert "`sketch: none`" in ran.error["hint"]
+        assert ran.error["code"] == cli("capture", "--query", query).error["code"]
+
+
 def test_with_require_sketch_it_fails_as_it_did(cli: Cli) -> None:
     assert cli("rewrite", "--query", "good", "--require-sketch").code == 7
     assert cli("rewrite", "--query", "unread", "--require-sketch").error["code"] == "not_captured"

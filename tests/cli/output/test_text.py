@@ -204,6 +204,13 @@ def test_eager_steps_are_shown_where_there_are_several(fake, impctl) -> None:
     assert impctl("maintain", "w.yaml").stdout.count("  step sales@1: exact, 1 change, +1 -0") == 2
 
 
+def test_a_query_of_several_sketches_is_counted_once(fake, impctl) -> None:
+    result = EXAMPLES["maintain"]
+    idle = replace(result, attribute="brand", action="none")
+    fake.answer = Outcome((result, idle, replace(idle, query="q_idle")))
+    assert "2 queries: 1 exact; 1 up to date" in impctl("maintain", "w.yaml").stderr
+
+
 def test_long_sketches_fit_a_line(fake, impctl) -> None:
     sketch = SketchEntry("sales", "price", tuple(range(0, 400, 2)), 400)
     fake.answer = Outcome((replace(EXAMPLES["status"], sketches=(sketch,)),))
