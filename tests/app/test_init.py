@@ -184,11 +184,11 @@ def test_mapped_names_and_tables_without_statistics(impctl: Init, tmp_path: Path
 
 
 def test_the_demo_by_the_commands_it_prints(impctl: Init, tmp_path: Path) -> None:
-    """All but the last, which starts Spark."""
+    """All but the last two, which start Spark."""
     code, document = impctl("init", "--demo")
     (result,) = document["results"]
-    *commands, query = [shlex.split(command)[1:] for command in result["next_commands"]]
-    assert (code, query[0]) == (0, "query")
+    *commands, query, verify = [shlex.split(command)[1:] for command in result["next_commands"]]
+    assert (code, query[0], verify[0]) == (0, "query", "verify")
     answers = {}
     for words in commands:
         code, answers[words[0]] = impctl(*words)
