@@ -27,6 +27,9 @@ _NO_LOCKS = frozenset({errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOS
 _WRONG_PATH = frozenset(
     {errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENAMETOOLONG, errno.ELOOP, errno.EILSEQ}
 )
+STORE_READ_ONLY = "store_read_only"
+"""The code of a store that this user, or anybody, may not write."""
+
 _UNCLEAR = frozenset({sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_FULL})
 _PROBE_BYTES = 64 << 10
 """Twice what SQLite needs to read a catalog beside other processes."""
@@ -76,7 +79,7 @@ def from_sqlite(error: sqlite3.Error, path: Path) -> ImpctlError:
     if primary in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM):
         return UsageError(
             f"Catalog `{path}` cannot be opened for this: {text}",
-            code="store_read_only",
+            code=STORE_READ_ONLY,
             hint=_RIGHTS_HINT,
         )
     return StorageError(
@@ -126,7 +129,7 @@ def from_system(error: OSError, path: Path) -> ImpctlError:
         )
     if error.errno in _DENIED:
         return UsageError(
-            f"Not allowed to write `{place}`: {reason}", code="store_read_only", hint=_RIGHTS_HINT
+            f"Not allowed to write `{place}`: {reason}", code=STORE_READ_ONLY, hint=_RIGHTS_HINT
         )
     if error.errno in _WRONG_PATH:
         return UsageError(
@@ -163,5 +166,5 @@ def without_locks(path: Path, reason: str) -> UsageError:
 def read_only(path: Path) -> UsageError:
     """Someone wants to write through a store that was opened without that possibility."""
     return UsageError(
-        f"Store `{path}` is open for reading only", code="store_read_only", hint=_RIGHTS_HINT
+        f"Store `{path}` is open for reading only", code=STORE_READ_ONLY, hint=_RIGHTS_HINT
     )

@@ -176,6 +176,25 @@ def test_a_read_only_file_system_is_no_reason_to_try_again(
         assert (ran.code, ran.error["code"]) == (2, "store_read_only"), ran.document
 
 
+def test_a_stale_sketch_that_cannot_be_written_leaves_the_query_its_answer(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    disk = tmp_path / "disk"
+    with _mounted(disk, "size=16m,mode=700"):
+        file = write_workload(tmp_path)
+        file.write_text(file.read_text().replace("store: .impctl", "store: disk/.impctl"))
+        cli = Cli(capsys, file)
+        cli.good("capture")
+        subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
+        assert cli.good("rewrite", "--query", "by_g").results[0]["sketches"]
+        change(tmp_path / "t", 3)
+        ran = cli.good("rewrite", "--query", "by_g")
+        assert ran.results[0]["sketches"] == []
+        assert "answered without a sketch" in " ".join(ran.document["warnings"])
+        needed = cli("rewrite", "--query", "by_g", "--require-sketch")
+        assert (needed.code, needed.error["code"]) == (2, "store_read_only")
+
+
 @pytest.mark.parametrize("where", ["file", "file/below", "n" * 300, "loop"])
 def test_a_path_that_can_never_be_a_store_is_a_mistake(tmp_path: Path, where: str) -> None:
     (tmp_path / "file").touch()

@@ -19,9 +19,9 @@ from impctl.app.using.older_sketch import older
 from impctl.app.using.older_versions import AtVersions
 from impctl.app.using.reuse import reused
 from impctl.app.using.unread import Unread
-from impctl.app.using.without_sketch import OF_THE_SKETCH, plain, without_sketch
+from impctl.app.using.without_sketch import is_of_the_sketch, plain, without_sketch
 from impctl.app.workbench.workbench import Workbench
-from impctl.errors import Location, UnsafeSketchError, UsageError
+from impctl.errors import ImpctlError, Location, UnsafeSketchError, UsageError
 from impctl.workload.models import (
     JoinStrategy,
     MaintainMode,
@@ -73,8 +73,8 @@ def asked(
         if required and not found.sketches:
             raise _none_serves(spec, found)
         return found
-    except OF_THE_SKETCH as error:
-        if required:
+    except ImpctlError as error:
+        if required or not is_of_the_sketch(error):
             raise
         return without_sketch(desk, spec, error)
 

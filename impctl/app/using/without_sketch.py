@@ -26,6 +26,7 @@ from impctl.errors import (
     TableError,
     UnsafeSketchError,
 )
+from impctl.store.faults import STORE_READ_ONLY
 from impctl.workload.models import Policy, QuerySpec
 
 OF_THE_SKETCH = (
@@ -38,6 +39,11 @@ OF_THE_SKETCH = (
 )
 """What may stop a sketch from being had. Some of it stops the query as well: then reading without
 one fails with it again, or is not tried (`unread`)."""
+
+
+def is_of_the_sketch(error: ImpctlError) -> bool:
+    """Whether it kept the sketch from being had; so does a store that may not be written."""
+    return isinstance(error, OF_THE_SKETCH) or error.code == STORE_READ_ONLY
 
 
 def without_sketch(desk: Workbench, spec: QuerySpec, error: ImpctlError) -> Fresh | Unread:
