@@ -29,6 +29,7 @@ from impctl.tables.features import feature_named_in, unknown_feature
 from impctl.tables.snapshot import Snapshot, take_snapshot
 from impctl.tables.storage import list_names, local_path
 
+_VERSION = re.compile(r"\bversion: (\d+)")
 _LOG_FILE = re.compile(r"(\d{20})\.(json|checkpoint\b.*parquet|checkpoint\b.*json)")
 
 
@@ -173,7 +174,7 @@ def _check_path(name: TableName, path: str) -> None:
 
 def _not_a_table(name: TableName, path: str) -> TableError:
     folder = local_path(path)
-    if folder is not None and not os.path.isdir(folder):
+    if folder is not None and not os.path.exists(folder):
         return TableError(
             f"Table `{name}` does not exist: {path}",
             hint=f"correct `tables.{name}.path`; relative paths start at the workload file",
@@ -184,6 +185,14 @@ def _not_a_table(name: TableName, path: str) -> TableError:
         hint="the path must hold a `_delta_log` folder; other formats are not supported",
         code="table_not_delta",
     )
+
+
+def _without_gap(text: str) -> str:
+    """What deltalake says, but of a log with a gap, whose ends it shows with all their fields."""
+    ends = _VERSION.findall(text) if "found gap" in text else []
+    if len(ends) != 2:
+        return text
+    return f"its log goes from version {ends[0]} to {ends[1]}, what is between them is missing"
 
 
 def _where_to_look(path: str) -> str:
@@ -201,8 +210,11 @@ def _open_failure(name: TableName, path: str, error: Exception) -> ImpctlError:
     if feature is not None:
         return unknown_feature(name, feature)
     if isinstance(error, DeltaError):
+        folder = local_path(path)
+        if folder is not None and os.path.isfile(folder):
+            return _not_a_table(name, path)
         return TableError(
-            f"Table `{name}` cannot be opened: {text}",
+            f"Table `{name}` cannot be opened: {_without_gap(text)}",
             hint=_where_to_look(path),
             code="table_unreadable",
         )

@@ -52,6 +52,23 @@ def test_folder_that_is_no_delta_table(tmp_path: Path) -> None:
     assert caught.value.code == "table_not_delta"
 
 
+def test_a_file_is_no_table(tmp_path: Path) -> None:
+    (tmp_path / "w.yaml").write_text("version: 1")
+    with pytest.raises(TableError, match="Table `t` is not a Delta table") as caught:
+        open_source("t", str(tmp_path / "w.yaml"))
+    assert "`_delta_log`" in str(caught.value.hint)
+
+
+def test_a_log_with_an_entry_missing_is_told_in_a_line(tmp_path: Path) -> None:
+    for at in range(4):
+        write_deltalake(str(tmp_path / "t"), pa.table({"a": [at]}), mode="append")
+    (tmp_path / "t" / "_delta_log" / f"{2:020}.json").unlink()
+    with pytest.raises(TableError) as caught:
+        open_source("t", str(tmp_path / "t"))
+    said = "its log goes from version 1 to 3, what is between them is missing"
+    assert caught.value.message == f"Table `t` cannot be opened: {said}"
+
+
 def test_a_table_of_unity_says_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in os.environ if name.startswith(("DATABRICKS_", "UNITY_"))]:
         monkeypatch.delenv(name)
