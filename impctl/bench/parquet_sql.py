@@ -35,10 +35,14 @@ class ParquetSql:
 
         return cls(duckdb.connect(":memory:"))
 
-    def view(self, name: str, files: Sequence[str]) -> None:
-        """From now on `name` stands for the rows of these files; SqlFailed where one is gone."""
+    def view(self, name: str, files: Sequence[str], *, has_folders: bool = False) -> None:
+        """From now on `name` stands for the rows of these files; SqlFailed where one is gone.
+
+        With `has_folders` their folders' names are values of columns, typed as DuckDB guesses.
+        """
         with _as_sql_failures():
-            self._connection.read_parquet(list(files)).create_view(name, replace=True)
+            rows = self._connection.read_parquet(list(files), hive_partitioning=has_folders)
+            rows.create_view(name, replace=True)
 
     def run(self, sql: str) -> pa.Table:
         """The answer of a SELECT; SqlFailed where DuckDB does not run it."""

@@ -10,12 +10,21 @@ from __future__ import annotations
 from impctl.tables.snapshot import Snapshot
 
 
-def why_not_plain(snapshot: Snapshot) -> str:
-    """Why its rows are not those of its files; empty where they are."""
+def why_not_plain(snapshot: Snapshot, *, reads_folders: bool = False) -> str:
+    """Why its rows are not those of its files; empty where they are.
+
+    Who `reads_folders` takes the values of partition columns from their names (`day=2026-01-31`).
+    """
     if snapshot.column_mapping is not None:
         return "it maps column names"
-    if snapshot.partition_columns:
+    if snapshot.partition_columns and not (reads_folders and _is_in_folders(snapshot)):
         return "it has partition columns"
     if any(file.deleted is not None for file in snapshot.files):
         return "it has deletion vectors"
     return ""
+
+
+def _is_in_folders(snapshot: Snapshot) -> bool:
+    """Whether the path of every file names its partition; a writer of Delta need not do so."""
+    names = [f"/{column}=" for column in snapshot.partition_columns]
+    return all(name in file.uri for file in snapshot.files for name in names)

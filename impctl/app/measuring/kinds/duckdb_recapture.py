@@ -4,7 +4,7 @@ Law: what is offered gave a sketch equal to Spark's at the version it was offere
 else comes with the reason why not. The pass is that of `capture.annotate`; its Spark SQL is
 translated by sqlglot, and DuckDB's own arithmetic decides, so equality is looked at, not believed.
 Out of scope: passes that collect fragments along the plan; tables whose rows are not simply those
-of their files (deletion vectors, partition columns, column mapping).
+of their files (deletion vectors, column mapping).
 """
 
 from __future__ import annotations
@@ -102,7 +102,8 @@ def duckdb_query(
     def run() -> pa.Table:
         text, files = asked()
         for table, chosen in files.items():
-            connection.view(local_name(prepared.query, table), [file.uri for file in chosen])
+            name = local_name(prepared.query, table)
+            _view(connection, name, tables.snapshot(table), chosen)
         return connection.run(sqlglot.transpile(text, read=DIALECT, write=_TARGET)[0])
 
     try:
@@ -128,7 +129,14 @@ def _unreadable(tables: PinnedTables, prepared: PreparedQuery) -> str:
 def _not_plain(snapshot: Snapshot) -> str:
     if local_path(snapshot.path) is None:
         return "it is not on the local disk"
-    return why_not_plain(snapshot) or ("" if snapshot.files else "it has no files")
+    reason = why_not_plain(snapshot, reads_folders=True)
+    return reason or ("" if snapshot.files else "it has no files")
+
+
+def _view(connection: ParquetSql, name: str, snapshot: Snapshot, files: Sequence[DataFile]) -> None:
+    connection.view(
+        name, [file.uri for file in files], has_folders=bool(snapshot.partition_columns)
+    )
 
 
 def _passes(
@@ -200,8 +208,8 @@ class _Recapture:
 
     def __call__(self) -> Fragments:
         for scan in self.prepared.scans:
-            files = [file.uri for file in self.desk.tables.snapshot(scan.table).files]
-            self.connection.view(scan.table, files)
+            snapshot = self.desk.tables.snapshot(scan.table)
+            _view(self.connection, scan.table, snapshot, snapshot.files)
         found: dict[AccessId, FragmentSet] = {}
         for pass_ in self.passes:
             answer = self.connection.run(pass_.text)

@@ -1,0 +1,70 @@
+"""DuckDB beside Spark over a table in partitions: their values are in the folders' names."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import write_deltalake
+
+from impctl.app.measuring.kinds.duckdb_recapture import duckdb_plain
+from impctl.app.preparing.prepared import prepare
+from impctl.app.workbench.settings import Settings
+from impctl.app.workbench.workbench import open_workbench
+from impctl.bench.parquet_sql import ParquetSql
+from impctl.tables.plain_files import why_not_plain
+from impctl.tables.source import open_source
+from tests.tables import handmade
+
+WORKLOAD = """\
+version: 1
+tables: {t: {path: t}}
+queries: {q: {sql: "SELECT p, d, SUM(x) AS s FROM t GROUP BY p, d HAVING SUM(x) > 1"}}
+"""
+
+
+def test_values_of_folders_are_columns(tmp_path: Path) -> None:
+    pytest.importorskip("duckdb")
+    rows = pa.table(
+        {
+            "p": ["a b", "50% off", "ä/ö", None, None, "a b"],
+            "d": pa.array([1, 1, 2, 2, 2, 3], pa.int32()).cast(pa.date32()),
+            "x": [2, 3, 4, 5, 6, 1],
+        }
+    )
+    write_deltalake(str(tmp_path / "t"), rows, partition_by=["p", "d"])
+    file = tmp_path / "w.yaml"
+    file.write_text(WORKLOAD)
+    with open_workbench(Settings(file)) as desk:
+        prepared = prepare(desk, desk.workload.queries["q"])
+        connection = ParquetSql.open()
+        assert connection is not None
+        offered = duckdb_plain(connection, desk.tables, prepared)
+        assert offered.run is not None, offered.reason
+        found = offered.run()
+        connection.close()
+    assert isinstance(found, pa.Table)
+    shown = {(row["p"], str(row["d"]), int(row["s"])) for row in found.to_pylist()}
+    day = "1970-01-0"
+    assert shown == {
+        ("a b", f"{day}2", 2),
+        ("50% off", f"{day}2", 3),
+        ("ä/ö", f"{day}3", 4),
+        (None, f"{day}3", 11),
+    }
+
+
+def test_partitions_that_no_folder_names_are_not_plain(tmp_path: Path) -> None:
+    name = handmade.write_file(tmp_path / "h", "a.parquet", pa.table({"id": [1]}))
+    handmade.commit(
+        tmp_path / "h",
+        0,
+        handmade.protocol(),
+        handmade.metadata(
+            [handmade.field("id", "long"), handmade.field("p", "string")], partition_columns=["p"]
+        ),
+        handmade.add(name, 1, partitionValues={"p": "a"}),
+    )
+    snapshot = open_source("h", str(tmp_path / "h")).snapshot()
+    assert why_not_plain(snapshot, reads_folders=True) == "it has partition columns"
