@@ -4,7 +4,7 @@ Law: settings may hold keys and tokens, so they go to the JVM in a file that onl
 not on a command line, which every user of the machine can read. The environment is afterwards as
 it was before.
 Out of scope: what may be set (`spark.session`), finding Java (`spark.java`), where temporary files
-go (`spark.local_folders`).
+go (`spark.local_folders`), a start that is given up (`spark.starting`).
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 from impctl.errors import UsageError
 from impctl.spark.java import find_java, write_launcher
 from impctl.spark.local_folders import local_folders
+from impctl.spark.starting import ended_with_its_start
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -65,7 +66,7 @@ def launch(master: str, conf: Mapping[str, str], log_level: str, folder: Path) -
         # A JVM that runs already takes settings by calls.
         for name, value in {**conf, _JAVA_OPTIONS: options}.items():
             builder = builder.config(name, value)
-    with _environment(folder, master, wanted):
+    with ended_with_its_start(), _environment(folder, master, wanted):
         try:
             return builder.getOrCreate()
         except PySparkException as error:

@@ -30,6 +30,7 @@ _ALLOWED = {
     "store/states.py": {"os.posix_fadvise"},
     "bench/machine.py": {"os.sched_getaffinity", "os.sysconf"},
     "app/measuring/kinds/fresh_process.py": {"os.killpg", "signal.SIGKILL"},
+    "spark/starting.py": {"signal.SIGKILL"},
 }
 """What is used behind a question whether it is there."""
 
