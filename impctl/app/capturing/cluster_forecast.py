@@ -9,6 +9,7 @@ Out of scope: the rewriting (`tables.write.cluster`), how files are foreseen (`s
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -24,7 +25,7 @@ from impctl.app.workbench.isolated import Isolated
 from impctl.app.workbench.workbench import Workbench
 from impctl.circuits.range_rows import RangeRows, counts_name
 from impctl.data.vector import Ints
-from impctl.errors import ImpctlError
+from impctl.errors import ImpctlError, StateCorruptError
 from impctl.sketch.files_after import share_after
 from impctl.sketch.partition import RangePartition
 from impctl.store.reader import StoreReader
@@ -109,7 +110,9 @@ def _rows_per_range(
     # Two partitions of one attribute are counted under names that tell nobody which is which.
     if not any(_is_named_alike(partition, other) for other in others):
         counted = RangeRows([partition])
-        counted.load(store.load_runs(stored.query, counts_name(partition)))
+        # State that is damaged keeps nobody from clustering; `maintain` and `doctor` tell of it.
+        with suppress(StateCorruptError):
+            counted.load(store.load_runs(stored.query, counts_name(partition)))
         counts = counted.counts(partition)
         if counts.any():
             return counts

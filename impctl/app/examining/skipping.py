@@ -19,6 +19,9 @@ from impctl.store.records import StoredQuery
 
 def skipping_findings(desk: Workbench, stored: Sequence[StoredQuery]) -> Iterator[Finding]:
     """A finding for each query with sketches."""
+    if not stored:
+        # The store may be one that cannot be read, which is found with it.
+        return
     forecasts = ClusterForecasts(desk, desk.reading_store())
     for one in stored:
         subject = Subject(Area.STORE, one.query)
