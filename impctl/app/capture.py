@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from impctl.aliases import QueryName
 from impctl.app.capturing.advice import warnings_of
 from impctl.app.capturing.captured import Captured, capture_query
+from impctl.app.capturing.cluster_forecast import ClusterForecasts
 from impctl.app.capturing.entries import sketch_entry
 from impctl.app.capturing.stage import foreseen_capture
 from impctl.app.capturing.state_advice import state_warnings
@@ -58,18 +59,23 @@ def capture(desk: Workbench, queries: Sequence[QueryName] | None) -> Outcome:
                 )
                 results.append(_result(desk.tables, prepared, captured))
                 stored.append((prepared, captured.sketches))
+        forecasts = ClusterForecasts(desk, store)
         for prepared, sketches in stored:
-            warnings += _advice(desk, store, prepared, sketches)
+            warnings += _advice(desk, store, forecasts, prepared, sketches)
     return Outcome(tuple(results), tuple(warnings), tuple(failures))
 
 
 def _advice(
-    desk: Workbench, store: StoreReader, prepared: PreparedQuery, sketches: Sequence[StoredSketch]
+    desk: Workbench,
+    store: StoreReader,
+    forecasts: ClusterForecasts,
+    prepared: PreparedQuery,
+    sketches: Sequence[StoredSketch],
 ) -> list[str]:
     """What to know of what was stored; the capture stands, even where this cannot be told."""
     spec, failed = prepared.spec, list[Failure]()
     with Isolated(failed, spec):
-        skipping = warnings_of(desk.tables, spec.name, sketches)
+        skipping = warnings_of(desk.tables, forecasts, spec.name, sketches)
         return [*skipping, *state_warnings(desk, store, prepared)]
     return [
         f"query `{spec.name}` is captured, but how much its sketch saves could not be told: "

@@ -1,17 +1,19 @@
 """Use case: what the sketches of each query left out, and what keeping them took.
 
-Law: counted from the ledger and the history of runs, nothing is read again or run; only the time
-saved is an estimate, and says so.
+Law: counted from the ledger and the history of runs, no data is read again or run; only the time
+saved is an estimate, and says so. Clustering is advised only where `cluster` would do it.
 Out of scope: writing uses down (`app.using.recorded`).
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
+from functools import partial
 
 from impctl.aliases import QueryName
+from impctl.app.capturing.cluster_forecast import ClusterForecasts
 from impctl.app.results.gained import COSTS_MORE, NOT_USED_YET, PAYS, GainResult
 from impctl.app.results.past_runs import VERIFY
 from impctl.app.results.results import Failure, Outcome
@@ -30,16 +32,21 @@ def gain(desk: Workbench, queries: Sequence[QueryName] | None, since: float | No
     """One result per query that was ever captured; `since` seconds ago, or all there is."""
     store = desk.reading_store()
     start = None if since is None else time.time() - since
+    forecasts = ClusterForecasts(desk, store)
     results: list[GainResult] = []
     failures: list[Failure] = []
     for spec in desk.sketched(queries):
         with Isolated(failures, spec):
-            results.append(_gained(desk, store, spec, start))
+            results.append(_gained(desk, store, forecasts, spec, start))
     return Outcome(tuple(results), (), tuple(failures))
 
 
 def _gained(
-    desk: Workbench, store: StoreReader | None, spec: QuerySpec, start: float | None
+    desk: Workbench,
+    store: StoreReader | None,
+    forecasts: ClusterForecasts,
+    spec: QuerySpec,
+    start: float | None,
 ) -> GainResult:
     found = Ledger(desk.store_path).sums(spec.name, start or 0.0)
     runs = () if store is None else store.history(spec.name, _ALL_RUNS)
@@ -64,7 +71,7 @@ def _gained(
         upkeep_ms=upkeep,
         saved_ms=saved,
         verdict=verdict,
-        hint=_hint(verdict, found, len(kept)),
+        hint=_hint(verdict, found, len(kept), partial(_order_hint, forecasts, store, spec)),
     )
 
 
@@ -74,14 +81,30 @@ def _verdict(found: Uses, saved: float, upkeep: float) -> str:
     return PAYS if saved >= upkeep else COSTS_MORE
 
 
-def _hint(verdict: str, found: Uses, upkeep_runs: int) -> str:
+def _hint(verdict: str, found: Uses, upkeep_runs: int, of_order: Callable[[], str]) -> str:
     """What to do about a sketch that costs more than it saves."""
     if verdict == NOT_USED_YET:
         return "take the query out of what is maintained, or maintain it when it is asked for"
     if verdict == PAYS:
         return ""
     if found.bytes > found.bytes_plain / 2:
-        return "few files are left out: see what `impctl cluster --dry-run` expects"
+        return f"few files are left out{of_order()}"
     if upkeep_runs <= found.uses:
         return "not paid back yet: its uses have saved less so far than its capture and upkeep took"
     return "maintained more often than it is used: maintain it less often"
+
+
+def _order_hint(forecasts: ClusterForecasts, store: StoreReader | None, spec: QuerySpec) -> str:
+    """What clustering the query's tables would change of that, as `cluster` itself finds."""
+    stored = None if store is None else store.load(spec.name)
+    tables = () if stored is None else dict.fromkeys(sketch.table for sketch in stored.sketches)
+    said = ""
+    for table in tables:
+        forecast = forecasts.of(table)
+        if forecast is None:
+            continue
+        own = [one for one in forecast.sketches if one.query == spec.name]
+        if not forecast.obstacle and any(one.bytes_expected < one.bytes for one in own):
+            return ": see what `impctl cluster --dry-run` expects"
+        said = forecast.obstacle or "the order that helps other sketches is no help for this one"
+    return f", and clustering would not help: {said}" if said else ""

@@ -24,6 +24,11 @@ from impctl.engine.dense_counts import DenseCounts
 from impctl.sketch.partition import RangePartition
 
 
+def counts_name(partition: RangePartition) -> str:
+    """What the names of the arrangements of a partition's counts begin with."""
+    return f"rows.{partition.table}.{partition.attribute}"
+
+
 class RangeRows:
     """One count per fragment, NULL's too, for each of the partitions; equal ones are one."""
 
@@ -33,7 +38,7 @@ class RangeRows:
         self._kept: list[DenseCounts] = []
         self._about: list[DenseCounts] = []
         for part in self.partitions:
-            name = f"rows.{part.table}.{part.attribute}"
+            name = counts_name(part)
             own, what = f"{name}.{taken[name]}", f"rows of table `{part.table}`"
             self._kept.append(DenseCounts(own, part.size, what))
             self._about.append(DenseCounts(f"{own}.about", part.size, what))

@@ -55,7 +55,9 @@ class StoreReader(Protocol):
         """The files of the query's state."""
         ...
 
-    def load_runs(self, query: QueryName) -> dict[str, list[tuple[int, pa.Table]]]:
+    def load_runs(
+        self, query: QueryName, beginning: str = ""
+    ) -> dict[str, list[tuple[int, pa.Table]]]:
         """The query's state, verified."""
         ...
 

@@ -222,10 +222,13 @@ class Store:
         """The runs of state the query has, without reading them."""
         return tuple(run.ref for run in self._stored_runs(query)[1])
 
-    def load_runs(self, query: QueryName) -> dict[str, list[tuple[int, pa.Table]]]:
+    def load_runs(
+        self, query: QueryName, beginning: str = ""
+    ) -> dict[str, list[tuple[int, pa.Table]]]:
         """The state of the query: per arrangement its runs, ascending by sequence.
 
-        Everything is verified first; StateCorruptError where anything is missing or altered.
+        Of arrangements only those with names of that `beginning`. Everything read is verified
+        first; StateCorruptError where anything is missing or altered.
         """
         for attempt in range(_READ_ATTEMPTS):
             generation, found = self._stored_runs(query)
@@ -233,6 +236,7 @@ class Store:
                 tables: list[Run] = [
                     (run.arrangement, run.sequence, states.read_run(run, query, self._layout))
                     for run in found
+                    if run.arrangement.startswith(beginning)
                 ]
             except StateCorruptError:
                 # A writer may have replaced the files meanwhile; then its generation moved on.

@@ -8,6 +8,7 @@ Out of scope: how rows are spread over values (`tables.value_weights`).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 
@@ -39,6 +40,15 @@ def mean_overlap(bounds: ColumnBounds) -> float:
     summed = np.concatenate([[0.0], np.cumsum(files_over * np.diff(edges))])
     covered = summed[at[len(lows) :]] - summed[at[: len(lows)]]
     return float((covered / (ends - lows)).mean())
+
+
+def is_sorted(snapshot: Snapshot, column: ColumnName) -> bool:
+    """Whether each file begins where the one before it ends, or later; NULL lies anywhere."""
+    bounds = file_bounds(snapshot, column).filled
+    if not bounds.is_known or bool(bounds.may_be_nan.any()):
+        return False
+    spans = sorted(zip(bounds.lows.tolist(), bounds.highs.tolist(), strict=True))
+    return all(before[1] <= after[0] for before, after in pairwise(spans))
 
 
 def clustered_columns(

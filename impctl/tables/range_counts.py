@@ -80,6 +80,15 @@ def spread_counts(
     return counts
 
 
+def likely_counts(snapshot: Snapshot, partition: RangePartition) -> Ints:
+    """Rows per fragment of the whole table, shape (size,): told, or else spread; even where the
+    column is of another type by now."""
+    if snapshot.readable(partition.attribute).type != partition.type:
+        return np.ones(partition.size, dtype=np.int64)
+    told, untold = told_counts(snapshot, partition)
+    return told + spread_counts(snapshot, partition, untold, told) if untold else told
+
+
 def _likely_rows(snapshot: Snapshot, file: DataFile) -> float:
     """Rows of a file, by its bytes where the log does not say."""
     if file.rows is None:

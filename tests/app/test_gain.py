@@ -152,4 +152,4 @@ def test_a_query_that_was_never_used(cli: Cli) -> None:
 )
 def test_what_costs_more_than_it_saves_is_told_why(uses: int, runs: int, said: str) -> None:
     found = Uses(uses=uses, bytes=1, bytes_plain=100)
-    assert said in _hint(COSTS_MORE, found, runs)
+    assert said in _hint(COSTS_MORE, found, runs, lambda: "")

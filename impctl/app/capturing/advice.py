@@ -2,7 +2,7 @@
 
 Law: only what the snapshot's own statistics say; nothing is read, nothing refused. A sketch that
 holds nearly everything saves nothing; one of few ranges saves reading only where rows of a range
-lie together, in few files.
+lie together, in few files. Clustering is advised only where `cluster` would do it.
 Out of scope: what is skipped by the sketch as it stands (`app.preparing.filters`).
 """
 
@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from impctl.aliases import QueryName
+from impctl.app.capturing.cluster_forecast import ClusterForecast, ClusterForecasts
 from impctl.app.workbench.pinned import PinnedTables
-from impctl.sketch.files_after import share_after
 from impctl.sketch.intervals import exact_filter
 from impctl.sketch.partition import BoundaryValue, RangePartition
 from impctl.store.records import StoredSketch
@@ -46,21 +46,30 @@ class Advice:
 
 
 def warnings_of(
-    tables: PinnedTables, query: QueryName, sketches: Sequence[StoredSketch]
+    tables: PinnedTables,
+    forecasts: ClusterForecasts,
+    query: QueryName,
+    sketches: Sequence[StoredSketch],
 ) -> list[str]:
     """A warning for every sketch that lets next to nothing be skipped."""
-    return [f"{found.message}; {found.fix}" for found in advice_of(tables, query, sketches)]
+    found = advice_of(tables, forecasts, query, sketches)
+    return [f"{advice.message}; {advice.fix}" for advice in found]
 
 
 def advice_of(
-    tables: PinnedTables, query: QueryName, sketches: Sequence[StoredSketch]
+    tables: PinnedTables,
+    forecasts: ClusterForecasts,
+    query: QueryName,
+    sketches: Sequence[StoredSketch],
 ) -> list[Advice]:
     """What to say of each sketch that lets next to nothing be skipped, and of small files."""
-    found = [_advice(tables, query, sketch) for sketch in sketches]
+    found = [_advice(tables, forecasts, query, sketch) for sketch in sketches]
     return list(dict.fromkeys(advice for advice in found if advice is not None))
 
 
-def _advice(tables: PinnedTables, query: QueryName, sketch: StoredSketch) -> Advice | None:
+def _advice(
+    tables: PinnedTables, forecasts: ClusterForecasts, query: QueryName, sketch: StoredSketch
+) -> Advice | None:
     ranges = sketch.partition.ranges
     held = sum(fragment < ranges for fragment in sketch.fragments.ids)
     name = f"the sketch of query `{query}` on `{sketch.table}.{sketch.attribute}`"
@@ -70,12 +79,10 @@ def _advice(tables: PinnedTables, query: QueryName, sketch: StoredSketch) -> Adv
     snapshot = tables.snapshot(sketch.table)
     span, files = _span(snapshot, sketch), len(snapshot.files)
     if span is not None:
-        after = share_after(sketch.fragments, sketch.partition, files, (sketch.attribute,))
         return Advice(
             f"{name} can hardly leave out a file, because a file of the table spans "
             f"{span:.0%} of the ranges",
-            f"`impctl cluster` would put the table's files in the order of "
-            f"`{sketch.attribute}`, which leaves about {after:.1%} of them to read",
+            _order_fix(forecasts.of(sketch.table), query, sketch, snapshot.bytes),
         )
     small = _small_and_wide(snapshot, sketch)
     if small < _MANY_SMALL or small * 2 < files:
@@ -83,8 +90,38 @@ def _advice(tables: PinnedTables, query: QueryName, sketch: StoredSketch) -> Adv
     return Advice(
         f"{name} cannot leave out {small} of {files} files, which are small and each span most of "
         "the ranges, as many small commits leave them",
-        "`impctl cluster` or OPTIMIZE would put them together",
+        f"{_who_joins_files(forecasts.of(sketch.table))} would put them together",
     )
+
+
+def _order_fix(
+    forecast: ClusterForecast | None, query: QueryName, sketch: StoredSketch, total: int
+) -> str:
+    """What an order of the files would do for the sketch: told only where it is worth it."""
+    if forecast is None:
+        return "try another attribute"
+    if forecast.obstacle:
+        return f"clustering the table would not help: {forecast.obstacle}"
+    expected = next(
+        (
+            one
+            for one in forecast.sketches
+            if (one.query, one.attribute) == (query, sketch.attribute)
+        ),
+        None,
+    )
+    by = ", ".join(f"`{name}`" for name in forecast.columns)
+    if expected is None or expected.bytes_expected >= expected.bytes:
+        return f"try another attribute: the order that helps other sketches, by {by}, is no help"
+    after = expected.bytes_expected / max(total, 1)
+    return (
+        f"`impctl cluster` would put the table's files in the order of {by}, which leaves about "
+        f"{after:.1%} of them to read"
+    )
+
+
+def _who_joins_files(forecast: ClusterForecast | None) -> str:
+    return "OPTIMIZE" if forecast is None or forecast.obstacle else "`impctl cluster` or OPTIMIZE"
 
 
 def _small_and_wide(snapshot: Snapshot, sketch: StoredSketch) -> int:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from impctl.app.capturing.advice import advice_of
+from impctl.app.capturing.cluster_forecast import ClusterForecasts
 from impctl.app.results.findings import Area, Finding, Subject
 from impctl.app.workbench.workbench import Workbench
 from impctl.errors import ImpctlError
@@ -18,10 +19,14 @@ from impctl.store.records import StoredQuery
 
 def skipping_findings(desk: Workbench, stored: Sequence[StoredQuery]) -> Iterator[Finding]:
     """A finding for each query with sketches."""
+    if not stored:
+        # The store may be one that cannot be read, which is found with it.
+        return
+    forecasts = ClusterForecasts(desk, desk.reading_store())
     for one in stored:
         subject = Subject(Area.STORE, one.query)
         try:
-            found = advice_of(desk.tables, one.query, one.sketches)
+            found = advice_of(desk.tables, forecasts, one.query, one.sketches)
         except ImpctlError:
             continue
         for advice in found:

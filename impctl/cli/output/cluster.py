@@ -29,7 +29,10 @@ def cluster_lines(result: ClusterResult) -> list[str]:
 def _sketch_text(entry: ClusteredSketch) -> str:
     left = f"{count_text(entry.files, 'file')}, {size_text(entry.bytes)}"
     said = f"{entry.query} reads {left} through its sketch on {entry.attribute}"
-    expected = f"{entry.files_expected:,}, {size_text(entry.bytes_expected)}"
+    then = (entry.files_expected, entry.bytes_expected)
+    expected = f"{count_text(then[0], 'file')}, {size_text(then[1])}"
+    if entry.files_after is None and then == (entry.files, entry.bytes):
+        return plain(said)
     if entry.files_after is None or entry.bytes_after is None:
         return plain(f"{said}; expected after: {expected}")
     came = f"{count_text(entry.files_after, 'file')}, {size_text(entry.bytes_after)}"

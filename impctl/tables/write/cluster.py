@@ -8,11 +8,15 @@ Out of scope: by which columns (`app.cluster`).
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from deltalake import CommitProperties
+
 from impctl.aliases import ColumnName, TableVersion
 from impctl.errors import ImpctlError, TableError
+from impctl.tables.failures import READ_FAILURES
 from impctl.tables.snapshot import Snapshot
 from impctl.tables.source import DeltaSource, refresh
 from impctl.tables.write.failures import plain_failures
@@ -22,6 +26,10 @@ FILES = 200
 """Files that a table is cut into: enough for a hundredth of it to be read by itself."""
 _LEAST_BYTES, _MOST_BYTES = 1 << 20, 128 << 20
 """Smaller files cost more to open than they save; larger ones are what writers make anyway."""
+
+CLUSTERED_BY = "impctl.clusteredBy"
+"""The key of the commit's note; deltalake itself does not say by which columns it put files in
+order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +75,11 @@ def cluster_table(source: DeltaSource, columns: Sequence[ColumnName]) -> Cluster
     before = newest.snapshot()
     check_clusterable(before, columns)
     with plain_failures(newest):
-        newest.delta.optimize.z_order(list(columns), target_size=bytes_per_file(before))
+        newest.delta.optimize.z_order(
+            list(columns),
+            target_size=bytes_per_file(before),
+            commit_properties=CommitProperties({CLUSTERED_BY: json.dumps(list(columns))}),
+        )
     done = refresh(source)
     after = done.snapshot()
     if done.version == newest.version + 1 and before.rows != after.rows:
@@ -78,3 +90,23 @@ def cluster_table(source: DeltaSource, columns: Sequence[ColumnName]) -> Cluster
             code="rows_clustered_differ",
         )
     return Clustered(done.version, before.rows, after.rows)
+
+
+def clustered_by(source: DeltaSource) -> tuple[ColumnName, ...]:
+    """The columns by which the pinned version was clustered, if that is what made it."""
+    try:
+        latest = source.delta.history(1)
+    except READ_FAILURES:
+        return ()
+    if not latest or latest[0].get("version") != source.version:
+        return ()
+    noted = latest[0].get(CLUSTERED_BY)
+    return _columns(noted) if isinstance(noted, str) else ()
+
+
+def _columns(noted: str) -> tuple[ColumnName, ...]:
+    try:
+        found = json.loads(noted)
+    except ValueError:
+        return ()
+    return tuple(map(str, found)) if isinstance(found, list) else ()

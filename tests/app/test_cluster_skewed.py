@@ -1,0 +1,191 @@
+"""Clustering by keys of which few are heavy: what is foreseen comes, once, and is not advised
+again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from impctl.app.capturing import advice
+from impctl.cli.application import build_app
+from impctl.cli.boundary import run
+from impctl.tables.write import cluster as writing
+from impctl.tables.write.laid_out import create_laid_out_table
+from tests.support.run_cli import Cli
+
+ROWS, FILES = 120_000, 8
+SQL = "SELECT user, COUNT(*) AS n FROM t GROUP BY user HAVING COUNT(*) > {least}"
+
+
+def half_of_one(random: np.random.Generator) -> np.ndarray:
+    """Half of the rows are user 7's."""
+    return np.where(random.random(ROWS) < 0.5, 7, random.integers(0, 5_000, ROWS))
+
+
+def zipf(random: np.random.Generator) -> np.ndarray:
+    """Few users have most of the rows."""
+    return np.minimum(random.zipf(1.3, ROWS), 50_000)
+
+
+def even(random: np.random.Generator) -> np.ndarray:
+    return random.integers(0, 5_000, ROWS)
+
+
+class Skewed(Cli):
+    """The command over one table, and what it lies in."""
+
+    @property
+    def path(self) -> str:
+        return str(self.workload.parent / "t")
+
+    @property
+    def version(self) -> int:
+        return DeltaTable(self.path).version()
+
+    def fix(self) -> str:
+        """What `doctor` says of the sketch."""
+        [found] = (one for one in self("doctor").results if one["check"] == "skips_little")
+        return f"{found['message']}; {found['fix']}"
+
+    def hint(self, times: int = 2) -> str:
+        """What `gain` says of uses that left nothing out."""
+        for _ in range(times):
+            self.good("rewrite")
+        return str(self.good("gain").results[0]["hint"])
+
+
+@pytest.fixture
+def made(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Any:
+    # Files of a table this small would all be one, and it would not be worth a word.
+    monkeypatch.setattr(writing, "_LEAST_BYTES", 1 << 15)
+
+    def make(values: Any, least: int, ranges: int = 200) -> Skewed:
+        random = np.random.default_rng(17)
+        rows = pa.table(
+            {"user": values(random), "x": random.normal(size=ROWS), "y": random.normal(size=ROWS)}
+        )
+        each = ROWS // FILES
+        create_laid_out_table(
+            str(tmp_path / "t"), (rows.slice(at, each) for at in range(0, ROWS, each))
+        )
+        file = tmp_path / "w.yaml"
+        file.write_text(
+            "version: 1\ntables: {t: {path: t}}\nstore: st\n"
+            f"partitions: {{t: {{user: {{fragments: {ranges}}}}}}}\n"
+            f'queries: {{q: {{sql: "{SQL.format(least=least)}", sketch: {{t: user}}}}}}\n'
+        )
+        return Skewed(capsys, file)
+
+    return make
+
+
+@pytest.mark.parametrize(("values", "least"), [(half_of_one, 1000), (zipf, 2000), (even, 45)])
+def test_what_is_foreseen_of_skewed_keys_comes(made: Any, values: Any, least: int) -> None:
+    cli = made(values, least)
+    cli.good("capture")
+    [planned] = cli.good("cluster", "--dry-run", "--table", "t").results
+    [done] = cli.good("cluster", "--table", "t").results
+    [foreseen], [came] = planned["sketches"], done["sketches"]
+    assert came["files_after"] > 0
+    assert foreseen["bytes_expected"] == pytest.approx(came["bytes_after"], rel=0.3)
+    # How many files deltalake makes of the bytes depends on how well these compress.
+    assert came["files_after"] / 2 <= foreseen["files_expected"] <= came["files_after"] * 2
+
+
+@pytest.mark.parametrize("named", [(), ("--table", "t")], ids=["unnamed", "named"])
+@pytest.mark.parametrize(("values", "least"), [(half_of_one, 1000), (zipf, 2000)])
+def test_a_second_time_does_nothing(
+    made: Any, values: Any, least: int, named: tuple[str, ...]
+) -> None:
+    cli = made(values, least)
+    cli.good("capture")
+    cli.good("cluster", "--table", "t")
+    for flags in (("--dry-run",), ()):
+        [again] = cli.good("cluster", *named, *flags).results
+        assert (again["action"], cli.version) == ("none", 1)
+        assert "lie in the order of `user` already" in again["reason"]
+        [sketch] = again["sketches"]
+        assert sketch["bytes_expected"] == sketch["bytes"], "no more is promised"
+
+
+def test_files_that_another_writer_sorted_are_left(made: Any) -> None:
+    cli = made(half_of_one, 1000)
+    cli.good("capture")
+    DeltaTable(cli.path).optimize.z_order(["user"], target_size=1 << 15)
+    [found] = cli.good("cluster", "--table", "t").results
+    assert (found["action"], cli.version) == ("none", 1)
+
+
+def test_rows_that_came_since_are_put_in_order(made: Any) -> None:
+    """That a table was clustered once does not keep it from being clustered again."""
+    cli = made(even, 45)
+    cli.good("capture")
+    cli.good("cluster")
+    random = np.random.default_rng(3)
+    more = pa.table({"user": even(random), **{name: random.normal(size=ROWS) for name in "xy"}})
+    for part in range(0, ROWS, ROWS // FILES):
+        write_deltalake(cli.path, more.slice(part, ROWS // FILES), mode="append")
+    [found] = cli.good("cluster").results
+    assert found["action"] == "cluster"
+
+
+def test_a_z_order_is_made_once(made: Any) -> None:
+    cli = made(half_of_one, 1000)
+    cli.good("capture")
+    first = cli.good("cluster", "--table", "t", "--by", "user", "--by", "x").results[0]
+    again = cli.good("cluster", "--table", "t", "--by", "x", "--by", "user").results[0]
+    assert (first["action"], again["action"], cli.version) == ("cluster", "none", 1)
+    other = cli.good("cluster", "--table", "t", "--by", "user").results[0]
+    assert other["action"] == "cluster", "another order is another matter"
+
+
+def test_clustering_is_advised_where_it_gains_alone(made: Any) -> None:
+    cli = made(half_of_one, 1000)
+    assert "`impctl cluster` would put" in cli.good("capture").document["warnings"][0]
+    assert "`impctl cluster` would put" in cli.fix()
+    assert "impctl cluster --dry-run" in cli.hint()
+    assert cli.good("cluster").results[0]["action"] == "cluster", "as it was advised"
+    assert cli.good("capture").document["warnings"] == []
+    assert "impctl cluster" not in cli.fix()
+
+
+def no_order_helps(cli: Skewed) -> None:
+    """Nothing but reasons from any command, and the dry run leaves the table too."""
+    [warning] = cli.good("capture").document["warnings"]
+    for said in (warning, cli.fix(), cli.hint()):
+        assert "`impctl cluster" not in said
+        assert "would not help: its sketches would leave out hardly more" in said
+    [found] = cli.good("cluster", "--dry-run").results
+    assert "would leave out hardly more" in found["reason"]
+    [sketch] = found["sketches"]
+    assert sketch["files_expected"] > 0
+    assert cli.good("cluster").results[0]["action"] == "none"
+
+
+def test_a_range_of_nearly_all_rows_is_told(made: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One range of two hundred, and nine tenths of the rows in it."""
+    monkeypatch.setattr(advice, "_ROWS", 1000)
+
+    def nearly_all(random: np.random.Generator) -> np.ndarray:
+        return np.where(random.random(ROWS) < 0.9, 7, random.integers(0, 5_000, ROWS))
+
+    no_order_helps(made(nearly_all, 1000))
+
+
+def test_a_table_of_one_file_is_told(made: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writing, "_LEAST_BYTES", 1 << 30)
+    cli = made(even, 45)
+    no_order_helps(cli)
+    assert "fits into one file" in cli.fix()
+    cli.capsys.readouterr()
+    run(build_app(), ["cluster", str(cli.workload), "--dry-run"])
+    shown = cli.capsys.readouterr().out
+    assert "would be left as it is" in shown
+    assert ": 0" not in shown, "what takes bytes takes a file"
