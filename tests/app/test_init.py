@@ -202,10 +202,14 @@ def test_the_demo_by_the_commands_it_prints(impctl: Init, tmp_path: Path) -> Non
 @pytest.mark.spark
 def test_the_demo_answers(impctl: Init, tmp_path: Path, spark: Any) -> None:
     (result,) = impctl("init", "--demo", "d")[1]["results"]
+    answers = {}
     for command in result["next_commands"]:
-        code, document = impctl(*shlex.split(command)[1:])
+        words = shlex.split(command)[1:]
+        code, answers[words[0]] = impctl(*words)
         assert code == 0, command
-    assert sorted(document["results"][0]["rows"]) == [["Apple", 5074], ["HP", 6194]]
+    rows = answers["query"]["results"][0]["rows"]
+    assert sorted(rows) == [["Apple", 5074], ["HP", 6194]]
+    assert [one["results_equal"] for one in answers["verify"]["results"]] == [True, True]
 
 
 def test_two_files_of_one_folder_have_two_stores(impctl: Init, tmp_path: Path) -> None:

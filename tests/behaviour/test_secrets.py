@@ -172,6 +172,7 @@ def test_python_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.spark
+@pytest.mark.usefixtures("launched_here")
 def test_spark_with_its_whole_log(tmp_path: Path) -> None:
     create_table(str(tmp_path / "t"), ROWS)
     write(tmp_path)

@@ -65,7 +65,7 @@ def test_from_the_file_to_the_comparison(
     assert record.failures == (ran.error["message"],)
     assert (record.scale, record.repeat, record.seed) == (0.5, 2, 3)
     assert record.tables == {"t": 2000, "u": 200}
-    assert record.machine["spark"].startswith("local[")
+    assert record.machine["spark"].startswith(("local[", "sc://"))
 
     costs = record.cells_of("costs")
     assert len(costs) == 2 * 2 * 2
