@@ -74,8 +74,9 @@ def _pow(value: float, exponent: int) -> Value:
     return math.nan if math.isnan(value) else float(value**exponent)
 
 
-def _day(days: int) -> date:
-    return date(1970, 1, 1) + timedelta(days)
+def _day(day: date | int) -> date:
+    """The engine's tests give days since 1970, those of whole queries dates."""
+    return date(1970, 1, 1) + timedelta(day) if isinstance(day, int) else day
 
 
 _FUNCTIONS: dict[str, Callable[..., Value]] = {
@@ -86,7 +87,7 @@ _FUNCTIONS: dict[str, Callable[..., Value]] = {
     "exp": _exp,
     "ln": _ln,
     "pow": _pow,
-    "year": lambda days: _day(days).year,
-    "month": lambda days: _day(days).month,
-    "datediff": lambda end, start: end - start,
+    "year": lambda day: _day(day).year,
+    "month": lambda day: _day(day).month,
+    "datediff": lambda end, start: (_day(end) - _day(start)).days,
 }
