@@ -17,7 +17,7 @@ from impctl.app.capturing.pins import check_pinned_commit, commit_marks
 from impctl.app.preparing.prepared import PreparedQuery
 from impctl.app.workbench.pinned import PinnedTables
 from impctl.app.workbench.workbench import Workbench
-from impctl.circuits.identity import circuit_id, template_id
+from impctl.circuits.identity import circuit_id, template_id, with_answer
 from impctl.circuits.session import MaintainedQuery
 from impctl.circuits.touch import TouchedQuery
 from impctl.circuits.way import Way
@@ -43,9 +43,11 @@ def commit_capture(
         check_pinned_commit(desk.tables, table)
     marks = commit_marks(desk.tables, versions)
     distant = [] if way.compiled is None else list(way.compiled.distant_sides)
+    circuit = circuit_id(prepared.core if way.core is None else way.core)
     meta = StateMeta(
         way=way.reason,
-        circuit=circuit_id(prepared.core if way.core is None else way.core),
+        circuit=circuit if way.answer is None else with_answer(circuit),
+        answer=way.answer is not None,
         template=template_id(prepared.core),
         moments=dict(prepared.moments),
         marks=marks,

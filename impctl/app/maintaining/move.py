@@ -25,6 +25,7 @@ from impctl.app.preparing.wanted_files import files_meeting
 from impctl.app.workbench.pinned import PinnedTables
 from impctl.app.workbench.workbench import Workbench
 from impctl.circuits.flows import Source
+from impctl.circuits.identity import with_answer
 from impctl.circuits.moved_above import MovedAbove, moved_above, untold
 from impctl.circuits.moving import Moves, differing_rows
 from impctl.circuits.touch import judged_alone, touched_source
@@ -106,6 +107,7 @@ def move_of(
     if conditions is None:
         raise _stays(spec, reason, _READS_OTHERWISE if is_exact else _NO_GROUPS.format(way.reason))
     circuit, above, touched = desk.memory.circuit(new.core), None, None
+    circuit = circuit if new.answer is None else with_answer(circuit)
     if is_exact:
         above = _above(spec, reason, way, new, conditions)
     else:
