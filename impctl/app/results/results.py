@@ -242,7 +242,8 @@ class QueryResult:
     """The answer; `action` and `reuse` are as for `rewrite`.
 
     `left_away`: why a table was read without its sketch, though there is one. `elapsed_ms` is the
-    query alone; `spark_start_ms` came before it, 0 where Spark was running.
+    query alone; `spark_start_ms` came before it, 0 where Spark was running. `by`: who answered,
+    `by_reason` why; by state no file was read.
     """
 
     query: str
@@ -259,6 +260,8 @@ class QueryResult:
     spark_start_ms: float = 0.0
     left_away: Mapping[str, str] = field(default_factory=dict)
     moments: Mapping[str, str] = field(default_factory=dict)
+    by: str = "spark"
+    by_reason: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,11 +9,9 @@ Out of scope: which sketch (`app.using.request`), what it leaves to read (`app.u
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from impctl.app.preparing.filters import Pruned
 from impctl.app.preparing.prepared import PreparedQuery
 from impctl.app.using.answer_costs import Foreseen, foreseen
 from impctl.app.using.answers import answer_table
@@ -47,8 +45,12 @@ class Answered:
 
 
 def answered(desk: Workbench, found: Fresh, use: SketchUse, by: AnsweredBy) -> Answered:
-    """The answer of the query found; UsageError or QueryError where `by` cannot give it."""
-    if by in (AnsweredBy.AUTO, AnsweredBy.STATE):
+    """The answer of the query found; UsageError or QueryError where `by` cannot give it.
+
+    Who asks to read through the sketch is not answered from what is kept.
+    """
+    is_read = by is AnsweredBy.AUTO and use is SketchUse.ALWAYS
+    if by in (AnsweredBy.AUTO, AnsweredBy.STATE) and not is_read:
         got = _from_state(desk, found)
         if got is not None:
             return got
@@ -59,10 +61,10 @@ def answered(desk: Workbench, found: Fresh, use: SketchUse, by: AnsweredBy) -> A
     if by is not AnsweredBy.SPARK:
         expected = foreseen(desk, found, read.pruned)
         if by is AnsweredBy.ENGINE or expected.is_engine:
-            got = _by_engine(desk, found, read, expected, by)
-            if isinstance(got, Answered):
-                return got
-            why = got
+            run = _by_engine(desk, found, read, expected, by)
+            if isinstance(run, Answered):
+                return run
+            why = run
         else:
             why = expected.why
     return _by_spark(desk, found, read, why)
