@@ -41,7 +41,6 @@ def commit_capture(
     versions = desk.tables.versions_of(prepared.tables)
     for table in versions:
         check_pinned_commit(desk.tables, table)
-    marks = commit_marks(desk.tables, versions)
     distant = [] if way.compiled is None else list(way.compiled.distant_sides)
     meta = StateMeta(
         way=way.reason,
@@ -49,7 +48,7 @@ def commit_capture(
         answer=way.answer is not None,
         template=template_id(prepared.core),
         moments=dict(prepared.moments),
-        marks=marks,
+        marks=commit_marks(desk.tables, versions),
         files={table: files_mark(desk.tables.snapshot(table)) for table in versions},
         distant=distant,
     )
