@@ -202,9 +202,7 @@ def _values(table: pa.Table) -> list[tuple[Any, ...]]:
 
 def _listed(table: pa.Table) -> list[tuple[object, ...]]:
     """Rows whose doubles are told to nine digits where they are only sorted by."""
-    return [
-        tuple(_double(v) if isinstance(v, float) else v for v in row) for row in _values(table)
-    ]
+    return [tuple(_double(v) if isinstance(v, float) else v for v in row) for row in _values(table)]
 
 
 def _same(mine: tuple[object, ...], theirs: tuple[object, ...]) -> bool:
