@@ -29,6 +29,7 @@ def query(
     by: AnsweredBy = AnsweredBy.AUTO,
     *,
     required: bool = False,
+    where: str | None = None,
 ) -> Outcome:
     """The answer of one query, its sketch maintained first where it is stale.
 
@@ -37,13 +38,14 @@ def query(
     says whether to read through the sketch: where that pays, in any case, or not at all. Where
     there is none for now the query is answered without, unless it is `required`. `by` says who
     answers: what is kept, the engine or Spark; by default the quickest of those that can.
+    With `where`, a condition on its columns, the rows of the answer for which that is true.
     """
     found = asked(desk, query, params, sql, at, use, required=required)
     if isinstance(found, Unread):
-        if by in (AnsweredBy.STATE, AnsweredBy.ENGINE):
+        if by in (AnsweredBy.STATE, AnsweredBy.ENGINE) or where is not None:
             raise found.refusal
         return _as_it_stands(desk, found)
-    got = answered(desk, found, use, by)
+    got = answered(desk, found, use, by, where)
     plain = answer_of(got.table)
     if got.read is not None:
         pruned, read = got.read.pruned, got.read.plain

@@ -44,7 +44,7 @@ _NEAR = 1e-9
 
 @dataclass
 class AnswerTally:
-    """What a run came to: `kept` beside a sketch, `run` once, `ordered`, and where it ended else."""
+    """What a run came to: `kept` beside a sketch, `run` once, `ordered`; and other ends."""
 
     cases: int = 0
     blocked: int = 0

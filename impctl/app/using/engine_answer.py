@@ -23,6 +23,7 @@ from impctl.circuits.compile import Compiled, compile_answer
 from impctl.circuits.flows import Source
 from impctl.data.vector import from_arrow
 from impctl.engine.batch import Batch
+from impctl.expr.nodes import Expr
 from impctl.store.records import StoredSketch
 from impctl.tables.rows import read_batches
 
@@ -38,8 +39,11 @@ def engine_answer(
     versions: Mapping[TableName, TableVersion],
     pruned: Pruned,
     sketches: Sequence[StoredSketch],
+    where: Expr | None = None,
 ) -> pa.Table:
     """The answer; `pruned` are the files, `sketches` those that it was pruned by.
+
+    With `where` the rows of the answer for which this condition on its columns is true.
 
     BlockedError where the engine lacks a part of the plan; NotExactError or EvaluationError where
     a value ends it.
@@ -56,7 +60,7 @@ def engine_answer(
             ]
             compiled.circuit.step(*batches)
     assert compiled.kept is not None
-    return answer_of_rows(answer, compiled.kept.whole(), desk.session_zone)
+    return answer_of_rows(answer, compiled.kept.whole(), desk.session_zone, where)
 
 
 def _read(

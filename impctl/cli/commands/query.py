@@ -21,6 +21,7 @@ from impctl.cli.options import (
     SqlGiven,
     StoreFolder,
     Verbose,
+    Where,
     WorkloadFile,
     settings_of,
 )
@@ -39,6 +40,7 @@ def query(
     sketch: SketchUsed = SketchUse.AUTO,
     require_sketch: SketchRequired = False,
     by: AnswerFrom = AnsweredBy.AUTO,
+    where: Where = None,
     store: StoreFolder = None,
     policy: PolicyName = None,
     lock_timeout: LockTimeout = None,
@@ -65,7 +67,9 @@ def query(
         from impctl.app.query import query
 
         given, versions = tuple(param or ()), tuple(at) if at else None
-        return query(desk, name, given, sql, versions, sketch, by, required=require_sketch)
+        return query(
+            desk, name, given, sql, versions, sketch, by, required=require_sketch, where=where
+        )
 
     settings = settings_of(
         workload,

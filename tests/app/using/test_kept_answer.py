@@ -10,6 +10,8 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from impctl.engine.batch import Batch
+from impctl.engine.operators.kept import KeptRows
 from impctl.tables.write.create import create_table
 from tests.support.run_cli import Cli
 
@@ -177,6 +179,55 @@ def test_new_ranges_keep_the_answer(cli: Cli) -> None:
     cli.good("capture", "--rebalance", "--query", "kept", "--query", "rows")
     for query in ("kept", "rows"):
         assert asked(cli, query, "state") == asked(cli, query, "engine")
+
+
+@pytest.mark.parametrize(
+    ("query", "where", "kept"),
+    [
+        ("kept", "`key` = 3", lambda row: row[0] == 3),
+        ("kept", "3 = key and n > 1", lambda row: row[0] == 3 and row[1] > 1),
+        ("kept", "key is null", lambda row: row[0] is None),
+        ("kept", "n > 1 or key = 3", lambda row: row[1] > 1 or row[0] == 3),
+        ("kept", "key = 3 and s < -100", lambda row: False),
+        ("kept", "key = 77", lambda row: False),
+        ("kept", "key = 3.0", lambda row: row[0] == 3),
+        ("top", "g = 1", lambda row: row[0] == 1),
+        ("rows", "x >= 15 and g = 0", lambda row: row[1] >= 15 and row[0] == 0),
+    ],
+)
+def test_conditions_on_the_answer(cli: Cli, query: str, where: str, kept: Any) -> None:
+    captured(cli)
+    changed(cli)
+    wanted = [row for row in asked(cli, query, "engine") if kept(row)]
+    for by in ("state", "engine"):
+        (found,) = cli.good("query", "--query", query, "--by", by, "--where", where).results
+        rows = found["rows"]
+        assert (rows if query != "rows" else sorted(rows, key=repr)) == wanted
+
+
+def test_a_look_up_reads_the_rows_of_its_key(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    captured(cli)
+    read: list[int] = []
+    whole = KeptRows.whole
+
+    def counting(self: KeptRows) -> Batch:
+        found = whole(self)
+        read.append(len(found))
+        return found
+
+    monkeypatch.setattr(KeptRows, "whole", counting)
+    cli.good("query", "--query", "kept", "--by", "state", "--where", "key = 3")
+    cli.good("query", "--query", "kept", "--by", "state", "--where", "key > 2")
+    assert read == [1, 3]
+
+
+@pytest.mark.parametrize(
+    "where", ["nothing = 1", "key = (SELECT 1)", "key = 1 ORDER BY n", "key =", "SUM(n) > 1"]
+)
+def test_conditions_that_are_none(cli: Cli, where: str) -> None:
+    captured(cli)
+    ran = cli("query", "--query", "kept", "--where", where)
+    assert (ran.code, ran.error["code"]) == (2, "where_unread")
 
 
 def test_damaged_rows_are_refused(cli: Cli) -> None:
