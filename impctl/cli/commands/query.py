@@ -11,6 +11,7 @@ from impctl.cli.options import (
     AsJson,
     AtGiven,
     LockTimeout,
+    MemoryGiven,
     OneQuery,
     Params,
     PolicyName,
@@ -45,6 +46,7 @@ def query(
     policy: PolicyName = None,
     lock_timeout: LockTimeout = None,
     spark_profile: SparkProfile = None,
+    memory: MemoryGiven = None,
     json: AsJson = False,
     quiet: Quiet = False,
     verbose: Verbose = 0,
@@ -77,5 +79,6 @@ def query(
         policy=policy,
         lock_timeout=lock_timeout,
         spark_profile=spark_profile,
+        memory=memory,
     )
     return on_workbench("query", display_of(json, quiet, verbose), settings, use_case)
