@@ -17,9 +17,7 @@ CASES = 150 * int(os.environ.get("IMPCTL_FUZZ", "1"))
 
 
 def test_random_answers_are_sparks(spark: Any) -> None:
-    tally = AnswerTally()
-    for seed in range(CASES):
-        run_answers(spark, seed, tally)
+    tally = many_answers(spark, CASES)
     assert tally.run > CASES * 3 // 4
     assert tally.kept > CASES // 4
     assert tally.ordered > CASES // 2
@@ -36,7 +34,12 @@ def test_a_lost_copy_would_be_noticed(spark: Any, monkeypatch: pytest.MonkeyPatc
         return Batch(found.columns, found.weights.clip(0, 1), ())
 
     monkeypatch.setattr(KeptRows, "whole", once)
-    tally = AnswerTally()
     with pytest.raises(WrongAnswerError):
-        for seed in range(150):
-            run_answers(spark, seed, tally)
+        many_answers(spark, 150)
+
+
+def many_answers(spark: Any, cases: int) -> AnswerTally:
+    tally = AnswerTally()
+    for seed in range(cases):
+        run_answers(spark, seed, tally)
+    return tally
