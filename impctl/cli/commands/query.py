@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from impctl.app.workbench.settings import DEFAULT_FILE, SketchUse
-from impctl.cli.job import Job, display_of, on_workbench, one_query
+from impctl.app.writing.formats import RowsFormat, ending_of
+from impctl.cli.completion import left_to_shell
+from impctl.cli.job import Display, Job, display_of, on_workbench, one_query
 from impctl.cli.options import (
     AsJson,
     AtGiven,
@@ -23,10 +29,42 @@ from impctl.cli.options import (
     WorkloadFile,
     settings_of,
 )
+from impctl.errors import UsageError
 
 if TYPE_CHECKING:
     from impctl.app.results.results import Outcome
     from impctl.app.workbench.workbench import Workbench
+
+RowsAs = Annotated[
+    RowsFormat | None,
+    typer.Option(
+        "--format",
+        show_default=False,
+        help="How the rows are printed. Default: table.",
+    ),
+]
+
+OutFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--out",
+        metavar="FILE",
+        show_default=False,
+        help="Write the rows to this file instead: .parquet, .csv or .jsonl, as it ends.",
+        autocompletion=left_to_shell,
+    ),
+]
+
+RowLimit = Annotated[
+    int | None,
+    typer.Option(
+        "--limit",
+        metavar="N",
+        min=0,
+        show_default=False,
+        help="Print or write the first N rows only. Default: all.",
+    ),
+]
 
 
 def query(
@@ -37,6 +75,9 @@ def query(
     at: AtGiven = None,
     sketch: SketchUsed = SketchUse.AUTO,
     require_sketch: SketchRequired = False,
+    rows_as: RowsAs = None,
+    out: OutFile = None,
+    limit: RowLimit = None,
     store: StoreFolder = None,
     policy: PolicyName = None,
     lock_timeout: LockTimeout = None,
@@ -52,16 +93,18 @@ def query(
     With --at the answer is that of older versions, through the sketch stored for them, if any.
     Where a sketch would cost more than it saves it is left away, which is told (--sketch). Where
     there is none for now the whole tables are read, with a warning (--require-sketch: an error).
+    Stdout has the rows alone; how many, and how they were come by, is told on stderr.
 
     Example: impctl query workloads/running-example.yaml --query q_top
     """
     name = one_query("query", names)
+    display = _display(display_of(json, quiet, verbose), rows_as, out)
 
     def use_case(desk: Workbench) -> Outcome:
         from impctl.app.query import query
 
-        given, versions = tuple(param or ()), tuple(at) if at else None
-        return query(desk, name, given, sql, versions, sketch, required=require_sketch)
+        asked = (tuple(param or ()), sql, tuple(at) if at else None, sketch)
+        return query(desk, name, *asked, required=require_sketch, limit=limit, out=out)
 
     settings = settings_of(
         workload,
@@ -70,4 +113,23 @@ def query(
         lock_timeout=lock_timeout,
         spark_profile=spark_profile,
     )
-    return on_workbench("query", display_of(json, quiet, verbose), settings, use_case)
+    return on_workbench("query", display, settings, use_case)
+
+
+def _display(display: Display, rows_as: RowsFormat | None, out: Path | None) -> Display:
+    """The display with the format of the rows; UsageError where the wishes exclude each other."""
+    if out is not None:
+        ending_of(out)
+        if rows_as is not None:
+            raise UsageError(
+                "`--out` excludes `--format`: the ending of the file says how it is written",
+                hint="give one of them; without `--out` rows go to stdout",
+            )
+    if rows_as is None:
+        return display
+    if display.json:
+        raise UsageError(
+            "`--json` excludes `--format`: it prints the whole run as one document",
+            hint="give one of them; `--format json` prints the rows alone",
+        )
+    return replace(display, rows_format=rows_as)
