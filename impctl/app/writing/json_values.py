@@ -99,11 +99,16 @@ def _one_moment(scalar: Any, separator: str) -> str | None:
 def _beyond(scalar: Any, separator: str) -> str:
     kind = scalar.type
     if not pa.types.is_timestamp(kind):
-        return str(scalar.cast(pa.string()).as_py())
+        return _signed(str(scalar.cast(pa.string()).as_py()))
     text = str(scalar.cast(pa.int64()).cast(pa.timestamp(kind.unit)).cast(pa.string()).as_py())
     whole, _, fraction = text.replace(" ", separator).partition(".")
-    text = f"{whole}.{fraction}" if fraction.strip("0") else whole
+    text = _signed(f"{whole}.{fraction}" if fraction.strip("0") else whole)
     return text if kind.tz is None else text + "+00:00"
+
+
+def _signed(text: str) -> str:
+    """A year of more than four digits has a sign, in ISO 8601 and in Spark."""
+    return f"+{text}" if text.partition("-")[0].isdecimal() and text.index("-") > 4 else text
 
 
 def _duration(value: timedelta | None) -> str | None:
