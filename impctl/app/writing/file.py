@@ -6,6 +6,7 @@ runs, as far as it can be known then. Out of scope: which rows (`app.query`).
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,9 +25,10 @@ def check_goal(path: Path) -> None:
     """UsageError or StorageError where no answer can be written to this file."""
     ending_of(path)
     if not path.parent.is_dir():
+        made = f"mkdir -p {shlex.quote(str(path.parent))}"
         raise StorageError(
             f"The answer cannot be written to `{path}`: there is no folder `{path.parent}`",
-            hint=f"make it first, `mkdir -p {path.parent}`, or name a file in another folder",
+            hint=f"make it first, `{made}`, or name a file in another folder",
             code="answer_not_written",
         )
     if path.is_dir():
