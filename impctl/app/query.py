@@ -11,16 +11,15 @@ from pathlib import Path
 
 from impctl.app.preparing.given_values import GivenValues
 from impctl.app.results.results import Outcome, QueryResult
-from impctl.app.using.answers import answer_table
+from impctl.app.using.answering import Answered, answered
 from impctl.app.using.older_versions import AtVersions
 from impctl.app.using.recorded import record_use
 from impctl.app.using.request import asked
 from impctl.app.using.unread import Unread, unread_table
-from impctl.app.using.worth import what_is_read
 from impctl.app.workbench.workbench import Workbench
 from impctl.app.writing.file import check_goal, write_answer
 from impctl.stopwatch import Stopwatch
-from impctl.workload.models import SketchUse
+from impctl.workload.models import AnsweredBy, SketchUse
 
 
 def query(
@@ -30,8 +29,10 @@ def query(
     sql: str | None = None,
     at: AtVersions | None = None,
     use: SketchUse = SketchUse.AUTO,
+    by: AnsweredBy = AnsweredBy.AUTO,
     *,
     required: bool = False,
+    where: str | None = None,
     limit: int | None = None,
     out: Path | None = None,
 ) -> Outcome:
@@ -40,37 +41,44 @@ def query(
     With `params` or another text the sketch may be that of another query. With `at` the answer is
     that of these versions, through the sketch stored for them, and nothing is maintained. `use`
     says whether to read through the sketch: where that pays, in any case, or not at all. Where
-    there is none for now the query is answered without, unless it is `required`. `limit`: how many
-    rows are shown, or written to the file `out`.
+    there is none for now the query is answered without, unless it is `required`. `by` says who
+    answers: what is kept, the engine or Spark; by default the quickest of those that can.
+    With `where`, a condition on its columns, the rows of the answer for which that is true.
+    `limit`: how many rows are shown, or written to the file `out`.
     """
     if out is not None:
         # Before anything that takes its time.
         check_goal(out)
     found = asked(desk, query, params, sql, at, use, required=required)
     if isinstance(found, Unread):
+        if by in (AnsweredBy.STATE, AnsweredBy.ENGINE) or where is not None:
+            raise found.refusal
         return _given_out(_as_it_stands(desk, found), limit, out, found.warnings)
-    read = what_is_read(desk.tables, found, use)
-    desk.spark()
-    desk.reporter.step(f"running {found.prepared.spec.name}")
-    watch = Stopwatch()
-    got = answer_table(desk, found.prepared, found.versions, read.pruned)
-    elapsed = watch.ms
-    record_use(desk, found, read.pruned, read.plain, command="query", elapsed_ms=elapsed)
-    result = QueryResult(
-        query=found.prepared.spec.name,
-        answer=got,
-        versions=found.versions,
-        files_kept=read.pruned.files_kept,
-        files_total=read.pruned.files_total,
-        elapsed_ms=elapsed,
-        action=found.action,
-        reason=found.reason,
-        reuse=found.reuse,
+    got = answered(desk, found, use, by, where)
+    if got.read is not None:
+        pruned, read = got.read.pruned, got.read.plain
+        record_use(desk, got.found, pruned, read, command="query", elapsed_ms=got.elapsed_ms)
+    return _given_out(_told(desk, got), limit, out, found.warnings)
+
+
+def _told(desk: Workbench, got: Answered) -> QueryResult:
+    """The answer, and how it was come by."""
+    return QueryResult(
+        query=got.found.prepared.spec.name,
+        answer=got.table,
+        versions=got.found.versions,
+        files_kept=0 if got.read is None else got.read.pruned.files_kept,
+        files_total=0 if got.read is None else got.read.pruned.files_total,
+        elapsed_ms=got.elapsed_ms,
+        action=got.found.action,
+        reason=got.found.reason,
+        reuse=got.found.reuse,
         spark_start_ms=desk.spark_start_ms,
-        left_away=read.left_away,
-        moments=found.prepared.moments,
+        left_away={} if got.read is None else got.read.left_away,
+        moments=got.found.prepared.moments,
+        by=got.by,
+        by_reason=got.why,
     )
-    return _given_out(result, limit, out, found.warnings)
 
 
 def _given_out(
@@ -100,4 +108,6 @@ def _as_it_stands(desk: Workbench, found: Unread) -> QueryResult:
         action=found.action,
         reason=found.reason,
         spark_start_ms=desk.spark_start_ms,
+        by=AnsweredBy.SPARK,
+        by_reason="only Spark can read it",
     )

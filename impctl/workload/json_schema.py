@@ -68,6 +68,7 @@ def workload_sections() -> dict[str, JsonSchema]:
             "additionalProperties": text_of("A SELECT in Spark SQL."),
         },
         "partitions": _partitions(),
+        "defaults": object_of("How queries are kept that do not say so.", _query_settings(), []),
         "queries": _queries(),
         "updates": {
             "description": "Batches that `impctl apply` commits as new table versions.",
@@ -218,6 +219,11 @@ def _query_settings() -> dict[str, JsonSchema]:
             "Whether the sketch holds all rows that the answer stems from (all), or of MIN, "
             "MAX, DISTINCT and EXISTS only those that decide (witness). A sketch of witnesses "
             "serves no other constants or columns.",
+        ),
+        "answer": or_variable(
+            {"type": "boolean"},
+            "Whether the rows of the answer are kept too, and maintained: `query` then answers "
+            "from state.",
         ),
     }
 

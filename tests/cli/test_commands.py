@@ -62,8 +62,8 @@ def applied(*, all_updates: bool = False, again: bool = False) -> dict[str, bool
             ["query", "w.yaml"],
             (
                 "query",
-                (BENCH, None, (), None, None, "auto"),
-                {"required": False, "limit": None, "out": None},
+                (BENCH, None, (), None, None, "auto", "auto"),
+                {"required": False, "where": None, "limit": None, "out": None},
             ),
         ),
         (["status", "w.yaml"], ("status", (BENCH, ()), {"runs": 3})),

@@ -23,7 +23,8 @@ from impctl.tables.schema import schema_mark
 class StateMeta(BaseModel):
     """`way` is why the query is maintained as it is; `counters` number an aggregate's groups.
 
-    `circuit` tells which circuit the state belongs to, `template` which release captured the sketch
+    `circuit` tells which circuit the state belongs to, `answer` whether it keeps the rows of the
+    query's answer, `template` which release captured the sketch
     and which queries may ask for it with other constants (empty in older sketches), `moments` which
     values of the clock the query had, `marks` which commit of each table it stands at and `files`
     which files. `unsure` counts groups kept because a sum of doubles was too close to call: where
@@ -35,6 +36,7 @@ class StateMeta(BaseModel):
 
     way: str
     circuit: str
+    answer: bool = False
     template: str = ""
     moments: dict[str, str] = {}
     marks: dict[str, str] = {}
@@ -52,7 +54,9 @@ class StateMeta(BaseModel):
         schemas = {
             pin.table: schema_mark(pin.schema_json) for pin in pins if pin.table in self.files
         }
-        found = self.model_dump(include={"circuit", "template", "moments", "marks", "files"})
+        found = self.model_dump(
+            include={"circuit", "answer", "template", "moments", "marks", "files"}
+        )
         return {**found, "schemas": schemas}
 
     @classmethod

@@ -13,6 +13,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from impctl.errors import UsageError
+from impctl.workload.models import AnsweredBy as AnsweredBy
 from impctl.workload.models import Policy as Policy
 from impctl.workload.models import QuerySpec, SparkSpec, Workload
 from impctl.workload.models import SketchUse as SketchUse
@@ -56,6 +57,8 @@ class Settings:
     dry_run: bool = False
     imbalance: float | None = None
     large_change: int | None = None
+    memory: int | None = None
+    """Bytes that the engine may take to answer a query; None: half of the machine's."""
     shared_store: bool = False
     params: tuple[str, ...] = ()
     """Values `NAME=VALUE` for parameters that move, of all queries of the run."""

@@ -8,14 +8,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from impctl.app.workbench.settings import DEFAULT_FILE, SketchUse
+from impctl.app.workbench.settings import DEFAULT_FILE, AnsweredBy, SketchUse
 from impctl.app.writing.formats import RowsFormat, ending_of
 from impctl.cli.completion import left_to_shell
 from impctl.cli.job import Display, Job, display_of, on_workbench, one_query
 from impctl.cli.options import (
+    AnswerFrom,
     AsJson,
     AtGiven,
     LockTimeout,
+    MemoryGiven,
     OneQuery,
     Params,
     PolicyName,
@@ -26,6 +28,7 @@ from impctl.cli.options import (
     SqlGiven,
     StoreFolder,
     Verbose,
+    Where,
     WorkloadFile,
     settings_of,
 )
@@ -75,6 +78,8 @@ def query(
     at: AtGiven = None,
     sketch: SketchUsed = SketchUse.AUTO,
     require_sketch: SketchRequired = False,
+    by: AnswerFrom = AnsweredBy.AUTO,
+    where: Where = None,
     rows_as: RowsAs = None,
     out: OutFile = None,
     limit: RowLimit = None,
@@ -82,36 +87,37 @@ def query(
     policy: PolicyName = None,
     lock_timeout: LockTimeout = None,
     spark_profile: SparkProfile = None,
+    memory: MemoryGiven = None,
     json: AsJson = False,
     quiet: Quiet = False,
     verbose: Verbose = 0,
 ) -> Job:
-    """Run the query with its sketch (starts Spark).
+    """Answer the query: from its kept rows, or through its sketch.
 
     The sketch is maintained first where its tables have new versions. With --param or --sql it may
-    be the sketch of another query that differs in constants; the smallest one allowed is taken.
-    With --at the answer is that of older versions, through the sketch stored for them, if any.
-    Where a sketch would cost more than it saves it is left away, which is told (--sketch). Where
-    there is none for now the whole tables are read, with a warning (--require-sketch: an error).
-    Stdout has the rows alone; how many, and how they were come by, is told on stderr.
+    be that of another query that differs in constants; the smallest one allowed is taken. With --at
+    the answer is that of older versions, through the sketch stored for them. A sketch that would
+    cost more than it saves is left away (--sketch); where there is none whole tables are read, with
+    a warning. Kept rows answer at once, else the engine or Spark (--by). Stdout has rows alone.
 
     Example: impctl query workloads/running-example.yaml --query q_top
     """
     name = one_query("query", names)
-    display = _display(display_of(json, quiet, verbose), rows_as, out)
 
     def use_case(desk: Workbench) -> Outcome:
         from impctl.app.query import query
 
-        asked = (tuple(param or ()), sql, tuple(at) if at else None, sketch)
-        return query(desk, name, *asked, required=require_sketch, limit=limit, out=out)
+        asked = (name, tuple(param or ()), sql, tuple(at) if at else None, sketch, by)
+        return query(desk, *asked, required=require_sketch, where=where, limit=limit, out=out)
 
+    display = _display(display_of(json, quiet, verbose), rows_as, out)
     settings = settings_of(
         workload,
         store=store,
         policy=policy,
         lock_timeout=lock_timeout,
         spark_profile=spark_profile,
+        memory=memory,
     )
     return on_workbench("query", display, settings, use_case)
 
