@@ -31,6 +31,7 @@ from impctl.app.results.results import (
     VerifyResult,
 )
 from impctl.app.workbench.memory import Memory
+from impctl.app.workbench.open_tables import OpenTables
 from impctl.app.workbench.sessions import SessionBeside
 from impctl.app.workbench.settings import Settings
 from impctl.app.workbench.workbench import Workbench, open_workbench
@@ -80,6 +81,7 @@ class OpenWorkload:
         self._sessions = sessions
         self._reporter = _Told(progress)
         self._memory = Memory()
+        self._tables = OpenTables()
         self._lock = threading.RLock()
         self._is_closed = False
 
@@ -319,4 +321,7 @@ class OpenWorkload:
                 )
             run = open_workbench(settings, self._reporter, self._sessions, self._memory)
             with run as desk:
-                return work(desk)
+                self._tables.lend(desk)
+                found = work(desk)
+                self._tables.take_back(desk)
+                return found
