@@ -217,7 +217,7 @@ class OpenWorkload:
         at: At | None = None,
         sketch: Literal["auto", "always", "never"] | None = None,
         require_sketch: bool = False,
-        by: Literal["auto", "state", "engine", "spark"] = "auto",
+        by: Literal["auto", "state", "engine", "spark"] | None = None,
         where: str | None = None,
     ) -> QueryResult:
         """The answer of a query as Arrow; arguments as for `rewrite`.
@@ -226,7 +226,7 @@ class OpenWorkload:
         from kept rows, by the engine, on Spark, or the quickest of those that can. `where`: the
         rows of the answer for which this condition on its columns is true.
         """
-        use, who = sketch_use_from(sketch, os.environ), answered_by_from(by)
+        use, who = sketch_use_from(sketch, os.environ), answered_by_from(by, os.environ)
 
         def use_case(desk: Workbench) -> Outcome:
             from impctl.app.query import query as answered

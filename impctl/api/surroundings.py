@@ -16,6 +16,7 @@ from typing import TypeVar
 
 from impctl.app.workbench.envvars import (
     BATCH_ROWS,
+    BY,
     IMBALANCE,
     LARGE_CHANGE,
     LOCK_TIMEOUT,
@@ -86,9 +87,9 @@ def sketch_use_from(given: str | None, environ: Mapping[str, str]) -> SketchUse:
     return _picked("sketch", SKETCH, given, environ, SketchUse) or SketchUse.AUTO
 
 
-def answered_by_from(given: str) -> AnsweredBy:
+def answered_by_from(given: str | None, environ: Mapping[str, str]) -> AnsweredBy:
     """Who is to answer a query."""
-    return _read("Argument `by`", given, AnsweredBy)
+    return _picked("by", BY, given, environ, AnsweredBy) or AnsweredBy.AUTO
 
 
 def _picked(
