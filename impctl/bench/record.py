@@ -11,8 +11,10 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, field
 from enum import StrEnum
+
+from impctl.values import dataclass
 
 RECORD_FORMAT = 1
 

@@ -9,7 +9,7 @@ Out of scope: whether the sketch is safe (`plan.safety.verdict`), touch mode (`c
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from impctl.aliases import AccessId, AttributeId, ColumnName, TableName
 from impctl.circuits.build import Builder
@@ -35,6 +35,7 @@ from impctl.plan.nodes import (
     scans_of,
 )
 from impctl.sketch.partition import RangePartition
+from impctl.values import dataclass
 
 KeyColumns = Mapping[int, Mapping[AccessId, AttributeId]]
 

@@ -9,7 +9,6 @@ Out of scope: what is kept per key (`engine.arrangement`).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,6 +18,7 @@ import pyarrow.compute as pc
 
 from impctl.data.schema import Kind
 from impctl.data.vector import INT64_MAX, INT64_MIN, Bools, Ints, Vector
+from impctl.values import dataclass
 
 Positions = npt.NDArray[np.int64]
 _Words = npt.NDArray[np.uint64]

@@ -11,7 +11,6 @@ Out of scope: expressions (`expr.evaluate`), key codes (`data.keys`).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,6 +20,7 @@ import pyarrow.compute as pc
 
 from impctl.data.schema import Kind, SqlType
 from impctl.errors import TableError
+from impctl.values import dataclass
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]

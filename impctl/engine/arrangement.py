@@ -10,7 +10,6 @@ Out of scope: what the values mean (`engine.operators`), how runs are kept (`sto
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,6 +20,7 @@ from impctl.data.schema import SqlType
 from impctl.data.vector import Ints, Vector
 from impctl.engine.run_log import RunChange, RunLog
 from impctl.engine.runs import Run, find_in, from_table, merge_runs
+from impctl.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

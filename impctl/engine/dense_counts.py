@@ -9,7 +9,6 @@ Out of scope: what is counted (result rows: `engine.operators.merge`; rows of a 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,6 +17,7 @@ import numpy.typing as npt
 from impctl.data.vector import Ints
 from impctl.engine.arrangement import Arrangement, slices
 from impctl.engine.disagreement import never_held
+from impctl.values import dataclass
 
 _COUNT = "count"
 

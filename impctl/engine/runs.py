@@ -9,7 +9,6 @@ Out of scope: which runs there are (`engine.arrangement`), files (`store`).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,6 +17,7 @@ import pyarrow as pa
 from impctl.data.keys import same_keys
 from impctl.data.schema import SqlType
 from impctl.data.vector import Ints, Vector, from_stored
+from impctl.values import dataclass
 
 CODE = "code"
 _KEY = "key"

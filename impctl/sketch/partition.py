@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import hashlib
 from bisect import bisect_right
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -21,6 +20,7 @@ from impctl.aliases import ColumnName, TableName
 from impctl.data.schema import INTEGRAL, Kind, SqlType
 from impctl.data.vector import Vector
 from impctl.errors import UsageError
+from impctl.values import dataclass
 
 BoundaryValue = int | float | str | bytes
 """A boundary in canonical form (see `data.vector`): unscaled for decimals, days for dates."""

@@ -13,13 +13,14 @@ import logging
 import re
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
 
 from impctl.errors import UsageError
 from impctl.spark.connect import is_address, open_remote
 from impctl.spark.launch import launch
 from impctl.store.scratch import SPARK_SCRATCH, scratch_folder
+from impctl.values import dataclass
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

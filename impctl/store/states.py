@@ -12,7 +12,6 @@ import os
 import sqlite3
 import zlib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
@@ -25,6 +24,7 @@ from impctl.store.layout import Layout
 from impctl.store.records import Run, RunRef
 from impctl.store.seals import digest_of, opened, sealed
 from impctl.store.system import CAREFUL
+from impctl.values import dataclass
 
 BLOB_LIMIT = 256 << 10
 """Runs up to this many bytes travel inside the transaction; measured: a file, with its own sync

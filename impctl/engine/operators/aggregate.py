@@ -14,7 +14,6 @@ which counts result rows.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -42,6 +41,7 @@ from impctl.engine.runs import Run
 from impctl.engine.tags import GroupTags, RowTags, Tags, no_fragments
 from impctl.expr.spans import is_known, unsure_value
 from impctl.sketch.partition import RangePartition
+from impctl.values import dataclass
 
 _ROWS = "rows"
 _GROUP = "group"
