@@ -19,12 +19,15 @@ def main() -> None:
     from impctl.cli.streams import open_streams
 
     open_streams()
-    from impctl.cli.application import build_app
+    from impctl.cli.application import COMMANDS, build_app, commands_for
     from impctl.cli.boundary import run
+    from impctl.cli.completion import COMPLETION_VARIABLE
     from impctl.errors import INTERRUPTED
 
     try:
-        code = run(build_app(), sys.argv[1:])
+        words = sys.argv[1:]
+        is_completing = COMPLETION_VARIABLE in os.environ
+        code = run(build_app(COMMANDS if is_completing else commands_for(words)), words)
     except KeyboardInterrupt:
         code = INTERRUPTED  # while the outcome was being shown, for long
     told(code)

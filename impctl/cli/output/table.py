@@ -12,11 +12,6 @@ from datetime import datetime
 from decimal import Decimal
 from io import StringIO
 
-from rich.box import SIMPLE_HEAD
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
-
 from impctl.app.results.results import RowValue
 from impctl.cli.output.wording import plain
 
@@ -25,19 +20,21 @@ NARROWEST = 80
 
 def table_lines(columns: Sequence[str], rows: Sequence[Sequence[RowValue]]) -> list[str]:
     """The table, numbers to the right; as wide as the terminal, 80 columns without one."""
+    # What draws it takes longer to load than many a command that prints no table.
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
     table = Table(box=SIMPLE_HEAD, pad_edge=False, safe_box=True, show_edge=False)
     for index, name in enumerate(columns):
         numeric = any(_is_number(row[index]) for row in rows)
         table.add_column(Text(plain(name)), justify="right" if numeric else "left", overflow="fold")
     for row in rows:
         table.add_row(*(Text(plain(_cell_text(cell))) for cell in row))
-    page = StringIO()
-    Console(file=page, color_system=None, force_terminal=False, width=_width()).print(table)
+    page, width = StringIO(), max(NARROWEST, Console().width)
+    Console(file=page, color_system=None, force_terminal=False, width=width).print(table)
     return [line.rstrip() for line in page.getvalue().splitlines()]
-
-
-def _width() -> int:
-    return max(NARROWEST, Console().width)
 
 
 def _is_number(cell: RowValue) -> bool:
