@@ -114,6 +114,6 @@ class TakenUp:
             self.stored,
             pins=pins,
             sketches=sketches,
-            state_meta=meta.model_dump(),
+            state_meta=meta.as_stored(),
             generation=generation,
         )

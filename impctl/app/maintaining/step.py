@@ -209,7 +209,7 @@ class Maintainer:
             sketches=tuple(fragments.items()),
             put_runs=checkpoint.put,
             drop_runs=checkpoint.drop,
-            state_meta=meta.model_dump(),
+            state_meta=meta.as_stored(),
             basis=meta.basis(pins),
             record=record,
         )
@@ -224,16 +224,13 @@ class Maintainer:
     ) -> StateMeta:
         """What is told of the state after the step."""
         meta, move = self.taken.meta, self._move
-        followed = {} if move is None else {"moments": move.moments, "circuit": move.circuit}
-        return meta.model_copy(
-            update={
-                **followed,
-                "marks": self._marks(moved),
-                "files": self._files(moved),
-                "counters": dict(checkpoint.counters),
-                "unsure": meta.unsure + done.unsure,
-                "depths": depths(self.taken.range_rows, meta.depths),
-            }
+        return replace(
+            meta if move is None else replace(meta, moments=move.moments, circuit=move.circuit),
+            marks=self._marks(moved),
+            files=self._files(moved),
+            counters=dict(checkpoint.counters),
+            unsure=meta.unsure + done.unsure,
+            depths=depths(self.taken.range_rows, meta.depths),
         )
 
     def _pins(self, moved: Mapping[TableName, Moved]) -> tuple[TablePin, ...]:
