@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from impctl.app.preparing.given_values import GivenValues
 from impctl.app.results.results import Outcome, QueryResult
-from impctl.app.using.answers import answer, answer_of
+from impctl.app.using.answering import answered
+from impctl.app.using.answers import answer_of
 from impctl.app.using.older_versions import AtVersions
 from impctl.app.using.recorded import record_use
 from impctl.app.using.request import asked
 from impctl.app.using.unread import Unread, unread_table
-from impctl.app.using.worth import what_is_read
 from impctl.app.workbench.workbench import Workbench
 from impctl.stopwatch import Stopwatch
-from impctl.workload.models import SketchUse
+from impctl.workload.models import AnsweredBy, SketchUse
 
 
 def query(
@@ -26,6 +26,7 @@ def query(
     sql: str | None = None,
     at: AtVersions | None = None,
     use: SketchUse = SketchUse.AUTO,
+    by: AnsweredBy = AnsweredBy.AUTO,
     *,
     required: bool = False,
 ) -> Outcome:
@@ -34,33 +35,36 @@ def query(
     With `params` or another text the sketch may be that of another query. With `at` the answer is
     that of these versions, through the sketch stored for them, and nothing is maintained. `use`
     says whether to read through the sketch: where that pays, in any case, or not at all. Where
-    there is none for now the query is answered without, unless it is `required`.
+    there is none for now the query is answered without, unless it is `required`. `by` says who
+    answers: what is kept, the engine or Spark; by default the quickest of those that can.
     """
     found = asked(desk, query, params, sql, at, use, required=required)
     if isinstance(found, Unread):
+        if by in (AnsweredBy.STATE, AnsweredBy.ENGINE):
+            raise found.refusal
         return _as_it_stands(desk, found)
-    read = what_is_read(desk.tables, found, use)
-    desk.spark()
-    desk.reporter.step(f"running {found.prepared.spec.name}")
-    watch = Stopwatch()
-    got = answer(desk, found.prepared, found.versions, read.pruned)
-    elapsed = watch.ms
-    record_use(desk, found, read.pruned, read.plain, command="query", elapsed_ms=elapsed)
+    got = answered(desk, found, use, by)
+    plain = answer_of(got.table)
+    if got.read is not None:
+        pruned, read = got.read.pruned, got.read.plain
+        record_use(desk, got.found, pruned, read, command="query", elapsed_ms=got.elapsed_ms)
     result = QueryResult(
-        query=found.prepared.spec.name,
-        columns=got.columns,
-        rows=got.rows,
-        row_count=len(got.rows),
-        versions=found.versions,
-        files_kept=read.pruned.files_kept,
-        files_total=read.pruned.files_total,
-        elapsed_ms=elapsed,
-        action=found.action,
-        reason=found.reason,
-        reuse=found.reuse,
+        query=got.found.prepared.spec.name,
+        columns=plain.columns,
+        rows=plain.rows,
+        row_count=len(plain.rows),
+        versions=got.found.versions,
+        files_kept=0 if got.read is None else got.read.pruned.files_kept,
+        files_total=0 if got.read is None else got.read.pruned.files_total,
+        elapsed_ms=got.elapsed_ms,
+        action=got.found.action,
+        reason=got.found.reason,
+        reuse=got.found.reuse,
         spark_start_ms=desk.spark_start_ms,
-        left_away=read.left_away,
-        moments=found.prepared.moments,
+        left_away={} if got.read is None else got.read.left_away,
+        moments=got.found.prepared.moments,
+        by=got.by,
+        by_reason=got.why,
     )
     return Outcome((result,), found.warnings)
 
@@ -84,5 +88,7 @@ def _as_it_stands(desk: Workbench, found: Unread) -> Outcome:
         action=found.action,
         reason=found.reason,
         spark_start_ms=desk.spark_start_ms,
+        by=AnsweredBy.SPARK,
+        by_reason="only Spark can read it",
     )
     return Outcome((result,), found.warnings)

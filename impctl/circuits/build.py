@@ -11,9 +11,11 @@ Out of scope: calls of aggregates (`circuits.calls`).
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 
 from impctl.aliases import AccessId, AttributeId
+from impctl.circuits.answers import kept_rows
 from impctl.circuits.calls import Calls, read_calls
 from impctl.circuits.first_rows import build_top, build_witness
 from impctl.circuits.flows import (
@@ -35,6 +37,7 @@ from impctl.circuits.windows import build_window
 from impctl.data.schema import Kind
 from impctl.engine.extremes import Extreme
 from impctl.engine.operators import aggregate, project, scan
+from impctl.engine.operators.kept import KeptRows
 from impctl.engine.ordered_values import First
 from impctl.expr.nodes import ColumnRef, Expr, Literal, columns_of
 from impctl.expr.types import type_of
@@ -55,6 +58,7 @@ from impctl.plan.nodes import (
     attributes_of,
     scans_of,
 )
+from impctl.plan.rules.answered import AnswerPlan, decided
 from impctl.plan.scan_conditions import scan_conditions
 from impctl.sketch.partition import RangePartition
 
@@ -72,12 +76,14 @@ class Builder(Plumbing):
         barriers: Collection[int] | None = None,
         buffers: Buffers = KEEP_ALL,
         has_doubts: bool = True,
+        answer: AnswerPlan | None = None,
     ) -> None:
         """`keyed` has, by identity (`id`), the Aggregates whose groups have one fragment, and the
         grouping column that tells it.
 
         `last_top` is the LIMIT above which there are only columns, if there is one; `barriers` are
-        those of others whose rows all count; for the rest see `Plumbing`.
+        those of others whose rows all count; the rows of an `answer` are kept, of which those that
+        it does not ask again must be sure; for the rest see `Plumbing`.
         """
         super().__init__(chooser, barriers=barriers, buffers=buffers, has_doubts=has_doubts)
         self.sketched = sketched
@@ -86,6 +92,10 @@ class Builder(Plumbing):
         self._last_top = id(last_top)
         self._node_of: dict[int, Plan] = {}
         self._conditions: Mapping[AccessId, tuple[Expr, ...]] = {}
+        self._answer = answer
+        self.has_answer = answer is not None
+        self._decided = id(None if answer is None else decided(answer.kept))
+        self.kept: KeptRows | None = None
 
     def root(self, plan: Plan) -> Flow:
         """The whole plan and its barriers; tags in the order of the plan's accesses.
@@ -94,11 +104,19 @@ class Builder(Plumbing):
         """
         self._conditions = scan_conditions(plan)
         flow = self.build(plan, must_be_sure=False)
+        if self._answer is not None:
+            flow = self._keep(flow, self._answer)
         wanted = tuple(s.access for s in scans_of(plan) if s.access in self.sketched)
         if not self.barriers:
             return flow if flow.accesses == wanted else self.union([flow], flow.columns, wanted)
-        counted = [flow, *self.barriers] if flow.accesses else self.barriers
+        is_read = flow.accesses or self.kept is not None
+        counted = [flow, *self.barriers] if is_read else self.barriers
         return self.union(counted, (), wanted)
+
+    def _keep(self, flow: Flow, answer: AnswerPlan) -> Flow:
+        """The same rows, kept."""
+        self.kept = kept_rows(answer)
+        return replace(flow, at=self.put(self.kept, flow), plan=None)
 
     def owners(self) -> dict[str, Plan]:
         """The plan node that each piece of state serves, by the state's name."""
@@ -119,6 +137,7 @@ class Builder(Plumbing):
         return flow
 
     def _built(self, plan: Plan, *, must_be_sure: bool) -> Flow:
+        must_be_sure = must_be_sure or id(plan) == self._decided
         match plan:
             case Scan():
                 return self._scan(plan)

@@ -21,6 +21,7 @@ from impctl.circuits.readable import DistantJoin, Readable
 from impctl.circuits.refills import KEEP_ALL, Buffers, Refilled
 from impctl.circuits.strategy import Chooser, SideChoice, Strategy
 from impctl.engine.circuit import Circuit
+from impctl.engine.operators.kept import KeptRows
 from impctl.plan.nodes import (
     Aggregate,
     Plan,
@@ -34,6 +35,7 @@ from impctl.plan.nodes import (
     nodes_of,
     scans_of,
 )
+from impctl.plan.rules.answered import AnswerPlan
 from impctl.sketch.partition import RangePartition
 from impctl.values import dataclass
 
@@ -61,6 +63,8 @@ class Compiled:
     """The plan node that each piece of state serves, by the state's name."""
     note: str = ""
     """What the bound on buffers means for the query; empty without one."""
+    kept: KeptRows | None = None
+    """What holds the rows of the answer, where they are kept."""
 
     @property
     def tables(self) -> tuple[TableName, ...]:
@@ -96,8 +100,9 @@ def compile_plan(
     *,
     barriers: Collection[int] | None = None,
     buffers: Buffers = KEEP_ALL,
+    answer: AnswerPlan | None = None,
 ) -> Compiled:
-    """The circuit for a plan.
+    """The circuit for a plan; with an `answer`, whose rows it has, these are kept too.
 
     `key_columns` tells for the i-th node of `nodes_of(root)` which grouping column equals each
     access's partition attribute, `barriers` at which positions there are barriers (default: at
@@ -108,8 +113,8 @@ def compile_plan(
     nodes = tuple(nodes_of(root))
     found = None if barriers is None else [nodes[position] for position in barriers]
     whole = _counted_whole(found or (), sketched)
-    if whole is None:
-        return _compiled(root, sketched, key_columns, chooser, found, buffers)
+    if whole is None or answer is not None:
+        return _compiled(root, sketched, key_columns, chooser, found, buffers, answer=answer)
     try:
         return _compiled(root, sketched, key_columns, chooser, found, buffers, has_doubts=False)
     except BlockedError:
@@ -137,19 +142,25 @@ def _compiled(
     buffers: Buffers,
     *,
     has_doubts: bool = True,
+    answer: AnswerPlan | None = None,
 ) -> Compiled:
-    rows = counted(root)
+    rows = counted(root) if answer is None else root
     chain = _chain(rows)
     keyed = {} if chain is None else _keyed(root, chain, sketched, key_columns)
+    last = _last_top(root)
+    if answer is not None and last is not None and last.rank is not None:
+        # A row's rank is asked for, so ties are broken; the sketch has them all, by a barrier.
+        barriers, last = None if barriers is None else (*barriers, last), None
     chosen = None if barriers is None else [id(node) for node in barriers]
     builder = Builder(
         sketched,
         keyed,
-        _last_top(root),
+        last,
         chooser,
         barriers=chosen,
         buffers=buffers,
         has_doubts=has_doubts,
+        answer=answer,
     )
     flow = builder.root(rows)
     if not flow.accesses:
@@ -159,7 +170,9 @@ def _compiled(
         builder.drop_unread()
     circuit = Circuit(builder.operators, builder.inputs)
     found, first = None, builder.first_grouping
-    if chain is not None and (first is None or not first.operator.needs_rows):
+    # Without a grouping a pass counts rows; an answer needs the rows themselves.
+    can_pass = answer is None if first is None else not first.operator.needs_rows
+    if chain is not None and can_pass:
         found = _described(root, chain, circuit, first, keyed, key_columns)
     return Compiled(
         sources=tuple(builder.sources),
@@ -172,6 +185,23 @@ def _compiled(
         refills=tuple(builder.refills),
         owners=builder.owners(),
         note=_note(builder),
+        kept=builder.kept,
+    )
+
+
+def compile_answer(answer: AnswerPlan) -> Compiled:
+    """The circuit of a query's answer alone, without a sketch; raises BlockedError."""
+    last = _last_top(answer.kept)
+    last = last if last is not None and last.rank is None else None
+    builder = Builder({}, {}, last, answer=answer)
+    builder.root(answer.kept)
+    return Compiled(
+        sources=tuple(builder.sources),
+        accesses=(),
+        sizes=(),
+        circuit=Circuit(builder.operators, builder.inputs),
+        chain=None,
+        kept=builder.kept,
     )
 
 

@@ -47,7 +47,8 @@ def build_top(builder: Plumbing, node: TopK, *, is_last: bool, must_be_sure: boo
     is_counted = is_last or (is_free and not node.offset)
     must_be_sure = must_be_sure or not is_counted
     if used and not (used <= below.whole and (must_be_sure or _has_ties_to_break(node))):
-        return build_likely(builder, node, below, must_be_sure=must_be_sure)
+        is_asked = is_last and builder.has_answer
+        return build_likely(builder, node, below, must_be_sure=must_be_sure, keeps_bounds=is_asked)
     whole = below.whole
     below, bounds = builder.parted(builder.sure(below, used))
     flow = _exactly_first(builder, node, below, is_last=is_last)

@@ -20,6 +20,11 @@ def circuit_id(core: Plan) -> str:
     return f"{ENGINE_FORMAT}:{fingerprint(core)}"
 
 
+def with_answer(circuit: str) -> str:
+    """The name of a plan's circuit that keeps the rows too."""
+    return f"{circuit}:answer"
+
+
 def template_id(root: Plan) -> str:
     """Names the template of a plan, as this release of impctl reads and rewrites queries."""
     return stamped(template(root))

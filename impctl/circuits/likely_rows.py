@@ -25,16 +25,20 @@ from impctl.expr.types import type_of
 from impctl.plan.nodes import TopK
 
 
-def build_likely(builder: Plumbing, node: TopK, below: Flow, *, must_be_sure: bool) -> Flow:
+def build_likely(
+    builder: Plumbing, node: TopK, below: Flow, *, must_be_sure: bool, keeps_bounds: bool = False
+) -> Flow:
     """The operators; the rank is not among the columns that go on.
 
-    `must_be_sure`: rows that may be first are not enough. Else what has a bound does not go on.
+    `must_be_sure`: rows that may be first are not enough. Else what has a bound goes on only where
+    `keeps_bounds` asks for it, and the rows that OFFSET skips do.
     """
+    keeps_bounds = keeps_bounds or must_be_sure
     if must_be_sure and not builder.has_doubts:
         raise BlockedError("ordering by a sum of doubles below another grouping", node.span)
     assert node.count is not None
     name = builder.name("likely")
-    sorted_, key, bound, parts = _with_keys(builder, node, below, name, keeps_bounds=must_be_sure)
+    sorted_, key, bound, parts = _with_keys(builder, node, below, name, keeps_bounds=keeps_bounds)
 
     def likely(name: str, flow: Flow, size: int) -> Flow:
         operator = LikelyTop(
@@ -52,12 +56,12 @@ def build_likely(builder: Plumbing, node: TopK, below: Flow, *, must_be_sure: bo
         return Flow(builder.put(operator, flow), sorted_.columns, flow.accesses)
 
     first = likely(name, sorted_, node.offset + node.count)
-    if not must_be_sure:
+    if not keeps_bounds:
         return Flow(first.at, _exact(below), below.accesses)
-    if below.accesses and builder.is_barrier(node):
+    if must_be_sure and below.accesses and builder.is_barrier(node):
         builder.barriers.append(first)
         first = builder.union([first], first.columns, ())
-    if node.offset:
+    if must_be_sure and node.offset:
         # As many rows as are skipped are no others than these, so what is left is the answer.
         skipped = likely(f"{name}/skipped", first, node.offset)
         first = builder.union([first, skipped], first.columns, first.accesses, signs=(1, -1))

@@ -68,6 +68,8 @@ class Plumbing(ABC):
         self.has_doubts = has_doubts
         self.refills: list[Refilled] = []
         self.keeps_all = False
+        self.has_answer = False
+        """Whether the rows at the end are asked for with their values."""
         self._named: dict[str, int] = {}
 
     @abstractmethod

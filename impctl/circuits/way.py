@@ -10,7 +10,7 @@ Out of scope: what a policy makes of it (`app.maintain`).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import field, replace
 
 from impctl.aliases import AccessId, TableName
 from impctl.circuits.compile import Compiled, compile_plan
@@ -19,6 +19,7 @@ from impctl.circuits.refills import KEEP_ALL, Buffers
 from impctl.circuits.strategy import Chooser
 from impctl.expr.nodes import Span
 from impctl.plan.nodes import Plan, scans_of
+from impctl.plan.rules.answered import AnswerPlan
 from impctl.plan.safety.verdict import Verdict
 from impctl.sketch.mode import Mode
 from impctl.sketch.partition import RangePartition
@@ -30,7 +31,9 @@ class Way:
     """The mode, its reason, the place of what blocks a better one, and the circuit if exact.
 
     `accesses` are all of the query's with their tables, those too that the circuit does not read;
-    `core` is the plan that the sketches are kept by, where it is not the query's own.
+    `core` is the plan that the sketches are kept by, where it is not the query's own. `answer` is
+    how the query's answer is made of the rows that the circuit keeps, where it is asked for and
+    they are kept; `no_answer` says why not.
     """
 
     mode: Mode
@@ -39,6 +42,33 @@ class Way:
     compiled: Compiled | None = None
     accesses: Mapping[AccessId, TableName] = field(default_factory=dict)
     core: Plan | None = None
+    answer: AnswerPlan | None = None
+    no_answer: str = ""
+
+
+def answering_way(
+    answer: AnswerPlan,
+    verdict: Verdict,
+    partitions: Mapping[AccessId, RangePartition],
+    chooser: Chooser | None = None,
+    *,
+    buffers: Buffers = KEEP_ALL,
+) -> Way:
+    """How sketches are maintained beside the rows of an answer; BlockedError where not exactly.
+
+    `verdict` is that on `answer.kept`.
+    """
+    verdict = verdict.required()
+    compiled = compile_plan(
+        answer.kept,
+        partitions,
+        verdict.key_columns,
+        chooser,
+        barriers=verdict.barrier_positions,
+        buffers=buffers,
+        answer=answer,
+    )
+    return replace(_exact(compiled), core=answer.kept, answer=answer)
 
 
 def choose_way(
@@ -69,6 +99,10 @@ def choose_way(
     except BlockedError as blocked:
         # Touch also needs that no other table changes, so there must not be one.
         return _without_circuit(blocked, whole, is_alone=len(scans_of(core)) == 1)
+    return _exact(compiled)
+
+
+def _exact(compiled: Compiled) -> Way:
     reason = "every operator is maintained incrementally"
     reason = f"{reason}; {compiled.note}" if compiled.note else reason
     return Way(Mode.EXACT, reason, None, compiled)

@@ -26,6 +26,7 @@ from impctl.app.workbench.envvars import (
 )
 from impctl.app.workbench.settings import (
     DEFAULT_FILE,
+    AnsweredBy,
     Policy,
     Settings,
     SketchUse,
@@ -139,6 +140,14 @@ SketchWritten = Annotated[
     typer.Option(
         "--sketch",
         help="Whether the text has the sketch; auto: where it saves more than it costs.",
+    ),
+]
+
+AnswerFrom = Annotated[
+    AnsweredBy,
+    typer.Option(
+        "--by",
+        help="Who answers: kept rows (state), the engine, or Spark; auto: the quickest that can.",
     ),
 ]
 

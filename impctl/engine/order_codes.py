@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from impctl.aliases import AttributeId
 from impctl.data.schema import DOUBLE
@@ -56,7 +57,9 @@ def _prefixes(values: pa.Array) -> Ints:
 
 def exact_ranks(vector: Vector, key: OrderKey) -> Ints:
     """Ranks by one key among these rows: equal where and only where the values tie."""
-    if not vector.is_textual and has_rank(vector.type):
+    if vector.is_textual:
+        ranks = _text_ranks(vector.values)
+    elif has_rank(vector.type):
         ranks = ranks_of(vector, reverse=False)
         ranks = np.unique(ranks, return_inverse=True)[1].astype(np.int64)
     else:
@@ -68,3 +71,13 @@ def exact_ranks(vector: Vector, key: OrderKey) -> Ints:
         return ranks
     bound = len(ranks) + 1
     return np.where(vector.valid, ranks, -bound if key.nulls_first else bound)
+
+
+def _text_ranks(values: pa.Array) -> Ints:
+    """Ranks in the order of the bytes; of NULL any one."""
+    found = values.cast(pa.large_binary()).dictionary_encode()
+    order = pc.sort_indices(found.dictionary).to_numpy()
+    ranks = np.zeros(max(len(order), 1), dtype=np.int64)
+    ranks[order] = np.arange(len(order))
+    taken: Ints = ranks[found.indices.fill_null(0).to_numpy(zero_copy_only=False)]
+    return taken

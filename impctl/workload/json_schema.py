@@ -219,6 +219,11 @@ def _query_settings() -> dict[str, JsonSchema]:
             "MAX, DISTINCT and EXISTS only those that decide (witness). A sketch of witnesses "
             "serves no other constants or columns.",
         ),
+        "answer": or_variable(
+            {"type": "boolean"},
+            "Whether the rows of the answer are kept too, and maintained: `query` then answers "
+            "from state.",
+        ),
     }
 
 

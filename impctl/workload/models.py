@@ -42,6 +42,15 @@ class SketchUse(StrEnum):
     NEVER = "never"
 
 
+class AnsweredBy(StrEnum):
+    """Who answers a query: its kept rows, the engine, Spark, or the quickest of those that can."""
+
+    AUTO = "auto"
+    STATE = "state"
+    ENGINE = "engine"
+    SPARK = "spark"
+
+
 class MaintainMode(StrEnum):
     """When a query is maintained: with every batch, or in one step when the sketch is needed."""
 
@@ -155,7 +164,8 @@ class QuerySpec:
     `buffer` is how many values or rows MIN, MAX and top-k keep per group, `all` of them, or as many
     as is usual (None).
     `lineage` says whether the sketch holds all rows that the answer stems from, or witnesses.
-    `is_sketched` is false where the file says `sketch: none`.
+    `is_sketched` is false where the file says `sketch: none`; `answer` says that the rows of the
+    query's answer are kept too.
     """
 
     name: QueryName
@@ -171,6 +181,7 @@ class QuerySpec:
     buffer: int | Everything | None = None
     lineage: Lineage = Lineage.ALL
     is_sketched: bool = True
+    answer: bool = False
 
     @property
     def follows(self) -> dict[str, str]:

@@ -37,6 +37,12 @@ from impctl.workload.sql_location import origin_of
 NO_SKETCH = "none"
 """What `sketch` of a query says that is to have none."""
 
+_NO_ANSWER = {
+    NO_SKETCH: "it is kept beside the sketch; take one of the two out",
+    str(Lineage.WITNESS): "the answer needs all rows, not witnesses; take one of the two out",
+}
+"""What an answer cannot be kept with, and the hint."""
+
 MAX_BUFFER = 1_000_000
 """More than that is as good as keeping everything, which `all` says."""
 
@@ -62,7 +68,7 @@ def _read_query(
     name: str, entry: Entry, tables: Declared, reading: FileReading
 ) -> QuerySpec | None:
     path = inside("`queries`", name)
-    known = ("params", "sketch", "policy", "maintain", "join", "buffer", "lineage")
+    known = ("params", "sketch", "policy", "maintain", "join", "buffer", "lineage", "answer")
     fields = reading.record(entry.value, path, ("sql",), known)
     if fields is None:
         return None
@@ -76,6 +82,7 @@ def _read_query(
     join = reading.choice(fields.get("join"), inside(path, "join"), list(JoinStrategy))
     buffer = _read_buffer(fields.get("buffer"), inside(path, "buffer"), reading)
     lineage = reading.choice(fields.get("lineage"), inside(path, "lineage"), list(Lineage))
+    answer = _read_answer(fields, path, reading)
     node = fields.get("sql")
     sql = reading.resolved_text(node, inside(path, "sql"))
     if sql is None or not isinstance(node, ScalarNode):
@@ -94,7 +101,25 @@ def _read_query(
         buffer=buffer,
         lineage=Lineage.ALL if lineage is None else Lineage(lineage),
         is_sketched=is_sketched,
+        answer=answer,
     )
+
+
+def _read_answer(fields: Mapping[str, Node], path: str, reading: FileReading) -> bool:
+    """Whether the rows of the answer are to be kept."""
+    node, where = fields.get("answer"), inside(path, "answer")
+    cell = reading.cell(node, where, "`true` or `false`")
+    if node is None or cell is None:
+        return False
+    if not isinstance(cell.value, bool):
+        reading.report(node, f"{where} must be `true` or `false`", "write `answer: true`")
+        return False
+    for other in ("sketch", "lineage"):
+        told = fields.get(other)
+        if cell.value and isinstance(told, ScalarNode) and told.value in _NO_ANSWER:
+            what = f"{where} cannot be kept with `{other}: {told.value}`"
+            reading.report(node, what, _NO_ANSWER[told.value])
+    return cell.value
 
 
 def _read_buffer(node: Node | None, path: str, reading: FileReading) -> int | Everything | None:

@@ -13,17 +13,20 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from impctl.aliases import AccessId
-from impctl.app.capturing.kept_plan import kept_plan
+from impctl.app.capturing.kept_plan import answer_verdict, kept_plan
 from impctl.app.capturing.meta import StateMeta
 from impctl.app.preparing.facts import constraint_facts, fact_of
 from impctl.app.preparing.prepared import PreparedQuery
 from impctl.app.workbench.pinned import PinnedTables
 from impctl.app.workbench.workbench import Workbench
+from impctl.circuits.flows import BlockedError
+from impctl.circuits.identity import with_answer
 from impctl.circuits.refills import KEEP_ALL, USUAL, Buffers
 from impctl.circuits.strategy import AsRecorded, BySize, Chooser, Strategy
-from impctl.circuits.way import Way, choose_way
+from impctl.circuits.way import Way, answering_way, choose_way
 from impctl.errors import RecaptureNeededError
 from impctl.plan.nodes import scans_of
+from impctl.plan.rules.answered import answer_plan
 from impctl.plan.safety.verdict import Verdict, check_safety
 from impctl.sketch.mode import Mode
 from impctl.sketch.partition import RangePartition
@@ -71,8 +74,38 @@ def chosen_way(
     verdict: Verdict,
     partitions: Mapping[AccessId, RangePartition],
     chooser: Chooser,
+    *,
+    has_answer: bool = True,
 ) -> Way:
-    """How the query's sketches are maintained: by the core plan, under the whole plan's verdict."""
+    """How the query's sketches are maintained, under the whole plan's verdict.
+
+    Where the answer is to be kept and can be, by the plan of its rows; else by the core plan, and
+    so where the state was captured without (`has_answer` is false).
+    """
+    scans = (*prepared.scans, *scans_of(prepared.query.root))
+    accesses = {scan.access: scan.table for scan in scans}
+    why = ""
+    if prepared.spec.answer and has_answer:
+        answer = answer_plan(prepared.planned)
+        judged = answer_verdict(prepared, answer, verdict, partitions)
+        buffers = kept_buffers(prepared.spec)
+        try:
+            way = answering_way(answer, judged, partitions, chooser, buffers=buffers)
+            return replace(way, accesses=accesses)
+        except BlockedError as blocked:
+            why = blocked.message
+    return replace(
+        _by_core(prepared, verdict, partitions, chooser), accesses=accesses, no_answer=why
+    )
+
+
+def _by_core(
+    prepared: PreparedQuery,
+    verdict: Verdict,
+    partitions: Mapping[AccessId, RangePartition],
+    chooser: Chooser,
+) -> Way:
+    """How sketches are maintained that no answer is kept beside."""
     kept = kept_plan(prepared, verdict, partitions)
     # Touch rests on lineage: where a witness goes, a row that did not change takes its place.
     whole = replace(verdict, root_keyed=False) if kept.has_witnesses else verdict
@@ -85,9 +118,7 @@ def chosen_way(
         buffers=kept_buffers(prepared.spec),
     )
     reason = f"{way.reason}; {_WITNESSES}" if kept.has_witnesses else way.reason
-    scans = (*prepared.scans, *scans_of(prepared.query.root))
-    accesses = {scan.access: scan.table for scan in scans}
-    return replace(way, reason=reason, core=kept.core, accesses=accesses)
+    return replace(way, reason=reason, core=kept.core)
 
 
 def capture_way(
@@ -126,6 +157,10 @@ def is_same_circuit(desk: Workbench, prepared: PreparedQuery, stored: StoredQuer
 
     Where witnesses are enough depends on facts too, those of CHECKs that came and went among them.
     """
+    if stored.state_meta.get("answer"):
+        kept = desk.memory.answer(prepared.planned).kept
+        circuit = with_answer(desk.memory.circuit(kept))
+        return prepared.spec.answer and bool(stored.state_meta.get("circuit") == circuit)
     core = prepared.core
     if prepared.spec.lineage is not Lineage.ALL:
         try:

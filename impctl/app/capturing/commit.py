@@ -17,7 +17,7 @@ from impctl.app.capturing.pins import check_pinned_commit, commit_marks
 from impctl.app.preparing.prepared import PreparedQuery
 from impctl.app.workbench.pinned import PinnedTables
 from impctl.app.workbench.workbench import Workbench
-from impctl.circuits.identity import circuit_id, template_id
+from impctl.circuits.identity import circuit_id, template_id, with_answer
 from impctl.circuits.session import MaintainedQuery
 from impctl.circuits.touch import TouchedQuery
 from impctl.circuits.way import Way
@@ -41,14 +41,14 @@ def commit_capture(
     versions = desk.tables.versions_of(prepared.tables)
     for table in versions:
         check_pinned_commit(desk.tables, table)
-    marks = commit_marks(desk.tables, versions)
     distant = [] if way.compiled is None else list(way.compiled.distant_sides)
     meta = StateMeta(
         way=way.reason,
-        circuit=circuit_id(prepared.core if way.core is None else way.core),
+        circuit=_circuit(prepared, way),
+        answer=way.answer is not None,
         template=template_id(prepared.core),
         moments=dict(prepared.moments),
-        marks=marks,
+        marks=commit_marks(desk.tables, versions),
         files={table: files_mark(desk.tables.snapshot(table)) for table in versions},
         distant=distant,
     )
@@ -76,6 +76,12 @@ def commit_capture(
         basis=meta.basis(pins),
     )
     store.commit_capture(capture, runs, record)
+
+
+def _circuit(prepared: PreparedQuery, way: Way) -> str:
+    """What the circuit of this way is called."""
+    circuit = circuit_id(prepared.core if way.core is None else way.core)
+    return circuit if way.answer is None else with_answer(circuit)
 
 
 def _pins(tables: PinnedTables, prepared: PreparedQuery) -> tuple[TablePin, ...]:

@@ -117,6 +117,8 @@ def definition(desk: Workbench, spec: QuerySpec, tables: Sequence[TableName]) ->
         text += f" moves {sorted(spec.moves.items())}"
     if spec.lineage is not Lineage.ALL:
         text += f" lineage {spec.lineage}"
+    if spec.answer:
+        text += " answer"
     return hashlib.sha256(text.encode()).hexdigest()
 
 

@@ -17,6 +17,7 @@ from impctl.aliases import AccessId
 from impctl.app.preparing.prepared import PreparedQuery
 from impctl.data.schema import Column
 from impctl.plan.nodes import Plan, Query, Witness, nodes_of
+from impctl.plan.rules.answered import AnswerPlan
 from impctl.plan.rules.order import core_of
 from impctl.plan.rules.witnesses import witnessed
 from impctl.plan.safety.verdict import Verdict, carried
@@ -48,6 +49,17 @@ class KeptPlan:
     def has_witnesses(self) -> bool:
         """Whether the lineage is a choice: another row may come to decide that did not change."""
         return any(isinstance(node, Witness) for node in nodes_of(self.query.root))
+
+
+def answer_verdict(
+    prepared: PreparedQuery,
+    answer: AnswerPlan,
+    verdict: Verdict,
+    partitions: Mapping[AccessId, RangePartition],
+) -> Verdict:
+    """The query's verdict as it holds of the plan whose rows are kept for the answer."""
+    sketched = {access: partition.attribute for access, partition in partitions.items()}
+    return carried(verdict, replace(prepared.planned, root=answer.kept), sketched)
 
 
 def kept_plan(

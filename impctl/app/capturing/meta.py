@@ -24,7 +24,8 @@ from impctl.values import dataclass
 class StateMeta:
     """`way` is why the query is maintained as it is; `counters` number an aggregate's groups.
 
-    `circuit` tells which circuit the state belongs to, `template` which release captured the sketch
+    `circuit` tells which circuit the state belongs to, `answer` whether it keeps the rows of the
+    query's answer, `template` which release captured the sketch
     and which queries may ask for it with other constants (empty in older sketches), `moments` which
     values of the clock the query had, `marks` which commit of each table it stands at and `files`
     which files. `unsure` counts groups kept because a sum of doubles was too close to call: where
@@ -34,6 +35,7 @@ class StateMeta:
 
     way: str
     circuit: str
+    answer: bool = False
     template: str = ""
     moments: Mapping[str, str] = field(default_factory=dict)
     marks: Mapping[str, str] = field(default_factory=dict)
@@ -48,6 +50,7 @@ class StateMeta:
         return {
             "way": self.way,
             "circuit": self.circuit,
+            "answer": self.answer,
             "template": self.template,
             "moments": dict(self.moments),
             "marks": dict(self.marks),
@@ -82,12 +85,18 @@ class StateMeta:
             ) from error
 
 
-_OF_BASIS = ("circuit", "template", "moments", "marks", "files")
+_OF_BASIS = ("circuit", "answer", "template", "moments", "marks", "files")
 
 
 def _text(value: Any) -> str:
     if type(value) is not str:
         raise TypeError("not a text")
+    return value
+
+
+def _flag(value: Any) -> bool:
+    if type(value) is not bool:
+        raise TypeError("neither true nor false")
     return value
 
 
@@ -154,6 +163,7 @@ def _exactly(record: type[FilesMark] | type[RangeDepth], value: Any) -> None:
 _CHECKS: Mapping[str, Callable[[Any], Any]] = {
     "way": _text,
     "circuit": _text,
+    "answer": _flag,
     "template": _text,
     "moments": _by_name(_text),
     "marks": _by_name(_text),

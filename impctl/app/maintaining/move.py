@@ -24,6 +24,7 @@ from impctl.app.preparing.wanted_files import files_meeting
 from impctl.app.workbench.pinned import PinnedTables
 from impctl.app.workbench.workbench import Workbench
 from impctl.circuits.flows import Source
+from impctl.circuits.identity import with_answer
 from impctl.circuits.moved_above import MovedAbove, moved_above, untold
 from impctl.circuits.moving import Moves, differing_rows
 from impctl.circuits.touch import judged_alone, touched_source
@@ -93,10 +94,11 @@ def move_of(
     reason = moved_text(moved_moments(desk, stored))
     verdict, partitions = restored_verdict(desk.tables, after, stored)
     meta = StateMeta.read(stored.query, stored.state_meta)
-    new = chosen_way(after, verdict, partitions, chooser_of(after, meta))
+    sides = chooser_of(after, meta)
+    new = chosen_way(after, verdict, partitions, sides, has_answer=meta.answer)
     old_verdict, _ = restored_verdict(desk.tables, before, stored)
-    sides = ((before, old_verdict), (after, verdict))
-    old, now = (kept_plan(p, v, partitions).core_verdict(v, partitions) for p, v in sides)
+    both = ((before, old_verdict), (after, verdict))
+    old, now = (kept_plan(p, v, partitions).core_verdict(v, partitions) for p, v in both)
     if way.mode is not new.mode or old != now:
         raise _stays(spec, reason, _KEPT_OTHERWISE)
     assert way.core is not None
@@ -106,6 +108,7 @@ def move_of(
     if conditions is None:
         raise _stays(spec, reason, _READS_OTHERWISE if is_exact else _NO_GROUPS.format(way.reason))
     circuit, above, touched = desk.memory.circuit(new.core), None, None
+    circuit = circuit if new.answer is None else with_answer(circuit)
     if is_exact:
         above = _above(spec, reason, way, new, conditions)
     else:

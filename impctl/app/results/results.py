@@ -243,7 +243,8 @@ class QueryResult:
     """The answer; `action` and `reuse` are as for `rewrite`.
 
     `left_away`: why a table was read without its sketch, though there is one. `elapsed_ms` is the
-    query alone; `spark_start_ms` came before it, 0 where Spark was running.
+    query alone; `spark_start_ms` came before it, 0 where Spark was running. `by`: who answered,
+    `by_reason` why; by state no file was read.
     """
 
     query: str
@@ -260,6 +261,8 @@ class QueryResult:
     spark_start_ms: float = 0.0
     left_away: Mapping[str, str] = field(default_factory=dict)
     moments: Mapping[str, str] = field(default_factory=dict)
+    by: str = "spark"
+    by_reason: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -297,7 +300,8 @@ class VerifyResult:
     """A stored sketch against recapture; `results_equal` is None where it was not asked for.
 
     `counts_only` says that only the numbers of rows were compared, because a LIMIT without ORDER BY
-    leaves any of more rows.
+    leaves any of more rows. `answer_equal` is about the rows of the answer that are kept, None
+    where none are, or results were not asked for.
     """
 
     query: str
@@ -312,6 +316,12 @@ class VerifyResult:
     versions: Mapping[str, int]
     moments: Mapping[str, str] = field(default_factory=dict)
     counts_only: bool = False
+    answer_equal: bool | None = None
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether nothing that was looked at is wrong."""
+        return self.covers and self.results_equal is not False and self.answer_equal is not False
 
 
 @dataclass(frozen=True, slots=True)

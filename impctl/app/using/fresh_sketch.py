@@ -35,6 +35,7 @@ class Fresh:
 
     `sketches` are by the query's own accesses, none where no sketch serves; `action` and `reason`
     say how they were maintained first. `reuse` is set where they may be those of another query.
+    `generation` is the commit with which the query's own answer is kept, None where none is.
     """
 
     prepared: PreparedQuery
@@ -45,6 +46,7 @@ class Fresh:
     reason: str = ""
     warnings: tuple[str, ...] = ()
     reuse: ReuseEntry | None = None
+    generation: int | None = None
 
     @property
     def query(self) -> Query:
@@ -68,6 +70,7 @@ def fresh(desk: Workbench, query: str | None) -> Fresh:
         action=first.action,
         reason=first.reason,
         warnings=outcome.warnings,
+        generation=stored.generation if stored.state_meta.get("answer") else None,
     )
 
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from impctl.aliases import AccessId, ColumnName
     from impctl.plan.nodes import Plan, Query
     from impctl.plan.reuse.verdict import ReuseVerdict
+    from impctl.plan.rules.answered import AnswerPlan
     from impctl.plan.rules.planned import PlannedQueries
     from impctl.plan.safety.facts import Fact
 
@@ -53,6 +54,21 @@ class Memory:
             return check_reuse(asked, captured, dict(sketched), facts)
 
         return judge
+
+    def answer(self, query: Query) -> AnswerPlan:
+        """The query's plan taken apart for its answer."""
+        known = self._answers.get(id(query))
+        if known is None:
+            from impctl.plan.rules.answered import answer_plan
+
+            if len(self._answers) >= _REMEMBERED:
+                self._answers.clear()
+            known = self._answers[id(query)] = (query, answer_plan(query))
+        return known[1]
+
+    @cached_property
+    def _answers(self) -> dict[int, tuple[Query, AnswerPlan]]:
+        return {}
 
     def circuit(self, core: Plan) -> str:
         """The name of the circuit that a plan compiles to, as of `app.capturing.meta`."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from impctl.app.workbench.settings import DEFAULT_FILE, SketchUse
+from impctl.app.workbench.settings import DEFAULT_FILE, AnsweredBy, SketchUse
 from impctl.cli.job import Job, display_of, on_workbench, one_query
 from impctl.cli.options import (
+    AnswerFrom,
     AsJson,
     AtGiven,
     LockTimeout,
@@ -37,6 +38,7 @@ def query(
     at: AtGiven = None,
     sketch: SketchUsed = SketchUse.AUTO,
     require_sketch: SketchRequired = False,
+    by: AnswerFrom = AnsweredBy.AUTO,
     store: StoreFolder = None,
     policy: PolicyName = None,
     lock_timeout: LockTimeout = None,
@@ -45,13 +47,15 @@ def query(
     quiet: Quiet = False,
     verbose: Verbose = 0,
 ) -> Job:
-    """Run the query with its sketch (starts Spark).
+    """Answer the query: from its kept rows, or through its sketch.
 
     The sketch is maintained first where its tables have new versions. With --param or --sql it may
     be the sketch of another query that differs in constants; the smallest one allowed is taken.
     With --at the answer is that of older versions, through the sketch stored for them, if any.
     Where a sketch would cost more than it saves it is left away, which is told (--sketch). Where
     there is none for now the whole tables are read, with a warning (--require-sketch: an error).
+    Rows that are kept (`answer: true`) answer at once; else the engine or Spark, whichever is
+    likely to be quicker (--by).
 
     Example: impctl query workloads/running-example.yaml --query q_top
     """
@@ -61,7 +65,7 @@ def query(
         from impctl.app.query import query
 
         given, versions = tuple(param or ()), tuple(at) if at else None
-        return query(desk, name, given, sql, versions, sketch, required=require_sketch)
+        return query(desk, name, given, sql, versions, sketch, by, required=require_sketch)
 
     settings = settings_of(
         workload,

@@ -1,0 +1,132 @@
+"""Who answers a query: its kept rows, the engine over the files to read, or Spark.
+
+Law: whoever answers, the answer is the query's own at the pinned versions. What is kept comes
+first, since reading it costs least; else the quicker one of engine and Spark by the cost model, as
+far as the engine can. Where the engine cannot tell a value, or fails on one, Spark decides; asked
+for by name, it says so instead.
+Out of scope: which sketch (`app.using.request`), what it leaves to read (`app.using.worth`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from impctl.app.preparing.prepared import PreparedQuery
+from impctl.app.using.answer_costs import Foreseen, foreseen
+from impctl.app.using.answers import answer_table
+from impctl.app.using.engine_answer import engine_answer
+from impctl.app.using.fresh_sketch import Fresh, fresh
+from impctl.app.using.kept_answer import kept_answer
+from impctl.app.using.worth import Weighed, what_is_read
+from impctl.app.workbench.workbench import Workbench
+from impctl.circuits.flows import BlockedError
+from impctl.errors import EvaluationError, NotExactError, QueryError, TableError, UsageError
+from impctl.stopwatch import Stopwatch
+from impctl.values import dataclass
+from impctl.workload.models import AnsweredBy, SketchUse
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_ATTEMPTS = 10
+"""Times that other processes may move an answer on while it is being read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """The answer, by whom and why; `read` is what was read of the tables, None from state."""
+
+    found: Fresh
+    table: pa.Table
+    by: AnsweredBy
+    why: str
+    elapsed_ms: float
+    read: Weighed | None = None
+
+
+def answered(desk: Workbench, found: Fresh, use: SketchUse, by: AnsweredBy) -> Answered:
+    """The answer of the query found; UsageError or QueryError where `by` cannot give it.
+
+    Who asks to read through the sketch is not answered from what is kept.
+    """
+    is_read = by is AnsweredBy.AUTO and use is SketchUse.ALWAYS
+    if by in (AnsweredBy.AUTO, AnsweredBy.STATE) and not is_read:
+        got = _from_state(desk, found)
+        if got is not None:
+            return got
+        if by is AnsweredBy.STATE:
+            raise _not_kept(found)
+    read = what_is_read(desk.tables, found, use)
+    why = "asked for"
+    if by is not AnsweredBy.SPARK:
+        expected = foreseen(desk, found, read.pruned)
+        if by is AnsweredBy.ENGINE or expected.is_engine:
+            run = _by_engine(desk, found, read, expected, by)
+            if isinstance(run, Answered):
+                return run
+            why = run
+        else:
+            why = expected.why
+    return _by_spark(desk, found, read, why)
+
+
+def _from_state(desk: Workbench, found: Fresh) -> Answered | None:
+    """The kept answer; None where there is none."""
+    for _ in range(_ATTEMPTS):
+        store = desk.reading_store()
+        if found.generation is None or store is None:
+            return None
+        watch = Stopwatch()
+        table = kept_answer(desk, store, found.prepared, found.generation)
+        if table is not None:
+            why = "its rows are kept with the state"
+            return Answered(found, table, AnsweredBy.STATE, why, watch.ms)
+        found = fresh(desk, found.prepared.spec.name)
+    return None
+
+
+def _by_engine(
+    desk: Workbench, found: Fresh, read: Weighed, expected: Foreseen, by: AnsweredBy
+) -> Answered | str:
+    """The engine's answer, or why it has none."""
+    desk.reporter.step(f"running {found.prepared.spec.name}")
+    watch = Stopwatch()
+    try:
+        table = engine_answer(desk, found.prepared, found.versions, read.pruned, found.sketches)
+    except BlockedError as blocked:
+        if by is AnsweredBy.ENGINE:
+            raise _cannot(found.prepared, blocked) from None
+        return f"the engine cannot run it: {blocked.message}"
+    except (EvaluationError, NotExactError, TableError) as error:
+        if by is AnsweredBy.ENGINE:
+            raise
+        return f"the engine could not tell: {error.message}"
+    why = expected.why if by is AnsweredBy.AUTO else "asked for"
+    return Answered(found, table, AnsweredBy.ENGINE, why, watch.ms, read)
+
+
+def _by_spark(desk: Workbench, found: Fresh, read: Weighed, why: str) -> Answered:
+    desk.spark()
+    desk.reporter.step(f"running {found.prepared.spec.name}")
+    watch = Stopwatch()
+    table = answer_table(desk, found.prepared, found.versions, read.pruned)
+    return Answered(found, table, AnsweredBy.SPARK, why, watch.ms, read)
+
+
+def _not_kept(found: Fresh) -> UsageError:
+    spec = found.prepared.spec
+    hint = "leave `--by` out, or write `answer: true` under the query and capture it"
+    if spec.answer:
+        hint = "`impctl explain` says why its answer is not kept; leave `--by` out"
+    return UsageError(
+        f"No answer of query `{spec.name}` is kept", hint=hint, code="answer_not_kept"
+    )
+
+
+def _cannot(prepared: PreparedQuery, blocked: BlockedError) -> QueryError:
+    return QueryError(
+        f"The engine cannot run query `{prepared.spec.name}`: {blocked.message}",
+        hint="leave `--by` out, and Spark answers",
+        code="engine_cannot",
+        location=prepared.place(blocked.span),
+    )

@@ -1,0 +1,97 @@
+"""The answer of a query by the engine itself: its plan run once over the files to read.
+
+Law: of each table the rows are those that the query reads through its sketches: files that are left
+of it, and of these the rows whose fragment is in the sketch, since a group that is seen in part may
+pass where the whole does not. Nothing is stored. What the engine cannot compute is refused before
+anything is read; a value that it cannot tell for sure, or that fails, ends the run as an error.
+Out of scope: what is read (`app.using.worth`), when the engine is the one to ask.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+from impctl.aliases import AccessId, TableName, TableVersion
+from impctl.app.preparing.filters import Pruned
+from impctl.app.preparing.prepared import PreparedQuery
+from impctl.app.workbench.pinned import PinnedTables
+from impctl.app.workbench.workbench import Workbench
+from impctl.circuits.answers import answer_of_rows
+from impctl.circuits.compile import Compiled, compile_answer
+from impctl.circuits.flows import Source
+from impctl.data.vector import from_arrow
+from impctl.engine.batch import Batch
+from impctl.store.records import StoredSketch
+from impctl.tables.rows import read_batches
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Sketches = Mapping[AccessId, StoredSketch]
+
+
+def engine_answer(
+    desk: Workbench,
+    prepared: PreparedQuery,
+    versions: Mapping[TableName, TableVersion],
+    pruned: Pruned,
+    sketches: Sequence[StoredSketch],
+) -> pa.Table:
+    """The answer; `pruned` are the files, `sketches` those that it was pruned by.
+
+    BlockedError where the engine lacks a part of the plan; NotExactError or EvaluationError where
+    a value ends it.
+    """
+    answer = desk.memory.answer(prepared.planned)
+    compiled = compile_answer(answer)
+    used = {one.access: one for one in sketches if one.access in pruned.filters}
+    compiled.circuit.start()
+    with ThreadPoolExecutor(1) as reader:
+        for table, rows in _one_ahead(_read(desk.tables, compiled, versions, pruned, used), reader):
+            batches = [
+                _batch(source, rows, used) if source.table == table else None
+                for source in compiled.sources
+            ]
+            compiled.circuit.step(*batches)
+    assert compiled.kept is not None
+    return answer_of_rows(answer, compiled.kept.whole(), desk.session_zone)
+
+
+def _read(
+    tables: PinnedTables,
+    compiled: Compiled,
+    versions: Mapping[TableName, TableVersion],
+    pruned: Pruned,
+    used: Sketches,
+) -> Iterator[tuple[TableName, pa.Table]]:
+    """Rows of all tables, the smaller ones first: they are what later rows look up."""
+    snapshots = [tables.snapshot(table, versions.get(table)) for table in compiled.tables]
+    for snapshot in sorted(snapshots, key=lambda found: found.likely_rows):
+        name = snapshot.table
+        columns = list(compiled.columns_of(name))
+        columns += [one.attribute for one in used.values() if one.table == name]
+        for rows in read_batches(snapshot, list(dict.fromkeys(columns)), pruned.files[name]):
+            yield name, rows
+
+
+def _batch(source: Source, rows: pa.Table, used: Sketches) -> Batch:
+    """Of these rows those that the source is asked to read."""
+    batch = source.came(rows)
+    sketch = used.get(source.access)
+    if sketch is None:
+        return batch
+    partition = sketch.partition
+    fragments = partition.fragments_of(from_arrow(rows.column(sketch.attribute), partition.type))
+    return batch.keep(sketch.fragments.to_mask()[fragments])
+
+
+def _one_ahead(
+    items: Iterator[tuple[TableName, pa.Table]], reader: Executor
+) -> Iterator[tuple[TableName, pa.Table]]:
+    """The items, the next one being made while one is worked on."""
+    following = reader.submit(next, items, None)
+    while (item := following.result()) is not None:
+        following = reader.submit(next, items, None)
+        yield item

@@ -1,0 +1,167 @@
+"""The answer of a query from the rows that suffice for it: asked again, ordered, cut, put out.
+
+Law: rows and their order are what the query asks for on the very values at hand, each rounded once;
+of equal rows as many as there are. Rows that tie in the order come in an order of their contents,
+the same every time. A value that is not known for all that (a function of doubles whose last digit
+nobody promises, in a condition) is an error: NotExactError, or EvaluationError where Spark fails.
+Columns have the Arrow types that Spark gives.
+Out of scope: where the rows come from (`engine.operators.kept`), how they are shown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from impctl.circuits.flows import typed
+from impctl.data.schema import Kind, SqlType
+from impctl.data.vector import Bools, Ints, Vector
+from impctl.engine.batch import Batch
+from impctl.engine.consolidate import identity_of
+from impctl.engine.operators.kept import KeptRows
+from impctl.engine.order_codes import OrderKey, exact_ranks
+from impctl.expr.evaluate import evaluate, truth
+from impctl.expr.nodes import ColumnRef
+from impctl.expr.spans import exactly
+from impctl.plan.nodes import SortKey, attributes_of
+from impctl.plan.rules.answered import AnswerPlan, FirstRows
+
+_ARROW = {
+    Kind.BOOLEAN: pa.bool_(),
+    Kind.BYTE: pa.int8(),
+    Kind.SHORT: pa.int16(),
+    Kind.INTEGER: pa.int32(),
+    Kind.LONG: pa.int64(),
+    Kind.FLOAT: pa.float32(),
+    Kind.DOUBLE: pa.float64(),
+    Kind.STRING: pa.string(),
+    Kind.BINARY: pa.binary(),
+    Kind.DATE: pa.date32(),
+    Kind.TIMESTAMP_NTZ: pa.timestamp("us"),
+    Kind.NULL: pa.null(),
+}
+"""What Spark's `toArrow` gives; a timestamp has the session's time zone beside."""
+
+
+ANSWER = "answer"
+"""The name of the rows that an answer is made of, among all that a circuit keeps."""
+
+
+def kept_rows(answer: AnswerPlan) -> KeptRows:
+    """What keeps them, by the first column that is put out as it is."""
+    columns = typed(attributes_of(answer.kept), None)
+    shown = [one.expr.id for one in answer.outputs if isinstance(one.expr, ColumnRef)]
+    return KeptRows(ANSWER, columns, (shown or [name for name, _ in columns])[:1])
+
+
+def answer_of_rows(answer: AnswerPlan, rows: Batch, zone: str) -> pa.Table:
+    """The answer; `rows` are those of `answer.kept`, or more, with positive weights."""
+    rows = _by_value(rows)
+    for predicate in answer.predicates:
+        if len(rows):
+            rows = rows.keep(truth(predicate, rows.columns, len(rows)).sure_true())
+    if answer.first is not None:
+        rows = _cut(rows, answer.first)
+    rows = _sorted(rows, answer.order)
+    if answer.limit is not None:
+        rows = _between(rows, 0, answer.limit)
+    types = dict(typed((one.attribute for one in answer.outputs), None))
+    columns = []
+    for one in answer.outputs:
+        wanted = arrow_type(types[one.attribute.id], zone)
+        # No rows may come without columns.
+        column = evaluate(one.expr, rows.columns, len(rows)) if len(rows) else None
+        array = pa.array([], wanted) if column is None else _arrow(column, rows.weights, wanted)
+        columns.append(array)
+    names = [one.attribute.name for one in answer.outputs]
+    return pa.Table.from_arrays(columns, names=names)
+
+
+def arrow_type(kind: SqlType, zone: str) -> pa.DataType:
+    """The Arrow type of a column of an answer, in a session of this time zone."""
+    if kind.kind is Kind.DECIMAL:
+        return pa.decimal128(kind.precision, kind.scale)
+    if kind.kind is Kind.TIMESTAMP:
+        return pa.timestamp("us", tz=zone)
+    return _ARROW[kind.kind]
+
+
+def _by_value(rows: Batch) -> Batch:
+    """The rows without bounds: each value counts as it is."""
+    columns = {name: exactly(column) for name, column in rows.columns.items()}
+    return Batch(columns, rows.weights, ())
+
+
+def _cut(rows: Batch, first: FirstRows) -> Batch:
+    rows = _sorted(rows, first.order)
+    return _between(rows, first.offset, None if first.count is None else first.offset + first.count)
+
+
+def _between(rows: Batch, start: int, end: int | None) -> Batch:
+    """The rows from one place to another, each copy counted."""
+    reached = np.cumsum(rows.weights)
+    low = np.maximum(reached - rows.weights, start)
+    high = reached if end is None else np.minimum(reached, end)
+    left = np.maximum(high - low, 0)
+    kept = np.flatnonzero(left)
+    taken = rows.take(kept)
+    return Batch(taken.columns, left[kept], ())
+
+
+def _sorted(rows: Batch, order: Sequence[SortKey]) -> Batch:
+    """The rows in this order; where they tie, by all they are."""
+    if len(rows) <= 1 or not order:
+        return rows
+    ranks = []
+    for key in order:
+        vector = exactly(evaluate(key.expr, rows.columns, len(rows)))
+        ranks.append(exact_ranks(vector, OrderKey("", key.descending, key.nulls_first)))
+    places = np.lexsort(ranks[::-1])
+    ties = _ties([rank[places] for rank in ranks])
+    if bool(ties.any()):
+        tied = rows.take(places[ties])
+        own = [exact_ranks(identity_of(c), OrderKey("", False, False)) for c in _by_name(tied)]
+        known = [rank[places[ties]] for rank in ranks]
+        places[ties] = places[ties][np.lexsort([*own, *known[::-1]])]
+    return rows.take(places)
+
+
+def _ties(ranks: Sequence[Ints]) -> Bools:
+    """Which of some sorted rows have an equal neighbour."""
+    same = np.ones(len(ranks[0]) - 1, dtype=np.bool_)
+    for rank in ranks:
+        same &= rank[1:] == rank[:-1]
+    found: Bools = np.concatenate([[False], same]) | np.concatenate([same, [False]])
+    return found
+
+
+def _by_name(rows: Batch) -> list[Vector]:
+    return [rows.columns[name] for name in sorted(rows.columns)]
+
+
+def _arrow(column: Vector, weights: Ints, wanted: pa.DataType) -> pa.Array:
+    """The column with each row as often as it counts."""
+    if bool((weights != 1).any()):
+        column = column.take(np.repeat(np.arange(len(weights), dtype=np.int64), weights))
+    array = column.to_arrow()
+    if pa.types.is_decimal(wanted):
+        return _decimals(column, array, wanted)
+    if array.type == wanted:
+        return array
+    if pa.types.is_null(wanted):
+        return pa.nulls(len(array))
+    if pa.types.is_date(wanted):
+        return array.cast(pa.int32()).view(wanted)
+    if pa.types.is_timestamp(wanted):
+        return array.view(wanted)
+    return array.cast(wanted, safe=not pa.types.is_floating(wanted))
+
+
+def _decimals(column: Vector, array: pa.Array, wanted: pa.Decimal128Type) -> pa.Array:
+    """Unscaled integers as the decimals that they are."""
+    if not pa.types.is_decimal(array.type):
+        array = array.cast(pa.decimal128(19, 0))
+    wide = array.cast(pa.decimal128(38, 0))
+    return pa.Array.from_buffers(wanted, len(wide), wide.buffers(), offset=wide.offset)

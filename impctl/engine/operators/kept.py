@@ -1,0 +1,60 @@
+"""Kept rows: all rows that pass, for whoever asks for the answer later.
+
+Identity: the output is the input; state: the sum of all rows ever passed, without tags, by a key
+that rows are looked up by. Cost: the rows of the change, and merges that each row takes part in a
+logarithmic number of times. Rows that cancel are gone when their runs merge.
+Bounds of values are not kept: a row that goes has the very values that it came with.
+Not to be confused with `merge`, which counts the fragments of the same rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from impctl.aliases import AttributeId
+from impctl.data.schema import SqlType
+from impctl.engine.batch import Batch
+from impctl.engine.disagreement import never_held
+from impctl.engine.operator import Operator
+from impctl.engine.row_index import RowIndex
+from impctl.expr.spans import exactly
+
+
+class KeptRows(Operator):
+    """Keeps `columns` of its input by the columns `keys`."""
+
+    def __init__(
+        self,
+        name: str,
+        columns: Sequence[tuple[AttributeId, SqlType]],
+        keys: Sequence[AttributeId],
+    ) -> None:
+        self.rows = RowIndex(f"{name}.rows", columns, keys, 0)
+
+    def step(self, batch: Batch) -> Batch:
+        """The change itself, after it was counted in."""
+        if len(batch):
+            columns = {name: exactly(batch.columns[name]) for name, _ in self.rows.columns}
+            held = Batch(columns, batch.weights, ())
+            self.rows.add(held, self.rows.codes_of(held))
+        return batch
+
+    def whole(self) -> Batch:
+        """All rows, each once; an error where more of a row went than came."""
+        return checked(self.rows.whole())
+
+    def arrangements(self) -> Sequence[RowIndex]:
+        return (self.rows,)
+
+    def says_like(self, other: Operator) -> bool:
+        return isinstance(other, KeptRows)
+
+    def passes(self, column: AttributeId) -> AttributeId | None:
+        return column
+
+
+def checked(rows: Batch) -> Batch:
+    """Rows that may be told as an answer: none was taken away more often than it came."""
+    if len(rows) and bool((rows.weights < 0).any()):
+        raise never_held("rows of the answer")
+    return rows
