@@ -23,7 +23,9 @@ def main() -> None:
     from impctl.cli.boundary import run
     from impctl.cli.completion import COMPLETION_VARIABLE
     from impctl.errors import INTERRUPTED
+    from impctl.unneeded import hide_pandas
 
+    hide_pandas()
     try:
         words = sys.argv[1:]
         is_completing = COMPLETION_VARIABLE in os.environ

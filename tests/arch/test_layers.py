@@ -17,7 +17,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "impctl"
 ONLY = {
-    "cli": {"app", "errors", "version", "values"},
+    "cli": {"app", "errors", "version", "values", "unneeded"},
     "api": {"app", "errors", "aliases", "values"},
 }
 NEVER = {"engine": {"plan"}}
