@@ -3,7 +3,7 @@
 Newer ones of Typer have every value, absent ones too, checked by pydantic, which takes longer to
 load than all of impctl that a run with nothing to do needs.
 Law: a value goes past the check only where it has the type of its flag already, or is a path of
-which nothing is asked, and no bound stands against it. All others are left to Typer, as is all
+which nothing is asked, and lies within its bounds. All others are left to Typer, as is all
 where Typer is another one: so what a command gets, and every message, is Typer's.
 Out of scope: what the flags are (`cli.options`).
 """
@@ -73,8 +73,13 @@ class _Plain:
         if asked is str:
             return value if type(value) is str else _LEFT
         if asked is int:
-            return value if type(value) is int and info.min is None and info.max is None else _LEFT
-        return _path(value, info) if asked is Path else _LEFT
+            return value if type(value) is int and _is_within(value, info) else _LEFT
+        is_path = asked is Path and isinstance(value, str | Path)
+        return _path(value, info) if is_path else _LEFT
+
+
+def _is_within(value: int, info: Any) -> bool:
+    return (info.min is None or value >= info.min) and (info.max is None or value <= info.max)
 
 
 def _path(value: Any, info: Any) -> Any:
