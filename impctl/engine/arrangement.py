@@ -83,6 +83,12 @@ class Arrangement:
 
     def gather(self, located: Located, name: str, dtype: Any = np.int64) -> Any:
         """Values of one column for located keys; zero where absent; shape (n,)."""
+        if len(located.parts) == 1 and len(located.parts[0][1]) == located.length:
+            # All in one run, as after its merge: in the order asked for.
+            run, _, positions = located.parts[0]
+            column = run.values.get(name)
+            if column is not None:
+                return column[positions].astype(dtype, copy=False)
         result = np.zeros(located.length, dtype=dtype)
         for run, rows, positions in located.parts:
             column = run.values.get(name)
