@@ -69,7 +69,8 @@ def write_runs(runs: Iterable[Run], layout: Layout, disk: Disk) -> tuple[Written
     written: list[WrittenRun] = []
     try:
         for arrangement, sequence, table in runs:
-            if table.nbytes <= BLOB_LIMIT:
+            # Of whole arrays, which is what runs have, the bytes; and told at once.
+            if table.get_total_buffer_size() <= BLOB_LIMIT:
                 written.append(_encode(arrangement, sequence, table))
             else:
                 written.append(_write_file(arrangement, sequence, table, layout, disk))
@@ -229,7 +230,7 @@ def _write_file(
 
 def _stream(table: pa.Table, sink: pa.NativeFile) -> None:
     # One chunk a column: whoever maps the run gets whole arrays without a copy.
-    if any(column.num_chunks > 1 for column in table.itercolumns()):
+    if len(table.to_batches()) > 1:
         table = table.combine_chunks()
     with pa.ipc.new_stream(sink, table.schema) as writer:
         writer.write_table(table)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, field, fields
+from dataclasses import field, fields
 from typing import Any, Self
 
 from impctl.app.capturing.range_depth import RangeDepth
@@ -54,11 +54,14 @@ class StateMeta:
             "template": self.template,
             "moments": dict(self.moments),
             "marks": dict(self.marks),
-            "files": {table: asdict(mark) for table, mark in self.files.items()},
+            "files": {
+                table: {"digest": mark.digest, "rows": mark.rows}
+                for table, mark in self.files.items()
+            },
             "counters": dict(self.counters),
             "unsure": self.unsure,
             "distant": list(self.distant),
-            "depths": [asdict(depth) for depth in self.depths],
+            "depths": [_stored_depth(depth) for depth in self.depths],
         }
 
     def basis(self, pins: Sequence[TablePin]) -> dict[str, Any]:
@@ -70,8 +73,7 @@ class StateMeta:
             pin.table: schema_mark(pin.schema_json) for pin in pins if pin.table in self.files
         }
         stored = self.as_stored()
-        found = {name: stored[name] for name in _OF_BASIS}
-        return {**found, "schemas": schemas}
+        return {**{name: stored[name] for name in _OF_BASIS}, "schemas": schemas}
 
     @classmethod
     def read(cls, query: str, stored: Mapping[str, Any]) -> Self:
@@ -85,7 +87,12 @@ class StateMeta:
             ) from error
 
 
+_DEPTH = tuple(field.name for field in fields(RangeDepth))
 _OF_BASIS = ("circuit", "answer", "template", "moments", "marks", "files")
+
+
+def _stored_depth(depth: RangeDepth) -> dict[str, Any]:
+    return {name: getattr(depth, name) for name in _DEPTH}
 
 
 def _text(value: Any) -> str:
