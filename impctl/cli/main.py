@@ -11,9 +11,13 @@ from impctl.cli.interrupt import answer_for, ignoring, take_signals, told
 def main() -> None:
     """Run the command that the process was started with, and end with its exit code."""
     import atexit
+    import gc
     import os
     import sys
 
+    # What a process loads stays: to look for garbage in it, also at the end, only takes time.
+    gc.set_threshold(50_000, 20, 50)
+    atexit.register(gc.freeze)
     taken = take_signals(answer_for(sys.argv[1:], os.environ))
     atexit.register(ignoring, taken)  # the first to be registered is the last to run
     from impctl.cli.streams import open_streams
