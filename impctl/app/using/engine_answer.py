@@ -2,7 +2,8 @@
 
 Law: of each table the rows are those that the query reads through its sketches: files that are left
 of it, and of these the rows whose fragment is in the sketch, since a group that is seen in part may
-pass where the whole does not. Nothing is stored. What the engine cannot compute is refused before
+pass where the whole does not. Nothing is stored,
+and no more memory taken than `memory` allows. What the engine cannot compute is refused before
 anything is read; a value that it cannot tell for sure, or that fails, ends the run as an error.
 Out of scope: what is read (`app.using.worth`), when the engine is the one to ask.
 """
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING
 from impctl.aliases import AccessId, TableName, TableVersion
 from impctl.app.preparing.filters import Pruned
 from impctl.app.preparing.prepared import PreparedQuery
+from impctl.app.workbench.memory_limit import MemoryLimit
 from impctl.app.workbench.pinned import PinnedTables
 from impctl.app.workbench.workbench import Workbench
 from impctl.circuits.answers import answer_of_rows
@@ -23,6 +25,7 @@ from impctl.circuits.compile import Compiled, compile_answer
 from impctl.circuits.flows import Source
 from impctl.data.vector import from_arrow
 from impctl.engine.batch import Batch
+from impctl.expr.nodes import Expr
 from impctl.store.records import StoredSketch
 from impctl.tables.rows import read_batches
 
@@ -38,15 +41,19 @@ def engine_answer(
     versions: Mapping[TableName, TableVersion],
     pruned: Pruned,
     sketches: Sequence[StoredSketch],
+    where: Expr | None = None,
 ) -> pa.Table:
     """The answer; `pruned` are the files, `sketches` those that it was pruned by.
 
+    With `where` the rows of the answer for which this condition on its columns is true.
+
     BlockedError where the engine lacks a part of the plan; NotExactError or EvaluationError where
-    a value ends it.
+    a value ends it, or the memory.
     """
     answer = desk.memory.answer(prepared.planned)
     compiled = compile_answer(answer)
     used = {one.access: one for one in sketches if one.access in pruned.filters}
+    limit = MemoryLimit(desk.settings.memory)
     compiled.circuit.start()
     with ThreadPoolExecutor(1) as reader:
         for table, rows in _one_ahead(_read(desk.tables, compiled, versions, pruned, used), reader):
@@ -55,8 +62,9 @@ def engine_answer(
                 for source in compiled.sources
             ]
             compiled.circuit.step(*batches)
+            limit.check()
     assert compiled.kept is not None
-    return answer_of_rows(answer, compiled.kept.whole(), desk.session_zone)
+    return answer_of_rows(answer, compiled.kept.whole(), desk.session_zone, where)
 
 
 def _read(

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from impctl.app.workbench.settings import DEFAULT_FILE, AnsweredBy, SketchUse
-from impctl.cli.job import Job, display_of, on_workbench, one_query
+from impctl.app.writing.formats import RowsFormat, ending_of
+from impctl.cli.completion import left_to_shell
+from impctl.cli.job import Display, Job, display_of, on_workbench, one_query
 from impctl.cli.options import (
     AnswerFrom,
     AsJson,
     AtGiven,
     LockTimeout,
+    MemoryGiven,
     OneQuery,
     Params,
     PolicyName,
@@ -21,13 +28,46 @@ from impctl.cli.options import (
     SqlGiven,
     StoreFolder,
     Verbose,
+    Where,
     WorkloadFile,
     settings_of,
 )
+from impctl.errors import UsageError
 
 if TYPE_CHECKING:
     from impctl.app.results.results import Outcome
     from impctl.app.workbench.workbench import Workbench
+
+RowsAs = Annotated[
+    RowsFormat | None,
+    typer.Option(
+        "--format",
+        show_default=False,
+        help="How the rows are printed. Default: table.",
+    ),
+]
+
+OutFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--out",
+        metavar="FILE",
+        show_default=False,
+        help="Write the rows to this file instead: .parquet, .csv or .jsonl, as it ends.",
+        autocompletion=left_to_shell,
+    ),
+]
+
+RowLimit = Annotated[
+    int | None,
+    typer.Option(
+        "--limit",
+        metavar="N",
+        min=0,
+        show_default=False,
+        help="Print or write the first N rows only. Default: all.",
+    ),
+]
 
 
 def query(
@@ -39,10 +79,15 @@ def query(
     sketch: SketchUsed = SketchUse.AUTO,
     require_sketch: SketchRequired = False,
     by: AnswerFrom = AnsweredBy.AUTO,
+    where: Where = None,
+    rows_as: RowsAs = None,
+    out: OutFile = None,
+    limit: RowLimit = None,
     store: StoreFolder = None,
     policy: PolicyName = None,
     lock_timeout: LockTimeout = None,
     spark_profile: SparkProfile = None,
+    memory: MemoryGiven = None,
     json: AsJson = False,
     quiet: Quiet = False,
     verbose: Verbose = 0,
@@ -50,12 +95,10 @@ def query(
     """Answer the query: from its kept rows, or through its sketch.
 
     The sketch is maintained first where its tables have new versions. With --param or --sql it may
-    be the sketch of another query that differs in constants; the smallest one allowed is taken.
-    With --at the answer is that of older versions, through the sketch stored for them, if any.
-    Where a sketch would cost more than it saves it is left away, which is told (--sketch). Where
-    there is none for now the whole tables are read, with a warning (--require-sketch: an error).
-    Rows that are kept (`answer: true`) answer at once; else the engine or Spark, whichever is
-    likely to be quicker (--by).
+    be that of another query that differs in constants; the smallest one allowed is taken. With --at
+    the answer is that of older versions, through the sketch stored for them. A sketch that would
+    cost more than it saves is left away (--sketch); where there is none whole tables are read, with
+    a warning. Kept rows answer at once, else the engine or Spark (--by). Stdout has rows alone.
 
     Example: impctl query workloads/running-example.yaml --query q_top
     """
@@ -64,14 +107,35 @@ def query(
     def use_case(desk: Workbench) -> Outcome:
         from impctl.app.query import query
 
-        given, versions = tuple(param or ()), tuple(at) if at else None
-        return query(desk, name, given, sql, versions, sketch, by, required=require_sketch)
+        asked = (name, tuple(param or ()), sql, tuple(at) if at else None, sketch, by)
+        return query(desk, *asked, required=require_sketch, where=where, limit=limit, out=out)
 
+    display = _display(display_of(json, quiet, verbose), rows_as, out)
     settings = settings_of(
         workload,
         store=store,
         policy=policy,
         lock_timeout=lock_timeout,
         spark_profile=spark_profile,
+        memory=memory,
     )
-    return on_workbench("query", display_of(json, quiet, verbose), settings, use_case)
+    return on_workbench("query", display, settings, use_case)
+
+
+def _display(display: Display, rows_as: RowsFormat | None, out: Path | None) -> Display:
+    """The display with the format of the rows; UsageError where the wishes exclude each other."""
+    if out is not None:
+        ending_of(out)
+        if rows_as is not None:
+            raise UsageError(
+                "`--out` excludes `--format`: the ending of the file says how it is written",
+                hint="give one of them; without `--out` rows go to stdout",
+            )
+    if rows_as is None:
+        return display
+    if display.json:
+        raise UsageError(
+            "`--json` excludes `--format`: it prints the whole run as one document",
+            hint="give one of them; `--format json` prints the rows alone",
+        )
+    return replace(display, rows_format=rows_as)
