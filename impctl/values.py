@@ -60,7 +60,9 @@ def _made(
         # Else `dataclasses` makes one of the signature, which is not there yet.
         cls.__doc__ = cls.__name__
     bare = dataclasses.dataclass(init=False, repr=False, eq=False, slots=slots, kw_only=kw_only)
-    made: type = bare(cls)
+    made: Any = bare(cls)
+    # What `dataclasses` asks a base, as which the class is no other than one of its own.
+    made.__dataclass_params__.frozen = frozen
     fields = dataclasses.fields(made)
     methods = [_later(made, fields, frozen), _repr([field.name for field in fields if field.repr])]
     if eq:
@@ -78,8 +80,9 @@ def _made(
             hashed = [f.name for f in fields if (f.compare if f.hash is None else f.hash)]
             _put(made, _hash(_key(hashed)))
         else:
-            made.__hash__ = None  # type: ignore[assignment]  # how the language says unhashable
-    return made
+            made.__hash__ = None
+    finished: type = made
+    return finished
 
 
 def _put(made: type, method: Callable[..., Any]) -> None:

@@ -240,20 +240,31 @@ def test_a_value_can_be_unpickled_before_one_was_made() -> None:
 
 
 def test_what_derives_from_a_value_is_left_to_dataclasses() -> None:
-    @theirs(frozen=True)
-    class Base:
-        number: int
+    for decorator in (theirs, ours):
 
-    @ours(frozen=True)
-    class Derived(Base):
-        text: str = "x"
+        @decorator(frozen=True, slots=True)
+        class Base:
+            number: int
+
+        @ours(frozen=True, slots=True)
+        class Derived(Base):
+            text: str = "x"
+
+        assert Derived(1) == Derived(1, "x")
+        assert Derived(1) != Derived(2)
+        assert hash(Derived(1)) == hash(Derived(1, "x"))
+        assert repr(Derived(1)).endswith("Derived(number=1, text='x')")
+        assert [f.name for f in dataclasses.fields(Derived)] == ["number", "text"]
+        for name in ("number", "text"):
+            with pytest.raises(FrozenInstanceError):
+                setattr(Derived(1), name, 2)
+        with pytest.raises(TypeError, match="non-frozen"):
+            ours(slots=True)(type("Changing", (Base,), {"__annotations__": {"more": "int"}}))
 
     @ours(frozen=True, order=True)
     class Ordered:
         number: int
 
-    assert Derived(1) == Derived(1, "x")
-    assert [f.name for f in dataclasses.fields(Derived)] == ["number", "text"]
     assert Ordered(1) < Ordered(2)
 
 
