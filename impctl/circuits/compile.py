@@ -9,7 +9,7 @@ Out of scope: whether the sketch is safe (`plan.safety.verdict`), touch mode (`c
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from impctl.aliases import AccessId, AttributeId, ColumnName, TableName
 from impctl.circuits.build import Builder
@@ -37,6 +37,7 @@ from impctl.plan.nodes import (
 )
 from impctl.plan.rules.answered import AnswerPlan
 from impctl.sketch.partition import RangePartition
+from impctl.values import dataclass
 
 KeyColumns = Mapping[int, Mapping[AccessId, AttributeId]]
 

@@ -7,13 +7,13 @@ Out of scope: reading it (`app.maintaining.changes`), the step (`app.maintaining
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from impctl.aliases import TableVersion
 from impctl.app.maintaining.grouped_change import GroupedChange
 from impctl.tables.change.changes import Changes
 from impctl.tables.change.files_mark import FilesMark
 from impctl.tables.snapshot import Snapshot
+from impctl.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ Out of scope: computing rows (`circuits`), what may be sketched (`plan.safety`).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from impctl.aliases import AttributeId
 from impctl.expr.nodes import And, Expr, columns_of, substitute
@@ -26,6 +26,7 @@ from impctl.plan.nodes import (
     attributes_of,
 )
 from impctl.plan.rules.order import apply_rules
+from impctl.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)
