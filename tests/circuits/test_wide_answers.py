@@ -88,3 +88,9 @@ def several(cases: range) -> None:
     seen = Counter[str]()
     for seed in cases:
         one_case(seed, seen)
+
+
+@pytest.mark.parametrize("seed", [208, 9333, 12581])
+def test_answers_that_were_wrong_once(seed: int) -> None:
+    """A row number that is put out, a rank that goes no further, a LIMIT of a LIMIT."""
+    one_case(seed, Counter())
