@@ -181,13 +181,19 @@ class FloatSum:
         order, starts = grouping.order, grouping.starts
         values, signs = values[order], weights[order]
         sizes = np.abs(values) + errors[order] if self.bounded else np.abs(values)
-        touched = np.add.reduceat(sizes * np.abs(signs), starts)
-        net = np.add.reduceat(sizes * signs, starts)
+        # Where rows only come, as in a capture, nothing is to be multiplied.
+        is_plain = bool((weights == 1).all())
+        touched = np.add.reduceat(sizes if is_plain else sizes * np.abs(signs), starts)
+        net = touched if is_plain else np.add.reduceat(sizes * signs, starts)
         if self.integral and float(touched.sum()) < _EXACT_DOUBLE / 2:
-            total = np.add.reduceat(values * signs, starts)
+            total = np.add.reduceat(values if is_plain else values * signs, starts)
             rest = np.zeros(len(total))
         else:
-            total, rest = compensated.grouped_products(values, signs, starts)
+            total, rest = (
+                compensated.grouped_sums(values, starts)
+                if is_plain
+                else compensated.grouped_products(values, signs, starts)
+            )
             slip = touched * (len(values) * 2.0**-51)
             touched, net = touched + slip, net + slip
         return {
