@@ -22,7 +22,7 @@ from impctl.cli.output.wording import sketches_text
 def used_lines(result: QueryResult | RewriteResult) -> Iterator[str]:
     """Who answered and why, whose sketch was used, what became of it before, and what costs more
     than it saves."""
-    if isinstance(result, QueryResult) and result.by != "state":
+    if isinstance(result, QueryResult) and result.by != "state" and result.by_reason:
         who = "the engine" if result.by == "engine" else "Spark"
         yield f"{who} answered: {result.by_reason}"
     for table, reason in result.left_away.items():

@@ -37,7 +37,7 @@ SHOWN = {
 """,
 }
 SAID = (
-    "q_top: 2 rows, read 2 of 3 files at sales@1 in 120 ms\n"
+    "q_top: 2 rows, Spark read 2 of 3 files at sales@1 in 120 ms\n"
     "  sketch maintained first (exact): 1 change\n"
 )
 
@@ -59,14 +59,14 @@ def test_a_limit_is_told_with_the_number_of_all_rows(fake, impctl) -> None:
     ran = impctl("query", "w.yaml", "--limit", "10", "--format", "csv")
     assert fake.calls[-1][2]["limit"] == 10
     assert ran.stdout.splitlines() == ["n,n", *(f"{n},{n}" for n in range(10))]
-    assert ran.stderr.startswith("q_top: 10 of 1,234 rows, read")
+    assert ran.stderr.startswith("q_top: 10 of 1,234 rows, Spark read")
     assert len(impctl("query", "w.yaml").stdout.splitlines()) == 12
     (document,) = json.loads(impctl("query", "w.yaml", "--json").stdout)["results"]
     assert document["columns"] == ["n", "n"]
     assert document["rows"] == [[n, n] for n in range(10)]
     assert (document["row_count"], document["limit"], document["written"]) == (1234, 10, None)
     fake.answer = Outcome((replace(result, limit=5000),))
-    assert impctl("query", "w.yaml").stderr.startswith("q_top: 1,234 rows, read")
+    assert impctl("query", "w.yaml").stderr.startswith("q_top: 1,234 rows, Spark read")
 
 
 def test_rows_in_a_file_are_not_on_stdout(fake, impctl) -> None:
@@ -75,7 +75,7 @@ def test_rows_in_a_file_are_not_on_stdout(fake, impctl) -> None:
     ran = impctl("query", "w.yaml", "--out", "a.csv")
     assert str(fake.calls[-1][2]["out"]) == "a.csv"
     assert ran.stdout == ""
-    assert ran.stderr.startswith("q_top: 1 of 2 rows written to a.csv, read 2 of 3 files")
+    assert ran.stderr.startswith("q_top: 1 of 2 rows written to a.csv, Spark read 2 of 3 files")
     (document,) = json.loads(impctl("query", "w.yaml", "--json", "--out", "a.csv").stdout)[
         "results"
     ]

@@ -163,7 +163,7 @@ def test_query_prints_rows_on_stdout_and_what_it_saved_on_stderr(fake, impctl) -
         "NULL    6194.00   NULL          -0.5",
     ]
     assert ran.stderr == (
-        "q_top: 2 rows, read 2 of 3 files at sales@1 in 120 ms\n"
+        "q_top: 2 rows, Spark read 2 of 3 files at sales@1 in 120 ms\n"
         "  sketch maintained first (exact): 1 change\n"
     )
 
