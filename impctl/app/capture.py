@@ -58,6 +58,8 @@ def capture(desk: Workbench, queries: Sequence[QueryName] | None) -> Outcome:
                     desk, store, prepared, code="asked", reason="capture was asked for"
                 )
                 results.append(_result(desk.tables, prepared, captured))
+                if captured.no_answer:
+                    warnings.append(_without_answer(prepared, captured.no_answer))
                 stored.append((prepared, captured.sketches))
         forecasts = ClusterForecasts(desk, store)
         for prepared, sketches in stored:
@@ -82,6 +84,13 @@ def _advice(
         f"{named_before(spec.name, failure.error.message)}"
         for failure in failed
     ]
+
+
+def _without_answer(prepared: PreparedQuery, reason: str) -> str:
+    return (
+        f"the answer of query `{prepared.spec.name}` is not kept: {reason}; `query` reads through "
+        "its sketch"
+    )
 
 
 def _result(tables: PinnedTables, prepared: PreparedQuery, captured: Captured) -> CaptureResult:

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from impctl.aliases import QueryName
 from impctl.app.capturing.chosen_way import capture_way
 from impctl.app.capturing.kept_plan import kept_plan
+from impctl.app.examining.kept_answer import answer_entry
 from impctl.app.examining.plan_lines import kept_state, plan_entries
 from impctl.app.preparing.choice import choose, judge_candidates
 from impctl.app.preparing.prepared import prepare
@@ -49,6 +50,7 @@ def _explained(desk: Workbench, spec: QuerySpec) -> ExplainResult:
             policy=policy,
             plan=plan,
             attributes=judged,
+            answer=answer_entry(prepared, None, None),
         )
     partitions = chosen.partitions(desk, prepared)
     way = capture_way(desk.tables, prepared, chosen.verdict, partitions)
@@ -63,6 +65,7 @@ def _explained(desk: Workbench, spec: QuerySpec) -> ExplainResult:
         attributes=chosen.candidates,
         joins=() if way.compiled is None else tuple(map(_side, way.compiled.sides)),
         state_bytes=None if kept is None else kept.bytes,
+        answer=answer_entry(prepared, way, kept),
     )
 
 

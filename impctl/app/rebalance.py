@@ -111,6 +111,7 @@ class _Rebalanced:
         self.verdict, self.partitions = restored_verdict(desk.tables, self.prepared, self.stored)
         meta = StateMeta.read(self.stored.query, self.stored.state_meta)
         self.chooser = chooser_of(self.prepared, meta)
+        self.has_answer = meta.answer
         self.way = self._way(self.partitions)
         check_circuit(desk, self.prepared, self.way, self.stored)
 
@@ -158,7 +159,9 @@ class _Rebalanced:
 
     def _way(self, partitions: Mapping[AccessId, RangePartition]) -> Way:
         """How the query is maintained over these ranges, with the same sides of joins kept."""
-        return chosen_way(self.prepared, self.verdict, partitions, self.chooser)
+        return chosen_way(
+            self.prepared, self.verdict, partitions, self.chooser, has_answer=self.has_answer
+        )
 
     def _moved(
         self, counted: RangeRows, own: Sequence[RangePartition]

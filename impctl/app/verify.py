@@ -2,9 +2,9 @@
 
 Law: the oracle shares nothing with the maintained state but the partition; a sketch that lacks a
 fragment of the accurate one is unsound (exit 5), one that has more has slack. With results, the
-query is also run with and without its sketch and the two answers compared as bags; doubles may
-differ by what the order of a floating sum can make of them. Of a LIMIT that leaves any of more rows
-only the number is compared, which is told.
+query is also run with and without its sketch and the two answers compared as bags, and with them
+the one that is kept; doubles may differ by what the order of a floating sum can make of them. Of a
+LIMIT that leaves any of more rows only the number is compared, which is told.
 What was found is recorded, where the store may be written, for `status` to tell.
 Out of scope: mending what is wrong (`app.capture`).
 """
@@ -24,7 +24,8 @@ from impctl.app.preparing.filters import filters_of
 from impctl.app.preparing.prepared import PreparedQuery, prepare
 from impctl.app.results.past_runs import VERIFIED, VERIFY
 from impctl.app.results.results import Failure, Outcome, RowValue, VerifyResult
-from impctl.app.using.answers import answer
+from impctl.app.using.answers import Answer, answer, answer_of
+from impctl.app.using.kept_answer import kept_answer
 from impctl.app.using.same_rows import same_rows
 from impctl.app.workbench.isolated import Isolated
 from impctl.app.workbench.workbench import Workbench
@@ -60,7 +61,7 @@ def _recorded(
         return []
     slack = sum(one.slack for one in verified)
     missing = sum(len(one.missing) for one in verified)
-    is_sound = all(one.covers and one.results_equal is not False for one in verified)
+    is_sound = all(one.is_sound for one in verified)
     code = VERIFIED if is_sound else "sketch_unsound"
     reason = f"slack {slack}" if is_sound else "the sketch or its results were wrong"
     versions = verified[0].versions
@@ -93,7 +94,9 @@ def _verified(desk: Workbench, spec: QuerySpec, results: bool) -> list[VerifyRes
     desk.spark()
     desk.reporter.step(f"recapturing {spec.name}")
     accurate = recaptured(desk, prepared, verdict, partitions, stored.versions)
-    equal, counts_only = _results_equal(desk, prepared, stored) if results else (None, False)
+    equal, counts_only, kept = None, False, None
+    if results:
+        equal, counts_only, kept = _results_equal(desk, prepared, stored)
     verified = []
     for sketch in stored.sketches:
         relation = compare(sketch.fragments, accurate[sketch.access])
@@ -111,6 +114,7 @@ def _verified(desk: Workbench, spec: QuerySpec, results: bool) -> list[VerifyRes
                 versions=stored.versions,
                 moments=prepared.moments,
                 counts_only=counts_only,
+                answer_equal=kept,
             )
         )
     return verified
@@ -118,17 +122,33 @@ def _verified(desk: Workbench, spec: QuerySpec, results: bool) -> list[VerifyRes
 
 def _results_equal(
     desk: Workbench, prepared: PreparedQuery, stored: StoredQuery
-) -> tuple[bool, bool]:
-    """Whether the answers are equal, and whether only their numbers of rows could be compared."""
+) -> tuple[bool, bool, bool | None]:
+    """Whether the answers are equal, whether only their numbers of rows could be compared, and
+    whether the kept answer is (None without one)."""
     desk.reporter.step(f"running {prepared.spec.name} with and without its sketch")
     pruned = filters_of(desk.tables, prepared, stored.sketches, stored.versions)
     with_sketch = answer(desk, prepared, stored.versions, pruned)
     without = answer(desk, prepared, stored.versions)
+    kept = _kept(desk, prepared, stored)
     if len(without.rows) == prepared.query.cut:
         # Any rows are right, once there are more than the LIMIT leaves.
-        return len(with_sketch.rows) == len(without.rows), True
+        is_equal = None if kept is None else len(kept.rows) == len(without.rows)
+        return len(with_sketch.rows) == len(without.rows), True, is_equal
     loose = loose_columns(prepared.query.root)
-    return same_rows(_without(with_sketch.rows, loose), _without(without.rows, loose)), False
+
+    def is_same(found: Answer) -> bool:
+        return same_rows(_without(found.rows, loose), _without(without.rows, loose))
+
+    return is_same(with_sketch), False, None if kept is None else is_same(kept)
+
+
+def _kept(desk: Workbench, prepared: PreparedQuery, stored: StoredQuery) -> Answer | None:
+    """The answer that is kept for the stored versions; None where none is."""
+    store = desk.reading_store()
+    if store is None or not stored.state_meta.get("answer"):
+        return None
+    table = kept_answer(desk, store, prepared, stored.generation)
+    return None if table is None else answer_of(table)
 
 
 def _without(

@@ -146,11 +146,15 @@ def _compiled(
     rows = counted(root) if answer is None else root
     chain = _chain(rows)
     keyed = {} if chain is None else _keyed(root, chain, sketched, key_columns)
+    last = _last_top(root)
+    if answer is not None and last is not None and last.rank is not None:
+        # A row's rank is asked for, so ties are broken; the sketch has them all, by a barrier.
+        barriers, last = None if barriers is None else (*barriers, last), None
     chosen = None if barriers is None else [id(node) for node in barriers]
     builder = Builder(
         sketched,
         keyed,
-        _last_top(root),
+        last,
         chooser,
         barriers=chosen,
         buffers=buffers,
@@ -186,7 +190,9 @@ def _compiled(
 
 def compile_answer(answer: AnswerPlan) -> Compiled:
     """The circuit of a query's answer alone, without a sketch; raises BlockedError."""
-    builder = Builder({}, {}, _last_top(answer.kept), answer=answer)
+    last = _last_top(answer.kept)
+    last = last if last is not None and last.rank is None else None
+    builder = Builder({}, {}, last, answer=answer)
     builder.root(answer.kept)
     return Compiled(
         sources=tuple(builder.sources),

@@ -10,8 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+import numpy as np
+import pyarrow as pa
+
 from impctl.aliases import AccessId, AttributeId, TableName
 from impctl.data.schema import Kind, SqlType
+from impctl.engine.batch import Batch
 from impctl.engine.operators.scan import Scan as ScanOperator
 from impctl.errors import ImpctlError
 from impctl.expr.nodes import ColumnRef, Expr, Span
@@ -43,6 +47,10 @@ class Source:
     table: TableName
     scan: ScanOperator
     conditions: tuple[Expr, ...] = ()
+
+    def came(self, rows: pa.Table) -> Batch:
+        """All of these rows of the table, as what comes in."""
+        return self.scan.read(rows, np.ones(len(rows), dtype=np.int64))
 
 
 @dataclass(frozen=True, slots=True)

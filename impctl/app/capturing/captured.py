@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from impctl.aliases import AccessId
+from impctl.app.capturing.chosen_way import capture_way
 from impctl.app.capturing.commit import amend, commit_capture
 from impctl.app.capturing.fill import filled_circuit
 from impctl.app.capturing.fill_by_spark import touched
@@ -49,6 +50,8 @@ class Captured:
     engine_ms: float
     commit_ms: float
     elapsed_ms: float
+    no_answer: str = ""
+    """Why the answer is not kept, where it is to be."""
 
 
 def capture_query(
@@ -99,7 +102,15 @@ def capture_query(
         engine_ms=engine_ms,
         commit_ms=commit_ms,
         elapsed_ms=elapsed_ms,
+        no_answer=_no_answer(prepared, way),
     )
+
+
+def _no_answer(prepared: PreparedQuery, way: Way) -> str:
+    """Why the answer is not kept, where it is to be."""
+    if not prepared.spec.answer or way.answer is not None:
+        return ""
+    return way.no_answer
 
 
 def _cost(
@@ -132,6 +143,12 @@ def _found(desk: Workbench, stage: CaptureStage) -> _Found:
     way, filled = stage.way, None
     if way.mode is Mode.EXACT:
         filled = filled_circuit(desk, prepared, way, chosen.verdict, partitions)
+        if filled is None and way.answer is not None:
+            # Without the answer less has to be sure.
+            prepared = replace(prepared, spec=replace(prepared.spec, answer=False))
+            way = capture_way(desk.tables, prepared, chosen.verdict, partitions)
+            filled = filled_circuit(desk, prepared, way, chosen.verdict, partitions)
+            way = replace(way, no_answer="the engine could not fill its state beside the sketch")
         if filled is None:
             reason = "the engine could not fill its state (a join too large, or doubles too close)"
             way = replace(way, mode=Mode.RECAPTURE, reason=reason, compiled=None)

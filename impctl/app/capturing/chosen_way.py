@@ -74,15 +74,18 @@ def chosen_way(
     verdict: Verdict,
     partitions: Mapping[AccessId, RangePartition],
     chooser: Chooser,
+    *,
+    has_answer: bool = True,
 ) -> Way:
     """How the query's sketches are maintained, under the whole plan's verdict.
 
-    Where the answer is to be kept and can be, by the plan of its rows; else by the core plan.
+    Where the answer is to be kept and can be, by the plan of its rows; else by the core plan, and
+    so where the state was captured without (`has_answer` is false).
     """
     scans = (*prepared.scans, *scans_of(prepared.query.root))
     accesses = {scan.access: scan.table for scan in scans}
     why = ""
-    if prepared.spec.answer:
+    if prepared.spec.answer and has_answer:
         answer = answer_plan(prepared.planned)
         judged = answer_verdict(prepared, answer, verdict, partitions)
         buffers = kept_buffers(prepared.spec)

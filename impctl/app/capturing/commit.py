@@ -41,16 +41,14 @@ def commit_capture(
     versions = desk.tables.versions_of(prepared.tables)
     for table in versions:
         check_pinned_commit(desk.tables, table)
-    marks = commit_marks(desk.tables, versions)
     distant = [] if way.compiled is None else list(way.compiled.distant_sides)
-    circuit = circuit_id(prepared.core if way.core is None else way.core)
     meta = StateMeta(
         way=way.reason,
-        circuit=circuit if way.answer is None else with_answer(circuit),
+        circuit=_circuit(prepared, way),
         answer=way.answer is not None,
         template=template_id(prepared.core),
         moments=dict(prepared.moments),
-        marks=marks,
+        marks=commit_marks(desk.tables, versions),
         files={table: files_mark(desk.tables.snapshot(table)) for table in versions},
         distant=distant,
     )
@@ -79,6 +77,12 @@ def commit_capture(
         basis=meta.basis(pins),
     )
     store.commit_capture(capture, runs, record)
+
+
+def _circuit(prepared: PreparedQuery, way: Way) -> str:
+    """What the circuit of this way is called."""
+    circuit = circuit_id(prepared.core if way.core is None else way.core)
+    return circuit if way.answer is None else with_answer(circuit)
 
 
 def _pins(tables: PinnedTables, prepared: PreparedQuery) -> tuple[TablePin, ...]:

@@ -94,10 +94,11 @@ def move_of(
     reason = moved_text(moved_moments(desk, stored))
     verdict, partitions = restored_verdict(desk.tables, after, stored)
     meta = StateMeta.read(stored.query, stored.state_meta)
-    new = chosen_way(after, verdict, partitions, chooser_of(after, meta))
+    sides = chooser_of(after, meta)
+    new = chosen_way(after, verdict, partitions, sides, has_answer=meta.answer)
     old_verdict, _ = restored_verdict(desk.tables, before, stored)
-    sides = ((before, old_verdict), (after, verdict))
-    old, now = (kept_plan(p, v, partitions).core_verdict(v, partitions) for p, v in sides)
+    both = ((before, old_verdict), (after, verdict))
+    old, now = (kept_plan(p, v, partitions).core_verdict(v, partitions) for p, v in both)
     if way.mode is not new.mode or old != now:
         raise _stays(spec, reason, _KEPT_OTHERWISE)
     assert way.core is not None

@@ -106,7 +106,8 @@ def _taken_up(
     prepared = prepare(desk, spec, stored_moments(stored))
     verdict, partitions = restored_verdict(desk.tables, prepared, stored)
     meta = StateMeta.read(stored.query, stored.state_meta)
-    way = chosen_way(prepared, verdict, partitions, chooser_of(prepared, meta))
+    sides = chooser_of(prepared, meta)
+    way = chosen_way(prepared, verdict, partitions, sides, has_answer=meta.answer)
     try:
         check_circuit(desk, prepared, way, stored)
     except RecaptureNeededError:

@@ -59,6 +59,10 @@ def _unsoundness(result: VerifyResult) -> UnsoundSketchError | None:
         return UnsoundSketchError(
             f"Query `{result.query}` has another result with its sketch than without", hint=hint
         )
+    if result.answer_equal is False:
+        return UnsoundSketchError(
+            f"The kept answer of query `{result.query}` is not what the query gives", hint=hint
+        )
     return None
 
 

@@ -95,12 +95,28 @@ class JoinSideEntry:
     bytes: int | None
 
 
+@dataclass(frozen=True, slots=True)
+class AnswerEntry:
+    """Whether the rows of a query's answer are `kept` with its state; `reason` says why not.
+
+    A row takes some `row_bytes`; there are `most_rows` but for ties, None without a LIMIT.
+    `state_bytes` is what is stored of them, None where the query is not captured as it stands.
+    """
+
+    kept: bool
+    reason: str
+    columns: tuple[str, ...] = ()
+    row_bytes: int = 0
+    most_rows: int | None = None
+    state_bytes: int | None = None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExplainResult:
     """Whether a query is sketchable and maintainable, and what stands in the way.
 
     `state_bytes` is all that is stored for it, with the counts of fragments that no operator owns;
-    None where it was not captured as it stands now.
+    None where it was not captured as it stands now. `answer` is set where it is to be kept.
     """
 
     query: str
@@ -111,3 +127,4 @@ class ExplainResult:
     attributes: tuple[CandidateEntry, ...]
     joins: tuple[JoinSideEntry, ...] = ()
     state_bytes: int | None = None
+    answer: AnswerEntry | None = None

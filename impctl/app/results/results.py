@@ -299,7 +299,8 @@ class VerifyResult:
     """A stored sketch against recapture; `results_equal` is None where it was not asked for.
 
     `counts_only` says that only the numbers of rows were compared, because a LIMIT without ORDER BY
-    leaves any of more rows.
+    leaves any of more rows. `answer_equal` is about the rows of the answer that are kept, None
+    where none are, or results were not asked for.
     """
 
     query: str
@@ -314,6 +315,12 @@ class VerifyResult:
     versions: Mapping[str, int]
     moments: Mapping[str, str] = field(default_factory=dict)
     counts_only: bool = False
+    answer_equal: bool | None = None
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether nothing that was looked at is wrong."""
+        return self.covers and self.results_equal is not False and self.answer_equal is not False
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from impctl.aliases import AccessId, TableName, TableVersion
 from impctl.app.preparing.filters import Pruned
 from impctl.app.preparing.prepared import PreparedQuery
@@ -80,8 +78,7 @@ def _read(
 
 def _batch(source: Source, rows: pa.Table, used: Sketches) -> Batch:
     """Of these rows those that the source is asked to read."""
-    weights = np.ones(len(rows), dtype=np.int64)
-    batch = source.scan.read(rows, weights)
+    batch = source.came(rows)
     sketch = used.get(source.access)
     if sketch is None:
         return batch

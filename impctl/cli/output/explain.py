@@ -9,8 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from impctl.app.results.amounts import size_text
-from impctl.app.results.explanations import CandidateEntry, ExplainResult, JoinSideEntry, PlanEntry
-from impctl.cli.output.wording import expected_text, plain
+from impctl.app.results.explanations import (
+    AnswerEntry,
+    CandidateEntry,
+    ExplainResult,
+    JoinSideEntry,
+    PlanEntry,
+)
+from impctl.cli.output.wording import count_text, expected_text, plain
 from impctl.cli.output.wrapped import wrapped
 
 _DEEPEST = 12
@@ -30,6 +36,8 @@ def explain_lines(result: ExplainResult, width: int | None) -> list[str]:
         lines += wrapped(named, width, indent, indent + "    ")
         for remark in _remarks(entry, result):
             lines += wrapped(plain(remark), width, f"{indent}  - ", f"{indent}    ")
+    if result.answer is not None:
+        lines += _under(_answer(result.answer), width, "  ")
     if result.joins:
         lines.append("  sides of joins")
     for side in result.joins:
@@ -78,6 +86,20 @@ def _remarks(entry: PlanEntry, result: ExplainResult) -> Iterator[str]:
         place = f" ({entry.place})" if is_blocking else ""
         yield f"{entry.how}{why}{state}{place}"
     yield from entry.pushed
+
+
+def _answer(answer: AnswerEntry) -> str:
+    """Whether the answer is kept, and what that takes."""
+    if not answer.kept:
+        return f"answer not kept: {answer.reason}"
+    if answer.state_bytes is not None:
+        size = f"{size_text(answer.state_bytes)} stored"
+    else:
+        rows = "" if answer.most_rows is None else f", {count_text(answer.most_rows, 'row')}"
+        size = f"some {size_text(answer.row_bytes)} for each of its rows{rows}"
+    columns = ", ".join(answer.columns)
+    of_columns = f" of {columns}" if columns else ""
+    return f"answer kept{of_columns}: {size}; `query` answers from it without reading the tables"
 
 
 def _side(side: JoinSideEntry) -> str:

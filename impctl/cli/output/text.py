@@ -278,7 +278,7 @@ class TextOutput:
     def verify(self, result: VerifyResult) -> None:
         """Sound or not, and how far from accurate."""
         self._named.add(result.query)
-        sound = "sound" if result.covers and result.results_equal is not False else "NOT SOUND"
+        sound = "sound" if result.is_sound else "NOT SOUND"
         versions = versions_text(result.versions, None, result.moments)
         self._say(
             f"{result.query}: {sound}, {result.table}.{result.attribute} slack {result.slack} "

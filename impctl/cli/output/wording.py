@@ -92,6 +92,8 @@ def results_text(result: VerifyResult) -> str:
     if result.results_equal is None:
         return ""
     said = ", results equal" if result.results_equal else ", results differ"
+    if result.answer_equal is not None:
+        said += ", kept answer equal" if result.answer_equal else ", kept answer differs"
     return f"{said} (only counted: a LIMIT without ORDER BY)" if result.counts_only else said
 
 

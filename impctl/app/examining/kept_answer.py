@@ -1,0 +1,38 @@
+"""What keeping a query's answer takes, before and after it is captured.
+
+Law: what is told before is a bound or a size per row, never a guess; what is stored is counted.
+Out of scope: keeping it (`circuits`), reading it (`app.using.kept_answer`).
+"""
+
+from __future__ import annotations
+
+from impctl.app.examining.plan_lines import StoredPieces
+from impctl.app.preparing.prepared import PreparedQuery
+from impctl.app.results.explanations import AnswerEntry
+from impctl.circuits.answers import kept_rows
+from impctl.circuits.strategy import row_bytes
+from impctl.circuits.way import Way
+from impctl.plan.nodes import attributes_of
+
+
+def answer_entry(
+    prepared: PreparedQuery, way: Way | None, stored: StoredPieces | None
+) -> AnswerEntry | None:
+    """Whether the answer is kept, or why not; None where it is not to be."""
+    if not prepared.spec.answer:
+        return None
+    if way is None:
+        return AnswerEntry(False, "the query has no safe sketch, beside which it would be kept")
+    if way.answer is None:
+        return AnswerEntry(False, way.no_answer)
+    rows = kept_rows(way.answer).rows
+    first = way.answer.first
+    is_cut = first is not None and first.order and first.count is not None
+    return AnswerEntry(
+        kept=True,
+        reason="",
+        columns=tuple(attribute.name for attribute in attributes_of(way.answer.kept)),
+        row_bytes=row_bytes(rows.columns, 0),
+        most_rows=first.count + first.offset if is_cut and first and first.count else None,
+        state_bytes=None if stored is None else stored.pieces.get(rows.name, 0),
+    )
