@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from impctl.aliases import QueryName
+from impctl.app.maintaining.change_files import check_change_files
 from impctl.app.maintaining.maintained import maintain_queries
 from impctl.app.results.results import Outcome
 from impctl.app.workbench.settings import DEFAULT_BATCH_ROWS
@@ -38,5 +39,7 @@ def maintain(
     that the sketches are going to be used: then the SQL is read even where no table moved, and a
     sketch captured under another reading of it is not current.
     """
+    specs = desk.queries(queries)
+    check_change_files(desk, specs, is_named=bool(queries))
     size = DEFAULT_BATCH_ROWS if batch_rows is None else batch_rows
-    return maintain_queries(desk, desk.queries(queries), size, kept, for_use=for_use)
+    return maintain_queries(desk, specs, size, kept, for_use=for_use)

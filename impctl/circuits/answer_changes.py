@@ -61,16 +61,38 @@ def changes_by_rows(
         if len(change):
             unsure |= _unsure_values(one.expr, change)
     rows = Batch(values, change.weights, ()).keep(kept)
-    return _put_out(answer, [(rows, 1)], unsure[kept] if bounded else None, zone)
+    return _put_out(answer, [_Part(answer, rows, 1)], unsure[kept] if bounded else None, zone)
 
 
-def changes_between(
-    answer: AnswerPlan, before: Batch, after: Batch, bounded: Collection[AttributeId], zone: str
-) -> pa.Table:
-    """The changes from the answer of some rows kept to that of others."""
-    went, came = rows_asked_for(answer, before), rows_asked_for(answer, after)
-    unsure = np.ones(len(went) + len(came), dtype=np.bool_) if bounded else None
-    return _put_out(answer, [(went, -1), (came, 1)], unsure, zone)
+@dataclass(frozen=True, slots=True)
+class RowsOf:
+    """Rows kept, and the answer that is made of them; which of its columns may have bounds."""
+
+    answer: AnswerPlan
+    rows: Batch
+    bounded: frozenset[AttributeId] = frozenset()
+
+
+def changes_between(before: RowsOf, after: RowsOf, zone: str) -> pa.Table:
+    """The changes from one answer to another of the same columns."""
+    went, came = (rows_asked_for(one.answer, one.rows) for one in (before, after))
+    unsure = np.ones(len(went) + len(came), dtype=np.bool_) if after.bounded else None
+    parts = [_Part(before.answer, went, -1), _Part(after.answer, came, 1)]
+    return _put_out(after.answer, parts, unsure, zone)
+
+
+def whole_answer(after: RowsOf, zone: str) -> pa.Table:
+    """The answer as changes from nothing."""
+    return changes_between(RowsOf(after.answer, NO_ROWS), after, zone)
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Rows to put out as an answer's, with what their weights are multiplied by."""
+
+    answer: AnswerPlan
+    rows: Batch
+    sign: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,15 +105,12 @@ class _Rows:
 
 
 def _put_out(
-    answer: AnswerPlan,
-    parts: Sequence[tuple[Batch, int]],
-    unsure: Bools | None,
-    zone: str,
+    answer: AnswerPlan, parts: Sequence[_Part], unsure: Bools | None, zone: str
 ) -> pa.Table:
-    filled = [(rows, sign) for rows, sign in parts if len(rows)]
+    filled = [part for part in parts if len(part.rows)]
     types = typed((one.attribute for one in answer.outputs), None)
     wanted = [arrow_type(kind, zone) for _, kind in types]
-    found = _consolidated(answer, filled, unsure) if filled else None
+    found = _consolidated(filled, unsure) if filled else None
     if found is None:
         columns = [pa.array([], kind) for kind in wanted]
         weights, unsure = np.zeros(0, np.int64), None if unsure is None else np.zeros(0, np.bool_)
@@ -108,15 +127,11 @@ def _put_out(
     return pa.Table.from_arrays([*said.values(), *columns], names=[*said, *names])
 
 
-def _consolidated(
-    answer: AnswerPlan, parts: Sequence[tuple[Batch, int]], unsure: Bools | None
-) -> _Rows:
-    length = sum(len(rows) for rows, _ in parts)
-    weights = np.concatenate([rows.weights * sign for rows, sign in parts])
-    columns = [
-        concat([_same_nan(evaluate(one.expr, rows.columns, len(rows))) for rows, _ in parts])
-        for one in answer.outputs
-    ]
+def _consolidated(parts: Sequence[_Part], unsure: Bools | None) -> _Rows:
+    length = sum(len(part.rows) for part in parts)
+    weights = np.concatenate([part.rows.weights * part.sign for part in parts])
+    values = [_values(part) for part in parts]
+    columns = [concat(list(same)) for same in zip(*values, strict=True)]
     grouping = group_rows([identity_of(column) for column in columns], length)
     sums = np.add.reduceat(weights[grouping.order], grouping.starts)
     left = np.flatnonzero(sums)
@@ -127,6 +142,12 @@ def _consolidated(
     order = _order(columns, sums)
     columns = [column.take(order) for column in columns]
     return _Rows(columns, sums[order], None if unsure is None else unsure[order])
+
+
+def _values(part: _Part) -> list[Vector]:
+    """The columns put out, every NaN the same."""
+    rows = part.rows
+    return [_same_nan(evaluate(o.expr, rows.columns, len(rows))) for o in part.answer.outputs]
 
 
 def _order(columns: Sequence[Vector], weights: Ints) -> Ints:

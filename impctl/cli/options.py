@@ -249,6 +249,7 @@ def settings_of(
     imbalance: float | None = None,
     large_change: int | None = None,
     params: Sequence[str] | None = None,
+    changes: Path | None = None,
 ) -> Settings:
     """The settings of a run, from its flags and variables."""
     return Settings(
@@ -263,4 +264,5 @@ def settings_of(
         shared_store=is_shared_store(os.environ.get(SHARED_STORE)),
         params=tuple(params or ()),
         now=os.environ.get(NOW) or None,
+        changes=changes,
     )

@@ -25,11 +25,12 @@ from impctl.circuits.answer_changes import (
     COPIES,
     DELETE,
     INSERT,
-    NO_ROWS,
     SURE,
+    RowsOf,
     changes_between,
     changes_by_rows,
     is_cut,
+    whole_answer,
 )
 from impctl.circuits.answers import answer_of_rows
 from impctl.circuits.compile import Compiled, compile_answer
@@ -140,11 +141,11 @@ def step(
     """The changes of one step, told as `maintain` tells them."""
     kept = case.compiled.kept
     assert kept is not None
-    before = kept.whole()
+    before = RowsOf(case.answer, kept.whole(), kept.bounded)
     kept.note()
     session.step({"t": TableChange(change, np.array(weights, dtype=np.int64))})
     delta = kept.noted()
-    between = changes_between(case.answer, before, kept.whole(), kept.bounded, "UTC")
+    between = changes_between(before, RowsOf(case.answer, kept.whole(), kept.bounded), "UTC")
     if is_cut(case.answer):
         return between
     found = changes_by_rows(case.answer, delta, kept.bounded, "UTC")
@@ -178,7 +179,7 @@ def one_case(rng: random.Random, seen: Counter[str], label: str) -> None:
     rows = [a_row(rng) for _ in range(rng.randint(0, 9))]
     try:
         session.load([("t", table_of(rows))])
-        first = changes_between(case.answer, NO_ROWS, kept.whole(), kept.bounded, "UTC")
+        first = whole_answer(RowsOf(case.answer, kept.whole(), kept.bounded), "UTC")
         answer = applied(Counter(), first, label)
         for _ in range(6):
             change, weights = random_change(rng, rows)

@@ -10,7 +10,7 @@ Out of scope: which attribute (`app.preparing.choice`), what is about to be done
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from impctl.aliases import AccessId
@@ -54,10 +54,20 @@ class Captured:
     """Why the answer is not kept, where it is to be."""
 
 
+Tell = Callable[[Way, MaintainedQuery | TouchedQuery | None], None]
+"""Told of what is about to be committed: how it is maintained, and its state."""
+
+
 def capture_query(
-    desk: Workbench, store: Store, prepared: PreparedQuery, *, code: str, reason: str
+    desk: Workbench,
+    store: Store,
+    prepared: PreparedQuery,
+    *,
+    code: str,
+    reason: str,
+    tell: Tell | None = None,
 ) -> Captured:
-    """Choose, capture and store; replaces what the query had."""
+    """Choose, capture and store; replaces what the query had. `tell` is called right before."""
     whole, spark_started = Stopwatch(), desk.spark_start_ms
     stage = capture_stage(desk, prepared)
     chosen, partitions = stage.chosen, stage.partitions
@@ -88,6 +98,8 @@ def capture_query(
         cost=_cost(desk.tables, prepared, elapsed_ms, found_, desk.spark_start_ms - spark_started),
     )
     committing = Stopwatch()
+    if tell is not None:
+        tell(way, found_.state)
     commit_capture(desk, store, prepared, way, found_.state, sketches, assumptions, record)
     commit_ms, elapsed_ms = committing.ms, whole.ms
     amend(store, prepared.spec.name, record, commit_ms)

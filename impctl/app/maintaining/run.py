@@ -18,12 +18,14 @@ from impctl.app.capturing.moments import moved_moments
 from impctl.app.capturing.partners import partners_of
 from impctl.app.capturing.pins import check_not_replaced_meanwhile, is_current
 from impctl.app.capturing.taken_up import TakenUp
+from impctl.app.maintaining.change_files import change_files, lead_of
 from impctl.app.maintaining.changes import Need, by_version
 from impctl.app.maintaining.decide import NOT_INCREMENTALLY, Decisions, Stale
 from impctl.app.maintaining.entries import (
     file_diff_warning,
     recapture_results,
     step_results,
+    with_files,
     with_ranges,
 )
 from impctl.app.maintaining.grouped_change import grouped_change
@@ -32,7 +34,8 @@ from impctl.app.maintaining.moved import Moved
 from impctl.app.maintaining.stage import ReadChange, Stage
 from impctl.app.maintaining.step import Maintainer
 from impctl.app.maintaining.task import Task
-from impctl.app.preparing.prepared import prepare
+from impctl.app.maintaining.told_answer import ToldAnswer, ToldRecapture, check_kept, rows_kept
+from impctl.app.preparing.prepared import PreparedQuery, prepare
 from impctl.app.results.results import Failure, MaintainResult
 from impctl.app.results.subject import named_before
 from impctl.app.workbench.isolated import Isolated
@@ -63,6 +66,7 @@ class StaleRun:
         self.warnings = warnings
         self.kept = kept
         self.decisions = Decisions(desk, store, failures, kept)
+        self._files = change_files(desk)
         self._start_told = 0.0
 
     def results(self, stale: Stale) -> list[MaintainResult]:
@@ -95,6 +99,8 @@ class StaleRun:
         return self._start_told - before
 
     def _run(self, task: Task) -> list[MaintainResult]:
+        if self._files is not None and task.spec.answer:
+            check_kept(task.spec, task.stored)
         stage = self.decisions.stage(task)
         if not stage.is_recapture:
             try:
@@ -121,7 +127,8 @@ class StaleRun:
                 self._warn(file_diff_warning(self.desk.tables.snapshot(found.need.table)))
         check_not_replaced_meanwhile(task.stored, self.desk.tables)
         partners = partners_of(self.desk, taken.way, taken.stored.partitions)
-        maintainer = Maintainer(self.store, taken, partners, self._spark_start, task.move)
+        told = self._told(task, taken)
+        maintainer = Maintainer(self.store, taken, partners, self._spark_start, task.move, told)
         steps = []
         for moved in pieces:
             done = maintainer.step(
@@ -134,7 +141,15 @@ class StaleRun:
             steps.append(done)
             read_ms = 0.0
         results = step_results(task.stored, since, steps, stage.reason_code, stage.reason)
-        return with_ranges(self.desk, taken.stored, results)
+        results = with_ranges(self.desk, taken.stored, results)
+        return results if told is None else with_files(results, told.written)
+
+    def _told(self, task: Task, taken: TakenUp) -> ToldAnswer | None:
+        """What writes the changes of the answer, where they are asked for."""
+        if self._files is None or not task.spec.answer:
+            return None
+        before = None if task.move is None else task.move.answer
+        return ToldAnswer(self._files, self.desk.session_zone, taken.way, before)
 
     def _grouped(self, taken: TakenUp, need: Need) -> dict[TableName, Moved]:
         """The one move of a change that Spark groups first."""
@@ -174,13 +189,15 @@ class StaleRun:
     def _recaptured(self, task: Task, stage: Stage) -> list[MaintainResult]:
         trouble, reason = task.trouble, stage.reason
         self.desk.reporter.step(f"recapturing {task.spec.name}: {reason}")
-        watch = Stopwatch()
+        watch, prepared = Stopwatch(), prepare(self.desk, task.spec)
+        told = self._recapture_told(task, prepared)
         captured = capture_query(
             self.desk,
             self.store,
-            prepare(self.desk, task.spec),
+            prepared,
             code=stage.reason_code,
             reason=reason,
+            tell=None if told is None else told.tell,
         )
         if trouble is not None and trouble.code != "not_incremental":
             name = task.spec.name
@@ -188,4 +205,14 @@ class StaleRun:
         results = recapture_results(task.stored, captured, stage, watch.ms)
         stored = self.store.load(task.spec.name)
         assert stored is not None
-        return with_ranges(self.desk, stored, results)
+        results = with_ranges(self.desk, stored, results)
+        return results if told is None else with_files(results, told.written)
+
+    def _recapture_told(self, task: Task, prepared: PreparedQuery) -> ToldRecapture | None:
+        """The same for an answer that is captured anew; an error where it was not kept before."""
+        if self._files is None or not task.spec.answer:
+            return None
+        before = rows_kept(self.desk, self.store, task.spec, task.stored)
+        versions = self.desk.tables.versions_of(prepared.tables)
+        lead = lead_of(task.stored, versions, prepared.moments)
+        return ToldRecapture(self._files, self.desk.session_zone, before, lead)

@@ -192,6 +192,8 @@ class MaintainResult:
     answer_changed: str | None = None
     """`no` where the query's answer is surely what it was, else `maybe`; None in a dry run."""
     moments: Mapping[str, str] = field(default_factory=dict)
+    change_files: tuple[str, ...] = ()
+    """Files written of what came and went of the answer, one per step (`--changes`)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ import typer
 
 from impctl.app.workbench.envvars import BATCH_ROWS
 from impctl.app.workbench.settings import DEFAULT_FILE
+from impctl.cli.completion import left_to_shell
 from impctl.cli.durations import seconds
 from impctl.cli.following import follow_job, follow_request
 from impctl.cli.job import Job, display_of, on_workbench
@@ -101,6 +102,18 @@ MaxRuns = Annotated[
 ]
 
 
+Changes = Annotated[
+    Path | None,
+    typer.Option(
+        "--changes",
+        metavar="FOLDER",
+        show_default=False,
+        help="Write what came and went of kept answers, a Parquet file per query and step.",
+        autocompletion=left_to_shell,
+    ),
+]
+
+
 def maintain(
     workload: WorkloadFile = DEFAULT_FILE,
     query: QueryNames = None,
@@ -118,6 +131,7 @@ def maintain(
     max_wait: MaxWait = None,
     max_runs: MaxRuns = None,
     metrics: MetricsFile = None,
+    changes: Changes = None,
     dry_run: DryRun = False,
     detailed_exitcode: DetailedExitcode = False,
     json: AsJson = False,
@@ -127,6 +141,9 @@ def maintain(
     """Bring each sketch up to the current table versions.
 
     From the change alone, without Spark, wherever that is possible; else as the policy says.
+
+    With --changes each step of a query with `answer: true` leaves a file of the rows of the answer
+    that came and went, before it is committed: FOLDER/QUERY/COMMIT_TABLE-FROM-TO.parquet.
 
     With --follow (such as --follow --interval 1s --json) it goes on, until SIGTERM ends it with 0.
 
@@ -142,6 +159,7 @@ def maintain(
         dry_run=dry_run,
         imbalance=imbalance,
         large_change=large_change,
+        changes=changes,
     )
     display, names = display_of(json, quiet, verbose), tuple(query or ())
     request = follow_request(follow, interval, pending_rows, max_wait, max_runs)
