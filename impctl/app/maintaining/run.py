@@ -10,9 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 
-from impctl.aliases import TableName, TableVersion
+from impctl.aliases import TableName
 from impctl.app.capturing.captured import capture_query
 from impctl.app.capturing.moments import moved_moments
 from impctl.app.capturing.partners import partners_of
@@ -30,7 +29,7 @@ from impctl.app.maintaining.entries import (
 )
 from impctl.app.maintaining.grouped_change import grouped_change
 from impctl.app.maintaining.kept_states import KeptStates
-from impctl.app.maintaining.moved import Moved
+from impctl.app.maintaining.moved import Moved, moved_at_once, moved_to
 from impctl.app.maintaining.stage import ReadChange, Stage
 from impctl.app.maintaining.step import Maintainer
 from impctl.app.maintaining.task import Task
@@ -42,9 +41,7 @@ from impctl.app.workbench.isolated import Isolated
 from impctl.app.workbench.workbench import Workbench
 from impctl.stopwatch import Stopwatch
 from impctl.store.store import Store
-from impctl.tables.change.changes import Changes, no_changes
-from impctl.tables.change.files_mark import files_mark
-from impctl.tables.commit_mark import commit_mark
+from impctl.tables.change.changes import no_changes
 
 
 class StaleRun:
@@ -162,25 +159,22 @@ class StaleRun:
             taken.stored.assumptions,
         )
         nothing = no_changes(self.desk.tables.snapshot(need.table, need.until), need.columns)
-        return {need.table: replace(self._moved(need, nothing, need.until), grouped=grouped)}
+        return {
+            need.table: replace(
+                moved_to(self.desk.tables, need.table, nothing, need.until), grouped=grouped
+            )
+        }
 
     def _pieces(self, task: Task, read: Sequence[ReadChange]) -> list[dict[TableName, Moved]]:
         """What each step moves: all tables at once, or eagerly one batch of one table at a time."""
         if not task.is_eager or task.move is not None:
-            return [{f.need.table: self._moved(f.need, f.changes, f.need.until) for f in read}]
+            return [moved_at_once(self.desk.tables, read)]
+        tables = self.desk.tables
         return [
-            {f.need.table: self._moved(f.need, piece.changes, piece.version)}
+            {f.need.table: moved_to(tables, f.need.table, piece.changes, piece.version)}
             for f in read
             for piece in by_version(f.changes, f.need.until, self.batch_rows)
         ]
-
-    def _moved(self, need: Need, changes: Changes, until: TableVersion) -> Moved:
-        mark = commit_mark(self.desk.tables.source(need.table), until)
-        ending = self.desk.tables.snapshot(need.table)
-        # Between two batches of versions the log's entry alone has to do.
-        files = files_mark(ending) if ending.version == until else None
-        reached = partial(self.desk.tables.snapshot, need.table, until)
-        return Moved(changes, until, ending, mark, files, reached)
 
     def _warn(self, warning: str) -> None:
         if warning not in self.warnings:

@@ -52,7 +52,7 @@ class Maintainer:
 
     def __init__(
         self,
-        store: Store,
+        store: Store | None,
         taken: TakenUp,
         partners: PartnersAt | None,
         spark_start: Callable[[], float] = lambda: 0.0,
@@ -63,7 +63,8 @@ class Maintainer:
 
         `spark_start` tells what of a step's time went into starting Spark. With a `move` the first
         step follows the clock too; there is no other one then. What comes and goes of the answer is
-        `told` before each commit, if anybody asks.
+        `told` before each commit, if anybody asks. Without a `store` nothing is committed: what was
+        taken up moves on in memory alone.
         """
         self.store = store
         self.taken = taken
@@ -222,10 +223,13 @@ class Maintainer:
         )
         if self._told is not None:
             self._told.tell(lead_of(stored, done.versions, meta.moments))
-        generation = self.store.commit_maintain(commit)
+        generation = stored.generation
+        if self.store is not None:
+            generation = self.store.commit_maintain(commit)
         taken.committed(generation, pins, fragments, meta)
         commit_ms = watch.ms
-        amend(self.store, stored.query, record, commit_ms)
+        if self.store is not None:
+            amend(self.store, stored.query, record, commit_ms)
         return replace(done, commit_ms=commit_ms)
 
     def _meta(

@@ -8,7 +8,8 @@ change_files`).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
 
 from impctl.aliases import QueryName
 from impctl.app.capturing.chosen_way import is_same_circuit
@@ -28,7 +29,8 @@ from impctl.circuits.compile import compile_answer
 from impctl.circuits.session import MaintainedQuery
 from impctl.circuits.touch import TouchedQuery
 from impctl.circuits.way import Way
-from impctl.engine.batch import Batch
+from impctl.engine.batch import Batch, stacked_batches
+from impctl.engine.consolidate import consolidated
 from impctl.engine.operators.kept import KeptRows
 from impctl.errors import RecaptureNeededError
 from impctl.plan.rules.answered import AnswerPlan
@@ -40,6 +42,14 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
+class Sink(Protocol):
+    """Where changes go; `write` gives the file, if it is one."""
+
+    def write(self, lead: Lead, changes: pa.Table) -> Path | None:
+        """Take the changes of one step."""
+        ...
+
+
 class NotedStep:
     """One step watched: made before it, asked after it."""
 
@@ -49,39 +59,53 @@ class NotedStep:
         self._after = after
         is_compared = is_cut(after) or before is not after
         self._before = RowsOf(before, _named_for(before, kept)) if is_compared else None
+        self._change: Batch | None = None
         kept.note()
 
     def changes(self, zone: str) -> pa.Table:
         """What came and went."""
-        change, kept = self._kept.noted(), self._kept
+        change, kept = self._noted(), self._kept
         if self._before is None:
             return changes_by_rows(self._after, change, kept.bounded, zone)
         return changes_between(self._before, RowsOf(self._after, kept.whole(), kept.bounded), zone)
 
+    def rows_before(self) -> Batch:
+        """The rows kept before the step, which may have broken off."""
+        whole, went = self._kept.whole(), self._noted().negated()
+        parts = [part for part in (whole, went) if len(part)]
+        return consolidated(stacked_batches(parts)) if parts else whole
+
+    def _noted(self) -> Batch:
+        if self._change is None:
+            self._change = self._kept.noted()
+        return self._change
+
 
 class ToldAnswer:
-    """Writes what came and went of one query's answer, commit by commit."""
+    """Hands on what came and went of one query's answer, commit by commit."""
 
-    def __init__(self, files: ChangeFiles, zone: str, way: Way, before: AnswerPlan | None) -> None:
+    def __init__(self, sink: Sink, zone: str, way: Way, before: AnswerPlan | None) -> None:
         """`way` is that of the steps; `before` the answer before the first one, if another."""
         assert way.answer is not None
         assert way.compiled is not None
         assert way.compiled.kept is not None
-        self._files, self._zone = files, zone
+        self._sink, self._zone = sink, zone
         self._kept, self._answer = way.compiled.kept, way.answer
         self._before = way.answer if before is None else before
-        self._noted: NotedStep | None = None
+        self.noted: NotedStep | None = None
         self.written: list[str] = []
 
     def begin(self) -> None:
         """A step begins."""
-        self._noted = NotedStep(self._kept, self._before, self._answer)
+        self.noted = NotedStep(self._kept, self._before, self._answer)
         self._before = self._answer
 
     def tell(self, lead: Lead) -> None:
         """The step is about to be committed."""
-        assert self._noted is not None
-        self.written.append(str(self._files.write(lead, self._noted.changes(self._zone))))
+        assert self.noted is not None
+        path = self._sink.write(lead, self.noted.changes(self._zone))
+        if path is not None:
+            self.written.append(str(path))
 
 
 class ToldRecapture:

@@ -18,6 +18,7 @@ from impctl.app.preparing.filters import Pruned
 from impctl.app.preparing.prepared import PreparedQuery
 from impctl.app.workbench.pinned import PinnedTables
 from impctl.app.workbench.workbench import Workbench
+from impctl.circuits.answer_changes import RowsOf
 from impctl.circuits.answers import answer_of_rows
 from impctl.circuits.compile import Compiled, compile_answer
 from impctl.circuits.flows import Source
@@ -44,6 +45,18 @@ def engine_answer(
     BlockedError where the engine lacks a part of the plan; NotExactError or EvaluationError where
     a value ends it.
     """
+    found = engine_rows(desk, prepared, versions, pruned, sketches)
+    return answer_of_rows(found.answer, found.rows, desk.session_zone)
+
+
+def engine_rows(
+    desk: Workbench,
+    prepared: PreparedQuery,
+    versions: Mapping[TableName, TableVersion],
+    pruned: Pruned,
+    sketches: Sequence[StoredSketch] = (),
+) -> RowsOf:
+    """The rows that the answer is made of; errors as of `engine_answer`."""
     answer = desk.memory.answer(prepared.planned)
     compiled = compile_answer(answer)
     used = {one.access: one for one in sketches if one.access in pruned.filters}
@@ -56,7 +69,7 @@ def engine_answer(
             ]
             compiled.circuit.step(*batches)
     assert compiled.kept is not None
-    return answer_of_rows(answer, compiled.kept.whole(), desk.session_zone)
+    return RowsOf(answer, compiled.kept.whole(), compiled.kept.bounded)
 
 
 def _read(
