@@ -25,6 +25,7 @@ from impctl.aliases import QueryName, TableName, TableVersion
 from impctl.app.workbench.workbench import Workbench
 from impctl.errors import StorageError, UsageError
 from impctl.store.records import StoredQuery
+from impctl.store.system import sync_entries
 from impctl.workload.models import QuerySpec
 
 if TYPE_CHECKING:
@@ -84,13 +85,12 @@ class ChangeFiles:
         path = self.folder / lead.query / lead.file_name
         said = {**(changes.schema.metadata or {}), _SAID: lead.as_json().encode()}
         with _translated(path):
-            path.parent.mkdir(parents=True, exist_ok=True)
+            _make_lasting(path.parent)
             with _put_in_place(path) as part:
                 pq.write_table(changes.replace_schema_metadata(said), part)
             for other in _left_behind(lead, path):
                 other.unlink(missing_ok=True)
-            for folder in (path.parent, self.folder):
-                _sync_folder(folder)
+            sync_entries(path.parent)
         return path
 
 
@@ -116,7 +116,7 @@ def check_change_files(desk: Workbench, specs: Sequence[QuerySpec], *, is_named:
     folder = given.absolute()
     _check_apart(desk, folder)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        _make_lasting(folder)
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
@@ -186,15 +186,12 @@ def _put_in_place(path: Path) -> Iterator[Path]:
         raise
 
 
-def _sync_folder(folder: Path) -> None:
-    """Make the names in it safe, where the system lets a folder be opened."""
-    if os.name == "nt":
-        return
-    number = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(number)
-    finally:
-        os.close(number)
+def _make_lasting(folder: Path) -> None:
+    """Make the folder, so that a power cut after the commit does not take it away."""
+    missing = [one for one in (*reversed(folder.parents), folder) if not one.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    for one in missing:
+        sync_entries(one.parent)
 
 
 @contextmanager
