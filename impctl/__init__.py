@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from impctl.api.open_workload import OpenWorkload as OpenWorkload
     from impctl.api.opening import open as open
     from impctl.app.results.explanations import ExplainResult as ExplainResult
+    from impctl.app.results.listed_files import QueryFiles as QueryFiles
+    from impctl.app.results.listed_files import TableFiles as TableFiles
     from impctl.app.results.results import CaptureResult as CaptureResult
     from impctl.app.results.results import MaintainResult as MaintainResult
     from impctl.app.results.results import QueryResult as QueryResult
@@ -33,6 +35,8 @@ else:
         "CaptureResult": "impctl.app.results.results",
         "ExplainResult": "impctl.app.results.explanations",
         "MaintainResult": "impctl.app.results.results",
+        "QueryFiles": "impctl.app.results.listed_files",
+        "TableFiles": "impctl.app.results.listed_files",
         "QueryResult": "impctl.app.results.results",
         "RewriteResult": "impctl.app.results.results",
         "StatusResult": "impctl.app.results.results",

@@ -20,6 +20,7 @@ from impctl.aliases import ParameterValue, QueryName, TableName
 from impctl.api.settle import settled, warned
 from impctl.api.surroundings import batch_rows_from, sketch_use_from
 from impctl.app.results.explanations import ExplainResult
+from impctl.app.results.listed_files import QueryFiles
 from impctl.app.results.results import (
     CaptureResult,
     MaintainResult,
@@ -215,7 +216,7 @@ class OpenWorkload:
         sketch: Literal["auto", "always", "never"] | None = None,
         require_sketch: bool = False,
     ) -> QueryResult:
-        """The answer of a query, read through its sketch; arguments as for `rewrite`.
+        """The answer of a query as Arrow, read through its sketch; arguments as for `rewrite`.
 
         `sketch`: `always` through it, `never`, or `auto`, where it saves more than it costs.
         """
@@ -254,6 +255,32 @@ class OpenWorkload:
         # The caller's line is above this function.
         warned(framed.warnings, depth=3)
         return framed.frame
+
+    def files(
+        self,
+        query: QueryName | None = None,
+        *,
+        params: Params | None = None,
+        sql: str | None = None,
+        at: At | None = None,
+        sketch: Literal["auto", "always", "never"] = "always",
+        require_sketch: bool = False,
+    ) -> QueryFiles:
+        """What an engine that reads Parquet itself has to read; arguments as for `rewrite`.
+
+        Per table the data files that are left, their deleted rows and partition values, and a
+        predicate that the rows must meet.
+        """
+        from impctl.app.files import Listed, files
+
+        use = sketch_use_from(sketch, {})
+
+        def listing(desk: Workbench) -> Listed:
+            return files(desk, query, params or {}, sql, at, use, required=require_sketch)
+
+        listed = self._run(listing)
+        warned(listed.warnings, depth=3)
+        return listed.files
 
     def _each(
         self,

@@ -6,15 +6,18 @@ Out of scope: proving that (`app.verify`).
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
 from impctl.app.preparing.given_values import GivenValues
 from impctl.app.results.results import Outcome, QueryResult
 from impctl.app.using.answering import answered
-from impctl.app.using.answers import answer_of
 from impctl.app.using.older_versions import AtVersions
 from impctl.app.using.recorded import record_use
 from impctl.app.using.request import asked
 from impctl.app.using.unread import Unread, unread_table
 from impctl.app.workbench.workbench import Workbench
+from impctl.app.writing.file import check_goal, write_answer
 from impctl.stopwatch import Stopwatch
 from impctl.workload.models import AnsweredBy, SketchUse
 
@@ -29,6 +32,8 @@ def query(
     by: AnsweredBy = AnsweredBy.AUTO,
     *,
     required: bool = False,
+    limit: int | None = None,
+    out: Path | None = None,
 ) -> Outcome:
     """The answer of one query, its sketch maintained first where it is stale.
 
@@ -36,23 +41,24 @@ def query(
     that of these versions, through the sketch stored for them, and nothing is maintained. `use`
     says whether to read through the sketch: where that pays, in any case, or not at all. Where
     there is none for now the query is answered without, unless it is `required`. `by` says who
-    answers: what is kept, the engine or Spark; by default the quickest of those that can.
+    answers: what is kept, the engine or Spark; by default the quickest of those that can. `limit`:
+    how many rows are shown, or written to the file `out`.
     """
+    if out is not None:
+        # Before anything that takes its time.
+        check_goal(out)
     found = asked(desk, query, params, sql, at, use, required=required)
     if isinstance(found, Unread):
         if by in (AnsweredBy.STATE, AnsweredBy.ENGINE):
             raise found.refusal
-        return _as_it_stands(desk, found)
+        return _given_out(_as_it_stands(desk, found), limit, out, found.warnings)
     got = answered(desk, found, use, by)
-    plain = answer_of(got.table)
     if got.read is not None:
         pruned, read = got.read.pruned, got.read.plain
         record_use(desk, got.found, pruned, read, command="query", elapsed_ms=got.elapsed_ms)
     result = QueryResult(
         query=got.found.prepared.spec.name,
-        columns=plain.columns,
-        rows=plain.rows,
-        row_count=len(plain.rows),
+        answer=got.table,
         versions=got.found.versions,
         files_kept=0 if got.read is None else got.read.pruned.files_kept,
         files_total=0 if got.read is None else got.read.pruned.files_total,
@@ -66,21 +72,29 @@ def query(
         by=got.by,
         by_reason=got.why,
     )
-    return Outcome((result,), found.warnings)
+    return _given_out(result, limit, out, found.warnings)
 
 
-def _as_it_stands(desk: Workbench, found: Unread) -> Outcome:
+def _given_out(
+    result: QueryResult, limit: int | None, out: Path | None, warnings: tuple[str, ...]
+) -> Outcome:
+    """The rows asked for, in the file asked for."""
+    result = replace(result, limit=limit, written=None if out is None else str(out))
+    if out is not None:
+        write_answer(result.shown, out)
+    return Outcome((result,), warnings)
+
+
+def _as_it_stands(desk: Workbench, found: Unread) -> QueryResult:
     """The answer of a query that only Spark can read."""
     desk.spark()
     desk.reporter.step(f"running {found.spec.name}")
     watch = Stopwatch()
-    got = answer_of(unread_table(desk, found))
+    got = unread_table(desk, found)
     files = found.files(desk)
-    result = QueryResult(
+    return QueryResult(
         query=found.spec.name,
-        columns=got.columns,
-        rows=got.rows,
-        row_count=len(got.rows),
+        answer=got,
         versions=found.versions,
         files_kept=files,
         files_total=files,
@@ -91,4 +105,3 @@ def _as_it_stands(desk: Workbench, found: Unread) -> Outcome:
         by=AnsweredBy.SPARK,
         by_reason="only Spark can read it",
     )
-    return Outcome((result,), found.warnings)

@@ -11,7 +11,7 @@ Out of scope: which ranges (`sketch.intervals`), which files (`tables.prune`), w
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from types import MappingProxyType
@@ -136,8 +136,28 @@ def place_filters(
     only if all of them have one over one partition, and then what any of them needs. Over two
     partitions, each access would see what the other one needs: ranges of its own in part.
     """
+    return _shared(_places(query).values(), filters)
+
+
+def table_filters(
+    query: Query, filters: Mapping[AccessId, RangeFilter]
+) -> dict[AccessId, RangeFilter]:
+    """The filter that each access can have where tables are filtered before the query reads them.
+
+    As for a place of the text: all accesses of a table share one filter, or have none.
+    """
+    scans: dict[TableName, list[Scan]] = {}
+    for scan in scans_of(query.root):
+        scans.setdefault(scan.table, []).append(scan)
+    return _shared(scans.values(), filters)
+
+
+def _shared(
+    groups: Iterable[Sequence[Scan]], filters: Mapping[AccessId, RangeFilter]
+) -> dict[AccessId, RangeFilter]:
+    """One filter for all accesses of a group that reads the same rows, where there can be one."""
     found: dict[AccessId, RangeFilter] = {}
-    for scans in _places(query).values():
+    for scans in groups:
         wanted = [filters[scan.access] for scan in scans if scan.access in filters]
         is_one = len({one.partition.id for one in wanted}) == 1
         if len(wanted) < len(scans) or not is_one:

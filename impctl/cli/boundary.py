@@ -165,7 +165,13 @@ def _output(command: str | None, display: Display) -> Output:
     from impctl.cli.output.text import TextOutput
 
     colour = has_colour(sys.stderr, os.environ)
-    return TextOutput(sys.stdout, sys.stderr, quiet=display.verbosity < 0, colour=colour)
+    return TextOutput(
+        sys.stdout,
+        sys.stderr,
+        quiet=display.verbosity < 0,
+        colour=colour,
+        rows_format=display.rows_format,
+    )
 
 
 def _fail(arguments: Sequence[str], error: ImpctlError) -> int:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from impctl.app.writing.formats import RowsFormat
 from impctl.cli.interrupt import telling
 from impctl.errors import UsageError
 
@@ -27,6 +28,7 @@ class Display:
 
     json: bool = False
     verbosity: int = 0
+    rows_format: RowsFormat = RowsFormat.TABLE
 
 
 @dataclass(frozen=True, slots=True)

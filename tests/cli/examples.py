@@ -5,6 +5,8 @@ from __future__ import annotations
 from datetime import UTC, date, datetime
 from decimal import Decimal
 
+import pyarrow as pa
+
 from impctl.app.results.collected import GcEntry, GcResult
 from impctl.app.results.explanations import CandidateEntry, CheckResult, ExplainResult, PlanEntry
 from impctl.app.results.findings import Finding
@@ -141,12 +143,14 @@ EXAMPLES: dict[str, Result] = {
     ),
     "query": QueryResult(
         query="q_top",
-        columns=("brand", "rev", "day", "share"),
-        rows=(
-            ("Apple", Decimal("5074.10"), date(2026, 1, 31), float("nan")),
-            (None, 6194, None, -0.5),
+        answer=pa.table(
+            {
+                "brand": ["Apple", None],
+                "rev": [Decimal("5074.10"), Decimal("6194.00")],
+                "day": [date(2026, 1, 31), None],
+                "share": [float("nan"), -0.5],
+            }
         ),
-        row_count=2,
         versions={"sales": 1},
         files_kept=2,
         files_total=3,

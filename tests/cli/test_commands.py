@@ -60,7 +60,11 @@ def applied(*, all_updates: bool = False, again: bool = False) -> dict[str, bool
         ),
         (
             ["query", "w.yaml"],
-            ("query", (BENCH, None, (), None, None, "auto"), {"required": False}),
+            (
+                "query",
+                (BENCH, None, (), None, None, "auto"),
+                {"required": False, "limit": None, "out": None},
+            ),
         ),
         (["status", "w.yaml"], ("status", (BENCH, ()), {"runs": 3})),
         (["explain", "w.yaml", "--query", "a"], ("explain", (BENCH, ("a",)), {})),

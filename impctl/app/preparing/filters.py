@@ -18,7 +18,7 @@ from impctl.app.preparing.prepared import PreparedQuery
 from impctl.app.preparing.wanted_files import files_by_table, wanted_files
 from impctl.app.workbench.pinned import PinnedTables
 from impctl.capture.literals import DIALECT, boundary
-from impctl.capture.use import Guard, place_filters
+from impctl.capture.use import Guard, place_filters, table_filters
 from impctl.plan.nodes import scans_of
 from impctl.sketch.intervals import MAX_INTERVALS, Interval, RangeFilter, range_filter
 from impctl.sketch.partition import BoundaryValue
@@ -56,15 +56,18 @@ def filters_of(
     versions: Mapping[TableName, TableVersion],
     *,
     for_text: bool = False,
+    by_table: bool = False,
 ) -> Pruned:
     """What the sketches say about each access, at the versions they stand for.
 
-    `for_text`: by the few ranges that a text can have, nothing read in parts.
+    `for_text`: by the few ranges that a text can have, nothing read in parts; with `by_table`
+    filters are such as can be asked of a table's rows before the query reads them.
     """
     ranges = {
         sketch.access: range_filter(sketch.fragments, sketch.partition) for sketch in sketches
     }
-    filters = place_filters(prepared.query, ranges)
+    placed = table_filters if by_table else place_filters
+    filters = placed(prepared.query, ranges)
     parts: dict[TableName, tuple[ReadPart, ...]] = {}
     for sketch in () if for_text else _alone(prepared, sketches):
         table = sketch.partition.table

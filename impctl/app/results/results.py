@@ -11,9 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import date, datetime
-from decimal import Decimal
+from datetime import datetime
 
+from impctl.app.results.answer import ArrowAnswer
+from impctl.app.results.answer import RowValue as RowValue
 from impctl.app.results.clustered import ClusterResult
 from impctl.app.results.collected import GcResult
 from impctl.app.results.explanations import (
@@ -33,9 +34,6 @@ from impctl.bench.record import RecordKind as RecordKind
 from impctl.errors import ImpctlError
 
 SCHEMA_VERSION = 1
-
-RowValue = bool | int | float | str | Decimal | date | datetime | bytes | None
-"""A value of a result row; lists and structs come as their text."""
 
 ANSWER_SAME, ANSWER_OPEN = "no", "maybe"
 """Whether a query's answer has changed, as far as maintaining its sketch tells."""
@@ -239,9 +237,9 @@ class RewriteResult:
     moments: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QueryResult:
-    """The answer; `action` and `reuse` are as for `rewrite`.
+@dataclass(frozen=True, kw_only=True)
+class QueryResult(ArrowAnswer):
+    """The answer; `action` and `reuse` are as for `rewrite`. Its JSON has rows in place of Arrow.
 
     `left_away`: why a table was read without its sketch, though there is one. `elapsed_ms` is the
     query alone; `spark_start_ms` came before it, 0 where Spark was running. `by`: who answered,
@@ -249,9 +247,6 @@ class QueryResult:
     """
 
     query: str
-    columns: tuple[str, ...]
-    rows: tuple[tuple[RowValue, ...], ...]
-    row_count: int
     versions: Mapping[str, int]
     files_kept: int
     files_total: int

@@ -1,7 +1,7 @@
 """Running a query over pinned snapshots, with its sketch or without.
 
 Law: both ways read the same versions; with the sketch only files that may hold wanted rows are
-read. Results come as plain Python values.
+read. An answer comes as Arrow, and as plain Python values where two are compared.
 Out of scope: which sketch (`app.using.fresh_sketch`), comparing two results (`app.verify`).
 """
 
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from impctl.aliases import ColumnName, TableName, TableVersion
 from impctl.app.preparing.filters import Pruned, guards_of
 from impctl.app.preparing.prepared import PreparedQuery
-from impctl.app.results.results import RowValue
+from impctl.app.results.answer import RowValue, rows_of
 from impctl.app.workbench.pinned import PinnedTables
 from impctl.app.workbench.workbench import Workbench
 from impctl.capture.literals import DIALECT
@@ -160,6 +160,4 @@ def _condition(wanted: RangeFilter | None, guards: Mapping[TableName, Guard]) ->
 
 def answer_of(table: pa.Table) -> Answer:
     """An Arrow result as plain rows."""
-    columns = [column.to_pylist() for column in table.columns]
-    rows = tuple(zip(*columns, strict=True)) if columns else ()
-    return Answer(tuple(table.column_names), rows)
+    return Answer(tuple(table.column_names), rows_of(table))

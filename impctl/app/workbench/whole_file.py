@@ -1,15 +1,18 @@
-"""A text file written whole or not at all, wherever it is asked for.
+"""A file written whole or not at all, wherever it is asked for.
 
-Law: a reader sees the old text or the new one, never a part. A device, a pipe or a link stays one:
-the text goes through it.
+Law: a reader sees the old content or the new one, never a part. A device, a pipe or a link stays
+one: the content goes through it.
 Out of scope: what is in it.
 """
 
 from __future__ import annotations
 
 import os
-from contextlib import suppress
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import BinaryIO
 
 
 def write_whole(path: Path, text: str) -> None:
@@ -26,6 +29,40 @@ def write_whole(path: Path, text: str) -> None:
         with suppress(OSError):
             part.unlink(missing_ok=True)
         raise
+
+
+@contextmanager
+def whole_file(path: Path) -> Iterator[BinaryIO]:
+    """A file to write bytes to, which takes its place, safe on the disk, when all went well.
+
+    Its folder must be there. Two that write the same file do not meet: the last one stands.
+    """
+    if is_special(path):
+        with path.open("wb") as file:
+            yield file
+        return
+    goal = Path(os.path.realpath(path))
+    number, name = tempfile.mkstemp(prefix=f".{goal.name}.", suffix=".part", dir=goal.parent)
+    try:
+        with os.fdopen(number, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(name, _mode_for(goal))
+        os.replace(name, goal)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(name)
+        raise
+
+
+def _mode_for(goal: Path) -> int:
+    """The rights of the file that was there, or those that a new file gets."""
+    if goal.exists():
+        return goal.stat().st_mode & 0o777
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return 0o666 & ~mask
 
 
 def part_of(path: Path) -> Path:

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from impctl.app.workbench.settings import DEFAULT_FILE, AnsweredBy, SketchUse
-from impctl.cli.job import Job, display_of, on_workbench, one_query
+from impctl.app.writing.formats import RowsFormat, ending_of
+from impctl.cli.completion import left_to_shell
+from impctl.cli.job import Display, Job, display_of, on_workbench, one_query
 from impctl.cli.options import (
     AnswerFrom,
     AsJson,
@@ -24,10 +30,42 @@ from impctl.cli.options import (
     WorkloadFile,
     settings_of,
 )
+from impctl.errors import UsageError
 
 if TYPE_CHECKING:
     from impctl.app.results.results import Outcome
     from impctl.app.workbench.workbench import Workbench
+
+RowsAs = Annotated[
+    RowsFormat | None,
+    typer.Option(
+        "--format",
+        show_default=False,
+        help="How the rows are printed. Default: table.",
+    ),
+]
+
+OutFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--out",
+        metavar="FILE",
+        show_default=False,
+        help="Write the rows to this file instead: .parquet, .csv or .jsonl, as it ends.",
+        autocompletion=left_to_shell,
+    ),
+]
+
+RowLimit = Annotated[
+    int | None,
+    typer.Option(
+        "--limit",
+        metavar="N",
+        min=0,
+        show_default=False,
+        help="Print or write the first N rows only. Default: all.",
+    ),
+]
 
 
 def query(
@@ -39,6 +77,9 @@ def query(
     sketch: SketchUsed = SketchUse.AUTO,
     require_sketch: SketchRequired = False,
     by: AnswerFrom = AnsweredBy.AUTO,
+    rows_as: RowsAs = None,
+    out: OutFile = None,
+    limit: RowLimit = None,
     store: StoreFolder = None,
     policy: PolicyName = None,
     lock_timeout: LockTimeout = None,
@@ -56,16 +97,18 @@ def query(
     there is none for now the whole tables are read, with a warning (--require-sketch: an error).
     Rows that are kept (`answer: true`) answer at once; else the engine or Spark, whichever is
     likely to be quicker (--by).
+    Stdout has the rows alone; how many, and how they were come by, is told on stderr.
 
     Example: impctl query workloads/running-example.yaml --query q_top
     """
     name = one_query("query", names)
+    display = _display(display_of(json, quiet, verbose), rows_as, out)
 
     def use_case(desk: Workbench) -> Outcome:
         from impctl.app.query import query
 
-        given, versions = tuple(param or ()), tuple(at) if at else None
-        return query(desk, name, given, sql, versions, sketch, by, required=require_sketch)
+        asked = (tuple(param or ()), sql, tuple(at) if at else None, sketch, by)
+        return query(desk, name, *asked, required=require_sketch, limit=limit, out=out)
 
     settings = settings_of(
         workload,
@@ -74,4 +117,23 @@ def query(
         lock_timeout=lock_timeout,
         spark_profile=spark_profile,
     )
-    return on_workbench("query", display_of(json, quiet, verbose), settings, use_case)
+    return on_workbench("query", display, settings, use_case)
+
+
+def _display(display: Display, rows_as: RowsFormat | None, out: Path | None) -> Display:
+    """The display with the format of the rows; UsageError where the wishes exclude each other."""
+    if out is not None:
+        ending_of(out)
+        if rows_as is not None:
+            raise UsageError(
+                "`--out` excludes `--format`: the ending of the file says how it is written",
+                hint="give one of them; without `--out` rows go to stdout",
+            )
+    if rows_as is None:
+        return display
+    if display.json:
+        raise UsageError(
+            "`--json` excludes `--format`: it prints the whole run as one document",
+            hint="give one of them; `--format json` prints the rows alone",
+        )
+    return replace(display, rows_format=rows_as)

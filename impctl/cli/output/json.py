@@ -16,7 +16,7 @@ from decimal import Decimal
 from typing import TextIO
 
 from impctl.app.results.followed_run import FollowedRun
-from impctl.app.results.results import SCHEMA_VERSION, Failure, Result
+from impctl.app.results.results import SCHEMA_VERSION, Failure, QueryResult, Result
 from impctl.errors import Location, Problem, WorkloadError
 
 Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
@@ -82,9 +82,25 @@ def to_json(value: object) -> Json:
             return {str(key): to_json(inner) for key, inner in value.items()}
         case tuple() | list():
             return [to_json(inner) for inner in value]
+        case QueryResult():
+            return _answered(value)
         case _ if is_dataclass(value):
             return {part.name: to_json(getattr(value, part.name)) for part in fields(value)}
     raise TypeError(f"A result holds a value of type `{type(value).__name__}`")
+
+
+def _answered(result: QueryResult) -> Json:
+    """A query's result, with columns and rows in place of the Arrow table."""
+    from impctl.app.writing.json_values import json_rows
+
+    others = [part.name for part in fields(result) if part.name not in ("query", "answer")]
+    return {
+        "query": result.query,
+        "columns": list(result.columns),
+        "rows": [] if result.written is not None else list(json_rows(result.shown)),
+        "row_count": result.row_count,
+        **{name: to_json(getattr(result, name)) for name in others},
+    }
 
 
 def _not_finite(value: float) -> str:

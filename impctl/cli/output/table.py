@@ -1,36 +1,36 @@
 """Rows of a query's result as a table of text.
 
 Law: no value is cut; a value that does not fit is wrapped in its cell.
-Out of scope: any meaning of the values.
+Out of scope: any meaning of the values (`app.writing.texts` says how they read).
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from datetime import datetime
-from decimal import Decimal
 from io import StringIO
+from typing import TYPE_CHECKING
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from impctl.app.results.results import RowValue
 from impctl.cli.output.wording import plain
+
+if TYPE_CHECKING:
+    from impctl.app.writing.texts import TextColumn
 
 NARROWEST = 80
 
 
-def table_lines(columns: Sequence[str], rows: Sequence[Sequence[RowValue]]) -> list[str]:
+def table_lines(columns: Sequence[TextColumn]) -> list[str]:
     """The table, numbers to the right; as wide as the terminal, 80 columns without one."""
     table = Table(box=SIMPLE_HEAD, pad_edge=False, safe_box=True, show_edge=False)
-    for index, name in enumerate(columns):
-        numeric = any(_is_number(row[index]) for row in rows)
-        table.add_column(Text(plain(name)), justify="right" if numeric else "left", overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(plain(_cell_text(cell))) for cell in row))
+    for column in columns:
+        name = Text(plain(column.name))
+        table.add_column(name, justify="right" if column.is_number else "left", overflow="fold")
+    for row in zip(*(column.texts for column in columns), strict=True):
+        table.add_row(*(Text("NULL" if text is None else plain(text)) for text in row))
     page = StringIO()
     Console(file=page, color_system=None, force_terminal=False, width=_width()).print(table)
     return [line.rstrip() for line in page.getvalue().splitlines()]
@@ -38,25 +38,3 @@ def table_lines(columns: Sequence[str], rows: Sequence[Sequence[RowValue]]) -> l
 
 def _width() -> int:
     return max(NARROWEST, Console().width)
-
-
-def _is_number(cell: RowValue) -> bool:
-    return isinstance(cell, int | float | Decimal) and not isinstance(cell, bool)
-
-
-def _cell_text(cell: RowValue) -> str:
-    match cell:
-        case None:
-            return "NULL"
-        case bool():
-            return "true" if cell else "false"
-        case bytes():
-            return cell.hex()
-        case datetime():
-            return cell.isoformat(" ")
-        case Decimal():
-            return format(cell, "f")
-        case float() if math.isnan(cell):
-            return "NaN"
-        case _:
-            return str(cell)

@@ -21,8 +21,6 @@ from impctl.app.results.foreseen import PlanResult
 from impctl.app.results.gained import GainResult
 from impctl.app.results.results import (
     ANSWER_SAME,
-    NO_SKETCH,
-    NOT_USED,
     ApplyResult,
     CaptureResult,
     Failure,
@@ -31,7 +29,6 @@ from impctl.app.results.results import (
     QueryResult,
     Record,
     RecordComparison,
-    ReuseEntry,
     RewriteResult,
     StatusResult,
     SuiteResult,
@@ -39,7 +36,9 @@ from impctl.app.results.results import (
     WrittenResult,
 )
 from impctl.app.results.started import StartedResult
-from impctl.app.results.unsketched import ASKED_FOR_NONE, SKETCH_NONE
+from impctl.app.results.unsketched import SKETCH_NONE
+from impctl.app.writing.formats import RowsFormat
+from impctl.cli.output.answer import answer_line, write_rows
 from impctl.cli.output.check import check_lines, check_word, summed_up
 from impctl.cli.output.cluster import cluster_lines
 from impctl.cli.output.doctor import finding_lines
@@ -56,8 +55,8 @@ from impctl.cli.output.gain import gain_lines
 from impctl.cli.output.gc import gc_lines
 from impctl.cli.output.status import status_lines
 from impctl.cli.output.suite import comparison_lines, record_lines
-from impctl.cli.output.table import table_lines
 from impctl.cli.output.terminal import has_colour, marked, unmarked
+from impctl.cli.output.used import used_lines
 from impctl.cli.output.wording import (
     count_text,
     fragments_text,
@@ -75,9 +74,18 @@ from impctl.cli.output.wrapped import width_for, wrapped
 class TextOutput:
     """Prints each result as it comes."""
 
-    def __init__(self, stdout: TextIO, stderr: TextIO, *, quiet: bool, colour: bool) -> None:
+    def __init__(
+        self,
+        stdout: TextIO,
+        stderr: TextIO,
+        *,
+        quiet: bool,
+        colour: bool,
+        rows_format: RowsFormat = RowsFormat.TABLE,
+    ) -> None:
         self._stdout = stdout
         self._stderr = stderr
+        self._rows_format = rows_format
         self._quiet = quiet
         self._colour = colour
         self._shown: Finding | None = None
@@ -202,54 +210,17 @@ class TextOutput:
         self._remark(f"{result.query}: {sketches_text(result.sketches)}, {files}{only}", "")
         if shown != sql:
             self._remark("control characters of the text are shown as escapes; a pipe has them")
-        self._maintained_first(result)
+        self._used(result)
 
     def query(self, result: QueryResult) -> None:
-        """The rows as a table on stdout; what the sketch saved on stderr."""
-        for line in table_lines(result.columns, result.rows):
-            self._stdout.write(line + "\n")
-        start = result.spark_start_ms
-        versions = versions_text(result.versions, None, result.moments)
-        started = f", Spark's start took {duration_text(start)}" if start else ""
-        self._remark(
-            f"{result.query}: {count_text(result.row_count, 'row')}, "
-            f"read {result.files_kept} of {count_text(result.files_total, 'file')} "
-            f"at {versions} in {duration_text(result.elapsed_ms)}{started}",
-            "",
-        )
-        self._maintained_first(result)
+        """The rows on stdout, or in a file; what the sketch saved on stderr."""
+        write_rows(result, self._rows_format, self._stdout)
+        self._remark(answer_line(result), "")
+        self._used(result)
 
-    def _maintained_first(self, result: QueryResult | RewriteResult) -> None:
-        """Whose sketch was used, what became of it before, and what costs more than it saves."""
-        for table, reason in result.left_away.items():
-            self._remark(f"sketch of `{table}` left away: {reason} (--sketch always uses it)")
-        if result.reuse is not None:
-            self._reuse(result.reuse)
-            if result.reuse.query is None:
-                return
-        if result.action == NOT_USED:
-            self._remark("no sketch was to be used")
-        elif result.action == NO_SKETCH:
-            # A warning says so, unless the file asked for it.
-            if result.reason == ASKED_FOR_NONE:
-                self._remark(f"no sketch: {result.reason}")
-        elif result.action == "none":
-            self._remark("sketch was up to date")
-        elif result.action == "kept":
-            self._remark("sketch stored for these versions; nothing was maintained")
-        else:
-            self._remark(f"sketch maintained first ({result.action}): {result.reason}")
-
-    def _reuse(self, reuse: ReuseEntry) -> None:
-        """The sketch that serves a query with constants of its own, and those that do not."""
-        if reuse.query is None:
-            self._remark(f"no sketch: {reuse.reason}")
-        for entry in reuse.candidates:
-            which = sketches_text(entry.sketches) if entry.sketches else ""
-            if entry.chosen:
-                self._remark(f"sketch of `{entry.query}` ({which}): {entry.reason}")
-            else:
-                self._remark(f"not that of `{entry.query}`: {entry.reason}")
+    def _used(self, result: QueryResult | RewriteResult) -> None:
+        for line in used_lines(result):
+            self._remark(line)
 
     def status(self, result: StatusResult) -> None:
         """Current, stale or not captured; what is pending; sizes; what was done last."""

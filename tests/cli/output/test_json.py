@@ -94,7 +94,7 @@ def test_values_of_a_query(fake, impctl) -> None:
     assert result["columns"] == ["brand", "rev", "day", "share"]
     assert result["rows"] == [
         ["Apple", "5074.10", "2026-01-31", "NaN"],
-        [None, 6194, None, -0.5],
+        [None, "6194.00", None, -0.5],
     ]
 
 

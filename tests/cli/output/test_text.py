@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pyarrow as pa
 import pytest
 
 from impctl.app.results.results import Failure, Outcome, ReuseCandidate, ReuseEntry, SketchEntry
@@ -159,7 +160,7 @@ def test_query_prints_rows_on_stdout_and_what_it_saved_on_stderr(fake, impctl) -
     assert ran.stdout.splitlines()[0] == "brand       rev   day          share"
     assert ran.stdout.splitlines()[2:] == [
         "Apple   5074.10   2026-01-31     NaN",
-        "NULL       6194   NULL          -0.5",
+        "NULL    6194.00   NULL          -0.5",
     ]
     assert ran.stderr == (
         "q_top: 2 rows, read 2 of 3 files at sales@1 in 120 ms\n"
@@ -177,7 +178,7 @@ def test_quiet_leaves_results_and_errors_only(fake, impctl) -> None:
 
 def test_no_value_is_cut_however_long(fake, impctl) -> None:
     words = "x" * 200
-    result = replace(EXAMPLES["query"], columns=("a",), rows=((words,),), row_count=1)
+    result = replace(EXAMPLES["query"], answer=pa.table({"a": [words]}))
     fake.answer = Outcome((result,))
     stdout = impctl("query", "w.yaml").stdout
     assert stdout.count("x") == 200
@@ -185,7 +186,7 @@ def test_no_value_is_cut_however_long(fake, impctl) -> None:
 
 
 def test_user_text_has_no_markup_and_no_control_characters(fake, impctl) -> None:
-    result = replace(EXAMPLES["query"], columns=("[bold]a",), rows=(("\x1b[31m[red]x\x07",),))
+    result = replace(EXAMPLES["query"], answer=pa.table({"[bold]a": ["\x1b[31m[red]x\x07"]}))
     fake.answer = Outcome((result,))
     stdout = impctl("query", "w.yaml").stdout
     assert "[bold]a" in stdout

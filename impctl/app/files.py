@@ -1,0 +1,193 @@
+"""Use case: the data files that a query's sketches leave, for engines that read them without Delta.
+
+Law: whatever such an engine would not surely read as Spark does is refused, or read without a
+sketch; over the rows described the query gives its own answer (`app.results.listed_files`).
+Out of scope: reading the files, the text with ranges in it (`app.rewrite`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from impctl.aliases import ColumnName, TableName, TableVersion
+from impctl.app.preparing.filters import Pruned, filters_of
+from impctl.app.preparing.given_values import GivenValues
+from impctl.app.results.listed_files import QueryFiles, TableFiles
+from impctl.app.using.fresh_sketch import Fresh
+from impctl.app.using.older_versions import AtVersions
+from impctl.app.using.recorded import record_use
+from impctl.app.using.request import asked
+from impctl.app.using.unread import Unread
+from impctl.app.using.worth import worth_using
+from impctl.app.workbench.pinned import PinnedTables
+from impctl.app.workbench.workbench import Workbench
+from impctl.capture.plain_condition import plain_condition
+from impctl.data.schema import Kind
+from impctl.errors import TableError
+from impctl.sketch.intervals import RangeFilter
+from impctl.store.records import StoredSketch
+from impctl.tables.file_listing import file_listing
+from impctl.tables.footers import miscopied_columns
+from impctl.tables.hidden_values import hiding_columns
+from impctl.tables.snapshot import DataFile, Snapshot
+from impctl.workload.models import SketchUse
+
+_DATED = (Kind.DATE, Kind.TIMESTAMP, Kind.TIMESTAMP_NTZ)
+_NO_TEXT = "its boundaries are values that other engines may read as others"
+_NAN = "its files may hold NaN, and engines that read Parquet may pass over such rows"
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """The files, and what to know about them."""
+
+    files: QueryFiles
+    warnings: tuple[str, ...]
+
+
+def files(
+    desk: Workbench,
+    query: str | None,
+    params: GivenValues = (),
+    sql: str | None = None,
+    at: AtVersions | None = None,
+    use: SketchUse = SketchUse.ALWAYS,
+    *,
+    required: bool = False,
+) -> Listed:
+    """The files of one query; arguments as for `app.rewrite`."""
+    found = asked(desk, query, params, sql, at, use, required=required)
+    if isinstance(found, Unread):
+        return _as_they_stand(desk, found)
+    pruned, predicates, left_away = _left_to_read(desk.tables, found, use)
+    read = _columns_read(found)
+    tables = {}
+    # A table that only an unused WITH entry names is looked up all the same.
+    for table in dict.fromkeys((*found.prepared.tables, *found.prepared.query.tables)):
+        snapshot = desk.tables.snapshot(table, found.versions.get(table))
+        left = pruned.files.get(table, snapshot.files)
+        _check(snapshot, read.get(table, ()), left)
+        tables[table] = _table_files(snapshot, left, predicates.get(table))
+    listed = QueryFiles(
+        query=found.prepared.spec.name,
+        sql=found.query.sql,
+        tables=tables,
+        action=found.action,
+        reason=found.reason,
+        reuse=found.reuse,
+        left_away=left_away,
+        moments=found.prepared.moments,
+    )
+    plain = filters_of(desk.tables, found.prepared, (), found.versions)
+    record_use(desk, found, pruned, plain, command="files")
+    return Listed(listed, found.warnings)
+
+
+def _as_they_stand(desk: Workbench, found: Unread) -> Listed:
+    """All files of a query that only Spark can read."""
+    tables = {}
+    for table, version in found.versions.items():
+        snapshot = desk.tables.snapshot(table, version)
+        # Which columns the query reads is not known.
+        _check(snapshot, snapshot.schema.names, snapshot.files)
+        tables[table] = _table_files(snapshot, snapshot.files, None)
+    listed = QueryFiles(
+        query=found.spec.name,
+        sql=found.sql,
+        tables=tables,
+        action=found.action,
+        reason=found.reason,
+    )
+    return Listed(listed, found.warnings)
+
+
+def _left_to_read(
+    tables: PinnedTables, found: Fresh, use: SketchUse
+) -> tuple[Pruned, Mapping[TableName, str], Mapping[TableName, str]]:
+    """Files and predicates that belong together, and why a sketch is not among them."""
+    sketches, reasons = worth_using(tables, found, use)
+    left_away = dict(reasons)
+    while True:
+        pruned = filters_of(tables, found.prepared, sketches, found.versions, by_table=True)
+        predicates, refused = _predicates(tables, pruned, found.versions)
+        if not refused:
+            break
+        # Anew: what a sketch leaves of its table narrows the tables that it is joined with.
+        left_away |= refused
+        sketches = tuple(one for one in sketches if one.table not in refused)
+    for table in dict.fromkeys(sketch.table for sketch in sketches):
+        if table not in predicates and _leaves_out(sketches, table):
+            left_away[table] = "the query reads it several times, and not by the same ranges"
+    return pruned, predicates, left_away
+
+
+def _leaves_out(sketches: Sequence[StoredSketch], table: TableName) -> bool:
+    own = [sketch for sketch in sketches if sketch.table == table]
+    return any(len(one.fragments) < one.partition.size for one in own)
+
+
+def _predicates(
+    tables: PinnedTables, pruned: Pruned, versions: Mapping[TableName, TableVersion]
+) -> tuple[dict[TableName, str], dict[TableName, str]]:
+    """The predicate of each filtered table, and why another one can have none."""
+    found: dict[TableName, str] = {}
+    refused: dict[TableName, str] = {}
+    for wanted in pruned.filters.values():
+        table = wanted.partition.table
+        snapshot = tables.snapshot(table, versions.get(table))
+        column = snapshot.column(wanted.partition.attribute)
+        text = plain_condition(wanted, column.name)
+        if text is None:
+            refused[table] = _NO_TEXT
+        elif _may_lose_nan(snapshot, wanted, pruned.files[table]):
+            refused[table] = _NAN
+        else:
+            found[table] = text
+    return found, refused
+
+
+def _may_lose_nan(snapshot: Snapshot, wanted: RangeFilter, left: Sequence[DataFile]) -> bool:
+    """Whether a row with NaN, above every boundary, is asked for but not told by statistics."""
+    column = snapshot.column(wanted.partition.attribute)
+    is_asked_for = any(interval.high is None for interval in wanted.intervals)
+    if not column.type.is_fractional or not is_asked_for:
+        return False
+    if column.name in snapshot.partition_columns:
+        return True
+    return column.name in hiding_columns(snapshot, (column.name,), left)
+
+
+def _columns_read(found: Fresh) -> dict[TableName, set[ColumnName]]:
+    """The columns of each table that the query reads."""
+    columns: dict[TableName, set[ColumnName]] = {}
+    for scan in found.prepared.scans:
+        columns.setdefault(scan.table, set()).update(one.name for one in scan.attributes)
+    return columns
+
+
+def _check(snapshot: Snapshot, names: Iterable[ColumnName], left: Sequence[DataFile]) -> None:
+    """TableError for a column that readers of plain files would not read as Spark does."""
+    columns = [snapshot.readable(name) for name in names]
+    dated = {column.name for column in columns if column.type.kind in _DATED}
+    old = miscopied_columns(snapshot, left).in_old_calendar & dated if dated else ()
+    if old:
+        raise TableError(
+            f"Column `{min(old)}` of table `{snapshot.table}` may hold old dates or times in Spark"
+            " 2's calendar, which other engines take for others",
+            hint="rewrite the files with Spark 3.1 or newer, or leave the column out",
+            code="legacy_calendar",
+        )
+
+
+def _table_files(snapshot: Snapshot, left: Sequence[DataFile], predicate: str | None) -> TableFiles:
+    names = snapshot.column_mapping
+    return TableFiles(
+        table=snapshot.table,
+        path=snapshot.path,
+        version=snapshot.version,
+        files_total=len(snapshot.files),
+        listing=file_listing(snapshot, left),
+        predicate=predicate,
+        names_in_files={} if names is None else dict(names),
+    )

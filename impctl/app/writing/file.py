@@ -1,0 +1,75 @@
+"""An answer written to a file.
+
+Law: the file is there whole or as it was before; what stands in the way is told before the query
+runs, as far as it can be known then. Out of scope: which rows (`app.query`).
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+
+from impctl.app.workbench.whole_file import whole_file
+from impctl.app.writing.formats import RowsFormat, ending_of
+from impctl.app.writing.json_values import unique_names
+from impctl.app.writing.lines import text_of
+from impctl.errors import StorageError, UnsupportedError
+
+_TEXTS = {".csv": RowsFormat.CSV, ".jsonl": RowsFormat.JSONL}
+
+
+def check_goal(path: Path) -> None:
+    """UsageError or StorageError where no answer can be written to this file."""
+    ending_of(path)
+    if not path.parent.is_dir():
+        made = f"mkdir -p {shlex.quote(str(path.parent))}"
+        raise StorageError(
+            f"The answer cannot be written to `{path}`: there is no folder `{path.parent}`",
+            hint=f"make it first, `{made}`, or name a file in another folder",
+            code="answer_not_written",
+        )
+    if path.is_dir():
+        raise StorageError(
+            f"The answer cannot be written to `{path}`: it is a folder",
+            hint="name a file in it",
+            code="answer_not_written",
+        )
+
+
+def write_answer(table: pa.Table, path: Path) -> None:
+    """Write all rows, in the format that the ending names."""
+    ending = ending_of(path)
+    try:
+        with whole_file(path) as file:
+            if ending == ".parquet":
+                _write_parquet(table, file)
+            else:
+                for text in _pieces(table, _TEXTS[ending]):
+                    file.write(text)
+    except OSError as error:
+        raise StorageError(
+            f"The answer could not be written to `{path}`: {error.strerror or error}",
+            hint="name a file in a folder that you may write, on a disk with room",
+            code="answer_not_written",
+        ) from error
+
+
+def _pieces(table: pa.Table, rows_format: RowsFormat) -> Iterator[bytes]:
+    return (text.encode() for text in text_of(table, rows_format))
+
+
+def _write_parquet(table: pa.Table, file: object) -> None:
+    """Parquet; its readers find columns by name, so that no two may have the same one."""
+    import pyarrow.parquet as pq
+
+    try:
+        pq.write_table(table.rename_columns(unique_names(table.column_names)), file)
+    except (pa.ArrowNotImplementedError, pa.ArrowInvalid, pa.ArrowTypeError) as error:
+        raise UnsupportedError(
+            f"The answer has a type that Parquet has not: {error}",
+            hint="write a file that ends in .csv or .jsonl, or cast the column in the query",
+            code="answer_type",
+        ) from error

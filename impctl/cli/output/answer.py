@@ -1,0 +1,56 @@
+"""The answer of a query on stdout, in the format asked for, and the line about it.
+
+Law: stdout has rows and nothing else. Formats that programs read are UTF-8 whatever the locale is,
+and escaped only where they go to a terminal, which a value must not drive.
+Out of scope: the formats themselves (`app.writing.lines`), files (`app.writing.file`).
+"""
+
+from __future__ import annotations
+
+from io import TextIOWrapper
+from typing import TextIO
+
+from impctl.app.results.amounts import duration_text
+from impctl.app.results.results import QueryResult
+from impctl.app.writing.formats import RowsFormat
+from impctl.cli.output.wording import count_text, plain, versions_text
+
+
+def write_rows(result: QueryResult, rows_format: RowsFormat, stdout: TextIO) -> None:
+    """Print the rows, unless they went to a file."""
+    if result.written is not None:
+        return
+    if rows_format is RowsFormat.TABLE:
+        from impctl.app.writing.texts import text_columns
+        from impctl.cli.output.table import table_lines
+
+        for line in table_lines(text_columns(result.shown, " ")):
+            stdout.write(line + "\n")
+        return
+    from impctl.app.writing.lines import text_of
+
+    is_terminal = stdout.isatty()
+    if isinstance(stdout, TextIOWrapper):
+        stdout.reconfigure(encoding="utf-8")
+    for text in text_of(result.shown, rows_format):
+        stdout.write(plain(text) if is_terminal else text)
+
+
+def answer_line(result: QueryResult) -> str:
+    """How many rows, where they went, and what was read for them."""
+    versions = versions_text(result.versions, None, result.moments)
+    start = result.spark_start_ms
+    started = f", Spark's start took {duration_text(start)}" if start else ""
+    written = "" if result.written is None else f" written to {result.written}"
+    return (
+        f"{result.query}: {_rows_text(result)}{written}, "
+        f"read {result.files_kept} of {count_text(result.files_total, 'file')} "
+        f"at {versions} in {duration_text(result.elapsed_ms)}{started}"
+    )
+
+
+def _rows_text(result: QueryResult) -> str:
+    total = count_text(result.row_count, "row")
+    if result.limit is None or result.limit >= result.row_count:
+        return total
+    return f"{result.limit:,} of {total}"

@@ -1,0 +1,53 @@
+"""What is said of the sketches that a query or a text used: whose, and what became of them before.
+
+Law: sentences without indent or line breaks, each of one thing.
+Out of scope: where they are printed (`cli.output.text`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from impctl.app.results.results import (
+    NO_SKETCH,
+    NOT_USED,
+    QueryResult,
+    ReuseEntry,
+    RewriteResult,
+)
+from impctl.app.results.unsketched import ASKED_FOR_NONE
+from impctl.cli.output.wording import sketches_text
+
+
+def used_lines(result: QueryResult | RewriteResult) -> Iterator[str]:
+    """Whose sketch was used, what became of it before, and what costs more than it saves."""
+    for table, reason in result.left_away.items():
+        yield f"sketch of `{table}` left away: {reason} (--sketch always uses it)"
+    if result.reuse is not None:
+        yield from _reuse(result.reuse)
+        if result.reuse.query is None:
+            return
+    if result.action == NOT_USED:
+        yield "no sketch was to be used"
+    elif result.action == NO_SKETCH:
+        # A warning says so, unless the file asked for it.
+        if result.reason == ASKED_FOR_NONE:
+            yield f"no sketch: {result.reason}"
+    elif result.action == "none":
+        yield "sketch was up to date"
+    elif result.action == "kept":
+        yield "sketch stored for these versions; nothing was maintained"
+    else:
+        yield f"sketch maintained first ({result.action}): {result.reason}"
+
+
+def _reuse(reuse: ReuseEntry) -> Iterator[str]:
+    """The sketch that serves a query with constants of its own, and those that do not."""
+    if reuse.query is None:
+        yield f"no sketch: {reuse.reason}"
+    for entry in reuse.candidates:
+        which = sketches_text(entry.sketches) if entry.sketches else ""
+        if entry.chosen:
+            yield f"sketch of `{entry.query}` ({which}): {entry.reason}"
+        else:
+            yield f"not that of `{entry.query}`: {entry.reason}"
