@@ -13,6 +13,7 @@ import typer
 from impctl.cli.commands.apply import apply
 from impctl.cli.commands.bench import bench
 from impctl.cli.commands.capture import capture
+from impctl.cli.commands.changes import changes
 from impctl.cli.commands.check import check
 from impctl.cli.commands.cluster import cluster
 from impctl.cli.commands.completion import completion
@@ -39,6 +40,7 @@ COMMANDS = (
     maintain,
     rewrite,
     query,
+    changes,
     status,
     explain,
     verify,

@@ -15,6 +15,7 @@ from datetime import datetime
 
 from impctl.app.results.answer import ArrowAnswer
 from impctl.app.results.answer import RowValue as RowValue
+from impctl.app.results.changed import ChangesResult
 from impctl.app.results.clustered import ClusterResult
 from impctl.app.results.collected import GcResult
 from impctl.app.results.explanations import (
@@ -360,6 +361,7 @@ Result = (
     | PlanResult
     | RewriteResult
     | QueryResult
+    | ChangesResult
     | StatusResult
     | ExplainResult
     | Finding

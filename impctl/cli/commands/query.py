@@ -102,7 +102,7 @@ def query(
     Example: impctl query workloads/running-example.yaml --query q_top
     """
     name = one_query("query", names)
-    display = _display(display_of(json, quiet, verbose), rows_as, out)
+    display = display_of_rows(display_of(json, quiet, verbose), rows_as, out)
 
     def use_case(desk: Workbench) -> Outcome:
         from impctl.app.query import query
@@ -120,7 +120,7 @@ def query(
     return on_workbench("query", display, settings, use_case)
 
 
-def _display(display: Display, rows_as: RowsFormat | None, out: Path | None) -> Display:
+def display_of_rows(display: Display, rows_as: RowsFormat | None, out: Path | None) -> Display:
     """The display with the format of the rows; UsageError where the wishes exclude each other."""
     if out is not None:
         ending_of(out)
