@@ -11,7 +11,7 @@ from pathlib import Path
 
 from impctl.app.preparing.given_values import GivenValues
 from impctl.app.results.results import Outcome, QueryResult
-from impctl.app.using.answering import answered
+from impctl.app.using.answering import Answered, answered
 from impctl.app.using.older_versions import AtVersions
 from impctl.app.using.recorded import record_use
 from impctl.app.using.request import asked
@@ -34,6 +34,7 @@ def query(
     required: bool = False,
     limit: int | None = None,
     out: Path | None = None,
+    where: str | None = None,
 ) -> Outcome:
     """The answer of one query, its sketch maintained first where it is stale.
 
@@ -41,22 +42,28 @@ def query(
     that of these versions, through the sketch stored for them, and nothing is maintained. `use`
     says whether to read through the sketch: where that pays, in any case, or not at all. Where
     there is none for now the query is answered without, unless it is `required`. `by` says who
-    answers: what is kept, the engine or Spark; by default the quickest of those that can. `limit`:
-    how many rows are shown, or written to the file `out`.
+    answers: what is kept, the engine or Spark; by default the quickest of those that can.
+    With `where`, a condition on its columns, the rows of the answer for which that is true.
+    `limit`: how many rows are shown, or written to the file `out`.
     """
     if out is not None:
         # Before anything that takes its time.
         check_goal(out)
     found = asked(desk, query, params, sql, at, use, required=required)
     if isinstance(found, Unread):
-        if by in (AnsweredBy.STATE, AnsweredBy.ENGINE):
+        if by in (AnsweredBy.STATE, AnsweredBy.ENGINE) or where is not None:
             raise found.refusal
         return _given_out(_as_it_stands(desk, found), limit, out, found.warnings)
-    got = answered(desk, found, use, by)
+    got = answered(desk, found, use, by, where)
     if got.read is not None:
         pruned, read = got.read.pruned, got.read.plain
         record_use(desk, got.found, pruned, read, command="query", elapsed_ms=got.elapsed_ms)
-    result = QueryResult(
+    return _given_out(_told(desk, got), limit, out, found.warnings)
+
+
+def _told(desk: Workbench, got: Answered) -> QueryResult:
+    """The answer as it is told."""
+    return QueryResult(
         query=got.found.prepared.spec.name,
         answer=got.table,
         versions=got.found.versions,
@@ -72,7 +79,6 @@ def query(
         by=got.by,
         by_reason=got.why,
     )
-    return _given_out(result, limit, out, found.warnings)
 
 
 def _given_out(

@@ -17,16 +17,25 @@ import pyarrow as pa
 
 from impctl.aliases import AttributeId
 from impctl.circuits.flows import typed
-from impctl.data.schema import Kind, SqlType
-from impctl.data.vector import Bools, Ints, Vector
+from impctl.data.keys import key_codes
+from impctl.data.schema import INTEGRAL, Kind, SqlType
+from impctl.data.vector import Bools, Ints, Vector, from_arrow
 from impctl.engine.batch import Batch
 from impctl.engine.consolidate import identity_of
 from impctl.engine.operators.kept import KeptRows
 from impctl.engine.order_codes import OrderKey, exact_ranks
 from impctl.expr.evaluate import evaluate, truth
-from impctl.expr.nodes import ColumnRef
+from impctl.expr.nodes import (
+    ColumnRef,
+    Compare,
+    CompareOp,
+    Expr,
+    Literal,
+    conjuncts,
+    substitute,
+)
 from impctl.expr.spans import exactly
-from impctl.plan.nodes import SortKey, attributes_of
+from impctl.plan.nodes import Attribute, SortKey, attributes_of
 from impctl.plan.rules.answered import AnswerPlan, FirstRows
 
 _ARROW = {
@@ -46,6 +55,9 @@ _ARROW = {
 """What Spark's `toArrow` gives; a timestamp has the session's time zone beside."""
 
 
+_LOOKED_UP = INTEGRAL | {Kind.STRING, Kind.DATE}
+"""Types of keys that are looked up: equal ones have one code."""
+
 ANSWER = "answer"
 """The name of the rows that an answer is made of, among all that a circuit keeps."""
 
@@ -58,9 +70,18 @@ def kept_rows(answer: AnswerPlan, bounded: Collection[AttributeId] = ()) -> Kept
     return KeptRows(ANSWER, columns, keys, frozenset(bounded) & {name for name, _ in columns})
 
 
-def answer_of_rows(answer: AnswerPlan, rows: Batch, zone: str) -> pa.Table:
-    """The answer; `rows` are those of `answer.kept`, or more, with positive weights."""
+def answer_of_rows(
+    answer: AnswerPlan, rows: Batch, zone: str, where: Expr | None = None
+) -> pa.Table:
+    """The answer; `rows` are those of `answer.kept`, or more, with positive weights.
+
+    Of the answer those rows for which `where`, a condition on its columns, is true.
+    """
     rows = rows_asked_for(answer, rows)
+    if where is not None and len(rows):
+        shown = {one.attribute.id: one.expr for one in answer.outputs}
+        asked = substitute(where, shown)
+        rows = rows.keep(truth(asked, rows.columns, len(rows)).sure_true())
     types = dict(typed((one.attribute for one in answer.outputs), None))
     columns = []
     for one in answer.outputs:
@@ -87,6 +108,37 @@ def rows_asked_for(answer: AnswerPlan, rows: Batch) -> Batch:
     return rows if answer.limit is None else _between(rows, 0, answer.limit)
 
 
+def key_asked(answer: AnswerPlan, kept: KeptRows, where: Expr) -> int | None:
+    """The code of the one key of rows that a condition on the answer's columns can be true for.
+
+    None where it may be true for several, or where rows that it is not asked of decide which rows
+    there are. Only for keys whose equality is that of their contents.
+    """
+    is_cut = answer.limit is not None or answer.first is not None
+    types = dict(kept.rows.columns)
+    if is_cut or not kept.rows.keys or types[kept.rows.keys[0]].kind not in _LOOKED_UP:
+        return None
+    shown = {one.attribute.id: one.expr for one in answer.outputs}
+    (key,) = kept.rows.keys
+    for part in conjuncts(substitute(where, shown)):
+        if not isinstance(part, Compare) or part.op is not CompareOp.EQUAL:
+            continue
+        for column, value in ((part.left, part.right), (part.right, part.left)):
+            is_key = isinstance(column, ColumnRef) and column.id == key
+            if is_key and isinstance(value, Literal) and value.value is not None:
+                return _code(value, types[key])
+    return None
+
+
+def _code(value: Literal, kind: SqlType) -> int | None:
+    """The code of a key with this value; None where the types do not compare as they are."""
+    is_alike = value.type.kind is kind.kind or {value.type.kind, kind.kind} <= INTEGRAL
+    if not is_alike:
+        return None
+    found = evaluate(value, {}, 1)
+    return int(key_codes([Vector(kind, found.values)], 1)[0])
+
+
 def arrow_type(kind: SqlType, zone: str) -> pa.DataType:
     """The Arrow type of a column of an answer, in a session of this time zone."""
     if kind.kind is Kind.DECIMAL:
@@ -94,6 +146,14 @@ def arrow_type(kind: SqlType, zone: str) -> pa.DataType:
     if kind.kind is Kind.TIMESTAMP:
         return pa.timestamp("us", tz=zone)
     return _ARROW[kind.kind]
+
+
+def answer_where(table: pa.Table, outputs: Sequence[Attribute], where: Expr) -> pa.Table:
+    """The rows of an answer, computed elsewhere, for which a condition on its columns is true."""
+    kinds = dict(typed(outputs, None))
+    arrays = zip(outputs, table.columns, strict=True)
+    columns = {one.id: from_arrow(array, kinds[one.id]) for one, array in arrays}
+    return table.filter(pa.array(truth(where, columns, len(table)).sure_true()))
 
 
 def _by_value(rows: Batch) -> Batch:

@@ -151,6 +151,16 @@ AnswerFrom = Annotated[
     ),
 ]
 
+Where = Annotated[
+    str | None,
+    typer.Option(
+        "--where",
+        metavar="CONDITION",
+        show_default=False,
+        help="Rows of the answer to give: a condition on its columns, such as `key = 5`.",
+    ),
+]
+
 SketchRequired = Annotated[
     bool,
     typer.Option(

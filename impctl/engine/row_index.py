@@ -200,6 +200,10 @@ class RowIndex:
             _from_arrow(sequence, table, self.columns, self._accesses) for sequence, table in tables
         )
 
+    def load_some(self, tables: Sequence[tuple[int, pa.Table]], code: int) -> None:
+        """Take over the rows of one code only, to look at: nothing may be added to them."""
+        self.load([(sequence, _with_code(table, code)) for sequence, table in tables])
+
     def changes(self) -> RunChange:
         """What changed since the last `saved`, for the checkpoint to write."""
         return self._log.changes()
@@ -207,6 +211,13 @@ class RowIndex:
     def saved(self) -> None:
         """The last changes are safe now."""
         self._log.saved()
+
+
+def _with_code(table: pa.Table, code: int) -> pa.Table:
+    """The rows of a stored run that have this code, which lie side by side."""
+    codes = table.column(_CODE).to_numpy()
+    first = int(codes.searchsorted(code))
+    return table.slice(first, int(codes.searchsorted(code, side="right")) - first)
 
 
 def _check_size(pairs: int) -> None:

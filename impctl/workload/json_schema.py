@@ -68,6 +68,7 @@ def workload_sections() -> dict[str, JsonSchema]:
             "additionalProperties": text_of("A SELECT in Spark SQL."),
         },
         "partitions": _partitions(),
+        "defaults": object_of("How queries are kept that do not say so.", _query_settings(), []),
         "queries": _queries(),
         "updates": {
             "description": "Batches that `impctl apply` commits as new table versions.",

@@ -17,7 +17,7 @@ from impctl.workload.models import SparkSpec, Workload
 from impctl.workload.partitions import read_partitions
 from impctl.workload.paths import DEFAULT_FILE, read_path, resolve_path, why_no_store
 from impctl.workload.positions import Lines, YamlFault, compose
-from impctl.workload.queries import read_queries
+from impctl.workload.queries import read_defaults, read_queries
 from impctl.workload.reading import FileReading, inside
 from impctl.workload.tables import read_tables
 from impctl.workload.updates import read_updates
@@ -30,7 +30,17 @@ DEFAULT_STORE = ".impctl"
 
 REQUIRED = ("tables", "queries")
 OPTIONAL = (
-    *("name", "catalog", "schema", "credentials", "views", "partitions", "updates", "store"),
+    *(
+        "name",
+        "catalog",
+        "schema",
+        "credentials",
+        "views",
+        "defaults",
+        "partitions",
+        "updates",
+        "store",
+    ),
     "spark",
 )
 """The sections of a workload, beside the version of the file."""
@@ -148,7 +158,8 @@ def read_workload(
     declared, tables = read_tables(fields, base, reading)
     views = read_views(fields.get("views"), declared, reading)
     partitions = read_partitions(fields.get("partitions"), declared, reading)
-    queries = read_queries(fields.get("queries"), declared, reading)
+    defaults = read_defaults(fields.get("defaults"), reading)
+    queries = read_queries(fields.get("queries"), declared, defaults, reading)
     updates = read_updates(fields.get("updates"), declared, base, reading)
     name = reading.text(fields["name"], "`name`") if "name" in fields else path.stem
     store: str | None = resolve_path(base, DEFAULT_STORE)

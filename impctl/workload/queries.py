@@ -8,7 +8,7 @@ is in SQL.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from decimal import Decimal
 
 from yaml.nodes import MappingNode, Node, ScalarNode
@@ -37,6 +37,16 @@ from impctl.workload.sql_location import origin_of
 NO_SKETCH = "none"
 """What `sketch` of a query says that is to have none."""
 
+SETTINGS = ("policy", "maintain", "join", "buffer", "lineage", "answer")
+"""What `defaults` may say for all queries."""
+
+_CHOICES: Mapping[str, Sequence[str]] = {
+    "policy": list(Policy),
+    "maintain": list(MaintainMode),
+    "join": list(JoinStrategy),
+    "lineage": list(Lineage),
+}
+
 _NO_ANSWER = {
     NO_SKETCH: "it is kept beside the sketch; take one of the two out",
     str(Lineage.WITNESS): "the answer needs all rows, not witnesses; take one of the two out",
@@ -47,8 +57,30 @@ MAX_BUFFER = 1_000_000
 """More than that is as good as keeping everything, which `all` says."""
 
 
-def read_queries(node: Node | None, tables: Declared, reading: FileReading) -> dict[str, QuerySpec]:
-    """The queries that could be read, in file order."""
+def read_defaults(node: Node | None, reading: FileReading) -> Mapping[str, Node]:
+    """How queries are kept that do not say so themselves, from the section `defaults`."""
+    path = "`defaults`"
+    found = {} if node is None else reading.record(node, path, (), SETTINGS) or {}
+    known = len(reading.problems)
+    read = {name: value for name, value in found.items() if _is_right(name, value, path, reading)}
+    return read if len(reading.problems) == known else {}
+
+
+def _is_right(name: str, node: Node, path: str, reading: FileReading) -> bool:
+    """Whether a setting has a value of its kind; what is wrong with it is told here, once."""
+    where = inside(path, name)
+    match name:
+        case "buffer":
+            return _read_buffer(node, where, reading) is not None
+        case "answer":
+            return _read_switch(node, where, reading) is not None
+    return reading.choice(node, where, _CHOICES[name]) is not None
+
+
+def read_queries(
+    node: Node | None, tables: Declared, defaults: Mapping[str, Node], reading: FileReading
+) -> dict[str, QuerySpec]:
+    """The queries that could be read, in file order; what they do not say they have by default."""
     entries = reading.entries(node, "`queries`")
     if node is None or entries is None:
         return {}
@@ -58,31 +90,37 @@ def read_queries(node: Node | None, tables: Declared, reading: FileReading) -> d
     for name, entry in entries.items():
         if not is_name(name):
             refuse_name(entry.key, name, "a query", reading)
-        spec = _read_query(name, entry, tables, reading)
+        spec = _read_query(name, entry, tables, defaults, reading)
         if spec is not None:
             found[name] = spec
     return found
 
 
 def _read_query(
-    name: str, entry: Entry, tables: Declared, reading: FileReading
+    name: str, entry: Entry, tables: Declared, defaults: Mapping[str, Node], reading: FileReading
 ) -> QuerySpec | None:
     path = inside("`queries`", name)
-    known = ("params", "sketch", "policy", "maintain", "join", "buffer", "lineage", "answer")
-    fields = reading.record(entry.value, path, ("sql",), known)
-    if fields is None:
+    own = reading.record(entry.value, path, ("sql",), ("params", "sketch", *SETTINGS))
+    if own is None:
         return None
+    fields = {**defaults, **own}
     params, moves = _read_params(fields.get("params"), inside(path, "params"), reading)
     wanted = fields.get("sketch")
     is_sketched = not _is_none(wanted)
     where = inside(path, "sketch")
     sketch = _read_sketch(wanted, where, tables, reading) if is_sketched else {}
-    policy = reading.choice(fields.get("policy"), inside(path, "policy"), list(Policy))
-    maintain = reading.choice(fields.get("maintain"), inside(path, "maintain"), list(MaintainMode))
-    join = reading.choice(fields.get("join"), inside(path, "join"), list(JoinStrategy))
+
+    def chosen(name: str) -> str | None:
+        return reading.choice(fields.get(name), inside(path, name), _CHOICES[name])
+
+    policy = chosen("policy")
+    maintain = reading.choice(
+        fields.get("maintain"), inside(path, "maintain"), _CHOICES["maintain"]
+    )
+    join = chosen("join")
     buffer = _read_buffer(fields.get("buffer"), inside(path, "buffer"), reading)
-    lineage = reading.choice(fields.get("lineage"), inside(path, "lineage"), list(Lineage))
-    answer = _read_answer(fields, path, reading)
+    lineage = chosen("lineage")
+    answer = _read_answer(fields, own, path, reading)
     node = fields.get("sql")
     sql = reading.resolved_text(node, inside(path, "sql"))
     if sql is None or not isinstance(node, ScalarNode):
@@ -105,20 +143,31 @@ def _read_query(
     )
 
 
-def _read_answer(fields: Mapping[str, Node], path: str, reading: FileReading) -> bool:
-    """Whether the rows of the answer are to be kept."""
+def _read_answer(
+    fields: Mapping[str, Node], own: Mapping[str, Node], path: str, reading: FileReading
+) -> bool:
+    """Whether the rows of the answer are to be kept; by default only where they can be."""
     node, where = fields.get("answer"), inside(path, "answer")
-    cell = reading.cell(node, where, "`true` or `false`")
-    if node is None or cell is None:
-        return False
-    if not isinstance(cell.value, bool):
-        reading.report(node, f"{where} must be `true` or `false`", "write `answer: true`")
+    is_kept = _read_switch(node, where, reading)
+    if node is None or not is_kept:
         return False
     for other in ("sketch", "lineage"):
         told = fields.get(other)
-        if cell.value and isinstance(told, ScalarNode) and told.value in _NO_ANSWER:
+        if isinstance(told, ScalarNode) and told.value in _NO_ANSWER:
+            if "answer" not in own:
+                return False
             what = f"{where} cannot be kept with `{other}: {told.value}`"
             reading.report(node, what, _NO_ANSWER[told.value])
+    return True
+
+
+def _read_switch(node: Node | None, path: str, reading: FileReading) -> bool | None:
+    cell = reading.cell(node, path, "`true` or `false`")
+    if node is None or cell is None:
+        return None
+    if not isinstance(cell.value, bool):
+        reading.report(node, f"{path} must be `true` or `false`", "write it without quotes")
+        return None
     return cell.value
 
 

@@ -24,14 +24,13 @@ from impctl.circuits.flows import BlockedError
 from impctl.circuits.session import MaintainedQuery, TableChange
 from impctl.circuits.way import answering_way
 from impctl.data.schema import Kind
-from impctl.errors import EvaluationError, ImpctlError
+from impctl.errors import ImpctlError
 from impctl.plan.nodes import Plan, Query, Sort, SortKey, TopK, attributes_of, scans_of
 from impctl.plan.rules.answered import AnswerPlan, answer_plan
 from impctl.plan.rules.order import apply_rules
 from impctl.plan.safety.verdict import carried, check_safety
 from tests.behaviour.spark_trials import (
     Case,
-    Rows,
     _arrow,
     _double,
     _is_an_answer,
@@ -45,7 +44,7 @@ _NEAR = 1e-9
 
 @dataclass
 class AnswerTally:
-    """What a run came to: `kept` beside a sketch, `run` once, `ordered`, and where it ended else."""
+    """What a run came to: `kept` beside a sketch, `run` once, `ordered`; and other ends."""
 
     cases: int = 0
     blocked: int = 0

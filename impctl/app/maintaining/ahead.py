@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from impctl.aliases import TableName, TableVersion
 from impctl.app.capturing.moments import moved_moments, stored_moments
 from impctl.app.capturing.pins import check_not_replaced_meanwhile, check_pins
+from impctl.app.maintaining.answer_changes import NO_ROWS, RowsOf, changes_between
 from impctl.app.maintaining.change_files import Lead
 from impctl.app.maintaining.changes import SharedChanges
 from impctl.app.maintaining.decide import NOT_INCREMENTALLY
@@ -23,7 +24,6 @@ from impctl.app.maintaining.step import Maintainer
 from impctl.app.maintaining.task import Task, needs_of, open_task
 from impctl.app.maintaining.told_answer import ToldAnswer
 from impctl.app.workbench.workbench import Workbench
-from impctl.circuits.answer_changes import NO_ROWS, RowsOf, changes_between
 from impctl.engine.operators.kept import KeptRows
 from impctl.errors import ImpctlError
 from impctl.store.reader import StoreReader

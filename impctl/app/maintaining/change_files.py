@@ -4,7 +4,7 @@ Law: a file is whole and safe on the disk before the step is committed that it t
 has the number of that commit and the versions it leads from and to, so a run that takes the place
 of one that was killed writes the same file, or removes what that one left. So there is one file
 for each committed step, and who reads those up to the committed versions reads each change once.
-Out of scope: what came and went (`circuits.answer_changes`), who makes a step
+Out of scope: what came and went (`app.maintaining.answer_changes`), who makes a step
 (`app.maintaining.step`).
 """
 

@@ -2,7 +2,7 @@
 
 Law: told of the very rows that the commit holds, against those of the commit before; a query whose
 rows were not kept before, or are not after, is refused before anything is done, never told by half.
-Out of scope: making changes of rows (`circuits.answer_changes`), files (`app.maintaining.
+Out of scope: making changes of rows (`app.maintaining.answer_changes`), files (`app.maintaining.
 change_files`).
 """
 
@@ -15,15 +15,15 @@ from impctl.aliases import QueryName
 from impctl.app.capturing.chosen_way import is_same_circuit
 from impctl.app.capturing.definition import check_definition
 from impctl.app.capturing.moments import stored_moments
-from impctl.app.maintaining.change_files import ChangeFiles, Lead, answer_not_kept
-from impctl.app.preparing.prepared import prepare
-from impctl.app.workbench.workbench import Workbench
-from impctl.circuits.answer_changes import (
+from impctl.app.maintaining.answer_changes import (
     RowsOf,
     changes_between,
     changes_by_rows,
     is_cut,
 )
+from impctl.app.maintaining.change_files import ChangeFiles, Lead, answer_not_kept
+from impctl.app.preparing.prepared import prepare
+from impctl.app.workbench.workbench import Workbench
 from impctl.circuits.answers import kept_rows
 from impctl.circuits.compile import compile_answer
 from impctl.circuits.session import MaintainedQuery

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from impctl.app.preparing.prepared import PreparedQuery
+from impctl.app.using.answer_condition import condition_on
 from impctl.app.using.answer_costs import Foreseen, foreseen
 from impctl.app.using.answers import answer_table
 from impctl.app.using.engine_answer import engine_answer
@@ -20,8 +21,11 @@ from impctl.app.using.fresh_sketch import Fresh, fresh
 from impctl.app.using.kept_answer import kept_answer
 from impctl.app.using.worth import Weighed, what_is_read
 from impctl.app.workbench.workbench import Workbench
+from impctl.circuits.answers import answer_where
 from impctl.circuits.flows import BlockedError
 from impctl.errors import EvaluationError, NotExactError, QueryError, TableError, UsageError
+from impctl.expr.nodes import Expr
+from impctl.plan.nodes import attributes_of
 from impctl.stopwatch import Stopwatch
 from impctl.workload.models import AnsweredBy, SketchUse
 
@@ -44,14 +48,20 @@ class Answered:
     read: Weighed | None = None
 
 
-def answered(desk: Workbench, found: Fresh, use: SketchUse, by: AnsweredBy) -> Answered:
+def answered(
+    desk: Workbench, found: Fresh, use: SketchUse, by: AnsweredBy, condition: str | None = None
+) -> Answered:
     """The answer of the query found; UsageError or QueryError where `by` cannot give it.
 
-    Who asks to read through the sketch is not answered from what is kept.
+    Who asks to read through the sketch is not answered from what is kept. With a `condition` on
+    the answer's columns its rows for which this is true.
     """
+    where = None
+    if condition is not None:
+        where = condition_on(found.prepared.planned, condition, desk.session_zone)
     is_read = by is AnsweredBy.AUTO and use is SketchUse.ALWAYS
     if by in (AnsweredBy.AUTO, AnsweredBy.STATE) and not is_read:
-        got = _from_state(desk, found)
+        got = _from_state(desk, found, where)
         if got is not None:
             return got
         if by is AnsweredBy.STATE:
@@ -61,23 +71,23 @@ def answered(desk: Workbench, found: Fresh, use: SketchUse, by: AnsweredBy) -> A
     if by is not AnsweredBy.SPARK:
         expected = foreseen(desk, found, read.pruned)
         if by is AnsweredBy.ENGINE or expected.is_engine:
-            run = _by_engine(desk, found, read, expected, by)
+            run = _by_engine(desk, found, read, expected, by, where)
             if isinstance(run, Answered):
                 return run
             why = run
         else:
             why = expected.why
-    return _by_spark(desk, found, read, why)
+    return _by_spark(desk, found, read, why, where)
 
 
-def _from_state(desk: Workbench, found: Fresh) -> Answered | None:
+def _from_state(desk: Workbench, found: Fresh, where: Expr | None) -> Answered | None:
     """The kept answer; None where there is none."""
     for _ in range(_ATTEMPTS):
         store = desk.reading_store()
         if found.generation is None or store is None:
             return None
         watch = Stopwatch()
-        table = kept_answer(desk, store, found.prepared, found.generation)
+        table = kept_answer(desk, store, found.prepared, found.generation, where)
         if table is not None:
             why = "its rows are kept with the state"
             return Answered(found, table, AnsweredBy.STATE, why, watch.ms)
@@ -86,13 +96,20 @@ def _from_state(desk: Workbench, found: Fresh) -> Answered | None:
 
 
 def _by_engine(
-    desk: Workbench, found: Fresh, read: Weighed, expected: Foreseen, by: AnsweredBy
+    desk: Workbench,
+    found: Fresh,
+    read: Weighed,
+    expected: Foreseen,
+    by: AnsweredBy,
+    where: Expr | None,
 ) -> Answered | str:
     """The engine's answer, or why it has none."""
     desk.reporter.step(f"running {found.prepared.spec.name}")
     watch = Stopwatch()
     try:
-        table = engine_answer(desk, found.prepared, found.versions, read.pruned, found.sketches)
+        table = engine_answer(
+            desk, found.prepared, found.versions, read.pruned, found.sketches, where
+        )
     except BlockedError as blocked:
         if by is AnsweredBy.ENGINE:
             raise _cannot(found.prepared, blocked) from None
@@ -105,11 +122,15 @@ def _by_engine(
     return Answered(found, table, AnsweredBy.ENGINE, why, watch.ms, read)
 
 
-def _by_spark(desk: Workbench, found: Fresh, read: Weighed, why: str) -> Answered:
+def _by_spark(
+    desk: Workbench, found: Fresh, read: Weighed, why: str, where: Expr | None
+) -> Answered:
     desk.spark()
     desk.reporter.step(f"running {found.prepared.spec.name}")
     watch = Stopwatch()
     table = answer_table(desk, found.prepared, found.versions, read.pruned)
+    if where is not None:
+        table = answer_where(table, attributes_of(found.prepared.planned.root), where)
     return Answered(found, table, AnsweredBy.SPARK, why, watch.ms, read)
 
 

@@ -17,13 +17,13 @@ from impctl.app.capturing.moments import stored_moments
 from impctl.app.capturing.pins import catch_up, moved_meanwhile
 from impctl.app.capturing.uncaptured import captured_query
 from impctl.app.maintaining.ahead import AnswerAhead, Moving, NotCarriedError
+from impctl.app.maintaining.answer_changes import RowsOf, changes_between, whole_answer
 from impctl.app.maintaining.told_answer import check_kept, rows_kept
 from impctl.app.preparing.filters import filters_of
 from impctl.app.preparing.prepared import PreparedQuery, prepare
 from impctl.app.using.engine_answer import engine_rows
 from impctl.app.using.older_versions import AtVersions, versions_at
 from impctl.app.workbench.workbench import Workbench
-from impctl.circuits.answer_changes import RowsOf, changes_between, whole_answer
 from impctl.circuits.flows import BlockedError
 from impctl.errors import HistoryGoneError, QueryError, UsageError
 from impctl.store.reader import StoreReader

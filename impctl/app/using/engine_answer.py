@@ -14,16 +14,17 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from impctl.aliases import AccessId, TableName, TableVersion
+from impctl.app.maintaining.answer_changes import RowsOf
 from impctl.app.preparing.filters import Pruned
 from impctl.app.preparing.prepared import PreparedQuery
 from impctl.app.workbench.pinned import PinnedTables
 from impctl.app.workbench.workbench import Workbench
-from impctl.circuits.answer_changes import RowsOf
 from impctl.circuits.answers import answer_of_rows
 from impctl.circuits.compile import Compiled, compile_answer
 from impctl.circuits.flows import Source
 from impctl.data.vector import from_arrow
 from impctl.engine.batch import Batch
+from impctl.expr.nodes import Expr
 from impctl.store.records import StoredSketch
 from impctl.tables.rows import read_batches
 
@@ -39,14 +40,16 @@ def engine_answer(
     versions: Mapping[TableName, TableVersion],
     pruned: Pruned,
     sketches: Sequence[StoredSketch],
+    where: Expr | None = None,
 ) -> pa.Table:
     """The answer; `pruned` are the files, `sketches` those that it was pruned by.
 
+    With `where` the rows of the answer for which this condition on its columns is true.
     BlockedError where the engine lacks a part of the plan; NotExactError or EvaluationError where
     a value ends it.
     """
     found = engine_rows(desk, prepared, versions, pruned, sketches)
-    return answer_of_rows(found.answer, found.rows, desk.session_zone)
+    return answer_of_rows(found.answer, found.rows, desk.session_zone, where)
 
 
 def engine_rows(

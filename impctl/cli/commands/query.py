@@ -27,6 +27,7 @@ from impctl.cli.options import (
     SqlGiven,
     StoreFolder,
     Verbose,
+    Where,
     WorkloadFile,
     settings_of,
 )
@@ -80,6 +81,7 @@ def query(
     rows_as: RowsAs = None,
     out: OutFile = None,
     limit: RowLimit = None,
+    where: Where = None,
     store: StoreFolder = None,
     policy: PolicyName = None,
     lock_timeout: LockTimeout = None,
@@ -108,7 +110,7 @@ def query(
         from impctl.app.query import query
 
         asked = (tuple(param or ()), sql, tuple(at) if at else None, sketch, by)
-        return query(desk, name, *asked, required=require_sketch, limit=limit, out=out)
+        return query(desk, name, *asked, required=require_sketch, where=where, limit=limit, out=out)
 
     settings = settings_of(
         workload,

@@ -19,8 +19,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from impctl.circuits import answer_changes
-from impctl.circuits.answer_changes import (
+from impctl.app.maintaining import answer_changes
+from impctl.app.maintaining.answer_changes import (
     CHANGE,
     COPIES,
     DELETE,

@@ -1,0 +1,52 @@
+"""A condition on the columns of an answer, as `query --where` gives it.
+
+Law: it is read as a WHERE over the answer would be, and asked of whole rows of the answer, after
+ORDER BY and LIMIT.
+Out of scope: which rows are looked at for it (`circuits.answers`).
+"""
+
+from __future__ import annotations
+
+from impctl.aliases import AttributeId
+from impctl.data.schema import Column, Schema, other
+from impctl.errors import QueryError, UsageError
+from impctl.expr.nodes import Expr, substitute
+from impctl.plan.nodes import Project, Query, Scan, Select, attributes_of
+from impctl.plan.sql.statement import parse_query
+
+_TABLE = "answer"
+
+
+def condition_on(query: Query, text: str, zone: str) -> Expr:
+    """The condition over the attributes of the query's answer; UsageError where it is none."""
+    outputs = attributes_of(query.root)
+    schema = Schema(tuple(Column(a.name, a.type or other("unknown")) for a in outputs))
+    names = [name.lower() for name in schema.names]
+    if len(set(names)) < len(names):
+        raise UsageError(
+            "`--where` needs answers whose columns have names of their own",
+            hint="give the columns of the query different names with AS",
+            code="where_ambiguous",
+        )
+    try:
+        root = parse_query(f"SELECT * FROM {_TABLE} WHERE {text}", {_TABLE: schema}, zone=zone).root
+    except QueryError as error:
+        raise UsageError(
+            f"`--where` cannot be read: {error.message}",
+            hint=f"write a condition on {', '.join(schema.names)}, such as `{schema.names[0]} = 5`"
+            if schema.names
+            else "the answer has no columns",
+            code="where_unread",
+        ) from None
+    select = root.child if isinstance(root, Project) else root
+    if not isinstance(select, Select) or not isinstance(select.child, Scan):
+        raise UsageError(
+            "`--where` takes one condition on the columns of the answer",
+            hint="leave out subqueries, ORDER BY and LIMIT; `--limit` shows fewer rows",
+            code="where_unread",
+        )
+    by_name = {a.name.lower(): a for a in outputs}
+    shown: dict[AttributeId, Expr] = {
+        a.id: by_name[a.name.lower()].ref() for a in select.child.attributes
+    }
+    return substitute(select.predicate, shown)

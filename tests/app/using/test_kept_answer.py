@@ -1,0 +1,262 @@
+"""Kept answers through the command line, without a JVM: captured, maintained, asked, refused."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from impctl.engine.batch import Batch
+from impctl.engine.operators.kept import KeptRows
+from impctl.tables.write.create import create_table
+from tests.support.run_cli import Cli
+
+WORKLOAD = """\
+version: 1
+tables:
+  t: {path: t}
+partitions:
+  t:
+    g: {boundaries: [2, 4, 6]}
+    day: {boundaries: [2026-11-10, 2026-11-20]}
+queries:
+  kept:
+    sql: &text >-
+      SELECT g AS `key`, COUNT(*) AS n, SUM(x) AS s, AVG(y) AS a FROM t
+      GROUP BY g HAVING COUNT(*) > 1 ORDER BY a DESC, g
+    answer: true
+  plain:
+    sql: *text
+  top:
+    sql: SELECT g, SUM(y) AS s FROM t GROUP BY g ORDER BY s DESC, g LIMIT 2 OFFSET 1
+    answer: true
+  rows:
+    sql: SELECT g, x FROM t WHERE x > 10
+    answer: true
+  window:
+    sql: >-
+      SELECT g, SUM(x) AS s FROM t WHERE day >= current_date - INTERVAL 5 DAYS
+      GROUP BY g HAVING SUM(x) > 0
+    answer: true
+  lacking:
+    sql: SELECT g, MODE(x) AS n FROM t GROUP BY g HAVING COUNT(*) > 1
+    answer: true
+store: .impctl
+"""
+
+SCHEMA = pa.schema(
+    [("g", pa.int64()), ("x", pa.int64()), ("y", pa.float64()), ("day", pa.date32())]
+)
+
+
+def rows_of(*rows: tuple[Any, ...]) -> pa.Table:
+    columns = [list(column) for column in zip(*rows, strict=True)]
+    days = pa.array([20400 + day for day in columns.pop()], pa.int32()).cast(pa.date32())
+    return pa.table([*map(pa.array, columns), days], names=SCHEMA.names).cast(SCHEMA)
+
+
+ROWS = rows_of(
+    (0, 5, 0.5, 1),
+    (0, 15, 1.5, 2),
+    (1, 25, None, 3),
+    (3, 5, -2.0, 4),
+    (3, 15, 2.0, 5),
+    (3, 15, 2.0, 5),
+    (5, None, 9.0, 6),
+    (None, 15, 1.0, 7),
+    (None, 15, 1.0, 8),
+)
+MORE = rows_of((5, 7, 1.0, 9), (1, 11, 3.0, 9), (0, -20, -0.0, 10))
+NOW = "2025-11-12T08:00:00"
+KEPT = ["kept", "top", "rows", "window"]
+
+
+@pytest.fixture
+def cli(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Cli:
+    monkeypatch.setenv("IMPCTL_NOW", NOW)
+    create_table(str(tmp_path / "t"), ROWS)
+    file = tmp_path / "w.yaml"
+    file.write_text(WORKLOAD)
+    return Cli(capsys, file)
+
+
+def captured(cli: Cli, *more: str) -> None:
+    chosen = [f"--query={name}" for name in KEPT]
+    cli.good("capture", *chosen, *more)
+
+
+def asked(cli: Cli, query: str, by: str) -> list[Any]:
+    (result,) = cli.good("query", "--query", query, "--by", by).results
+    assert result["by"] == by
+    rows = result["rows"]
+    return rows if query in ("kept", "top") else sorted(rows, key=repr)
+
+
+def changed(cli: Cli) -> None:
+    """Rows come, and go, and one comes again."""
+    path = str(cli.workload.parent / "t")
+    write_deltalake(path, MORE, mode="append")
+    DeltaTable(path).delete("g = 3 AND x = 15")
+    write_deltalake(path, rows_of((3, 15, 2.0, 5)), mode="append")
+
+
+def test_what_is_kept_is_the_answer(cli: Cli) -> None:
+    captured(cli)
+    assert asked(cli, "kept", "state")[0] == [None, 2, 30, 1.0]
+    changed(cli)
+    for query in KEPT:
+        kept = asked(cli, query, "state")
+        assert kept == asked(cli, query, "engine")
+        assert kept
+    assert asked(cli, "top", "state") == [[1, 3.0], [None, 2.0]]
+
+
+def test_constants_that_move_take_the_answer_along(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    captured(cli)
+    for day in ("2025-11-15", "2025-11-18", "2025-11-14"):
+        monkeypatch.setenv("IMPCTL_NOW", f"{day}T09:00:00")
+        assert asked(cli, "window", "state") == asked(cli, "window", "engine")
+    changed(cli)
+    monkeypatch.setenv("IMPCTL_NOW", "2025-11-17T09:00:00")
+    assert asked(cli, "window", "state") == asked(cli, "window", "engine") != []
+
+
+def test_auto_takes_what_is_kept_and_says_so(cli: Cli) -> None:
+    captured(cli)
+    (result,) = cli.good("query", "--query", "kept", "--sketch", "auto").results
+    assert (result["by"], result["files_total"]) == ("state", 0)
+    assert "kept" in result["by_reason"]
+    (result,) = cli.good("query", "--query", "kept", "--sketch", "always").results
+    assert result["by"] == "engine"
+
+
+def test_other_constants_and_versions_are_not_in_the_state(cli: Cli) -> None:
+    captured(cli)
+    changed(cli)
+    sql = "SELECT g AS `key`, COUNT(*) AS n, SUM(x) AS s, AVG(y) AS a FROM t GROUP BY g"
+    (other,) = cli.good("query", "--sql", f"{sql} HAVING COUNT(*) > 2 ORDER BY a DESC, g").results
+    assert other["by"] == "engine"
+    (old,) = cli.good("query", "--query", "kept", "--at", "0").results
+    assert old["by"] == "engine"
+    assert old["rows"][-1] == [0, 2, 20, 1.0] or len(old["rows"]) == 3
+
+
+def test_a_query_that_keeps_nothing_says_how_to(cli: Cli) -> None:
+    cli.good("capture", "--query", "plain")
+    ran = cli("query", "--query", "plain", "--by", "state")
+    assert (ran.code, ran.error["code"]) == (2, "answer_not_kept")
+    assert "answer: true" in ran.error["hint"]
+
+
+def test_an_answer_that_cannot_be_kept_leaves_the_sketch(cli: Cli) -> None:
+    ran = cli.good("capture", "--query", "lacking")
+    (warning,) = ran.document["warnings"]
+    assert "not kept" in warning
+    assert "mode" in warning.lower()
+    (told,) = cli.good("explain", "--query", "lacking").results
+    assert told["answer"]["kept"] is False
+    assert told["mode"] == "exact"
+    changed(cli)
+    (maintained,) = cli.good("maintain", "--query", "lacking").results
+    assert maintained["action"] == "exact"
+    assert cli("query", "--query", "lacking", "--by", "engine").error["code"] == "engine_cannot"
+
+
+def test_new_ranges_keep_the_answer(cli: Cli) -> None:
+    file = cli.workload
+    file.write_text(file.read_text().replace("g: {boundaries: [2, 4, 6]}", "g: {fragments: 3}"))
+    captured(cli)
+    for _ in range(3):
+        write_deltalake(
+            str(file.parent / "t"), pa.concat_tables([rows_of((9, 3, 1.0, 9))] * 40), mode="append"
+        )
+    cli.good("capture", "--rebalance", "--query", "kept", "--query", "rows")
+    for query in ("kept", "rows"):
+        assert asked(cli, query, "state") == asked(cli, query, "engine")
+
+
+@pytest.mark.parametrize(
+    ("query", "where", "kept"),
+    [
+        ("kept", "`key` = 3", lambda row: row[0] == 3),
+        ("kept", "3 = key and n > 1", lambda row: row[0] == 3 and row[1] > 1),
+        ("kept", "key is null", lambda row: row[0] is None),
+        ("kept", "n > 1 or key = 3", lambda row: row[1] > 1 or row[0] == 3),
+        ("kept", "key = 3 and s < -100", lambda row: False),
+        ("kept", "key = 77", lambda row: False),
+        ("kept", "key = 3.0", lambda row: row[0] == 3),
+        ("top", "g = 1", lambda row: row[0] == 1),
+        ("rows", "x >= 15 and g = 0", lambda row: row[1] >= 15 and row[0] == 0),
+    ],
+)
+def test_conditions_on_the_answer(cli: Cli, query: str, where: str, kept: Any) -> None:
+    captured(cli)
+    changed(cli)
+    wanted = [row for row in asked(cli, query, "engine") if kept(row)]
+    for by in ("state", "engine"):
+        (found,) = cli.good("query", "--query", query, "--by", by, "--where", where).results
+        rows = found["rows"]
+        assert (rows if query != "rows" else sorted(rows, key=repr)) == wanted
+
+
+def test_a_look_up_reads_the_rows_of_its_key(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    captured(cli)
+    read: list[int] = []
+    whole = KeptRows.whole
+
+    def counting(self: KeptRows) -> Batch:
+        found = whole(self)
+        read.append(len(found))
+        return found
+
+    monkeypatch.setattr(KeptRows, "whole", counting)
+    cli.good("query", "--query", "kept", "--by", "state", "--where", "key = 3")
+    cli.good("query", "--query", "kept", "--by", "state", "--where", "key > 2")
+    assert read == [1, 3]
+
+
+@pytest.mark.parametrize(
+    "where", ["nothing = 1", "key = (SELECT 1)", "key = 1 ORDER BY n", "key =", "SUM(n) > 1"]
+)
+def test_conditions_that_are_none(cli: Cli, where: str) -> None:
+    captured(cli)
+    ran = cli("query", "--query", "kept", "--where", where)
+    assert (ran.code, ran.error["code"]) == (2, "where_unread")
+
+
+def test_damaged_rows_are_refused(cli: Cli) -> None:
+    captured(cli)
+    catalog = next((cli.workload.parent / ".impctl").glob("*.sqlite*"))
+    with sqlite3.connect(catalog) as connection:
+        chosen = "FROM run WHERE arrangement = 'answer.rows'"
+        (content,) = connection.execute(f"SELECT content {chosen} LIMIT 1").fetchone()
+        spoiled = bytearray(content)
+        spoiled[len(spoiled) // 2] ^= 1
+        sql = "UPDATE run SET content = ? WHERE arrangement = 'answer.rows' AND content = ?"
+        connection.execute(sql, (spoiled, content))
+    connection.close()
+    ran = cli("query", "--query", "kept", "--by", "state", "--policy", "strict")
+    assert ran.code != 0
+    assert ran.document["results"] == []
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ("answer: maybe", "`true` or `false`"),
+        ("answer: true\n    sketch: none", "sketch: none"),
+        ("answer: true\n    lineage: witness", "lineage: witness"),
+    ],
+)
+def test_settings_that_exclude_an_answer(cli: Cli, setting: str, said: str) -> None:
+    text = cli.workload.read_text().replace("answer: true", setting, 1)
+    cli.workload.write_text(text)
+    ran = cli("check")
+    assert (ran.code, ran.error["code"]) == (2, "workload_invalid")
+    assert said in str(ran.document)

@@ -1,0 +1,43 @@
+"""`defaults`: how queries are kept that do not say so themselves."""
+
+from __future__ import annotations
+
+from impctl.workload.models import Lineage, Policy
+from tests.workload.conftest import Load, Problems
+
+HEAD = "version: 1\ntables: {t: {path: a}}\n"
+
+
+def test_queries_have_what_they_do_not_say(load: Load) -> None:
+    found = load(
+        f"{HEAD}defaults: {{answer: true, policy: strict, buffer: 7}}\n"
+        "queries:\n"
+        "  a: {sql: SELECT 1}\n"
+        "  b: {sql: SELECT 1, answer: false, policy: full, buffer: all}\n"
+        "  c: {sql: SELECT 1, sketch: none}\n"
+        "  d: {sql: SELECT 1, lineage: witness}\n"
+    ).queries
+    assert [query.answer for query in found.values()] == [True, False, False, False]
+    assert [query.policy for query in found.values()] == [
+        Policy.STRICT,
+        Policy.FULL,
+        Policy.STRICT,
+        Policy.STRICT,
+    ]
+    assert [query.buffer for query in found.values()] == [7, "all", 7, 7]
+    assert found["d"].lineage is Lineage.WITNESS
+
+
+def test_what_is_wrong_is_told_once(problems: Problems) -> None:
+    found = problems(
+        f"{HEAD}defaults: {{answer: maybe, policy: hasty, sql: x}}\n"
+        "queries: {a: {sql: SELECT 1}, b: {sql: SELECT 1}}\n"
+    )
+    assert len(found) == 3
+    assert all("`defaults" in problem for problem in found)
+
+
+def test_an_answer_asked_for_twice_over_is_an_error(problems: Problems) -> None:
+    found = problems(f"{HEAD}queries: {{a: {{sql: SELECT 1, answer: true, sketch: none}}}}\n")
+    assert len(found) == 1
+    assert "sketch: none" in found[0]
