@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from impctl.aliases import AccessId
+from impctl.aliases import AccessId, TableName, TableVersion
 from impctl.app.capturing.chosen_way import capture_way
 from impctl.app.capturing.commit import amend, commit_capture
 from impctl.app.capturing.fill import filled_circuit
@@ -81,21 +81,13 @@ def capture_query(
     sketches = _stored_sketches(prepared, partitions, found)
     assumptions = tuple(assumption_of(fact) for fact in chosen.verdict.assumptions)
     versions = desk.tables.versions_of(prepared.tables)
-    elapsed_ms = whole.ms
-    record = RunRecord(
-        action="capture" if code == "asked" else "recapture",
-        reason_code=code,
-        reason=reason,
-        started_at=time.time(),
+    elapsed_ms, started_ms = whole.ms, desk.spark_start_ms - spark_started
+    record = replace(
+        _record(code, reason, found, versions),
         elapsed_ms=elapsed_ms,
         read_ms=spark_ms,
         engine_ms=engine_ms,
-        commit_ms=0.0,
-        changes=0,
-        added=sum(len(fragments) for fragments in found.values()),
-        removed=0,
-        versions=versions,
-        cost=_cost(desk.tables, prepared, elapsed_ms, found_, desk.spark_start_ms - spark_started),
+        cost=_cost(desk.tables, prepared, elapsed_ms, found_, started_ms),
     )
     committing = Stopwatch()
     if tell is not None:
@@ -123,6 +115,29 @@ def _no_answer(prepared: PreparedQuery, way: Way) -> str:
     if not prepared.spec.answer or way.answer is not None:
         return ""
     return way.no_answer
+
+
+def _record(
+    code: str,
+    reason: str,
+    found: Mapping[AccessId, FragmentSet],
+    versions: Mapping[TableName, TableVersion],
+) -> RunRecord:
+    """What is told of a capture; what it took is still to be said."""
+    return RunRecord(
+        action="capture" if code == "asked" else "recapture",
+        reason_code=code,
+        reason=reason,
+        started_at=time.time(),
+        elapsed_ms=0.0,
+        read_ms=0.0,
+        engine_ms=0.0,
+        commit_ms=0.0,
+        changes=0,
+        added=sum(len(fragments) for fragments in found.values()),
+        removed=0,
+        versions=versions,
+    )
 
 
 def _cost(

@@ -98,8 +98,7 @@ def query(
     Where a sketch would cost more than it saves it is left away, which is told (--sketch). Where
     there is none for now the whole tables are read, with a warning (--require-sketch: an error).
     Rows that are kept (`answer: true`) answer at once; else the engine or Spark, whichever is
-    likely to be quicker (--by).
-    Stdout has the rows alone; how many, and how they were come by, is told on stderr.
+    likely to be quicker (--by). Stdout has the rows alone; stderr tells how they were come by.
 
     Example: impctl query workloads/running-example.yaml --query q_top
     """
