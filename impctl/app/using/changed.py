@@ -133,6 +133,13 @@ def changed_since(desk: Workbench, spec: QuerySpec, at: AtVersions) -> Changed:
     wanted = versions_at(spec, prepared.tables, at, desk.workload.names, option="--since")
     past = desk.next_run(())
     for table, version in wanted.items():
+        newest = desk.tables.source(table).version
+        if version > newest:
+            raise UsageError(
+                f"Table `{table}` has no version {version} yet: it is at {newest}",
+                hint=f"ask since a version up to {newest}",
+                code="since_newer",
+            )
         try:
             past.tables.pin_at(table, version)
         except HistoryGoneError as error:
