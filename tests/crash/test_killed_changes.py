@@ -22,6 +22,9 @@ from tests.support.run_cli import Cli
 NAMES = ("plain", "top", "eager")
 """By rows, by comparing answers, and by several steps in one run."""
 
+PARTS = 8
+"""Tests that share the writes among them, so that none takes too long."""
+
 
 def base(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
     """A folder with a workload that is two versions behind, after one step with files."""
@@ -122,14 +125,15 @@ class Scene:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("part", range(PARTS))
 def test_killed_at_every_write_each_change_is_read_once(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], part: int
 ) -> None:
     scene = Scene.of(base(tmp_path, capsys))
     writes = scene.writes()
-    left = [scene.kill(at) for at in range(writes)]
+    left = [scene.kill(at) for at in range(part, writes, PARTS)]
     assert writes > 60
-    assert sum(left) > 5, "no kill fell between a file and its commit"
+    assert any(left), "no kill fell between a file and its commit"
 
 
 def test_killed_at_some_writes_each_change_is_read_once(
@@ -137,5 +141,5 @@ def test_killed_at_some_writes_each_change_is_read_once(
 ) -> None:
     """The same for a few writes, of which one falls between a file and its commit."""
     scene = Scene.of(base(tmp_path, capsys))
-    left = [scene.kill(at) for at in random.Random(3).sample(range(scene.writes()), 4)]
+    left = [scene.kill(at) for at in random.Random(3).sample(range(scene.writes()), 3)]
     assert any(left)

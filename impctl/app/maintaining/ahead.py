@@ -122,7 +122,7 @@ class AnswerAhead:
         check_not_replaced_meanwhile(self.stored, desk.tables)
         maintainer = Maintainer(None, self._taken, None, move=task.move, told=told)
         moved = moved_at_once(desk.tables, read)
-        maintainer.step(moved, read_ms=0.0, reason_code="looked_ahead", reason="")
+        maintainer.step(moved, read_ms=0.0, reason_code="incremental", reason="")
 
 
 class _Collected:

@@ -69,7 +69,7 @@ def changes(
     come out otherwise in another order. Deletes come first. Only reads, without Spark and without
     waiting for a writer; `maintain --changes` writes the same for each of its steps.
 
-    Example: impctl changes workloads/running-example.yaml --query q_top
+    Example: impctl changes workloads/running-example.yaml --query q_top --since 0
     """
     name = one_query("changes", names)
     display = display_of_rows(display_of(json, quiet, verbose), rows_as, out)
