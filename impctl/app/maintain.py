@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from impctl.aliases import QueryName
-from impctl.app.maintaining.change_files import check_change_files
 from impctl.app.maintaining.maintained import maintain_queries
 from impctl.app.results.results import Outcome
 from impctl.app.workbench.settings import DEFAULT_BATCH_ROWS
@@ -40,6 +39,9 @@ def maintain(
     sketch captured under another reading of it is not current.
     """
     specs = desk.queries(queries)
-    check_change_files(desk, specs, is_named=bool(queries))
+    if desk.settings.changes is not None:
+        from impctl.app.maintaining.change_files import check_change_files
+
+        check_change_files(desk, specs, desk.settings.changes, is_named=bool(queries))
     size = DEFAULT_BATCH_ROWS if batch_rows is None else batch_rows
     return maintain_queries(desk, specs, size, kept, for_use=for_use)

@@ -85,7 +85,7 @@ class AnswerAhead:
             raise NotCarriedError("the clock moved on")
         collected = _Collected()
         answer = None if task.move is None else task.move.answer
-        self._told = ToldAnswer(collected, desk.session_zone, self._taken.way, answer)
+        self._told = ToldAnswer(collected, desk.session_zone, self._taken.way, answer, [])
         try:
             self._step(desk, task, self._told)
         except NOT_INCREMENTALLY as trouble:

@@ -100,14 +100,13 @@ def change_files(desk: Workbench) -> ChangeFiles | None:
     return None if given is None else ChangeFiles(given.absolute())
 
 
-def check_change_files(desk: Workbench, specs: Sequence[QuerySpec], *, is_named: bool) -> None:
+def check_change_files(
+    desk: Workbench, specs: Sequence[QuerySpec], given: Path, *, is_named: bool
+) -> None:
     """UsageError where the run cannot write changes of answers, before anything is done.
 
     Of queries that were named each has to have an answer that is kept; of all of the file, one.
     """
-    given = desk.settings.changes
-    if given is None:
-        return
     without = [spec for spec in specs if not spec.answer]
     if without and (is_named or len(without) == len(specs)):
         raise answer_not_kept(without[0])

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from impctl.aliases import TableName
+from impctl.aliases import QueryName, TableName
 from impctl.app.capturing.captured import capture_query
 from impctl.app.capturing.moments import moved_moments
 from impctl.app.capturing.partners import partners_of
@@ -64,6 +64,8 @@ class StaleRun:
         self.kept = kept
         self.decisions = Decisions(desk, store, failures, kept)
         self._files = change_files(desk)
+        self._written: dict[QueryName, list[str]] = {}
+        """The files of changes, by query."""
         self._start_told = 0.0
 
     def results(self, stale: Stale) -> list[MaintainResult]:
@@ -138,15 +140,19 @@ class StaleRun:
             steps.append(done)
             read_ms = 0.0
         results = step_results(task.stored, since, steps, stage.reason_code, stage.reason)
-        results = with_ranges(self.desk, taken.stored, results)
-        return results if told is None else with_files(results, told.written)
+        return self._with_files(with_ranges(self.desk, taken.stored, results))
+
+    def _with_files(self, results: list[MaintainResult]) -> list[MaintainResult]:
+        """One query's results with the files of all its steps."""
+        return with_files(results, self._written.get(results[0].query, ())) if results else []
 
     def _told(self, task: Task, taken: TakenUp) -> ToldAnswer | None:
         """What writes the changes of the answer, where they are asked for."""
         if self._files is None or not task.spec.answer:
             return None
         before = None if task.move is None else task.move.answer
-        return ToldAnswer(self._files, self.desk.session_zone, taken.way, before)
+        written = self._written.setdefault(task.spec.name, [])
+        return ToldAnswer(self._files, self.desk.session_zone, taken.way, before, written)
 
     def _grouped(self, taken: TakenUp, need: Need) -> dict[TableName, Moved]:
         """The one move of a change that Spark groups first."""
@@ -199,14 +205,17 @@ class StaleRun:
         results = recapture_results(task.stored, captured, stage, watch.ms)
         stored = self.store.load(task.spec.name)
         assert stored is not None
-        results = with_ranges(self.desk, stored, results)
-        return results if told is None else with_files(results, told.written)
+        return self._with_files(with_ranges(self.desk, stored, results))
 
     def _recapture_told(self, task: Task, prepared: PreparedQuery) -> ToldRecapture | None:
         """The same for an answer that is captured anew; an error where it was not kept before."""
         if self._files is None or not task.spec.answer:
             return None
-        before = rows_kept(self.desk, self.store, task.spec, task.stored)
+        # Steps before the one that could not be made are committed.
+        stored = self.store.load(task.spec.name)
+        assert stored is not None
+        before = rows_kept(self.desk, self.store, task.spec, stored)
         versions = self.desk.tables.versions_of(prepared.tables)
-        lead = lead_of(task.stored, versions, prepared.moments)
-        return ToldRecapture(self._files, self.desk.session_zone, before, lead)
+        lead = lead_of(stored, versions, prepared.moments)
+        written = self._written.setdefault(task.spec.name, [])
+        return ToldRecapture(self._files, self.desk.session_zone, before, lead, written)

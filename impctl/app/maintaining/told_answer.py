@@ -84,8 +84,13 @@ class NotedStep:
 class ToldAnswer:
     """Hands on what came and went of one query's answer, commit by commit."""
 
-    def __init__(self, sink: Sink, zone: str, way: Way, before: AnswerPlan | None) -> None:
-        """`way` is that of the steps; `before` the answer before the first one, if another."""
+    def __init__(
+        self, sink: Sink, zone: str, way: Way, before: AnswerPlan | None, written: list[str]
+    ) -> None:
+        """`way` is that of the steps; `before` the answer before the first one, if another.
+
+        Files are added to those `written`.
+        """
         assert way.answer is not None
         assert way.compiled is not None
         assert way.compiled.kept is not None
@@ -93,7 +98,7 @@ class ToldAnswer:
         self._kept, self._answer = way.compiled.kept, way.answer
         self._before = way.answer if before is None else before
         self.noted: NotedStep | None = None
-        self.written: list[str] = []
+        self._written = written
 
     def begin(self) -> None:
         """A step begins."""
@@ -105,16 +110,18 @@ class ToldAnswer:
         assert self.noted is not None
         path = self._sink.write(lead, self.noted.changes(self._zone))
         if path is not None:
-            self.written.append(str(path))
+            self._written.append(str(path))
 
 
 class ToldRecapture:
     """Writes what came and went of an answer that is captured anew."""
 
-    def __init__(self, files: ChangeFiles, zone: str, before: RowsOf, lead: Lead) -> None:
+    def __init__(
+        self, files: ChangeFiles, zone: str, before: RowsOf, lead: Lead, written: list[str]
+    ) -> None:
         self._files, self._zone = files, zone
         self._before, self._lead = before, lead
-        self.written: list[str] = []
+        self._written = written
 
     def tell(self, way: Way, state: MaintainedQuery | TouchedQuery | None) -> None:
         """The capture is about to be committed."""
@@ -124,7 +131,7 @@ class ToldRecapture:
             raise not_told(self._lead.query, way.no_answer or way.reason)
         after = RowsOf(way.answer, kept.whole(), kept.bounded)
         changes = changes_between(self._before, after, self._zone)
-        self.written.append(str(self._files.write(self._lead, changes)))
+        self._written.append(str(self._files.write(self._lead, changes)))
 
 
 def rows_kept(desk: Workbench, store: StoreReader, spec: QuerySpec, stored: StoredQuery) -> RowsOf:

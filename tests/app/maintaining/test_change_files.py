@@ -10,7 +10,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from impctl.app.maintaining import told_answer
+from impctl.app.maintaining.step import Maintainer
 from impctl.app.workbench.envvars import FUZZ
+from impctl.errors import RecaptureNeededError
 from tests.support import kept_workload
 from tests.support.change_reader import Reader
 from tests.support.kept_workload import QUERIES, answer_at, change, grow, stored, write_workload
@@ -126,6 +128,37 @@ def test_a_recapture_is_told_as_the_difference_of_two_answers(kept: Cli) -> None
         held = stored(folder, name)
         program.read(held.generation)
         assert program.answer == answer_at(folder, name, dict(held.versions)), name
+
+
+def test_a_recapture_after_some_steps_goes_on_from_these(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Steps of a run that are committed have their files, and the recapture the number after."""
+    file = write_workload(tmp_path, ("eager",))
+    file.write_text(file.read_text().replace("incremental", "auto"))
+    cli = Cli(capsys, file)
+    cli.good("capture")
+    held = stored(tmp_path, "eager")
+    answer = answer_at(tmp_path, "eager", dict(held.versions))
+    program = Reader(tmp_path / "out" / "eager", answer, held.generation, held.versions)
+    for _ in range(4):
+        grow(tmp_path)
+    step, made = Maintainer.step, 0
+
+    def third_fails(self: Maintainer, *args: object, **words: object) -> object:
+        nonlocal made
+        made += 1
+        if made == 3:
+            raise RecaptureNeededError("history is gone", code="history_gone")
+        return step(self, *args, **words)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Maintainer, "step", third_fails)
+    ran = cli.good("maintain", "--changes", str(tmp_path / "out"))
+    assert [one["action"] for one in ran.results] == ["recapture"]
+    names = [Path(path).name for path in ran.results[0]["change_files"]]
+    assert names == ["000002_a-0-1.parquet", "000003_a-1-2.parquet", "000004_a-2-4.parquet"]
+    program.read(4)
+    assert program.answer == answer_at(tmp_path, "eager", {"a": 4})
 
 
 def test_an_answer_that_was_not_kept_before_is_not_told_by_half(
