@@ -13,6 +13,8 @@ import struct
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
+from decimal import Decimal
 from itertools import pairwise
 
 import numpy as np
@@ -35,6 +37,7 @@ from impctl.app.maintaining.answer_changes import (
 from impctl.circuits.answers import answer_of_rows
 from impctl.circuits.compile import Compiled, compile_answer
 from impctl.circuits.session import MaintainedQuery, TableChange
+from impctl.data.schema import STRING, Column, Kind, Schema, SqlType, decimal
 from impctl.engine.batch import Batch
 from impctl.engine.operators.kept import KeptRows
 from impctl.errors import EvaluationError, NotExactError
@@ -335,3 +338,58 @@ def test_a_limit_without_an_order_leaves_the_same_rows_whatever_their_order_was(
         kept = run_once(answer, rows)
         found.add(repr(listed(answer_of_rows(answer, kept.whole(), "UTC"))))
     assert len(found) == 1
+
+
+EVERY = Schema(
+    (
+        Column("yes", SqlType(Kind.BOOLEAN)),
+        Column("tiny", SqlType(Kind.BYTE)),
+        Column("single", SqlType(Kind.FLOAT)),
+        Column("text", STRING),
+        Column("raw", SqlType(Kind.BINARY)),
+        Column("wide", decimal(38, 10)),
+        Column("day", SqlType(Kind.DATE)),
+        Column("at", SqlType(Kind.TIMESTAMP)),
+        Column("local", SqlType(Kind.TIMESTAMP_NTZ)),
+    )
+)
+TYPES = [
+    pa.bool_(),
+    pa.int8(),
+    pa.float32(),
+    pa.string(),
+    pa.binary(),
+    pa.decimal128(38, 10),
+    pa.date32(),
+    pa.timestamp("us", tz="Europe/Berlin"),
+    pa.timestamp("us"),
+]
+
+
+def test_every_type_is_told_as_spark_gives_it() -> None:
+    """Values at the ends of their types, in the order of the columns, NULL first."""
+    names = [column.name for column in EVERY.columns]
+    query = parse_query(f"SELECT {', '.join(names)} FROM t", {"t": EVERY})
+    answer = answer_plan(replace(query, root=apply_rules(query.root)))
+    last, first = datetime(9999, 12, 31, 23, 59, 59, 999999), datetime(1, 1, 1)
+    rows = [
+        (None,) * len(names),
+        (False, -128, -0.0, "", b"", Decimal("-" + "9" * 28 + ".5"), first.date(), first, first),
+        (True, 127, 3.5, "\U0001f600", b"\xff\x00", Decimal("1e-10"), last.date(), last, last),
+    ]
+    columns = []
+    for values, kind in zip(zip(*rows, strict=True), TYPES, strict=True):
+        if pa.types.is_timestamp(kind):
+            # Python has no year before 1 or after 9999, which a zone would lead to.
+            columns.append(pa.array(values, pa.timestamp("us")).cast(pa.int64()).view(kind))
+        else:
+            columns.append(pa.array(values, kind))
+    table = pa.table(columns, names=names)
+    compiled = compile_answer(answer)
+    compiled.circuit.start()
+    (source,) = compiled.sources
+    compiled.circuit.step(source.scan.read(table.take([2, 1, 0]), np.ones(3, dtype=np.int64)))
+    assert compiled.kept is not None
+    found = whole_answer(RowsOf(answer, compiled.kept.whole()), "Europe/Berlin")
+    assert found.schema.types[2:] == TYPES
+    assert found.select(names).combine_chunks().equals(table)
