@@ -33,7 +33,7 @@ from impctl.app.maintaining.moved import Moved, moved_at_once, moved_to
 from impctl.app.maintaining.stage import ReadChange, Stage
 from impctl.app.maintaining.step import Maintainer
 from impctl.app.maintaining.task import Task
-from impctl.app.maintaining.told_answer import ToldAnswer, ToldRecapture, check_kept, rows_kept
+from impctl.app.maintaining.told_answer import ToldAnswer, ToldRecapture, rows_kept
 from impctl.app.preparing.prepared import PreparedQuery, prepare
 from impctl.app.results.results import Failure, MaintainResult
 from impctl.app.results.subject import named_before
@@ -98,8 +98,6 @@ class StaleRun:
         return self._start_told - before
 
     def _run(self, task: Task) -> list[MaintainResult]:
-        if self._files is not None and task.spec.answer:
-            check_kept(task.spec, task.stored)
         stage = self.decisions.stage(task)
         if not stage.is_recapture:
             try:
@@ -142,13 +140,23 @@ class StaleRun:
         results = step_results(task.stored, since, steps, stage.reason_code, stage.reason)
         return self._with_files(with_ranges(self.desk, taken.stored, results))
 
+    def _is_told(self, task: Task) -> bool:
+        """Whether there are changes of the query's answer to write; warns where they begin anew."""
+        if task.spec.answer and not task.stored.state_meta.get("answer"):
+            self._warn(
+                f"no rows of the answer of query `{task.spec.name}` were kept before this run, so no "
+                "file tells what came and went of it"
+            )
+            return False
+        return task.spec.answer
+
     def _with_files(self, results: list[MaintainResult]) -> list[MaintainResult]:
         """One query's results with the files of all its steps."""
         return with_files(results, self._written.get(results[0].query, ())) if results else []
 
     def _told(self, task: Task, taken: TakenUp) -> ToldAnswer | None:
         """What writes the changes of the answer, where they are asked for."""
-        if self._files is None or not task.spec.answer:
+        if self._files is None or not self._is_told(task):
             return None
         before = None if task.move is None else task.move.answer
         written = self._written.setdefault(task.spec.name, [])
@@ -209,7 +217,7 @@ class StaleRun:
 
     def _recapture_told(self, task: Task, prepared: PreparedQuery) -> ToldRecapture | None:
         """The same for an answer that is captured anew; an error where it was not kept before."""
-        if self._files is None or not task.spec.answer:
+        if self._files is None or not self._is_told(task):
             return None
         # Steps before the one that could not be made are committed.
         stored = self.store.load(task.spec.name)

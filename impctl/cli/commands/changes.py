@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from impctl.app.workbench.settings import DEFAULT_FILE
-from impctl.cli.commands.maintain import Follow, Interval, MaxRuns
+from impctl.cli.commands.maintain import Interval
 from impctl.cli.commands.query import OutFile, RowLimit, RowsAs, display_of_rows
 from impctl.cli.following import follow_request
 from impctl.cli.following_changes import follow_changes_job
@@ -36,6 +36,25 @@ Since = Annotated[
     ),
 ]
 
+FollowAnswer = Annotated[
+    bool,
+    typer.Option(
+        "--follow",
+        help="Go on until stopped: tell of changes as they come.",
+    ),
+]
+
+MaxLooks = Annotated[
+    int | None,
+    typer.Option(
+        "--max-runs",
+        metavar="N",
+        min=1,
+        show_default=False,
+        help="With --follow: end after N looks that found something. Default: never.",
+    ),
+]
+
 WholeAnswer = Annotated[
     bool,
     typer.Option(
@@ -53,9 +72,9 @@ def changes(
     rows_as: RowsAs = None,
     out: OutFile = None,
     limit: RowLimit = None,
-    follow: Follow = False,
+    follow: FollowAnswer = False,
     interval: Interval = None,
-    max_runs: MaxRuns = None,
+    max_runs: MaxLooks = None,
     store: StoreFolder = None,
     spark_profile: SparkProfile = None,
     json: AsJson = False,
