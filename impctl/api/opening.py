@@ -31,6 +31,7 @@ def open(
     lock_timeout: float | None = None,
     imbalance: float | None = None,
     large_change: int | None = None,
+    memory: str | None = None,
     progress: Progress | None = None,
 ) -> OpenWorkload:
     """Open a workload file; WorkloadError lists everything that is wrong with it.
@@ -42,7 +43,7 @@ def open(
     where none is, Spark is started and stays up. The caller's session is never changed or stopped.
     `progress` is called with each step before it starts: a line, its number, and of how many.
     """
-    given = Given(store, policy, lock_timeout, spark_profile, imbalance, large_change)
+    given = Given(store, policy, lock_timeout, spark_profile, imbalance, large_change, memory)
     settings = settings_from(workload, given, os.environ)
     sessions = SessionBeside(spark)
     with open_workbench(settings):

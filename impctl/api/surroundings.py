@@ -19,6 +19,7 @@ from impctl.app.workbench.envvars import (
     IMBALANCE,
     LARGE_CHANGE,
     LOCK_TIMEOUT,
+    MEMORY,
     NOW,
     POLICY,
     SHARED_STORE,
@@ -26,6 +27,7 @@ from impctl.app.workbench.envvars import (
     SPARK_PROFILE,
     STORE,
 )
+from impctl.app.workbench.memory_limit import memory_from
 from impctl.app.workbench.settings import Policy, Settings, SketchUse, is_shared_store, store_folder
 from impctl.errors import UsageError
 
@@ -42,6 +44,7 @@ class Given:
     spark_profile: str | os.PathLike[str] | None = None
     imbalance: float | None = None
     large_change: int | None = None
+    memory: str | None = None
 
 
 def settings_from(
@@ -60,6 +63,7 @@ def settings_from(
         spark_profile=pick("spark_profile", SPARK_PROFILE, given.spark_profile, _folder),
         imbalance=pick("imbalance", IMBALANCE, given.imbalance, _at_least(1.0, float)),
         large_change=pick("large_change", LARGE_CHANGE, given.large_change, _at_least(0, int)),
+        memory=pick("memory", MEMORY, given.memory, memory_from),
         shared_store=is_shared_store(environ.get(SHARED_STORE)),
         now=environ.get(NOW) or None,
     )

@@ -17,6 +17,7 @@ from impctl.app.workbench.envvars import (
     IMBALANCE,
     LARGE_CHANGE,
     LOCK_TIMEOUT,
+    MEMORY,
     NOW,
     POLICY,
     SHARED_STORE,
@@ -24,6 +25,7 @@ from impctl.app.workbench.envvars import (
     SPARK_PROFILE,
     STORE,
 )
+from impctl.app.workbench.memory_limit import memory_from
 from impctl.app.workbench.settings import (
     DEFAULT_FILE,
     AnsweredBy,
@@ -34,6 +36,7 @@ from impctl.app.workbench.settings import (
     store_folder,
 )
 from impctl.cli.completion import complete_query, left_to_shell
+from impctl.errors import UsageError
 
 WORKLOAD_HELP = "Workload file (YAML)."
 
@@ -217,6 +220,18 @@ LargeChange = Annotated[
     ),
 ]
 
+MemoryGiven = Annotated[
+    str | None,
+    typer.Option(
+        "--memory",
+        metavar="SIZE",
+        envvar=MEMORY,
+        show_default=False,
+        help="What the engine may take to answer, such as 2GB or 25%; Spark goes on beyond. "
+        "Default: half of the machine's.",
+    ),
+]
+
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done; write nothing.")]
 
 DetailedExitcode = Annotated[
@@ -260,6 +275,7 @@ def settings_of(
     large_change: int | None = None,
     params: Sequence[str] | None = None,
     changes: Path | None = None,
+    memory: str | None = None,
 ) -> Settings:
     """The settings of a run, from its flags and variables."""
     return Settings(
@@ -271,8 +287,18 @@ def settings_of(
         dry_run=dry_run,
         imbalance=imbalance,
         large_change=large_change,
+        memory=None if memory is None else _memory(memory),
         shared_store=is_shared_store(os.environ.get(SHARED_STORE)),
         params=tuple(params or ()),
         now=os.environ.get(NOW) or None,
         changes=changes,
     )
+
+
+def _memory(text: str) -> int:
+    try:
+        return memory_from(text)
+    except ValueError:
+        raise UsageError(
+            f"`--memory` cannot be: {text}", hint="write a size such as 500MB, 2GB or 25%"
+        ) from None

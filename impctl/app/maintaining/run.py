@@ -144,8 +144,8 @@ class StaleRun:
         """Whether there are changes of the query's answer to write; warns where they begin anew."""
         if task.spec.answer and not task.stored.state_meta.get("answer"):
             self._warn(
-                f"no rows of the answer of query `{task.spec.name}` were kept before this run, so no "
-                "file tells what came and went of it"
+                f"no rows of the answer of query `{task.spec.name}` were kept before this run, so "
+                "no file tells what came and went of it"
             )
             return False
         return task.spec.answer

@@ -2,7 +2,7 @@
 
 Law: of each table the rows are those that the query reads through its sketches: files that are left
 of it, and of these the rows whose fragment is in the sketch, since a group that is seen in part may
-pass where the whole does not. Nothing is stored. What the engine cannot compute is refused before
+pass where the whole does not. Nothing is stored. It takes no more memory than `memory` allows. What the engine cannot compute is refused before
 anything is read; a value that it cannot tell for sure, or that fails, ends the run as an error.
 Out of scope: what is read (`app.using.worth`), when the engine is the one to ask.
 """
@@ -17,6 +17,7 @@ from impctl.aliases import AccessId, TableName, TableVersion
 from impctl.app.maintaining.answer_changes import RowsOf
 from impctl.app.preparing.filters import Pruned
 from impctl.app.preparing.prepared import PreparedQuery
+from impctl.app.workbench.memory_limit import MemoryLimit
 from impctl.app.workbench.pinned import PinnedTables
 from impctl.app.workbench.workbench import Workbench
 from impctl.circuits.answers import answer_of_rows
@@ -46,7 +47,7 @@ def engine_answer(
 
     With `where` the rows of the answer for which this condition on its columns is true.
     BlockedError where the engine lacks a part of the plan; NotExactError or EvaluationError where
-    a value ends it.
+    a value ends it, or the memory.
     """
     found = engine_rows(desk, prepared, versions, pruned, sketches)
     return answer_of_rows(found.answer, found.rows, desk.session_zone, where)
@@ -63,6 +64,7 @@ def engine_rows(
     answer = desk.memory.answer(prepared.planned)
     compiled = compile_answer(answer)
     used = {one.access: one for one in sketches if one.access in pruned.filters}
+    limit = MemoryLimit(desk.settings.memory)
     compiled.circuit.start()
     with ThreadPoolExecutor(1) as reader:
         for table, rows in _one_ahead(_read(desk.tables, compiled, versions, pruned, used), reader):
@@ -71,6 +73,7 @@ def engine_rows(
                 for source in compiled.sources
             ]
             compiled.circuit.step(*batches)
+            limit.check()
     assert compiled.kept is not None
     return RowsOf(answer, compiled.kept.whole(), compiled.kept.bounded)
 

@@ -17,6 +17,7 @@ from impctl.cli.options import (
     AsJson,
     AtGiven,
     LockTimeout,
+    MemoryGiven,
     OneQuery,
     Params,
     PolicyName,
@@ -86,6 +87,7 @@ def query(
     policy: PolicyName = None,
     lock_timeout: LockTimeout = None,
     spark_profile: SparkProfile = None,
+    memory: MemoryGiven = None,
     json: AsJson = False,
     quiet: Quiet = False,
     verbose: Verbose = 0,
@@ -117,6 +119,7 @@ def query(
         policy=policy,
         lock_timeout=lock_timeout,
         spark_profile=spark_profile,
+        memory=memory,
     )
     return on_workbench("query", display, settings, use_case)
 
