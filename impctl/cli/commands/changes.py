@@ -14,6 +14,7 @@ from impctl.cli.following_changes import follow_changes_job
 from impctl.cli.job import Job, display_of, on_workbench, one_query
 from impctl.cli.options import (
     AsJson,
+    MemoryGiven,
     OneQuery,
     Quiet,
     SparkProfile,
@@ -75,6 +76,7 @@ def changes(
     follow: FollowAnswer = False,
     interval: Interval = None,
     max_runs: MaxLooks = None,
+    memory: MemoryGiven = None,
     store: StoreFolder = None,
     spark_profile: SparkProfile = None,
     json: AsJson = False,
@@ -92,7 +94,7 @@ def changes(
     """
     name = one_query("changes", names)
     display = display_of_rows(display_of(json, quiet, verbose), rows_as, out)
-    settings = settings_of(workload, store=store, spark_profile=spark_profile)
+    settings = settings_of(workload, store=store, spark_profile=spark_profile, memory=memory)
     request = follow_request(follow, interval, None, None, max_runs)
     if request is not None:
         given = {"--since": since, "--out": out, "--limit": limit}
