@@ -83,9 +83,9 @@ def changes(
     quiet: Quiet = False,
     verbose: Verbose = 0,
 ) -> Job:
-    """Tell which rows of a kept answer came and went (`answer: true`).
+    """Tell which rows of a kept answer came and went.
 
-    Between the versions that the store has and now, or --since others. Each row has `_change`
+    Of a query with `answer: true`, between the store's versions and now. Each row has `_change`
     (insert or delete), `_copies`, and `_sure` where it rests on sums of doubles: false where these
     come out otherwise in another order. Deletes come first. Only reads, without Spark and without
     waiting for a writer; `maintain --changes` writes the same for each of its steps.
