@@ -30,9 +30,14 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 
 @pytest.fixture(autouse=True)
-def _sketches_are_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The tables of tests are so small that no sketch would pay, and what is tested not happen."""
+def _sketches_are_used(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tables of tests are so small that no sketch would pay, and what is tested not happen.
+
+    Nor would Spark, which is what tests that have it are about.
+    """
     monkeypatch.setenv("IMPCTL_SKETCH", "always")
+    if request.node.get_closest_marker("spark"):
+        monkeypatch.setenv("IMPCTL_BY", "spark")
 
 
 @pytest.fixture(autouse=True, scope="session")

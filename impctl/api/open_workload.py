@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Literal, Self, TypeVar
 
 from impctl.aliases import ParameterValue, QueryName, TableName
 from impctl.api.settle import settled, warned
-from impctl.api.surroundings import batch_rows_from, sketch_use_from
+from impctl.api.surroundings import answered_by_from, batch_rows_from, sketch_use_from
 from impctl.app.results.changed import ChangesResult
 from impctl.app.results.explanations import ExplainResult
 from impctl.app.results.listed_files import QueryFiles
@@ -32,6 +32,7 @@ from impctl.app.results.results import (
     VerifyResult,
 )
 from impctl.app.workbench.memory import Memory
+from impctl.app.workbench.open_tables import OpenTables
 from impctl.app.workbench.sessions import SessionBeside
 from impctl.app.workbench.settings import Settings
 from impctl.app.workbench.workbench import Workbench, open_workbench
@@ -81,6 +82,7 @@ class OpenWorkload:
         self._sessions = sessions
         self._reporter = _Told(progress)
         self._memory = Memory()
+        self._tables = OpenTables()
         self._lock = threading.RLock()
         self._is_closed = False
 
@@ -224,17 +226,24 @@ class OpenWorkload:
         at: At | None = None,
         sketch: Literal["auto", "always", "never"] | None = None,
         require_sketch: bool = False,
+        by: Literal["auto", "state", "engine", "spark"] | None = None,
+        where: str | None = None,
     ) -> QueryResult:
-        """The answer of a query as Arrow, read through its sketch; arguments as for `rewrite`.
+        """The answer of a query as Arrow; arguments as for `rewrite`.
 
-        `sketch`: `always` through it, `never`, or `auto`, where it saves more than it costs.
+        `sketch`: `always` through it, `never`, or `auto`, where it saves more than it costs. `by`:
+        from kept rows, by the engine, on Spark, or the quickest of those that can. `where`: the
+        rows of the answer for which this condition on its columns is true.
         """
-        use = sketch_use_from(sketch, os.environ)
+        use, who = sketch_use_from(sketch, os.environ), answered_by_from(by, os.environ)
 
         def use_case(desk: Workbench) -> Outcome:
             from impctl.app.query import query as answered
 
-            return answered(desk, query, params or {}, sql, at, use, required=require_sketch)
+            given = params or {}
+            return answered(
+                desk, query, given, sql, at, use, who, required=require_sketch, where=where
+            )
 
         return self._one(QueryResult, use_case)
 
@@ -343,4 +352,7 @@ class OpenWorkload:
                 )
             run = open_workbench(settings, self._reporter, self._sessions, self._memory)
             with run as desk:
-                return work(desk)
+                self._tables.lend(desk)
+                found = work(desk)
+                self._tables.take_back(desk)
+                return found

@@ -16,6 +16,7 @@ from typing import TypeVar
 
 from impctl.app.workbench.envvars import (
     BATCH_ROWS,
+    BY,
     IMBALANCE,
     LARGE_CHANGE,
     LOCK_TIMEOUT,
@@ -28,7 +29,14 @@ from impctl.app.workbench.envvars import (
     STORE,
 )
 from impctl.app.workbench.memory_limit import memory_from
-from impctl.app.workbench.settings import Policy, Settings, SketchUse, is_shared_store, store_folder
+from impctl.app.workbench.settings import (
+    AnsweredBy,
+    Policy,
+    Settings,
+    SketchUse,
+    is_shared_store,
+    store_folder,
+)
 from impctl.errors import UsageError
 
 T = TypeVar("T")
@@ -77,6 +85,11 @@ def batch_rows_from(given: int | None, environ: Mapping[str, str]) -> int | None
 def sketch_use_from(given: str | None, environ: Mapping[str, str]) -> SketchUse:
     """Whether a query is read through its sketch."""
     return _picked("sketch", SKETCH, given, environ, SketchUse) or SketchUse.AUTO
+
+
+def answered_by_from(given: str | None, environ: Mapping[str, str]) -> AnsweredBy:
+    """Who is to answer a query."""
+    return _picked("by", BY, given, environ, AnsweredBy) or AnsweredBy.AUTO
 
 
 def _picked(

@@ -14,7 +14,9 @@ from impctl.aliases import ColumnName, TableName, TableVersion
 from impctl.app.preparing.filters import Pruned, filters_of
 from impctl.app.preparing.given_values import GivenValues
 from impctl.app.results.listed_files import QueryFiles, TableFiles
+from impctl.app.using.file_listing import file_listing
 from impctl.app.using.fresh_sketch import Fresh
+from impctl.app.using.lost_nan import losing_nan
 from impctl.app.using.older_versions import AtVersions
 from impctl.app.using.recorded import record_use
 from impctl.app.using.request import asked
@@ -25,11 +27,8 @@ from impctl.app.workbench.workbench import Workbench
 from impctl.capture.plain_condition import plain_condition
 from impctl.data.schema import Kind
 from impctl.errors import TableError
-from impctl.sketch.intervals import RangeFilter
 from impctl.store.records import StoredSketch
-from impctl.tables.file_listing import file_listing
 from impctl.tables.footers import miscopied_columns
-from impctl.tables.hidden_values import hiding_columns
 from impctl.tables.snapshot import DataFile, Snapshot
 from impctl.workload.models import SketchUse
 
@@ -132,7 +131,7 @@ def _predicates(
 ) -> tuple[dict[TableName, str], dict[TableName, str]]:
     """The predicate of each filtered table, and why another one can have none."""
     found: dict[TableName, str] = {}
-    refused: dict[TableName, str] = {}
+    refused: dict[TableName, str] = dict.fromkeys(losing_nan(tables, pruned, versions), _NAN)
     for wanted in pruned.filters.values():
         table = wanted.partition.table
         snapshot = tables.snapshot(table, versions.get(table))
@@ -140,22 +139,9 @@ def _predicates(
         text = plain_condition(wanted, column.name)
         if text is None:
             refused[table] = _NO_TEXT
-        elif _may_lose_nan(snapshot, wanted, pruned.files[table]):
-            refused[table] = _NAN
         else:
             found[table] = text
     return found, refused
-
-
-def _may_lose_nan(snapshot: Snapshot, wanted: RangeFilter, left: Sequence[DataFile]) -> bool:
-    """Whether a row with NaN, above every boundary, is asked for but not told by statistics."""
-    column = snapshot.column(wanted.partition.attribute)
-    is_asked_for = any(interval.high is None for interval in wanted.intervals)
-    if not column.type.is_fractional or not is_asked_for:
-        return False
-    if column.name in snapshot.partition_columns:
-        return True
-    return column.name in hiding_columns(snapshot, (column.name,), left)
 
 
 def _columns_read(found: Fresh) -> dict[TableName, set[ColumnName]]:

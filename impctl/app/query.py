@@ -32,9 +32,9 @@ def query(
     by: AnsweredBy = AnsweredBy.AUTO,
     *,
     required: bool = False,
+    where: str | None = None,
     limit: int | None = None,
     out: Path | None = None,
-    where: str | None = None,
 ) -> Outcome:
     """The answer of one query, its sketch maintained first where it is stale.
 
@@ -62,7 +62,7 @@ def query(
 
 
 def _told(desk: Workbench, got: Answered) -> QueryResult:
-    """The answer as it is told."""
+    """The answer, and how it was come by."""
     return QueryResult(
         query=got.found.prepared.spec.name,
         answer=got.table,

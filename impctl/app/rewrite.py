@@ -13,9 +13,10 @@ from pathlib import Path
 
 from impctl.aliases import TableName, TableVersion
 from impctl.app.capturing.entries import sketch_entry
-from impctl.app.preparing.filters import filters_of, interval_texts
+from impctl.app.preparing.filters import Pruned, filters_of, interval_texts
 from impctl.app.preparing.given_values import GivenValues
 from impctl.app.results.results import Outcome, RewriteResult
+from impctl.app.using.lost_nan import losing_nan
 from impctl.app.using.older_versions import AtVersions
 from impctl.app.using.recorded import record_use
 from impctl.app.using.request import asked
@@ -68,6 +69,7 @@ def rewrite(
         moments=found.prepared.moments,
     )
     if files is not None:
+        _check_nan(desk, found.versions, pruned)
         _write_files(desk, found.versions, pruned.files, files)
     plain = filters_of(desk.tables, found.prepared, (), found.versions)
     record_use(desk, found, pruned, plain, command="rewrite")
@@ -92,6 +94,18 @@ def _as_it_stands(desk: Workbench, found: Unread, files: Path | None) -> Outcome
         reason=found.reason,
     )
     return Outcome((result,), found.warnings)
+
+
+def _check_nan(desk: Workbench, versions: Mapping[TableName, TableVersion], pruned: Pruned) -> None:
+    """TableError where readers of the files would lose rows that the ranges ask for."""
+    for table in sorted(losing_nan(desk.tables, pruned, versions)):
+        raise TableError(
+            f"Table `{table}` cannot be read file by file through its sketch: its files may hold"
+            " NaN in the range asked for, and readers of Parquet pass over such rows",
+            hint="leave `--files` out and run the text on Spark, or leave the sketch away:"
+            " `--sketch never`",
+            code="files_not_plain",
+        )
 
 
 def _write_files(

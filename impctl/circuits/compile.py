@@ -146,11 +146,7 @@ def _compiled(
     rows = counted(root) if answer is None else root
     chain = _chain(rows)
     keyed = {} if chain is None else _keyed(root, chain, sketched, key_columns)
-    last = _last_top(root)
-    if answer is not None and last is not None and last.rank is not None:
-        # A row's rank is asked for, so ties are broken; the sketch has them all, by a barrier.
-        barriers, last = None if barriers is None else (*barriers, last), None
-    chosen = None if barriers is None else [id(node) for node in barriers]
+    last, chosen = _last_and_barriers(root, barriers, has_answer=answer is not None)
     builder = Builder(
         sketched,
         keyed,
@@ -190,8 +186,7 @@ def _compiled(
 
 def compile_answer(answer: AnswerPlan) -> Compiled:
     """The circuit of a query's answer alone, without a sketch; raises BlockedError."""
-    last = _last_top(answer.kept)
-    last = last if last is not None and last.rank is None else None
+    last, _ = _last_and_barriers(answer.kept, None, has_answer=True)
     builder = Builder({}, {}, last, answer=answer)
     builder.root(answer.kept)
     return Compiled(
@@ -224,6 +219,20 @@ def _last_top(root: Plan) -> TopK | None:
     while isinstance(node, Project | Sort):
         node = node.child
     return node if isinstance(node, TopK) else None
+
+
+def _last_and_barriers(
+    root: Plan, barriers: Collection[Plan] | None, *, has_answer: bool
+) -> tuple[TopK | None, list[int] | None]:
+    """The top-k that is the query's last step, and the identities of those whose rows all count.
+
+    Where a row's rank is asked for, ties are broken; the sketch has them all, by a barrier.
+    """
+    last = _last_top(root)
+    chosen = None if barriers is None else [id(node) for node in barriers]
+    if not has_answer or last is None or last.rank is None:
+        return last, chosen
+    return None, None if chosen is None else [*chosen, id(last)]
 
 
 def _chain(root: Plan) -> tuple[Plan, ...] | None:

@@ -14,6 +14,7 @@ from typing import Annotated
 import typer
 
 from impctl.app.workbench.envvars import (
+    BY,
     IMBALANCE,
     LARGE_CHANGE,
     LOCK_TIMEOUT,
@@ -150,6 +151,7 @@ AnswerFrom = Annotated[
     AnsweredBy,
     typer.Option(
         "--by",
+        envvar=BY,
         help="Who answers: kept rows (state), the engine, or Spark; auto: the quickest that can.",
     ),
 ]

@@ -68,6 +68,31 @@ def test_rows_that_are_not_those_of_the_files_are_refused(cli: Cli) -> None:
     assert not (folder / "left.json").exists()
 
 
+@pytest.mark.parametrize(("least", "is_refused"), [(390, True), (5, False)])
+def test_rows_with_nan_that_readers_of_files_pass_over_are_refused(
+    cli: Cli, least: int, is_refused: bool
+) -> None:
+    """DuckDB passes over a file whose greatest number is too small, though it has a NaN."""
+    folder = cli.workload.parent
+    at = np.arange(400, dtype=np.float64)
+    table = pa.table({"x": np.where(at == 150, np.nan, at)})
+    create_laid_out_table(str(folder / "d"), (table.slice(i, 100) for i in range(0, 400, 100)))
+    condition = f"NOT x < {least}" if is_refused else f"x < {least}"
+    sql = f"SELECT x, COUNT(*) AS n FROM d WHERE {condition} GROUP BY x HAVING COUNT(*) > 0"
+    cli.workload.write_text(
+        "version: 1\ntables: {d: {path: d}}\n"
+        f'queries: {{q: {{sql: "{sql}", sketch: {{d: x}}}}}}\nstore: st\n'
+    )
+    cli.good("capture")
+    assert cli.good("rewrite").results[0]["intervals"]
+    ran = cli("rewrite", "--files", str(folder / "left.json"))
+    assert (ran.code != 0) is is_refused
+    assert (folder / "left.json").exists() is not is_refused
+    if is_refused:
+        assert (ran.code, ran.error["code"]) == (3, "files_not_plain")
+        cli.good("rewrite", "--files", str(folder / "left.json"), "--sketch", "never")
+
+
 def test_a_file_that_cannot_be_written_is_told(cli: Cli) -> None:
     cli.good("capture")
     ran = cli("rewrite", "--files", str(cli.workload / "left.json"))

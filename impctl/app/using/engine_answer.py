@@ -2,7 +2,8 @@
 
 Law: of each table the rows are those that the query reads through its sketches: files that are left
 of it, and of these the rows whose fragment is in the sketch, since a group that is seen in part may
-pass where the whole does not. Nothing is stored. It takes no more memory than `memory` allows. What the engine cannot compute is refused before
+pass where the whole does not. Nothing is stored,
+and no more memory taken than `memory` allows. What the engine cannot compute is refused before
 anything is read; a value that it cannot tell for sure, or that fails, ends the run as an error.
 Out of scope: what is read (`app.using.worth`), when the engine is the one to ask.
 """

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+from mmap import PAGESIZE
 from pathlib import Path
 
 from impctl.errors import EvaluationError
@@ -61,7 +62,7 @@ def held_memory() -> int | None:
     """Bytes of its own that the process holds now, mapped files aside."""
     try:
         resident, shared = Path("/proc/self/statm").read_text(encoding="ascii").split()[1:3]
-        return (int(resident) - int(shared)) * os.sysconf("SC_PAGE_SIZE")
+        return (int(resident) - int(shared)) * PAGESIZE
     except (OSError, ValueError):
         return None
 

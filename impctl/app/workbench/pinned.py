@@ -13,8 +13,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from impctl.aliases import TableName, TableVersion
+from impctl.errors import ImpctlError
 from impctl.plan.names import CATALOG_SCHEME
-from impctl.tables.change.arrivals import Seen, seen
+from impctl.tables.change.arrivals import Seen, pinned_anew, seen
 from impctl.tables.source import DeltaSource, advance, open_source
 from impctl.workload.credentials import require_credentials
 from impctl.workload.models import TableSpec
@@ -38,6 +39,12 @@ class PinnedTables:
         self._sources: dict[TableName, DeltaSource] = {}
         self._seen: dict[TableName, Seen] = {}
         self._snapshots: dict[tuple[TableName, int], Snapshot] = {}
+        self._recalled: dict[TableName, Seen] = {}
+
+    def recall(self, known: Mapping[TableName, Seen]) -> None:
+        """Tables as an earlier run of this process pinned them, which is over: of one that is asked
+        for, only what was added to its log is read, where that is safe."""
+        self._recalled.update(known)
 
     @property
     def seen(self) -> Mapping[TableName, Seen]:
@@ -48,9 +55,26 @@ class PinnedTables:
         """The table, pinned at the version that was newest when first asked for."""
         found = self._sources.get(table)
         if found is None:
-            found = self.opened(table)
+            found = self._again(table) or self.opened(table)
             self.pin(found)
         return found
+
+    @property
+    def unused(self) -> Mapping[TableName, Seen]:
+        """What was recalled and not asked for."""
+        return self._recalled
+
+    def _again(self, table: TableName) -> DeltaSource | None:
+        """The table that an earlier run had open, at its newest version; None to open it."""
+        known, spec = self._recalled.pop(table, None), self._specs[table]
+        if known is None or known.source.path != self._path(spec):
+            return None
+        if known.source.storage_options != (dict(spec.storage_options) or None):
+            return None
+        try:
+            return pinned_anew(known)
+        except ImpctlError:
+            return None
 
     def opened(self, table: TableName) -> DeltaSource:
         """The table at its newest version, opened now and not pinned: for who goes on to write."""

@@ -9,13 +9,18 @@ type. Out of scope: objects and lines (`app.writing.lines`).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
+from contextlib import suppress
 from datetime import timedelta
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
+
+_UTC = ("UTC", "Etc/UTC", "Z", "+00:00")
 
 
 def json_rows(table: pa.Table) -> list[Json]:
@@ -33,9 +38,9 @@ def json_values(array: pa.Array) -> list[Json]:
     """The values of an array."""
     kind = array.type
     if pa.types.is_floating(kind):
-        return [number_or_name(value) for value in array.to_pylist()]
+        return numbers(array)
     if pa.types.is_decimal(kind):
-        return [None if value is None else format(value, "f") for value in array.to_pylist()]
+        return list(_digits(array))
     if pa.types.is_temporal(kind):
         return list(moments(array))
     if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
@@ -57,20 +62,29 @@ def number_or_name(value: float | None) -> Json:
     return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
 
 
-def moments(array: pa.Array, separator: str = "T") -> Iterator[str | None]:
-    """Dates, times and durations as ISO 8601, with a zone where the type has one."""
-    if pa.types.is_duration(array.type):
-        yield from map(_duration, array.to_pylist())
-        return
-    words = (separator,) if pa.types.is_timestamp(array.type) else ()
-    try:
-        values = array.to_pylist()
-    except (OverflowError, ValueError):
-        for scalar in array:
-            yield _one_moment(scalar, separator)
-        return
-    for value in values:
-        yield None if value is None else value.isoformat(*words)
+def numbers(array: pa.Array) -> list[Json]:
+    """Numbers, by name where JSON lacks them."""
+    values: list[Json] = array.to_pylist()
+    if pc.all(pc.is_finite(array)).as_py() is not False:
+        return values
+    return [number_or_name(value) for value in array.to_pylist()]
+
+
+def moments(array: pa.Array, separator: str = "T") -> list[str | None]:
+    """Dates, times and durations as ISO 8601, with a zone where the type has one.
+
+    A year that Python lacks is told in UTC: the rules of other zones end before.
+    """
+    kind = array.type
+    if pa.types.is_duration(kind):
+        return [_duration(value) for value in array.to_pylist()]
+    if pa.types.is_date(kind):
+        return _signed(array.cast(pa.string()))
+    if not pa.types.is_timestamp(kind):
+        return [None if value is None else value.isoformat() for value in array.to_pylist()]
+    if kind.tz is None:
+        return _instants(array, separator, "")
+    return _zoned(array, separator)
 
 
 def unique_names(names: Iterable[str]) -> list[str]:
@@ -85,30 +99,36 @@ def unique_names(names: Iterable[str]) -> list[str]:
     return list(found)
 
 
-def _one_moment(scalar: Any, separator: str) -> str | None:
-    """One of a column in which some year is beyond Python; that one is given in UTC."""
-    kind = scalar.type
-    try:
-        value = scalar.as_py()
-    except (OverflowError, ValueError):
-        return _beyond(scalar, separator)
-    words = (separator,) if pa.types.is_timestamp(kind) else ()
-    return None if value is None else str(value.isoformat(*words))
+def _digits(array: pa.Array) -> list[str | None]:
+    """Decimals, with all their digits; Arrow gives small ones an exponent."""
+    texts: list[str | None] = array.cast(pa.string()).to_pylist()
+    return [text if text is None or "E" not in text else f"{Decimal(text):f}" for text in texts]
 
 
-def _beyond(scalar: Any, separator: str) -> str:
-    kind = scalar.type
-    if not pa.types.is_timestamp(kind):
-        return _signed(str(scalar.cast(pa.string()).as_py()))
-    text = str(scalar.cast(pa.int64()).cast(pa.timestamp(kind.unit)).cast(pa.string()).as_py())
-    whole, _, fraction = text.replace(" ", separator).partition(".")
-    text = _signed(f"{whole}.{fraction}" if fraction.strip("0") else whole)
-    return text if kind.tz is None else text + "+00:00"
+def _instants(array: pa.Array, separator: str, zone: str) -> list[str | None]:
+    """Timestamps as they stand, with a fraction where there is one."""
+    texts = array.cast(pa.timestamp(array.type.unit)).cast(pa.string())
+    texts = pc.replace_substring_regex(texts, r"\.0+$", "")
+    texts = pc.replace_substring(texts, " ", separator, max_replacements=1)
+    return _signed(pc.binary_join_element_wise(texts, zone, "") if zone else texts)
 
 
-def _signed(text: str) -> str:
+def _zoned(array: pa.Array, separator: str) -> list[str | None]:
+    """Timestamps with the zone's own hours, of which Arrow does not tell the seconds."""
+    told = _instants(array.cast(pa.timestamp(array.type.unit, "UTC")), separator, "+00:00")
+    if array.type.tz in _UTC:
+        return told
+    for at, scalar in enumerate(array):
+        with suppress(OverflowError, ValueError):
+            value = scalar.as_py()
+            told[at] = None if value is None else value.isoformat(separator)
+    return told
+
+
+def _signed(texts: pa.Array) -> list[str | None]:
     """A year of more than four digits has a sign, in ISO 8601 and in Spark."""
-    return f"+{text}" if text.partition("-")[0].isdecimal() and text.index("-") > 4 else text
+    found: list[str | None] = pc.replace_substring_regex(texts, r"^(\d{5})", r"+\1").to_pylist()
+    return found
 
 
 def _duration(value: timedelta | None) -> str | None:

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from impctl.app.writing.formats import RowsFormat
 from impctl.app.writing.json_values import json_values, unique_names
-from impctl.app.writing.texts import TextColumn, Texts, is_number, text_columns, texts_of
+from impctl.app.writing.texts import TextColumn, Texts, is_plain, text_columns, texts_of
 
 _ROWS = 8192
 """Rows of one piece."""
@@ -24,6 +24,8 @@ _ROWS = 8192
 _QUOTED = re.compile(r'[",\r\n]|^$|^\s|\s$')
 """What has to stand in quotes: what would end the value, and what readers may take for NULL or
 strip."""
+
+_encoded = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
 
 
 def text_of(table: pa.Table, rows_format: RowsFormat) -> Iterator[str]:
@@ -74,7 +76,7 @@ def markdown_text(table: pa.Table) -> Iterator[str]:
 
 def _fields(array: pa.Array) -> list[str]:
     texts: Texts = texts_of(array)
-    if is_number(array.type):
+    if is_plain(array.type):
         return ["" if text is None else text for text in texts]
     return ["" if text is None else _field(text) for text in texts]
 
@@ -90,11 +92,7 @@ def _objects(table: pa.Table) -> Iterator[list[str]]:
     names = unique_names(table.column_names)
     for batch in table.to_batches(max_chunksize=_ROWS):
         columns = [json_values(array) for array in batch.columns]
-        rows = zip(*columns, strict=True)
-        found = [
-            json.dumps(dict(zip(names, row, strict=True)), ensure_ascii=False, allow_nan=False)
-            for row in rows
-        ]
+        found = [_encoded(dict(zip(names, row, strict=True))) for row in zip(*columns, strict=True)]
         if found:
             yield found
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from impctl.app.writing.json_values import json_values, moments, number_or_name
+from impctl.app.writing.json_values import json_values, moments, number_or_name, numbers
 
 Texts = list[str | None]
 
@@ -40,9 +40,9 @@ def is_number(kind: pa.DataType) -> bool:
     return any(test(kind) for test in tests)
 
 
-def is_text(kind: pa.DataType) -> bool:
-    """Whether values of the type are texts already."""
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+def is_plain(kind: pa.DataType) -> bool:
+    """Whether the texts of the type are never empty, and have no quote, comma or line end."""
+    return is_number(kind) or bool(pa.types.is_temporal(kind) or pa.types.is_boolean(kind))
 
 
 def texts_of(array: pa.Array, separator: str = "T") -> Texts:
@@ -52,10 +52,9 @@ def texts_of(array: pa.Array, separator: str = "T") -> Texts:
         # Arrow knows the shortest digits of a float; Python has doubles only.
         return [_float_text(text) for text in array.cast(pa.string()).to_pylist()]
     if pa.types.is_floating(kind):
-        named = map(number_or_name, array.to_pylist())
-        return [None if value is None else str(value) for value in named]
+        return [None if value is None else str(value) for value in numbers(array)]
     if pa.types.is_temporal(kind):
-        return list(moments(array, separator))
+        return moments(array, separator)
     if pa.types.is_nested(kind):
         return [
             None if value is None else json.dumps(value, ensure_ascii=False, allow_nan=False)

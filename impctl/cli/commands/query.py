@@ -79,10 +79,10 @@ def query(
     sketch: SketchUsed = SketchUse.AUTO,
     require_sketch: SketchRequired = False,
     by: AnswerFrom = AnsweredBy.AUTO,
+    where: Where = None,
     rows_as: RowsAs = None,
     out: OutFile = None,
     limit: RowLimit = None,
-    where: Where = None,
     store: StoreFolder = None,
     policy: PolicyName = None,
     lock_timeout: LockTimeout = None,
@@ -95,24 +95,22 @@ def query(
     """Answer the query: from its kept rows, or through its sketch.
 
     The sketch is maintained first where its tables have new versions. With --param or --sql it may
-    be the sketch of another query that differs in constants; the smallest one allowed is taken.
-    With --at the answer is that of older versions, through the sketch stored for them, if any.
-    Where a sketch would cost more than it saves it is left away, which is told (--sketch). Where
-    there is none for now the whole tables are read, with a warning (--require-sketch: an error).
-    Rows that are kept (`answer: true`) answer at once; else the engine or Spark, whichever is
-    likely to be quicker (--by). Stdout has the rows alone; stderr tells how they were come by.
+    be that of another query that differs in constants; the smallest one allowed is taken. With --at
+    the answer is that of older versions, through the sketch stored for them. A sketch that would
+    cost more than it saves is left away (--sketch); where there is none whole tables are read, with
+    a warning. Kept rows answer at once, else the engine or Spark (--by). Stdout has rows alone.
 
     Example: impctl query workloads/running-example.yaml --query q_top
     """
     name = one_query("query", names)
-    display = display_of_rows(display_of(json, quiet, verbose), rows_as, out)
 
     def use_case(desk: Workbench) -> Outcome:
         from impctl.app.query import query
 
-        asked = (tuple(param or ()), sql, tuple(at) if at else None, sketch, by)
-        return query(desk, name, *asked, required=require_sketch, where=where, limit=limit, out=out)
+        asked = (name, tuple(param or ()), sql, tuple(at) if at else None, sketch, by)
+        return query(desk, *asked, required=require_sketch, where=where, limit=limit, out=out)
 
+    display = display_of_rows(display_of(json, quiet, verbose), rows_as, out)
     settings = settings_of(
         workload,
         store=store,

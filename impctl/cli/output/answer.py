@@ -50,10 +50,17 @@ def answer_line(result: QueryResult) -> str:
     started = f", Spark's start took {duration_text(start)}" if start else ""
     written = "" if result.written is None else f" written to {result.written}"
     return (
-        f"{result.query}: {_rows_text(result)}{written}, "
-        f"read {result.files_kept} of {count_text(result.files_total, 'file')} "
+        f"{result.query}: {_rows_text(result)}{written}, {_source_text(result)} "
         f"at {versions} in {duration_text(result.elapsed_ms)}{started}"
     )
+
+
+def _source_text(result: QueryResult) -> str:
+    """Who answered, from what."""
+    if result.by == "state":
+        return "kept with the state"
+    who = "the engine" if result.by == "engine" else "Spark"
+    return f"{who} read {result.files_kept} of {count_text(result.files_total, 'file')}"
 
 
 def changes_line(result: ChangesResult) -> str:

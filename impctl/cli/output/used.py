@@ -20,7 +20,11 @@ from impctl.cli.output.wording import sketches_text
 
 
 def used_lines(result: QueryResult | RewriteResult) -> Iterator[str]:
-    """Whose sketch was used, what became of it before, and what costs more than it saves."""
+    """Who answered and why, whose sketch was used, what became of it before, and what costs more
+    than it saves."""
+    if isinstance(result, QueryResult) and result.by != "state":
+        who = "the engine" if result.by == "engine" else "Spark"
+        yield f"{who} answered: {result.by_reason}"
     for table, reason in result.left_away.items():
         yield f"sketch of `{table}` left away: {reason} (--sketch always uses it)"
     if result.reuse is not None:

@@ -22,7 +22,7 @@ from impctl.app.query import query
 from impctl.app.results.results import QueryResult, RewriteResult
 from impctl.app.rewrite import rewrite
 from impctl.app.using.same_rows import same_rows
-from impctl.app.workbench.settings import Settings
+from impctl.app.workbench.settings import AnsweredBy, Settings
 from impctl.app.workbench.workbench import Workbench, open_workbench
 from impctl.errors import ImpctlError
 from impctl.spark.run import run_sql
@@ -123,7 +123,7 @@ def test_every_version_answers_as_it_was(desk: Workbench, name: str) -> None:
     assert len(kept) == len({tuple(found.items()) for found in kept}) >= 7
     for versions in kept:
         with open_workbench(desk.settings) as run:
-            (got,) = query(run, name, at=versions).results
+            (got,) = query(run, name, at=versions, by=AnsweredBy.SPARK).results
         with open_workbench(desk.settings) as run:
             (text,) = rewrite(run, name, at=versions).results
         assert isinstance(got, QueryResult)
@@ -149,5 +149,5 @@ def test_files_that_were_vacuumed(desk: Workbench) -> None:
     table = DeltaTable(desk.workload.tables["t"].path)
     table.vacuum(0, enforce_retention_duration=False, dry_run=False)
     with open_workbench(desk.settings) as run, pytest.raises(ImpctlError) as caught:
-        query(run, "grouped", at=4)
+        query(run, "grouped", at=4, by=AnsweredBy.SPARK)
     assert (caught.value.exit_code, caught.value.code) == (7, "data_files_gone")

@@ -112,6 +112,10 @@ def test_markdown_keeps_a_value_in_its_cell() -> None:
 def test_a_zone_is_told_with_the_time() -> None:
     zoned = every_type().column("at").cast(pa.timestamp("us", "Europe/Berlin"))
     assert json_column(zoned)[0] == "2024-01-31T13:00:00.500000+01:00"
+    far = every_type().column("far_at").cast(pa.timestamp("us", "Europe/Berlin"))
+    assert json_column(far) == ["1970-01-01T01:00:00+01:00", "+12024-01-31T12:00:00+00:00", None]
+    old = pa.chunked_array([pa.array([-(10**16)], pa.timestamp("us", "Europe/Berlin"))])
+    assert json_column(old) == ["1653-02-10T07:06:48+00:53:28"]
 
 
 @pytest.mark.parametrize("reader", ["duckdb", "polars"])

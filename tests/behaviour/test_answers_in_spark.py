@@ -1,0 +1,45 @@
+"""Answers of random plans by the engine, once and from kept rows, against Spark's."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pytest
+
+from impctl.engine.batch import Batch
+from impctl.engine.operators.kept import KeptRows
+from tests.behaviour.answer_trials import AnswerTally, WrongAnswerError, run_answers
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+CASES = 150 * int(os.environ.get("IMPCTL_FUZZ", "1"))
+
+
+def test_random_answers_are_sparks(spark: Any) -> None:
+    tally = many_answers(spark, CASES)
+    assert tally.run > CASES * 3 // 4
+    assert tally.kept > CASES // 4
+    assert tally.ordered > CASES // 2
+    # Spark may fail on a row that the engine need not look at; then there is no answer to compare.
+    assert len(tally.unnoticed) <= CASES // 50
+
+
+def test_a_lost_copy_would_be_noticed(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The test above can fail: rows that are told once, however often they are there."""
+    whole = KeptRows.whole
+
+    def once(self: KeptRows) -> Batch:
+        found = whole(self)
+        return Batch(found.columns, found.weights.clip(0, 1), ())
+
+    monkeypatch.setattr(KeptRows, "whole", once)
+    with pytest.raises(WrongAnswerError):
+        many_answers(spark, 150)
+
+
+def many_answers(spark: Any, cases: int) -> AnswerTally:
+    tally = AnswerTally()
+    for seed in range(cases):
+        run_answers(spark, seed, tally)
+    return tally
