@@ -33,8 +33,7 @@
     ImpctlWarning                        what a Python call has to tell beside its results
 
 Law: a message says what happened and where, a hint what to do; no stack trace is needed to act.
-What a URI holds that opens a door (signature, token, password) is in neither: errors are where
-texts of libraries and paths of users meet what is printed, recorded and handed on.
+What a URI holds that opens a door (signature, token, password) is in neither, wherever it is from.
 Out of scope: rendering (see `cli.boundary`).
 """
 
@@ -42,13 +41,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Self
+
+from impctl.values import dataclass
 
 INTERRUPTED = 130
 """The exit code of a run that was asked to end: 128 and SIGINT's number, as shells have it."""
 
-_MASK = "***"
 # Texts, compiled where the first error is made: most runs have none.
 _PASSWORD = r"(?i)([a-z][a-z0-9+.-]{0,31}://)[^\s/?#@:`'\"]*:[^\s/?#`'\"]*@"
 _KEY_OF_S3 = r"(?i)(s3[an]?://)[^\s/@:`'\"]+:[^\s@:`'\"]+@"
@@ -66,8 +66,8 @@ def masked(text: str) -> str:
     """`text` with signatures, tokens, keys and passwords in its URIs as `***`."""
     if "://" in text:
         for secret in (_PASSWORD, _KEY_OF_S3, _USER):
-            text = re.sub(secret, rf"\g<1>{_MASK}@", text)
-    return re.sub(_SIGNED, rf"\g<1>{_MASK}", text)
+            text = re.sub(secret, r"\g<1>***@", text)
+    return re.sub(_SIGNED, r"\g<1>***", text)
 
 
 @dataclass(frozen=True, slots=True)

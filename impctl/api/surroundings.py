@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import TypeVar
@@ -38,6 +37,7 @@ from impctl.app.workbench.settings import (
     store_folder,
 )
 from impctl.errors import UsageError
+from impctl.values import dataclass
 
 T = TypeVar("T")
 

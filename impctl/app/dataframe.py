@@ -7,7 +7,6 @@ Out of scope: computing it (`app.query` does, at once).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from impctl.app.preparing.given_values import GivenValues
@@ -18,6 +17,7 @@ from impctl.app.using.request import asked
 from impctl.app.using.unread import Unread, unread_frame
 from impctl.app.using.worth import what_is_read
 from impctl.app.workbench.workbench import Workbench
+from impctl.values import dataclass
 from impctl.workload.models import SketchUse
 
 if TYPE_CHECKING:

@@ -8,7 +8,6 @@ Out of scope: reading the files, the text with ranges in it (`app.rewrite`).
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 from impctl.aliases import ColumnName, TableName, TableVersion
 from impctl.app.preparing.filters import Pruned, filters_of
@@ -30,6 +29,7 @@ from impctl.errors import TableError
 from impctl.store.records import StoredSketch
 from impctl.tables.footers import miscopied_columns
 from impctl.tables.snapshot import DataFile, Snapshot
+from impctl.values import dataclass
 from impctl.workload.models import SketchUse
 
 _DATED = (Kind.DATE, Kind.TIMESTAMP, Kind.TIMESTAMP_NTZ)

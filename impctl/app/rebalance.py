@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -50,6 +50,7 @@ from impctl.stopwatch import Stopwatch
 from impctl.store.reader import StoreReader
 from impctl.store.records import RunRecord, StoredQuery
 from impctl.store.store import Store
+from impctl.values import dataclass
 from impctl.workload.models import QuerySpec
 
 

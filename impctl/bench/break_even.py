@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from impctl.bench.record import Cell, Label, Record
+from impctl.values import dataclass
 
 SIZES = ("changes", "share")
 """Labels that say how large a change is: rows, and their share of the table."""

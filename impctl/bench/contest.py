@@ -10,12 +10,12 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from impctl.bench.band import side_of, time_band
 from impctl.bench.break_even import SIZES
 from impctl.bench.quantity import named
 from impctl.bench.record import Cell, Figure, Label, Metric, Record
+from impctl.values import dataclass
 
 MAINTAIN = "maintain_ms"
 RECAPTURE = "recapture_ms"

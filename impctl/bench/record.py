@@ -9,10 +9,11 @@ Out of scope: measuring (`app.measuring`), comparing, drawing, judging (`bench`'
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, field
 from enum import StrEnum
+
+from impctl.values import dataclass
 
 RECORD_FORMAT = 1
 
@@ -39,6 +40,8 @@ class Metric:
     @classmethod
     def of(cls, values: Sequence[float]) -> Metric:
         """The metric of some measurements, at least one."""
+        import statistics  # every command loads what a record is, and hardly one makes any
+
         return cls(statistics.median(values), min(values), max(values), len(values))
 
     @classmethod

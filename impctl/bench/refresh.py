@@ -10,12 +10,13 @@ rows. Out of scope: writing the rows (`app.measuring.generate`), deleting.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+
+from impctl.values import dataclass
 
 SIZES = (10, 50, 100, 500, 1000)
 """Rows that came with one refresh, orders and line items together."""

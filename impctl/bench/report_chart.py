@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 from impctl.bench.quantity import (
@@ -25,6 +25,7 @@ from impctl.bench.quantity import (
     unit_of,
 )
 from impctl.bench.record import Cell, Chart, Label, Metric
+from impctl.values import dataclass
 
 Place = float | int
 """Where a point lies along x: a number, or the position of its category."""

@@ -8,7 +8,6 @@ Out of scope: drawing, what the numbers mean.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from html import escape
 from itertools import groupby
 
@@ -16,6 +15,7 @@ from impctl.bench.quantity import is_number, label_text, plain_name, readable, s
 from impctl.bench.record import Cell
 from impctl.bench.report_text import prose
 from impctl.bench.summary import Section
+from impctl.values import dataclass
 
 _NOTHING = '<span class="none">–</span>'
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from impctl.bench.break_even_words import break_even_words
 from impctl.bench.contest import (
@@ -32,6 +31,7 @@ from impctl.bench.losses import losses
 from impctl.bench.quantity import is_number, named, number, times
 from impctl.bench.record import Record
 from impctl.bench.yardstick import UNSTEADY
+from impctl.values import dataclass
 
 _VALUES = 6
 """Values of a label that are told one by one, at most."""

@@ -14,7 +14,7 @@ Out of scope: running the passes (`spark.sketches`), SQL (`capture.render`).
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import StrEnum
 
 from impctl.aliases import AccessId, AttributeId
@@ -41,6 +41,7 @@ from impctl.plan.nodes import (
 )
 from impctl.plan.rules.trace import follow, reads, trace
 from impctl.plan.safety.verdict import Verdict
+from impctl.values import dataclass
 
 STAGED: AccessId = "impctl/staged"
 """The access of `SketchPass.above` that stands for the rows with their fragments."""

@@ -9,7 +9,7 @@ Out of scope: cheaper ways, where there are any (`capture.annotate`).
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import reduce
 
 from impctl.aliases import AttributeId
@@ -55,6 +55,7 @@ from impctl.plan.nodes import (
     inputs_of,
     nodes_of,
 )
+from impctl.values import dataclass
 
 _SET_TYPE = other("array<int>")
 _SETS_TYPE = other("array<array<int>>")

@@ -9,7 +9,7 @@ Out of scope: expressions (`capture.render_expr`), annotations (`capture.annotat
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, assert_never
 
 from sqlglot import exp, parse_one
@@ -43,6 +43,7 @@ from impctl.plan.nodes import (
     Witness,
     attributes_of,
 )
+from impctl.values import dataclass
 
 if TYPE_CHECKING:
     from sqlglot.expressions import Expr as Sql

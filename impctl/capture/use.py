@@ -12,7 +12,7 @@ Out of scope: which ranges (`sketch.intervals`), which files (`tables.prune`), w
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import reduce
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -28,6 +28,7 @@ from impctl.expr.nodes import Span, columns_of
 from impctl.plan.nodes import Query, Scan, expressions_of, nodes_of, scans_of
 from impctl.sketch.fragments import FragmentSet
 from impctl.sketch.intervals import Interval, RangeFilter, fragments_between, range_filter
+from impctl.values import dataclass
 
 if TYPE_CHECKING:
     from sqlglot.expressions import Expr as Sql

@@ -58,7 +58,7 @@ from impctl.plan.nodes import (
     attributes_of,
     scans_of,
 )
-from impctl.plan.rules.answered import AnswerPlan, decided
+from impctl.plan.rules.answered import AnswerPlan
 from impctl.plan.scan_conditions import scan_conditions
 from impctl.sketch.partition import RangePartition
 
@@ -94,7 +94,7 @@ class Builder(Plumbing):
         self._conditions: Mapping[AccessId, tuple[Expr, ...]] = {}
         self._answer = answer
         self.has_answer = answer is not None
-        self._decided = id(None if answer is None else decided(answer.kept))
+        self._decided = id(None if answer is None else answer.decided)
         self.kept: KeptRows | None = None
 
     def root(self, plan: Plan) -> Flow:

@@ -8,7 +8,6 @@ Out of scope: how it is remembered (`engine.accumulators`).
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 
 from impctl.aliases import AttributeId
 from impctl.circuits.flows import BlockedError, known_type
@@ -32,6 +31,7 @@ from impctl.expr.nodes import (
 )
 from impctl.expr.types import sum_type, type_of
 from impctl.plan.nodes import Aggregate, AggregateCall
+from impctl.values import dataclass
 
 _DIGITS = {Kind.BYTE: 3, Kind.SHORT: 5, Kind.INTEGER: 10}
 _EXACT_DIGITS = 15

@@ -10,7 +10,6 @@ Out of scope: the pass itself (`circuits.partials`), which plans have a chain (`
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 
 import pyarrow as pa
 
@@ -24,6 +23,7 @@ from impctl.engine.tags import RowTags, Tags
 from impctl.plan.nodes import Plan, Scan
 from impctl.sketch.partition import RangePartition
 from impctl.sketch.renumbering import Renumbering
+from impctl.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,11 +7,11 @@ Out of scope: committing it (`store`).
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
 import pyarrow as pa
 
 from impctl.engine.operator import Keeper
+from impctl.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

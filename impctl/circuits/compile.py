@@ -9,7 +9,7 @@ Out of scope: whether the sketch is safe (`plan.safety.verdict`), touch mode (`c
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from impctl.aliases import AccessId, AttributeId, ColumnName, TableName
 from impctl.circuits.build import Builder
@@ -37,6 +37,7 @@ from impctl.plan.nodes import (
 )
 from impctl.plan.rules.answered import AnswerPlan
 from impctl.sketch.partition import RangePartition
+from impctl.values import dataclass
 
 KeyColumns = Mapping[int, Mapping[AccessId, AttributeId]]
 
@@ -146,7 +147,7 @@ def _compiled(
     rows = counted(root) if answer is None else root
     chain = _chain(rows)
     keyed = {} if chain is None else _keyed(root, chain, sketched, key_columns)
-    last, chosen = _last_and_barriers(root, barriers, has_answer=answer is not None)
+    last, chosen = _last_and_barriers(root, barriers, answer)
     builder = Builder(
         sketched,
         keyed,
@@ -186,7 +187,7 @@ def _compiled(
 
 def compile_answer(answer: AnswerPlan) -> Compiled:
     """The circuit of a query's answer alone, without a sketch; raises BlockedError."""
-    last, _ = _last_and_barriers(answer.kept, None, has_answer=True)
+    last, _ = _last_and_barriers(answer.kept, None, answer)
     builder = Builder({}, {}, last, answer=answer)
     builder.root(answer.kept)
     return Compiled(
@@ -222,15 +223,16 @@ def _last_top(root: Plan) -> TopK | None:
 
 
 def _last_and_barriers(
-    root: Plan, barriers: Collection[Plan] | None, *, has_answer: bool
+    root: Plan, barriers: Collection[Plan] | None, answer: AnswerPlan | None
 ) -> tuple[TopK | None, list[int] | None]:
     """The top-k that is the query's last step, and the identities of those whose rows all count.
 
-    Where a row's rank is asked for, ties are broken; the sketch has them all, by a barrier.
+    Where its rows are an answer as they are, or a row's rank is, ties are broken; the sketch has
+    them all, by a barrier.
     """
     last = _last_top(root)
     chosen = None if barriers is None else [id(node) for node in barriers]
-    if not has_answer or last is None or last.rank is None:
+    if last is None or answer is None or (answer.cuts and last.rank is None):
         return last, chosen
     return None, None if chosen is None else [*chosen, id(last)]
 

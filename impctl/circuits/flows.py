@@ -8,7 +8,6 @@ Out of scope: which operators there are (`circuits.build`).
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -21,6 +20,7 @@ from impctl.errors import ImpctlError
 from impctl.expr.nodes import ColumnRef, Expr, Span
 from impctl.expr.support import find_blocker
 from impctl.plan.nodes import Attribute, Plan
+from impctl.values import dataclass
 
 Column = tuple[AttributeId, SqlType]
 

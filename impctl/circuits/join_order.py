@@ -10,7 +10,7 @@ Out of scope: joining them (`circuits.joins`).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from impctl.aliases import AttributeId
 from impctl.expr.nodes import (
@@ -25,6 +25,7 @@ from impctl.expr.nodes import (
     conjuncts,
 )
 from impctl.plan.nodes import Join, JoinKind, Plan, Select, attributes_of
+from impctl.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ Out of scope: whether the right side may be sketched at all (`plan.safety.verdic
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from impctl.aliases import AttributeId
 from impctl.circuits.flows import (
@@ -42,6 +42,7 @@ from impctl.expr.nodes import (
 )
 from impctl.expr.types import common_type, type_of
 from impctl.plan.nodes import Join, JoinKind, scans_of
+from impctl.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

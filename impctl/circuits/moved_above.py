@@ -11,12 +11,12 @@ Out of scope: constants in conditions on rows of a table (`circuits.moving`), wh
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from impctl.circuits.compile import Compiled
 from impctl.circuits.moving import Moves
 from impctl.engine.batch import Batch
 from impctl.engine.circuit import Circuit
+from impctl.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ running it (`spark`).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -38,6 +38,7 @@ from impctl.plan.nodes import (
     nodes_of,
 )
 from impctl.sketch.partition import Fragments, RangePartition
+from impctl.values import dataclass
 
 _Call = tuple[PartialColumn, SqlType, AggregateCall]
 

@@ -33,6 +33,8 @@ from impctl.expr.nodes import Call, Expr, columns_of, walk
 from impctl.plan.nodes import Aggregate as PlanAggregate
 from impctl.plan.nodes import Attribute, ComputedColumn, Plan, Project, Select, TopK
 
+_LEFT_BEHIND = "what is left of a sum of doubles above a LIMIT"
+
 
 def bounds_of(flow: Flow) -> dict[AttributeId, AttributeId]:
     """The name of its bound's column for each column that has bounds."""
@@ -139,7 +141,7 @@ class Plumbing(ABC):
     def select(self, flow: Flow, predicate: Expr, node: Plan, *, must_be_sure: bool) -> Flow:
         """The rows for which the predicate is true, or too close to call where that is sound."""
         if not columns_of(predicate) <= flow.ids:
-            raise BlockedError("what is left of a sum of doubles above a LIMIT", node.span)
+            raise BlockedError(_LEFT_BEHIND, node.span)
         check(predicate, node.span)
         at = self.put(select.Select(predicate, must_be_sure=must_be_sure), flow)
         plan = None if flow.plan is None else Select(flow.plan, predicate)
@@ -156,7 +158,7 @@ class Plumbing(ABC):
         inexact, whole = set(), set()
         for name, expr in outputs:
             if not columns_of(expr) <= flow.ids:
-                raise BlockedError("what is left of a sum of doubles above a LIMIT", node.span)
+                raise BlockedError(_LEFT_BEHIND, node.span)
             check(expr, node.span)
             unsure = columns_of(expr) & flow.approximate
             if unsure:
@@ -201,6 +203,7 @@ class Plumbing(ABC):
 
     def distinct(self, flow: Flow, columns: tuple[Column, ...], node: Plan) -> Flow:
         """Each row once, with the fragments of all its copies; no column has bounds."""
+        _check_columns(flow, columns, node)
         flow = self.sure(flow)
         operator = Aggregate(
             self.name("distinct"),
@@ -221,6 +224,8 @@ class Plumbing(ABC):
         signs: Sequence[int] | None = None,
     ) -> Flow:
         """The sum of flows that all have these columns, their tags by access."""
+        for flow in flows:
+            _check_columns(flow, columns)
         branches = []
         for flow, sign in zip(flows, signs or [1] * len(flows), strict=True):
             place = {access: at for at, access in enumerate(flow.accesses)}
@@ -230,6 +235,12 @@ class Plumbing(ABC):
         whole = inexact.difference(*(flow.approximate - flow.whole for flow in flows))
         at = self.put(Union(branches), *flows)
         return Flow(at, columns, accesses, inexact, whole=whole)
+
+
+def _check_columns(flow: Flow, columns: Sequence[Column], node: Plan | None = None) -> None:
+    """BlockedError where one did not come this far."""
+    if not {name for name, _ in columns} <= flow.ids:
+        raise BlockedError(_LEFT_BEHIND, None if node is None else node.span)
 
 
 def _may_round(expr: Expr) -> bool:

@@ -9,7 +9,7 @@ Out of scope: running the plan (`app.capturing.partners`).
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from impctl.aliases import AccessId, AttributeId, ColumnName
 from impctl.circuits.flows import Column
@@ -26,6 +26,7 @@ from impctl.plan.nodes import (
     Sort,
     attributes_of,
 )
+from impctl.values import dataclass
 
 FRAGMENT_COLUMN: ColumnName = "__impctl_fragment"
 """The fragment's column among a table's own."""

@@ -11,7 +11,6 @@ Out of scope: reading the table (`app.maintaining.refill`), when a buffer is use
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -22,6 +21,7 @@ from impctl.data.vector import Vector
 from impctl.engine.batch import Batch, empty_batch, stacked_batches
 from impctl.engine.operator import Operator
 from impctl.engine.refill import owners_of
+from impctl.values import dataclass
 
 TableRows = Callable[[Source, Mapping[ColumnName, Vector]], Iterable[pa.Table]]
 """All rows of a source's table, after the change, that meet its conditions and whose columns have

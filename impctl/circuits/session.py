@@ -8,7 +8,6 @@ Out of scope: reading changes (`tables`), committing checkpoints (`store`), poli
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -31,6 +30,7 @@ from impctl.engine.operator import Keeper, Operator
 from impctl.engine.operators.merge import Merge, SketchDelta
 from impctl.sketch.fragments import FragmentSet
 from impctl.sketch.partition import RangePartition
+from impctl.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

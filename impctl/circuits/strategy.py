@@ -11,13 +11,13 @@ Out of scope: reading (`app.capturing.partners`), the operator (`engine.operator
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
 from impctl.aliases import TableName
 from impctl.circuits.flows import Column
 from impctl.data.schema import Kind
+from impctl.values import dataclass
 
 LARGEST_INDEX = 4 << 30
 """Bytes of one side that is kept unasked: what a small machine maps with ease."""

@@ -8,7 +8,7 @@ Out of scope: extremes of exact values (`circuits.calls`).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from impctl.aliases import AttributeId
 from impctl.circuits.calls import plain_call
@@ -18,6 +18,7 @@ from impctl.data.schema import DOUBLE
 from impctl.engine.operators.bounds import Narrowed, Spanned
 from impctl.expr.nodes import ColumnRef, Expr, columns_of
 from impctl.plan.nodes import Aggregate, AggregateOutput, Attribute
+from impctl.values import dataclass
 
 _Spans = Mapping[AttributeId, tuple[AttributeId, AttributeId]]
 

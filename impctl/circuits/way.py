@@ -10,7 +10,7 @@ Out of scope: what a policy makes of it (`app.maintain`).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from impctl.aliases import AccessId, TableName
 from impctl.circuits.compile import Compiled, compile_plan
@@ -23,6 +23,7 @@ from impctl.plan.rules.answered import AnswerPlan
 from impctl.plan.safety.verdict import Verdict
 from impctl.sketch.mode import Mode
 from impctl.sketch.partition import RangePartition
+from impctl.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

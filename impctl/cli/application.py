@@ -1,62 +1,49 @@
 """The command line: its commands and its version.
 
-Law: importing this module imports no use case and no data library, so that `--help` is fast.
+Law: importing this module imports no use case and no data library, so that `--help` is fast; a
+command line that names a command builds that one alone.
 Out of scope: the entry point (`cli.main`), running commands and reporting errors (`cli.boundary`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from importlib import import_module
 from typing import Annotated
 
 import typer
 
-from impctl.cli.commands.apply import apply
-from impctl.cli.commands.bench import bench
-from impctl.cli.commands.capture import capture
-from impctl.cli.commands.changes import changes
-from impctl.cli.commands.check import check
-from impctl.cli.commands.cluster import cluster
-from impctl.cli.commands.completion import completion
-from impctl.cli.commands.doctor import doctor
-from impctl.cli.commands.explain import explain
-from impctl.cli.commands.gain import gain
-from impctl.cli.commands.gc import gc
-from impctl.cli.commands.init import init
-from impctl.cli.commands.maintain import maintain
-from impctl.cli.commands.plan import plan
-from impctl.cli.commands.query import query
-from impctl.cli.commands.rewrite import rewrite
-from impctl.cli.commands.status import status
-from impctl.cli.commands.verify import verify
 from impctl.cli.exit_codes import exit_code_text
-from impctl.cli.version import version_text
+from impctl.cli.plain_values import LightCommand, LightGroup
 
 COMMANDS = (
-    init,
-    check,
-    capture,
-    apply,
-    plan,
-    maintain,
-    rewrite,
-    query,
-    changes,
-    status,
-    explain,
-    verify,
-    bench,
-    cluster,
-    gain,
-    gc,
-    doctor,
-    completion,
+    "init",
+    "check",
+    "capture",
+    "apply",
+    "plan",
+    "maintain",
+    "rewrite",
+    "query",
+    "changes",
+    "status",
+    "explain",
+    "verify",
+    "bench",
+    "cluster",
+    "gain",
+    "gc",
+    "doctor",
+    "completion",
 )
-"""In the order of `--help`: the order in which a newcomer meets them."""
+"""In the order of `--help`: the order in which a newcomer meets them. Each has a file of its name
+in `cli.commands`, and in it a function of its name."""
 
 
-def build_app() -> typer.Typer:
-    """The whole command line."""
+def build_app(commands: Sequence[str] = COMMANDS) -> typer.Typer:
+    """The command line with these commands, all of them for whoever asks for help."""
     app = typer.Typer(
+        cls=LightGroup,
         help="Capture, use and incrementally maintain provenance sketches over Delta tables.",
         epilog=f"\b\nExit codes:\n{exit_code_text()}",
         rich_markup_mode=None,
@@ -64,9 +51,21 @@ def build_app() -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback(invoke_without_command=True)(_root)
-    for command in COMMANDS:
-        app.command(epilog=_example(command.__doc__), help=_purpose(command.__doc__))(command)
+    for name in commands:
+        command = _function(name)
+        text = command.__doc__
+        app.command(name, cls=LightCommand, epilog=_example(text), help=_purpose(text))(command)
     return app
+
+
+def commands_for(arguments: Sequence[str]) -> Sequence[str]:
+    """The commands that these words can lead to."""
+    return arguments[:1] if arguments and arguments[0] in COMMANDS else COMMANDS
+
+
+def _function(name: str) -> Callable[..., object]:
+    found: Callable[..., object] = getattr(import_module(f"impctl.cli.commands.{name}"), name)
+    return found
 
 
 def _root(
@@ -76,6 +75,8 @@ def _root(
     ] = False,
 ) -> None:
     if version:
+        from impctl.cli.version import version_text
+
         typer.echo(version_text())
         raise typer.Exit
     if context.invoked_subcommand is None:

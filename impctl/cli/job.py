@@ -8,12 +8,13 @@ Out of scope: rendering and exit codes (`cli.boundary`).
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from impctl.app.writing.formats import RowsFormat
 from impctl.cli.interrupt import telling
 from impctl.errors import UsageError
+from impctl.values import dataclass
 
 if TYPE_CHECKING:
     from impctl.app.results.results import Outcome

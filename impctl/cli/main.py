@@ -11,20 +11,29 @@ from impctl.cli.interrupt import answer_for, ignoring, take_signals, told
 def main() -> None:
     """Run the command that the process was started with, and end with its exit code."""
     import atexit
+    import gc
     import os
     import sys
 
+    # What a process loads stays: to look for garbage in it, also at the end, only takes time.
+    gc.set_threshold(50_000, 20, 50)
+    atexit.register(gc.freeze)
     taken = take_signals(answer_for(sys.argv[1:], os.environ))
     atexit.register(ignoring, taken)  # the first to be registered is the last to run
     from impctl.cli.streams import open_streams
 
     open_streams()
-    from impctl.cli.application import build_app
+    from impctl.cli.application import COMMANDS, build_app, commands_for
     from impctl.cli.boundary import run
+    from impctl.cli.completion import COMPLETION_VARIABLE
     from impctl.errors import INTERRUPTED
+    from impctl.unneeded import hide_pandas
 
+    hide_pandas()
     try:
-        code = run(build_app(), sys.argv[1:])
+        words = sys.argv[1:]
+        is_completing = COMPLETION_VARIABLE in os.environ
+        code = run(build_app(COMMANDS if is_completing else commands_for(words)), words)
     except KeyboardInterrupt:
         code = INTERRUPTED  # while the outcome was being shown, for long
     told(code)

@@ -9,7 +9,6 @@ Out of scope: what is kept per key (`engine.arrangement`).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,6 +18,7 @@ import pyarrow.compute as pc
 
 from impctl.data.schema import Kind
 from impctl.data.vector import INT64_MAX, INT64_MIN, Bools, Ints, Vector
+from impctl.values import dataclass
 
 Positions = npt.NDArray[np.int64]
 _Words = npt.NDArray[np.uint64]
@@ -26,6 +26,8 @@ _Words = npt.NDArray[np.uint64]
 _NULL_CODE = np.int64(0x2545F4914F6CDD1D)
 _TEXT_BASE = np.uint64(0x9E3779B97F4A7C15)
 _LOW_WORD = (1 << 64) - 1
+_MANY = 1000
+"""Codes from which on looking at how far they spread pays."""
 
 
 def normalise(vector: Vector) -> Vector:
@@ -150,11 +152,21 @@ class Grouping:
 def group_rows(columns: Sequence[Vector], length: int) -> Grouping:
     """Groups of equal keys; sorted by code. Cost: length log(length)."""
     codes = key_codes(columns, length)
-    order = np.argsort(codes)
+    order = _ordered(codes)
     grouping = _grouped(codes, order, np.zeros(max(length - 1, 0), dtype=np.bool_))
     if _has_collision(columns, grouping, length):
         return _split_collisions(columns, codes)
     return grouping
+
+
+def _ordered(codes: Ints) -> Positions:
+    """What sorts them, in no order among equal ones."""
+    if len(codes) >= _MANY:
+        lowest = int(codes.min())
+        if int(codes.max()) - lowest < 1 << 16:
+            # NumPy sorts words of 16 bits by counting: less than half the time.
+            return np.argsort((codes - lowest).astype(np.uint16), kind="stable")
+    return np.argsort(codes)
 
 
 def _grouped(codes: Ints, order: Positions, also: Bools) -> Grouping:
@@ -174,6 +186,19 @@ def _is_injective(columns: Sequence[Vector]) -> bool:
     column = columns[0]
     plain = not column.is_textual and column.values.dtype != object
     return plain and column.valid is None and column.type.kind is not Kind.NULL
+
+
+def is_told_by_code(held: Sequence[pa.Array], keys: Sequence[Vector]) -> bool:
+    """Whether equal codes of keys that were stored and of these mean equal keys: there is one
+    column of numbers, and no NULL on either side."""
+    if len(held) != 1 or not _is_injective(keys):
+        return False
+    return bool(pa.types.is_primitive(held[0].type)) and held[0].null_count == 0
+
+
+def are_codes(held: pa.Array) -> bool:
+    """Whether stored values of an only key are their own codes: whole numbers without NULL."""
+    return bool(pa.types.is_int64(held.type)) and held.null_count == 0
 
 
 def _has_collision(columns: Sequence[Vector], grouping: Grouping, length: int) -> bool:

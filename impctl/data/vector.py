@@ -11,16 +11,15 @@ Out of scope: expressions (`expr.evaluate`), key codes (`data.keys`).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from impctl.data.schema import Kind, SqlType
 from impctl.errors import TableError
+from impctl.values import dataclass
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -100,6 +99,8 @@ def _with_nulls(texts: pa.Array, is_null: Bools) -> pa.Array:
     if texts.null_count == np.count_nonzero(is_null):
         # Nothing but `valid` makes a text NULL, so these are the same ones.
         return texts
+    import pyarrow.compute as pc  # takes longer to load than a run with nothing to do may last
+
     return pc.if_else(pa.array(is_null), pa.scalar(None, texts.type), texts)
 
 

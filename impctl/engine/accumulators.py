@@ -13,7 +13,6 @@ MIN and MAX.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -25,6 +24,7 @@ from impctl.data.vector import Ints, Vector
 from impctl.engine import compensated, wide
 from impctl.engine.partial_column import ROWS, SPECIALS, Meaning, PartialColumn
 from impctl.errors import EvaluationError
+from impctl.values import dataclass
 
 Values = dict[str, Any]
 """State columns by name; arrays of one length."""

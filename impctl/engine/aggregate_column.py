@@ -7,7 +7,6 @@ Out of scope: keeping that state (`engine.operators.aggregate`).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from impctl.aliases import AttributeId
 from impctl.data.schema import SqlType
@@ -15,6 +14,7 @@ from impctl.engine.accumulators import Accumulator, Count
 from impctl.engine.extremes import Extreme
 from impctl.engine.ordered_values import First
 from impctl.engine.spread import Spread
+from impctl.values import dataclass
 
 Part = Accumulator | Extreme | Spread | First
 """What gives an output its value."""

@@ -10,7 +10,6 @@ Out of scope: what the values mean (`engine.operators`), how runs are kept (`sto
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,6 +20,7 @@ from impctl.data.schema import SqlType
 from impctl.data.vector import Ints, Vector
 from impctl.engine.run_log import RunChange, RunLog
 from impctl.engine.runs import Run, find_in, from_table, merge_runs
+from impctl.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +83,12 @@ class Arrangement:
 
     def gather(self, located: Located, name: str, dtype: Any = np.int64) -> Any:
         """Values of one column for located keys; zero where absent; shape (n,)."""
+        if len(located.parts) == 1 and len(located.parts[0][1]) == located.length:
+            # All in one run, as after its merge: in the order asked for.
+            run, _, positions = located.parts[0]
+            column = run.values.get(name)
+            if column is not None:
+                return column[positions].astype(dtype, copy=False)
         result = np.zeros(located.length, dtype=dtype)
         for run, rows, positions in located.parts:
             column = run.values.get(name)

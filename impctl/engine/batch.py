@@ -7,13 +7,13 @@ Batches never change. Out of scope: where rows come from.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from impctl.aliases import AttributeId
 from impctl.data.vector import Bools, Ints, Vector, concat
 from impctl.engine.tags import Tags, no_fragments, stacked
+from impctl.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,6 @@ Out of scope: which rows come first among those of one code (`engine.operators.t
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -31,6 +30,7 @@ from impctl.engine.refill import (
     stored_edges,
 )
 from impctl.engine.row_index import RowIndex
+from impctl.values import dataclass
 
 _EDGE = "edge"
 _EVERYTHING = 2**62

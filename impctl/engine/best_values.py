@@ -9,13 +9,12 @@ Out of scope: keeping edges (whoever owns the groups), reading (`engine.refill`)
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from impctl.data.vector import Bools, Ints
 from impctl.engine.extremes import OrderedCounts, summed_pairs
 from impctl.engine.refill import COMPLETE, edge_after
+from impctl.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,6 @@ Out of scope: what is counted (result rows: `engine.operators.merge`; rows of a 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,6 +17,7 @@ import numpy.typing as npt
 from impctl.data.vector import Ints
 from impctl.engine.arrangement import Arrangement, slices
 from impctl.engine.disagreement import never_held
+from impctl.values import dataclass
 
 _COUNT = "count"
 
@@ -58,11 +58,14 @@ class DenseCounts:
             np.add.at(change, fragments, weights)
             places = np.flatnonzero(change)
             return places, change[places]
-        found, index = np.unique(fragments, return_inverse=True)
-        change = np.zeros(len(found), dtype=np.int64)
-        np.add.at(change, index, weights)
+        order = np.argsort(fragments)
+        ordered = fragments[order].astype(np.int64, copy=False)
+        is_first = np.ones(len(ordered), dtype=np.bool_)
+        np.not_equal(ordered[1:], ordered[:-1], out=is_first[1:])
+        starts = np.flatnonzero(is_first)
+        change = np.add.reduceat(weights[order], starts) if len(starts) else weights[:0]
         moved = change != 0
-        return found[moved].astype(np.int64, copy=False), change[moved]
+        return ordered[starts][moved], change[moved]
 
     def restore(self) -> None:
         """Fill the counts from the arrangement, after that was loaded."""

@@ -11,7 +11,6 @@ Out of scope: strings and decimals beyond 18 digits, which have no rank of 64 bi
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,6 +23,7 @@ from impctl.data.sorted_rows import starts_in
 from impctl.data.vector import Bools, Ints, Vector
 from impctl.engine.disagreement import never_held
 from impctl.engine.run_log import RunChange, RunLog
+from impctl.values import dataclass
 
 _WINDOW = 8
 """Values per group and run that a look-up starts with."""

@@ -9,7 +9,6 @@ Out of scope: finding the values (`engine.ordered_values`).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -24,6 +23,7 @@ from impctl.engine.extremes import OrderedCounts
 from impctl.engine.ordered_values import First, OrderedValues
 from impctl.engine.row_index import RowIndex
 from impctl.errors import NotExactError
+from impctl.values import dataclass
 
 _MOST_ROWS = 1_000_000
 """Rows that the values of all changed groups may combine to."""

@@ -9,7 +9,6 @@ Out of scope: which group number a key has (`engine.operators.aggregate`).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -18,6 +17,7 @@ from impctl.engine.arrangement import Arrangement, slices
 from impctl.engine.disagreement import disagreement
 from impctl.engine.runs import Run
 from impctl.engine.tags import FRAGMENT_BITS, Pairs, SetTags
+from impctl.values import dataclass
 
 _FRAGMENT_MASK = (1 << FRAGMENT_BITS) - 1
 _COUNT = "count"

@@ -9,7 +9,6 @@ Out of scope: ranks (`engine.extremes`), buffers (`engine.best_values`).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -20,6 +19,7 @@ from impctl.engine.batch import Batch
 from impctl.engine.best_values import BestValues
 from impctl.engine.extremes import Extreme, OrderedCounts, ranks_of
 from impctl.engine.refill import Refill, no_refill, owners_of, refill_differs, stored_edges
+from impctl.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,6 @@ Out of scope: how many rows are kept (`engine.operators.top`).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -18,6 +16,7 @@ from impctl.aliases import AttributeId
 from impctl.data.schema import DOUBLE
 from impctl.data.vector import INT64_MAX, INT64_MIN, Ints, Vector
 from impctl.engine.extremes import has_rank, ranks_of
+from impctl.values import dataclass
 
 _PREFIX = 8
 

@@ -11,8 +11,6 @@ Out of scope: extremes of what has a rank of 64 bits (`engine.extremes`), which 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from impctl.aliases import AttributeId
@@ -25,6 +23,7 @@ from impctl.engine.extremes import OrderedCounts
 from impctl.engine.order_codes import OrderKey, codes_of, exact_ranks
 from impctl.engine.row_index import RowIndex
 from impctl.errors import NotExactError
+from impctl.values import dataclass
 
 _GROUP, _CODE, _KEY, _VALUE = "group", "code", "key", "value"
 _MOST_TIES = 64

@@ -7,8 +7,9 @@ Out of scope: writing the pass (`circuits.partials`), counting it in (`engine.ac
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
+
+from impctl.values import dataclass
 
 
 class Meaning(StrEnum):

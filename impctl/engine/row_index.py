@@ -10,7 +10,6 @@ Out of scope: what is done with the rows found (`engine.operators`), files (`sto
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -25,6 +24,7 @@ from impctl.engine.consolidate import packed, summed
 from impctl.engine.run_log import RunChange, RunLog
 from impctl.engine.tags import RowTags, SetTags, Tags
 from impctl.errors import JoinTooLargeError
+from impctl.values import dataclass
 
 _CODE, _WEIGHT = "code", "weight"
 _MOST_PAIRS = 100_000_000

@@ -10,10 +10,11 @@ Out of scope: what a run holds and how two become one (whoever owns the log).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 import pyarrow as pa
+
+from impctl.values import dataclass
 
 _RUNS_PER_TIER = 4
 """Runs of one size class before they are merged; also how much larger the next class is."""

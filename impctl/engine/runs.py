@@ -9,15 +9,15 @@ Out of scope: which runs there are (`engine.arrangement`), files (`store`).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from impctl.data.keys import same_keys
+from impctl.data.keys import are_codes, is_told_by_code, same_keys
 from impctl.data.schema import SqlType
 from impctl.data.vector import Ints, Vector, from_stored
+from impctl.values import dataclass
 
 CODE = "code"
 _KEY = "key"
@@ -27,6 +27,7 @@ _KEY = "key"
 class Run:
     """Rows of state: `codes` ascending, key columns as Arrow arrays, values as NumPy arrays.
 
+    A code is that of the row's keys, as `data.keys` has it; so some tell their keys.
     `keys` is empty where the code is the whole key. `sequence` orders runs: higher is newer.
     """
 
@@ -68,7 +69,7 @@ def find_in(run: Run, types: Sequence[SqlType], codes: Ints, keys: Sequence[Vect
         return np.full(len(codes), -1, dtype=np.int64)
     inside = np.minimum(run.codes.searchsorted(codes), len(run) - 1)
     is_hit = run.codes[inside] == codes
-    if not run.keys or not is_hit.any():
+    if not run.keys or is_told_by_code(run.keys, keys) or not is_hit.any():
         return np.where(is_hit, inside, -1)
     hits = is_hit.nonzero()[0]
     found = np.full(len(codes), -1, dtype=np.int64)
@@ -110,12 +111,16 @@ def merge_runs(
     if is_oldest:
         living = values.get(alive, np.zeros(len(codes), dtype=np.int64))
         order = order[living[order] != 0]
-    parts = tuple(
-        pa.concat_arrays([old.filter(pa.array(kept)), new]).take(pa.array(order))
-        for old, new in zip(older.keys, newer.keys, strict=True)
-    )
+    ordered_codes = codes[order]
+    if len(older.keys) == 1 and are_codes(older.keys[0]) and are_codes(newer.keys[0]):
+        parts: tuple[pa.Array, ...] = (pa.array(ordered_codes),)
+    else:
+        parts = tuple(
+            pa.concat_arrays([old.filter(pa.array(kept)), new]).take(pa.array(order))
+            for old, new in zip(older.keys, newer.keys, strict=True)
+        )
     ordered = {name: array[order] for name, array in values.items()}
-    return Run(newer.sequence, codes[order], parts, ordered)
+    return Run(newer.sequence, ordered_codes, parts, ordered)
 
 
 def _stacked(older: Run, newer: Run, name: str, kept: Any) -> Any:

@@ -17,7 +17,6 @@ Out of scope: the sums themselves (`engine.accumulators`).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -26,6 +25,7 @@ from impctl.data.schema import DOUBLE, SqlType
 from impctl.data.vector import Floats, Vector
 from impctl.engine import wide
 from impctl.engine.accumulators import Accumulator, Count, ExactSum, FloatSum, Values
+from impctl.values import dataclass
 
 FUNCTIONS = frozenset({"var_pop", "variance", "stddev_pop", "stddev"})
 """The population's, and the sample's, which is NULL for one row."""

@@ -14,7 +14,6 @@ Out of scope: what a slot is (the aggregate's group, or the one slot of the root
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -22,6 +21,7 @@ import numpy.typing as npt
 
 from impctl.data.ragged import slice_positions
 from impctl.data.vector import Bools, Ints
+from impctl.values import dataclass
 
 FragmentIds = npt.NDArray[np.int32]
 

@@ -8,12 +8,13 @@ calls and subqueries (`plan.nodes`).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from decimal import Decimal
 from enum import StrEnum
 
 from impctl.aliases import AttributeId
 from impctl.data.schema import SqlType
+from impctl.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,6 @@ Out of scope: the functions (`expr.functions` lists them).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -16,6 +15,7 @@ from impctl.data.schema import Kind, SqlType
 from impctl.data.vector import Bools, Vector
 from impctl.expr.nodes import Expr, Literal
 from impctl.expr.types import type_of
+from impctl.values import dataclass
 
 Takes = Callable[[Sequence[Expr]], bool]
 Compute = Callable[[Sequence[Vector], SqlType], Vector]

@@ -8,7 +8,6 @@ Out of scope: computing (`expr.evaluate`).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import reduce
 
 from impctl.data.schema import BOOLEAN, Kind, SqlType
@@ -37,6 +36,7 @@ from impctl.expr.nodes import (
 )
 from impctl.expr.types import common_type, type_of, wider_type
 from impctl.expr.zones import fixed_offset
+from impctl.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

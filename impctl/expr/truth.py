@@ -9,13 +9,13 @@ Out of scope: comparing values (`expr.compare`).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from impctl.data.schema import BOOLEAN
 from impctl.data.vector import Bools, Vector
 from impctl.errors import NotExactError
+from impctl.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

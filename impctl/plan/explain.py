@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from itertools import count
 from typing import assert_never
 
@@ -35,6 +34,7 @@ from impctl.plan.nodes import (
     nodes_of,
 )
 from impctl.plan.render_expr import Names, call_text, expr_text, order_text
+from impctl.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ elsewhere change (`circuits.moved_above`).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from impctl.aliases import AccessId
 from impctl.data.schema import BOOLEAN
@@ -34,6 +34,7 @@ from impctl.plan.nodes import (
     nodes_of,
     with_inputs,
 )
+from impctl.values import dataclass
 
 _TRUE = Literal(True, BOOLEAN)
 _OPEN = "?"

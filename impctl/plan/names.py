@@ -11,11 +11,12 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Self
 
 from impctl.aliases import TableName
 from impctl.data.identifiers import name_parts
+from impctl.values import dataclass
 
 SPARK_CATALOG, SPARK_SCHEMA = "spark_catalog", "default"
 """What Spark itself puts before a name that says neither."""

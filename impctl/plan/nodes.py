@@ -10,12 +10,13 @@ Out of scope: how nodes are made (`plan.sql.statement`), evaluated (`engine`) or
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from enum import StrEnum
 
 from impctl.aliases import AccessId, AttributeId, ColumnName, TableName
 from impctl.data.schema import Schema, SqlType, other
 from impctl.expr.nodes import ColumnRef, Expr, Span
+from impctl.values import dataclass
 
 Catalog = Mapping[TableName, Schema]
 """Schemas of the tables a query may name, by name."""

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from impctl.sketch.partition import BoundaryValue
 from impctl.sketch.value_weights import ValueWeights
+from impctl.values import dataclass
 
 _LEAST, _MOST = 0.67, 1.5
 """How much of its share a range may hold so that it starts where a file does."""

@@ -7,12 +7,13 @@ Out of scope: what the fragments mean (`sketch.partition`).
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
 import numpy.typing as npt
 from bitarray import bitarray, frozenbitarray
+
+from impctl.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from impctl.sketch.fragments import FragmentSet
 from impctl.sketch.partition import BoundaryValue, RangePartition
+from impctl.values import dataclass
 
 MAX_INTERVALS = 32
 

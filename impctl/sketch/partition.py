@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import hashlib
 from bisect import bisect_right
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -19,8 +18,9 @@ import numpy.typing as npt
 
 from impctl.aliases import ColumnName, TableName
 from impctl.data.schema import INTEGRAL, Kind, SqlType
-from impctl.data.vector import Vector
+from impctl.data.vector import INT64_MIN, Vector
 from impctl.errors import UsageError
+from impctl.values import dataclass
 
 BoundaryValue = int | float | str | bytes
 """A boundary in canonical form (see `data.vector`): unscaled for decimals, days for dates."""
@@ -37,6 +37,11 @@ PARTITIONABLE = INTEGRAL | {
 """Types that ranges can be made of."""
 
 Fragments = npt.NDArray[np.int32]
+
+_TABLE = 1 << 20
+"""Whole numbers from the first boundary to the last one that a table of their fragments holds."""
+_PER_VALUE = 8
+"""How many of them a value looked up may cost: a table is made for that many values only."""
 
 
 @dataclass(frozen=True)
@@ -90,10 +95,33 @@ class RangePartition:
         wanted = np.float64 if isinstance(self.boundaries[0], float) else np.int64
         return array if array.dtype == wanted else None
 
+    @cached_property
+    def _span(self) -> int | None:
+        """Whole numbers from below the first boundary to the last one; None of too many."""
+        array = self._array
+        if array is None or array.dtype != np.int64:
+            return None
+        span = int(array[-1]) - int(array[0]) + 2
+        return span if span <= _TABLE and int(array[0]) > INT64_MIN else None
+
+    @cached_property
+    def _table(self) -> Fragments:
+        """The fragment of each of these numbers, where there is a span."""
+        array, span = self._array, self._span
+        assert array is not None
+        assert span is not None
+        numbers = np.arange(span, dtype=np.int64) + (int(array[0]) - 1)
+        return np.searchsorted(array, numbers, side="right").astype(np.int32)
+
     def fragments_of(self, vector: Vector) -> Fragments:
-        """Fragment id of each value; shape (n,), int32. Cost: n log(ranges)."""
+        """Fragment id of each value; shape (n,), int32. Cost: n log(ranges), at most."""
+        span = self._span
         if not self.boundaries:
             ids = np.zeros(len(vector), dtype=np.int32)
+        elif span is not None and _is_whole(vector) and len(vector) * _PER_VALUE >= span:
+            # What lies below or above all boundaries has the fragment of the number at that end.
+            below = int(self.boundaries[0]) - 1
+            ids = self._table[np.clip(vector.values, below, below + span - 1) - below]
         elif not vector.is_textual and self._array is not None and vector.values.dtype != object:
             ids = np.searchsorted(self._array, vector.values, side="right").astype(np.int32)
         else:
@@ -115,3 +143,8 @@ class RangePartition:
                 found = known[value] = bisect_right(self.boundaries, value)
             ids[position] = found
         return ids
+
+
+def _is_whole(vector: Vector) -> bool:
+    """Whether NumPy holds the values as whole numbers, which wide decimals are not."""
+    return not vector.is_textual and vector.values.dtype == np.int64

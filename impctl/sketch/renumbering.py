@@ -11,7 +11,6 @@ Out of scope: which boundaries to take (`sketch.rebalance`), operator state (`en
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -19,6 +18,7 @@ import numpy as np
 from impctl.data.vector import Ints
 from impctl.sketch.fragments import FragmentSet
 from impctl.sketch.partition import RangePartition
+from impctl.values import dataclass
 
 
 @dataclass(frozen=True)

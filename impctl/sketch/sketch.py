@@ -6,9 +6,8 @@ Out of scope: how a sketch is found (`capture`) or kept (`store`).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from impctl.sketch.fragments import FragmentSet
+from impctl.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

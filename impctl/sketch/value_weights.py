@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
 from typing import Self
 
 from impctl.sketch.partition import BoundaryValue
+from impctl.values import dataclass
 
 
 @dataclass(frozen=True)

@@ -14,11 +14,11 @@ import shlex
 import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
 from impctl.errors import UsageError
+from impctl.values import dataclass
 
 OLDEST_JAVA = 17
 # The package itself: an extra of impctl could be asked for only where an index has impctl.

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from impctl.store.scratch import SPARK_SCRATCH, lasting_scratch_folder
+from impctl.values import dataclass
 
 _SETTING = "spark.local.dir"
 _VARIABLE = "SPARK_LOCAL_DIRS"

@@ -13,13 +13,15 @@ import logging
 import re
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
 
 from impctl.errors import UsageError
 from impctl.spark.connect import is_address, open_remote
 from impctl.spark.launch import launch
 from impctl.store.scratch import SPARK_SCRATCH, scratch_folder
+from impctl.unneeded import show_pandas
+from impctl.values import dataclass
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -86,6 +88,7 @@ def open_session(settings: SparkSettings) -> SparkSession:
     """
     conf = {**DEFAULTS, **settings.conf, **FIXED}
     refuse_changed_meaning(settings.conf)
+    show_pandas()  # which the client of Spark Connect needs, and Spark's Python side may use
     if is_address(settings.master):
         return adopt(open_remote(settings.master), conf)
     from pyspark.sql import SparkSession

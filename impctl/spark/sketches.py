@@ -8,7 +8,6 @@ Out of scope: operator state (`circuits.partials`).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -35,6 +34,7 @@ from impctl.sketch.partition import RangePartition
 from impctl.spark.failures import plain_failures
 from impctl.spark.fragments import with_fragment
 from impctl.spark.run import selected
+from impctl.values import dataclass
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

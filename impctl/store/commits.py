@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from impctl.errors import ImpctlError, RetryableError
@@ -17,6 +17,7 @@ from impctl.store import costs, history, kept, queries, sketches, states
 from impctl.store.queries import Progress, QueryRow
 from impctl.store.records import MaintainCommit, NewCapture, RunRecord, TablePin
 from impctl.store.states import WrittenRun
+from impctl.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

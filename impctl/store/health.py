@@ -11,7 +11,6 @@ import os
 import shutil
 import stat
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from impctl.aliases import QueryName
@@ -22,6 +21,7 @@ from impctl.store.layout import Layout
 from impctl.store.lock import Owner, noted_owner
 from impctl.store.reader import StoreReader
 from impctl.store.records import Collected
+from impctl.values import dataclass
 
 _OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
 

@@ -7,8 +7,9 @@ Out of scope: what the files hold.
 from __future__ import annotations
 
 import uuid
-from dataclasses import dataclass
 from pathlib import Path
+
+from impctl.values import dataclass
 
 RUN_SUFFIX = ".arrow"
 

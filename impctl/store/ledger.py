@@ -13,13 +13,14 @@ import os
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import astuple, dataclass, fields
+from dataclasses import astuple, fields
 from pathlib import Path
 from typing import Any
 
 from impctl.aliases import QueryName
 from impctl.store.layout import Layout
 from impctl.store.system import CAREFUL
+from impctl.values import dataclass
 
 KEPT = 1000
 _PATIENCE = 1.0

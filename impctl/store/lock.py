@@ -12,7 +12,6 @@ import json
 import os
 import socket
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
 from impctl.errors import LockHeldError
@@ -21,6 +20,7 @@ from impctl.store.faults import FULL_DISK, translated
 from impctl.store.layout import Layout
 from impctl.store.mounts import refuse_idle_lock
 from impctl.store.system import CAREFUL, is_running, lock_file, read_start
+from impctl.values import dataclass
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.005, 0.1
 _OPEN = os.O_RDWR | os.O_CREAT | CAREFUL

@@ -11,7 +11,6 @@ import itertools
 import json
 import sqlite3
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from impctl.store.faults import damaged
 from impctl.store.records import Assumption, NewCapture, StoredQuery, TablePin
 from impctl.store.seals import digest_of, opened, sealed
 from impctl.store.sketches import load_sketches
+from impctl.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ Out of scope: how records lie on disk (`store.queries`, `store.sketches`, `store
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from impctl.errors import ImpctlError
 from impctl.sketch.fragments import FragmentSet
 from impctl.sketch.mode import Mode
 from impctl.sketch.partition import RangePartition
+from impctl.values import dataclass
 
 Run = tuple[str, int, pa.Table]
 """A run of operator state: arrangement, sequence, rows."""

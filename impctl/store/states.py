@@ -12,7 +12,6 @@ import os
 import sqlite3
 import zlib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
@@ -25,6 +24,7 @@ from impctl.store.layout import Layout
 from impctl.store.records import Run, RunRef
 from impctl.store.seals import digest_of, opened, sealed
 from impctl.store.system import CAREFUL
+from impctl.values import dataclass
 
 BLOB_LIMIT = 256 << 10
 """Runs up to this many bytes travel inside the transaction; measured: a file, with its own sync
@@ -69,7 +69,8 @@ def write_runs(runs: Iterable[Run], layout: Layout, disk: Disk) -> tuple[Written
     written: list[WrittenRun] = []
     try:
         for arrangement, sequence, table in runs:
-            if table.nbytes <= BLOB_LIMIT:
+            # Of whole arrays, which is what runs have, the bytes; and told at once.
+            if table.get_total_buffer_size() <= BLOB_LIMIT:
                 written.append(_encode(arrangement, sequence, table))
             else:
                 written.append(_write_file(arrangement, sequence, table, layout, disk))
@@ -229,7 +230,7 @@ def _write_file(
 
 def _stream(table: pa.Table, sink: pa.NativeFile) -> None:
     # One chunk a column: whoever maps the run gets whole arrays without a copy.
-    if any(column.num_chunks > 1 for column in table.itercolumns()):
+    if len(table.to_batches()) > 1:
         table = table.combine_chunks()
     with pa.ipc.new_stream(sink, table.schema) as writer:
         writer.write_table(table)

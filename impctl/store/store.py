@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -46,6 +46,7 @@ from impctl.store.records import (
     RunRef,
     StoredQuery,
 )
+from impctl.values import dataclass
 
 _READ_ATTEMPTS = 3
 """Tries to read runs whose files a writer may replace meanwhile."""

@@ -10,7 +10,6 @@ Out of scope: where bounds come from (`tables.statistics`), which files to read 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal, overload
 
@@ -19,6 +18,7 @@ import numpy.typing as npt
 
 from impctl.data.vector import Ints
 from impctl.sketch.partition import BoundaryValue
+from impctl.values import dataclass
 
 Flags = npt.NDArray[np.bool_]
 Values = npt.NDArray[Any]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -16,6 +15,7 @@ from impctl.aliases import TableName, TableVersion
 from impctl.errors import TableError
 from impctl.tables.source import DeltaSource
 from impctl.tables.storage import read_text
+from impctl.values import dataclass
 
 Action = tuple[str, Any]
 """Name and body of an entry of the log."""

@@ -6,7 +6,6 @@ Out of scope: where values lie (`tables.line`).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
@@ -14,6 +13,7 @@ import numpy.typing as npt
 
 from impctl.tables.bounds import ColumnBounds
 from impctl.tables.line import Line
+from impctl.values import dataclass
 
 Floats = npt.NDArray[np.float64]
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +27,7 @@ from impctl.tables.line import Line
 from impctl.tables.rows import FileReader
 from impctl.tables.snapshot import DataFile, Snapshot
 from impctl.tables.storage import local_path
+from impctl.values import dataclass
 
 Floats = npt.NDArray[np.float64]
 

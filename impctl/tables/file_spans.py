@@ -8,7 +8,6 @@ Out of scope: which files a sketch leaves (`tables.prune`), which is decided by 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +18,7 @@ from impctl.sketch.partition import RangePartition
 from impctl.tables.bounds import ColumnBounds, places_in
 from impctl.tables.density import Density, line_of
 from impctl.tables.snapshot import DataFile
+from impctl.values import dataclass
 
 Floats = npt.NDArray[np.float64]
 

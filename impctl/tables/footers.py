@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import reduce
 from typing import Any
 
@@ -23,6 +22,7 @@ from impctl.tables.failures import READ_FAILURES
 from impctl.tables.rows import file_name, file_system, read_failure
 from impctl.tables.schema import PHYSICAL_NAME
 from impctl.tables.snapshot import DataFile, Snapshot
+from impctl.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

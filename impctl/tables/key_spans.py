@@ -8,12 +8,11 @@ Out of scope: which columns join (`plan.rules.joined_columns`).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from impctl.sketch.partition import BoundaryValue
 from impctl.tables.bounds import ColumnBounds, Flags, places_in
+from impctl.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from os.path import commonprefix
 from typing import Any, Self
 
@@ -21,6 +20,7 @@ import pyarrow as pa
 from impctl.data.vector import INT64_MAX, INT64_MIN, Vector
 from impctl.sketch.partition import BoundaryValue
 from impctl.tables.bounds import ColumnBounds, Values
+from impctl.values import dataclass
 
 Floats = npt.NDArray[np.float64]
 

@@ -11,7 +11,6 @@ Out of scope: ranges of sketches (`tables.prune`), which conditions a plan has
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any
@@ -37,6 +36,7 @@ from impctl.sketch.partition import BoundaryValue
 from impctl.tables.bounds import ColumnBounds, Flags, Values
 from impctl.tables.snapshot import DataFile, Snapshot
 from impctl.tables.statistics import file_bounds
+from impctl.values import dataclass
 
 _SAME_VALUES = frozenset({Kind.STRING, Kind.DATE, Kind.TIMESTAMP, Kind.TIMESTAMP_NTZ})
 """Types whose constants are compared as they are with a column of the very type."""

@@ -10,7 +10,6 @@ Out of scope: conditions of the query (`tables.prune_condition`), reading (`spar
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -22,6 +21,7 @@ from impctl.tables.bounds import ColumnBounds, Flags, places_in
 from impctl.tables.prune import left_by
 from impctl.tables.snapshot import DataFile, Snapshot
 from impctl.tables.statistics import file_bounds
+from impctl.values import dataclass
 
 MAX_PARTS = 16
 """Parts with a filter: each is planned by Spark and read by tasks of its own."""

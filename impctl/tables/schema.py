@@ -12,12 +12,12 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from impctl.aliases import ColumnName
 from impctl.data.identifiers import quoted
 from impctl.data.schema import Column, Kind, Schema, SqlType, from_delta, other
+from impctl.values import dataclass
 
 PHYSICAL_NAME = "delta.columnMapping.physicalName"
 _CHAR_TYPES = "__CHAR_VARCHAR_TYPE_STRING"

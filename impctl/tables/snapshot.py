@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cached_property
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -29,6 +29,7 @@ from impctl.tables.failures import READ_FAILURES, failure_text
 from impctl.tables.features import check_column_mapping, check_reader_features
 from impctl.tables.schema import TableSchema, read_schema
 from impctl.tables.storage import local_path
+from impctl.values import dataclass
 
 Positions = npt.NDArray[np.int64]
 

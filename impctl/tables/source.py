@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from urllib.parse import unquote
 
 from deltalake import DeltaTable
@@ -28,6 +28,7 @@ from impctl.tables.failures import READ_FAILURES, failure_text, without_values
 from impctl.tables.features import feature_named_in, unknown_feature
 from impctl.tables.snapshot import Snapshot, take_snapshot
 from impctl.tables.storage import list_names, local_path
+from impctl.values import dataclass
 
 _VERSION = re.compile(r"\bversion: (\d+)")
 _LOG_FILE = re.compile(r"(\d{20})\.(json|checkpoint\b.*parquet|checkpoint\b.*json)")

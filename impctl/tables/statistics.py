@@ -12,7 +12,6 @@ Out of scope: which files to read (`tables.prune`).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -27,6 +26,7 @@ from impctl.tables.arrow_types import to_arrow_type
 from impctl.tables.bounds import UNKNOWN, ColumnBounds, Flags, Values, as_objects
 from impctl.tables.escapes import is_unsure
 from impctl.tables.snapshot import Snapshot, partition_array
+from impctl.values import dataclass
 
 _TRUSTED_TEXT = 32
 """UTF-16 units from which a string maximum may be the cut-off form of a longer one."""

@@ -12,9 +12,6 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-import pyarrow.fs as pa_fs
-from deltalake.fs import DeltaStorageHandler
-
 _AT_FIRST = 1 << 22
 """Bytes asked for before a file's size is known: most log entries are smaller."""
 
@@ -33,6 +30,10 @@ def object_store(
 
     Of files with a size in `sizes`, by their path below the root, the store is not asked for it.
     """
+    # Both take long to load, and tables on the disk need neither.
+    import pyarrow.fs as pa_fs
+    from deltalake.fs import DeltaStorageHandler
+
     known = None if sizes is None else dict(sizes)
     handler = DeltaStorageHandler(path, None if options is None else dict(options), known)
     return pa_fs.PyFileSystem(handler)
@@ -68,5 +69,7 @@ def list_names(path: str, options: Mapping[str, str] | None, name: str) -> list[
     folder = local_path(path)
     if folder is not None:
         return os.listdir(os.path.join(folder, name))
+    import pyarrow.fs as pa_fs
+
     listed = object_store(path, options).get_file_info(pa_fs.FileSelector(name))
     return [str(info.base_name) for info in listed]

@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
 import numpy as np
@@ -24,6 +23,7 @@ from impctl.sketch.value_weights import ValueWeights
 from impctl.tables.bounds import UNKNOWN, ColumnBounds, places_in
 from impctl.tables.snapshot import Snapshot
 from impctl.tables.statistics import file_bounds
+from impctl.values import dataclass
 
 Floats = npt.NDArray[np.float64]
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 
+from impctl.values import dataclass
 from impctl.workload.models import TextPiece
 
 _REFERENCE = re.compile(r"\$\$|\$\{([^}]*)(\}?)")

@@ -8,7 +8,7 @@ of `repr`. Out of scope: whether tables, columns and SQL exist or make sense (`t
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import date, datetime
 from enum import StrEnum
 from typing import Final, Literal
@@ -16,6 +16,7 @@ from typing import Final, Literal
 from impctl.aliases import ColumnName, ParameterValue, QueryName, TableName
 from impctl.errors import Location
 from impctl.plan.names import FullName, TableNames
+from impctl.values import dataclass
 
 CellValue = int | float | str | bool | date | datetime | None
 """A value of a row to insert, as the file types it; the table's column type decides later."""

@@ -7,12 +7,12 @@ parameters are plain SQL identifiers; tables may be called by names of up to thr
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 from yaml.nodes import Node
 
 from impctl.aliases import TableName
 from impctl.plan.names import TableNames
+from impctl.values import dataclass
 from impctl.workload.reading import FileReading, suggestion, written_at
 
 NAME_PATTERN = "[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}"

@@ -8,12 +8,13 @@ values can come from variables. Out of scope: which keys the file knows (`worklo
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from difflib import get_close_matches
 
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from impctl.errors import Location, Problem
+from impctl.values import dataclass
 from impctl.workload.interpolate import Resolved, has_references, resolve_variables
 from impctl.workload.models import CellValue
 from impctl.workload.positions import PLAIN_TAG, Lines, index_of

@@ -8,10 +8,11 @@ its options (`app.measuring`), how a figure is drawn (`bench`).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from impctl.aliases import QueryName
 from impctl.errors import Location
+from impctl.values import dataclass
 from impctl.workload.models import Workload
 
 OptionValue = int | float | str | bool | tuple[int | float | str, ...]

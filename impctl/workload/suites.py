@@ -8,11 +8,11 @@ Out of scope: what an example or a measure does with its options (`app.measuring
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from yaml.nodes import Node
 
+from impctl.values import dataclass
 from impctl.workload.load import (
     OPTIONAL,
     REQUIRED,

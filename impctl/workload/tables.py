@@ -10,7 +10,7 @@ Out of scope: what stands at a path (`tables`), what a name in SQL means (`plan.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 
 from yaml.nodes import MappingNode, Node, ScalarNode
@@ -25,6 +25,7 @@ from impctl.plan.names import (
     TableNames,
     path_key,
 )
+from impctl.values import dataclass
 from impctl.workload.models import TableSpec
 from impctl.workload.names import Declared, DeclaredTables, is_table_name
 from impctl.workload.paths import read_path

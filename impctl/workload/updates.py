@@ -7,12 +7,12 @@ expressions as SQL text. Out of scope: whether they fit the table (`tables.write
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from yaml.nodes import Node
 
 from impctl.errors import Location
+from impctl.values import dataclass
 from impctl.workload.models import CellValue, ChangeSpec, DeleteSpec, InsertSpec, UpdateSpec
 from impctl.workload.names import Declared, declared_table, is_name, refuse_name
 from impctl.workload.paths import read_path

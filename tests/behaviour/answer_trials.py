@@ -115,6 +115,7 @@ def _ordered(rng: Random, plan: Plan) -> tuple[Plan, bool]:
 
 def _sparks(spark: Any, case: Case, root: Plan) -> pa.Table | None:
     """What Spark answers over the tables after the batch; None where it fails."""
+    from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
     views = {scan.access: f"{scan.table}1" for scan in scans_of(root)}
@@ -122,7 +123,7 @@ def _sparks(spark: Any, case: Case, root: Plan) -> pa.Table | None:
     columns = ", ".join(f"`{rendered.names[a.id]}`" for a in attributes_of(root)) or "1"
     try:
         return spark.sql(f"WITH {_tables(case)} SELECT {columns} FROM ({rendered.sql})").toArrow()
-    except PySparkException:
+    except (PySparkException, Py4JError):
         return None
 
 

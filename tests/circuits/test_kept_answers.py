@@ -185,3 +185,14 @@ def test_a_row_kept_too_long_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(KeptRows, "step", forgetful)
     with pytest.raises(AssertionError, match="case"):
         several_cases(range(60))
+
+
+def test_a_rank_by_doubles_that_goes_no_further_is_refused_in_advance() -> None:
+    """Not when the first row comes: nothing above it has the column."""
+    sql = (
+        "SELECT DISTINCT n, r FROM (SELECT g, COUNT(*) n, row_number() OVER (PARTITION BY COUNT(*)"
+        " ORDER BY SUM(d)) r FROM t GROUP BY g) q WHERE r <= 2"
+    )
+    query = parse_query(sql, {"t": SCHEMA})
+    with pytest.raises(BlockedError, match="above a LIMIT"):
+        compile_answer(answer_plan(replace(query, root=apply_rules(query.root))))

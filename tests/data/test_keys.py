@@ -232,3 +232,21 @@ def test_void_and_no_columns() -> None:
     assert group_rows([], 3).groups == 1
     assert group_rows([], 0).groups == 0
     assert group_rows([void.take(np.zeros(0, dtype=np.int64))], 0).index().tolist() == []
+
+
+@pytest.mark.parametrize("spread", [1, 7, 2**16 - 1, 2**16, 2**40, 2**64 - 1])
+@pytest.mark.parametrize("lowest", [0, -5, -(2**63)])
+def test_many_rows_are_grouped_however_far_their_codes_spread(spread: int, lowest: int) -> None:
+    random = np.random.default_rng(spread % 1000)
+    drawn = random.integers(0, 40, 3000)
+    drawn[:2] = 0, 40
+    reached = [min(lowest + int(at) * spread // 40, 2**63 - 1) for at in drawn]
+    values = np.array(reached, dtype=object)
+    column = Vector(LONG, values.astype(np.int64), None)
+    found = group_rows([column], len(values))
+    ordered = column.values[found.order]
+    assert sorted(found.order.tolist()) == list(range(len(values)))
+    assert (np.diff(ordered.astype(object)) >= 0).all()
+    assert found.codes.tolist() == sorted(set(column.values.tolist()))
+    assert ordered[found.starts].tolist() == found.codes.tolist()
+    assert column.values[found.first].tolist() == found.codes.tolist()

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from impctl.data.keys import key_codes
 from impctl.data.schema import DOUBLE, LONG, STRING, SqlType, decimal
 from impctl.data.vector import Vector, from_arrow
 from impctl.engine.arrangement import Arrangement, slices
@@ -39,8 +40,8 @@ def test_find_and_gather_answer_like_a_dictionary(kind: str, data: st.DataObject
     steps = data.draw(st.lists(st.lists(st.sampled_from(pool), max_size=6), max_size=14))
     for step, keys in enumerate(steps):
         distinct = {repr(key): key for key in keys}
-        rows = sorted(distinct.items(), key=lambda item: hash_of(item[0], modulus))
-        codes = np.array([hash_of(name, modulus) for name, _ in rows], dtype=np.int64)
+        rows = sorted(distinct.items(), key=lambda item: code_of(kind, item[1], modulus))
+        codes = np.array([code_of(kind, key, modulus) for _, key in rows], dtype=np.int64)
         alive = [(step + len(name)) % 3 for name, _ in rows]
         values = {"rows": np.array(alive, dtype=np.int64)}
         held.put(codes, [vector(kind, [key for _, key in rows])], values)
@@ -54,15 +55,17 @@ def test_find_and_gather_answer_like_a_dictionary(kind: str, data: st.DataObject
         if step % 8 == 3:
             held = Arrangement("a", [KINDS[kind][0]], "rows")
             held.load(stored.items())
-    codes = np.array([hash_of(repr(key), modulus) for key in pool], dtype=np.int64)
+    codes = np.array([code_of(kind, key, modulus) for key in pool], dtype=np.int64)
     located = held.find(codes, [vector(kind, pool)])
     found = held.gather(located, "rows").tolist()
     assert found == [model.get(repr(key), 0) for key in pool]
 
 
-def hash_of(name: str, modulus: int) -> int:
-    """A stable code that collides as often as asked for."""
-    return sum(name.encode()) % modulus
+def code_of(kind: str, key: object, modulus: int) -> int:
+    """A stable code that collides as often as asked for, NULL's with those of numbers too."""
+    if kind in ("long", "double") and key is not None:  # which are told by their codes
+        return int(key_codes([vector(kind, [key])], 1)[0])
+    return sum(repr(key).encode()) % modulus
 
 
 @settings(max_examples=80, deadline=None)

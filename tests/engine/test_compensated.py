@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from impctl.data.keys import group_rows
 from impctl.data.schema import DOUBLE, LONG
 from impctl.data.vector import Vector
+from impctl.engine import compensated
 from impctl.engine.accumulators import Count, FloatSum, Values
 from impctl.engine.partial_column import ROWS, Meaning, PartialColumn
 
@@ -154,3 +155,43 @@ def test_whole_numbers_that_spark_took_away_uncounted_do_not_make_the_rest_whole
     assert found.error is not None
     assert found.values[0] == 2.5
     assert found.error[0] > 0
+
+
+WIDE = st.one_of(
+    FINITE,
+    st.integers(-(2**53), 2**53).map(float),
+    st.builds(math.ldexp, st.floats(-1, 1, allow_nan=False), st.integers(-1070, 999)),
+    st.sampled_from([0.0, -0.0, 2.0**999, -(2.0**1000), 2.0**1022, 2.0**-1022, -5e-324]),
+)
+
+
+@settings(max_examples=400, deadline=None)
+@given(groups=st.lists(st.lists(WIDE, min_size=1, max_size=40), min_size=1, max_size=5))
+def test_sums_by_slices_are_within_their_bound_group_by_group(groups: list[list[float]]) -> None:
+    values = np.array([value for group in groups for value in group])
+    starts = np.cumsum([0, *map(len, groups[:-1])])
+    with np.errstate(all="ignore"):
+        high, low = compensated.grouped_sums(values, starts)
+    for at, group in enumerate(groups):
+        reach = sum((abs(Fraction(value)) for value in group), Fraction(0))
+        if reach >= Fraction(2) ** 1020:
+            continue  # what overflows on the way is told elsewhere
+        truth = sum((Fraction(value) for value in group), Fraction(0))
+        found = Fraction(float(high[at])) + Fraction(float(low[at]))
+        assert abs(found - truth) <= reach * Fraction(compensated.DRIFT)
+        assert float(high[at]) + float(low[at]) == float(high[at])
+
+
+def test_sums_of_many_rows_of_all_sizes_are_within_their_bound() -> None:
+    random = np.random.default_rng(1)
+    for sizes in ((200_000,), (1, 100_000, 3), tuple([20] * 1000), (262_143,), (262_144,)):
+        values = random.standard_normal(sum(sizes)) * 2.0 ** random.integers(-90, 90, sum(sizes))
+        values[::3] *= -1
+        starts = np.cumsum([0, *sizes[:-1]])
+        high, low = compensated.grouped_sums(values, starts)
+        for at in range(min(len(sizes), 20)):
+            group = values[starts[at] : starts[at] + sizes[at]].tolist()
+            truth = sum(map(Fraction, group), Fraction(0))
+            found = Fraction(float(high[at])) + Fraction(float(low[at]))
+            reach = sum((abs(Fraction(value)) for value in group), Fraction(0))
+            assert abs(found - truth) <= reach * Fraction(compensated.DRIFT)

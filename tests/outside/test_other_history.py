@@ -10,7 +10,6 @@ import shutil
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -212,14 +211,14 @@ def test_an_entry_is_copied_to_the_next_number(
 @pytest.fixture
 def older(place: Place, monkeypatch: pytest.MonkeyPatch) -> Place:
     """As format 2 had it: the same catalog, and no mark of files in the description."""
-    dumped = StateMeta.model_dump
+    dumped = StateMeta.as_stored
 
-    def without_files(meta: StateMeta, **options: Any) -> dict[str, object]:
-        return {name: value for name, value in dumped(meta, **options).items() if name != "files"}
+    def without_files(meta: StateMeta) -> dict[str, object]:
+        return {name: value for name, value in dumped(meta).items() if name != "files"}
 
     append(place.table, 1)
     with monkeypatch.context() as patch:
-        patch.setattr(StateMeta, "model_dump", without_files)
+        patch.setattr(StateMeta, "as_stored", without_files)
         place.captured()
     connection = sqlite3.connect(place.store / "catalog.sqlite")
     connection.execute("DROP TABLE sketch_basis")

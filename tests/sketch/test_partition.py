@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from impctl.data.schema import BINARY, DOUBLE, FLOAT, LONG, STRING, SqlType, decimal
+from impctl.data.schema import BINARY, DATE, DOUBLE, FLOAT, LONG, STRING, SqlType, decimal
 from impctl.data.vector import Vector, from_arrow
 from impctl.errors import UsageError
 from impctl.sketch.partition import RangePartition
@@ -158,3 +158,22 @@ def test_the_id_tells_partitions_apart() -> None:
         RangePartition("t", "b", LONG, (1, 2)),
     ]
     assert len({one.id, *(other.id for other in others)}) == 6
+
+
+@pytest.mark.parametrize("kind", [LONG, NARROW, DATE], ids=str)
+def test_a_table_of_near_boundaries_tells_what_a_search_does(kind: SqlType) -> None:
+    """Of many values; of few no table is made, and far boundaries have none."""
+    random = np.random.default_rng(1)
+    ends = [-(2**63), -(2**63) + 1, 2**63 - 1, 0, -1]
+    for boundaries in ((0,), (-3, 4, 5), (10, 1000), (-(2**63) + 1, -(2**63) + 9), (2**63 - 1,)):
+        found = partition(kind, *boundaries)
+        near = random.integers(-20, 1200, 2000)
+        around = [bound + step for bound in boundaries for step in (-1, 0, 1)]
+        values = [*near.tolist(), *ends, *(v for v in around if -(2**63) <= v < 2**63), None]
+        many = found.fragments_of(vector_of(kind, values))
+        assert many.dtype == np.int32
+        assert many.tolist() == [expected(found, value) for value in values]
+        few = [found.fragments_of(vector_of(kind, [value]))[0] for value in values[-40:]]
+        assert few == many[-40:].tolist()
+    assert partition(kind, 0, 2**40)._span is None
+    assert partition(kind, -(2**63), 0)._span is None

@@ -11,7 +11,6 @@ from __future__ import annotations
 import statistics
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from impctl.aliases import QueryName
 from impctl.app.capturing.cluster_forecast import ClusterForecast, ClusterForecasts
@@ -22,6 +21,7 @@ from impctl.store.records import StoredSketch
 from impctl.tables.prune import prune
 from impctl.tables.snapshot import Snapshot
 from impctl.tables.statistics import file_bounds
+from impctl.values import dataclass
 
 _USEFUL_SHARE = 0.75
 """Beyond this share, of ranges held or of files left to read, a sketch is not worth using."""

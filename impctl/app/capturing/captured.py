@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from impctl.aliases import AccessId, TableName, TableVersion
 from impctl.app.capturing.chosen_way import capture_way
@@ -34,6 +34,7 @@ from impctl.sketch.partition import RangePartition
 from impctl.stopwatch import Stopwatch
 from impctl.store.records import Assumption, RunCost, RunKind, RunRecord, StoredSketch
 from impctl.store.store import Store
+from impctl.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

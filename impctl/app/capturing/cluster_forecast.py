@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -34,6 +34,7 @@ from impctl.tables.overlap import is_sorted
 from impctl.tables.range_counts import likely_counts
 from impctl.tables.snapshot import Snapshot, bytes_of
 from impctl.tables.write.cluster import bytes_per_file, clustered_by
+from impctl.values import dataclass
 
 _WORTH_IT = 0.8
 """Of the bytes that sketches leave now, at most so many must be left for a table to be rewritten

@@ -55,12 +55,11 @@ def commit_capture(
     runs: dict[str, list[tuple[int, object]]] = {}
     if state is not None:
         checkpoint = state.checkpoint()
-        meta = meta.model_copy(
-            update={
-                "counters": dict(checkpoint.counters),
-                "unsure": state.unsure_rows() if isinstance(state, MaintainedQuery) else 0,
-                "depths": depths(state.range_rows),
-            }
+        meta = replace(
+            meta,
+            counters=dict(checkpoint.counters),
+            unsure=state.unsure_rows() if isinstance(state, MaintainedQuery) else 0,
+            depths=depths(state.range_rows),
         )
         for arrangement, sequence, table in checkpoint.put:
             runs.setdefault(arrangement, []).append((sequence, table))
@@ -73,7 +72,7 @@ def commit_capture(
         pins=pins,
         sketches=sketches,
         assumptions=assumptions,
-        state_meta=meta.model_dump(),
+        state_meta=meta.as_stored(),
         basis=meta.basis(pins),
     )
     store.commit_capture(capture, runs, record)

@@ -10,7 +10,6 @@ Out of scope: the SQL (`capture`), the state (`circuits.partials`).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from impctl.aliases import AccessId
@@ -25,6 +24,7 @@ from impctl.circuits.way import Way
 from impctl.errors import EvaluationError, NotExactError
 from impctl.plan.safety.verdict import Verdict
 from impctl.sketch.partition import RangePartition
+from impctl.values import dataclass
 
 if TYPE_CHECKING:
     pass

@@ -11,7 +11,7 @@ Out of scope: where witnesses are enough (`plan.rules.witnesses`), building the 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from impctl.aliases import AccessId
 from impctl.app.preparing.prepared import PreparedQuery
@@ -22,6 +22,7 @@ from impctl.plan.rules.order import core_of
 from impctl.plan.rules.witnesses import witnessed
 from impctl.plan.safety.verdict import Verdict, carried
 from impctl.sketch.partition import RangePartition
+from impctl.values import dataclass
 from impctl.workload.models import Lineage
 
 

@@ -7,20 +7,21 @@ Out of scope: the state itself (`store.states`).
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import field, fields
 from typing import Any, Self
-
-from pydantic import BaseModel, ConfigDict, NonNegativeInt, ValidationError
 
 from impctl.app.capturing.range_depth import RangeDepth
 from impctl.errors import StateCorruptError
 from impctl.store.records import TablePin
 from impctl.tables.change.files_mark import FilesMark
 from impctl.tables.schema import schema_mark
+from impctl.values import dataclass
 
 
-class StateMeta(BaseModel):
+@dataclass(frozen=True, slots=True)
+class StateMeta:
     """`way` is why the query is maintained as it is; `counters` number an aggregate's groups.
 
     `circuit` tells which circuit the state belongs to, `answer` whether it keeps the rows of the
@@ -32,19 +33,36 @@ class StateMeta(BaseModel):
     `depths` tell how evenly the ranges are filled, where that is counted.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
-
     way: str
     circuit: str
     answer: bool = False
     template: str = ""
-    moments: dict[str, str] = {}
-    marks: dict[str, str] = {}
-    files: dict[str, FilesMark] = {}
-    counters: dict[str, NonNegativeInt] = {}
-    unsure: NonNegativeInt = 0
-    distant: list[str] = []
-    depths: list[RangeDepth] = []
+    moments: Mapping[str, str] = field(default_factory=dict)
+    marks: Mapping[str, str] = field(default_factory=dict)
+    files: Mapping[str, FilesMark] = field(default_factory=dict)
+    counters: Mapping[str, int] = field(default_factory=dict)
+    unsure: int = 0
+    distant: Sequence[str] = ()
+    depths: Sequence[RangeDepth] = ()
+
+    def as_stored(self) -> dict[str, Any]:
+        """What `read` takes, made of what JSON has."""
+        return {
+            "way": self.way,
+            "circuit": self.circuit,
+            "answer": self.answer,
+            "template": self.template,
+            "moments": dict(self.moments),
+            "marks": dict(self.marks),
+            "files": {
+                table: {"digest": mark.digest, "rows": mark.rows}
+                for table, mark in self.files.items()
+            },
+            "counters": dict(self.counters),
+            "unsure": self.unsure,
+            "distant": list(self.distant),
+            "depths": [_stored_depth(depth) for depth in self.depths],
+        }
 
     def basis(self, pins: Sequence[TablePin]) -> dict[str, Any]:
         """What tells later whether a sketch stored with this may still be used.
@@ -54,19 +72,112 @@ class StateMeta(BaseModel):
         schemas = {
             pin.table: schema_mark(pin.schema_json) for pin in pins if pin.table in self.files
         }
-        found = self.model_dump(
-            include={"circuit", "answer", "template", "moments", "marks", "files"}
-        )
-        return {**found, "schemas": schemas}
+        stored = self.as_stored()
+        return {**{name: stored[name] for name in _OF_BASIS}, "schemas": schemas}
 
     @classmethod
     def read(cls, query: str, stored: Mapping[str, Any]) -> Self:
         """The meta of a stored query; StateCorruptError where it is not what impctl writes."""
         try:
-            # As JSON, which it came from: there, strict still takes an object for a record.
-            return cls.model_validate_json(json.dumps(dict(stored)))
-        except ValidationError as error:
+            return cls(**{name: _CHECKS[name](value) for name, value in stored.items()})
+        except (KeyError, TypeError, ValueError) as error:
             raise StateCorruptError(
                 f"The stored state of query `{query}` has a description that impctl did not write",
                 hint="run `impctl capture` to start again",
             ) from error
+
+
+_DEPTH = tuple(field.name for field in fields(RangeDepth))
+_OF_BASIS = ("circuit", "answer", "template", "moments", "marks", "files")
+
+
+def _stored_depth(depth: RangeDepth) -> dict[str, Any]:
+    return {name: getattr(depth, name) for name in _DEPTH}
+
+
+def _text(value: Any) -> str:
+    if type(value) is not str:
+        raise TypeError("not a text")
+    return value
+
+
+def _flag(value: Any) -> bool:
+    if type(value) is not bool:
+        raise TypeError("neither true nor false")
+    return value
+
+
+def _whole(value: Any) -> int:
+    if type(value) is not int:
+        raise TypeError("not a whole number")
+    return value
+
+
+def _count(value: Any) -> int:
+    if _whole(value) < 0:
+        raise ValueError("below zero")
+    return int(value)
+
+
+def _number(value: Any) -> float:
+    if type(value) not in (int, float) or not math.isfinite(value):
+        raise TypeError("not a number")
+    return float(value)
+
+
+def _by_name(check: Callable[[Any], Any]) -> Callable[[Any], dict[str, Any]]:
+    def checked(value: Any) -> dict[str, Any]:
+        if type(value) is not dict:
+            raise TypeError("not an object")
+        return {_text(name): check(item) for name, item in value.items()}
+
+    return checked
+
+
+def _each(check: Callable[[Any], Any]) -> Callable[[Any], list[Any]]:
+    def checked(value: Any) -> list[Any]:
+        if type(value) is not list:
+            raise TypeError("not a list")
+        return [check(item) for item in value]
+
+    return checked
+
+
+def _files_mark(value: Any) -> FilesMark:
+    _exactly(FilesMark, value)
+    rows = value["rows"]
+    return FilesMark(_text(value["digest"]), None if rows is None else _whole(rows))
+
+
+def _depth(value: Any) -> RangeDepth:
+    _exactly(RangeDepth, value)
+    return RangeDepth(
+        table=_text(value["table"]),
+        attribute=_text(value["attribute"]),
+        ranges=_whole(value["ranges"]),
+        rows=_whole(value["rows"]),
+        largest=_whole(value["largest"]),
+        at_capture=_number(value["at_capture"]),
+    )
+
+
+def _exactly(record: type[FilesMark] | type[RangeDepth], value: Any) -> None:
+    """An object with the fields of this record, no more and no less."""
+    if type(value) is not dict or value.keys() != {field.name for field in fields(record)}:
+        raise TypeError("not such a record")
+
+
+_CHECKS: Mapping[str, Callable[[Any], Any]] = {
+    "way": _text,
+    "circuit": _text,
+    "answer": _flag,
+    "template": _text,
+    "moments": _by_name(_text),
+    "marks": _by_name(_text),
+    "files": _by_name(_files_mark),
+    "counters": _by_name(_count),
+    "unsure": _count,
+    "distant": _each(_text),
+    "depths": _each(_depth),
+}
+"""What each field is made of; a name that is not here is not impctl's."""

@@ -8,7 +8,6 @@ Out of scope: which boundaries are good (`sketch.rebalance`), sketch and state (
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -25,6 +24,7 @@ from impctl.sketch.rebalance import evened, heavy_ranges
 from impctl.sketch.renumbering import Renumbering
 from impctl.tables.prune import prune
 from impctl.tables.rows import read_batches
+from impctl.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

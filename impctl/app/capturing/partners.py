@@ -9,7 +9,6 @@ Out of scope: which sides are read (`circuits.strategy`), which keys are asked f
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from decimal import Decimal
 from functools import partial
 from typing import TYPE_CHECKING
@@ -37,6 +36,7 @@ from impctl.sketch.partition import RangePartition
 from impctl.tables.arrow_types import arrow_type
 from impctl.tables.prune import prune_to_values
 from impctl.tables.snapshot import Snapshot
+from impctl.values import dataclass
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -6,9 +6,8 @@ Out of scope: what the numbers mean (`app.capturing.drift`).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from impctl.aliases import ColumnName, TableName
+from impctl.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

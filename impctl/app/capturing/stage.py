@@ -9,7 +9,6 @@ Out of scope: carrying it out (`app.capture`), which attribute is safe (`app.pre
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from impctl.aliases import AccessId
 from impctl.app.capturing.chosen_way import capture_way
@@ -30,6 +29,7 @@ from impctl.sketch.mode import Mode
 from impctl.sketch.partition import RangePartition
 from impctl.store.reader import StoreReader
 from impctl.tables.snapshot import DataFile, Snapshot, bytes_of, rows_in
+from impctl.values import dataclass
 from impctl.workload.models import QuerySpec
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
+from typing import Any
 
 import pyarrow as pa
 
@@ -103,6 +104,7 @@ class TakenUp:
         pins: tuple[TablePin, ...],
         fragments: Mapping[AccessId, FragmentSet],
         meta: StateMeta,
+        stored_meta: dict[str, Any],
     ) -> None:
         """The state, as it is in memory, is what the store has now, with these beside it."""
         self.state.saved()
@@ -114,6 +116,6 @@ class TakenUp:
             self.stored,
             pins=pins,
             sketches=sketches,
-            state_meta=meta.model_dump(),
+            state_meta=stored_meta,
             generation=generation,
         )

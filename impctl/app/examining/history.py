@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from datetime import timedelta
 
 from impctl.aliases import QueryName, TableVersion
@@ -18,6 +17,7 @@ from impctl.tables.change.history import why_gone
 from impctl.tables.change.retention import Retention, committed_at, retention_of
 from impctl.tables.snapshot import Snapshot
 from impctl.tables.source import DeltaSource
+from impctl.values import dataclass
 
 _MARGIN = 2
 """How many intervals must fit, so that one missed run does not lose the history."""

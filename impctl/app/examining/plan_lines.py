@@ -8,7 +8,6 @@ Out of scope: attributes and sides of joins (`app.explain`).
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import assert_never
 
 from impctl.app.capturing.definition import is_captured_alike
@@ -39,6 +38,7 @@ from impctl.plan.nodes import (
 )
 from impctl.sketch.mode import Mode
 from impctl.store.records import StoredQuery
+from impctl.values import dataclass
 from impctl.workload.models import QuerySpec
 
 _NO_NOTES: Mapping[int, str] = {}

@@ -11,10 +11,11 @@ import platform
 import re
 import tomllib
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, metadata, requires, version
 from pathlib import Path
 from typing import Any
+
+from impctl.values import dataclass
 
 _PROJECT = Path(__file__).resolve().parents[2] / "pyproject.toml"
 _REQUIREMENT = re.compile(r"([A-Za-z0-9._-]+)\s*\(?([^;)]*)\)?\s*(?:;.*)?")

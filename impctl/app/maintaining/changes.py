@@ -9,7 +9,7 @@ Out of scope: what a query makes of them (`app.maintaining.step`).
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from impctl.tables.change.changes import Changes, read_changes
 from impctl.tables.change.files_mark import FilesMark
 from impctl.tables.change.size import ChangeSize, change_size
 from impctl.tables.commits import Commits, read_commits
+from impctl.values import dataclass
 
 Span = tuple[TableName, TableVersion, TableVersion]
 """A table's change: after one version, up to another."""

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from impctl.values import dataclass
 
 _TYPICAL_ROWS = 1_000.0
 """Up to about as many rows a run takes as long as its fixed part; noise is alike below."""

@@ -7,9 +7,10 @@ Out of scope: making a step (`app.maintaining.step`), telling of it (`app.mainta
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from impctl.aliases import AccessId, TableName, TableVersion
+from impctl.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

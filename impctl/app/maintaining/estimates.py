@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from impctl.app.maintaining.cost_model import CostLine, learned
 from impctl.app.results.amounts import duration_text
 from impctl.store.records import RunCost, RunKind
+from impctl.values import dataclass
 
 _FEWEST_MAINTAINED = 3
 """Runs from which on maintaining is thought to be known; one capture is enough for recapture."""

@@ -11,7 +11,6 @@ Out of scope: small changes (`app.maintaining.changes`), filling a fresh circuit
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from impctl.aliases import AccessId
 from impctl.app.capturing.fill_by_spark import counted_rows, run_pass
@@ -34,6 +33,7 @@ from impctl.tables.change.file_diff import changed_files
 from impctl.tables.change.files_mark import files_mark
 from impctl.tables.snapshot import DataFile, Snapshot
 from impctl.tables.source import other_history
+from impctl.values import dataclass
 
 _MEGABYTE = 1 << 20
 

@@ -8,8 +8,6 @@ Out of scope: maintaining with it (`app.maintaining.run`), a process that goes o
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from impctl.aliases import QueryName
 from impctl.app.capturing.taken_up import TakenUp
 from impctl.app.workbench.pinned import PinnedTables
@@ -17,6 +15,7 @@ from impctl.app.workbench.workbench import Workbench
 from impctl.store.reader import StoreReader
 from impctl.store.records import StoredQuery
 from impctl.tables.snapshot import Snapshot
+from impctl.values import dataclass
 
 _Form = tuple[object, ...]
 

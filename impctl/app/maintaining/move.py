@@ -11,7 +11,6 @@ Out of scope: the step itself (`circuits.session`), whether the clock moved
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
 import pyarrow as pa
 
@@ -40,6 +39,7 @@ from impctl.sketch.partition import RangePartition
 from impctl.store.records import StoredQuery
 from impctl.tables.rows import read_batches
 from impctl.tables.snapshot import Snapshot
+from impctl.values import dataclass
 from impctl.workload.models import QuerySpec
 
 _KEPT_OTHERWISE = "the query is kept otherwise with the new value"

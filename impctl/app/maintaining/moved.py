@@ -7,7 +7,6 @@ Out of scope: reading it (`app.maintaining.changes`), the step (`app.maintaining
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 from impctl.aliases import TableName, TableVersion
@@ -18,6 +17,7 @@ from impctl.tables.change.changes import Changes
 from impctl.tables.change.files_mark import FilesMark, files_mark
 from impctl.tables.commit_mark import commit_mark
 from impctl.tables.snapshot import Snapshot
+from impctl.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from sortedcontainers import SortedKeyList
 
 from impctl.aliases import QueryName
+from impctl.values import dataclass
 
 _LONGEST_PAUSE = 60.0
 """Seconds between two tries at most, unless the first pause is longer."""

@@ -9,11 +9,11 @@ showing it (`app.plan`).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from impctl.app.maintaining.changes import Need
 from impctl.store.records import RunKind
 from impctl.tables.change.changes import Changes
+from impctl.values import dataclass
 
 CLOCK_MOVED = "clock_moved"
 GROUPED_BY_SPARK = "grouped_by_spark"

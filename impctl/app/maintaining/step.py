@@ -209,6 +209,7 @@ class Maintainer:
         pins = self._pins(moved)
         checkpoint: Checkpoint = taken.state.checkpoint()
         meta = self._meta(done, moved, checkpoint)
+        stored_meta = meta.as_stored()
         record = _record(done, reason_code, reason, self._cost(done, moved))
         commit = MaintainCommit(
             query=stored.query,
@@ -217,7 +218,7 @@ class Maintainer:
             sketches=tuple(fragments.items()),
             put_runs=checkpoint.put,
             drop_runs=checkpoint.drop,
-            state_meta=meta.model_dump(),
+            state_meta=stored_meta,
             basis=meta.basis(pins),
             record=record,
         )
@@ -226,7 +227,7 @@ class Maintainer:
         generation = stored.generation
         if self.store is not None:
             generation = self.store.commit_maintain(commit)
-        taken.committed(generation, pins, fragments, meta)
+        taken.committed(generation, pins, fragments, meta, stored_meta)
         commit_ms = watch.ms
         if self.store is not None:
             amend(self.store, stored.query, record, commit_ms)
@@ -237,16 +238,13 @@ class Maintainer:
     ) -> StateMeta:
         """What is told of the state after the step."""
         meta, move = self.taken.meta, self._move
-        followed = {} if move is None else {"moments": move.moments, "circuit": move.circuit}
-        return meta.model_copy(
-            update={
-                **followed,
-                "marks": self._marks(moved),
-                "files": self._files(moved),
-                "counters": dict(checkpoint.counters),
-                "unsure": meta.unsure + done.unsure,
-                "depths": depths(self.taken.range_rows, meta.depths),
-            }
+        return replace(
+            meta if move is None else replace(meta, moments=move.moments, circuit=move.circuit),
+            marks=self._marks(moved),
+            files=self._files(moved),
+            counters=dict(checkpoint.counters),
+            unsure=meta.unsure + done.unsure,
+            depths=depths(self.taken.range_rows, meta.depths),
         )
 
     def _pins(self, moved: Mapping[TableName, Moved]) -> tuple[TablePin, ...]:

@@ -6,8 +6,6 @@ Out of scope: what is done with an open task (`app.maintaining.decide`).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from impctl.aliases import ColumnName, TableName
 from impctl.app.capturing.chosen_way import check_circuit, chooser_of, chosen_way, restored_verdict
 from impctl.app.capturing.definition import check_definition
@@ -27,6 +25,7 @@ from impctl.store.reader import StoreReader
 from impctl.store.records import StoredQuery
 from impctl.tables.change.changes import check_same_columns, check_same_order
 from impctl.tables.schema import read_schema
+from impctl.values import dataclass
 from impctl.workload.models import MaintainMode, Policy, QuerySpec
 
 

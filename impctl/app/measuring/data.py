@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import KW_ONLY, asdict, dataclass
+from dataclasses import KW_ONLY, asdict
 from pathlib import Path
 
 from impctl.app.measuring.generate import DEFAULT_GROUPS, DEFAULT_ROWS, generate
@@ -21,6 +21,7 @@ from impctl.app.workbench.settings import Example, GenerateRequest
 from impctl.bench.layout import Order
 from impctl.errors import ImpctlError, Problem, StorageError, UsageError, WorkloadError
 from impctl.store.scratch import TPCH_SCRATCH, scratch_folder
+from impctl.values import dataclass
 from impctl.workload.reading import shown, suggestion
 from impctl.workload.suite_models import DataSpec, OptionValue
 

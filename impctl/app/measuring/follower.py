@@ -10,7 +10,6 @@ Out of scope: changing the tables, choosing when to follow (`app.measuring.measu
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from impctl.aliases import AccessId, TableName
 from impctl.app.capturing.captured import capture_query
@@ -35,6 +34,7 @@ from impctl.store.records import StoredQuery
 from impctl.tables.change.changes import read_changes
 from impctl.tables.commit_mark import commit_mark
 from impctl.tables.snapshot import Snapshot
+from impctl.values import dataclass
 from impctl.workload.models import QuerySpec
 
 

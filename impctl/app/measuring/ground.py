@@ -9,12 +9,12 @@ Out of scope: running and isolating measures (`app.measuring.run`).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from impctl.app.measuring.follower import AgainstRecapture
 from impctl.app.workbench.workbench import Workbench
 from impctl.bench.record import Cell, Label, Metric
 from impctl.errors import Location, Problem, WorkloadError
+from impctl.values import dataclass
 from impctl.workload.models import QuerySpec
 from impctl.workload.reading import shown, suggestion
 from impctl.workload.suite_models import CaseSpec, FigureSpec, OptionValue

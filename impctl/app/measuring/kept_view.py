@@ -9,12 +9,11 @@ Out of scope: running a text (the caller's matter).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import pyarrow as pa
 from sqlglot import exp, parse_one
 
 from impctl.capture.literals import DIALECT
+from impctl.values import dataclass
 
 VIEW = "kept_view"
 """The name under which `through` reads the view."""

@@ -11,7 +11,7 @@ import json
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from impctl.aliases import QueryName
@@ -27,6 +27,7 @@ from impctl.app.workbench.settings import Example, Settings, SuiteRequest
 from impctl.app.workbench.workbench import Workbench
 from impctl.bench.record import Cell, RecordKind
 from impctl.errors import Problem, UsageError, WorkloadError
+from impctl.values import dataclass
 from impctl.workload.reading import suggestion
 from impctl.workload.suite_models import CaseSpec, DataSpec, FigureSpec, Suite
 from impctl.workload.suite_schema import suite_json_schema

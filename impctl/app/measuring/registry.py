@@ -10,7 +10,6 @@ Out of scope: what each does (`app.measuring.kinds`), drawing (`bench.report_cha
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 
 from impctl.app.measuring.ground import Ground
 from impctl.app.measuring.kinds.capture_cost import measure_capture
@@ -23,6 +22,7 @@ from impctl.app.measuring.kinds.query_cost import measure_query
 from impctl.app.measuring.kinds.rivals import measure_rivals
 from impctl.app.measuring.kinds.strategies import measure_strategies
 from impctl.bench.record import Cell
+from impctl.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

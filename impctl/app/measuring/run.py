@@ -12,7 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from datetime import UTC, datetime
 
 from impctl.aliases import QueryName
@@ -32,6 +32,7 @@ from impctl.bench.record import Cell, Chart, Figure, Label, Record
 from impctl.bench.yardstick import UNSTEADY, noise_of, yardstick
 from impctl.errors import ImpctlError, StorageError, UnsoundSketchError
 from impctl.store.scratch import BENCH_SCRATCH, scratch_folder
+from impctl.values import dataclass
 from impctl.workload.suite_models import CaseSpec, FigureSpec
 
 

@@ -11,7 +11,6 @@ Out of scope: the estimate (`app.preparing.estimate`), the safety rules (`plan.s
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from impctl.aliases import AccessId, ColumnName, TableName
 from impctl.app.preparing.estimate import LEAST_ROWS, NOTHING, Estimates, estimates
@@ -31,6 +30,7 @@ from impctl.plan.safety.judging import Judges
 from impctl.plan.safety.verdict import Verdict, check_kept
 from impctl.sketch.partition import RangePartition
 from impctl.tables.overlap import clustered_columns
+from impctl.values import dataclass
 from impctl.workload.models import Lineage
 
 _NOT_READ = 1.5

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +23,7 @@ from impctl.data.vector import Ints
 from impctl.sketch.chances import rate_where_not_zero
 from impctl.tables.bounds import ColumnBounds
 from impctl.tables.file_sample import FileSample
+from impctl.values import dataclass
 
 Flags = npt.NDArray[np.bool_]
 Floats = npt.NDArray[np.float64]

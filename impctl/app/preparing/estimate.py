@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cached_property
 
 import numpy as np
@@ -55,6 +55,7 @@ from impctl.tables.prune_condition import prune_by_condition
 from impctl.tables.rows import read_rows
 from impctl.tables.snapshot import DataFile
 from impctl.tables.statistics import file_bounds
+from impctl.values import dataclass
 
 LEAST_ROWS = 1_000_000
 """A smaller table is captured before an estimate of it would pay."""

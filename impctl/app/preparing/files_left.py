@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Self
 
 import numpy as np
@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from impctl.sketch.chances import Mixture
 from impctl.tables.file_spans import FileSpans
+from impctl.values import dataclass
 
 Floats = npt.NDArray[np.float64]
 

@@ -11,7 +11,7 @@ Out of scope: SQL text (`capture.use`).
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from impctl.aliases import AccessId, TableName, TableVersion
 from impctl.app.preparing.prepared import PreparedQuery
@@ -26,6 +26,7 @@ from impctl.store.records import StoredSketch
 from impctl.tables.hidden_values import hiding_columns
 from impctl.tables.read_parts import ReadPart, parted_read
 from impctl.tables.snapshot import DataFile
+from impctl.values import dataclass
 
 _SHOWN = MAX_INTERVALS
 """Intervals of a filter for people; a read in parts may have hundreds."""

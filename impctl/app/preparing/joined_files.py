@@ -9,7 +9,6 @@ Out of scope: which columns are tied (`plan.rules.joined_columns`).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -21,6 +20,7 @@ from impctl.tables.prune import prune_to_values
 from impctl.tables.rows import read_rows
 from impctl.tables.snapshot import Snapshot, bytes_of
 from impctl.tables.statistics import file_bounds
+from impctl.values import dataclass
 
 _FEW_ROWS = 50_000
 """Keys of so many rows are read: some milliseconds."""

@@ -8,7 +8,7 @@ Out of scope: choosing a sketch (`app.preparing.choice`).
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from impctl.aliases import AccessId, TableName
 from impctl.app.preparing.query_source import QuerySource
@@ -20,6 +20,7 @@ from impctl.expr.nodes import Span
 from impctl.plan.nodes import Plan, Query, Scan, scans_of
 from impctl.plan.sql.parameters import BoundSql, bind
 from impctl.plan.sql.views import expand_views
+from impctl.values import dataclass
 from impctl.workload.models import QuerySpec
 
 

@@ -7,7 +7,7 @@ Out of scope: text and files (`app.writing`).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import date, datetime
 from decimal import Decimal
 from functools import cached_property
@@ -15,6 +15,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from impctl.errors import EvaluationError, UsageError
+from impctl.values import dataclass
 
 if TYPE_CHECKING:
     import pyarrow as pa

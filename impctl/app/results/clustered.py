@@ -6,7 +6,7 @@ Out of scope: how it is done (`app.cluster`).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from impctl.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

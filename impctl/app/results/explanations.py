@@ -7,9 +7,8 @@ Out of scope: what was done (`app.results.results`).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from impctl.errors import Location
+from impctl.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

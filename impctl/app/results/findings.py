@@ -8,12 +8,12 @@ Out of scope: looking (`app.doctor` and what it asks), rendering (`cli.output.do
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Self
 
 from impctl.aliases import TableName
 from impctl.errors import ImpctlError, ProblemsFoundError
+from impctl.values import dataclass
 
 
 class Level(StrEnum):

@@ -6,7 +6,7 @@ Out of scope: the outcome itself.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from impctl.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

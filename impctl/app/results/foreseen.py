@@ -9,7 +9,8 @@ Out of scope: deciding (`app.maintaining.decide`, `app.capturing.stage`), how it
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from impctl.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,9 @@ Out of scope: how it is counted (`app.gain`).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import datetime
+
+from impctl.values import dataclass
 
 PAYS, COSTS_MORE, NOT_USED_YET = "pays", "costs_more", "not_used"
 

@@ -10,10 +10,11 @@ Out of scope: which files (`app.files`), reading them.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
 
 from impctl.app.results.results import ReuseEntry, RowValue
+from impctl.values import dataclass
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -8,10 +8,11 @@ Out of scope: writing the file (`app.workbench.whole_file`).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from impctl.app.results.gained import GainResult
 from impctl.app.results.results import MaintainResult, Outcome
+from impctl.values import dataclass
 
 
 @dataclass(slots=True)

@@ -7,8 +7,9 @@ Out of scope: finding it out (`app.status`).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import datetime
+
+from impctl.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

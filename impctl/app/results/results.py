@@ -10,7 +10,7 @@ Out of scope: what `check`, `explain` and `plan` say (`app.results.explanations`
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import datetime
 
 from impctl.app.results.answer import ArrowAnswer
@@ -33,6 +33,7 @@ from impctl.bench.compare import RecordComparison as RecordComparison
 from impctl.bench.record import Record as Record
 from impctl.bench.record import RecordKind as RecordKind
 from impctl.errors import ImpctlError
+from impctl.values import dataclass
 
 SCHEMA_VERSION = 1
 

@@ -6,7 +6,7 @@ Law: as for `app.results.results`, whose documents it is part of. Out of scope: 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from impctl.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

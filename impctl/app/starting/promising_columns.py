@@ -7,7 +7,6 @@ Out of scope: whether a query's sketch on the column is safe (`plan.safety.verdi
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from impctl.aliases import ColumnName
@@ -16,6 +15,7 @@ from impctl.data.schema import INTEGRAL, Column, Kind
 from impctl.tables.bounds import FileBounds
 from impctl.tables.snapshot import Snapshot
 from impctl.tables.statistics import extreme, file_bounds
+from impctl.values import dataclass
 
 _FEWEST_VALUES = 4
 """Columns with fewer distinct values cannot be cut finely enough to skip much."""

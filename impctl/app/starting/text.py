@@ -11,12 +11,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from sqlglot.dialects.spark import Spark
 
 from impctl.aliases import ColumnName, TableName
 from impctl.data.identifiers import quoted
+from impctl.values import dataclass
 
 _PLAIN_PATH = re.compile(r"[A-Za-z0-9_./-]*[A-Za-z_/][A-Za-z0-9_./-]*")
 _PLAIN_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")

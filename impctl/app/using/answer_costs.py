@@ -9,12 +9,12 @@ Out of scope: whether the engine can run the plan (`app.using.engine_answer`).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from impctl.app.preparing.filters import Pruned
 from impctl.app.using.fresh_sketch import Fresh
 from impctl.app.workbench.workbench import Workbench
 from impctl.tables.snapshot import DataFile
+from impctl.values import dataclass
 
 _ENGINE_START_MS, _ENGINE_ROW_MS = 10.0, 60e-6
 """The engine's fixed cost, and what a row costs for each column that is read of it."""

@@ -9,7 +9,6 @@ Out of scope: which sketch (`app.using.request`), what it leaves to read (`app.u
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from impctl.app.preparing.prepared import PreparedQuery
@@ -27,6 +26,7 @@ from impctl.errors import EvaluationError, NotExactError, QueryError, TableError
 from impctl.expr.nodes import Expr
 from impctl.plan.nodes import attributes_of
 from impctl.stopwatch import Stopwatch
+from impctl.values import dataclass
 from impctl.workload.models import AnsweredBy, SketchUse
 
 if TYPE_CHECKING:

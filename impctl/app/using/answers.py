@@ -8,7 +8,6 @@ Out of scope: which sketch (`app.using.fresh_sketch`), comparing two results (`a
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from impctl.aliases import ColumnName, TableName, TableVersion
@@ -23,6 +22,7 @@ from impctl.plan.nodes import Join, nodes_of
 from impctl.sketch.intervals import RangeFilter
 from impctl.sketch.partition import RangePartition
 from impctl.tables.snapshot import bytes_of
+from impctl.values import dataclass
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -8,7 +8,6 @@ Out of scope: rewriting (`app.rewrite`), running (`app.query`).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from impctl.aliases import TableName, TableVersion
 from impctl.app.capturing.chosen_way import is_same_circuit, restored_verdict
@@ -23,6 +22,7 @@ from impctl.app.workbench.workbench import Workbench
 from impctl.errors import UsageError
 from impctl.plan.nodes import Query
 from impctl.store.records import Assumption, StoredQuery, StoredSketch
+from impctl.values import dataclass
 from impctl.workload.models import QuerySpec
 
 _ATTEMPTS = 10

@@ -11,7 +11,7 @@ Out of scope: the rules (`plan.reuse.verdict`), bringing a sketch up to date
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from impctl.app.capturing.definition import is_defined_alike
 from impctl.app.capturing.entries import sketch_entry
@@ -32,6 +32,7 @@ from impctl.errors import (
 )
 from impctl.plan.reuse.verdict import ReuseVerdict
 from impctl.store.records import Assumption, StoredQuery, StoredSketch
+from impctl.values import dataclass
 from impctl.version import is_stamped_alike
 from impctl.workload.models import Lineage, Policy, QuerySpec
 

@@ -9,7 +9,6 @@ Out of scope: counting it as a use (`app.rewrite`), reading in parts (`app.using
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from impctl.aliases import TableName, TableVersion
 from impctl.app.preparing.filters import Pruned, filters_of, guards_of
@@ -18,6 +17,7 @@ from impctl.app.workbench.pinned import PinnedTables
 from impctl.capture.use import rewrite_sql
 from impctl.plan.nodes import Query
 from impctl.store.records import StoredSketch
+from impctl.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,6 @@ Out of scope: queries that can be read (`app.using.fresh_sketch`).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from impctl.aliases import TableName, TableVersion
@@ -18,6 +17,7 @@ from impctl.app.workbench.workbench import Workbench
 from impctl.errors import ImpctlError, NotReadError, QueryError
 from impctl.plan.sql.named_tables import named_tables
 from impctl.plan.sql.parameters import bind
+from impctl.values import dataclass
 from impctl.workload.models import QuerySpec
 
 if TYPE_CHECKING:

@@ -9,7 +9,6 @@ Out of scope: what the sketch leaves to read (`app.preparing.filters`).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from impctl.aliases import TableName, TableVersion
 from impctl.app.preparing.filters import Pruned, filters_of
@@ -21,6 +20,7 @@ from impctl.sketch.intervals import RangeFilter, fragments_between
 from impctl.store.records import StoredSketch
 from impctl.tables.read_parts import ReadPart
 from impctl.tables.snapshot import bytes_of
+from impctl.values import dataclass
 from impctl.workload.models import SketchUse
 
 _FILTERED, _FILTERED_BY_SHARE = 0.75, 0.65

@@ -6,7 +6,7 @@ Out of scope: reading them (the command line does, see `cli.options`; demo and t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from impctl.values import dataclass
 
 PREFIX = "IMPCTL_"
 

@@ -8,11 +8,12 @@ Out of scope: reading files; opening anything.
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY
 from enum import StrEnum
 from pathlib import Path
 
 from impctl.errors import UsageError
+from impctl.values import dataclass
 from impctl.workload.models import AnsweredBy as AnsweredBy
 from impctl.workload.models import Policy as Policy
 from impctl.workload.models import QuerySpec, SparkSpec, Workload

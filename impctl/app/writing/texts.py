@@ -7,11 +7,11 @@ FLOAT of 0.1 is no longer than that. Out of scope: quoting (`app.writing.lines`)
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 
 import pyarrow as pa
 
 from impctl.app.writing.json_values import json_values, moments, number_or_name, numbers
+from impctl.values import dataclass
 
 Texts = list[str | None]
 

@@ -10,11 +10,6 @@ from collections.abc import Sequence
 from io import StringIO
 from typing import TYPE_CHECKING
 
-from rich.box import SIMPLE_HEAD
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
-
 from impctl.cli.output.wording import plain
 
 if TYPE_CHECKING:
@@ -25,16 +20,18 @@ NARROWEST = 80
 
 def table_lines(columns: Sequence[TextColumn]) -> list[str]:
     """The table, numbers to the right; as wide as the terminal, 80 columns without one."""
+    # What draws it takes longer to load than many a command that prints no table.
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
     table = Table(box=SIMPLE_HEAD, pad_edge=False, safe_box=True, show_edge=False)
     for column in columns:
         name = Text(plain(column.name))
         table.add_column(name, justify="right" if column.is_number else "left", overflow="fold")
     for row in zip(*(column.texts for column in columns), strict=True):
         table.add_row(*(Text("NULL" if text is None else plain(text)) for text in row))
-    page = StringIO()
-    Console(file=page, color_system=None, force_terminal=False, width=_width()).print(table)
+    page, width = StringIO(), max(NARROWEST, Console().width)
+    Console(file=page, color_system=None, force_terminal=False, width=width).print(table)
     return [line.rstrip() for line in page.getvalue().splitlines()]
-
-
-def _width() -> int:
-    return max(NARROWEST, Console().width)

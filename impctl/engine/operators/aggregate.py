@@ -14,7 +14,7 @@ which counts result rows.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -42,6 +42,7 @@ from impctl.engine.runs import Run
 from impctl.engine.tags import GroupTags, RowTags, Tags, no_fragments
 from impctl.expr.spans import is_known, unsure_value
 from impctl.sketch.partition import RangePartition
+from impctl.values import dataclass
 
 _ROWS = "rows"
 _GROUP = "group"
@@ -222,7 +223,7 @@ class Aggregate(Operator):
     def _state_of(self, run: Run) -> Values:
         return {
             name: run.values.get(name, np.zeros(len(run), dtype=kind))
-            for name, kind in self._state_columns().items()
+            for name, kind in self._state_columns.items()
         }
 
     def _inserted(self, keys: Sequence[Vector], state: Values, *tags: Tags) -> Batch:
@@ -246,7 +247,7 @@ class Aggregate(Operator):
         return self._empty_row() if self.is_global else None
 
     def _empty_row(self) -> Batch:
-        empty = {name: np.zeros(1, dtype=kind) for name, kind in self._state_columns().items()}
+        empty = {name: np.zeros(1, dtype=kind) for name, kind in self._state_columns.items()}
         tags = tuple(no_fragments(1) for _ in range(self.accesses))
         batch = Batch(self._values(empty), np.ones(1, np.int64), tags)
         return self._firsts.spread_out(batch, self._firsts.nothing())
@@ -263,7 +264,7 @@ class Aggregate(Operator):
             new.update(accumulator.add(old, delta))
         self._check(new)
         picked = self._firsts.nothing()
-        if isinstance(rows, Batch):
+        if isinstance(rows, Batch) and (self._extremes.parts or self._firsts):
             asked = Touched(groups, grouping.index(), leaders, tuple(n for n, _ in self.keys))
             new.update(self._extremes.change(rows, asked, old, new))
             picked = self._firsts.step(rows, groups, grouping, old, new)
@@ -274,6 +275,7 @@ class Aggregate(Operator):
         self._groups.put(grouping.codes, leaders, new)
         return self._emit(leaders, old, new, group_tags, picked)
 
+    @cached_property
     def _state_columns(self) -> dict[str, Any]:
         names: dict[str, Any] = {_ROWS: np.int64}
         if self._has_numbers:
@@ -285,7 +287,7 @@ class Aggregate(Operator):
     def _old(self, located: Located) -> Values:
         return {
             name: self._groups.gather(located, name, dtype)
-            for name, dtype in self._state_columns().items()
+            for name, dtype in self._state_columns.items()
         }
 
     def _check(self, state: Values) -> None:
@@ -325,7 +327,7 @@ class Aggregate(Operator):
         picked: Picked,
     ) -> Batch:
         """Old rows with weight -1 and new rows with +1, where the group exists."""
-        both = {name: np.concatenate([old[name], new[name]]) for name in self._state_columns()}
+        both = {name: np.concatenate([old[name], new[name]]) for name in self._state_columns}
         columns = {
             name: concat([key, key]) for (name, _), key in zip(self.keys, leaders, strict=True)
         }

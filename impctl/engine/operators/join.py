@@ -13,7 +13,6 @@ Not to be confused with the outer, semi and anti joins, which are put together f
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -27,6 +26,7 @@ from impctl.engine.distant_rows import DistantRows
 from impctl.engine.key_filter import KeyFilter
 from impctl.engine.operator import Operator
 from impctl.engine.row_index import RowIndex
+from impctl.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

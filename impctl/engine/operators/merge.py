@@ -10,7 +10,6 @@ is now deleted: an error, never a guess. An empty batch changes nothing.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -18,6 +17,7 @@ from impctl.data.vector import Bools, Ints
 from impctl.engine.arrangement import Arrangement
 from impctl.engine.batch import Batch
 from impctl.engine.dense_counts import DenseCounts
+from impctl.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,6 @@ likes. Where `cut` is ROW, ties are taken by their contents, so that state decid
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 
 import numpy as np
@@ -31,6 +30,7 @@ from impctl.engine.operator import Operator
 from impctl.engine.order_codes import OrderKey, codes_of, exact_ranks
 from impctl.engine.refill import Refill
 from impctl.engine.row_index import RowIndex
+from impctl.values import dataclass
 
 _SPARE = 8
 """Rows read beyond the wanted ones at once: for ties and deleted rows."""

@@ -10,7 +10,6 @@ Not to be confused with UNION, which has a DISTINCT on top.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -18,6 +17,7 @@ from impctl.aliases import AttributeId
 from impctl.engine.batch import Batch, stacked_batches
 from impctl.engine.operator import Operator
 from impctl.engine.tags import no_fragments
+from impctl.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

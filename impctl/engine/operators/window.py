@@ -11,7 +11,6 @@ Out of scope: aggregates of a window, which are groupings beside the rows (`circ
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -28,6 +27,7 @@ from impctl.engine.operator import Operator
 from impctl.engine.order_codes import OrderKey, exact_ranks
 from impctl.engine.row_index import RowIndex
 from impctl.errors import NotExactError
+from impctl.values import dataclass
 
 RANKS = frozenset({"row_number", "rank", "dense_rank", "percent_rank", "cume_dist"})
 """Functions of the place alone."""

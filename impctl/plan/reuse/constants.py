@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from decimal import Decimal
 
@@ -20,6 +19,7 @@ from impctl.expr.nodes import Cast, Expr, Literal
 from impctl.expr.types import common_type, type_of
 from impctl.expr.zones import WIDEST_OFFSET
 from impctl.plan.fingerprint import expr_text
+from impctl.values import dataclass
 
 _LOCAL_TIME = re.compile(r"\d{4}-\d{2}-\d{2}([ T]\d{2}:\d{2}:\d{2}(\.\d{1,6})?)?")
 _EPOCH = datetime(1970, 1, 1)

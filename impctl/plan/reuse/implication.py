@@ -10,7 +10,7 @@ Out of scope: which rows belong together (`plan.reuse.verdict`).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from impctl.expr.nodes import And, Compare, CompareOp, Expr, InList, IsNull, Not, Or
 from impctl.plan.fingerprint import is_same
@@ -19,6 +19,7 @@ from impctl.plan.safety.direction import DOWNWARD, FALLING, RISING, UPWARD, Colu
 from impctl.plan.safety.normal_form import normalised
 from impctl.plan.safety.preserved import find_objection
 from impctl.plan.safety.relation import Relation
+from impctl.values import dataclass
 
 _STRICT = (CompareOp.GREATER, CompareOp.LESS)
 

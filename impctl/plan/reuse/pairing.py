@@ -10,7 +10,6 @@ Out of scope: safety (`plan.safety.verdict`); shapes (`plan.reuse.alignment`).
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from typing import assert_never
 
 from impctl.aliases import AttributeId
@@ -49,6 +48,7 @@ from impctl.plan.safety.judging import PlanJudge
 from impctl.plan.safety.relation import Relation
 from impctl.plan.safety.status import NodeState, Status
 from impctl.plan.safety.wording import Wording, condition_name
+from impctl.values import dataclass
 
 _WORDLESS = Wording("", {})
 

@@ -12,7 +12,7 @@ Out of scope: whether the sketch is current, which of several to take (`app.usin
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from impctl.aliases import AccessId, ColumnName
 from impctl.expr.nodes import Span
@@ -23,6 +23,7 @@ from impctl.plan.reuse.pairing import find_mismatch
 from impctl.plan.rules.order import core_of
 from impctl.plan.safety.facts import Fact
 from impctl.plan.safety.verdict import check_safety, of_core
+from impctl.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

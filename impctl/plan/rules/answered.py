@@ -4,13 +4,13 @@ Law: the answer of a plan is `kept`'s rows, of which those stay for which `predi
 by `first`, brought in `order`, cut by `limit`, and `outputs` of each. Whoever computes `kept` may
 give more rows than it has where a condition or the border of a top-k is too close to call: what
 stands above it is asked again, by value. So below the conditions and the LIMIT at the plan's end
-nothing may be unsure (`decided`).
+nothing may be unsure (`AnswerPlan.decided`).
 Out of scope: computing rows (`circuits`), what may be sketched (`plan.safety`).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from impctl.aliases import AttributeId
 from impctl.expr.nodes import And, Expr, columns_of, substitute
@@ -26,6 +26,7 @@ from impctl.plan.nodes import (
     attributes_of,
 )
 from impctl.plan.rules.order import apply_rules
+from impctl.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +49,16 @@ class AnswerPlan:
     limit: int | None
     outputs: tuple[ComputedColumn, ...]
 
+    @property
+    def cuts(self) -> bool:
+        """Whether the first rows by an order are taken, of which `kept` may give more for ties."""
+        return self.first is not None and bool(self.first.order) and self.first.count is not None
+
+    @property
+    def decided(self) -> Plan:
+        """The node of `kept` whose rows may not be unsure: all that is above it is asked again."""
+        return _End(self.kept, passes_top=self.cuts).rest
+
 
 def answer_plan(query: Query) -> AnswerPlan:
     """The query's plan (after the rules) taken apart."""
@@ -58,6 +69,7 @@ def answer_plan(query: Query) -> AnswerPlan:
         node = Select(node, And(end.predicates))
     first = end.first
     if first is not None and first.order and first.count is not None:
+        # As `AnswerPlan.cuts` says.
         node = TopK(node, first.order, first.count, first.offset)
     wanted = _columns(end)
     kept = Project(
@@ -67,15 +79,14 @@ def answer_plan(query: Query) -> AnswerPlan:
     return AnswerPlan(apply_rules(kept), end.predicates, first, order, query.cut, end.outputs)
 
 
-def decided(kept: Plan) -> Plan:
-    """The node of a `kept` plan whose rows may not be unsure: all above it are asked again."""
-    return _End(kept).rest
-
-
 class _End:
-    """The end of a plan: what stands above the last grouping, join or inner LIMIT."""
+    """The end of a plan: what stands above the last grouping, join or inner LIMIT.
 
-    def __init__(self, root: Plan) -> None:
+    Without `passes_top` a LIMIT is not part of it.
+    """
+
+    def __init__(self, root: Plan, *, passes_top: bool = True) -> None:
+        self._passes_top = passes_top
         self.outputs = tuple(ComputedColumn(a, a.ref()) for a in attributes_of(root))
         self.order: tuple[SortKey, ...] = ()
         self.first: FirstRows | None = None
@@ -91,13 +102,18 @@ class _End:
                     # Of an order below another, or of rows that are cut, nothing is left to see.
                     is_shown = not self.order and self.first is None
                     self.order = node.order if is_shown else self.order
-                case TopK(rank=None) if self.first is None and not self.predicates:
+                case TopK(rank=None) if self._passes_top and self._is_outermost:
                     self.first = FirstRows(node.order, node.count, node.offset)
                 case Select():
                     self.predicates = (node.predicate, *self.predicates)
                 case _:
                     return node
             node = node.child
+
+    @property
+    def _is_outermost(self) -> bool:
+        """Whether no LIMIT and no condition was passed yet."""
+        return self.first is None and not self.predicates
 
     def _replace(self, exprs: dict[AttributeId, Expr]) -> None:
         """Say it in terms of the columns below a projection."""

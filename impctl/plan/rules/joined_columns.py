@@ -12,7 +12,7 @@ Out of scope: which values the other column has (`tables.key_spans`).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TypeAlias
 
 from impctl.aliases import AccessId, AttributeId
@@ -39,6 +39,7 @@ from impctl.plan.nodes import (
 )
 from impctl.plan.rules.push_selections import push_selections
 from impctl.plan.scan_conditions import scan_conditions
+from impctl.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

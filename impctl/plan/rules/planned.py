@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from impctl.aliases import QueryName, TableName
 from impctl.data.schema import Schema
@@ -19,6 +19,7 @@ from impctl.plan.names import TableNames
 from impctl.plan.nodes import Catalog, Plan, Query, TopK
 from impctl.plan.rules.order import apply_rules, core_of
 from impctl.plan.sql.statement import parse_query
+from impctl.values import dataclass
 
 KEPT = 256
 """Queries remembered; some tens of kilobytes each."""

@@ -7,7 +7,7 @@ Out of scope: what to do then (`capture.annotate`, `capture.collect`).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from impctl.aliases import AccessId, AttributeId
 from impctl.data.schema import Column
@@ -33,6 +33,7 @@ from impctl.plan.nodes import (
     nodes_of,
     scans_of,
 )
+from impctl.values import dataclass
 
 _LEFT_KEPT = (JoinKind.INNER, JoinKind.LEFT)
 _RIGHT_KEPT = (JoinKind.INNER, JoinKind.RIGHT)

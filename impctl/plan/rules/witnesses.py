@@ -12,7 +12,7 @@ Out of scope: whether the query is safe at all (`plan.safety.verdict`).
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from impctl.aliases import AccessId, AttributeId
 from impctl.data.schema import INTEGER, Column, Kind
@@ -56,6 +56,7 @@ from impctl.plan.safety.grouping import LARGEST, SMALLEST, grouped_keys
 from impctl.plan.safety.relation import Relation
 from impctl.plan.safety.status import NodeState, Status
 from impctl.plan.safety.verdict import Verdict, states_of
+from impctl.values import dataclass
 
 _FIRST = Attribute("impctl/first", "first", INTEGER, nullable=False)
 

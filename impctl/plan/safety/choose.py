@@ -9,7 +9,7 @@ Out of scope: what a sketch costs (the caller says), proposing boundaries (`sket
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from impctl.aliases import AccessId, ColumnName, QueryName, TableName
 from impctl.errors import Location, UnsafeSketchError
@@ -20,6 +20,7 @@ from impctl.plan.safety.hints import hint_of
 from impctl.plan.safety.judging import Judges
 from impctl.plan.safety.verdict import Verdict, check_kept
 from impctl.sketch.partition import PARTITIONABLE
+from impctl.values import dataclass
 
 _TRIED, _NAMED = 30, 3
 """Columns of a table that are looked at for a hint, and those named in it."""

@@ -11,7 +11,7 @@ Out of scope: predicates (`plan.safety.preserved`), aggregates (`plan.safety.gro
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from impctl.aliases import AttributeId
 from impctl.expr.nodes import (
@@ -32,6 +32,7 @@ from impctl.plan.safety.monotone import relation_of_call
 from impctl.plan.safety.numbers import number_of
 from impctl.plan.safety.relation import Relation
 from impctl.plan.safety.signs import signs_of
+from impctl.values import dataclass
 
 RISING = (Relation.EQUAL, Relation.AT_MOST)
 """Relations under which a lower bound on the one value holds of the other."""

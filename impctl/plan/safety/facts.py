@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from decimal import Decimal
 from enum import StrEnum
 from typing import assert_never
@@ -21,6 +21,7 @@ from impctl.aliases import AttributeId, ColumnName, TableName
 from impctl.data.schema import DOUBLE, SqlType
 from impctl.expr.nodes import ColumnRef, Compare, CompareOp, Expr, IsNull, Literal, Not
 from impctl.plan.nodes import Scan
+from impctl.values import dataclass
 
 
 class FactKind(StrEnum):

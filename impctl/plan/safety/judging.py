@@ -11,7 +11,7 @@ Out of scope: the rules, choosing what to judge (`plan.safety.choose`).
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 
 from impctl.aliases import AccessId, ColumnName, TableName
@@ -40,6 +40,7 @@ from impctl.plan.safety.transfer import (
     state_of,
 )
 from impctl.plan.safety.wording import Wording
+from impctl.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -10,7 +10,7 @@ Out of scope: gathering that lineage (`capture`, `maintain`).
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from impctl.aliases import AttributeId
 from impctl.data.schema import Kind
@@ -25,6 +25,7 @@ from impctl.plan.safety.signs import signs_of
 from impctl.plan.safety.status import NodeState, Refusal, Status, equal_columns, refused
 from impctl.plan.safety.wording import Wording, difference
 from impctl.plan.whole_windows import is_whole
+from impctl.values import dataclass
 
 _RANKS = frozenset({"rank", "dense_rank"})
 _TIE_FREE = frozenset({"rank", "dense_rank", "percent_rank", "cume_dist"})

@@ -7,7 +7,6 @@ Out of scope: rows that pass over the table only; containment allows those.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from decimal import Decimal
 
 from impctl.data.schema import Kind
@@ -18,6 +17,7 @@ from impctl.plan.safety.normal_form import normalised
 from impctl.plan.safety.numbers import number_of
 from impctl.plan.safety.relation import Relation
 from impctl.plan.safety.signs import signs_of
+from impctl.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ Out of scope: how the states of nodes follow from those of their inputs (`plan.s
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from enum import StrEnum
 
 from impctl.aliases import AccessId, AttributeId
@@ -20,6 +20,7 @@ from impctl.plan.nodes import Attribute
 from impctl.plan.safety.direction import Columns
 from impctl.plan.safety.facts import KnownSigns
 from impctl.plan.safety.relation import Relation
+from impctl.values import dataclass
 
 
 class Status(StrEnum):

@@ -12,7 +12,7 @@ Out of scope: which attribute to take (`plan.safety.choose`), capturing (`captur
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Self
 
 from impctl.aliases import AccessId, AttributeId, ColumnName
@@ -33,6 +33,7 @@ from impctl.plan.safety.facts import Fact, FactKind, FactSource
 from impctl.plan.safety.grouping import grouped_keys
 from impctl.plan.safety.judging import Analysis, Judges, PlanJudge
 from impctl.plan.safety.status import NodeState, Refusal, Status
+from impctl.values import dataclass
 
 __all__ = [
     "Fact",

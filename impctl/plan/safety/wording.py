@@ -6,7 +6,6 @@ Law: a text never decides anything. Out of scope: error classes, hints.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
 from impctl.aliases import AttributeId
 from impctl.expr.nodes import Call, ColumnRef, Expr, IsNull, Span, children, columns_of
@@ -23,6 +22,7 @@ from impctl.plan.nodes import (
 )
 from impctl.plan.safety.preserved import Objection
 from impctl.plan.safety.relation import Relation
+from impctl.values import dataclass
 
 _LONGEST = 60
 

@@ -9,7 +9,7 @@ Out of scope: where the clauses go (`plan.sql.select`), windows (`plan.sql.windo
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from itertools import combinations, product
 
 from sqlglot import exp
@@ -34,6 +34,7 @@ from impctl.plan.sql.call import arguments_of, function_name
 from impctl.plan.sql.context import known_type
 from impctl.plan.sql.expr import ExprReader
 from impctl.plan.sql.text import SqlText
+from impctl.values import dataclass
 
 _PLACEHOLDER = "?aggregate"
 _IGNORING_NULLS = frozenset({"first", "last", "any_value"})

@@ -8,10 +8,10 @@ Out of scope: which subqueries come to stand there (`plan.sql.single_value`, `pl
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 
 from impctl.expr.nodes import And, Expr, Span
 from impctl.plan.nodes import Attribute, Join, JoinKind, Plan, Select, attributes_of
+from impctl.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ Out of scope: subqueries of one value (`plan.sql.single_value`), IN and EXISTS u
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from sqlglot import exp
 
@@ -37,6 +37,7 @@ from impctl.plan.sql.relation import Environment, FromSource, part, read_from
 from impctl.plan.sql.scope import Names, Scope
 from impctl.plan.sql.single_value import read_single
 from impctl.plan.sql.subquery import bare, closed, unwrapped
+from impctl.values import dataclass
 
 _PLAIN_PARTS = frozenset({"expressions", "from", "joins", "where", "hint", "distinct"})
 

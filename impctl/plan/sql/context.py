@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from impctl.aliases import AccessId, AttributeId, TableName
 from impctl.data.schema import Kind, SqlType
@@ -18,6 +18,7 @@ from impctl.expr.types import is_nullable, type_of
 from impctl.plan.names import TableNames
 from impctl.plan.nodes import Attribute, Catalog
 from impctl.plan.sql.text import SqlText
+from impctl.values import dataclass
 
 MAX_ACCESSES = 1_000
 """WITH entries that use each other twice make 2 to the n of them."""

@@ -12,7 +12,7 @@ Out of scope: names (`plan.sql.scope`), function calls (`plan.sql.call`), consta
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Protocol
 
 from sqlglot import exp
@@ -44,6 +44,7 @@ from impctl.plan.sql import moments
 from impctl.plan.sql.context import Reading
 from impctl.plan.sql.scope import Names
 from impctl.plan.sql.text import SqlText
+from impctl.values import dataclass
 
 _ARITHMETIC: dict[type[exp.Expression], ArithmeticOp] = {
     exp.Add: ArithmeticOp.ADD,

@@ -10,7 +10,7 @@ Out of scope: generators of other shapes (inline, stack, json_tuple), and inside
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from sqlglot import exp
 
@@ -22,6 +22,7 @@ from impctl.plan.sql.context import Reading, known_type
 from impctl.plan.sql.expr import ExprReader
 from impctl.plan.sql.scope import Names, Scope, relation_scope, side_by_side
 from impctl.plan.sql.text import SqlText
+from impctl.values import dataclass
 
 _AS_VIEW = "`LATERAL VIEW explode(x) t AS element`"
 

@@ -10,7 +10,7 @@ Out of scope: IN and EXISTS that are conditions of their own, which join directl
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from sqlglot import exp
 
@@ -30,6 +30,7 @@ from impctl.plan.nodes import (
 from impctl.plan.sql.beside import Beside, conjunction
 from impctl.plan.sql.context import attribute_for
 from impctl.plan.sql.expr import ExprReader
+from impctl.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ Out of scope: ORDER BY inside OVER (`plan.sql.window`).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from sqlglot import exp
 
@@ -29,6 +29,7 @@ from impctl.plan.sql.expr import ExprReader
 from impctl.plan.sql.subquery import bare
 from impctl.plan.sql.text import SqlText
 from impctl.plan.sql.window import sort_key
+from impctl.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

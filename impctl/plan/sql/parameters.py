@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import date, datetime
 from decimal import Decimal
 from difflib import get_close_matches
@@ -26,6 +26,7 @@ from sqlglot.tokens import Token, TokenType  # type: ignore[attr-defined]  # re-
 from impctl.aliases import ParameterValue, QueryName
 from impctl.errors import Location, UsageError
 from impctl.plan.sql.clock import BARE, NOW, Clock, ClockUse, clock_uses
+from impctl.values import dataclass
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _PLAIN = re.compile(r"[^\x00-\x1f\x7f'\"\\$\u2028\u2029]*")

@@ -9,7 +9,7 @@ Out of scope: UNPIVOT, values that Spark would cast to another kind, aggregates 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from sqlglot import exp
 
@@ -48,6 +48,7 @@ from impctl.plan.sql.context import Reading, attribute_for, known_type
 from impctl.plan.sql.expr import ExprReader
 from impctl.plan.sql.pivot_values import as_column, constant_of, name_of
 from impctl.plan.sql.scope import Names, Scope, ScopeEntry
+from impctl.values import dataclass
 
 _SKIPPING_NULL = frozenset(
     {"sum", "avg", "min", "max", "count", "count_if", "bool_and", "bool_or"}

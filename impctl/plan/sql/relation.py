@@ -11,7 +11,7 @@ Out of scope: PIVOT (`plan.sql.pivot`), LATERAL VIEW (`plan.sql.lateral`), WHERE
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from sqlglot import exp
 from sqlglot.tokens import TokenType  # type: ignore[attr-defined]  # re-exported silently
@@ -33,6 +33,7 @@ from impctl.plan.sql.scope import (
     side_by_side,
 )
 from impctl.plan.sql.using import equal_names, merged_scope, same_names
+from impctl.values import dataclass
 
 _KINDS = {
     ("", ""): JoinKind.INNER,

@@ -10,7 +10,7 @@ Out of scope: expressions (`plan.sql.expr`), where relations come from (`plan.sq
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from difflib import get_close_matches
 from enum import StrEnum
 
@@ -20,6 +20,7 @@ from impctl.errors import QueryError
 from impctl.expr.nodes import ColumnRef, Expr, transform, walk
 from impctl.plan.nodes import Attribute, JoinKind
 from impctl.plan.sql.text import SqlText
+from impctl.values import dataclass
 
 Qualifier = tuple[str, ...]
 """The name of a relation in its parts, in lower case: an alias is one, a table's has three."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from sqlglot import exp
 
@@ -56,6 +56,7 @@ from impctl.plan.sql.scope import Names, Prefer
 from impctl.plan.sql.single_value import read_values
 from impctl.plan.sql.subquery import bare
 from impctl.plan.sql.window import WindowCollector, read_qualify, reads_window, windowed
+from impctl.values import dataclass
 
 _A_NAME = re.compile(r"[\w.`]*")
 _PARTS = frozenset(

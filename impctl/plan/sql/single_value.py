@@ -13,7 +13,7 @@ Out of scope: subqueries after IN and EXISTS (`plan.sql.condition`, `plan.sql.ma
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from sqlglot import exp
 
@@ -49,6 +49,7 @@ from impctl.plan.sql.marks import Mark, is_membership
 from impctl.plan.sql.relation import Environment, read_from
 from impctl.plan.sql.scope import Names
 from impctl.plan.sql.subquery import UNKNOWN, bare, closed, seen_from_inside, unwrapped
+from impctl.values import dataclass
 
 _NULL_WHEN_EMPTY = frozenset({"sum", "avg", "mean", "min", "max"})
 _PASSES_NULL = (exp.Add, exp.Sub, exp.Mul, exp.Div, exp.Neg, exp.Paren, exp.Literal)

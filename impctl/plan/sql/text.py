@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from difflib import get_close_matches
 from typing import Any
 
@@ -23,6 +23,7 @@ from impctl.errors import Location, NotReadError, QueryError
 from impctl.expr.nodes import Span
 from impctl.plan.sql.comments import doubtful_comment
 from impctl.plan.sql.places import Place, Tokens, places_of, tokens_of
+from impctl.values import dataclass
 
 _SPECIAL_SYNTAX = ("CAST", "TRY_CAST", "EXTRACT", "TRIM", "SUBSTRING", "SUBSTR", "POSITION")
 _CLAUSES = (

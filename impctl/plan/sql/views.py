@@ -12,7 +12,6 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from sqlglot import exp
@@ -24,6 +23,7 @@ from impctl.expr.nodes import Span
 from impctl.plan.names import FullName, TableNames
 from impctl.plan.sql.relation import part
 from impctl.plan.sql.text import SqlText, read_text
+from impctl.values import dataclass
 
 Views = Mapping[FullName, tuple[TableName, str]]
 """Name and SELECT text of each view, by its whole name."""

@@ -9,7 +9,7 @@ Out of scope: where the Window node goes (`plan.sql.select`).
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from sqlglot import exp
 
@@ -27,6 +27,7 @@ from impctl.plan.sql.call import arguments_of, function_name
 from impctl.plan.sql.condition import as_truth
 from impctl.plan.sql.context import Reading, known_type
 from impctl.plan.sql.expr import ExprReader
+from impctl.values import dataclass
 
 _PLACEHOLDER = "?window"
 _RANKING = {

@@ -8,12 +8,12 @@ Out of scope: what changed (`tables.change.changes`), when to look (`app.maintai
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 
 from impctl.aliases import TableVersion
 from impctl.tables.commit_mark import commit_mark
 from impctl.tables.source import DeltaSource, advance, refresh
 from impctl.tables.storage import local_path
+from impctl.values import dataclass
 
 _Stat = tuple[int, int, int]
 

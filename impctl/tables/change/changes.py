@@ -11,7 +11,7 @@ Out of scope: operators over changes (`engine`).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -37,6 +37,7 @@ from impctl.tables.commits import Commits, read_commits
 from impctl.tables.schema import TableSchema, read_schema
 from impctl.tables.snapshot import CHANGE_FEED, Snapshot
 from impctl.tables.source import DeltaSource, other_history, recreated
+from impctl.values import dataclass
 
 Weights = npt.NDArray[np.int64]
 

@@ -11,7 +11,6 @@ Out of scope: whether the feed may serve for a range at all (`tables.change.chan
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +23,7 @@ from impctl.errors import HistoryGoneError
 from impctl.tables.commits import Commits
 from impctl.tables.rows import FileReader, bare_rows
 from impctl.tables.snapshot import DataFile, Snapshot, logged_file
+from impctl.values import dataclass
 
 CHANGE_TYPE = "_change_type"
 """Column of a change data file that says what happened to the row."""

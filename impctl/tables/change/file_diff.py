@@ -9,7 +9,6 @@ Cost: the rows of the differing files. Out of scope: reading files in Spark.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +18,7 @@ from impctl.aliases import ColumnName
 from impctl.tables.change.net import netted
 from impctl.tables.rows import FileReader, bare_rows
 from impctl.tables.snapshot import DataFile, Positions, Snapshot
+from impctl.values import dataclass
 
 _NONE: Positions = np.zeros(0, dtype=np.int64)
 

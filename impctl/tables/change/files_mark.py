@@ -10,13 +10,13 @@ history (`app.capturing.pins`), one log entry's content (`tables.commit_mark`).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from impctl.tables.commits import Action, Commits
 from impctl.tables.snapshot import Snapshot, file_uri
+from impctl.values import dataclass
 
 _Words = npt.NDArray[np.uint64]
 _Numbers = npt.NDArray[np.int64]

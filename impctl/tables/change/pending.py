@@ -6,13 +6,12 @@ change itself (`tables.change.changes`).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from impctl.aliases import TableVersion
 from impctl.errors import ImpctlError
 from impctl.tables.change.size import change_size
 from impctl.tables.commits import read_commits
 from impctl.tables.source import DeltaSource
+from impctl.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

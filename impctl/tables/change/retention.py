@@ -11,13 +11,13 @@ import json
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import timedelta
 
 from impctl.aliases import TableVersion
 from impctl.tables.failures import READ_FAILURES
 from impctl.tables.source import DeltaSource
 from impctl.tables.storage import local_path, read_text
+from impctl.values import dataclass
 
 LOG_RETENTION = "delta.logRetentionDuration"
 FILE_RETENTION = "delta.deletedFileRetentionDuration"

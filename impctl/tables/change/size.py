@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from impctl.tables.commits import Action, Commits
+from impctl.values import dataclass
 
 _WEIGHT_OF_METRIC = {
     "num_deleted_rows": 1,

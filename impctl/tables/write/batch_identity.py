@@ -11,7 +11,6 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from deltalake import CommitProperties, Transaction
@@ -21,6 +20,7 @@ from impctl.errors import ImpctlError, StorageError, UsageError
 from impctl.tables.commits import Action, Commits, read_commits
 from impctl.tables.failures import failure_text
 from impctl.tables.source import DeltaSource
+from impctl.values import dataclass
 
 PREFIX = "impctl/apply/"
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from deltalake import CommitProperties
 
@@ -21,6 +20,7 @@ from impctl.tables.snapshot import Snapshot
 from impctl.tables.source import DeltaSource, refresh
 from impctl.tables.write.failures import plain_failures
 from impctl.tables.write.writable import check_rewritable, check_writable
+from impctl.values import dataclass
 
 FILES = 200
 """Files that a table is cut into: enough for a hundredth of it to be read by itself."""

@@ -12,7 +12,6 @@ Out of scope: how the condition is spelled (`tables.write.datafusion`), committi
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -33,6 +32,7 @@ from impctl.tables.source import DeltaSource
 from impctl.tables.write.datafusion import UntranslatableError, is_one_of
 from impctl.tables.write.failures import plain_failures
 from impctl.tables.write.update_sql import read_condition, where_text
+from impctl.values import dataclass
 
 _NAME = "updated_table"
 

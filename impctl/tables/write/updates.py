@@ -10,7 +10,7 @@ Out of scope: the workload file's spelling of a batch (`workload`), new tables
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from enum import StrEnum
 from typing import Any, assert_never
 
@@ -30,6 +30,7 @@ from impctl.tables.write.matched_rows import MatchedRows, matched_rows
 from impctl.tables.write.update_sql import assignment_texts
 from impctl.tables.write.writable import check_rewritable, check_writable
 from impctl.tables.write.written_table import WrittenTable
+from impctl.values import dataclass
 
 
 class UpdateKind(StrEnum):

@@ -13,7 +13,7 @@ Out of scope: patterns (`deletion_patterns`), how a buffer is refilled (`app.mai
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
 
 import numpy as np
@@ -32,6 +32,7 @@ from impctl.app.workbench.scratch import scratch_copy
 from impctl.bench.record import Cell, Label, Metric
 from impctl.errors import UnsupportedError, UsageError
 from impctl.tables.rows import read_rows
+from impctl.values import dataclass
 from impctl.workload.models import EVERYTHING, Everything
 
 Keys = npt.NDArray[np.int64]

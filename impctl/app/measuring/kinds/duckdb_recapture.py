@@ -10,7 +10,6 @@ of their files (deletion vectors, column mapping).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -38,6 +37,7 @@ from impctl.tables.arrow_types import to_arrow_type
 from impctl.tables.plain_files import why_not_plain
 from impctl.tables.snapshot import DataFile, Snapshot
 from impctl.tables.storage import local_path
+from impctl.values import dataclass
 
 Fragments = Mapping[AccessId, FragmentSet]
 

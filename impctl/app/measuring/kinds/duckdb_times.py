@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -27,6 +27,7 @@ from impctl.app.using.same_rows import same_rows
 from impctl.bench.clock import in_turns, milliseconds
 from impctl.bench.parquet_sql import ParquetSql, SqlFailed
 from impctl.bench.record import Metric
+from impctl.values import dataclass
 
 if TYPE_CHECKING:
     from impctl.app.measuring.measured import MeasuredQuery

@@ -14,11 +14,11 @@ import os
 import signal
 import subprocess
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
 from impctl.app.workbench.workbench import Workbench
 from impctl.errors import StorageError
+from impctl.values import dataclass
 from impctl.workload.models import Lineage, PartitionSpec, QuerySpec, Workload
 
 # A process that comes from a large one counts the memory of that one as its own peak, so a small

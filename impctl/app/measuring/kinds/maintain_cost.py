@@ -19,7 +19,7 @@ Out of scope: how a change is made and timed (`app.measuring.measured`).
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from impctl.app.measuring.follower import AgainstRecapture, Followed, Follower, worse_of
 from impctl.app.measuring.ground import Ground
@@ -30,6 +30,7 @@ from impctl.app.measuring.measured import MeasuredQuery, measured_copy
 from impctl.bench.clock import milliseconds, warm_up
 from impctl.bench.record import Cell, Label, Metric
 from impctl.errors import ImpctlError
+from impctl.values import dataclass
 
 OLD = "delete_old"
 KINDS = ("insert", "delete", "both", OLD)

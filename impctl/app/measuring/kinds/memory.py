@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from impctl.app.measuring.changed_table import changed_table
 from impctl.app.measuring.follower import Follower, captured
@@ -27,6 +27,7 @@ from impctl.app.workbench.scratch import scratch_copy
 from impctl.app.workbench.workbench import Workbench
 from impctl.bench.record import Cell, Label
 from impctl.sketch.partition import RangePartition
+from impctl.values import dataclass
 from impctl.workload.models import PartitionSpec
 
 

@@ -12,7 +12,7 @@ Out of scope: the strategies (`mixed_strategies`), sequences (`operations`).
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import reduce
 from itertools import chain, product
 from typing import TYPE_CHECKING
@@ -38,6 +38,7 @@ from impctl.app.workbench.scratch import scratch_copy
 from impctl.app.workbench.workbench import Workbench
 from impctl.bench.clock import WARM_UP
 from impctl.bench.record import Cell, Label, Metric
+from impctl.values import dataclass
 from impctl.workload.models import QuerySpec
 
 if TYPE_CHECKING:

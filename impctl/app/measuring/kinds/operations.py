@@ -8,10 +8,11 @@ Out of scope: running them (`app.measuring.kinds.mixed`).
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
+
+from impctl.values import dataclass
 
 _RATIO = re.compile(r"([1-9][0-9]*)U([1-9][0-9]*)Q")
 

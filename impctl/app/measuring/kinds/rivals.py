@@ -17,7 +17,6 @@ timed in turns in one session. Out of scope: what capturing and keeping sketches
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -37,6 +36,7 @@ from impctl.bench.record import Cell, Metric
 from impctl.capture.use import local_name, rewrite_sql
 from impctl.tables.rows import read_rows
 from impctl.tables.snapshot import DataFile, bytes_of
+from impctl.values import dataclass
 
 _FEW_ROWS = 100
 _FILES_AT_ONCE = 500

@@ -12,7 +12,6 @@ Out of scope: commits (`update_stream`), one maintenance (`follower`).
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import reduce
 
 from impctl.app.measuring.changed_table import changed_table
@@ -22,6 +21,7 @@ from impctl.app.measuring.kinds.update_stream import Pool, UpdateStream, pool_of
 from impctl.app.preparing.prepared import prepare
 from impctl.app.workbench.scratch import scratch_copy
 from impctl.bench.record import Cell, Metric
+from impctl.values import dataclass
 
 LAZY = "lazy"
 """The label `batch` of the cell that maintains once."""

@@ -9,7 +9,7 @@ Out of scope: which rows the pool holds (`drawn_rows`), updates of users (`app.a
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 import pyarrow as pa
@@ -24,6 +24,7 @@ from impctl.errors import UsageError
 from impctl.tables.rows import read_rows
 from impctl.tables.write.rewind import append_rows
 from impctl.tables.write.updates import UpdateKind, UpdateRequest, apply_update
+from impctl.values import dataclass
 
 _POOL_ROWS = 50_000
 """Rows drawn once, from which every insertion takes its own."""

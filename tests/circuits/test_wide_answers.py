@@ -1,0 +1,96 @@
+"""Answers of random plans over several tables, once and from kept rows, against the reference.
+
+The counterpart without a JVM of tests/behaviour/test_answers_in_spark.py: as bags, and any way of
+breaking ties counts, where there is one.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from random import Random
+
+import pyarrow as pa
+import pytest
+
+from impctl.circuits.compile import compile_answer
+from impctl.circuits.flows import BlockedError
+from impctl.engine.operators.kept import KeptRows
+from impctl.plan.nodes import Query, attributes_of
+from impctl.plan.rules.answered import answer_plan
+from impctl.plan.rules.order import apply_rules
+from tests.behaviour.answer_trials import _by_run, _by_state, _ordered, _values
+from tests.behaviour.spark_trials import _is_an_answer, _plain, make_case
+from tests.support.random_cases import few_then_rest
+from tests.support.reference_expr import ReferenceFailure
+from tests.support.reference_plan import evaluate
+
+
+@few_then_rest(60, 1500, first=50_000)
+def test_answers_of_wide_plans(cases: range) -> None:
+    seen = Counter[str]()
+    for seed in cases:
+        one_case(seed, seen)
+    assert seen["once"] > len(cases) * 3 // 4
+    assert seen["kept"] > len(cases) // 4
+    assert seen["rows"] > len(cases) // 2
+
+
+def one_case(seed: int, seen: Counter[str]) -> None:
+    case, rng = make_case(seed), Random(f"order {seed}")
+    root, _ = _ordered(rng, case.captured)
+    query = Query("", apply_rules(root))
+    answer = answer_plan(query)
+    try:
+        once = compile_answer(answer)
+    except BlockedError:
+        return
+    try:
+        expected = evaluate(root, case.after)
+    except ReferenceFailure:
+        return
+    wanted = Counter(_plain(row, root) for row in expected)
+    for way, found in (
+        ("once", _by_run(answer, once, case)),
+        ("kept", _by_state(query, answer, case)),
+    ):
+        if not isinstance(found, pa.Table):
+            continue
+        seen[way] += 1
+        seen["rows"] += len(found)
+        plain = _counted(found, root)
+        label = f"seed {seed}, {way}"
+        assert plain == wanted or _is_an_answer(plain, root, case.after, Random(label), 20_000), (
+            label
+        )
+
+
+def _counted(found: pa.Table, root: object) -> Counter[tuple[object, ...]]:
+    if not attributes_of(root):  # type: ignore[arg-type]  # a plan
+        return Counter({(): len(found)})
+    return Counter(_plain(row, root) for row in _values(found))  # type: ignore[arg-type]
+
+
+def test_a_row_kept_too_long_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The test above can fail: an operator that keeps what went."""
+    whole = KeptRows.step
+
+    def forgetful(self: KeptRows, batch: object) -> object:
+        whole(self, replace(batch, weights=abs(batch.weights)))  # type: ignore[type-var,attr-defined]
+        return batch
+
+    monkeypatch.setattr(KeptRows, "step", forgetful)
+    with pytest.raises(AssertionError, match="kept"):
+        several(range(50_000, 50_060))
+
+
+def several(cases: range) -> None:
+    seen = Counter[str]()
+    for seed in cases:
+        one_case(seed, seen)
+
+
+@pytest.mark.parametrize("seed", [208, 9333, 12581])
+def test_answers_that_were_wrong_once(seed: int) -> None:
+    """A row number that is put out, a rank that goes no further, a LIMIT of a LIMIT."""
+    one_case(seed, Counter())

@@ -1,0 +1,59 @@
+"""pandas is away for a command and back for Spark."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+pytest.importorskip("pandas")
+
+
+def printed(code: str) -> str:
+    answer = subprocess.run(
+        [sys.executable, "-c", f"import sys\n{code}"], capture_output=True, text=True, check=True
+    )
+    return answer.stdout
+
+
+def test_arrow_goes_without_what_is_hidden() -> None:
+    code = """
+from impctl.unneeded import hide_pandas
+hide_pandas(); hide_pandas()
+import numpy as np, pyarrow as pa
+assert pa.array([1, 2]).to_numpy().tolist() == [1, 2]
+assert pa.table({"a": np.arange(2)}).column("a").to_pylist() == [0, 1]
+print("pandas" in sys.modules)
+"""
+    assert printed(code) == "False\n"
+
+
+def test_without_that_arrow_loads_it() -> None:
+    """Else nothing would have to be hidden."""
+    assert (
+        printed("import pyarrow as pa; pa.array([1]); print('pandas' in sys.modules)") == "True\n"
+    )
+
+
+def test_what_is_shown_again_can_be_imported_and_found() -> None:
+    code = """
+from importlib.util import find_spec
+from impctl.unneeded import hide_pandas, show_pandas
+before = list(sys.meta_path)
+hide_pandas()
+try:
+    import pandas
+except ImportError as error:
+    print(error.name)
+show_pandas(); show_pandas()
+assert sys.meta_path == before
+import pandas
+print(find_spec("pandas") is not None)
+"""
+    assert printed(code) == "pandas\nTrue\n"
+
+
+def test_a_program_that_imports_impctl_keeps_it() -> None:
+    code = "import impctl; impctl.open; import pandas; print(pandas.__name__)"
+    assert printed(code) == "pandas\n"
