@@ -8,7 +8,6 @@ Out of scope: answers computed otherwise (`app.using.changed`).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from impctl.aliases import TableName, TableVersion
@@ -28,6 +27,7 @@ from impctl.engine.operators.kept import KeptRows
 from impctl.errors import ImpctlError
 from impctl.store.reader import StoreReader
 from impctl.store.records import StoredQuery
+from impctl.values import dataclass
 from impctl.workload.models import QuerySpec
 
 if TYPE_CHECKING:

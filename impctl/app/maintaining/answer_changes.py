@@ -12,7 +12,6 @@ Out of scope: what comes and goes of the rows kept (`engine.operators.kept`), fi
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -30,6 +29,7 @@ from impctl.expr.evaluate import evaluate, truth
 from impctl.expr.nodes import Expr, columns_of
 from impctl.expr.spans import exactly
 from impctl.plan.rules.answered import AnswerPlan
+from impctl.values import dataclass
 
 CHANGE, COPIES, SURE = "_change", "_copies", "_sure"
 """The columns that say what became of a row, of how many copies, and whether that is sure."""

@@ -16,7 +16,6 @@ import os
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
@@ -26,6 +25,7 @@ from impctl.app.workbench.workbench import Workbench
 from impctl.errors import StorageError, UsageError
 from impctl.store.records import StoredQuery
 from impctl.store.system import sync_entries
+from impctl.values import dataclass
 from impctl.workload.models import QuerySpec
 
 if TYPE_CHECKING:

@@ -7,9 +7,10 @@ Out of scope: telling it (`app.using.changed`).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from impctl.app.results.answer import ArrowAnswer
+from impctl.values import dataclass
 
 STATE = "state"
 """Who told, where the rows that are kept were carried on."""

@@ -9,7 +9,6 @@ Out of scope: showing and writing it (`app.changes`), one step (`app.maintaining
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from impctl.aliases import TableName, TableVersion
@@ -27,6 +26,7 @@ from impctl.app.workbench.workbench import Workbench
 from impctl.circuits.flows import BlockedError
 from impctl.errors import HistoryGoneError, QueryError, UsageError
 from impctl.store.reader import StoreReader
+from impctl.values import dataclass
 from impctl.workload.models import AnsweredBy, QuerySpec
 
 if TYPE_CHECKING:
