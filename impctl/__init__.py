@@ -15,6 +15,7 @@ from impctl.version import __version__ as __version__
 if TYPE_CHECKING:
     from impctl.api.open_workload import OpenWorkload as OpenWorkload
     from impctl.api.opening import open as open
+    from impctl.app.results.changed import ChangesResult as ChangesResult
     from impctl.app.results.explanations import ExplainResult as ExplainResult
     from impctl.app.results.listed_files import QueryFiles as QueryFiles
     from impctl.app.results.listed_files import TableFiles as TableFiles
@@ -33,6 +34,7 @@ else:
         "OpenWorkload": "impctl.api.open_workload",
         "open": "impctl.api.opening",
         "CaptureResult": "impctl.app.results.results",
+        "ChangesResult": "impctl.app.results.changed",
         "ExplainResult": "impctl.app.results.explanations",
         "MaintainResult": "impctl.app.results.results",
         "QueryFiles": "impctl.app.results.listed_files",

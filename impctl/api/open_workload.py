@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Literal, Self, TypeVar
 from impctl.aliases import ParameterValue, QueryName, TableName
 from impctl.api.settle import settled, warned
 from impctl.api.surroundings import answered_by_from, batch_rows_from, sketch_use_from
+from impctl.app.results.changed import ChangesResult
 from impctl.app.results.explanations import ExplainResult
 from impctl.app.results.listed_files import QueryFiles
 from impctl.app.results.results import (
@@ -135,9 +136,16 @@ class OpenWorkload:
         return self._each(CaptureResult, use_case, queries, dry_run=dry_run)
 
     def maintain(
-        self, *queries: QueryName, batch_rows: int | None = None, dry_run: bool = False
+        self,
+        *queries: QueryName,
+        batch_rows: int | None = None,
+        changes: str | Path | None = None,
+        dry_run: bool = False,
     ) -> tuple[MaintainResult, ...]:
-        """Bring each sketch up to the newest table versions, as far as its policy allows."""
+        """Bring each sketch up to the newest table versions, as far as its policy allows.
+
+        `changes`: a folder to write to, step by step, what came and went of kept answers.
+        """
         size = batch_rows_from(batch_rows, os.environ)
 
         def use_case(desk: Workbench) -> Outcome:
@@ -145,7 +153,8 @@ class OpenWorkload:
 
             return maintain(desk, queries, batch_rows=size)
 
-        return self._each(MaintainResult, use_case, queries, dry_run=dry_run)
+        folder = None if changes is None else Path(changes)
+        return self._each(MaintainResult, use_case, queries, dry_run=dry_run, changes=folder)
 
     def status(self, *queries: QueryName) -> tuple[StatusResult, ...]:
         """What is stored for each query and whether it is current; never starts Spark."""
@@ -238,6 +247,21 @@ class OpenWorkload:
 
         return self._one(QueryResult, use_case)
 
+    def changes(
+        self, query: QueryName | None = None, *, since: At | None = None, whole: bool = False
+    ) -> ChangesResult:
+        """What came and went of a kept answer since the store's versions, or others, as Arrow.
+
+        Only reads; never starts Spark. `whole`: the answer as it is kept, each row an insert.
+        """
+
+        def use_case(desk: Workbench) -> Outcome:
+            from impctl.app.changes import changes
+
+            return changes(desk, query, since, whole=whole)
+
+        return self._one(ChangesResult, use_case)
+
     def dataframe(
         self,
         query: QueryName | None = None,
@@ -298,20 +322,27 @@ class OpenWorkload:
         queries: tuple[QueryName, ...],
         *,
         dry_run: bool = False,
+        changes: Path | None = None,
     ) -> tuple[R, ...]:
         def work(desk: Workbench) -> tuple[Outcome, int]:
             return use_case(desk), len(desk.queries(queries))
 
-        outcome, asked = self._run(work, dry_run=dry_run)
+        outcome, asked = self._run(work, dry_run=dry_run, changes=changes)
         return settled(outcome, kind, asked)
 
     def _one(self, kind: type[R], use_case: Callable[[Workbench], Outcome]) -> R:
         (result,) = settled(self._run(use_case), kind, 1)
         return result
 
-    def _run(self, work: Callable[[Workbench], T], *, dry_run: bool = False) -> T:
+    def _run(
+        self,
+        work: Callable[[Workbench], T],
+        *,
+        dry_run: bool = False,
+        changes: Path | None = None,
+    ) -> T:
         """One run on the workload as it is now, and on the tables as they are now."""
-        settings = replace(self._settings, dry_run=dry_run)
+        settings = replace(self._settings, dry_run=dry_run, changes=changes)
         with self._lock, self._sessions.visit():
             if self._is_closed:
                 raise UsageError(

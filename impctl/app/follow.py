@@ -68,7 +68,7 @@ def follow(
 
     RetryableError where the workload file changed; UsageError where it was wrong to begin with.
     """
-    files = _Files.of(settings)
+    files = Files.of(settings)
     with open_workbench(settings, reporter) as desk:
         names = tuple(spec.name for spec in desk.sketched(queries))
         following = _Following(desk, names, batch_rows, request)
@@ -175,13 +175,13 @@ def _is_nothing(result: object) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class _Files:
+class Files:
     """The files that say what to do, as they were before they were read."""
 
     contents: tuple[tuple[Path, bytes | None], ...]
 
     @classmethod
-    def of(cls, settings: Settings) -> _Files:
+    def of(cls, settings: Settings) -> Files:
         paths = (settings.workload, settings.spark_profile)
         return cls(tuple((path, _content(path)) for path in paths if path is not None))
 

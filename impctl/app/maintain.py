@@ -38,5 +38,10 @@ def maintain(
     that the sketches are going to be used: then the SQL is read even where no table moved, and a
     sketch captured under another reading of it is not current.
     """
+    specs = desk.queries(queries)
+    if desk.settings.changes is not None:
+        from impctl.app.maintaining.change_files import check_change_files
+
+        check_change_files(desk, specs, desk.settings.changes, is_named=bool(queries))
     size = DEFAULT_BATCH_ROWS if batch_rows is None else batch_rows
-    return maintain_queries(desk, desk.queries(queries), size, kept, for_use=for_use)
+    return maintain_queries(desk, specs, size, kept, for_use=for_use)

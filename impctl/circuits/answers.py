@@ -10,11 +10,12 @@ Out of scope: where the rows come from (`engine.operators.kept`), how they are s
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 import pyarrow as pa
 
+from impctl.aliases import AttributeId
 from impctl.circuits.flows import typed
 from impctl.data.keys import key_codes
 from impctl.data.schema import INTEGRAL, Kind, SqlType
@@ -61,11 +62,12 @@ ANSWER = "answer"
 """The name of the rows that an answer is made of, among all that a circuit keeps."""
 
 
-def kept_rows(answer: AnswerPlan) -> KeptRows:
-    """What keeps them, by the first column that is put out as it is."""
+def kept_rows(answer: AnswerPlan, bounded: Collection[AttributeId] = ()) -> KeptRows:
+    """What keeps them, by the first column that is put out as it is; some may have bounds."""
     columns = typed(attributes_of(answer.kept), None)
     shown = [one.expr.id for one in answer.outputs if isinstance(one.expr, ColumnRef)]
-    return KeptRows(ANSWER, columns, (shown or [name for name, _ in columns])[:1])
+    keys = (shown or [name for name, _ in columns])[:1]
+    return KeptRows(ANSWER, columns, keys, frozenset(bounded) & {name for name, _ in columns})
 
 
 def answer_of_rows(
@@ -75,15 +77,7 @@ def answer_of_rows(
 
     Of the answer those rows for which `where`, a condition on its columns, is true.
     """
-    rows = _by_value(rows)
-    for predicate in answer.predicates:
-        if len(rows):
-            rows = rows.keep(truth(predicate, rows.columns, len(rows)).sure_true())
-    if answer.first is not None:
-        rows = _cut(rows, answer.first)
-    rows = _sorted(rows, answer.order)
-    if answer.limit is not None:
-        rows = _between(rows, 0, answer.limit)
+    rows = rows_asked_for(answer, rows)
     if where is not None and len(rows):
         shown = {one.attribute.id: one.expr for one in answer.outputs}
         asked = substitute(where, shown)
@@ -94,10 +88,24 @@ def answer_of_rows(
         wanted = arrow_type(types[one.attribute.id], zone)
         # No rows may come without columns.
         column = evaluate(one.expr, rows.columns, len(rows)) if len(rows) else None
-        array = pa.array([], wanted) if column is None else _arrow(column, rows.weights, wanted)
-        columns.append(array)
+        if column is None:
+            columns.append(pa.array([], wanted))
+        else:
+            columns.append(arrow_column(column, rows.weights, wanted))
     names = [one.attribute.name for one in answer.outputs]
     return pa.Table.from_arrays(columns, names=names)
+
+
+def rows_asked_for(answer: AnswerPlan, rows: Batch) -> Batch:
+    """Of the rows kept those of the answer, by value, cut and in order; not put out yet."""
+    rows = _by_value(rows)
+    for predicate in answer.predicates:
+        if len(rows):
+            rows = rows.keep(truth(predicate, rows.columns, len(rows)).sure_true())
+    if answer.first is not None:
+        rows = _cut(rows, answer.first)
+    rows = _sorted(rows, answer.order)
+    return rows if answer.limit is None else _between(rows, 0, answer.limit)
 
 
 def key_asked(answer: AnswerPlan, kept: KeptRows, where: Expr) -> int | None:
@@ -201,7 +209,7 @@ def _by_name(rows: Batch) -> list[Vector]:
     return [rows.columns[name] for name in sorted(rows.columns)]
 
 
-def _arrow(column: Vector, weights: Ints, wanted: pa.DataType) -> pa.Array:
+def arrow_column(column: Vector, weights: Ints, wanted: pa.DataType) -> pa.Array:
     """The column with each row as often as it counts."""
     if bool((weights != 1).any()):
         column = column.take(np.repeat(np.arange(len(weights), dtype=np.int64), weights))

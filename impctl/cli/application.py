@@ -25,6 +25,7 @@ COMMANDS = (
     "maintain",
     "rewrite",
     "query",
+    "changes",
     "status",
     "explain",
     "verify",

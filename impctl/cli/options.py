@@ -276,6 +276,7 @@ def settings_of(
     imbalance: float | None = None,
     large_change: int | None = None,
     params: Sequence[str] | None = None,
+    changes: Path | None = None,
     memory: str | None = None,
 ) -> Settings:
     """The settings of a run, from its flags and variables."""
@@ -292,6 +293,7 @@ def settings_of(
         shared_store=is_shared_store(os.environ.get(SHARED_STORE)),
         params=tuple(params or ()),
         now=os.environ.get(NOW) or None,
+        changes=changes,
     )
 
 

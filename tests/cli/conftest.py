@@ -64,6 +64,7 @@ USE_CASES = {
     "maintain": ("maintain",),
     "rewrite": ("rewrite",),
     "query": ("query",),
+    "changes": ("changes",),
     "status": ("status",),
     "explain": ("explain",),
     "gc": ("gc",),

@@ -7,6 +7,7 @@ from decimal import Decimal
 
 import pyarrow as pa
 
+from impctl.app.results.changed import ChangesResult
 from impctl.app.results.collected import GcEntry, GcResult
 from impctl.app.results.explanations import CandidateEntry, CheckResult, ExplainResult, PlanEntry
 from impctl.app.results.findings import Finding
@@ -157,6 +158,23 @@ EXAMPLES: dict[str, Result] = {
         elapsed_ms=120.0,
         action="exact",
         reason="1 change",
+    ),
+    "changes": ChangesResult(
+        query="q_top",
+        answer=pa.table(
+            {
+                "_change": ["delete", "insert"],
+                "_copies": [1, 2],
+                "_sure": [True, False],
+                "brand": ["Apple", None],
+                "rev": [Decimal("5074.10"), Decimal("6194.00")],
+            }
+        ),
+        since={"sales": 1},
+        versions={"sales": 3},
+        elapsed_ms=12.0,
+        by="engine",
+        by_reason="nothing is kept of these versions, so both answers were computed",
     ),
     "status": StatusResult(
         query="q_top",

@@ -66,6 +66,18 @@ def applied(*, all_updates: bool = False, again: bool = False) -> dict[str, bool
                 {"required": False, "where": None, "limit": None, "out": None},
             ),
         ),
+        (
+            ["changes", "w.yaml", "--query", "a", "--since", "t=1", "--since", "u=2"],
+            (
+                "changes",
+                (BENCH, "a", ("t=1", "u=2")),
+                {"whole": False, "limit": None, "out": None},
+            ),
+        ),
+        (
+            ["changes", "w.yaml", "--all", "--limit", "3", "--out", "c.csv"],
+            ("changes", (BENCH, None, None), {"whole": True, "limit": 3, "out": Path("c.csv")}),
+        ),
         (["status", "w.yaml"], ("status", (BENCH, ()), {"runs": 3})),
         (["explain", "w.yaml", "--query", "a"], ("explain", (BENCH, ("a",)), {})),
         (["verify", "w.yaml"], ("verify", (BENCH, ()), {"results": False})),

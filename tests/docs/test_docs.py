@@ -13,6 +13,7 @@ import pytest
 import typer
 
 from impctl import errors
+from impctl.app.results.changed import ChangesResult
 from impctl.app.results.clustered import ClusteredSketch
 from impctl.app.results.collected import GcEntry
 from impctl.app.results.explanations import (
@@ -188,9 +189,10 @@ ENTRIES = (
 @pytest.mark.parametrize("kind", [*get_args(Result), *ENTRIES])
 def test_every_field_of_the_json_document_is_listed(kind: type) -> None:
     names = [field.name for field in fields(kind)]  # type: ignore[arg-type]
-    if kind is QueryResult:
+    if kind in (QueryResult, ChangesResult):
         # Rows stand in the document in place of the Arrow table.
-        names = list(to_json(EXAMPLES["query"]))  # type: ignore[arg-type]
+        example = EXAMPLES["query" if kind is QueryResult else "changes"]
+        names = list(to_json(example))  # type: ignore[arg-type]
     row = ", ".join(f"`{name}`" for name in names)
     assert f"| {row} |\n" in read("json.md")
 

@@ -1,4 +1,4 @@
-"""A real process that follows: `impctl maintain --follow --json`, its lines read as they come."""
+"""A process that follows, `impctl maintain --follow --json` or `changes`, read line by line."""
 
 from __future__ import annotations
 
@@ -60,9 +60,9 @@ class Following:
 
 
 @contextmanager
-def following(workload: Path, *options: str) -> Iterator[Following]:
+def following(workload: Path, *options: str, command: str = "maintain") -> Iterator[Following]:
     """The process for as long as the block runs."""
-    words = [sys.executable, "-m", "impctl", "maintain", str(workload), "--follow", "--json"]
+    words = [sys.executable, "-m", "impctl", command, str(workload), "--follow", "--json"]
     options = options if "--interval" in options else ("--interval", "30ms", *options)
     process = subprocess.Popen(
         [*words, *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0

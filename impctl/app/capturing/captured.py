@@ -10,10 +10,10 @@ Out of scope: which attribute (`app.preparing.choice`), what is about to be done
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from impctl.aliases import AccessId
+from impctl.aliases import AccessId, TableName, TableVersion
 from impctl.app.capturing.chosen_way import capture_way
 from impctl.app.capturing.commit import amend, commit_capture
 from impctl.app.capturing.fill import filled_circuit
@@ -55,10 +55,20 @@ class Captured:
     """Why the answer is not kept, where it is to be."""
 
 
+Tell = Callable[[Way, MaintainedQuery | TouchedQuery | None], None]
+"""Told of what is about to be committed: how it is maintained, and its state."""
+
+
 def capture_query(
-    desk: Workbench, store: Store, prepared: PreparedQuery, *, code: str, reason: str
+    desk: Workbench,
+    store: Store,
+    prepared: PreparedQuery,
+    *,
+    code: str,
+    reason: str,
+    tell: Tell | None = None,
 ) -> Captured:
-    """Choose, capture and store; replaces what the query had."""
+    """Choose, capture and store; replaces what the query had. `tell` is called right before."""
     whole, spark_started = Stopwatch(), desk.spark_start_ms
     stage = capture_stage(desk, prepared)
     chosen, partitions = stage.chosen, stage.partitions
@@ -72,23 +82,17 @@ def capture_query(
     sketches = _stored_sketches(prepared, partitions, found)
     assumptions = tuple(assumption_of(fact) for fact in chosen.verdict.assumptions)
     versions = desk.tables.versions_of(prepared.tables)
-    elapsed_ms = whole.ms
-    record = RunRecord(
-        action="capture" if code == "asked" else "recapture",
-        reason_code=code,
-        reason=reason,
-        started_at=time.time(),
+    elapsed_ms, started_ms = whole.ms, desk.spark_start_ms - spark_started
+    record = replace(
+        _record(code, reason, found, versions),
         elapsed_ms=elapsed_ms,
         read_ms=spark_ms,
         engine_ms=engine_ms,
-        commit_ms=0.0,
-        changes=0,
-        added=sum(len(fragments) for fragments in found.values()),
-        removed=0,
-        versions=versions,
-        cost=_cost(desk.tables, prepared, elapsed_ms, found_, desk.spark_start_ms - spark_started),
+        cost=_cost(desk.tables, prepared, elapsed_ms, found_, started_ms),
     )
     committing = Stopwatch()
+    if tell is not None:
+        tell(way, found_.state)
     commit_capture(desk, store, prepared, way, found_.state, sketches, assumptions, record)
     commit_ms, elapsed_ms = committing.ms, whole.ms
     amend(store, prepared.spec.name, record, commit_ms)
@@ -112,6 +116,29 @@ def _no_answer(prepared: PreparedQuery, way: Way) -> str:
     if not prepared.spec.answer or way.answer is not None:
         return ""
     return way.no_answer
+
+
+def _record(
+    code: str,
+    reason: str,
+    found: Mapping[AccessId, FragmentSet],
+    versions: Mapping[TableName, TableVersion],
+) -> RunRecord:
+    """What is told of a capture; what it took is still to be said."""
+    return RunRecord(
+        action="capture" if code == "asked" else "recapture",
+        reason_code=code,
+        reason=reason,
+        started_at=time.time(),
+        elapsed_ms=0.0,
+        read_ms=0.0,
+        engine_ms=0.0,
+        commit_ms=0.0,
+        changes=0,
+        added=sum(len(fragments) for fragments in found.values()),
+        removed=0,
+        versions=versions,
+    )
 
 
 def _cost(

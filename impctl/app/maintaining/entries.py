@@ -50,6 +50,11 @@ def with_ranges(
     ]
 
 
+def with_files(results: Sequence[MaintainResult], written: Sequence[str]) -> list[MaintainResult]:
+    """The results with the files that tell what came and went of the answer."""
+    return [replace(result, change_files=tuple(written)) for result in results]
+
+
 def file_diff_warning(snapshot: Snapshot) -> str:
     """Why whole files were compared, and what helps."""
     table = snapshot.table

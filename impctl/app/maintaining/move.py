@@ -33,6 +33,7 @@ from impctl.engine.batch import Batch
 from impctl.errors import RecaptureNeededError
 from impctl.plan.moved_conditions import MovedConditions, moved_conditions
 from impctl.plan.nodes import Plan, scans_of
+from impctl.plan.rules.answered import AnswerPlan
 from impctl.sketch.mode import Mode
 from impctl.sketch.partition import RangePartition
 from impctl.store.records import StoredQuery
@@ -55,6 +56,7 @@ class Move:
 
     `way` has the circuit after the move, which the state of the one before fits. `above` are the
     operators in it whose constants moved, in exact mode; `touched` reads what moves in touch mode.
+    `answer` is the query's before the move, where its rows are kept.
     """
 
     way: Way
@@ -65,6 +67,7 @@ class Move:
     circuit: str
     reason: str
     tables: PinnedTables
+    answer: AnswerPlan | None = None
 
     def snapshot(self, table: TableName) -> Snapshot:
         """The table as it is when the move is done."""
@@ -114,7 +117,17 @@ def move_of(
     else:
         (partition,) = partitions.values()
         conditions, touched = _touched(spec, reason, new.core, conditions, partition)
-    return Move(new, conditions, above, touched, after.moments, circuit, reason, desk.tables)
+    return Move(
+        way=new,
+        conditions=conditions,
+        above=above,
+        touched=touched,
+        moments=after.moments,
+        circuit=circuit,
+        reason=reason,
+        tables=desk.tables,
+        answer=way.answer,
+    )
 
 
 def _above(spec: QuerySpec, reason: str, way: Way, new: Way, conditions: Moves) -> MovedAbove:

@@ -6,12 +6,16 @@ Out of scope: reading it (`app.maintaining.changes`), the step (`app.maintaining
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 
-from impctl.aliases import TableVersion
+from impctl.aliases import TableName, TableVersion
 from impctl.app.maintaining.grouped_change import GroupedChange
+from impctl.app.maintaining.stage import ReadChange
+from impctl.app.workbench.pinned import PinnedTables
 from impctl.tables.change.changes import Changes
-from impctl.tables.change.files_mark import FilesMark
+from impctl.tables.change.files_mark import FilesMark, files_mark
+from impctl.tables.commit_mark import commit_mark
 from impctl.tables.snapshot import Snapshot
 from impctl.values import dataclass
 
@@ -37,3 +41,21 @@ class Moved:
     def rows(self) -> int:
         """Changed rows."""
         return self.changes.rows if self.grouped is None else self.grouped.rows
+
+
+def moved_to(
+    tables: PinnedTables, table: TableName, changes: Changes, until: TableVersion
+) -> Moved:
+    """A table's change as it was read, up to a version."""
+    mark, ending = commit_mark(tables.source(table), until), tables.snapshot(table)
+    # Between two batches of versions the log's entry alone has to do.
+    files = files_mark(ending) if ending.version == until else None
+    return Moved(changes, until, ending, mark, files, partial(tables.snapshot, table, until))
+
+
+def moved_at_once(tables: PinnedTables, read: Sequence[ReadChange]) -> dict[TableName, Moved]:
+    """All tables' changes in one step."""
+    return {
+        one.need.table: moved_to(tables, one.need.table, one.changes, one.need.until)
+        for one in read
+    }

@@ -10,38 +10,38 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 
-from impctl.aliases import TableName, TableVersion
+from impctl.aliases import QueryName, TableName
 from impctl.app.capturing.captured import capture_query
 from impctl.app.capturing.moments import moved_moments
 from impctl.app.capturing.partners import partners_of
 from impctl.app.capturing.pins import check_not_replaced_meanwhile, is_current
 from impctl.app.capturing.taken_up import TakenUp
+from impctl.app.maintaining.change_files import change_files, lead_of
 from impctl.app.maintaining.changes import Need, by_version
 from impctl.app.maintaining.decide import NOT_INCREMENTALLY, Decisions, Stale
 from impctl.app.maintaining.entries import (
     file_diff_warning,
     recapture_results,
     step_results,
+    with_files,
     with_ranges,
 )
 from impctl.app.maintaining.grouped_change import grouped_change
 from impctl.app.maintaining.kept_states import KeptStates
-from impctl.app.maintaining.moved import Moved
+from impctl.app.maintaining.moved import Moved, moved_at_once, moved_to
 from impctl.app.maintaining.stage import ReadChange, Stage
 from impctl.app.maintaining.step import Maintainer
 from impctl.app.maintaining.task import Task
-from impctl.app.preparing.prepared import prepare
+from impctl.app.maintaining.told_answer import ToldAnswer, ToldRecapture, rows_kept
+from impctl.app.preparing.prepared import PreparedQuery, prepare
 from impctl.app.results.results import Failure, MaintainResult
 from impctl.app.results.subject import named_before
 from impctl.app.workbench.isolated import Isolated
 from impctl.app.workbench.workbench import Workbench
 from impctl.stopwatch import Stopwatch
 from impctl.store.store import Store
-from impctl.tables.change.changes import Changes, no_changes
-from impctl.tables.change.files_mark import files_mark
-from impctl.tables.commit_mark import commit_mark
+from impctl.tables.change.changes import no_changes
 
 
 class StaleRun:
@@ -63,6 +63,9 @@ class StaleRun:
         self.warnings = warnings
         self.kept = kept
         self.decisions = Decisions(desk, store, failures, kept)
+        self._files = change_files(desk)
+        self._written: dict[QueryName, list[str]] = {}
+        """The files of changes, by query."""
         self._start_told = 0.0
 
     def results(self, stale: Stale) -> list[MaintainResult]:
@@ -121,7 +124,8 @@ class StaleRun:
                 self._warn(file_diff_warning(self.desk.tables.snapshot(found.need.table)))
         check_not_replaced_meanwhile(task.stored, self.desk.tables)
         partners = partners_of(self.desk, taken.way, taken.stored.partitions)
-        maintainer = Maintainer(self.store, taken, partners, self._spark_start, task.move)
+        told = self._told(task, taken)
+        maintainer = Maintainer(self.store, taken, partners, self._spark_start, task.move, told)
         steps = []
         for moved in pieces:
             done = maintainer.step(
@@ -134,7 +138,29 @@ class StaleRun:
             steps.append(done)
             read_ms = 0.0
         results = step_results(task.stored, since, steps, stage.reason_code, stage.reason)
-        return with_ranges(self.desk, taken.stored, results)
+        return self._with_files(with_ranges(self.desk, taken.stored, results))
+
+    def _is_told(self, task: Task) -> bool:
+        """Whether there are changes of the query's answer to write; warns where they begin anew."""
+        if task.spec.answer and not task.stored.state_meta.get("answer"):
+            self._warn(
+                f"no rows of the answer of query `{task.spec.name}` were kept before this run, so "
+                "no file tells what came and went of it"
+            )
+            return False
+        return task.spec.answer
+
+    def _with_files(self, results: list[MaintainResult]) -> list[MaintainResult]:
+        """One query's results with the files of all its steps."""
+        return with_files(results, self._written.get(results[0].query, ())) if results else []
+
+    def _told(self, task: Task, taken: TakenUp) -> ToldAnswer | None:
+        """What writes the changes of the answer, where they are asked for."""
+        if self._files is None or not self._is_told(task):
+            return None
+        before = None if task.move is None else task.move.answer
+        written = self._written.setdefault(task.spec.name, [])
+        return ToldAnswer(self._files, self.desk.session_zone, taken.way, before, written)
 
     def _grouped(self, taken: TakenUp, need: Need) -> dict[TableName, Moved]:
         """The one move of a change that Spark groups first."""
@@ -147,25 +173,22 @@ class StaleRun:
             taken.stored.assumptions,
         )
         nothing = no_changes(self.desk.tables.snapshot(need.table, need.until), need.columns)
-        return {need.table: replace(self._moved(need, nothing, need.until), grouped=grouped)}
+        return {
+            need.table: replace(
+                moved_to(self.desk.tables, need.table, nothing, need.until), grouped=grouped
+            )
+        }
 
     def _pieces(self, task: Task, read: Sequence[ReadChange]) -> list[dict[TableName, Moved]]:
         """What each step moves: all tables at once, or eagerly one batch of one table at a time."""
         if not task.is_eager or task.move is not None:
-            return [{f.need.table: self._moved(f.need, f.changes, f.need.until) for f in read}]
+            return [moved_at_once(self.desk.tables, read)]
+        tables = self.desk.tables
         return [
-            {f.need.table: self._moved(f.need, piece.changes, piece.version)}
+            {f.need.table: moved_to(tables, f.need.table, piece.changes, piece.version)}
             for f in read
             for piece in by_version(f.changes, f.need.until, self.batch_rows)
         ]
-
-    def _moved(self, need: Need, changes: Changes, until: TableVersion) -> Moved:
-        mark = commit_mark(self.desk.tables.source(need.table), until)
-        ending = self.desk.tables.snapshot(need.table)
-        # Between two batches of versions the log's entry alone has to do.
-        files = files_mark(ending) if ending.version == until else None
-        reached = partial(self.desk.tables.snapshot, need.table, until)
-        return Moved(changes, until, ending, mark, files, reached)
 
     def _warn(self, warning: str) -> None:
         if warning not in self.warnings:
@@ -174,13 +197,15 @@ class StaleRun:
     def _recaptured(self, task: Task, stage: Stage) -> list[MaintainResult]:
         trouble, reason = task.trouble, stage.reason
         self.desk.reporter.step(f"recapturing {task.spec.name}: {reason}")
-        watch = Stopwatch()
+        watch, prepared = Stopwatch(), prepare(self.desk, task.spec)
+        told = self._recapture_told(task, prepared)
         captured = capture_query(
             self.desk,
             self.store,
-            prepare(self.desk, task.spec),
+            prepared,
             code=stage.reason_code,
             reason=reason,
+            tell=None if told is None else told.tell,
         )
         if trouble is not None and trouble.code != "not_incremental":
             name = task.spec.name
@@ -188,4 +213,17 @@ class StaleRun:
         results = recapture_results(task.stored, captured, stage, watch.ms)
         stored = self.store.load(task.spec.name)
         assert stored is not None
-        return with_ranges(self.desk, stored, results)
+        return self._with_files(with_ranges(self.desk, stored, results))
+
+    def _recapture_told(self, task: Task, prepared: PreparedQuery) -> ToldRecapture | None:
+        """The same for an answer that is captured anew; an error where it was not kept before."""
+        if self._files is None or not self._is_told(task):
+            return None
+        # Steps before the one that could not be made are committed.
+        stored = self.store.load(task.spec.name)
+        assert stored is not None
+        before = rows_kept(self.desk, self.store, task.spec, stored)
+        versions = self.desk.tables.versions_of(prepared.tables)
+        lead = lead_of(stored, versions, prepared.moments)
+        written = self._written.setdefault(task.spec.name, [])
+        return ToldRecapture(self._files, self.desk.session_zone, before, lead, written)

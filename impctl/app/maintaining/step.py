@@ -22,11 +22,13 @@ from impctl.app.capturing.meta import StateMeta
 from impctl.app.capturing.partners import PartnersAt
 from impctl.app.capturing.taken_up import TakenUp
 from impctl.app.maintaining.answer_change import may_change_answer
+from impctl.app.maintaining.change_files import lead_of
 from impctl.app.maintaining.done import StepDone
 from impctl.app.maintaining.grouped_change import GroupedChange
 from impctl.app.maintaining.move import Move
 from impctl.app.maintaining.moved import Moved
 from impctl.app.maintaining.refill import refill_text, rows_with
+from impctl.app.maintaining.told_answer import ToldAnswer
 from impctl.app.preparing.facts import recheck
 from impctl.circuits.checkpoint import Checkpoint
 from impctl.circuits.flows import Source
@@ -50,22 +52,26 @@ class Maintainer:
 
     def __init__(
         self,
-        store: Store,
+        store: Store | None,
         taken: TakenUp,
         partners: PartnersAt | None,
         spark_start: Callable[[], float] = lambda: 0.0,
         move: Move | None = None,
+        told: ToldAnswer | None = None,
     ) -> None:
         """`partners` reads rows that the circuit does not keep, and is needed where there are.
 
         `spark_start` tells what of a step's time went into starting Spark. With a `move` the first
-        step follows the clock too; there is no other one then.
+        step follows the clock too; there is no other one then. What comes and goes of the answer is
+        `told` before each commit, if anybody asks. Without a `store` nothing is committed: what was
+        taken up moves on in memory alone.
         """
         self.store = store
         self.taken = taken
         self._partners = partners
         self._spark_start = spark_start
         self._move = move
+        self._told = told
 
     def step(
         self,
@@ -90,6 +96,8 @@ class Maintainer:
             changed_bytes=changed_bytes,
             read_ms=read_ms,
         )
+        if self._told is not None:
+            self._told.begin()
         grouped = [change.grouped for change in moved.values() if change.grouped is not None]
         if taken.session is not None and grouped:
             done, after = self._absorbed(taken.session, grouped[0], done)
@@ -214,10 +222,15 @@ class Maintainer:
             basis=meta.basis(pins),
             record=record,
         )
-        generation = self.store.commit_maintain(commit)
+        if self._told is not None:
+            self._told.tell(lead_of(stored, done.versions, meta.moments))
+        generation = stored.generation
+        if self.store is not None:
+            generation = self.store.commit_maintain(commit)
         taken.committed(generation, pins, fragments, meta, stored_meta)
         commit_ms = watch.ms
-        amend(self.store, stored.query, record, commit_ms)
+        if self.store is not None:
+            amend(self.store, stored.query, record, commit_ms)
         return replace(done, commit_ms=commit_ms)
 
     def _meta(

@@ -15,6 +15,7 @@ from datetime import datetime
 
 from impctl.app.results.answer import ArrowAnswer
 from impctl.app.results.answer import RowValue as RowValue
+from impctl.app.results.changed import ChangesResult
 from impctl.app.results.clustered import ClusterResult
 from impctl.app.results.collected import GcResult
 from impctl.app.results.explanations import (
@@ -191,6 +192,8 @@ class MaintainResult:
     answer_changed: str | None = None
     """`no` where the query's answer is surely what it was, else `maybe`; None in a dry run."""
     moments: Mapping[str, str] = field(default_factory=dict)
+    change_files: tuple[str, ...] = ()
+    """Files written of what came and went of the answer, one per step (`--changes`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -359,6 +362,7 @@ Result = (
     | PlanResult
     | RewriteResult
     | QueryResult
+    | ChangesResult
     | StatusResult
     | ExplainResult
     | Finding

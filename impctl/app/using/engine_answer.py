@@ -15,6 +15,7 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from impctl.aliases import AccessId, TableName, TableVersion
+from impctl.app.maintaining.answer_changes import RowsOf
 from impctl.app.preparing.filters import Pruned
 from impctl.app.preparing.prepared import PreparedQuery
 from impctl.app.workbench.memory_limit import MemoryLimit
@@ -46,10 +47,21 @@ def engine_answer(
     """The answer; `pruned` are the files, `sketches` those that it was pruned by.
 
     With `where` the rows of the answer for which this condition on its columns is true.
-
     BlockedError where the engine lacks a part of the plan; NotExactError or EvaluationError where
     a value ends it, or the memory.
     """
+    found = engine_rows(desk, prepared, versions, pruned, sketches)
+    return answer_of_rows(found.answer, found.rows, desk.session_zone, where)
+
+
+def engine_rows(
+    desk: Workbench,
+    prepared: PreparedQuery,
+    versions: Mapping[TableName, TableVersion],
+    pruned: Pruned,
+    sketches: Sequence[StoredSketch] = (),
+) -> RowsOf:
+    """The rows that the answer is made of; errors as of `engine_answer`."""
     answer = desk.memory.answer(prepared.planned)
     compiled = compile_answer(answer)
     used = {one.access: one for one in sketches if one.access in pruned.filters}
@@ -64,7 +76,7 @@ def engine_answer(
             compiled.circuit.step(*batches)
             limit.check()
     assert compiled.kept is not None
-    return answer_of_rows(answer, compiled.kept.whole(), desk.session_zone, where)
+    return RowsOf(answer, compiled.kept.whole(), compiled.kept.bounded)
 
 
 def _read(

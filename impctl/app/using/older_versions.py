@@ -25,15 +25,20 @@ _VERSION = re.compile(r"[0-9]{1,18}")
 
 
 def versions_at(
-    spec: QuerySpec, tables: Sequence[TableName], at: AtVersions, names: TableNames
+    spec: QuerySpec,
+    tables: Sequence[TableName],
+    at: AtVersions,
+    names: TableNames,
+    option: str = "--at",
 ) -> dict[TableName, TableVersion]:
     """The version of each of the query's tables, which may be called by any of their names."""
     found: dict[TableName, TableVersion] = {}
     for table, version in _said(at):
         if table is None and len(tables) > 1:
             raise _usage(
-                f"Query `{spec.name}` reads {len(tables)} tables, and `--at {version}` names none",
-                _form(tables),
+                f"Query `{spec.name}` reads {len(tables)} tables, "
+                f"and `{option} {version}` names none",
+                _form(tables, option),
             )
         name = tables[0] if table is None else names.called(table) or table
         if name not in tables:
@@ -49,7 +54,9 @@ def versions_at(
     missing = [table for table in tables if table not in found]
     if missing:
         listed = " and ".join(f"`{table}`" for table in missing)
-        raise _usage(f"`--at` does not say the version of table {listed}", _form(tables))
+        raise _usage(
+            f"`{option}` does not say the version of table {listed}", _form(tables, option)
+        )
     return found
 
 
@@ -77,8 +84,8 @@ def _version(table: TableName, said: object) -> TableVersion:
     )
 
 
-def _form(tables: Sequence[TableName]) -> str:
-    given = " ".join(f"--at {table}=VERSION" for table in tables)
+def _form(tables: Sequence[TableName], option: str) -> str:
+    given = " ".join(f"{option} {table}=VERSION" for table in tables)
     return f"say it for every table: `{given}`"
 
 

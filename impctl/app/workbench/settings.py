@@ -65,6 +65,8 @@ class Settings:
     """Values `NAME=VALUE` for parameters that move, of all queries of the run."""
     now: str | None = None
     """What the clock is to say, as written; None: the machine's time."""
+    changes: Path | None = None
+    """Where `maintain` writes what came and went of answers; None: nowhere."""
 
 
 @dataclass(frozen=True, slots=True)

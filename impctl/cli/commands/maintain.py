@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from impctl.app.workbench.envvars import BATCH_ROWS
-from impctl.app.workbench.settings import DEFAULT_FILE
+from impctl.app.workbench.settings import DEFAULT_FILE, FollowRequest, Settings
+from impctl.cli.completion import left_to_shell
 from impctl.cli.durations import seconds
 from impctl.cli.following import follow_job, follow_request
-from impctl.cli.job import Job, display_of, on_workbench
+from impctl.cli.job import Display, Job, display_of, on_workbench
 from impctl.cli.metrics import MetricsFile, failure_told, maintained_now, with_metrics
 from impctl.cli.options import (
     AsJson,
@@ -101,6 +102,18 @@ MaxRuns = Annotated[
 ]
 
 
+Changes = Annotated[
+    Path | None,
+    typer.Option(
+        "--changes",
+        metavar="FOLDER",
+        show_default=False,
+        help="Write what came and went of kept answers, a Parquet file per query and step.",
+        autocompletion=left_to_shell,
+    ),
+]
+
+
 def maintain(
     workload: WorkloadFile = DEFAULT_FILE,
     query: QueryNames = None,
@@ -118,6 +131,7 @@ def maintain(
     max_wait: MaxWait = None,
     max_runs: MaxRuns = None,
     metrics: MetricsFile = None,
+    changes: Changes = None,
     dry_run: DryRun = False,
     detailed_exitcode: DetailedExitcode = False,
     json: AsJson = False,
@@ -128,7 +142,8 @@ def maintain(
 
     From the change alone, without Spark, wherever that is possible; else as the policy says.
 
-    With --follow (such as --follow --interval 1s --json) it goes on, until SIGTERM ends it with 0.
+    With --changes each step leaves a file of the rows of a kept answer that came and went. With
+    --follow (such as --follow --interval 1s --json) it goes on, until SIGTERM ends it with 0.
 
     Example: impctl maintain workloads/running-example.yaml --policy strict
     """
@@ -142,15 +157,27 @@ def maintain(
         dry_run=dry_run,
         imbalance=imbalance,
         large_change=large_change,
+        changes=changes,
     )
-    display, names = display_of(json, quiet, verbose), tuple(query or ())
     request = follow_request(follow, interval, pending_rows, max_wait, max_runs)
+    display, given = display_of(json, quiet, verbose), (tuple(query or ()), batch_rows, metrics)
+    return _job(settings, display, request, *given, detailed=detailed_exitcode)
+
+
+def _job(
+    settings: Settings,
+    display: Display,
+    request: FollowRequest | None,
+    names: tuple[str, ...],
+    batch_rows: int | None,
+    metrics: Path | None,
+    *,
+    detailed: bool,
+) -> Job:
     if request is not None:
-        return follow_job(
-            settings, display, names, batch_rows, request, metrics, detailed=detailed_exitcode
-        )
-    use_case = _use_case(names, batch_rows, None if dry_run else metrics)
-    return on_workbench("maintain", display, settings, use_case, detailed=detailed_exitcode)
+        return follow_job(settings, display, names, batch_rows, request, metrics, detailed=detailed)
+    use_case = _use_case(names, batch_rows, None if settings.dry_run else metrics)
+    return on_workbench("maintain", display, settings, use_case, detailed=detailed)
 
 
 def _use_case(

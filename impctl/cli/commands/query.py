@@ -110,7 +110,7 @@ def query(
         asked = (name, tuple(param or ()), sql, tuple(at) if at else None, sketch, by)
         return query(desk, *asked, required=require_sketch, where=where, limit=limit, out=out)
 
-    display = _display(display_of(json, quiet, verbose), rows_as, out)
+    display = display_of_rows(display_of(json, quiet, verbose), rows_as, out)
     settings = settings_of(
         workload,
         store=store,
@@ -122,7 +122,7 @@ def query(
     return on_workbench("query", display, settings, use_case)
 
 
-def _display(display: Display, rows_as: RowsFormat | None, out: Path | None) -> Display:
+def display_of_rows(display: Display, rows_as: RowsFormat | None, out: Path | None) -> Display:
     """The display with the format of the rows; UsageError where the wishes exclude each other."""
     if out is not None:
         ending_of(out)

@@ -11,13 +11,17 @@ from io import TextIOWrapper
 from typing import TextIO
 
 from impctl.app.results.amounts import duration_text
+from impctl.app.results.answer import ArrowAnswer
+from impctl.app.results.changed import ChangesResult
 from impctl.app.results.results import QueryResult
 from impctl.app.writing.formats import RowsFormat
 from impctl.cli.output.wording import count_text, plain, versions_text
 
 
-def write_rows(result: QueryResult, rows_format: RowsFormat, stdout: TextIO) -> None:
-    """Print the rows, unless they went to a file."""
+def write_rows(
+    result: ArrowAnswer, rows_format: RowsFormat, stdout: TextIO, *, has_names: bool = True
+) -> None:
+    """Print the rows, unless they went to a file; of a CSV the names may have been before."""
     if result.written is not None:
         return
     if rows_format is RowsFormat.TABLE:
@@ -32,7 +36,10 @@ def write_rows(result: QueryResult, rows_format: RowsFormat, stdout: TextIO) -> 
     is_terminal = stdout.isatty()
     if isinstance(stdout, TextIOWrapper):
         stdout.reconfigure(encoding="utf-8")
-    for text in text_of(result.shown, rows_format):
+    pieces = text_of(result.shown, rows_format)
+    if not has_names:
+        next(pieces)
+    for text in pieces:
         stdout.write(plain(text) if is_terminal else text)
 
 
@@ -56,7 +63,19 @@ def _source_text(result: QueryResult) -> str:
     return f"{who} read {result.files_kept} of {count_text(result.files_total, 'file')}"
 
 
-def _rows_text(result: QueryResult) -> str:
+def changes_line(result: ChangesResult) -> str:
+    """How many rows came and went, between which versions, and by what that was found."""
+    since = result.since or None
+    versions = versions_text(result.versions, since, result.moments)
+    written = "" if result.written is None else f" written to {result.written}"
+    what = "changes" if since else "the whole answer"
+    return (
+        f"{result.query}: {what}, {_rows_text(result)}{written}, {versions} "
+        f"in {duration_text(result.elapsed_ms)}"
+    )
+
+
+def _rows_text(result: ArrowAnswer) -> str:
     total = count_text(result.row_count, "row")
     if result.limit is None or result.limit >= result.row_count:
         return total

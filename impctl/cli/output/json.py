@@ -15,6 +15,7 @@ from datetime import date, datetime
 from decimal import Decimal
 from typing import TextIO
 
+from impctl.app.results.changed import ChangesResult
 from impctl.app.results.followed_run import FollowedRun
 from impctl.app.results.results import SCHEMA_VERSION, Failure, QueryResult, Result
 from impctl.errors import Location, Problem, WorkloadError
@@ -35,7 +36,7 @@ class JsonOutput:
     def _keep(self, result: Result) -> None:
         self._results.append(to_json(result))
 
-    check = capture = apply = maintain = rewrite = query = _keep
+    check = capture = apply = maintain = rewrite = query = changes = _keep
     cluster = gain = finding = started = _keep
     status = explain = verify = generate = plan = _keep
     record = comparison = written = suite = gc = _keep
@@ -82,15 +83,15 @@ def to_json(value: object) -> Json:
             return {str(key): to_json(inner) for key, inner in value.items()}
         case tuple() | list():
             return [to_json(inner) for inner in value]
-        case QueryResult():
+        case QueryResult() | ChangesResult():
             return _answered(value)
         case _ if is_dataclass(value):
             return {part.name: to_json(getattr(value, part.name)) for part in fields(value)}
     raise TypeError(f"A result holds a value of type `{type(value).__name__}`")
 
 
-def _answered(result: QueryResult) -> Json:
-    """A query's result, with columns and rows in place of the Arrow table."""
+def _answered(result: QueryResult | ChangesResult) -> Json:
+    """A result that is rows, with columns and rows in place of the Arrow table."""
     from impctl.app.writing.json_values import json_rows
 
     others = [part.name for part in fields(result) if part.name not in ("query", "answer")]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Protocol, assert_never
 
+from impctl.app.results.changed import ChangesResult
 from impctl.app.results.clustered import ClusterResult
 from impctl.app.results.collected import GcResult
 from impctl.app.results.explanations import CheckResult, ExplainResult
@@ -45,6 +46,7 @@ class Output(Protocol):
     def plan(self, result: PlanResult) -> None: ...
     def rewrite(self, result: RewriteResult) -> None: ...
     def query(self, result: QueryResult) -> None: ...
+    def changes(self, result: ChangesResult) -> None: ...
     def status(self, result: StatusResult) -> None: ...
     def explain(self, result: ExplainResult) -> None: ...
     def finding(self, result: Finding) -> None: ...
@@ -83,8 +85,8 @@ def show(output: Output, result: Result) -> None:
             output.maintain(result)
         case RewriteResult():
             output.rewrite(result)
-        case QueryResult():
-            output.query(result)
+        case QueryResult() | ChangesResult():
+            _show_rows(output, result)
         case StatusResult():
             output.status(result)
         case Finding() | StartedResult() | GcResult():
@@ -95,6 +97,16 @@ def show(output: Output, result: Result) -> None:
             output.generate(result)
         case Record() | RecordComparison() | WrittenResult() | SuiteResult():
             _show_of_suite(output, result)
+        case _:
+            assert_never(result)
+
+
+def _show_rows(output: Output, result: QueryResult | ChangesResult) -> None:
+    match result:
+        case QueryResult():
+            output.query(result)
+        case ChangesResult():
+            output.changes(result)
         case _:
             assert_never(result)
 

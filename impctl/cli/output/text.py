@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import TextIO
 
 from impctl.app.results.amounts import duration_text
+from impctl.app.results.changed import STATE, ChangesResult
 from impctl.app.results.clustered import ClusterResult
 from impctl.app.results.collected import GcResult
 from impctl.app.results.explanations import CheckResult, ExplainResult
@@ -38,7 +39,7 @@ from impctl.app.results.results import (
 from impctl.app.results.started import StartedResult
 from impctl.app.results.unsketched import SKETCH_NONE
 from impctl.app.writing.formats import RowsFormat
-from impctl.cli.output.answer import answer_line, write_rows
+from impctl.cli.output.answer import answer_line, changes_line, write_rows
 from impctl.cli.output.check import check_lines, check_word, summed_up
 from impctl.cli.output.cluster import cluster_lines
 from impctl.cli.output.doctor import finding_lines
@@ -185,6 +186,8 @@ class TextOutput:
                 f"{_carried(step.changes)}, +{len(step.added)} -{len(step.removed)} "
                 f"ranges, {duration_text(step.elapsed_ms)}"
             )
+        for path in result.change_files:
+            self._detail(f"changes of its answer: {path}")
         self._drifted(result)
 
     def plan(self, result: PlanResult) -> None:
@@ -217,6 +220,13 @@ class TextOutput:
         write_rows(result, self._rows_format, self._stdout)
         self._remark(answer_line(result), "")
         self._used(result)
+
+    def changes(self, result: ChangesResult) -> None:
+        """The rows that came and went on stdout, or in a file; between what versions."""
+        write_rows(result, self._rows_format, self._stdout)
+        self._remark(changes_line(result), "")
+        if result.by != STATE:
+            self._remark(result.by_reason)
 
     def _used(self, result: QueryResult | RewriteResult) -> None:
         for line in used_lines(result):

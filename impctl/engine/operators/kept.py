@@ -3,7 +3,8 @@
 Identity: the output is the input; state: the sum of all rows ever passed, without tags, by a key
 that rows are looked up by. Cost: the rows of the change, and merges that each row takes part in a
 logarithmic number of times. Rows that cancel are gone when their runs merge.
-Bounds of values are not kept: a row that goes has the very values that it came with.
+Bounds of values are not kept: a row that goes has the very values that it came with. Who wants to
+know what came and went has it noted (`note`), with the bounds.
 Not to be confused with `merge`, which counts the fragments of the same rows.
 """
 
@@ -13,7 +14,7 @@ from collections.abc import Sequence
 
 from impctl.aliases import AttributeId
 from impctl.data.schema import SqlType
-from impctl.engine.batch import Batch
+from impctl.engine.batch import Batch, empty_batch, stacked_batches
 from impctl.engine.disagreement import never_held
 from impctl.engine.operator import Operator
 from impctl.engine.row_index import RowIndex
@@ -21,15 +22,18 @@ from impctl.expr.spans import exactly
 
 
 class KeptRows(Operator):
-    """Keeps `columns` of its input by the columns `keys`."""
+    """Keeps `columns` of its input by the columns `keys`; those `bounded` may have bounds."""
 
     def __init__(
         self,
         name: str,
         columns: Sequence[tuple[AttributeId, SqlType]],
         keys: Sequence[AttributeId],
+        bounded: frozenset[AttributeId] = frozenset(),
     ) -> None:
         self.rows = RowIndex(f"{name}.rows", columns, keys, 0)
+        self.bounded = bounded
+        self._noted: list[Batch] | None = None
 
     def step(self, batch: Batch) -> Batch:
         """The change itself, after it was counted in."""
@@ -37,7 +41,19 @@ class KeptRows(Operator):
             columns = {name: exactly(batch.columns[name]) for name, _ in self.rows.columns}
             held = Batch(columns, batch.weights, ())
             self.rows.add(held, self.rows.codes_of(held))
+            if self._noted is not None:
+                with_bounds = {name: batch.columns[name] for name, _ in self.rows.columns}
+                self._noted.append(Batch(with_bounds, batch.weights, ()))
         return batch
+
+    def note(self) -> None:
+        """Remember from now on what comes and goes."""
+        self._noted = []
+
+    def noted(self) -> Batch:
+        """What came and went since `note`, row by row; nothing more is remembered then."""
+        found, self._noted = self._noted, None
+        return stacked_batches(found) if found else empty_batch(0)
 
     def whole(self) -> Batch:
         """All rows, each once; an error where more of a row went than came."""

@@ -168,6 +168,31 @@ def test_query_prints_rows_on_stdout_and_what_it_saved_on_stderr(fake, impctl) -
     )
 
 
+def test_changes_prints_rows_on_stdout_and_between_what_on_stderr(fake, impctl) -> None:
+    fake.answer = Outcome((EXAMPLES["changes"],))
+    ran = impctl("changes", "w.yaml")
+    assert ran.stdout.splitlines()[0] == "_change   _copies   _sure   brand       rev"
+    assert ran.stdout.splitlines()[2:] == [
+        "delete          1   true    Apple   5074.10",
+        "insert          2   false   NULL    6194.00",
+    ]
+    assert ran.stderr == (
+        "q_top: changes, 2 rows, sales@1..3 in 12 ms\n"
+        "  nothing is kept of these versions, so both answers were computed\n"
+    )
+    whole = replace(EXAMPLES["changes"], since={}, by="state")
+    fake.answer = Outcome((whole,))
+    ran = impctl("changes", "w.yaml", "--all", "--format", "csv")
+    assert ran.stdout.startswith("_change,_copies,_sure,brand,rev\ndelete,1,true,Apple,5074.10\n")
+    assert ran.stderr == "q_top: the whole answer, 2 rows, sales@3 in 12 ms\n"
+
+
+def test_files_of_changes_are_named(fake, impctl) -> None:
+    path = "out/q_top/000003_sales-1-3.parquet"
+    fake.answer = Outcome((replace(EXAMPLES["maintain"], change_files=(path,)),))
+    assert f"  changes of its answer: {path}\n" in impctl("maintain", "w.yaml").stdout
+
+
 def test_quiet_leaves_results_and_errors_only(fake, impctl) -> None:
     failure = Failure("q_two", QueryError("Query `q_two` uses a window function"))
     fake.answer = Outcome((EXAMPLES["rewrite"],), ("statistics are missing",), (failure,))

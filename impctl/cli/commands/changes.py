@@ -1,0 +1,109 @@
+"""`impctl changes`: the rows of a kept answer that came and went."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from impctl.app.workbench.settings import DEFAULT_FILE
+from impctl.cli.commands.maintain import Interval
+from impctl.cli.commands.query import OutFile, RowLimit, RowsAs, display_of_rows
+from impctl.cli.following import follow_request
+from impctl.cli.following_changes import follow_changes_job
+from impctl.cli.job import Job, display_of, on_workbench, one_query
+from impctl.cli.options import (
+    AsJson,
+    MemoryGiven,
+    OneQuery,
+    Quiet,
+    SparkProfile,
+    StoreFolder,
+    Verbose,
+    WorkloadFile,
+    settings_of,
+)
+
+if TYPE_CHECKING:
+    from impctl.app.results.results import Outcome
+    from impctl.app.workbench.workbench import Workbench
+
+Since = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--since",
+        metavar="VERSION",
+        help="From this version of the table on; of several tables each: TABLE=VERSION.",
+    ),
+]
+
+FollowAnswer = Annotated[
+    bool,
+    typer.Option(
+        "--follow",
+        help="Go on until stopped: tell of changes as they come.",
+    ),
+]
+
+MaxLooks = Annotated[
+    int | None,
+    typer.Option(
+        "--max-runs",
+        metavar="N",
+        min=1,
+        show_default=False,
+        help="With --follow: end after N looks that found something. Default: never.",
+    ),
+]
+
+WholeAnswer = Annotated[
+    bool,
+    typer.Option(
+        "--all",
+        help="The whole answer as it is kept, each row as an insert; with --follow, first.",
+    ),
+]
+
+
+def changes(
+    workload: WorkloadFile = DEFAULT_FILE,
+    names: OneQuery = None,
+    since: Since = None,
+    whole: WholeAnswer = False,
+    rows_as: RowsAs = None,
+    out: OutFile = None,
+    limit: RowLimit = None,
+    follow: FollowAnswer = False,
+    interval: Interval = None,
+    max_runs: MaxLooks = None,
+    memory: MemoryGiven = None,
+    store: StoreFolder = None,
+    spark_profile: SparkProfile = None,
+    json: AsJson = False,
+    quiet: Quiet = False,
+    verbose: Verbose = 0,
+) -> Job:
+    """Tell which rows of a kept answer came and went.
+
+    Of a query with `answer: true`, between the store's versions and now. Each row has `_change`
+    (insert or delete), `_copies`, and `_sure` where it rests on sums of doubles: false where these
+    come out otherwise in another order. Deletes come first. Only reads, without Spark and without
+    waiting for a writer; `maintain --changes` writes the same for each of its steps.
+
+    Example: impctl changes workloads/running-example.yaml --query q_top --since 0
+    """
+    name = one_query("changes", names)
+    display = display_of_rows(display_of(json, quiet, verbose), rows_as, out)
+    settings = settings_of(workload, store=store, spark_profile=spark_profile, memory=memory)
+    request = follow_request(follow, interval, None, None, max_runs)
+    if request is not None:
+        given = {"--since": since, "--out": out, "--limit": limit}
+        return follow_changes_job(settings, display, name, request, given, whole=whole)
+
+    def use_case(desk: Workbench) -> Outcome:
+        from impctl.app.changes import changes
+
+        versions = tuple(since) if since else None
+        return changes(desk, name, versions, whole=whole, limit=limit, out=out)
+
+    return on_workbench("changes", display, settings, use_case)

@@ -1,0 +1,76 @@
+"""The job of `changes --follow`: rows on stdout as they come and go, and an end in order.
+
+Law: as for `cli.following`: what a look found is written whole and flushed before the next one.
+Out of scope: signals themselves (`cli.stopping`), formats (`cli.output.answer`).
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from impctl.app.workbench.settings import FollowRequest, Settings
+from impctl.app.writing.formats import RowsFormat
+from impctl.cli.job import Display, Job
+from impctl.cli.stopping import stopping
+from impctl.cli.streams import give_up
+from impctl.errors import UsageError
+
+if TYPE_CHECKING:
+    from impctl.app.results.changed import ChangesResult
+    from impctl.app.results.followed_run import FollowedRun
+    from impctl.app.workbench.reporter import Reporter
+
+
+def follow_changes_job(
+    settings: Settings,
+    display: Display,
+    query: str | None,
+    request: FollowRequest,
+    given: Mapping[str, object],
+    *,
+    whole: bool,
+) -> Job:
+    """The job that tells of changes until it is asked to end; UsageError for flags against it."""
+    against = [name for name, value in given.items() if value is not None]
+    if display.rows_format in (RowsFormat.JSON, RowsFormat.MARKDOWN):
+        against.append(f"--format {display.rows_format}")
+    if against:
+        raise UsageError(
+            f"Options `--follow` and `{against[0]}` exclude each other",
+            hint="rows go to stdout as they come and go; take `--format jsonl` or `csv` for a pipe",
+        )
+
+    def work(reporter: Reporter) -> None:
+        from impctl.app.follow_changes import follow_changes
+        from impctl.cli.output.changes import ChangeLines
+
+        lines = ChangeLines(sys.stdout, sys.stderr, display)
+        with stopping() as stop:
+
+            def show(result: ChangesResult, run: FollowedRun) -> None:
+                try:
+                    lines.write(result, run)
+                except BrokenPipeError:
+                    give_up(sys.stdout.fileno())
+                    stop.ask()
+
+            try:
+                follow_changes(
+                    settings,
+                    query,
+                    request,
+                    whole=whole,
+                    reporter=reporter,
+                    stop=stop,
+                    show=show,
+                )
+            except KeyboardInterrupt:
+                if stop.signal != signal.SIGTERM:
+                    raise
+            if stop.signal == signal.SIGINT:
+                raise KeyboardInterrupt
+
+    return Job("changes", display, work, has_lines=True, is_long=True)

@@ -1,0 +1,145 @@
+"""kill -9 at every write of `maintain --changes`: who reads the files reads each change once."""
+
+from __future__ import annotations
+
+import copy
+import os
+import random
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from tests.support.change_reader import Reader
+from tests.support.kept_workload import answer_at, change, grow, stored, write_workload
+from tests.support.run_cli import Cli
+
+NAMES = ("plain", "top", "eager")
+"""By rows, by comparing answers, and by several steps in one run."""
+
+PARTS = 8
+"""Tests that share the writes among them, so that none takes too long."""
+
+
+def base(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
+    """A folder with a workload that is two versions behind, after one step with files."""
+    folder = tmp_path / "base"
+    folder.mkdir()
+    cli = Cli(capsys, write_workload(folder, NAMES))
+    cli.good("capture")
+    grow(folder)
+    cli.good("maintain", "--changes", str(folder / "out"))
+    grow(folder)
+    change(folder, random.Random(8))
+    grow(folder)
+    return folder
+
+
+def ran(folder: Path, at: int) -> subprocess.CompletedProcess[str]:
+    """`maintain --changes`, killed at a write; below zero not at all."""
+    words = ["maintain", str(folder / "w.yaml"), "--changes", str(folder / "out"), "--json"]
+    return subprocess.run(
+        [sys.executable, "-m", "tests.crash.killing", str(at), *words],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+
+
+def check(folder: Path, programs: dict[str, Reader]) -> None:
+    """Every program has the answer of the commit that was made last, from whole files alone."""
+    for name, program in programs.items():
+        held = stored(folder, name)
+        program.read(held.generation)
+        assert program.versions == held.versions
+        assert program.answer == answer_at(folder, name, dict(held.versions)), name
+        for path in program.folder.glob("*.parquet"):
+            pq.read_table(path)
+
+
+def programs_of(folder: Path) -> dict[str, Reader]:
+    found = {}
+    for name in NAMES:
+        held = stored(folder, name)
+        answer = answer_at(folder, name, dict(held.versions))
+        found[name] = Reader(folder / "out" / name, answer, held.generation, held.versions)
+    return found
+
+
+@dataclass
+class Scene:
+    """A folder with a run to make, put back as it was before each try: stores know their path."""
+
+    folder: Path
+    saved: Path
+    programs: dict[str, Reader]
+
+    @classmethod
+    def of(cls, folder: Path) -> Scene:
+        saved = folder.with_name("saved")
+        shutil.copytree(folder, saved)
+        return cls(folder, saved, programs_of(folder))
+
+    def put_back(self) -> dict[str, Reader]:
+        shutil.rmtree(self.folder)
+        shutil.copytree(self.saved, self.folder)
+        return copy.deepcopy(self.programs)
+
+    def writes(self) -> int:
+        """How many writes the run has."""
+        programs = self.put_back()
+        done = ran(self.folder, -1)
+        assert done.returncode == 0, done.stderr
+        check(self.folder, programs)
+        counted = re.search(r"writes: (\d+)", done.stderr)
+        assert counted is not None
+        return int(counted[1])
+
+    def kill(self, at: int) -> bool:
+        """Kill a run, read, let a table move on now and then, run again and read; whether a file of
+        a commit that was not made had been left behind."""
+        programs = self.put_back()
+        assert ran(self.folder, at).returncode == -9, at
+        check(self.folder, programs)
+        left = [
+            path
+            for program in programs.values()
+            for path in program.folder.glob(f"{program.commit + 1:06}_*.parquet")
+        ]
+        if at % 2:
+            grow(self.folder)
+        done = ran(self.folder, -1)
+        assert done.returncode == 0, done.stderr
+        check(self.folder, programs)
+        for program in programs.values():
+            numbers = [path.name.split("_")[0] for path in program.folder.iterdir()]
+            assert len(numbers) == len(set(numbers)), at
+            assert all(re.fullmatch(r"\d{6}", number) for number in numbers), numbers
+        return bool(left)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(PARTS))
+def test_killed_at_every_write_each_change_is_read_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], part: int
+) -> None:
+    scene = Scene.of(base(tmp_path, capsys))
+    writes = scene.writes()
+    left = [scene.kill(at) for at in range(part, writes, PARTS)]
+    assert writes > 60
+    assert any(left), "no kill fell between a file and its commit"
+
+
+def test_killed_at_some_writes_each_change_is_read_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The same for a few writes, of which one falls between a file and its commit."""
+    scene = Scene.of(base(tmp_path, capsys))
+    left = [scene.kill(at) for at in random.Random(3).sample(range(scene.writes()), 3)]
+    assert any(left)
