@@ -58,7 +58,7 @@ def query(
     if got.read is not None:
         pruned, read = got.read.pruned, got.read.plain
         record_use(desk, got.found, pruned, read, command="query", elapsed_ms=got.elapsed_ms)
-    return _given_out(_told(desk, got), limit, out, found.warnings)
+    return _given_out(_told(desk, got), limit, out, got.found.warnings)
 
 
 def _told(desk: Workbench, got: Answered) -> QueryResult:

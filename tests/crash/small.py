@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import bisect
 import random
+from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 
+from impctl.app.preparing.prepared import prepare
+from impctl.app.results.answer import rows_of
+from impctl.app.using.kept_answer import kept_answer
+from impctl.app.workbench.settings import Settings
+from impctl.app.workbench.workbench import open_workbench
 from impctl.store.records import StoredQuery
 from impctl.store.store import Store
 from impctl.tables.write.create import create_table
@@ -31,12 +38,17 @@ queries:
     sketch: {t: x}
     policy: incremental
     maintain: eager
+    answer: true
 store: STORE
 spark: {master: "local[2]"}
 """
-"""Policy `incremental` throughout: nothing here may hide behind a recapture."""
+"""Policy `incremental` throughout: nothing here may hide behind a recapture.
+
+One keeps its answer.
+"""
 
 _KEYS = {"by_g": "g", "by_x": "x"}
+KEPT = "by_x"
 
 
 def some_rows(count: int, seed: int, start: int = 0) -> pa.Table:
@@ -69,7 +81,10 @@ def newest(table: Path) -> int:
 
 
 def check_store(store: Path, table: Path) -> dict[str, StoredQuery]:
-    """Every stored sketch is exactly that of its version, and its state can be read whole."""
+    """Every stored sketch is exactly that of its version, and its state can be read whole.
+
+    So is the answer that is kept: the workload file is beside the table.
+    """
     found = {}
     with Store.open(store, create=False) as held:
         for name in held.queries():
@@ -79,8 +94,35 @@ def check_store(store: Path, table: Path) -> dict[str, StoredQuery]:
             (sketch,) = stored.sketches
             wanted = wanted_fragments(stored, table)
             assert set(sketch.fragments.ids) == wanted, (name, stored.versions)
+            if name == KEPT:
+                rows = kept_rows_of(store, stored, table.parent / "w.yaml")
+                assert rows == wanted_rows(table, stored.versions["t"]), (name, stored.versions)
             found[name] = stored
     return found
+
+
+def kept_rows_of(store: Path, stored: StoredQuery, workload: Path) -> Counter[tuple[Any, ...]]:
+    """The rows that are kept with the stored sketch."""
+    with open_workbench(Settings(workload, store=store)) as desk:
+        (spec,) = desk.queries([stored.query])
+        reader = desk.reading_store()
+        assert reader is not None
+        answer = kept_answer(desk, reader, prepare(desk, spec), stored.generation)
+        assert answer is not None, stored.generation
+        return Counter(rows_of(answer))
+
+
+def wanted_rows(table: Path, version: int) -> Counter[tuple[Any, ...]]:
+    """The answer of `by_x` at this version, from the table itself."""
+    groups: dict[Any, list[Any]] = {}
+    for row in DeltaTable(str(table), version=version).to_pyarrow_table().to_pylist():
+        groups.setdefault(row["x"], []).append(row["g"])
+    return Counter(
+        (key, max(known, default=None), min(known, default=None))
+        for key, found in groups.items()
+        for known in [[value for value in found if value is not None]]
+        if len(found) > 2
+    )
 
 
 def wanted_fragments(stored: StoredQuery, table: Path) -> set[int]:

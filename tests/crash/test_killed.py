@@ -15,6 +15,7 @@ import pytest
 from impctl.app.workbench.envvars import FUZZ
 from tests.crash.processes import ran, start, until_open
 from tests.crash.small import (
+    KEPT,
     change,
     check_nothing_left,
     check_store,
@@ -25,13 +26,14 @@ from tests.support.run_cli import Cli
 
 pytestmark = pytest.mark.slow
 
-ROUNDS = 10 * int(os.environ.get(FUZZ, "1"))
+ROUNDS = 12 * int(os.environ.get(FUZZ, "1"))
 COMMANDS: tuple[tuple[str, ...], ...] = (
     ("maintain",),
     ("capture",),
     ("maintain",),
     ("gc", "--keep", "1"),
     ("capture", "--rebalance"),
+    ("query", "--query", KEPT, "--by", "state"),
 )
 
 
@@ -64,12 +66,20 @@ def test_killed_commands_leave_a_store_that_goes_on(
             cli.good("maintain")
             current = {stored.versions["t"] for stored in check_store(store, table).values()}
             assert current == {newest(table)}
+            by_state, by_engine = (_answer(cli, by) for by in ("state", "engine"))
+            assert by_state == by_engine != []
             cli.good("gc", "--keep", "1")
             check_nothing_left(store)
             (again,) = cli.good("gc", "--keep", "1", "--dry-run").results
             assert again["entries"] == []
     record_property("killed", killed)
     assert killed >= ROUNDS // 2
+
+
+def _answer(cli: Cli, by: str) -> list[object]:
+    (result,) = cli.good("query", "--query", KEPT, "--by", by).results
+    assert result["by"] == by
+    return sorted(result["rows"], key=repr)
 
 
 @pytest.fixture

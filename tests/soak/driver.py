@@ -2,8 +2,9 @@
 
 Law: after every operation status can be read, no sketch has gone back, every stored state can be
 loaded, and every sketch covers what the slow reference finds at its versions (is just that, where
-it says so); every rewritten query gives what SQLite gives over all rows. A failure names the seed
-and the last operations, but what runs at the same time is not drawn.
+it says so); every rewritten query, every kept answer and every answer by the engine gives what
+SQLite gives over all rows. A failure names the seed and the last operations, but what runs at the
+same time is not drawn.
 Out of scope: what is right (`tests.soak.oracle`).
 """
 
@@ -26,15 +27,28 @@ from impctl.sketch.mode import Mode
 from impctl.store.health import lock_owner
 from impctl.store.records import StoredQuery
 from impctl.store.store import Store
+from impctl.workload.models import AnsweredBy
 from tests.crash.processes import end, start, until_open
 from tests.crash.small import check_nothing_left
 from tests.soak.children import Child, moment
-from tests.soak.oracle import Recapture, answer, answer_through, newest, rows_at, same_answer
+from tests.soak.oracle import (
+    Recapture,
+    answer,
+    answer_kept,
+    answer_through,
+    asked,
+    newest,
+    rows_at,
+    same_answer,
+)
 from tests.soak.place import TABLES, WORKLOAD, some_change, write_place
 from tests.soak.writer import Writer
 
-_SQL = {name: query["sql"] for name, query in yaml.safe_load(WORKLOAD)["queries"].items()}
+_ASKED = yaml.safe_load(WORKLOAD)["queries"]
+_SQL = {name: query["sql"] for name, query in _ASKED.items()}
 QUERIES = tuple(_SQL)
+KEPT = tuple(name for name, query in _ASKED.items() if query.get("answer", True))
+"""Queries whose answers are kept."""
 LEAST = 5
 _PATIENT = ("--lock-timeout", "60")
 _KILLED = (
@@ -44,14 +58,18 @@ _KILLED = (
     ("capture", "--rebalance"),
     ("gc", "--keep", "1"),
     ("rewrite", "--query", "both"),
+    ("query", "--query", "regions", "--by", "state"),
 )
 _WEIGHTS = {
-    "commit": 31,
+    "commit": 29,
     "maintain": 10,
     "maintain_process": 1,
-    "rewrite": 20,
+    "rewrite": 14,
+    "ask_state": 5,
+    "ask_engine": 2,
+    "ask_beside": 2,
     "rewrite_others_constants": 6,
-    "rewrite_beside": 5,
+    "rewrite_beside": 4,
     "capture": 3,
     "rebalance": 2,
     "gc": 4,
@@ -172,6 +190,21 @@ class Soak:
         self._ended(child)
         self.writer.finish()
 
+    def _ask_state(self) -> None:
+        self.check_asked(self._draw.choice(KEPT), AnsweredBy.STATE)
+
+    def _ask_engine(self) -> None:
+        self.check_asked(self._draw.choice(QUERIES), AnsweredBy.ENGINE)
+
+    def _ask_beside(self) -> None:
+        """From the state, while one process maintains all queries and another commits."""
+        child = self._child("maintain", *_PATIENT)
+        self._begin_commit()
+        for name in self._draw.sample(KEPT, 2):
+            self.check_asked(name, AnsweredBy.STATE)
+        self._ended(child)
+        self.writer.finish()
+
     def _two_at_once(self) -> None:
         commands = (("maintain", *_PATIENT), ("capture", *_PATIENT), ("gc", *_PATIENT), ("status",))
         running = [self._child(*words) for words in self._draw.sample(commands, 2)]
@@ -248,6 +281,19 @@ class Soak:
         self.done["answers with rows"] += bool(wanted)
         self.done["answers with ranges"] += bool(result.intervals)
 
+    def check_asked(self, name: str, by: AnsweredBy) -> None:
+        """The answer given out is the one of versions that are not older than the question."""
+        before = {table: newest(self.folder, table) for table in TABLES}
+        result = asked(self._workload, name, by)
+        versions = dict(result.versions)
+        assert all(version >= before[t] for t, version in versions.items())
+        assert result.by == by, result
+        sql = _SQL[name].replace(":least", str(LEAST))
+        wanted = answer(sql, self.folder, versions)
+        assert same_answer(sql, [*result.rows], wanted), (name, by, versions, result.rows, wanted)
+        self.answers += 1
+        self.done["answers with rows"] += bool(wanted)
+
     def check(self) -> None:
         """All that is stored, and that status can be read."""
         shown = {result.query: result for result in self._open.status()}
@@ -279,12 +325,18 @@ class Soak:
         self._check_use(sql, stored)
 
     def _check_use(self, sql: str, stored: StoredQuery) -> None:
-        """What the sketches leave to read gives the answer, at their versions however old."""
+        """What the sketches leave to read gives the answer, at their versions however old; and so
+        does what is kept of it."""
         state = repr((stored.versions, stored.sketches))
         if self._used.get(stored.query) != state:
             wanted = answer(sql, self.folder, stored.versions)
             found, skipped = answer_through(sql, stored, self._workload)
             assert same_answer(sql, found, wanted), (stored.query, stored.versions, found, wanted)
+            if stored.query in KEPT:
+                rows = answer_kept(stored, self._workload)
+                assert same_answer(sql, rows, wanted), (stored.query, stored.versions, rows, wanted)
+                self.done["kept answers"] += 1
+                self.done["kept answers with rows"] += bool(rows)
             self._used[stored.query] = state
             self.done["uses of stored sketches"] += 1
             self.done["files left out"] += skipped
@@ -297,6 +349,7 @@ class Soak:
         assert not any(result.stale for result in self._open.status())
         for name in QUERIES:
             self.check_answer(name)
+            self.check_asked(name, AnsweredBy.STATE if name in KEPT else AnsweredBy.ENGINE)
         self._ended(self._child("gc", "--keep", "1"))
         check_nothing_left(self._store)
         self.check()

@@ -5,11 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
 import pytest
 
+from impctl.engine.batch import Batch
+from impctl.engine.operators.kept import KeptRows
 from impctl.sketch.fragments import FragmentSet
 from impctl.store.records import MaintainCommit
 from impctl.store.store import Store
+from impctl.workload.models import AnsweredBy
 from tests.soak.driver import Soak
 from tests.soak.writer import running_writer
 from tests.support.run_records import run_record
@@ -57,6 +62,29 @@ def test_a_fragment_too_many_of_an_exact_sketch(soak: Soak) -> None:
     store_sketch(soak.folder, "by_day", more=1)
     soak.check_answer("by_day")
     with pytest.raises(AssertionError, match="by_day"):
+        soak.check()
+
+
+def test_a_row_of_an_answer_that_is_missing(soak: Soak, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = KeptRows.whole
+
+    def without_the_last(kept: KeptRows) -> Batch:
+        rows = whole(kept)
+        return rows.take(np.arange(len(rows) - 1))
+
+    soak.check_asked("regions", AnsweredBy.STATE)
+    soak.check_asked("regions", AnsweredBy.ENGINE)
+    monkeypatch.setattr(KeptRows, "whole", without_the_last)
+    for by in (AnsweredBy.STATE, AnsweredBy.ENGINE):
+        with pytest.raises(AssertionError, match="regions"):
+            soak.check_asked("regions", by)
+
+
+def test_an_answer_of_another_version(soak: Soak, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is kept is looked at after every operation, whether it is asked for or not."""
+    monkeypatch.setattr("tests.soak.oracle.kept_answer", lambda *_: pa.table({"shop": [1]}))
+    soak._used.clear()
+    with pytest.raises(AssertionError, match="by_shop"):
         soak.check()
 
 

@@ -3,15 +3,18 @@
 Law: whoever answers, the answer is the query's own at the pinned versions. What is kept comes
 first, since reading it costs least; else the quicker one of engine and Spark by the cost model, as
 far as the engine can. Where the engine cannot tell a value, or fails on one, Spark decides; asked
-for by name, it says so instead.
+for by name, it says so instead. Rows that were kept and are damaged are never told: they are read
+anew through the sketch, with a warning, unless the policy is `strict`.
 Out of scope: which sketch (`app.using.request`), what it leaves to read (`app.using.worth`).
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from impctl.app.preparing.prepared import PreparedQuery
+from impctl.app.results.subject import named_before
 from impctl.app.using.answer_condition import condition_on
 from impctl.app.using.answer_costs import Foreseen, foreseen
 from impctl.app.using.answers import answer_table
@@ -22,12 +25,20 @@ from impctl.app.using.worth import Weighed, what_is_read
 from impctl.app.workbench.workbench import Workbench
 from impctl.circuits.answers import answer_where
 from impctl.circuits.flows import BlockedError
-from impctl.errors import EvaluationError, NotExactError, QueryError, TableError, UsageError
+from impctl.errors import (
+    EvaluationError,
+    ImpctlError,
+    NotExactError,
+    QueryError,
+    RecaptureNeededError,
+    TableError,
+    UsageError,
+)
 from impctl.expr.nodes import Expr
 from impctl.plan.nodes import attributes_of
 from impctl.stopwatch import Stopwatch
 from impctl.values import dataclass
-from impctl.workload.models import AnsweredBy, SketchUse
+from impctl.workload.models import AnsweredBy, Policy, SketchUse
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -61,7 +72,12 @@ def answered(
         where = condition_on(found.prepared.planned, condition, desk.session_zone)
     is_read = by is AnsweredBy.AUTO and use is SketchUse.ALWAYS
     if by in (AnsweredBy.AUTO, AnsweredBy.STATE) and not is_read:
-        got = _from_state(desk, found, where)
+        try:
+            got = _from_state(desk, found, where)
+        except (EvaluationError, RecaptureNeededError) as error:
+            if by is AnsweredBy.STATE:
+                raise
+            got, found = None, _without_state(desk, found, error)
         if got is not None:
             return got
         if by is AnsweredBy.STATE:
@@ -93,6 +109,19 @@ def _from_state(desk: Workbench, found: Fresh, where: Expr | None) -> Answered |
             return Answered(found, table, AnsweredBy.STATE, why, watch.ms)
         found = fresh(desk, found.prepared.spec.name)
     return None
+
+
+def _without_state(desk: Workbench, found: Fresh, error: ImpctlError) -> Fresh:
+    """The query to be read through its sketch; with a warning where what is kept is damaged."""
+    if isinstance(error, EvaluationError | NotExactError):
+        return found
+    spec = found.prepared.spec
+    if desk.policy(spec) is Policy.STRICT:
+        raise error
+    why = named_before(spec.name, error.message)
+    hint = "" if error.hint is None else f"; {error.hint}"
+    warning = f"the kept answer of query `{spec.name}` is not used: {why}{hint}"
+    return replace(found, warnings=(*found.warnings, warning))
 
 
 def _by_engine(
@@ -134,7 +163,10 @@ def _by_spark(
     return Answered(found, table, AnsweredBy.SPARK, why, watch.ms, read)
 
 
-def _not_kept(found: Fresh) -> UsageError:
+def _not_kept(found: Fresh) -> ImpctlError:
+    """That there is none, or what kept the sketch from being had with which it would be."""
+    if found.refusal is not None:
+        return found.refusal
     spec = found.prepared.spec
     hint = "leave `--by` out, or write `answer: true` under the query and capture it"
     if spec.answer:

@@ -19,7 +19,7 @@ from impctl.app.preparing.prepared import PreparedQuery, prepare
 from impctl.app.results.results import MaintainResult, Outcome, ReuseEntry
 from impctl.app.workbench.settings import DEFAULT_BATCH_ROWS
 from impctl.app.workbench.workbench import Workbench
-from impctl.errors import UsageError
+from impctl.errors import ImpctlError, UsageError
 from impctl.plan.nodes import Query
 from impctl.store.records import Assumption, StoredQuery, StoredSketch
 from impctl.values import dataclass
@@ -35,7 +35,8 @@ class Fresh:
 
     `sketches` are by the query's own accesses, none where no sketch serves; `action` and `reason`
     say how they were maintained first. `reuse` is set where they may be those of another query.
-    `generation` is the commit with which the query's own answer is kept, None where none is.
+    `generation` is the commit with which the query's own answer is kept, None where none is;
+    `refusal` what kept the sketch of a query from being had whose answer is to be kept with it.
     """
 
     prepared: PreparedQuery
@@ -47,6 +48,7 @@ class Fresh:
     warnings: tuple[str, ...] = ()
     reuse: ReuseEntry | None = None
     generation: int | None = None
+    refusal: ImpctlError | None = None
 
     @property
     def query(self) -> Query:

@@ -53,7 +53,13 @@ def without_sketch(desk: Workbench, spec: QuerySpec, error: ImpctlError) -> Fres
     found = plain(desk, spec, error)
     told = _refusal(desk, found) if error.code == "not_captured" else None
     told = error if told is None else told
-    return replace(found, action=NO_SKETCH, reason=told.message, warnings=(_warning(spec, told),))
+    warnings = (_warning(spec, told),)
+    if isinstance(found, Fresh):
+        refusal = told if spec.answer else None
+        return replace(
+            found, action=NO_SKETCH, reason=told.message, warnings=warnings, refusal=refusal
+        )
+    return replace(found, action=NO_SKETCH, reason=told.message, warnings=warnings)
 
 
 def plain(desk: Workbench, spec: QuerySpec, error: ImpctlError | None = None) -> Fresh | Unread:

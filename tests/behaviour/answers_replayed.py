@@ -1,0 +1,302 @@
+"""Answers of all queries of a workload over many batches, each held against Spark's own.
+
+`python -m tests.behaviour.answers_replayed WORKLOAD FOLDER [--batches 50] [--every 10]` keeps the
+answers of the workload's queries in a store below FOLDER, changes its tables (they are written
+to: give copies), maintains after every batch, and prints what came of it.
+
+Law: Spark alone says what the answer is: it runs the workload's text over the files of the tables,
+and no part of impctl reads or writes anything for it. Equal are Arrow types, rows as bags (doubles
+within 1e-9), and, where the query has an order, the values it goes by, row by row; of rows that tie
+where a LIMIT cuts, each answer may have others. A table named in the SQL is a file list of Parquet.
+Out of scope: the changes (`tests.behaviour.random_batches`).
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from argparse import ArgumentParser
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pyarrow as pa
+from deltalake import DeltaTable
+
+from impctl.app.capture import capture
+from impctl.app.maintain import maintain
+from impctl.app.preparing.prepared import PreparedQuery, prepare
+from impctl.app.query import query
+from impctl.app.results.answer import rows_of
+from impctl.app.results.results import CaptureResult, MaintainResult, QueryResult
+from impctl.app.using.same_rows import same_rows
+from impctl.app.workbench.memory import Memory
+from impctl.app.workbench.sessions import SessionBeside
+from impctl.app.workbench.settings import Settings
+from impctl.app.workbench.workbench import Workbench, open_workbench
+from impctl.errors import EvaluationError, ImpctlError, NotExactError, QueryError, UsageError
+from impctl.plan.rules.answered import answer_plan
+from impctl.workload.models import AnsweredBy, Policy
+from tests.behaviour.random_batches import RandomBatches
+
+_WAYS = (AnsweredBy.STATE, AnsweredBy.ENGINE)
+_FEW = 40
+
+
+@dataclass
+class ReplayTally:
+    """What a run came to; `cannot` and `not_captured` by query, `wrong` in words."""
+
+    batches: int = 0
+    queries: int = 0
+    equal: Counter[str] = field(default_factory=Counter)
+    rows: Counter[str] = field(default_factory=Counter)
+    actions: Counter[str] = field(default_factory=Counter)
+    cannot: dict[str, str] = field(default_factory=dict)
+    unsure: Counter[str] = field(default_factory=Counter)
+    both_fail: Counter[str] = field(default_factory=Counter)
+    wrong: list[str] = field(default_factory=list)
+    milliseconds: Counter[str] = field(default_factory=Counter)
+
+    def told(self) -> Iterator[str]:
+        """Lines for who reads it."""
+        yield f"{self.queries} queries, {self.batches} batches, maintained {dict(self.actions)}"
+        yield f"equal {dict(self.equal)}, of these with rows {dict(self.rows)}"
+        yield f"failing as Spark does {dict(self.both_fail)}, not told {dict(self.unsure)}"
+        yield f"milliseconds {dict(self.milliseconds)}"
+        yield from (f"cannot: {name}: {why}" for name, why in sorted(self.cannot.items()))
+        yield f"wrong: {len(self.wrong)}"
+        yield from (f"wrong: {one}" for one in self.wrong)
+
+
+class Replay:
+    """A workload whose queries all keep their answers, in a store of its own."""
+
+    def __init__(self, source: Path, folder: Path, spark: Any, seed: int, few: int = _FEW) -> None:
+        self.tally = ReplayTally()
+        self.file = _keeping(source, folder)
+        self._store = folder / "store"
+        self._spark = spark
+        self._sessions = SessionBeside(spark)
+        self._memory = Memory()
+        with self._desk() as desk:
+            tables = {name: one.path for name, one in desk.workload.tables.items()}
+            self.queries = list(desk.workload.queries)
+        self.sketched: list[str] = []
+        self._paths = tables
+        self._batches = {
+            name: RandomBatches(path, Random(f"{seed} {name}"), few)
+            for name, path in tables.items()
+        }
+        self.tally.queries = len(self.queries)
+
+    @contextmanager
+    def _desk(self, policy: Policy | None = None) -> Iterator[Workbench]:
+        settings = Settings(self.file, store=self._store, policy=policy, lock_timeout=60)
+        with (
+            self._sessions.visit(),
+            open_workbench(settings, sessions=self._sessions, memory=self._memory) as desk,
+        ):
+            yield desk
+
+    def captured(self) -> None:
+        """The first sketches and answers; which queries have none, and why."""
+        with self._desk() as desk:
+            outcome = capture(desk, None)
+        for failure in outcome.failures:
+            self.tally.cannot[f"{failure.query} (sketch)"] = failure.error.message
+        for warning in outcome.warnings:
+            if "not kept" in warning:
+                self.tally.cannot[f"{warning.split('`')[1]} (state)"] = warning
+        kept = [one.query for one in outcome.results if isinstance(one, CaptureResult)]
+        self.sketched = [name for name in self.queries if name in kept]
+
+    def batch(self) -> None:
+        """One commit or two to every table, and all queries brought up to date."""
+        for batches in self._batches.values():
+            batches.commit()
+        self.tally.batches += 1
+        with self._desk(Policy.INCREMENTAL) as desk:
+            outcome = maintain(desk, self.sketched)
+        left = [one.query for one in outcome.failures if one.query is not None]
+        for failure in outcome.failures:
+            self.tally.actions[f"{failure.query} not by the engine ({failure.error.code})"] += 1
+        for result in outcome.results:
+            assert isinstance(result, MaintainResult)
+            self.tally.actions[result.action] += 1
+        if left:
+            with self._desk(Policy.AUTO) as desk:
+                outcome = maintain(desk, left)
+            assert not outcome.failures, outcome.failures
+
+    def compared(self) -> None:
+        """Every query by state and by the engine, against Spark."""
+        for table, path in self._paths.items():
+            frame = self._spark.read.parquet(*DeltaTable(path).file_uris())
+            frame.createOrReplaceTempView(table)
+        for name in self.queries:
+            try:
+                with self._desk() as desk:
+                    prepared = prepare(desk, desk.queries([name])[0])
+            except ImpctlError as error:
+                self.tally.cannot[f"{name} (not read)"] = error.message
+                continue
+            watch = time.monotonic()
+            wanted = self._sparks(prepared)
+            self.tally.milliseconds["spark"] += round(1000 * (time.monotonic() - watch))
+            for by in _WAYS if name in self.sketched else _WAYS[1:]:
+                self._compare(name, by, prepared, wanted)
+
+    def _sparks(self, prepared: PreparedQuery) -> pa.Table | None:
+        """What Spark answers; None where it fails."""
+        from pyspark.errors import PySparkException
+
+        try:
+            return self._spark.sql(prepared.bound.sql).toArrow()
+        except PySparkException:
+            return None
+
+    def _compare(
+        self, name: str, by: AnsweredBy, prepared: PreparedQuery, wanted: pa.Table | None
+    ) -> None:
+        tally, label = self.tally, f"{name} ({by})"
+        try:
+            with self._desk() as desk:
+                (result,) = query(desk, name, by=by).results
+            assert isinstance(result, QueryResult)
+            assert result.by == by
+        except (UsageError, QueryError) as error:
+            if error.code not in ("answer_not_kept", "engine_cannot"):
+                raise
+            tally.cannot.setdefault(label, error.message)
+            return
+        except (EvaluationError, NotExactError) as error:
+            known = tally.both_fail if wanted is None else tally.unsure
+            known[f"{label}: {error.code}"] += 1
+            return
+        tally.milliseconds[str(by)] += round(result.elapsed_ms)
+        if wanted is None:
+            tally.wrong.append(f"{label} after {tally.batches} batches: Spark fails, this does not")
+            return
+        difference = differ(prepared, result.answer, wanted)
+        if difference:
+            tally.wrong.append(f"{label} after {tally.batches} batches: {difference}")
+            return
+        tally.equal[str(by)] += 1
+        tally.rows[str(by)] += bool(len(wanted))
+
+
+def _keeping(source: Path, folder: Path) -> Path:
+    """A copy of the workload file beside it whose queries keep their answers."""
+    folder.mkdir(parents=True, exist_ok=True)
+    text = source.read_text(encoding="utf-8")
+    assert "\nqueries:\n" in text
+    copy = source.with_name(f".{source.stem}-{folder.name}.yaml")
+    copy.write_text(text.replace("\nqueries:\n", "\ndefaults: {answer: true}\nqueries:\n", 1))
+    return copy
+
+
+def differ(prepared: PreparedQuery, found: pa.Table, wanted: pa.Table) -> str:
+    """In which way two answers of the query differ; empty where they do not."""
+    types = [[one.type for one in table.schema] for table in (found, wanted)]
+    if types[0] != types[1]:
+        return f"types {types[0]}, not {types[1]}"
+    mine, theirs = rows_of(found), rows_of(wanted)
+    keys, is_cut = _order(prepared)
+    if keys and not _same_list(mine, theirs, keys):
+        return f"order: {_shown(mine)}, not {_shown(theirs)}"
+    if same_rows(mine, theirs):
+        return ""
+    if not is_cut or not keys or len(mine) != len(theirs) or not mine:
+        return f"rows: {_shown(mine)}, not {_shown(theirs)}"
+    # Of the rows that tie with the last one any may be there.
+    last = [[row[at] for at in keys] for row in (mine[-1],)]
+    inner = [
+        [row for row in rows if not same_rows([[row[at] for at in keys]], last)]
+        for rows in (mine, theirs)
+    ]
+    return "" if same_rows(*inner) else f"rows: {_shown(mine)}, not {_shown(theirs)}"
+
+
+def _order(prepared: PreparedQuery) -> tuple[list[int], bool]:
+    """Places of the columns that the answer is ordered by, from the first, as far as they are put
+    out; and whether it is cut."""
+    answer = answer_plan(prepared.planned)
+    places = []
+    shown = [one.expr for one in answer.outputs]
+    for key in answer.order:
+        if key.expr not in shown:
+            return places, False
+        places.append(shown.index(key.expr))
+    return places, answer.first is not None or answer.limit is not None
+
+
+def _same_list(
+    mine: Sequence[Sequence[Any]], theirs: Sequence[Sequence[Any]], keys: Sequence[int]
+) -> bool:
+    """Whether rows have the same values of the columns they are ordered by, one by one."""
+    pairs = zip(mine, theirs, strict=False)
+    return len(mine) == len(theirs) and all(
+        same_rows([[one[at] for at in keys]], [[other[at] for at in keys]]) for one, other in pairs
+    )
+
+
+def _shown(rows: Sequence[object]) -> str:
+    return f"{len(rows)} rows {str(rows[:3])[:400]}"
+
+
+def replayed(
+    source: Path,
+    folder: Path,
+    spark: Any,
+    batches: int,
+    every: int,
+    seed: int = 1,
+    tell: Callable[[ReplayTally], None] = lambda _: None,
+) -> ReplayTally:
+    """So many batches, compared after every few and at the end; `tell` hears of each time."""
+    replay = Replay(source, folder, spark, seed)
+    try:
+        replay.captured()
+        for number in range(1, batches + 1):
+            replay.batch()
+            if number % every == 0 or number == batches:
+                replay.compared()
+                tell(replay.tally)
+    except ImpctlError as error:
+        error.add_note(f"seed {seed}, {replay.tally.batches} batches of {source.name}")
+        raise
+    finally:
+        replay.file.unlink()
+    return replay.tally
+
+
+def main() -> None:
+    parser = ArgumentParser()
+    parser.add_argument("workload", type=Path)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--batches", type=int, default=50)
+    parser.add_argument("--every", type=int, default=10)
+    parser.add_argument("--seed", type=int, default=1)
+    asked = parser.parse_args()
+    from impctl.spark.session import SparkSettings, open_session
+
+    conf = {"spark.driver.memory": "4g", "spark.sql.shuffle.partitions": "4"}
+    spark = open_session(SparkSettings("local[2]", conf))
+    tally = replayed(
+        asked.workload, asked.folder, spark, asked.batches, asked.every, asked.seed, _printed
+    )
+    sys.exit(bool(tally.wrong))
+
+
+def _printed(tally: ReplayTally) -> None:
+    sys.stdout.write("\n".join(tally.told()) + "\n\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()
