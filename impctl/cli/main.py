@@ -15,8 +15,10 @@ def main() -> None:
     import os
     import sys
 
-    # What a process loads stays: to look for garbage in it, also at the end, only takes time.
-    gc.set_threshold(50_000, 20, 50)
+    # What a process loads stays: to look for garbage in it, also at the end, only takes time. One
+    # that goes on for days looks as often as any other.
+    if "--follow" not in sys.argv:
+        gc.set_threshold(50_000, 20, 50)
     atexit.register(gc.freeze)
     taken = take_signals(answer_for(sys.argv[1:], os.environ))
     atexit.register(ignoring, taken)  # the first to be registered is the last to run

@@ -73,7 +73,7 @@ class StateMeta:
             pin.table: schema_mark(pin.schema_json) for pin in pins if pin.table in self.files
         }
         stored = self.as_stored()
-        return {**{name: stored[name] for name in _OF_BASIS}, "schemas": schemas}
+        return {**{name: stored[name] for name in _OF_BASIS if name in stored}, "schemas": schemas}
 
     @classmethod
     def read(cls, query: str, stored: Mapping[str, Any]) -> Self:
