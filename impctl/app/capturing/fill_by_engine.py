@@ -11,13 +11,14 @@ for tables too large for one process.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow as pa
 
 from impctl.aliases import AccessId, TableName
 from impctl.app.capturing.counts import count_left_out
 from impctl.app.capturing.partners import Partners
+from impctl.app.preparing.read_ahead import one_ahead
 from impctl.app.preparing.wanted_files import files_of_table
 from impctl.app.workbench.pinned import PinnedTables
 from impctl.app.workbench.workbench import Workbench
@@ -60,7 +61,7 @@ def loaded(
     try:
         with ThreadPoolExecutor(1) as reader:
             pairs = Partners(desk, compiled, partitions, {}).pairs
-            session.load(_one_ahead(_batches(desk.tables, compiled), reader), pairs)
+            session.load(one_ahead(_batches(desk.tables, compiled), reader), pairs)
         for partition in session.range_rows.partitions:
             snapshot = desk.tables.snapshot(partition.table)
             read = files_of_table(snapshot, compiled)
@@ -80,13 +81,3 @@ def _batches(tables: PinnedTables, compiled: Compiled) -> Iterator[tuple[TableNa
         columns = compiled.columns_of(snapshot.table)
         for rows in read_batches(snapshot, columns, files_of_table(snapshot, compiled)):
             yield snapshot.table, rows
-
-
-def _one_ahead(
-    items: Iterator[tuple[TableName, pa.Table]], reader: Executor
-) -> Iterator[tuple[TableName, pa.Table]]:
-    """The items, the next one being made while one is worked on."""
-    following = reader.submit(next, items, None)
-    while (item := following.result()) is not None:
-        following = reader.submit(next, items, None)
-        yield item

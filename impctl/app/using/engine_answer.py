@@ -11,13 +11,14 @@ Out of scope: what is read (`app.using.worth`), when the engine is the one to as
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from impctl.aliases import AccessId, TableName, TableVersion
 from impctl.app.maintaining.answer_changes import RowsOf
 from impctl.app.preparing.filters import Pruned
 from impctl.app.preparing.prepared import PreparedQuery
+from impctl.app.preparing.read_ahead import one_ahead
 from impctl.app.workbench.memory_limit import MemoryLimit
 from impctl.app.workbench.pinned import PinnedTables
 from impctl.app.workbench.workbench import Workbench
@@ -68,7 +69,7 @@ def engine_rows(
     limit = MemoryLimit(desk.settings.memory)
     compiled.circuit.start()
     with ThreadPoolExecutor(1) as reader:
-        for table, rows in _one_ahead(_read(desk.tables, compiled, versions, pruned, used), reader):
+        for table, rows in one_ahead(_read(desk.tables, compiled, versions, pruned, used), reader):
             batches = [
                 _batch(source, rows, used) if source.table == table else None
                 for source in compiled.sources
@@ -105,13 +106,3 @@ def _batch(source: Source, rows: pa.Table, used: Sketches) -> Batch:
     partition = sketch.partition
     fragments = partition.fragments_of(from_arrow(rows.column(sketch.attribute), partition.type))
     return batch.keep(sketch.fragments.to_mask()[fragments])
-
-
-def _one_ahead(
-    items: Iterator[tuple[TableName, pa.Table]], reader: Executor
-) -> Iterator[tuple[TableName, pa.Table]]:
-    """The items, the next one being made while one is worked on."""
-    following = reader.submit(next, items, None)
-    while (item := following.result()) is not None:
-        following = reader.submit(next, items, None)
-        yield item
