@@ -104,7 +104,8 @@ def rows_asked_for(answer: AnswerPlan, rows: Batch) -> Batch:
             rows = rows.keep(truth(predicate, rows.columns, len(rows)).sure_true())
     if answer.first is not None:
         rows = _cut(rows, answer.first)
-    rows = _sorted(rows, answer.order)
+    if answer.first is None or answer.first.order != answer.order:
+        rows = _sorted(rows, answer.order)
     return rows if answer.limit is None else _between(rows, 0, answer.limit)
 
 
