@@ -14,8 +14,8 @@ from impctl.aliases import QueryName
 from impctl.app.results.changed import ChangesResult
 from impctl.app.results.results import Outcome
 from impctl.app.using.changed import Answer, Changed, changed_since
-from impctl.app.using.fresh_sketch import only_query
 from impctl.app.using.older_versions import AtVersions
+from impctl.app.using.only_query import only_query
 from impctl.app.workbench.workbench import Workbench
 from impctl.app.writing.file import check_goal, write_answer
 from impctl.errors import RetryableError, UsageError

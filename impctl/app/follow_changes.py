@@ -20,7 +20,7 @@ from impctl.app.results.amounts import duration_text
 from impctl.app.results.changed import ChangesResult
 from impctl.app.results.followed_run import FollowedRun
 from impctl.app.using.changed import Answer, Changed
-from impctl.app.using.fresh_sketch import only_query
+from impctl.app.using.only_query import only_query
 from impctl.app.workbench.reporter import Reporter
 from impctl.app.workbench.settings import FollowRequest, Settings
 from impctl.app.workbench.workbench import Workbench, open_workbench

@@ -8,18 +8,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from impctl.app.preparing.given_values import GivenValues
 from impctl.app.results.results import Outcome, QueryResult
-from impctl.app.using.answering import Answered, answered
-from impctl.app.using.older_versions import AtVersions
-from impctl.app.using.recorded import record_use
-from impctl.app.using.request import asked
-from impctl.app.using.unread import Unread, unread_table
+from impctl.app.using.at_once import told_at_once
 from impctl.app.workbench.workbench import Workbench
 from impctl.app.writing.file import check_goal, write_answer
-from impctl.stopwatch import Stopwatch
 from impctl.workload.models import AnsweredBy, SketchUse
+
+if TYPE_CHECKING:
+    from impctl.app.preparing.given_values import GivenValues
+    from impctl.app.using.older_versions import AtVersions
 
 
 def query(
@@ -49,36 +48,16 @@ def query(
     if out is not None:
         # Before anything that takes its time.
         check_goal(out)
-    found = asked(desk, query, params, sql, at, use, required=required)
-    if isinstance(found, Unread):
-        if by in (AnsweredBy.STATE, AnsweredBy.ENGINE) or where is not None:
-            raise found.refusal
-        return _given_out(_as_it_stands(desk, found), limit, out, found.warnings)
-    got = answered(desk, found, use, by, where)
-    if got.read is not None:
-        pruned, read = got.read.pruned, got.read.plain
-        record_use(desk, got.found, pruned, read, command="query", elapsed_ms=got.elapsed_ms)
-    return _given_out(_told(desk, got), limit, out, got.found.warnings)
+    is_plain = not params and sql is None and at is None and where is None and not required
+    if is_plain and use is SketchUse.AUTO and by in (AnsweredBy.AUTO, AnsweredBy.STATE):
+        known = told_at_once(desk, query)
+        if known is not None:
+            return _given_out(known, limit, out, ())
+    # Planner and engine take longer to load than telling what is kept.
+    from impctl.app.using.told import told
 
-
-def _told(desk: Workbench, got: Answered) -> QueryResult:
-    """The answer, and how it was come by."""
-    return QueryResult(
-        query=got.found.prepared.spec.name,
-        answer=got.table,
-        versions=got.found.versions,
-        files_kept=0 if got.read is None else got.read.pruned.files_kept,
-        files_total=0 if got.read is None else got.read.pruned.files_total,
-        elapsed_ms=got.elapsed_ms,
-        action=got.found.action,
-        reason=got.found.reason,
-        reuse=got.found.reuse,
-        spark_start_ms=desk.spark_start_ms,
-        left_away={} if got.read is None else got.read.left_away,
-        moments=got.found.prepared.moments,
-        by=got.by,
-        by_reason=got.why,
-    )
+    found, warnings = told(desk, query, params, sql, at, use, by, required=required, where=where)
+    return _given_out(found, limit, out, warnings)
 
 
 def _given_out(
@@ -89,25 +68,3 @@ def _given_out(
     if out is not None:
         write_answer(result.shown, out)
     return Outcome((result,), warnings)
-
-
-def _as_it_stands(desk: Workbench, found: Unread) -> QueryResult:
-    """The answer of a query that only Spark can read."""
-    desk.spark()
-    desk.reporter.step(f"running {found.spec.name}")
-    watch = Stopwatch()
-    got = unread_table(desk, found)
-    files = found.files(desk)
-    return QueryResult(
-        query=found.spec.name,
-        answer=got,
-        versions=found.versions,
-        files_kept=files,
-        files_total=files,
-        elapsed_ms=watch.ms,
-        action=found.action,
-        reason=found.reason,
-        spark_start_ms=desk.spark_start_ms,
-        by=AnsweredBy.SPARK,
-        by_reason="only Spark can read it",
-    )

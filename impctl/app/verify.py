@@ -17,6 +17,7 @@ from collections.abc import Collection, Sequence
 from impctl.aliases import QueryName
 from impctl.app.capturing.chosen_way import restored_verdict
 from impctl.app.capturing.definition import check_definition
+from impctl.app.capturing.kept_ending import known_ending
 from impctl.app.capturing.moments import stored_moments
 from impctl.app.capturing.recapture import recaptured
 from impctl.app.capturing.uncaptured import captured_query
@@ -147,7 +148,9 @@ def _kept(desk: Workbench, prepared: PreparedQuery, stored: StoredQuery) -> Answ
     store = desk.reading_store()
     if store is None or not stored.state_meta.get("answer"):
         return None
-    table = kept_answer(desk, store, prepared, stored.generation)
+    # Told as `query` tells it, where nothing moved since.
+    ending = known_ending(stored) or desk.memory.answer(prepared.planned).ending
+    table = kept_answer(desk, store, stored.query, ending, stored.generation)
     return None if table is None else answer_of(table)
 
 

@@ -35,8 +35,8 @@ from impctl.expr.nodes import (
     substitute,
 )
 from impctl.expr.spans import exactly
-from impctl.plan.nodes import Attribute, SortKey, attributes_of
-from impctl.plan.rules.answered import AnswerPlan, FirstRows
+from impctl.plan.ending import Ending, FirstRows
+from impctl.plan.nodes import Attribute, SortKey
 
 _ARROW = {
     Kind.BOOLEAN: pa.bool_(),
@@ -62,29 +62,27 @@ ANSWER = "answer"
 """The name of the rows that an answer is made of, among all that a circuit keeps."""
 
 
-def kept_rows(answer: AnswerPlan, bounded: Collection[AttributeId] = ()) -> KeptRows:
+def kept_rows(ending: Ending, bounded: Collection[AttributeId] = ()) -> KeptRows:
     """What keeps them, by the first column that is put out as it is; some may have bounds."""
-    columns = typed(attributes_of(answer.kept), None)
-    shown = [one.expr.id for one in answer.outputs if isinstance(one.expr, ColumnRef)]
+    columns = typed(ending.columns, None)
+    shown = [one.expr.id for one in ending.outputs if isinstance(one.expr, ColumnRef)]
     keys = (shown or [name for name, _ in columns])[:1]
     return KeptRows(ANSWER, columns, keys, frozenset(bounded) & {name for name, _ in columns})
 
 
-def answer_of_rows(
-    answer: AnswerPlan, rows: Batch, zone: str, where: Expr | None = None
-) -> pa.Table:
-    """The answer; `rows` are those of `answer.kept`, or more, with positive weights.
+def answer_of_rows(ending: Ending, rows: Batch, zone: str, where: Expr | None = None) -> pa.Table:
+    """The answer; `rows` have `ending.columns` and positive weights, and may be more than needed.
 
     Of the answer those rows for which `where`, a condition on its columns, is true.
     """
-    rows = rows_asked_for(answer, rows)
+    rows = rows_asked_for(ending, rows)
     if where is not None and len(rows):
-        shown = {one.attribute.id: one.expr for one in answer.outputs}
+        shown = {one.attribute.id: one.expr for one in ending.outputs}
         asked = substitute(where, shown)
         rows = rows.keep(truth(asked, rows.columns, len(rows)).sure_true())
-    types = dict(typed((one.attribute for one in answer.outputs), None))
+    types = dict(typed((one.attribute for one in ending.outputs), None))
     columns = []
-    for one in answer.outputs:
+    for one in ending.outputs:
         wanted = arrow_type(types[one.attribute.id], zone)
         # No rows may come without columns.
         column = evaluate(one.expr, rows.columns, len(rows)) if len(rows) else None
@@ -92,34 +90,33 @@ def answer_of_rows(
             columns.append(pa.array([], wanted))
         else:
             columns.append(arrow_column(column, rows.weights, wanted))
-    names = [one.attribute.name for one in answer.outputs]
+    names = [one.attribute.name for one in ending.outputs]
     return pa.Table.from_arrays(columns, names=names)
 
 
-def rows_asked_for(answer: AnswerPlan, rows: Batch) -> Batch:
+def rows_asked_for(ending: Ending, rows: Batch) -> Batch:
     """Of the rows kept those of the answer, by value, cut and in order; not put out yet."""
     rows = _by_value(rows)
-    for predicate in answer.predicates:
+    for predicate in ending.predicates:
         if len(rows):
             rows = rows.keep(truth(predicate, rows.columns, len(rows)).sure_true())
-    if answer.first is not None:
-        rows = _cut(rows, answer.first)
-    if answer.first is None or answer.first.order != answer.order:
-        rows = _sorted(rows, answer.order)
-    return rows if answer.limit is None else _between(rows, 0, answer.limit)
+    if ending.first is not None:
+        rows = _cut(rows, ending.first)
+    if ending.first is None or ending.first.order != ending.order:
+        rows = _sorted(rows, ending.order)
+    return rows if ending.limit is None else _between(rows, 0, ending.limit)
 
 
-def key_asked(answer: AnswerPlan, kept: KeptRows, where: Expr) -> int | None:
+def key_asked(ending: Ending, kept: KeptRows, where: Expr) -> int | None:
     """The code of the one key of rows that a condition on the answer's columns can be true for.
 
     None where it may be true for several, or where rows that it is not asked of decide which rows
     there are. Only for keys whose equality is that of their contents.
     """
-    is_cut = answer.limit is not None or answer.first is not None
     types = dict(kept.rows.columns)
-    if is_cut or not kept.rows.keys or types[kept.rows.keys[0]].kind not in _LOOKED_UP:
+    if ending.is_cut or not kept.rows.keys or types[kept.rows.keys[0]].kind not in _LOOKED_UP:
         return None
-    shown = {one.attribute.id: one.expr for one in answer.outputs}
+    shown = {one.attribute.id: one.expr for one in ending.outputs}
     (key,) = kept.rows.keys
     for part in conjuncts(substitute(where, shown)):
         if not isinstance(part, Compare) or part.op is not CompareOp.EQUAL:

@@ -115,7 +115,7 @@ class Builder(Plumbing):
 
     def _keep(self, flow: Flow, answer: AnswerPlan) -> Flow:
         """The same rows, kept."""
-        self.kept = kept_rows(answer, flow.approximate)
+        self.kept = kept_rows(answer.ending, flow.approximate)
         return replace(flow, at=self.put(self.kept, flow), plan=None)
 
     def owners(self) -> dict[str, Plan]:

@@ -232,7 +232,7 @@ def _last_and_barriers(
     """
     last = _last_top(root)
     chosen = None if barriers is None else [id(node) for node in barriers]
-    if last is None or answer is None or (answer.cuts and last.rank is None):
+    if last is None or answer is None or (answer.ending.cuts and last.rank is None):
         return last, chosen
     return None, None if chosen is None else [*chosen, id(last)]
 

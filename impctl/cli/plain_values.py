@@ -2,15 +2,16 @@
 
 Newer ones of Typer have every value, absent ones too, checked by pydantic, which takes longer to
 load than all of impctl that a run with nothing to do needs.
-Law: a value goes past the check only where it has the type of its flag already, or is a path of
-which nothing is asked, and lies within its bounds. All others are left to Typer, as is all
-where Typer is another one: so what a command gets, and every message, is Typer's.
+Law: a value goes past the check only where it has the type of its flag already, is one of its words
+or a path of which nothing is asked, and lies within its bounds. All others are left to Typer, as is
+all where Typer is another one: so what a command gets, and every message, is Typer's.
 Out of scope: what the flags are (`cli.options`).
 """
 
 from __future__ import annotations
 
 import os
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -74,8 +75,17 @@ class _Plain:
             return value if type(value) is str else _LEFT
         if asked is int:
             return value if type(value) is int and _is_within(value, info) else _LEFT
+        if isinstance(asked, type) and issubclass(asked, Enum):
+            return _member(value, asked)
         is_path = asked is Path and isinstance(value, str | Path)
         return _path(value, info) if is_path else _LEFT
+
+
+def _member(value: Any, asked: type[Enum]) -> Any:
+    """The member of this value, where it is written as the member's is."""
+    if type(value) is asked:
+        return value
+    return next((one for one in asked if type(value) is str and one.value == value), _LEFT)
 
 
 def _is_within(value: int, info: Any) -> bool:

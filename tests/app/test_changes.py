@@ -149,7 +149,9 @@ def test_a_step_told_from_where_it_did_not_begin_would_be_noticed(
     monkeypatch.setattr(
         ahead.AnswerAhead,
         "rows_before",
-        lambda self: ahead.RowsOf(self._taken.way.answer, self._kept.whole(), self._kept.bounded),
+        lambda self: ahead.RowsOf(
+            self._taken.way.answer.ending, self._kept.whole(), self._kept.bounded
+        ),
     )
     with pytest.raises(AssertionError):
         test_where_the_state_cannot_be_carried_on_two_answers_are_compared(kept, monkeypatch, 2)

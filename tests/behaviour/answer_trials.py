@@ -136,7 +136,7 @@ def _by_run(answer: AnswerPlan, compiled: Compiled, case: Case) -> pa.Table | Im
                 *(s.came(rows) if s.table == name else None for s in compiled.sources)
             )
         assert compiled.kept is not None
-        return answer_of_rows(answer, compiled.kept.whole(), "UTC")
+        return answer_of_rows(answer.ending, compiled.kept.whole(), "UTC")
     except ImpctlError as error:
         return error
 
@@ -166,7 +166,7 @@ def _by_state(query: Query, answer: AnswerPlan, case: Case) -> pa.Table | Impctl
         session = MaintainedQuery(compiled)
         session.load((name, _arrow(name, case.before[name])) for name in read)
         session.step(changes, lambda source, keys: [_arrow(source.table, case.after[source.table])])
-        return answer_of_rows(answer, compiled.kept.whole(), "UTC")
+        return answer_of_rows(answer.ending, compiled.kept.whole(), "UTC")
     except ImpctlError as error:
         return error
 

@@ -225,14 +225,14 @@ def differ(prepared: PreparedQuery, found: pa.Table, wanted: pa.Table) -> str:
 def _order(prepared: PreparedQuery) -> tuple[list[int], bool]:
     """Places of the columns that the answer is ordered by, from the first, as far as they are put
     out; and whether it is cut."""
-    answer = answer_plan(prepared.planned)
+    ending = answer_plan(prepared.planned).ending
     places = []
-    shown = [one.expr for one in answer.outputs]
-    for key in answer.order:
+    shown = [one.expr for one in ending.outputs]
+    for key in ending.order:
         if key.expr not in shown:
             return places, False
         places.append(shown.index(key.expr))
-    return places, answer.first is not None or answer.limit is not None
+    return places, ending.is_cut
 
 
 def _same_list(

@@ -109,7 +109,7 @@ def check(case: Case, kept: KeptRows | None, rows: list[Row], label: str) -> Non
     except ReferenceFailure:
         return
     wanted = [tuple(identity(value) for value in row) for row in expected]
-    found = listed(answer_of_rows(case.answer, kept.whole(), "UTC"))
+    found = listed(answer_of_rows(case.answer.ending, kept.whole(), "UTC"))
     if not case.is_ordered:
         wanted, found = sorted(wanted, key=repr), sorted(found, key=repr)
     assert len(found) == len(wanted), label

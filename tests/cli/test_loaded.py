@@ -87,3 +87,12 @@ def test_a_run_that_maintains_loads_nothing_that_it_does_not_use(folder: Path) -
 def test_a_command_builds_itself_alone(folder: Path) -> None:
     loaded = {name for name in loaded_by(folder, "status") if "cli.commands." in name}
     assert loaded == {"impctl.cli.commands.status"}
+
+
+def test_a_kept_answer_is_told_without_parser_and_circuits(folder: Path) -> None:
+    text = WORKLOAD.replace("sketch: {t: a}", "sketch: {t: a}, answer: true")
+    (folder / "impctl.yaml").write_text(text)
+    loaded_by(folder, "capture")
+    loaded = loaded_by(folder, "query")
+    assert "impctl.engine.operators.kept" in loaded
+    assert loaded & {*NEVER, "sqlglot", "impctl.circuits.compile", "impctl.capture"} == set()

@@ -36,7 +36,18 @@ def test_a_flag_gets_what_typer_would_give_it(command: str, tmp_path: Path) -> N
     file = tmp_path / "file.yaml"
     file.write_text("x")
     values = [None, "", "text", "3", "-1", 0, 5, -1, 1.5, True, [], ["a", "b"], ("a",), [1]]
-    values += [str(file), file, str(tmp_path), str(tmp_path / "none"), "-", Policy.AUTO, "auto"]
+    values += [
+        str(file),
+        file,
+        str(tmp_path),
+        str(tmp_path / "none"),
+        "-",
+        Policy.AUTO,
+        "auto",
+        "AUTO",
+        "csv",
+        "never",
+    ]
     checked = 0
     for flag in flags(command):
         assert isinstance(flag._runtime_param, _Plain)

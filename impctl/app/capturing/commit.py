@@ -12,6 +12,7 @@ from dataclasses import replace
 from impctl.aliases import QueryName
 from impctl.app.capturing.definition import definition
 from impctl.app.capturing.drift import depths
+from impctl.app.capturing.kept_ending import ending_to_store
 from impctl.app.capturing.meta import StateMeta
 from impctl.app.capturing.pins import check_pinned_commit, commit_marks
 from impctl.app.preparing.prepared import PreparedQuery
@@ -51,6 +52,7 @@ def commit_capture(
         marks=commit_marks(desk.tables, versions),
         files={table: files_mark(desk.tables.snapshot(table)) for table in versions},
         distant=distant,
+        ending=ending_to_store(way.answer),
     )
     runs: dict[str, list[tuple[int, object]]] = {}
     if state is not None:

@@ -30,7 +30,8 @@ class StateMeta:
     values of the clock the query had, `marks` which commit of each table it stands at and `files`
     which files. `unsure` counts groups kept because a sum of doubles was too close to call: where
     slack may come from. `distant` names the sides of joins whose rows the state does not hold.
-    `depths` tell how evenly the ranges are filled, where that is counted.
+    `depths` tell how evenly the ranges are filled, where that is counted. `ending` is how the
+    answer is made of its rows, as of `app.capturing.kept_ending`.
     """
 
     way: str
@@ -44,6 +45,7 @@ class StateMeta:
     unsure: int = 0
     distant: Sequence[str] = ()
     depths: Sequence[RangeDepth] = ()
+    ending: Sequence[Any] = ()
 
     def as_stored(self) -> dict[str, Any]:
         """What `read` takes, made of what JSON has."""
@@ -62,6 +64,7 @@ class StateMeta:
             "unsure": self.unsure,
             "distant": list(self.distant),
             "depths": [_stored_depth(depth) for depth in self.depths],
+            "ending": list(self.ending),
         }
 
     def basis(self, pins: Sequence[TablePin]) -> dict[str, Any]:
@@ -149,6 +152,13 @@ def _files_mark(value: Any) -> FilesMark:
     return FilesMark(_text(value["digest"]), None if rows is None else _whole(rows))
 
 
+def _mark_and_value(value: Any) -> list[Any]:
+    """A text and what it marks, which is checked when it is asked for; or nothing."""
+    if type(value) is not list or len(value) not in (0, 2):
+        raise TypeError("no mark with a value")
+    return [_text(value[0]), value[1]] if value else []
+
+
 def _depth(value: Any) -> RangeDepth:
     _exactly(RangeDepth, value)
     return RangeDepth(
@@ -179,5 +189,6 @@ _CHECKS: Mapping[str, Callable[[Any], Any]] = {
     "unsure": _count,
     "distant": _each(_text),
     "depths": _each(_depth),
+    "ending": _mark_and_value,
 }
 """What each field is made of; a name that is not here is not impctl's."""

@@ -16,6 +16,7 @@ from typing import Any
 import pyarrow as pa
 
 from impctl.aliases import AccessId, ColumnName, TableName, TableVersion
+from impctl.app.capturing.kept_ending import ending_to_store
 from impctl.app.capturing.meta import StateMeta
 from impctl.app.preparing.facts import columns_assumed
 from impctl.circuits.range_rows import RangeRows
@@ -47,7 +48,8 @@ class TakenUp:
         self.reads = reads
         self.way = way
         self.stored = stored
-        self.meta = StateMeta.read(stored.query, stored.state_meta)
+        meta = StateMeta.read(stored.query, stored.state_meta)
+        self.meta = replace(meta, ending=ending_to_store(way.answer))
         self.fragments: Mapping[AccessId, FragmentSet] = {
             sketch.access: sketch.fragments for sketch in stored.sketches
         }

@@ -12,7 +12,6 @@ from impctl.app.results.explanations import AnswerEntry
 from impctl.circuits.answers import kept_rows
 from impctl.circuits.strategy import row_bytes
 from impctl.circuits.way import Way
-from impctl.plan.nodes import attributes_of
 
 
 def answer_entry(
@@ -25,13 +24,13 @@ def answer_entry(
         return AnswerEntry(False, "the query has no safe sketch, beside which it would be kept")
     if way.answer is None:
         return AnswerEntry(False, way.no_answer)
-    rows = kept_rows(way.answer).rows
-    first = way.answer.first
+    rows = kept_rows(way.answer.ending).rows
+    first = way.answer.ending.first
     is_cut = first is not None and first.order and first.count is not None
     return AnswerEntry(
         kept=True,
         reason="",
-        columns=tuple(attribute.name for attribute in attributes_of(way.answer.kept)),
+        columns=tuple(attribute.name for attribute in way.answer.ending.columns),
         row_bytes=row_bytes(rows.columns, 0),
         most_rows=first.count + first.offset if is_cut and first and first.count else None,
         state_bytes=None if stored is None else stored.pieces.get(rows.name, 0),

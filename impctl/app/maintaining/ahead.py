@@ -92,7 +92,7 @@ class AnswerAhead:
             raise NotCarriedError(trouble.message) from trouble
         changes = collected.changes
         if changes is None:
-            nothing = RowsOf(self._taken.way.answer, NO_ROWS, self._kept.bounded)
+            nothing = RowsOf(self._taken.way.answer.ending, NO_ROWS, self._kept.bounded)
             changes = changes_between(nothing, nothing, desk.session_zone)
         return Moving(before, self._taken.versions, stored_moments(self.stored), changes)
 
@@ -102,7 +102,7 @@ class AnswerAhead:
         assert way.answer is not None
         noted = None if self._told is None else self._told.noted
         rows = self._kept.whole() if noted is None else noted.rows_before()
-        return RowsOf(way.answer, rows, self._kept.bounded)
+        return RowsOf(way.answer.ending, rows, self._kept.bounded)
 
     @property
     def _kept(self) -> KeptRows:

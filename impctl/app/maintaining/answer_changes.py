@@ -28,7 +28,7 @@ from impctl.errors import EvaluationError, NotExactError
 from impctl.expr.evaluate import evaluate, truth
 from impctl.expr.nodes import Expr, columns_of
 from impctl.expr.spans import exactly
-from impctl.plan.rules.answered import AnswerPlan
+from impctl.plan.ending import Ending
 from impctl.values import dataclass
 
 CHANGE, COPIES, SURE = "_change", "_copies", "_sure"
@@ -40,57 +40,52 @@ NO_ROWS = empty_batch(0)
 """What an answer is made of before anything was there."""
 
 
-def is_cut(answer: AnswerPlan) -> bool:
-    """Whether a row may come or go because of others, so that answers have to be compared."""
-    return answer.first is not None or answer.limit is not None
-
-
 def changes_by_rows(
-    answer: AnswerPlan, change: Batch, bounded: Collection[AttributeId], zone: str
+    ending: Ending, change: Batch, bounded: Collection[AttributeId], zone: str
 ) -> pa.Table:
     """The changes by those of the rows kept, with their bounds; of an answer that is not cut."""
-    assert not is_cut(answer), "what is cut is compared"
+    assert not ending.is_cut, "what is cut is compared"
     change = _netted(change)
     values = {name: exactly(column) for name, column in change.columns.items()}
     kept, unsure = np.ones(len(change), dtype=np.bool_), np.zeros(len(change), dtype=np.bool_)
-    for predicate in answer.predicates:
+    for predicate in ending.predicates:
         if len(change):
             unsure |= _unsure_outcomes(predicate, change)
             kept &= truth(predicate, values, len(change)).sure_true()
-    for one in answer.outputs:
+    for one in ending.outputs:
         if len(change):
             unsure |= _unsure_values(one.expr, change)
     rows = Batch(values, change.weights, ()).keep(kept)
-    return _put_out(answer, [_Part(answer, rows, 1)], unsure[kept] if bounded else None, zone)
+    return _put_out(ending, [_Part(ending, rows, 1)], unsure[kept] if bounded else None, zone)
 
 
 @dataclass(frozen=True, slots=True)
 class RowsOf:
-    """Rows kept, and the answer that is made of them; which of its columns may have bounds."""
+    """Rows kept, and how the answer is made of them; which of its columns may have bounds."""
 
-    answer: AnswerPlan
+    ending: Ending
     rows: Batch
     bounded: frozenset[AttributeId] = frozenset()
 
 
 def changes_between(before: RowsOf, after: RowsOf, zone: str) -> pa.Table:
     """The changes from one answer to another of the same columns."""
-    went, came = (rows_asked_for(one.answer, one.rows) for one in (before, after))
+    went, came = (rows_asked_for(one.ending, one.rows) for one in (before, after))
     unsure = np.ones(len(went) + len(came), dtype=np.bool_) if after.bounded else None
-    parts = [_Part(before.answer, went, -1), _Part(after.answer, came, 1)]
-    return _put_out(after.answer, parts, unsure, zone)
+    parts = [_Part(before.ending, went, -1), _Part(after.ending, came, 1)]
+    return _put_out(after.ending, parts, unsure, zone)
 
 
 def whole_answer(after: RowsOf, zone: str) -> pa.Table:
     """The answer as changes from nothing."""
-    return changes_between(RowsOf(after.answer, NO_ROWS), after, zone)
+    return changes_between(RowsOf(after.ending, NO_ROWS), after, zone)
 
 
 @dataclass(frozen=True, slots=True)
 class _Part:
     """Rows to put out as an answer's, with what their weights are multiplied by."""
 
-    answer: AnswerPlan
+    ending: Ending
     rows: Batch
     sign: int
 
@@ -104,11 +99,9 @@ class _Rows:
     unsure: Bools | None
 
 
-def _put_out(
-    answer: AnswerPlan, parts: Sequence[_Part], unsure: Bools | None, zone: str
-) -> pa.Table:
+def _put_out(ending: Ending, parts: Sequence[_Part], unsure: Bools | None, zone: str) -> pa.Table:
     filled = [part for part in parts if len(part.rows)]
-    types = typed((one.attribute for one in answer.outputs), None)
+    types = typed((one.attribute for one in ending.outputs), None)
     wanted = [arrow_type(kind, zone) for _, kind in types]
     found = _consolidated(filled, unsure) if filled else None
     if found is None:
@@ -123,7 +116,7 @@ def _put_out(
     said[COPIES] = pa.array(np.abs(weights), pa.int64())
     if unsure is not None:
         said[SURE] = pa.array(~unsure, pa.bool_())
-    names = [one.attribute.name for one in answer.outputs]
+    names = [one.attribute.name for one in ending.outputs]
     return pa.Table.from_arrays([*said.values(), *columns], names=[*said, *names])
 
 
@@ -147,7 +140,7 @@ def _consolidated(parts: Sequence[_Part], unsure: Bools | None) -> _Rows:
 def _values(part: _Part) -> list[Vector]:
     """The columns put out, every NaN the same."""
     rows = part.rows
-    return [_same_nan(evaluate(o.expr, rows.columns, len(rows))) for o in part.answer.outputs]
+    return [_same_nan(evaluate(o.expr, rows.columns, len(rows))) for o in part.ending.outputs]
 
 
 def _order(columns: Sequence[Vector], weights: Ints) -> Ints:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from impctl.app.capturing.definition import is_captured_alike, stored_query
 from impctl.app.capturing.drift import ranges_entry
+from impctl.app.capturing.kept_ending import has_ending
 from impctl.app.capturing.moments import moved_moments, stored_moments
 from impctl.app.capturing.pins import catch_up, is_current
 from impctl.app.results.results import ANSWER_SAME, Failure, MaintainResult, Outcome
@@ -28,6 +29,9 @@ from impctl.workload.models import Policy, QuerySpec
 if TYPE_CHECKING:
     # The engine takes longer to load than a run with nothing to do may last.
     from impctl.app.maintaining.kept_states import KeptStates
+
+
+NO_NEW_VERSION = "no new version"
 
 
 def maintain_queries(
@@ -179,7 +183,12 @@ def has_nothing_to_do(
 
 
 def _is_read_otherwise(desk: Workbench, spec: QuerySpec, stored: StoredQuery) -> bool:
-    """Whether the query's SQL reads now as another plan than the sketch was captured for."""
+    """Whether the query's SQL reads now as another plan than the sketch was captured for.
+
+    Not where this very program took it up last, with the tables as they are.
+    """
+    if has_ending(stored):
+        return False
     # Only who uses a sketch needs the planner anyway.
     from impctl.app.capturing.chosen_way import is_same_circuit
     from impctl.app.preparing.prepared import prepare
@@ -196,7 +205,7 @@ def _unchanged(desk: Workbench, stored: StoredQuery) -> list[MaintainResult]:
             total=sketch.partition.ranges,
             action="none",
             reason_code="up_to_date",
-            reason="no new version",
+            reason=NO_NEW_VERSION,
             since=stored.versions,
             versions=stored.versions,
             added=(),

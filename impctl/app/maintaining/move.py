@@ -31,9 +31,9 @@ from impctl.circuits.touch import judged_alone, touched_source
 from impctl.circuits.way import Way
 from impctl.engine.batch import Batch
 from impctl.errors import RecaptureNeededError
+from impctl.plan.ending import Ending
 from impctl.plan.moved_conditions import MovedConditions, moved_conditions
 from impctl.plan.nodes import Plan, scans_of
-from impctl.plan.rules.answered import AnswerPlan
 from impctl.sketch.mode import Mode
 from impctl.sketch.partition import RangePartition
 from impctl.store.records import StoredQuery
@@ -67,7 +67,7 @@ class Move:
     circuit: str
     reason: str
     tables: PinnedTables
-    answer: AnswerPlan | None = None
+    answer: Ending | None = None
 
     def snapshot(self, table: TableName) -> Snapshot:
         """The table as it is when the move is done."""
@@ -126,7 +126,7 @@ def move_of(
         circuit=circuit,
         reason=reason,
         tables=desk.tables,
-        answer=way.answer,
+        answer=None if way.answer is None else way.answer.ending,
     )
 
 

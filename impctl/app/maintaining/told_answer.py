@@ -19,7 +19,6 @@ from impctl.app.maintaining.answer_changes import (
     RowsOf,
     changes_between,
     changes_by_rows,
-    is_cut,
 )
 from impctl.app.maintaining.change_files import ChangeFiles, Lead, answer_not_kept
 from impctl.app.preparing.prepared import prepare
@@ -33,7 +32,7 @@ from impctl.engine.batch import Batch, stacked_batches
 from impctl.engine.consolidate import consolidated
 from impctl.engine.operators.kept import KeptRows
 from impctl.errors import RecaptureNeededError
-from impctl.plan.rules.answered import AnswerPlan
+from impctl.plan.ending import Ending
 from impctl.store.reader import StoreReader
 from impctl.store.records import StoredQuery
 from impctl.workload.models import QuerySpec
@@ -53,11 +52,11 @@ class Sink(Protocol):
 class NotedStep:
     """One step watched: made before it, asked after it."""
 
-    def __init__(self, kept: KeptRows, before: AnswerPlan, after: AnswerPlan) -> None:
+    def __init__(self, kept: KeptRows, before: Ending, after: Ending) -> None:
         """The answers differ where the step follows the clock."""
         self._kept = kept
         self._after = after
-        is_compared = is_cut(after) or before is not after
+        is_compared = after.is_cut or before is not after
         self._before = RowsOf(before, _named_for(before, kept)) if is_compared else None
         self._change: Batch | None = None
         kept.note()
@@ -85,7 +84,7 @@ class ToldAnswer:
     """Hands on what came and went of one query's answer, commit by commit."""
 
     def __init__(
-        self, sink: Sink, zone: str, way: Way, before: AnswerPlan | None, written: list[str]
+        self, sink: Sink, zone: str, way: Way, before: Ending | None, written: list[str]
     ) -> None:
         """`way` is that of the steps; `before` the answer before the first one, if another.
 
@@ -95,15 +94,15 @@ class ToldAnswer:
         assert way.compiled is not None
         assert way.compiled.kept is not None
         self._sink, self._zone = sink, zone
-        self._kept, self._answer = way.compiled.kept, way.answer
-        self._before = way.answer if before is None else before
+        self._kept, self._ending = way.compiled.kept, way.answer.ending
+        self._before = self._ending if before is None else before
         self.noted: NotedStep | None = None
         self._written = written
 
     def begin(self) -> None:
         """A step begins."""
-        self.noted = NotedStep(self._kept, self._before, self._answer)
-        self._before = self._answer
+        self.noted = NotedStep(self._kept, self._before, self._ending)
+        self._before = self._ending
 
     def tell(self, lead: Lead) -> None:
         """The step is about to be committed."""
@@ -129,7 +128,7 @@ class ToldRecapture:
         kept = state.compiled.kept if isinstance(state, MaintainedQuery) else None
         if way.answer is None or kept is None:
             raise not_told(self._lead.query, way.no_answer or way.reason)
-        after = RowsOf(way.answer, kept.whole(), kept.bounded)
+        after = RowsOf(way.answer.ending, kept.whole(), kept.bounded)
         changes = changes_between(self._before, after, self._zone)
         self._written.append(str(self._files.write(self._lead, changes)))
 
@@ -147,9 +146,9 @@ def rows_kept(desk: Workbench, store: StoreReader, spec: QuerySpec, stored: Stor
     answer = desk.memory.answer(prepared.planned)
     compiled = compile_answer(answer)
     assert compiled.kept is not None
-    kept = kept_rows(answer, compiled.kept.bounded)
+    kept = kept_rows(answer.ending, compiled.kept.bounded)
     kept.rows.load(store.load_runs(stored.query, kept.rows.name).get(kept.rows.name, ()))
-    return RowsOf(answer, kept.whole(), kept.bounded)
+    return RowsOf(answer.ending, kept.whole(), kept.bounded)
 
 
 def check_kept(spec: QuerySpec, stored: StoredQuery) -> None:
@@ -168,9 +167,9 @@ def not_told(query: QueryName, why: str) -> RecaptureNeededError:
     )
 
 
-def _named_for(answer: AnswerPlan, kept: KeptRows) -> Batch:
+def _named_for(ending: Ending, kept: KeptRows) -> Batch:
     """The rows by the names of the answer whose circuit left the state that they come from."""
     rows = kept.whole()
-    names = [name for name, _ in kept_rows(answer).rows.columns]
+    names = [name for name, _ in kept_rows(ending).rows.columns]
     held = [rows.columns[name] for name, _ in kept.rows.columns] if len(rows) else []
     return Batch(dict(zip(names, held, strict=True)) if held else {}, rows.weights, ())

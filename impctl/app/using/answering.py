@@ -20,7 +20,7 @@ from impctl.app.using.answer_costs import Foreseen, foreseen
 from impctl.app.using.answers import answer_table
 from impctl.app.using.engine_answer import engine_answer
 from impctl.app.using.fresh_sketch import Fresh, fresh
-from impctl.app.using.kept_answer import kept_answer
+from impctl.app.using.kept_answer import KEPT, kept_answer
 from impctl.app.using.worth import Weighed, what_is_read
 from impctl.app.workbench.workbench import Workbench
 from impctl.circuits.answers import answer_where
@@ -103,10 +103,11 @@ def _from_state(desk: Workbench, found: Fresh, where: Expr | None) -> Answered |
         if found.generation is None or store is None:
             return None
         watch = Stopwatch()
-        table = kept_answer(desk, store, found.prepared, found.generation, where)
+        ending = desk.memory.answer(found.prepared.planned).ending
+        name = found.prepared.spec.name
+        table = kept_answer(desk, store, name, ending, found.generation, where)
         if table is not None:
-            why = "its rows are kept with the state"
-            return Answered(found, table, AnsweredBy.STATE, why, watch.ms)
+            return Answered(found, table, AnsweredBy.STATE, KEPT, watch.ms)
         found = fresh(desk, found.prepared.spec.name)
     return None
 

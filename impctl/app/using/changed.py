@@ -177,7 +177,7 @@ def _by_engine(desk: Workbench, prepared: PreparedQuery) -> RowsOf:
 def _check_same_columns(spec: QuerySpec, before: RowsOf, after: RowsOf) -> None:
     """UsageError where the answers have other columns, as after a column got another type."""
     forms = [
-        [(one.attribute.name, one.attribute.type) for one in rows.answer.outputs]
+        [(one.attribute.name, one.attribute.type) for one in rows.ending.outputs]
         for rows in (before, after)
     ]
     if forms[0] != forms[1]:

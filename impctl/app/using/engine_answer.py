@@ -52,7 +52,7 @@ def engine_answer(
     a value ends it, or the memory.
     """
     found = engine_rows(desk, prepared, versions, pruned, sketches)
-    return answer_of_rows(found.answer, found.rows, desk.session_zone, where)
+    return answer_of_rows(found.ending, found.rows, desk.session_zone, where)
 
 
 def engine_rows(
@@ -77,7 +77,7 @@ def engine_rows(
             compiled.circuit.step(*batches)
             limit.check()
     assert compiled.kept is not None
-    return RowsOf(answer, compiled.kept.whole(), compiled.kept.bounded)
+    return RowsOf(answer.ending, compiled.kept.whole(), compiled.kept.bounded)
 
 
 def _read(

@@ -17,9 +17,10 @@ from impctl.app.capturing.pins import catch_up, is_current, moved_meanwhile
 from impctl.app.maintaining.maintained import maintain_queries
 from impctl.app.preparing.prepared import PreparedQuery, prepare
 from impctl.app.results.results import MaintainResult, Outcome, ReuseEntry
+from impctl.app.using.only_query import only_query
 from impctl.app.workbench.settings import DEFAULT_BATCH_ROWS
 from impctl.app.workbench.workbench import Workbench
-from impctl.errors import ImpctlError, UsageError
+from impctl.errors import ImpctlError
 from impctl.plan.nodes import Query
 from impctl.store.records import Assumption, StoredQuery, StoredSketch
 from impctl.values import dataclass
@@ -94,15 +95,3 @@ def _brought_up_to_date(desk: Workbench, spec: QuerySpec) -> tuple[Outcome, Stor
         if is_of_now and is_same_circuit(desk, prepare(desk, spec), stored):
             return outcome, stored
     raise moved_meanwhile(spec.name)
-
-
-def only_query(desk: Workbench) -> str:
-    """The one query of the file; UsageError where it has several."""
-    names = tuple(desk.workload.queries)
-    if len(names) != 1:
-        raise UsageError(
-            f"{desk.workload.file} has {len(names)} queries",
-            hint=f"choose one with `--query`: {', '.join(names)}",
-            code="query_ambiguous",
-        )
-    return names[0]

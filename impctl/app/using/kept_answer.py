@@ -9,20 +9,26 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from impctl.app.preparing.prepared import PreparedQuery
+from impctl.aliases import QueryName
 from impctl.app.workbench.workbench import Workbench
 from impctl.circuits.answers import answer_of_rows, kept_rows, key_asked
 from impctl.expr.nodes import Expr
+from impctl.plan.ending import Ending
 from impctl.store.reader import StoreReader
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 
+KEPT = "its rows are kept with the state"
+"""Why who reads them is quickest."""
+
+
 def kept_answer(
     desk: Workbench,
     store: StoreReader,
-    prepared: PreparedQuery,
+    query: QueryName,
+    ending: Ending,
     generation: int,
     where: Expr | None = None,
 ) -> pa.Table | None:
@@ -31,16 +37,15 @@ def kept_answer(
     With `where`, a condition on its columns, the rows that it is true for; where it asks for one
     key, others are not looked at.
     """
-    answer = desk.memory.answer(prepared.planned)
-    kept = kept_rows(answer)
+    kept = kept_rows(ending)
     name = kept.rows.name
-    runs = store.load_runs(prepared.spec.name, name)
-    stored = store.load(prepared.spec.name)
+    runs = store.load_runs(query, name)
+    stored = store.load(query)
     if stored is None or stored.generation != generation:
         return None
-    code = None if where is None else key_asked(answer, kept, where)
+    code = None if where is None else key_asked(ending, kept, where)
     if code is None:
         kept.rows.load(runs.get(name, ()))
     else:
         kept.rows.load_some(runs.get(name, ()), code)
-    return answer_of_rows(answer, kept.whole(), desk.session_zone, where)
+    return answer_of_rows(ending, kept.whole(), desk.session_zone, where)

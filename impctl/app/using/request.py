@@ -14,9 +14,10 @@ from dataclasses import replace
 from impctl.app.preparing.given_values import GivenValues, split_moving, with_parameters
 from impctl.app.results.results import NO_SKETCH, NOT_USED
 from impctl.app.results.unsketched import ASKED_FOR_NONE
-from impctl.app.using.fresh_sketch import Fresh, fresh, only_query
+from impctl.app.using.fresh_sketch import Fresh, fresh
 from impctl.app.using.older_sketch import older
 from impctl.app.using.older_versions import AtVersions
+from impctl.app.using.only_query import only_query
 from impctl.app.using.reuse import reused
 from impctl.app.using.unread import Unread
 from impctl.app.using.without_sketch import is_of_the_sketch, plain, without_sketch

@@ -1,6 +1,7 @@
 """Rows of a query's result as a table of text.
 
-Law: no value is cut; a value that does not fit is wrapped in its cell.
+Law: no value is cut; a value that does not fit is wrapped in its cell. A table that needs no
+wrapping is the same whoever lays it out.
 Out of scope: any meaning of the values (`app.writing.texts` says how they read).
 """
 
@@ -16,10 +17,40 @@ if TYPE_CHECKING:
     from impctl.app.writing.texts import TextColumn
 
 NARROWEST = 80
+_GAP, _RULE = "   ", "\N{BOX DRAWINGS LIGHT HORIZONTAL}"
 
 
 def table_lines(columns: Sequence[TextColumn]) -> list[str]:
     """The table, numbers to the right; as wide as the terminal, 80 columns without one."""
+    shown = [[plain(column.name), *map(_shown, column.texts)] for column in columns]
+    lines = _narrow(shown, [column.is_number for column in columns])
+    return _wrapped(columns, shown) if lines is None else lines
+
+
+def _shown(text: str | None) -> str:
+    return "NULL" if text is None else plain(text)
+
+
+def _narrow(shown: Sequence[Sequence[str]], is_number: Sequence[bool]) -> list[str] | None:
+    """The lines where all fits anywhere, each character one column wide; else None."""
+    widths = [max(map(len, texts)) for texts in shown]
+    total = sum(widths) + len(_GAP) * (len(widths) - 1)
+    if not widths or total > NARROWEST or not all(map(_is_simple, shown)):
+        return None
+    cells = [
+        [text.rjust(width) if right else text.ljust(width) for text in texts]
+        for texts, width, right in zip(shown, widths, is_number, strict=True)
+    ]
+    lines = [_GAP.join(row).rstrip() for row in zip(*cells, strict=True)]
+    return [lines[0], _RULE * total, *lines[1:]]
+
+
+def _is_simple(texts: Sequence[str]) -> bool:
+    """Whether texts are of ASCII's visible characters, without spaces at their ends."""
+    return all(t.isascii() and t.isprintable() and t == t.strip() != "" for t in texts)
+
+
+def _wrapped(columns: Sequence[TextColumn], shown: Sequence[Sequence[str]]) -> list[str]:
     # What draws it takes longer to load than many a command that prints no table.
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
@@ -27,11 +58,11 @@ def table_lines(columns: Sequence[TextColumn]) -> list[str]:
     from rich.text import Text
 
     table = Table(box=SIMPLE_HEAD, pad_edge=False, safe_box=True, show_edge=False)
-    for column in columns:
-        name = Text(plain(column.name))
-        table.add_column(name, justify="right" if column.is_number else "left", overflow="fold")
-    for row in zip(*(column.texts for column in columns), strict=True):
-        table.add_row(*(Text("NULL" if text is None else plain(text)) for text in row))
+    for column, texts in zip(columns, shown, strict=True):
+        justify = "right" if column.is_number else "left"
+        table.add_column(Text(texts[0]), justify=justify, overflow="fold")  # type: ignore[arg-type]  # one of its two words
+    for row in zip(*(texts[1:] for texts in shown), strict=True):
+        table.add_row(*map(Text, row))
     page, width = StringIO(), max(NARROWEST, Console().width)
     Console(file=page, color_system=None, force_terminal=False, width=width).print(table)
     return [line.rstrip() for line in page.getvalue().splitlines()]

@@ -1,10 +1,10 @@
 """A plan taken apart for its answer: which rows suffice, and what is made of these at the end.
 
-Law: the answer of a plan is `kept`'s rows, of which those stay for which `predicates` are true, cut
-by `first`, brought in `order`, cut by `limit`, and `outputs` of each. Whoever computes `kept` may
-give more rows than it has where a condition or the border of a top-k is too close to call: what
-stands above it is asked again, by value. So below the conditions and the LIMIT at the plan's end
-nothing may be unsure (`AnswerPlan.decided`).
+Law: the answer of a plan is `kept`'s rows, of which those stay for which the ending's `predicates`
+are true, cut by `first`, brought in `order`, cut by `limit`, and `outputs` of each. Whoever
+computes `kept` may give more rows than it has where a condition or the border of a top-k is too
+close to call: what stands above it is asked again, by value. So below the conditions and the LIMIT
+at the plan's end nothing may be unsure (`AnswerPlan.decided`).
 Out of scope: computing rows (`circuits`), what may be sketched (`plan.safety`).
 """
 
@@ -14,6 +14,7 @@ from dataclasses import replace
 
 from impctl.aliases import AttributeId
 from impctl.expr.nodes import And, Expr, columns_of, substitute
+from impctl.plan.ending import Ending, FirstRows
 from impctl.plan.nodes import (
     ComputedColumn,
     Plan,
@@ -30,34 +31,16 @@ from impctl.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class FirstRows:
-    """The first `count` rows (None: all) by an order, without the first `offset`."""
-
-    order: tuple[SortKey, ...]
-    count: int | None
-    offset: int = 0
-
-
-@dataclass(frozen=True, slots=True)
 class AnswerPlan:
-    """The parts; all expressions are of columns of `kept`."""
+    """The plan of the rows, and what is made of them: all expressions are of its columns."""
 
     kept: Plan
-    predicates: tuple[Expr, ...]
-    first: FirstRows | None
-    order: tuple[SortKey, ...]
-    limit: int | None
-    outputs: tuple[ComputedColumn, ...]
-
-    @property
-    def cuts(self) -> bool:
-        """Whether the first rows by an order are taken, of which `kept` may give more for ties."""
-        return self.first is not None and bool(self.first.order) and self.first.count is not None
+    ending: Ending
 
     @property
     def decided(self) -> Plan:
         """The node of `kept` whose rows may not be unsure: all that is above it is asked again."""
-        return _End(self.kept, passes_top=self.cuts).rest
+        return _End(self.kept, passes_top=self.ending.cuts).rest
 
 
 def answer_plan(query: Query) -> AnswerPlan:
@@ -69,14 +52,17 @@ def answer_plan(query: Query) -> AnswerPlan:
         node = Select(node, And(end.predicates))
     first = end.first
     if first is not None and first.order and first.count is not None:
-        # As `AnswerPlan.cuts` says.
+        # As `Ending.cuts` says.
         node = TopK(node, first.order, first.count, first.offset)
     wanted = _columns(end)
     kept = Project(
         node, tuple(ComputedColumn(a, a.ref()) for a in attributes_of(rest) if a.id in wanted)
     )
     order = end.order if end.order or first is None else first.order
-    return AnswerPlan(apply_rules(kept), end.predicates, first, order, query.cut, end.outputs)
+    ruled = apply_rules(kept)
+    columns = attributes_of(ruled)
+    ending = Ending(columns, end.predicates, first, order, query.cut, end.outputs)
+    return AnswerPlan(ruled, ending)
 
 
 class _End:

@@ -25,6 +25,7 @@ META = StateMeta(
     unsure=2,
     distant=["u"],
     depths=[RangeDepth("t", "a", 4, 10, 5, 1.5), RangeDepth("t", "b", 4, 10, 5, 0)],
+    ending=["mark", ["tuple"]],
 )
 MARK = {"digest": "ab", "rows": 3}
 DEPTH = {"table": "t", "attribute": "a", "ranges": 4, "rows": 10, "largest": 5, "at_capture": 1.5}
@@ -57,6 +58,7 @@ def test_what_was_stored_comes_back() -> None:
         *(("files", {"t": mark}) for mark in ({**MARK, "digest": 1}, {**MARK, "more": 1})),
         *(("counters", value) for value in (None, [], {"n": -1}, {"n": 1.0}, {"n": True})),
         *(("unsure", value) for value in (None, -1, 1.5, "1", True)),
+        *(("ending", value) for value in (None, "u", ["mark"], [1, []], ["mark", [], 1])),
         *(("distant", value) for value in (None, "u", {"u": 1}, [1], [None])),
         *(("depths", value) for value in (None, {}, [None], [{}], [[]], [{**DEPTH, "more": 1}])),
         *(("depths", [{**DEPTH, name: None}]) for name in DEPTH),

@@ -31,7 +31,6 @@ from impctl.app.maintaining.answer_changes import (
     RowsOf,
     changes_between,
     changes_by_rows,
-    is_cut,
     whole_answer,
 )
 from impctl.circuits.answers import answer_of_rows
@@ -144,14 +143,14 @@ def step(
     """The changes of one step, told as `maintain` tells them."""
     kept = case.compiled.kept
     assert kept is not None
-    before = RowsOf(case.answer, kept.whole(), kept.bounded)
+    before = RowsOf(case.answer.ending, kept.whole(), kept.bounded)
     kept.note()
     session.step({"t": TableChange(change, np.array(weights, dtype=np.int64))})
     delta = kept.noted()
-    between = changes_between(before, RowsOf(case.answer, kept.whole(), kept.bounded), "UTC")
-    if is_cut(case.answer):
+    between = changes_between(before, RowsOf(case.answer.ending, kept.whole(), kept.bounded), "UTC")
+    if case.answer.ending.is_cut:
         return between
-    found = changes_by_rows(case.answer, delta, kept.bounded, "UTC")
+    found = changes_by_rows(case.answer.ending, delta, kept.bounded, "UTC")
     both = [one.select([n for n in one.column_names if n != SURE]) for one in (found, between)]
     assert listed(both[0]) == listed(both[1]), case.sql
     return found
@@ -182,13 +181,13 @@ def one_case(rng: random.Random, seen: Counter[str], label: str) -> None:
     rows = [a_row(rng) for _ in range(rng.randint(0, 9))]
     try:
         session.load([("t", table_of(rows))])
-        first = whole_answer(RowsOf(case.answer, kept.whole(), kept.bounded), "UTC")
+        first = whole_answer(RowsOf(case.answer.ending, kept.whole(), kept.bounded), "UTC")
         answer = applied(Counter(), first, label)
         for _ in range(6):
             change, weights = random_change(rng, rows)
             found = step(case, session, table_of(change), weights)
             answer = applied(answer, found, label)
-            wanted = Counter(listed(answer_of_rows(case.answer, kept.whole(), "UTC")))
+            wanted = Counter(listed(answer_of_rows(case.answer.ending, kept.whole(), "UTC")))
             assert answer == wanted, label
             check_order(found, label)
             count(seen, case, found)
@@ -217,7 +216,7 @@ def rank(value: object) -> tuple[int, object]:
 
 def count(seen: Counter[str], case: Case, changes: pa.Table) -> None:
     seen["steps"] += 1
-    seen["cut"] += is_cut(case.answer)
+    seen["cut"] += case.answer.ending.is_cut
     seen["deletes"] += DELETE in changes[CHANGE].to_pylist()
     seen["copies"] += any(copies > 1 for copies in changes[COPIES].to_pylist())
     seen["empty"] += len(changes) == 0
@@ -336,7 +335,7 @@ def test_a_limit_without_an_order_leaves_the_same_rows_whatever_their_order_was(
         rng.shuffle(rows)
         answer = answer_plan(ruled)
         kept = run_once(answer, rows)
-        found.add(repr(listed(answer_of_rows(answer, kept.whole(), "UTC"))))
+        found.add(repr(listed(answer_of_rows(answer.ending, kept.whole(), "UTC"))))
     assert len(found) == 1
 
 
@@ -390,6 +389,6 @@ def test_every_type_is_told_as_spark_gives_it() -> None:
     (source,) = compiled.sources
     compiled.circuit.step(source.scan.read(table.take([2, 1, 0]), np.ones(3, dtype=np.int64)))
     assert compiled.kept is not None
-    found = whole_answer(RowsOf(answer, compiled.kept.whole()), "Europe/Berlin")
+    found = whole_answer(RowsOf(answer.ending, compiled.kept.whole()), "Europe/Berlin")
     assert found.schema.types[2:] == TYPES
     assert found.select(names).combine_chunks().equals(table)

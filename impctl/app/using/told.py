@@ -1,0 +1,86 @@
+"""A query answered by whoever can, and what is said of it.
+
+Law: the answer is the query's own at the pinned versions; the sketch only decides what is read.
+Out of scope: kept rows of which nothing moved (`app.using.at_once`), where the answer goes
+(`app.query`).
+"""
+
+from __future__ import annotations
+
+from impctl.app.preparing.given_values import GivenValues
+from impctl.app.results.results import QueryResult
+from impctl.app.using.answering import Answered, answered
+from impctl.app.using.older_versions import AtVersions
+from impctl.app.using.recorded import record_use
+from impctl.app.using.request import asked
+from impctl.app.using.unread import Unread, unread_table
+from impctl.app.workbench.workbench import Workbench
+from impctl.stopwatch import Stopwatch
+from impctl.workload.models import AnsweredBy, SketchUse
+
+
+def told(
+    desk: Workbench,
+    query: str | None,
+    params: GivenValues,
+    sql: str | None,
+    at: AtVersions | None,
+    use: SketchUse,
+    by: AnsweredBy,
+    *,
+    required: bool,
+    where: str | None,
+) -> tuple[QueryResult, tuple[str, ...]]:
+    """The answer and warnings; arguments as for `app.query`."""
+    found = asked(desk, query, params, sql, at, use, required=required)
+    if isinstance(found, Unread):
+        if by in (AnsweredBy.STATE, AnsweredBy.ENGINE) or where is not None:
+            raise found.refusal
+        return _as_it_stands(desk, found), found.warnings
+    got = answered(desk, found, use, by, where)
+    if got.read is not None:
+        pruned, read = got.read.pruned, got.read.plain
+        record_use(desk, got.found, pruned, read, command="query", elapsed_ms=got.elapsed_ms)
+    return _told(desk, got), got.found.warnings
+
+
+def _told(desk: Workbench, got: Answered) -> QueryResult:
+    """The answer, and how it was come by."""
+    return QueryResult(
+        query=got.found.prepared.spec.name,
+        answer=got.table,
+        versions=got.found.versions,
+        files_kept=0 if got.read is None else got.read.pruned.files_kept,
+        files_total=0 if got.read is None else got.read.pruned.files_total,
+        elapsed_ms=got.elapsed_ms,
+        action=got.found.action,
+        reason=got.found.reason,
+        reuse=got.found.reuse,
+        spark_start_ms=desk.spark_start_ms,
+        left_away={} if got.read is None else got.read.left_away,
+        moments=got.found.prepared.moments,
+        by=got.by,
+        by_reason=got.why,
+    )
+
+
+def _as_it_stands(desk: Workbench, found: Unread) -> QueryResult:
+    """The answer of a query that only Spark can read."""
+    desk.spark()
+    desk.reporter.step(f"running {found.spec.name}")
+    watch = Stopwatch()
+    got = unread_table(desk, found)
+    files = found.files(desk)
+    return QueryResult(
+        query=found.spec.name,
+        answer=got,
+        versions=found.versions,
+        files_kept=files,
+        files_total=files,
+        elapsed_ms=watch.ms,
+        action=found.action,
+        reason=found.reason,
+        spark_start_ms=desk.spark_start_ms,
+        by=AnsweredBy.SPARK,
+        by_reason="only Spark can read it",
+    )

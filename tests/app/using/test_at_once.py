@@ -1,0 +1,150 @@
+"""A kept answer of which nothing moved is told without reading SQL, and otherwise with it."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import write_deltalake
+
+from impctl.app.capturing import kept_ending
+from impctl.app.preparing import prepared
+from impctl.app.workbench import build_mark
+from impctl.store.store import Store
+from impctl.tables.write.create import create_table
+from tests.app.using.test_kept_answer import KEPT, MORE, NOW, ROWS, WORKLOAD
+from tests.support.run_cli import Cli
+
+Read = list[str]
+
+
+@pytest.fixture
+def cli(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Cli:
+    monkeypatch.setenv("IMPCTL_NOW", NOW)
+    monkeypatch.setenv("IMPCTL_SKETCH", "auto")
+    create_table(str(tmp_path / "t"), ROWS)
+    file = tmp_path / "w.yaml"
+    file.write_text(WORKLOAD)
+    found = Cli(capsys, file)
+    found.good("capture", *[f"--query={name}" for name in KEPT])
+    return found
+
+
+@pytest.fixture
+def read(monkeypatch: pytest.MonkeyPatch) -> Read:
+    """The queries whose SQL was read since."""
+    names: Read = []
+    bind = prepared.bind
+
+    def noted(*arguments: Any, name: str, **named: Any) -> Any:
+        names.append(name)
+        return bind(*arguments, name=name, **named)
+
+    monkeypatch.setattr(prepared, "bind", noted)
+    return names
+
+
+def answer(cli: Cli, query: str, *more: str) -> Any:
+    (result,) = cli.good("query", "--query", query, *more).results
+    return {name: result[name] for name in result if not name.endswith("_ms")}
+
+
+@pytest.mark.parametrize("query", KEPT)
+def test_it_is_what_is_told_of_a_query_that_is_read(cli: Cli, read: Read, query: str) -> None:
+    at_once = answer(cli, query)
+    assert read == []
+    assert at_once["by"] == "state"
+    assert at_once == answer(cli, query, "--where", "TRUE")
+    assert set(read) == {query}
+
+
+def test_rows_that_came_are_maintained_first(cli: Cli, read: Read) -> None:
+    write_deltalake(str(cli.workload.parent / "t"), MORE, mode="append")
+    assert answer(cli, "kept")["action"] == "exact"
+    assert read != []
+    read.clear()
+    after = answer(cli, "kept")
+    assert read == []
+    assert after["rows"] == answer(cli, "kept", "--by", "engine")["rows"]
+
+
+def test_the_clock_that_moved_is_followed_first(
+    cli: Cli, read: Read, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("IMPCTL_NOW", "2025-11-15T09:00:00")
+    first = answer(cli, "window")
+    assert read != []
+    read.clear()
+    at_once = answer(cli, "window")
+    assert read == []
+    assert at_once["rows"] == first["rows"]
+    assert at_once["moments"] == first["moments"] == {"current_date": "2025-11-15"}
+    assert sorted(at_once["rows"], key=repr) == sorted(
+        answer(cli, "window", "--by", "engine")["rows"], key=repr
+    )
+
+
+def another_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (build_mark, kept_ending):
+        monkeypatch.setattr(module, "build_mark", lambda: "another")
+
+
+def no_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (build_mark, kept_ending):
+        monkeypatch.setattr(module, "build_mark", lambda: "")
+
+
+@pytest.mark.parametrize("program", [another_program, no_files])
+def test_another_program_reads_the_query(
+    cli: Cli,
+    read: Read,
+    monkeypatch: pytest.MonkeyPatch,
+    program: Callable[[pytest.MonkeyPatch], None],
+) -> None:
+    before = answer(cli, "kept")
+    program(monkeypatch)
+    assert answer(cli, "kept") == before
+    assert read != []
+
+
+def test_a_store_without_it_is_read(cli: Cli, read: Read, monkeypatch: pytest.MonkeyPatch) -> None:
+    load = Store.load
+
+    def older(self: Store, query: str) -> Any:
+        found = load(self, query)
+        if found is not None:
+            found.state_meta.pop("ending", None)
+        return found
+
+    before = answer(cli, "kept")
+    monkeypatch.setattr(Store, "load", older)
+    assert answer(cli, "kept") == before
+    assert read != []
+
+
+def test_a_definition_that_changed_is_not_told(cli: Cli, read: Read) -> None:
+    text = cli.workload.read_text()
+    cli.workload.write_text(text.replace("HAVING COUNT(*) > 1 ORDER BY a DESC, g", "ORDER BY g"))
+    ran = cli("query", "--query", "kept", "--policy", "strict", "--require-sketch")
+    assert ran.code != 0
+    assert len(answer(cli, "kept")["rows"]) == 5
+    assert read != []
+
+
+def test_damage_is_told_by_those_who_read_the_query(cli: Cli) -> None:
+    folder = cli.workload.parent / ".impctl"
+    catalog = next(folder.glob("*.sqlite*"))
+    with sqlite3.connect(catalog) as connection:
+        # Each content without its last byte.
+        connection.execute(
+            "UPDATE run SET content = substr(content, 1, length(content) - 1)"
+            " WHERE arrangement = 'answer.rows'"
+        )
+    connection.close()
+    ran = cli.good("query", "--query", "kept")
+    assert "not used" in json.dumps(ran.document["warnings"])
+    assert ran.results[0]["by"] != "state"

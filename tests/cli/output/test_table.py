@@ -1,0 +1,60 @@
+"""A table that needs no wrapping looks the same whether Rich lays it out or impctl does."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from impctl.app.writing.texts import TextColumn
+from impctl.cli.output import table
+from impctl.cli.output.table import table_lines
+
+TEXTS = [
+    "",
+    "a",
+    "NULL",
+    "two words",
+    "x" * 30,
+    " lead",
+    "trail ",
+    "naïve",
+    "語",
+    "a\nb",
+    "\x1b[1m",
+]
+
+
+def drawn(shown: list[TextColumn], monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The same by Rich alone."""
+    with monkeypatch.context() as patch:
+        patch.setattr(table, "_narrow", lambda *_: None)
+        return table_lines(shown)
+
+
+def random_columns(draw: random.Random) -> list[TextColumn]:
+    rows, is_odd = draw.randrange(5), draw.random() < 0.3
+    texts: list[str | None] = [None, "1", "-22.5", "2024-01-01 00:00:00", "abc", "a b"]
+    texts += TEXTS if is_odd else []
+    return [
+        TextColumn(
+            draw.choice(["a", "total", "n n"]), draw.random() < 0.5, draw.choices(texts, k=rows)
+        )
+        for _ in range(draw.randrange(1, 6))
+    ]
+
+
+def test_it_is_the_table_that_rich_draws(monkeypatch: pytest.MonkeyPatch) -> None:
+    draw, own = random.Random(7), 0
+    for _ in range(400):
+        columns = random_columns(draw)
+        shown = [[c.name, *("NULL" if t is None else t for t in c.texts)] for c in columns]
+        own += table._narrow(shown, [c.is_number for c in columns]) is not None
+        assert table_lines(columns) == drawn(columns, monkeypatch), columns
+    assert own > 150
+
+
+def test_what_does_not_fit_is_wrapped_by_rich() -> None:
+    lines = table_lines([TextColumn("a", False, ["x " * 60]), TextColumn("b", True, ["1"])])
+    assert len(lines) > 3
+    assert sum(line.count("x") for line in lines) == 60
