@@ -22,6 +22,7 @@ from impctl.app.workbench.settings import (
 )
 from impctl.cli.job import Display, Job
 from impctl.cli.metrics import maintained_now, with_metrics
+from impctl.cli.socket.listening import listening
 from impctl.cli.stopping import stopping
 from impctl.cli.streams import give_up
 from impctl.errors import UsageError
@@ -38,6 +39,7 @@ def follow_request(
     pending_rows: int | None,
     max_wait: float | None,
     max_runs: int | None,
+    socket: Path | None = None,
 ) -> FollowRequest | None:
     """What the flags ask for; None without `--follow`. UsageError for flags that need another."""
     given = {
@@ -58,6 +60,7 @@ def follow_request(
         pending_rows,
         DEFAULT_MAX_WAIT if max_wait is None else max_wait,
         max_runs,
+        socket,
     )
 
 
@@ -84,7 +87,7 @@ def follow_job(
         from impctl.cli.output.follow import json_line, text_line
 
         line = json_line if display.json else text_line
-        with stopping() as stop:
+        with listening(request.socket), stopping() as stop:
 
             def show(outcome: Outcome, run: FollowedRun) -> None:
                 try:

@@ -1,11 +1,20 @@
 """The entry point of the console script.
 
 Law: signals are taken before anything else is loaded, so that a command which is told to end while
-it still loads says so as it does later.
+it still loads says so as it does later. Whether another process does the command's work is asked
+before what does it is loaded.
 Out of scope: what the commands are (`cli.application`), running one (`cli.boundary`).
 """
 
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
 from impctl.cli.interrupt import answer_for, ignoring, take_signals, told
+
+if TYPE_CHECKING:
+    import typer
 
 
 def main() -> None:
@@ -20,8 +29,24 @@ def main() -> None:
     if "--follow" not in sys.argv:
         gc.set_threshold(50_000, 20, 50)
     atexit.register(gc.freeze)
-    taken = take_signals(answer_for(sys.argv[1:], os.environ))
+    words = sys.argv[1:]
+    taken = take_signals(answer_for(words, os.environ))
     atexit.register(ignoring, taken)  # the first to be registered is the last to run
+    code = None
+    if "IMPCTL_SOCKET" in os.environ or any(word.startswith("--socket") for word in words):
+        from impctl.cli.socket.asking import answered_elsewhere
+
+        code = answered_elsewhere(words, os.environ)
+    if code is None:
+        code = done(words)
+    told(code)
+    sys.exit(code)
+
+
+def done(words: Sequence[str], app: typer.Typer | None = None) -> int:
+    """The exit code of the command, done by this process; signals are taken already."""
+    import os
+
     from impctl.cli.streams import open_streams
 
     open_streams()
@@ -33,10 +58,9 @@ def main() -> None:
 
     hide_pandas()
     try:
-        words = sys.argv[1:]
-        is_completing = COMPLETION_VARIABLE in os.environ
-        code = run(build_app(COMMANDS if is_completing else commands_for(words)), words)
+        if app is None:
+            is_completing = COMPLETION_VARIABLE in os.environ
+            app = build_app(COMMANDS if is_completing else commands_for(words))
+        return run(app, words)
     except KeyboardInterrupt:
-        code = INTERRUPTED  # while the outcome was being shown, for long
-    told(code)
-    sys.exit(code)
+        return INTERRUPTED  # while the outcome was being shown, for long

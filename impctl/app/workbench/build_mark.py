@@ -20,7 +20,15 @@ _ROOMS = ("data", "expr", "plan", "engine", "circuits", "workload")
 
 @cache
 def build_mark() -> str:
-    """The mark; empty where the program does not lie in files."""
+    """The mark of the program when it was first asked for, which is when a command begins.
+
+    Empty where the program does not lie in files.
+    """
+    return mark_now()
+
+
+def mark_now() -> str:
+    """The mark of the files as they are by now."""
     package = Path(__file__).parents[2]
     reader = find_spec("sqlglot")
     if reader is None or reader.origin is None:

@@ -30,6 +30,7 @@ NOW = "IMPCTL_NOW"
 SPARK_MEMORY = "IMPCTL_SPARK_MEMORY"
 MEMORY = "IMPCTL_MEMORY"
 BY = "IMPCTL_BY"
+SOCKET = "IMPCTL_SOCKET"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +51,7 @@ ENVVARS = (
     EnvVar(SPARK_PROFILE, "YAML file with Spark settings", "--spark-profile", "0.1.0"),
     EnvVar(BATCH_ROWS, "Changes that make up one eager batch", "--batch-rows", "0.1.0"),
     EnvVar(BY, "Who answers queries: kept rows, the engine or Spark", "--by", "0.1.0"),
+    EnvVar(SOCKET, "Who answers `query`, `maintain` and `status`, if there", "--socket", "0.1.0"),
     EnvVar(MEMORY, "What the engine may take to answer a query", "--memory", "0.1.0"),
     EnvVar(IMBALANCE, "How uneven ranges may become before that is told", "--imbalance", "0.1.0"),
     EnvVar(LARGE_CHANGE, "Megabytes of a change that Spark groups", "--large-change", "0.1.0"),

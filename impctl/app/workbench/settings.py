@@ -75,12 +75,14 @@ class FollowRequest:
 
     Tables are looked at every `interval`. With `pending_rows` a run waits for so many changed rows,
     but no change waits longer than `max_wait`. `max_runs` counts runs that had something to do.
+    Other commands are answered on the `socket`, if any.
     """
 
     interval: float = DEFAULT_INTERVAL
     pending_rows: int | None = None
     max_wait: float = DEFAULT_MAX_WAIT
     max_runs: int | None = None
+    socket: Path | None = None
 
 
 def store_of(settings: Settings, workload: Workload) -> str:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from impctl.aliases import QueryName
+from impctl.app.workbench.build_mark import build_mark
 from impctl.app.workbench.memory import Memory
 from impctl.app.workbench.pinned import PinnedTables
 from impctl.app.workbench.reporter import Reporter, SilentReporter
@@ -62,7 +63,10 @@ class Workbench:
         """Seconds spent waiting for other writers."""
         self.spark_start_ms = 0.0
         """What starting Spark took in this run; 0 as long as it was not started."""
-        self.give(settings.params)
+        # Before files of the program could change under a process that goes on for days.
+        build_mark()
+        if settings.params:
+            self.give(settings.params)
 
     def next_run(self, pinned: Iterable[DeltaSource]) -> Workbench:
         """A workbench for another run of this process, with these tables pinned; Spark is kept."""

@@ -114,6 +114,18 @@ Changes = Annotated[
 ]
 
 
+Listening = Annotated[
+    Path | None,
+    typer.Option(
+        "--socket",
+        metavar="PATH",
+        show_default=False,
+        help="With --follow: answer `query`, `maintain` and `status` there. Without: ask there.",
+        autocompletion=left_to_shell,
+    ),
+]
+
+
 def maintain(
     workload: WorkloadFile = DEFAULT_FILE,
     query: QueryNames = None,
@@ -132,6 +144,7 @@ def maintain(
     max_runs: MaxRuns = None,
     metrics: MetricsFile = None,
     changes: Changes = None,
+    socket: Listening = None,
     dry_run: DryRun = False,
     detailed_exitcode: DetailedExitcode = False,
     json: AsJson = False,
@@ -159,7 +172,7 @@ def maintain(
         large_change=large_change,
         changes=changes,
     )
-    request = follow_request(follow, interval, pending_rows, max_wait, max_runs)
+    request = follow_request(follow, interval, pending_rows, max_wait, max_runs, socket)
     display, given = display_of(json, quiet, verbose), (tuple(query or ()), batch_rows, metrics)
     return _job(settings, display, request, *given, detailed=detailed_exitcode)
 
