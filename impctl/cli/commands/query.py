@@ -97,10 +97,9 @@ def query(
     """Answer the query: from its kept rows, or through its sketch.
 
     The sketch is maintained first where its tables have new versions. With --param or --sql it may
-    be that of another query that differs in constants; the smallest one allowed is taken. With --at
-    the answer is that of older versions, through the sketch stored for them. A sketch that would
-    cost more than it saves is left away (--sketch); where there is none whole tables are read, with
-    a warning. Kept rows answer at once, else the engine or Spark (--by). Stdout has rows alone.
+    be that of another query that differs in constants; with --at it is the one stored for older
+    versions. A sketch that costs more than it saves is left away (--sketch); without one whole
+    tables are read, with a warning. Kept rows answer first, else the engine or Spark (--by).
 
     Example: impctl query workloads/running-example.yaml --query q_top
     """

@@ -35,7 +35,8 @@ _PATIENCE = 10.0
 """Seconds for a request to come whole."""
 _LEAVING = 10.0
 """Seconds that commands have to end once nobody is to be answered any more."""
-_CALLER_GONE = 128 + signal.SIGHUP
+_CALLER_GONE = 129
+"""As of a command whose terminal went away."""
 
 
 class Answering:
