@@ -20,6 +20,14 @@ from tests.app.using.test_kept_answer import KEPT, MORE, NOW, ROWS, WORKLOAD
 from tests.support.run_cli import Cli
 
 Read = list[str]
+LATE = """\
+  late:
+    sql: >-
+      SELECT g, MAX(day) AS last, COUNT(*) AS n FROM t GROUP BY g
+      HAVING MAX(day) >= current_date - INTERVAL 5 DAYS
+    answer: true
+"""
+"""Its constant that moves stands in what is made of the rows."""
 
 
 @pytest.fixture
@@ -28,9 +36,9 @@ def cli(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.
     monkeypatch.setenv("IMPCTL_SKETCH", "auto")
     create_table(str(tmp_path / "t"), ROWS)
     file = tmp_path / "w.yaml"
-    file.write_text(WORKLOAD)
+    file.write_text(WORKLOAD.replace("store:", f"{LATE}store:"))
     found = Cli(capsys, file)
-    found.good("capture", *[f"--query={name}" for name in KEPT])
+    found.good("capture", *[f"--query={name}" for name in (*KEPT, "late")])
     return found
 
 
@@ -72,19 +80,22 @@ def test_rows_that_came_are_maintained_first(cli: Cli, read: Read) -> None:
     assert after["rows"] == answer(cli, "kept", "--by", "engine")["rows"]
 
 
+@pytest.mark.parametrize("query", ["window", "late"])
 def test_the_clock_that_moved_is_followed_first(
-    cli: Cli, read: Read, monkeypatch: pytest.MonkeyPatch
+    cli: Cli, read: Read, monkeypatch: pytest.MonkeyPatch, query: str
 ) -> None:
+    before = answer(cli, query)["rows"]
     monkeypatch.setenv("IMPCTL_NOW", "2025-11-15T09:00:00")
-    first = answer(cli, "window")
+    first = answer(cli, query)
     assert read != []
     read.clear()
-    at_once = answer(cli, "window")
+    at_once = answer(cli, query)
     assert read == []
     assert at_once["rows"] == first["rows"]
+    assert at_once["rows"] != before
     assert at_once["moments"] == first["moments"] == {"current_date": "2025-11-15"}
     assert sorted(at_once["rows"], key=repr) == sorted(
-        answer(cli, "window", "--by", "engine")["rows"], key=repr
+        answer(cli, query, "--by", "engine")["rows"], key=repr
     )
 
 
