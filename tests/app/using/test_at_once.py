@@ -85,7 +85,7 @@ def test_the_clock_that_moved_is_followed_first(
     cli: Cli, read: Read, monkeypatch: pytest.MonkeyPatch, query: str
 ) -> None:
     before = answer(cli, query)["rows"]
-    monkeypatch.setenv("IMPCTL_NOW", "2025-11-15T09:00:00")
+    monkeypatch.setenv("IMPCTL_NOW", "2025-11-17T09:00:00")
     first = answer(cli, query)
     assert read != []
     read.clear()
@@ -93,7 +93,7 @@ def test_the_clock_that_moved_is_followed_first(
     assert read == []
     assert at_once["rows"] == first["rows"]
     assert at_once["rows"] != before
-    assert at_once["moments"] == first["moments"] == {"current_date": "2025-11-15"}
+    assert at_once["moments"] == first["moments"] == {"current_date": "2025-11-17"}
     assert sorted(at_once["rows"], key=repr) == sorted(
         answer(cli, query, "--by", "engine")["rows"], key=repr
     )
