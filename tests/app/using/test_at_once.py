@@ -84,19 +84,20 @@ def test_rows_that_came_are_maintained_first(cli: Cli, read: Read) -> None:
 def test_the_clock_that_moved_is_followed_first(
     cli: Cli, read: Read, monkeypatch: pytest.MonkeyPatch, query: str
 ) -> None:
-    before = answer(cli, query)["rows"]
-    monkeypatch.setenv("IMPCTL_NOW", "2025-11-17T09:00:00")
-    first = answer(cli, query)
-    assert read != []
-    read.clear()
-    at_once = answer(cli, query)
-    assert read == []
-    assert at_once["rows"] == first["rows"]
-    assert at_once["rows"] != before
-    assert at_once["moments"] == first["moments"] == {"current_date": "2025-11-17"}
-    assert sorted(at_once["rows"], key=repr) == sorted(
-        answer(cli, query, "--by", "engine")["rows"], key=repr
-    )
+    """Forth, which rows leave, and back, which they come again by."""
+    for day in ("2025-11-17", "2025-11-13"):
+        before = answer(cli, query)["rows"]
+        monkeypatch.setenv("IMPCTL_NOW", f"{day}T09:00:00")
+        read.clear()
+        first = answer(cli, query)
+        assert read != []
+        read.clear()
+        at_once = answer(cli, query)
+        assert read == []
+        assert at_once["rows"] == first["rows"] != before
+        assert at_once["moments"] == first["moments"] == {"current_date": day}
+        by_engine = answer(cli, query, "--by", "engine")["rows"]
+        assert sorted(at_once["rows"], key=repr) == sorted(by_engine, key=repr)
 
 
 def another_program(monkeypatch: pytest.MonkeyPatch) -> None:
