@@ -21,6 +21,7 @@ from dataclasses import field, replace
 
 import pyarrow as pa
 
+from impctl.app.maintaining.change_files import answer_not_kept
 from impctl.app.measuring.ground import Ground
 from impctl.app.measuring.kinds.duckdb_recapture import Files, duckdb_plain, duckdb_query
 from impctl.app.measuring.kinds.duckdb_times import same_answer
@@ -33,7 +34,6 @@ from impctl.bench.clock import warm_up
 from impctl.bench.parquet_sql import ParquetSql
 from impctl.bench.record import Cell, Metric
 from impctl.capture.use import rewrite_sql
-from impctl.errors import UnsupportedError
 from impctl.stopwatch import Stopwatch
 from impctl.tables.change.changes import read_changes
 from impctl.values import dataclass
@@ -59,12 +59,7 @@ def _cells(ground: Ground, changes: int, batches: int) -> Iterator[Cell]:
     connection = ParquetSql.open()
     with measured_copy(ground.desk, spec) as measured:
         if measured.stored.state_meta.get("answer") is None:
-            raise UnsupportedError(
-                f"The answer of query `{spec.name}` is not kept",
-                code="answer_not_kept",
-                hint="`impctl explain` says why",
-                location=measured.prepared.place(None),
-            )
+            raise answer_not_kept(spec)
         if connection is None:
             yield _cell(ground, _Ways(measured), changes, batches, "DuckDB is not installed")
             return
