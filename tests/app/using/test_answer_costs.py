@@ -61,9 +61,12 @@ def test_who_asked_for_the_engine_or_has_the_answer_is_not_told(
     assert result["quicker"] == ""
 
 
-@pytest.mark.usefixtures("slow_engine")
-def test_a_little_quicker_is_not_worth_a_word(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(answer_costs, "_DUCKDB_START_MS", 1100.0)
+@pytest.mark.parametrize(("engine_ms", "duckdb_ms"), [(1500.0, 1100.0), (100.0, 20.0)])
+def test_a_little_quicker_is_not_worth_a_word(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch, engine_ms: float, duckdb_ms: float
+) -> None:
+    monkeypatch.setattr(answer_costs, "_ENGINE_START_MS", engine_ms)
+    monkeypatch.setattr(answer_costs, "_DUCKDB_START_MS", duckdb_ms)
     (result,) = cli.good("query", "--query", "plain").results
     assert result["quicker"] == ""
 
