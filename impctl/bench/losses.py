@@ -10,9 +10,11 @@ import math
 from collections.abc import Sequence
 
 from impctl.bench.contest import (
+    BY_ENGINE,
     DUCKDB_RECAPTURE,
     DUCKDB_WITH,
     DUCKDB_WITHOUT,
+    FROM_STATE,
     MAINTAIN,
     PRUNED,
     RECAPTURE,
@@ -54,6 +56,22 @@ def losses(record: Record) -> tuple[str, ...]:
         *_lost(
             contests(record, DUCKDB_WITH, DUCKDB_WITHOUT),
             "The query in DuckDB was slower with the sketch",
+        ),
+        *_lost(
+            contests(record, FROM_STATE, VIEW),
+            "A view kept by hand was quicker than the kept answer",
+        ),
+        *_lost(
+            contests(record, FROM_STATE, DUCKDB_WITHOUT),
+            "The query in DuckDB was quicker than the kept answer",
+        ),
+        *_lost(
+            contests(record, BY_ENGINE, DUCKDB_WITHOUT),
+            "The query in DuckDB was quicker than the engine over the sketch",
+        ),
+        *_lost(
+            contests(record, BY_ENGINE, WITH),
+            "Spark was quicker over the sketch than the engine",
         ),
         *_lost(workload_contests(record, UNUSED), "The workload was quicker without a sketch"),
         *_lost(

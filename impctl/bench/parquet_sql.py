@@ -44,6 +44,16 @@ class ParquetSql:
             rows = self._connection.read_parquet(list(files), hive_partitioning=has_folders)
             rows.create_view(name, replace=True)
 
+    def put(self, name: str, rows: pa.Table) -> None:
+        """From now on `name` stands for these rows."""
+        with _as_sql_failures():
+            self._connection.register(name, rows)
+
+    def change(self, sql: str) -> None:
+        """Run a statement that has no answer; SqlFailed where DuckDB does not run it."""
+        with _as_sql_failures():
+            self._connection.execute(sql)
+
     def run(self, sql: str) -> pa.Table:
         """The answer of a SELECT; SqlFailed where DuckDB does not run it."""
         with _as_sql_failures():

@@ -38,6 +38,8 @@ _WORDS = {
     "duckdb_ms": "recapture in DuckDB",
     "pruned_ms": "statistics alone",
     "view_ms": "view kept by hand",
+    "state_ms": "kept answer",
+    "by_engine_ms": "engine over the sketch",
     "upkeep_ms": "upkeep of the sketch",
     "view_upkeep_ms": "upkeep of the view",
     "duckdb_plain_ms": "DuckDB without sketch",

@@ -13,9 +13,11 @@ from html import escape
 
 from impctl.bench.break_even_words import break_even_words
 from impctl.bench.contest import (
+    BY_ENGINE,
     DUCKDB_RECAPTURE,
     DUCKDB_WITH,
     DUCKDB_WITHOUT,
+    FROM_STATE,
     MAINTAIN,
     PRUNED,
     RECAPTURE,
@@ -75,6 +77,10 @@ def measured_here(record: Record, figure: Figure) -> tuple[str, ...]:
         "Speed-up of that over statistics alone": contests(own, WITH, PRUNED),
         "Speed-up of that over a view kept by hand": contests(own, WITH, VIEW),
         "Speed-up of that over DuckDB": contests(own, WITH, DUCKDB_WITHOUT),
+        "Speed-up of the kept answer over a view kept by hand": contests(own, FROM_STATE, VIEW),
+        "Speed-up of the engine with the sketch over DuckDB": contests(
+            own, BY_ENGINE, DUCKDB_WITHOUT
+        ),
         "Speed-up of DuckDB by the sketch": contests(own, DUCKDB_WITH, DUCKDB_WITHOUT),
         "Speed-up over no sketch": workload_contests(own, UNUSED),
         "Speed-up over recaptured sketches": workload_contests(own, RECAPTURED),

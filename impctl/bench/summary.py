@@ -29,6 +29,7 @@ from impctl.bench.contest import (
 from impctl.bench.headlines import Headline, by_size, headlines, slack_words
 from impctl.bench.losses import losses
 from impctl.bench.quantity import is_number, named, number, times
+from impctl.bench.quickest import quickest
 from impctl.bench.record import Record
 from impctl.bench.yardstick import UNSTEADY
 from impctl.values import dataclass
@@ -66,6 +67,7 @@ def summarize(record: Record) -> Summary:
         _unsteady(record),
         _maintaining(maintained),
         _using(used),
+        _answering(record),
         _workloads(record),
         _when_not(record),
         _checks(record),
@@ -188,6 +190,14 @@ def _using(found: Sequence[Contest]) -> Section | None:
             held = [contest for contest in found if contest.cell.labels[name] == value]
             points.append(f"{named(name, value)}: {range_text(held)}{_undecided(held)}.")
     return Section("What a sketch saves a query", (text,), tuple(points))
+
+
+def _answering(record: Record) -> Section | None:
+    points = quickest(record)
+    if not points:
+        return None
+    text = "The quickest way to each answer; what rests on a sketch or a view has its upkeep in it:"
+    return Section("Who answered first", (text,), points)
 
 
 def _text_labels(found: Sequence[Contest]) -> list[str]:

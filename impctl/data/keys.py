@@ -28,6 +28,8 @@ _TEXT_BASE = np.uint64(0x9E3779B97F4A7C15)
 _LOW_WORD = (1 << 64) - 1
 _MANY = 1000
 """Codes from which on looking at how far they spread pays."""
+_AS_THEY_ARE = slice(None)
+"""The order of rows that are sorted already: picking by it copies nothing."""
 
 
 def normalise(vector: Vector) -> Vector:
@@ -129,10 +131,12 @@ class Grouping:
     """Rows of a batch by key: `order` sorts rows so that groups are runs from `starts`.
 
     `codes` are the groups' codes, ascending; `first` a row of each group; shapes (rows,) for
-    `order`, (groups,) for the rest.
+    `order`, (groups,) for the rest. `order` is to index with: a slice where rows are sorted as they
+    are.
     """
 
-    order: Positions
+    rows: int
+    order: Positions | slice
     starts: Positions
     codes: Ints
     first: Positions
@@ -143,25 +147,39 @@ class Grouping:
 
     def index(self) -> Positions:
         """The group of each row, in row order; shape (rows,)."""
-        sizes = np.diff(self.starts, append=len(self.order))
-        index = np.empty(len(self.order), dtype=np.int64)
-        index[self.order] = np.repeat(np.arange(self.groups), sizes)
+        owners = np.repeat(np.arange(self.groups), self.sizes())
+        if self.order is _AS_THEY_ARE:
+            return owners
+        index = np.empty(self.rows, dtype=np.int64)
+        index[self.order] = owners
         return index
+
+    def sizes(self) -> Ints:
+        """Rows of each group; shape (groups,)."""
+        return np.diff(self.starts, append=self.rows)
+
+    def sums(self, weights: Ints) -> Ints:
+        """What the rows of each group weigh; shape (groups,)."""
+        if bool((weights == 1).all()):
+            return self.sizes()
+        return np.add.reduceat(weights[self.order], self.starts)
 
 
 def group_rows(columns: Sequence[Vector], length: int) -> Grouping:
     """Groups of equal keys; sorted by code. Cost: length log(length)."""
     codes = key_codes(columns, length)
     order = _ordered(codes)
-    grouping = _grouped(codes, order, np.zeros(max(length - 1, 0), dtype=np.bool_))
+    grouping = _grouped(codes, order, None)
     if _has_collision(columns, grouping, length):
         return _split_collisions(columns, codes)
     return grouping
 
 
-def _ordered(codes: Ints) -> Positions:
+def _ordered(codes: Ints) -> Positions | slice:
     """What sorts them, in no order among equal ones."""
     if len(codes) >= _MANY:
+        if _is_sorted(codes[:_MANY]) and _is_sorted(codes):
+            return _AS_THEY_ARE
         lowest = int(codes.min())
         if int(codes.max()) - lowest < 1 << 16:
             # NumPy sorts words of 16 bits by counting: less than half the time.
@@ -169,14 +187,21 @@ def _ordered(codes: Ints) -> Positions:
     return np.argsort(codes)
 
 
-def _grouped(codes: Ints, order: Positions, also: Bools) -> Grouping:
+def _is_sorted(codes: Ints) -> bool:
+    return bool((codes[1:] >= codes[:-1]).all())
+
+
+def _grouped(codes: Ints, order: Positions | slice, also: Bools | None) -> Grouping:
+    """The groups of sorted codes; a border lies where a code differs, and at what is `also` one."""
     ordered = codes[order]
     if len(ordered) == 0:
         nothing = np.zeros(0, dtype=np.int64)
-        return Grouping(nothing, nothing, nothing, nothing)
-    borders = np.flatnonzero((ordered[1:] != ordered[:-1]) | also) + 1
+        return Grouping(0, nothing, nothing, nothing, nothing)
+    is_border = ordered[1:] != ordered[:-1]
+    borders = np.flatnonzero(is_border if also is None else is_border | also) + 1
     starts = np.concatenate([np.zeros(1, dtype=np.int64), borders])
-    return Grouping(order, starts, ordered[starts], order[starts])
+    first = starts if isinstance(order, slice) else order[starts]
+    return Grouping(len(codes), order, starts, ordered[starts], first)
 
 
 def _is_injective(columns: Sequence[Vector]) -> bool:

@@ -64,6 +64,17 @@ class Vector:
             None if self.error is None else self.error[positions],
         )
 
+    def between(self, start: int, end: int) -> Vector:
+        """The values from one position to before another; nothing is copied."""
+        part = slice(start, end)
+        values = self.values.slice(start, end - start) if self.is_textual else self.values[part]
+        return Vector(
+            self.type,
+            values,
+            None if self.valid is None else self.valid[part],
+            None if self.error is None else self.error[part],
+        )
+
     def keep(self, mask: Bools) -> Vector:
         """The values where `mask` is set."""
         return self.take(np.flatnonzero(mask))

@@ -12,6 +12,7 @@ MIN and MAX.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -52,7 +53,7 @@ class Count:
     def delta(self, vector: Vector, weights: Ints, grouping: Grouping) -> Values:
         """The change per group of a batch; shapes (groups,)."""
         counted = weights if vector.valid is None else np.where(vector.valid, weights, 0)
-        return {f"count{self.slot}": np.add.reduceat(counted[grouping.order], grouping.starts)}
+        return {f"count{self.slot}": grouping.sums(counted)}
 
     def add(self, old: Values, delta: Values) -> Values:
         """State after the change."""
@@ -174,23 +175,29 @@ class FloatSum:
     def _delta(self, values: Any, errors: Any, weights: Ints, grouping: Grouping) -> Values:
         """The change of values that are known, within `errors` if there are any."""
         specials: Values = {}
-        finite = np.isfinite(values)
-        if not bool(finite.all()):
+        # One that is not finite shows in the sum of all.
+        if not math.isfinite(float(values.sum())):
+            finite = np.isfinite(values)
             specials = self._specials(values, weights, grouping)
             values = np.where(finite, values, 0.0)
         order, starts = grouping.order, grouping.starts
         values, signs = values[order], weights[order]
-        sizes = np.abs(values) + errors[order] if self.bounded else np.abs(values)
+        sizes = np.abs(values)
+        reach = np.add.reduceat(sizes, starts)
+        sizes = sizes + errors[order] if self.bounded else sizes
         # Where rows only come, as in a capture, nothing is to be multiplied.
         is_plain = bool((weights == 1).all())
-        touched = np.add.reduceat(sizes if is_plain else sizes * np.abs(signs), starts)
-        net = touched if is_plain else np.add.reduceat(sizes * signs, starts)
+        if is_plain and not self.bounded:
+            touched = net = reach
+        else:
+            touched = np.add.reduceat(sizes if is_plain else sizes * np.abs(signs), starts)
+            net = touched if is_plain else np.add.reduceat(sizes * signs, starts)
         if self.integral and float(touched.sum()) < _EXACT_DOUBLE / 2:
             total = np.add.reduceat(values if is_plain else values * signs, starts)
             rest = np.zeros(len(total))
         else:
             total, rest = (
-                compensated.grouped_sums(values, starts)
+                compensated.grouped_sums(values, starts, reach)
                 if is_plain
                 else compensated.grouped_products(values, signs, starts)
             )
@@ -209,13 +216,15 @@ class FloatSum:
         """The change of how many values are surely whole numbers."""
         if self.integral:
             return {}
-        is_whole = np.isfinite(vector.values) & (vector.values == np.rint(vector.values))
+        is_whole = vector.values == np.rint(vector.values)
+        if not bool(is_whole.any()):
+            return {f"whole{self.slot}": np.zeros(grouping.groups, dtype=np.int64)}
+        is_whole &= np.isfinite(vector.values)
         if vector.valid is not None:
             is_whole &= vector.valid
         if vector.error is not None:
             is_whole &= vector.error == 0
-        counted = np.where(is_whole, weights, 0)[grouping.order]
-        return {f"whole{self.slot}": np.add.reduceat(counted, grouping.starts)}
+        return {f"whole{self.slot}": grouping.sums(np.where(is_whole, weights, 0))}
 
     def _specials(self, values: Any, signs: Any, grouping: Grouping) -> Values:
         kinds = (np.isnan(values), values == np.inf, values == -np.inf)

@@ -29,9 +29,22 @@ class Batch:
 
     def keep(self, mask: Bools) -> Batch:
         """The rows where `mask` is set."""
-        if bool(mask.all()):
+        kept = int(np.count_nonzero(mask))
+        if kept == len(mask):
             return self
+        first = int(mask.argmax())
+        if kept and bool(mask[first : first + kept].all()):
+            return self._between(first, first + kept)
         return self.take(np.flatnonzero(mask))
+
+    def _between(self, start: int, end: int) -> Batch:
+        """The rows from one position to before another, without copying columns."""
+        positions = np.arange(start, end if self.tags else start, dtype=np.int64)
+        return Batch(
+            {name: column.between(start, end) for name, column in self.columns.items()},
+            self.weights[start:end],
+            tuple(tag.take(positions) for tag in self.tags),
+        )
 
     def take(self, positions: Ints) -> Batch:
         """The rows at these positions, in that order."""

@@ -60,13 +60,19 @@ def grouped_pairs(high: Floats, low: Floats, starts: Ints) -> tuple[Floats, Floa
     return high, low
 
 
-def grouped_sums(values: Floats, starts: Ints) -> tuple[Floats, Floats]:
-    """Sum of each group's values as pairs; values sorted by group."""
+def grouped_sums(
+    values: Floats, starts: Ints, reach: Floats | None = None
+) -> tuple[Floats, Floats]:
+    """Sum of each group's values as pairs; values sorted by group.
+
+    `reach` are the sums of their magnitudes, where they are known.
+    """
     rows = len(values)
     if len(starts) == rows:
         return values, np.zeros(rows)
     sizes = np.diff(starts, append=rows)
-    reach = np.add.reduceat(np.abs(values), starts)
+    if reach is None:
+        reach = np.add.reduceat(np.abs(values), starts)
     bits = int(sizes.max()).bit_length()
     if bits > _SLICED or not float(reach.max()) < _FAR:
         return grouped_pairs(values, np.zeros(rows), starts)
@@ -82,17 +88,33 @@ def _sliced(
     Adding and taking away a power of two above twice the sum of a group's magnitudes leaves digits
     that add up without rounding, whatever the order, and a rest that is exact. The second slice
     takes the rest's upper digits, below that comes less than 2^(2 `bits` - 105) of the power, whose
-    sum is off by at most 2^(3 `bits` - 158) of it: 2^-102 of the magnitudes.
+    sum is off by at most 2^(3 `bits` - 158) of it: 2^-102 of the magnitudes. One power serves all
+    groups where that holds of the smallest one too.
     """
-    power = np.ldexp(1.0, np.frexp(reach)[1] + 1).repeat(sizes)
-    first = (values + power) - power
+    power: Any = np.ldexp(1.0, int(np.frexp(reach.max())[1]) + 1)
+    if not _serves_all(float(power), reach, bits):
+        power = np.ldexp(1.0, np.frexp(reach)[1] + 1).repeat(sizes)
+    first = values + power
+    first -= power
     values = values - first
-    power *= 2.0 ** (bits - 52)
-    second = (values + power) - power
+    power = power * 2.0 ** (bits - 52)
+    second = values + power
+    second -= power
     values -= second
     high, middle = np.add.reduceat(first, starts), np.add.reduceat(second, starts)
     high, low = two_sum(high, middle)
     return two_sum(high, low + np.add.reduceat(values, starts))
+
+
+def _serves_all(power: float, reach: Floats, bits: int) -> bool:
+    """Whether slices by this power are as right for every group as by its own; one of nothing but
+    zeros is so by any."""
+    least = float(reach.min())
+    if least == 0.0:
+        some = reach[reach > 0.0]
+        least = float(some.min()) if len(some) else power
+    # By its own power a group is off by 2^(3 `bits` - 158) of at most four times its magnitudes.
+    return power <= 4.0 * least * 2.0 ** (3 * (_SLICED - bits))
 
 
 def grouped_products(values: Floats, weights: Ints, starts: Ints) -> tuple[Floats, Floats]:

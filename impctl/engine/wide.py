@@ -63,7 +63,8 @@ def grouped_sums(values: Any, weights: Ints, order: Any, starts: Any) -> Any:
     if values.dtype == object or biggest > INT64_MAX:
         products = values.astype(object) * weights.astype(object)
         return np.add.reduceat(products[order], starts)
-    return np.add.reduceat((values * weights)[order], starts)
+    products = values if bool((weights == 1).all()) else values * weights
+    return np.add.reduceat(products[order], starts)
 
 
 def _magnitude(values: Any) -> int:

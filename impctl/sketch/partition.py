@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from impctl.aliases import ColumnName, TableName
 from impctl.data.schema import INTEGRAL, Kind, SqlType
-from impctl.data.vector import INT64_MIN, Vector
+from impctl.data.vector import INT64_MIN, Bools, Vector
 from impctl.errors import UsageError
 from impctl.values import dataclass
 
@@ -129,6 +129,18 @@ class RangePartition:
         if vector.valid is not None:
             ids[~vector.valid] = self.null_fragment
         return ids
+
+    def are_all_in(self, vector: Vector, wanted: Bools) -> bool:
+        """Whether these fragments, a mask of shape (size,), have every range from the least value
+        to the greatest, told without looking values up; only of whole numbers without NULL.
+
+        False where it is not told.
+        """
+        if not len(vector) or vector.valid is not None or not _is_whole(vector):
+            return False
+        ends = np.array([vector.values.min(), vector.values.max()])
+        low, high = self.fragments_of(Vector(vector.type, ends)).tolist()
+        return bool(wanted[low : high + 1].all())
 
     def _one_by_one(self, vector: Vector) -> Fragments:
         # Strings and wide decimals have no NumPy order; bounded by distinct values of the batch.

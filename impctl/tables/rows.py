@@ -29,7 +29,7 @@ _SLICES = 2
 """A slice is one of the first so many of its row group: those before it are decoded too."""
 _AS_QUICK = 12
 """Slices of a row group that is read as a whole."""
-_BATCH_ROWS = 1_000_000
+BATCH_ROWS = 1_000_000
 """Measured: half a million to a million rows stay in the caches and are quickest."""
 
 
@@ -53,10 +53,11 @@ def read_batches(
     snapshot: Snapshot,
     columns: Sequence[ColumnName],
     files: Sequence[DataFile] | None = None,
+    least: int = BATCH_ROWS,
 ) -> Iterator[pa.Table]:
     """The rows of these files (default: all) in batches, which bound the memory.
 
-    Raises as `read_rows` does.
+    A batch has row groups until there are `least` rows. Raises as `read_rows` does.
     """
     chosen = snapshot.files if files is None else files
     reader = FileReader(snapshot, [snapshot.readable(name) for name in columns], chosen)
@@ -64,7 +65,7 @@ def read_batches(
     for file in chosen:
         for part in reader.read_groups(file):
             held.append(part)
-            if sum(len(table) for table in held) >= _BATCH_ROWS:
+            if sum(len(table) for table in held) >= least:
                 yield _stacked(held, columns)
                 held = []
     if held:

@@ -195,3 +195,19 @@ def test_sums_of_many_rows_of_all_sizes_are_within_their_bound() -> None:
             found = Fraction(float(high[at])) + Fraction(float(low[at]))
             reach = sum((abs(Fraction(value)) for value in group), Fraction(0))
             assert abs(found - truth) <= reach * Fraction(compensated.DRIFT)
+
+
+def test_one_power_serves_only_groups_that_are_near_each_other() -> None:
+    """A group far below the greatest keeps the digits that its own power would leave it."""
+    random = np.random.default_rng(2)
+    for far in (0, 10, 60, 300):
+        sizes = [1000] * 8
+        scale = np.repeat(2.0 ** (-far * np.arange(8) / 8), 1000)
+        values = random.standard_normal(8000) * scale
+        starts = np.cumsum([0, *sizes[:-1]])
+        reach = np.add.reduceat(np.abs(values), starts)
+        high, low = compensated.grouped_sums(values, starts, reach)
+        for at, start in enumerate(starts.tolist()):
+            group = [Fraction(value) for value in values[start : start + 1000].tolist()]
+            found = Fraction(float(high[at])) + Fraction(float(low[at]))
+            assert abs(found - sum(group)) <= sum(map(abs, group)) * Fraction(2) ** -102

@@ -177,3 +177,26 @@ def test_a_table_of_near_boundaries_tells_what_a_search_does(kind: SqlType) -> N
         assert few == many[-40:].tolist()
     assert partition(kind, 0, 2**40)._span is None
     assert partition(kind, -(2**63), 0)._span is None
+
+
+@pytest.mark.parametrize(
+    ("values", "wanted", "told"),
+    [
+        ([3, 12, 15], {1, 2}, True),
+        ([3, 12, 15], {1, 2, 3, 0}, True),
+        ([3, 25], {1, 3}, False),
+        ([-5], {0}, True),
+        ([], {0, 1, 2, 3, 4}, False),
+    ],
+)
+def test_values_between_ranges_that_are_all_wanted(
+    values: list[int], wanted: set[int], told: bool
+) -> None:
+    partition = RangePartition("t", "a", LONG, (0, 10, 20))
+    mask = np.isin(np.arange(partition.size), list(wanted))
+    vector = Vector(LONG, np.array(values, dtype=np.int64))
+    assert partition.are_all_in(vector, mask) is told
+    with_null = Vector(LONG, vector.values, np.ones(len(values), dtype=np.bool_))
+    assert not partition.are_all_in(with_null, mask)
+    if told:
+        assert mask[partition.fragments_of(vector)].all()

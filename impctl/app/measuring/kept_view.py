@@ -3,7 +3,8 @@
 Law: the view has what the query's select list and HAVING ask of each group, whether it passes or
 not, so that a change of what passes needs no other look at the table. Insertions are added group by
 group; deletions are nobody's matter here, as they are not where people keep such a view. Only for a
-SELECT over one table that groups by columns and has SUM, COUNT, MIN, MAX and AVG of columns.
+SELECT over one table that groups by columns and has SUM, COUNT, MIN, MAX and AVG of columns; it may
+have an order and a LIMIT, which are asked of the view.
 Out of scope: running a text (the caller's matter).
 """
 
@@ -87,7 +88,7 @@ def _is_plain(select: exp.Select) -> bool:
     group = select.args.get("group")
     if group is None or not all(isinstance(key, exp.Column) for key in group.expressions):
         return False
-    return not any(select.args.get(clause) for clause in ("joins", "where", "order", "limit"))
+    return not any(select.args.get(clause) for clause in ("joins", "where", "windows", "distinct"))
 
 
 def _table(select: exp.Select) -> exp.Expression:

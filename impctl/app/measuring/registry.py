@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 
 from impctl.app.measuring.ground import Ground
+from impctl.app.measuring.kinds.answer_ways import measure_answers
 from impctl.app.measuring.kinds.capture_cost import measure_capture
 from impctl.app.measuring.kinds.deletions import measure_deletions
 from impctl.app.measuring.kinds.engine_cost import measure_engine
@@ -54,6 +55,18 @@ class Measure:
 
 
 MEASURES: Mapping[str, Measure] = {
+    "answers": Measure(
+        measure_answers,
+        (),
+        Drawable(
+            (),
+            (
+                *("state_ms", "by_engine_ms", "sketch_ms", "plain_ms", "maintain_ms"),
+                *("view_ms", "view_upkeep_ms", "duckdb_plain_ms", "duckdb_sketch_ms"),
+                "files_share",
+            ),
+        ),
+    ),
     "capture": Measure(
         measure_capture,
         (),

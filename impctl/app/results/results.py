@@ -245,7 +245,7 @@ class QueryResult(ArrowAnswer):
 
     `left_away`: why a table was read without its sketch, though there is one. `elapsed_ms` is the
     query alone; `spark_start_ms` came before it, 0 where Spark was running. `by`: who answered,
-    `by_reason` why; by state no file was read.
+    `by_reason` why; by state no file was read. `quicker` says who else would have been so.
     """
 
     query: str
@@ -261,6 +261,7 @@ class QueryResult(ArrowAnswer):
     moments: Mapping[str, str] = field(default_factory=dict)
     by: str = "spark"
     by_reason: str = ""
+    quicker: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

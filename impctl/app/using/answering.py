@@ -49,7 +49,10 @@ _ATTEMPTS = 10
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """The answer, by whom and why; `read` is what was read of the tables, None from state."""
+    """The answer, by whom and why; `read` is what was read of the tables, None from state.
+
+    `quicker` says, where impctl chose, who would have been clearly quicker.
+    """
 
     found: Fresh
     table: pa.Table
@@ -57,6 +60,7 @@ class Answered:
     why: str
     elapsed_ms: float
     read: Weighed | None = None
+    quicker: str = ""
 
 
 def answered(
@@ -83,17 +87,18 @@ def answered(
         if by is AnsweredBy.STATE:
             raise _not_kept(found)
     read = what_is_read(desk.tables, found, use)
-    why = "asked for"
+    why, quicker = "asked for", ""
     if by is not AnsweredBy.SPARK:
         expected = foreseen(desk, found, read.pruned)
+        quicker = expected.quicker if by is AnsweredBy.AUTO else ""
         if by is AnsweredBy.ENGINE or expected.is_engine:
             run = _by_engine(desk, found, read, expected, by, where)
             if isinstance(run, Answered):
-                return run
+                return replace(run, quicker=quicker)
             why = run
         else:
             why = expected.why
-    return _by_spark(desk, found, read, why, where)
+    return replace(_by_spark(desk, found, read, why, where), quicker=quicker)
 
 
 def _from_state(desk: Workbench, found: Fresh, where: Expr | None) -> Answered | None:

@@ -19,6 +19,7 @@ from impctl.app.maintaining.answer_changes import RowsOf
 from impctl.app.preparing.filters import Pruned
 from impctl.app.preparing.prepared import PreparedQuery
 from impctl.app.preparing.read_ahead import one_ahead
+from impctl.app.using.answer_costs import rows_of
 from impctl.app.workbench.memory_limit import MemoryLimit
 from impctl.app.workbench.pinned import PinnedTables
 from impctl.app.workbench.workbench import Workbench
@@ -29,10 +30,14 @@ from impctl.data.vector import from_arrow
 from impctl.engine.batch import Batch
 from impctl.expr.nodes import Expr
 from impctl.store.records import StoredSketch
-from impctl.tables.rows import read_batches
+from impctl.tables.rows import BATCH_ROWS, read_batches
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+_FEW_ROWS, _MANY_ROWS = 200_000, 2_000_000
+"""What is read at once of fewer rows than many: they are read while those before are worked on, and
+files need not be joined. Of many the fewest steps are quickest (decision 0077)."""
 
 Sketches = Mapping[AccessId, StoredSketch]
 
@@ -93,7 +98,9 @@ def _read(
         name = snapshot.table
         columns = list(compiled.columns_of(name))
         columns += [one.attribute for one in used.values() if one.table == name]
-        for rows in read_batches(snapshot, list(dict.fromkeys(columns)), pruned.files[name]):
+        names, files = list(dict.fromkeys(columns)), pruned.files[name]
+        least = _FEW_ROWS if rows_of(files) < _MANY_ROWS else BATCH_ROWS
+        for rows in read_batches(snapshot, names, files, least):
             yield name, rows
 
 
@@ -101,8 +108,10 @@ def _batch(source: Source, rows: pa.Table, used: Sketches) -> Batch:
     """Of these rows those that the source is asked to read."""
     batch = source.came(rows)
     sketch = used.get(source.access)
-    if sketch is None:
+    if sketch is None or not len(rows):
         return batch
-    partition = sketch.partition
-    fragments = partition.fragments_of(from_arrow(rows.column(sketch.attribute), partition.type))
-    return batch.keep(sketch.fragments.to_mask()[fragments])
+    partition, wanted = sketch.partition, sketch.fragments.to_mask()
+    values = from_arrow(rows.column(sketch.attribute), partition.type)
+    if partition.are_all_in(values, wanted):
+        return batch
+    return batch.keep(wanted[partition.fragments_of(values)])

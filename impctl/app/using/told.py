@@ -61,6 +61,7 @@ def _told(desk: Workbench, got: Answered) -> QueryResult:
         moments=got.found.prepared.moments,
         by=got.by,
         by_reason=got.why,
+        quicker=got.quicker,
     )
 
 

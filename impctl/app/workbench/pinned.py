@@ -109,7 +109,7 @@ class PinnedTables:
     def repin(self, table: TableName) -> DeltaSource:
         """Open the table again, after it has changed: another one may stand at its path by now."""
         self._sources.pop(table, None)
-        self._snapshots = {key: held for key, held in self._snapshots.items() if key[0] != table}
+        self.list_anew(table)
         return self.source(table)
 
     def pin_at(self, table: TableName, version: TableVersion) -> None:
@@ -132,6 +132,10 @@ class PinnedTables:
         if key not in self._snapshots:
             self._snapshots[key] = source.snapshot(key[1])
         return self._snapshots[key]
+
+    def list_anew(self, table: TableName) -> None:
+        """Forget the files of a table, so that whoever is measured next pays for listing them."""
+        self._snapshots = {key: held for key, held in self._snapshots.items() if key[0] != table}
 
     def rows_of(self, tables: Sequence[TableName]) -> int:
         """Rows of these tables at their pinned versions, by their bytes where the log is silent."""

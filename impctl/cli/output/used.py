@@ -25,6 +25,8 @@ def used_lines(result: QueryResult | RewriteResult) -> Iterator[str]:
     if isinstance(result, QueryResult) and result.by != "state" and result.by_reason:
         who = "the engine" if result.by == "engine" else "Spark"
         yield f"{who} answered: {result.by_reason}"
+        if result.quicker:
+            yield f"quicker elsewhere: {result.quicker}"
     for table, reason in result.left_away.items():
         yield f"sketch of `{table}` left away: {reason} (--sketch always uses it)"
     if result.reuse is not None:

@@ -128,7 +128,7 @@ class Aggregate(Operator):
 
     def _delta(self, batch: Batch, grouping: Grouping, groups: Ints) -> Values:
         """The change of every group, before extremes."""
-        delta: Values = {_ROWS: np.add.reduceat(batch.weights[grouping.order], grouping.starts)}
+        delta: Values = {_ROWS: grouping.sums(batch.weights)}
         once: dict[AttributeId, Ints] = {}
         for argument, values in self._distinct.items():
             owners = groups[grouping.index()]
@@ -309,7 +309,7 @@ class Aggregate(Operator):
     ) -> tuple[Tags, ...]:
         """Tags of the changed groups, old rows first, then new rows."""
         twice = np.tile(np.arange(grouping.groups, dtype=np.int64), 2)
-        if self.is_keyed:
+        if self.is_keyed or not tags:
             return tuple(tag.take(grouping.first[twice]) for tag in tags)
         index = grouping.index()
         is_new = np.arange(len(twice)) >= grouping.groups

@@ -39,6 +39,17 @@ def test_what_is_asked_of_the_table_and_of_the_view() -> None:
     )
 
 
+def test_order_and_limit_are_asked_of_the_view() -> None:
+    view = kept_view("SELECT a, SUM(b) AS s FROM t GROUP BY a ORDER BY COUNT(*) DESC, s LIMIT 3")
+    assert view is not None
+    assert view.definition == (
+        "SELECT a, SUM(b) AS figure_0, COUNT(*) AS figure_1 FROM t GROUP BY a"
+    )
+    assert view.through == (
+        "SELECT a, figure_0 AS s FROM kept_view ORDER BY figure_1 DESC, s LIMIT 3"
+    )
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_insertions_bring_it_to_what_asking_anew_gives(seed: int) -> None:
     view = kept_view(SQL)
@@ -58,6 +69,8 @@ def test_insertions_bring_it_to_what_asking_anew_gives(seed: int) -> None:
         "SELECT a, SUM(b) AS s FROM t WHERE b > 1 GROUP BY a",
         "SELECT a, SUM(b + 1) AS s FROM t GROUP BY a",
         "SELECT a, COUNT(DISTINCT b) AS s FROM t GROUP BY a",
+        "SELECT DISTINCT SUM(b) AS s FROM t GROUP BY a",
+        "SELECT a, SUM(b) AS s, RANK() OVER (ORDER BY SUM(b)) AS r FROM t GROUP BY a",
         "SELECT a + 1 AS k, SUM(b) AS s FROM t GROUP BY a + 1",
         "SELECT t.a, SUM(b) AS s FROM t JOIN u ON t.a = u.a GROUP BY t.a",
         "SELECT a, SUM(b) AS s FROM t GROUP BY a UNION ALL SELECT a, b FROM t",

@@ -66,7 +66,7 @@ def answer_beside(measured: MeasuredQuery, expected: pa.Table, turns: int) -> Be
 
     def beside(connection: ParquetSql) -> Beside:
         offered = duckdb_plain(connection, measured.scratch.tables, measured.prepared)
-        if offered.run is not None and not _same(offered.run(), expected):
+        if offered.run is not None and not same_answer(offered.run(), expected):
             return Beside(note="DuckDB gives another result than Spark")
         return _timed("duckdb_plain_ms", offered, turns)
 
@@ -88,7 +88,7 @@ def both_beside(measured: MeasuredQuery, expected: pa.Table, turns: int) -> Besi
         works = {name: run for name, run in runs.items() if run is not None}
         if len(works) < len(runs):
             return Beside(note=plain.reason or through.reason)
-        if not all(_same(work(), expected) for work in works.values()):
+        if not all(same_answer(work(), expected) for work in works.values()):
             return Beside(note="DuckDB gives another result than Spark")
         times = in_turns(works, turns)
         return Beside({name: Metric.of(found) for name, found in times.items()})
@@ -114,8 +114,8 @@ def _timed(name: str, offered: Offered, turns: int) -> Beside:
     return Beside({name: Metric.of([milliseconds(offered.run) for _ in range(turns)])})
 
 
-def _same(found: object, expected: pa.Table) -> bool:
-    """Whether the rows are the same; DuckDB's types may be wider."""
+def same_answer(found: object, expected: pa.Table) -> bool:
+    """Whether the rows are the same, in any order; DuckDB's types may be wider."""
     assert isinstance(found, pa.Table)
     try:
         typed = found.rename_columns(expected.column_names).cast(expected.schema)

@@ -14,7 +14,7 @@ from impctl.app.capturing.captured import capture_query
 from impctl.app.capturing.chosen_way import restored_verdict
 from impctl.app.measuring.generate import generate
 from impctl.app.measuring.ground import Ground
-from impctl.app.measuring.kinds import duckdb_times
+from impctl.app.measuring.kinds import answer_ways, duckdb_times
 from impctl.app.measuring.kinds.duckdb_recapture import duckdb_plain, duckdb_recapture
 from impctl.app.measuring.kinds.duckdb_times import answer_beside
 from impctl.app.measuring.kinds.fresh_process import workload_document
@@ -23,6 +23,7 @@ from impctl.app.measuring.kinds.update_stream import UpdateStream, pool_of
 from impctl.app.measuring.measured import MeasuredQuery
 from impctl.app.measuring.registry import MEASURES
 from impctl.app.preparing.prepared import prepare
+from impctl.app.using.engine_answer import engine_answer
 from impctl.app.workbench.reporter import SilentReporter
 from impctl.app.workbench.scratch import scratch_copy
 from impctl.app.workbench.settings import Example, GenerateRequest, Settings
@@ -51,6 +52,7 @@ queries:
   groups: {sql: "SELECT a, MAX(c) AS m FROM t GROUP BY a HAVING MAX(c) > 90", sketch: {t: b}}
   rows: {sql: "SELECT id FROM t WHERE b < 5 AND c > 1", sketch: {t: b}}
   sums: {sql: "SELECT a, SUM(id) AS s, COUNT(*) AS n FROM t GROUP BY a HAVING AVG(id) > 2500"}
+  leaders: {sql: "SELECT a, SUM(id) AS s FROM t GROUP BY a ORDER BY s DESC LIMIT 5"}
   mixing:
     sql: SELECT s.b, COUNT(*) AS n FROM t JOIN s ON t.a = s.a GROUP BY s.b HAVING COUNT(*) > 60
     sketch: {t: a, s: c}
@@ -113,6 +115,8 @@ def values(cell: Cell) -> Mapping[str, float]:
         ("strategies", {"batches": 0}),
         ("memory", {"process": "no"}),
         ("rivals", {"appends": -1}),
+        ("answers", {"batches": 1}),
+        ("answers", {"changes": 0}),
         ("maintain", {"kind": "delete_old", "changes": 10, "shares": 0.1}),
         ("maintain", {"kind": "delete_old", "changes": 10, "key": ("id", "a")}),
     ],
@@ -143,6 +147,45 @@ def test_a_query_without_a_view_has_the_other_rivals(desk: Workbench) -> None:
     assert cell.equal
     assert "view_ms" not in cell.metrics
     assert {"plain_ms", "pruned_ms", "sketch_ms", "bytes_share"} <= cell.metrics.keys()
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("query", ["sums", "leaders"])
+def test_every_way_to_an_answer_gives_the_same_after_each_change(
+    desk: Workbench, query: str
+) -> None:
+    (cell,) = cells(desk, "answers", query, changes=200, batches=4)
+    found = values(cell)
+    assert cell.equal
+    assert {"state_ms", "by_engine_ms", "sketch_ms", "plain_ms"} <= found.keys()
+    assert found["state_ms"] > found["maintain_ms"]
+    assert all(cell.metrics[name].runs == 4 for name in ("state_ms", "plain_ms"))
+    if ParquetSql.is_installed():
+        others = {"view_ms", "view_upkeep_ms", "duckdb_plain_ms", "duckdb_sketch_ms"}
+        assert others <= found.keys(), cell.note
+
+
+@pytest.mark.spark
+def test_a_way_with_another_answer_is_told(
+    desk: Workbench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def wrong(*args: Any) -> pa.Table:
+        return engine_answer(*args).slice(1)
+
+    monkeypatch.setattr(answer_ways, "engine_answer", wrong)
+    (cell,) = cells(desk, "answers", "sums", changes=200, batches=2)
+    assert cell.equal is False
+
+
+@pytest.mark.spark
+def test_without_duckdb_its_ways_are_missing_and_a_note_says_so(
+    desk: Workbench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ParquetSql, "is_installed", staticmethod(lambda: False))
+    (cell,) = cells(desk, "answers", "sums", changes=200, batches=2)
+    assert cell.equal
+    assert cell.note == "DuckDB is not installed"
+    assert not any(name.startswith(("duckdb", "view")) for name in cell.metrics)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,39 @@
+"""Rows kept of a batch: all, one run of them, some, none; with tags, NULL and text."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from impctl.aliases import AttributeId
+from impctl.data.schema import LONG, STRING
+from impctl.data.vector import Vector
+from impctl.engine.batch import Batch
+from impctl.engine.tags import RowTags
+
+SIZE = 10
+NUMBER, TEXT = AttributeId(0), AttributeId(1)
+
+
+def batch() -> Batch:
+    valid = np.arange(SIZE) % 3 != 0
+    texts = pa.array([f"t{at}" for at in range(SIZE)], pa.large_string())
+    columns = {
+        NUMBER: Vector(LONG, np.arange(SIZE), valid, None),
+        TEXT: Vector(STRING, texts),
+    }
+    return Batch(columns, np.arange(SIZE) + 1, (RowTags(np.arange(SIZE, dtype=np.int32)),))
+
+
+@pytest.mark.parametrize("kept", [[], [0], [9], [3, 4, 5], [0, 1], [2, 4], list(range(SIZE))])
+def test_rows_kept_are_those_of_the_mask(kept: list[int]) -> None:
+    mask = np.isin(np.arange(SIZE), kept)
+    found = batch().keep(mask)
+    assert found.weights.tolist() == [at + 1 for at in kept]
+    assert found.columns[NUMBER].values.tolist() == kept
+    assert found.columns[NUMBER].validity().tolist() == [at % 3 != 0 for at in kept]
+    assert found.columns[TEXT].values.to_pylist() == [f"t{at}" for at in kept]
+    (tag,) = found.tags
+    assert isinstance(tag, RowTags)
+    assert tag.fragments.tolist() == kept
