@@ -79,7 +79,6 @@ def apply_maintain(
     path: Path,
     change: MaintainCommit,
     written: tuple[WrittenRun, ...],
-    at: float,
 ) -> Applied:
     """Move the query forward; RetryableError where another writer moved it meanwhile."""
     query = queries.find_query(connection, path, change.query)
@@ -104,7 +103,7 @@ def apply_maintain(
         held,
         generation=generation,
         state_meta=held.state_meta if meta is None else queries.meta_text(meta),
-        maintained_at=at,
+        maintained_at=change.at,
         pins=pins,
         runs=runs,
     )

@@ -20,7 +20,7 @@ from impctl.sketch.mode import Mode
 from impctl.store.faults import damaged
 from impctl.store.records import Assumption, NewCapture, StoredQuery, TablePin
 from impctl.store.seals import digest_of, opened, sealed
-from impctl.store.sketches import load_sketches
+from impctl.store.sketches import Partitions, load_sketches
 from impctl.values import dataclass
 
 
@@ -164,7 +164,9 @@ def load_pins(
     return tuple(pins)
 
 
-def load_query(connection: sqlite3.Connection, path: Path, name: QueryName) -> StoredQuery | None:
+def load_query(
+    connection: sqlite3.Connection, path: Path, name: QueryName, known: Partitions
+) -> StoredQuery | None:
     """Everything of the query but runs and history."""
     query = find_query(connection, path, name)
     if query is None:
@@ -176,7 +178,7 @@ def load_query(connection: sqlite3.Connection, path: Path, name: QueryName) -> S
         sql=query.sql,
         mode=Mode(query.mode),
         pins=load_pins(connection, path, query.id, progress.pins),
-        sketches=load_sketches(connection, path, query.id, progress.generation),
+        sketches=load_sketches(connection, path, query.id, progress.generation, known),
         assumptions=tuple(Assumption(*fact) for fact in json.loads(progress.assumptions)),
         state_meta=json.loads(progress.state_meta),
         generation=progress.generation,

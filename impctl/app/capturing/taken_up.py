@@ -101,6 +101,7 @@ class TakenUp:
     def committed(
         self,
         generation: int,
+        at: float,
         pins: tuple[TablePin, ...],
         fragments: Mapping[AccessId, FragmentSet],
         meta: StateMeta,
@@ -118,4 +119,5 @@ class TakenUp:
             sketches=sketches,
             state_meta=stored_meta,
             generation=generation,
+            maintained_at=at,
         )

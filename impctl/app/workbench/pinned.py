@@ -21,6 +21,7 @@ from impctl.workload.credentials import require_credentials
 from impctl.workload.models import TableSpec
 
 if TYPE_CHECKING:
+    from impctl.tables.change.files_mark import FilesMark
     from impctl.tables.snapshot import Snapshot
 
 
@@ -39,6 +40,7 @@ class PinnedTables:
         self._sources: dict[TableName, DeltaSource] = {}
         self._seen: dict[TableName, Seen] = {}
         self._snapshots: dict[tuple[TableName, int], Snapshot] = {}
+        self._files_marks: dict[tuple[TableName, int], FilesMark] = {}
         self._recalled: dict[TableName, Seen] = {}
 
     def recall(self, known: Mapping[TableName, Seen]) -> None:
@@ -110,6 +112,7 @@ class PinnedTables:
         """Open the table again, after it has changed: another one may stand at its path by now."""
         self._sources.pop(table, None)
         self._snapshots = {key: held for key, held in self._snapshots.items() if key[0] != table}
+        self._files_marks = {k: mark for k, mark in self._files_marks.items() if k[0] != table}
         return self.source(table)
 
     def pin_at(self, table: TableName, version: TableVersion) -> None:
@@ -132,6 +135,16 @@ class PinnedTables:
         if key not in self._snapshots:
             self._snapshots[key] = source.snapshot(key[1])
         return self._snapshots[key]
+
+    def files_mark(self, table: TableName) -> FilesMark:
+        """The mark of the files of the table's snapshot, taken once."""
+        from impctl.tables.change.files_mark import files_mark
+
+        snapshot = self.snapshot(table)
+        key = (table, snapshot.version)
+        if key not in self._files_marks:
+            self._files_marks[key] = files_mark(snapshot)
+        return self._files_marks[key]
 
     def rows_of(self, tables: Sequence[TableName]) -> int:
         """Rows of these tables at their pinned versions, by their bytes where the log is silent."""
