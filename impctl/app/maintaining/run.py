@@ -109,7 +109,8 @@ class StaleRun:
         try:
             with self._together(len(waiting)):
                 watch = Stopwatch()
-                while waiting and watch.ms < _TOGETHER_MS:
+                is_time = True
+                while waiting and is_time:
                     task = waiting.popleft()
                     with Isolated(self.failures, task.spec):
                         done = self._stepped(task)
@@ -117,6 +118,7 @@ class StaleRun:
                             again.append((task, done))
                         else:
                             stepped.append((task, done))
+                    is_time = watch.ms < _TOGETHER_MS
                 watch = Stopwatch()
             sync_ms = watch.ms
         except ImpctlError as error:
