@@ -52,6 +52,10 @@ class Catalog:
         self._disk = disk
         self.path = path
         self.refusal = refusal
+        self.is_together = False
+        """Whether what is written is a part of one transaction, as of `together`."""
+        self._is_given_up = False
+        """Whether SQLite itself ended that transaction, as it may on a full disk."""
 
     @property
     def is_writable(self) -> bool:
@@ -61,6 +65,10 @@ class Catalog:
     def reading(self) -> Iterator[sqlite3.Connection]:
         """One moment of the catalog, however many statements look at it."""
         with translated(self.path):
+            if self._connection.in_transaction:
+                with self._part(is_kept=False):
+                    yield self._connection
+                return
             self._connection.execute("BEGIN")
             try:
                 yield self._connection
@@ -73,6 +81,13 @@ class Catalog:
         if self.refusal is not None:
             raise self.refusal
         with translated(self.path):
+            if self.is_together:
+                self._check_not_given_up()
+                if not self._connection.in_transaction:
+                    self._disk.begin(self._connection)
+                with self._part(is_kept=True):
+                    yield self._connection
+                return
             self._disk.begin(self._connection)
             try:
                 yield self._connection
@@ -82,8 +97,57 @@ class Catalog:
                     self._connection.rollback()
 
     @contextmanager
+    def together(self) -> Iterator[None]:
+        """What is written inside is one transaction, committed at the end, come what may.
+
+        Each `writing` inside is whole or nothing by itself, so what stands there is whole at any
+        moment. Where SQLite ended the transaction early nothing of it holds, and this raises.
+        """
+        with translated(self.path):
+            self.is_together, self._is_given_up = True, False
+            try:
+                yield
+            finally:
+                self.is_together = False
+                try:
+                    self._check_not_given_up()
+                    if self._connection.in_transaction:
+                        self._disk.commit(self._connection)
+                finally:
+                    if self._connection.in_transaction:
+                        self._connection.rollback()
+
+    def _check_not_given_up(self) -> None:
+        if self._is_given_up:
+            raise StorageError(
+                f"Catalog `{self.path}` took back what was written together with a commit that "
+                "failed",
+                hint="check the disk that holds the store and run the command again",
+            )
+
+    @contextmanager
+    def _part(self, *, is_kept: bool) -> Iterator[None]:
+        """A part of the transaction that is open, taken back alone where it fails or is only to be
+        looked at."""
+        self._connection.execute("SAVEPOINT part")
+        is_whole = False
+        try:
+            yield
+            is_whole = is_kept
+        finally:
+            self._is_given_up = not self._connection.in_transaction
+            if not self._is_given_up:
+                if not is_whole:
+                    self._connection.execute("ROLLBACK TO part")
+                self._connection.execute("RELEASE part")
+
+    @contextmanager
     def writing_unsynced(self) -> Iterator[sqlite3.Connection]:
         """As `writing`, but may be lost when the machine stops; for what is nice to know only."""
+        if self.is_together:
+            with self.writing() as connection:
+                yield connection
+            return
         with translated(self.path):
             self._connection.execute("PRAGMA synchronous = NORMAL")
             try:

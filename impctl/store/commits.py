@@ -11,11 +11,13 @@ import sqlite3
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from impctl.errors import ImpctlError, RetryableError
 from impctl.store import costs, history, kept, queries, sketches, states
 from impctl.store.queries import Progress, QueryRow
 from impctl.store.records import MaintainCommit, NewCapture, RunRecord, TablePin
+from impctl.store.seals import opened
 from impctl.store.states import WrittenRun
 from impctl.values import dataclass
 
@@ -57,14 +59,15 @@ def apply_capture(
     sketches.save_captured(connection, query_id, generation, capture.sketches, versions)
     assumptions = queries.assumptions_text(capture.assumptions)
     kept.save_basis(connection, query_id, generation, assumptions, capture.basis)
-    states.put_runs(connection, query_id, written)
+    # What it had was dropped above.
+    runs, _ = states.move_runs(connection, path, query_id, states.NO_RUNS, (), written)
     progress = Progress(
         generation=generation,
         assumptions=assumptions,
         state_meta=queries.meta_text(capture.state_meta),
         maintained_at=at,
         pins=pins,
-        runs=states.runs_digest(connection, query_id),
+        runs=runs,
     )
     queries.save_progress(connection, query_id, progress)
     history.add_record(connection, query_id, record)
@@ -76,7 +79,6 @@ def apply_maintain(
     path: Path,
     change: MaintainCommit,
     written: tuple[WrittenRun, ...],
-    at: float,
 ) -> Applied:
     """Move the query forward; RetryableError where another writer moved it meanwhile."""
     query = queries.find_query(connection, path, change.query)
@@ -85,24 +87,26 @@ def apply_maintain(
     held = queries.load_progress(connection, path, query.id)
     if held.generation != change.expected_generation:
         raise _moved(change, f"is at generation {held.generation} already")
-    _check_pins(change, queries.load_pins(connection, path, query.id, held.pins))
+    pinned = queries.held_pins(connection, path, query.id, held.pins)
+    _check_pins(change, [opened(row, path, "pin") for row, _ in pinned.values()])
     generation = held.generation + 1
-    pins = queries.save_pins(connection, query.id, change.pins)
+    pins = queries.save_pins(connection, query.id, change.pins, pinned)
     versions = sketches.versions_text({pin.table: pin.version for pin in change.pins})
     moved = (query.id, query.captured, generation)
     sketches.save_maintained(connection, path, moved, change.sketches, versions)
     kept.save_basis(connection, query.id, generation, held.assumptions, change.basis)
-    unused = states.drop_runs(connection, query.id, change.drop_runs)
-    unused += states.put_runs(connection, query.id, written)
+    runs, unused = states.move_runs(
+        connection, path, query.id, held.runs, change.drop_runs, written
+    )
+    meta = change.state_meta
     progress = replace(
         held,
         generation=generation,
-        maintained_at=at,
+        state_meta=held.state_meta if meta is None else queries.meta_text(meta),
+        maintained_at=change.at,
         pins=pins,
-        runs=states.runs_digest(connection, query.id),
+        runs=runs,
     )
-    if change.state_meta is not None:
-        progress = replace(progress, state_meta=queries.meta_text(change.state_meta))
     queries.save_progress(connection, query.id, progress)
     history.add_record(connection, query.id, change.record)
     return Applied(generation, tuple(unused))
@@ -125,9 +129,10 @@ def _tables(pins: Sequence[TablePin]) -> set[tuple[str, str]]:
     return {(pin.table, pin.table_id) for pin in pins}
 
 
-def _check_pins(change: MaintainCommit, held: Sequence[TablePin]) -> None:
+def _check_pins(change: MaintainCommit, held: Sequence[tuple[Any, ...]]) -> None:
+    """`held` are the values of the pins' rows: query, table, path, identity, version."""
     # A version of one table with the state of another would be a wrong answer later on.
-    if _tables(held) != _tables(change.pins):
+    if {(row[1], row[3]) for row in held} != _tables(change.pins):
         raise ImpctlError(
             f"Commit of query `{change.query}` pins other tables than its capture",
             code="pins_differ",

@@ -19,7 +19,7 @@ from impctl.aliases import QueryName, TableName, TableVersion
 from impctl.store.queries import find_query, load_query
 from impctl.store.records import Assumption, KeptVersion, StoredQuery
 from impctl.store.seals import opened, sealed
-from impctl.store.sketches import load_sketches, versions_text
+from impctl.store.sketches import Partitions, load_sketches, versions_text
 
 
 def save_basis(
@@ -61,13 +61,17 @@ def kept_versions(
 
 
 def load_kept(
-    connection: sqlite3.Connection, path: Path, name: QueryName, generation: int
+    connection: sqlite3.Connection,
+    path: Path,
+    name: QueryName,
+    generation: int,
+    known: Partitions,
 ) -> StoredQuery | None:
     """The query with pins, sketches, assumptions and basis of a generation.
 
     None where that is not there (any more). Mode and times are those of the query as it is now.
     """
-    now = load_query(connection, path, name)
+    now = load_query(connection, path, name, known)
     query = find_query(connection, path, name)
     if now is None or query is None:
         return None
@@ -82,7 +86,7 @@ def load_kept(
         now,
         # Tables of other names or identities would have made a recapture forget this version.
         pins=tuple(replace(pin, version=versions[pin.table], schema_json="") for pin in now.pins),
-        sketches=load_sketches(connection, path, query.id, generation),
+        sketches=load_sketches(connection, path, query.id, generation, known),
         assumptions=basis[0],
         state_meta=dict(basis[1]),
         generation=generation,

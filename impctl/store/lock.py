@@ -59,6 +59,20 @@ class Owner:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Held:
+    """The writer's lock, held; `recovered` is the owner that died holding it before, if any."""
+
+    recovered: Owner | None = None
+
+    @property
+    def note(self) -> str | None:
+        """The recovery in words, for whoever watches."""
+        if self.recovered is None:
+            return None
+        return f"Recovered the lock of a run that ended early: {self.recovered.describe()}"
+
+
 class WriterLock:
     """The lock of one store, as seen by one `Store`."""
 

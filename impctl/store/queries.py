@@ -12,14 +12,15 @@ import json
 import sqlite3
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
-from impctl.aliases import QueryName
+from impctl.aliases import QueryName, TableName
 from impctl.sketch.mode import Mode
 from impctl.store.faults import damaged
 from impctl.store.records import Assumption, NewCapture, StoredQuery, TablePin
 from impctl.store.seals import digest_of, opened, sealed
-from impctl.store.sketches import load_sketches
+from impctl.store.sketches import Partitions, load_sketches
 from impctl.values import dataclass
 
 
@@ -109,26 +110,34 @@ def save_progress(connection: sqlite3.Connection, query_id: int, progress: Progr
     )
 
 
-def save_pins(connection: sqlite3.Connection, query_id: int, pins: Iterable[TablePin]) -> int:
-    """Write the pins, a schema only where it differs from the stored one; returns their digest."""
+PinRows = tuple[tuple[Any, ...], tuple[Any, ...]]
+"""The rows of a pin and of its schema, seals included."""
+
+
+def save_pins(
+    connection: sqlite3.Connection,
+    query_id: int,
+    pins: Iterable[TablePin],
+    held: Mapping[TableName, PinRows] = MappingProxyType({}),
+) -> int:
+    """Write the pins, of a table only what differs from the `held` rows; returns their digest."""
     written = []
     for pin in sorted(pins, key=lambda pin: pin.table):
+        before, schema = held.get(pin.table, ((), ()))
         row = sealed(query_id, pin.table, pin.path, pin.table_id, int(pin.version))
-        connection.execute("INSERT OR REPLACE INTO pin VALUES (?, ?, ?, ?, ?, ?)", row)
-        schema = sealed(query_id, pin.table, pin.schema_json)
-        held = connection.execute(
-            "SELECT * FROM pin_schema WHERE query_id = ? AND table_name = ?", (query_id, pin.table)
-        ).fetchone()
-        if held != schema:
+        if row != before:
+            connection.execute("INSERT OR REPLACE INTO pin VALUES (?, ?, ?, ?, ?, ?)", row)
+        if not schema or schema[2] != pin.schema_json:
+            schema = sealed(query_id, pin.table, pin.schema_json)
             connection.execute("INSERT OR REPLACE INTO pin_schema VALUES (?, ?, ?, ?)", schema)
         written += [row, schema]
     return digest_of(written)
 
 
-def load_pins(
+def held_pins(
     connection: sqlite3.Connection, path: Path, query_id: int, digest: int
-) -> tuple[TablePin, ...]:
-    """The pins, ordered by table; they must have that digest."""
+) -> dict[TableName, PinRows]:
+    """The pins' rows, ordered by table; they must have that digest. Nothing else is checked."""
     rows = connection.execute(
         "SELECT * FROM pin WHERE query_id = ? ORDER BY table_name", (query_id,)
     ).fetchall()
@@ -140,15 +149,24 @@ def load_pins(
         or digest_of(itertools.chain(*zip(rows, schemas, strict=True))) != digest
     ):
         raise damaged(path, "pins of one version do not belong together")
+    return {row[1]: (row, schema) for row, schema in zip(rows, schemas, strict=True)}
+
+
+def load_pins(
+    connection: sqlite3.Connection, path: Path, query_id: int, digest: int
+) -> tuple[TablePin, ...]:
+    """The pins, ordered by table; they must have that digest."""
     pins = []
-    for row, schema in zip(rows, schemas, strict=True):
+    for row, schema in held_pins(connection, path, query_id, digest).values():
         table, location, table_id, version = opened(row, path, "pin")[1:]
         (schema_json,) = opened(schema, path, "pin_schema")[2:]
         pins.append(TablePin(table, location, table_id, version, schema_json))
     return tuple(pins)
 
 
-def load_query(connection: sqlite3.Connection, path: Path, name: QueryName) -> StoredQuery | None:
+def load_query(
+    connection: sqlite3.Connection, path: Path, name: QueryName, known: Partitions
+) -> StoredQuery | None:
     """Everything of the query but runs and history."""
     query = find_query(connection, path, name)
     if query is None:
@@ -160,7 +178,7 @@ def load_query(connection: sqlite3.Connection, path: Path, name: QueryName) -> S
         sql=query.sql,
         mode=Mode(query.mode),
         pins=load_pins(connection, path, query.id, progress.pins),
-        sketches=load_sketches(connection, path, query.id, progress.generation),
+        sketches=load_sketches(connection, path, query.id, progress.generation, known),
         assumptions=tuple(Assumption(*fact) for fact in json.loads(progress.assumptions)),
         state_meta=json.loads(progress.state_meta),
         generation=progress.generation,

@@ -7,8 +7,9 @@ Out of scope: how records lie on disk (`store.queries`, `store.sketches`, `store
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import field, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -173,7 +174,8 @@ class MaintainCommit:
 
     `pins` name every table of the query. Accesses missing in `sketches` keep their sketch; None
     for `state_meta` keeps what is stored. Runs are dropped before others are put; a run put under
-    the arrangement and sequence of another replaces it. `basis` is as for a capture.
+    the arrangement and sequence of another replaces it. `basis` is as for a capture, `at` the time,
+    in seconds since 1970.
     """
 
     query: QueryName
@@ -185,6 +187,7 @@ class MaintainCommit:
     drop_runs: tuple[tuple[str, int], ...] = ()
     state_meta: Mapping[str, Any] | None = None
     basis: Mapping[str, Any] | None = None
+    at: float = field(default_factory=time.time)
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,9 @@ _SKETCH_AT = (
     "SELECT * FROM sketch WHERE query_id = ? AND access = ? AND generation BETWEEN ? AND ?"
     " ORDER BY generation DESC LIMIT 1"
 )
+Partitions = dict[str, RangePartition]
+"""Partitions that were read already, by the hash of their content; those read are added."""
+
 _SKETCH = "INSERT INTO sketch VALUES (?, ?, ?, ?, ?)"
 
 
@@ -95,7 +98,7 @@ def save_maintained(
 
 
 def load_sketches(
-    connection: sqlite3.Connection, path: Path, query_id: int, generation: int
+    connection: sqlite3.Connection, path: Path, query_id: int, generation: int, known: Partitions
 ) -> tuple[StoredSketch, ...]:
     """The sketches as they stood at `generation`, ordered by access."""
     found = connection.execute(
@@ -116,7 +119,9 @@ def load_sketches(
         bits = held[3]
         if len(bits) != (size + 7) // 8:
             raise damaged(path, f"the sketch of `{access}` has the wrong size")
-        partition = _load_partition(connection, path, partition_id)
+        if partition_id not in known:
+            known[partition_id] = _load_partition(connection, path, partition_id)
+        partition = known[partition_id]
         fragments = FragmentSet.from_bytes(bits, size)
         sketches.append(StoredSketch(access, table, attribute, partition, fragments))
     if digest_of(holding) != digest:

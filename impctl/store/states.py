@@ -31,7 +31,14 @@ BLOB_LIMIT = 256 << 10
 and the folder's, costs more below and less above."""
 
 
-_FILE = "SELECT file FROM run WHERE query_id = ? AND arrangement = ? AND sequence = ?"
+_HELD = (
+    "SELECT arrangement, sequence, file, seal FROM run WHERE query_id = ?"
+    " ORDER BY arrangement, sequence"
+)
+_DROP = "DELETE FROM run WHERE query_id = ? AND arrangement = ? AND sequence = ?"
+_PUT = "INSERT OR REPLACE INTO run VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+NO_RUNS = digest_of(())
+"""The digest of the runs of a query that has none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,43 +107,44 @@ def remove_files(names: Iterable[str], layout: Layout, disk: Disk) -> set[str]:
     return removed
 
 
-def put_runs(
-    connection: sqlite3.Connection, query_id: int, runs: Iterable[WrittenRun]
-) -> list[str]:
-    """Refer to the runs; returns the files of those whose arrangement and sequence they take."""
-    replaced = []
-    for run in runs:
-        key = (query_id, run.arrangement, run.sequence)
-        held = connection.execute(_FILE, key).fetchone()
-        if held is not None and held[0] is not None:
-            replaced.append(held[0])
-        row = sealed(*key, run.rows, run.size, run.checksum, run.file)
-        connection.execute(
-            "INSERT OR REPLACE INTO run VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", (*row, run.content)
-        )
-    return replaced
+def move_runs(
+    connection: sqlite3.Connection,
+    path: Path,
+    query_id: int,
+    digest: int,
+    drop: Iterable[tuple[str, int]],
+    put: Iterable[WrittenRun],
+) -> tuple[int, list[str]]:
+    """Remove runs, which must be there, then refer to others, whose places may be taken.
 
-
-def drop_runs(
-    connection: sqlite3.Connection, query_id: int, runs: Iterable[tuple[str, int]]
-) -> list[str]:
-    """Remove the runs, which must be there; returns the files they referred to."""
-    dropped = []
-    for arrangement, sequence in runs:
-        key = (query_id, arrangement, int(sequence))
-        held = connection.execute(_FILE, key).fetchone()
-        if held is None:
+    `digest` is what the runs must have before; gives what they have now, and the files that
+    nothing refers to any more.
+    """
+    held = {row[:2]: row[2:] for row in connection.execute(_HELD, (query_id,))}
+    if digest_of(held.values()) != digest:
+        raise damaged(path, "runs of one version do not belong together")
+    left: list[str | None] = []
+    gone = [(arrangement, int(sequence)) for arrangement, sequence in drop]
+    for key in gone:
+        if key not in held:
             raise ImpctlError(
-                f"Run {sequence} of `{arrangement}` is not in the store",
+                f"Run {key[1]} of `{key[0]}` is not in the store",
                 code="run_unknown",
                 hint="run `impctl capture` again",
             )
-        if held[0] is not None:
-            dropped.append(held[0])
-        connection.execute(
-            "DELETE FROM run WHERE query_id = ? AND arrangement = ? AND sequence = ?", key
-        )
-    return dropped
+        left.append(held.pop(key)[0])
+    rows = []
+    for run in put:
+        key = (run.arrangement, run.sequence)
+        row = sealed(query_id, *key, run.rows, run.size, run.checksum, run.file)
+        rows.append((*row, run.content))
+        left.append(held[key][0] if key in held else None)
+        held[key] = (run.file, row[-1])
+    connection.executemany(_DROP, [(query_id, *key) for key in gone])
+    connection.executemany(_PUT, rows)
+    # As SQLite orders them: texts by code point.
+    now = digest_of(held[key] for key in sorted(held))
+    return now, [file for file in left if file is not None]
 
 
 def drop_all_runs(connection: sqlite3.Connection, query_id: int) -> list[str]:
@@ -151,15 +159,6 @@ def drop_all_runs(connection: sqlite3.Connection, query_id: int) -> list[str]:
 def run_files(connection: sqlite3.Connection) -> set[str]:
     """Names of the files that runs refer to."""
     return {row[0] for row in connection.execute("SELECT file FROM run WHERE file IS NOT NULL")}
-
-
-def runs_digest(connection: sqlite3.Connection, query_id: int) -> int:
-    """Digest of the query's runs; looks at one number of each."""
-    return digest_of(
-        connection.execute(
-            "SELECT seal FROM run WHERE query_id = ? ORDER BY arrangement, sequence", (query_id,)
-        )
-    )
 
 
 def stored_runs(

@@ -34,7 +34,7 @@ from impctl.store.disk import Disk, RealDisk
 from impctl.store.faults import is_full, suppress_full, translated
 from impctl.store.guard import check_store_files
 from impctl.store.layout import Layout
-from impctl.store.lock import Owner, WriterLock, read_owner
+from impctl.store.lock import Held, Owner, WriterLock, read_owner
 from impctl.store.records import (
     Collected,
     KeptVersion,
@@ -46,24 +46,10 @@ from impctl.store.records import (
     RunRef,
     StoredQuery,
 )
-from impctl.values import dataclass
+from impctl.store.sketches import Partitions
 
 _READ_ATTEMPTS = 3
 """Tries to read runs whose files a writer may replace meanwhile."""
-
-
-@dataclass(frozen=True, slots=True)
-class Held:
-    """The writer's lock, held; `recovered` is the owner that died holding it before, if any."""
-
-    recovered: Owner | None = None
-
-    @property
-    def note(self) -> str | None:
-        """The recovery in words, for whoever watches."""
-        if self.recovered is None:
-            return None
-        return f"Recovered the lock of a run that ended early: {self.recovered.describe()}"
 
 
 class Store:
@@ -79,6 +65,9 @@ class Store:
         self._catalog = catalog
         self._lock = WriterLock(layout, disk)
         self._is_swept = False
+        self._partitions: Partitions = {}
+        self._unused: list[str] = []
+        """Files of runs that went in the transaction that is open for several commits."""
 
     @staticmethod
     def exists(path: Path, *, is_shared: bool = False) -> bool:
@@ -177,7 +166,7 @@ class Store:
     def load(self, query: QueryName) -> StoredQuery | None:
         """What the store knows of the query; None where it was never captured."""
         with self._catalog.reading() as connection:
-            return queries.load_query(connection, self._catalog.path, query)
+            return queries.load_query(connection, self._catalog.path, query, self._partitions)
 
     def queries(self) -> tuple[QueryName, ...]:
         """Names of all captured queries, sorted."""
@@ -217,7 +206,9 @@ class Store:
         `state_meta` is the basis that was written with it.
         """
         with self._catalog.reading() as connection:
-            return kept.load_kept(connection, self._catalog.path, query, generation)
+            return kept.load_kept(
+                connection, self._catalog.path, query, generation, self._partitions
+            )
 
     def run_refs(self, query: QueryName) -> tuple[RunRef, ...]:
         """The runs of state the query has, without reading them."""
@@ -274,12 +265,10 @@ class Store:
 
         RetryableError where another writer moved it since `expected_generation`.
         """
-        path, at = self._catalog.path, time.time()
+        path = self._catalog.path
         return self._publish(
             change.put_runs,
-            lambda connection, written: commits.apply_maintain(
-                connection, path, change, written, at
-            ),
+            lambda connection, written: commits.apply_maintain(connection, path, change, written),
         )
 
     def add_record(self, query: QueryName, record: RunRecord) -> None:
@@ -358,8 +347,29 @@ class Store:
                 else:
                     states.discard_runs(written, self._layout, self._disk)
                 raise
-            states.remove_files(applied.unused_files, self._layout, self._disk)
+            self._unused += applied.unused_files
+            if not self._catalog.is_together:
+                self._remove_unused()
             return applied.generation
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Commits inside are one transaction, synced once at the end: all of them hold then, or it
+        raises and none does. One that fails takes only itself back. The lock must be held."""
+        try:
+            with self._catalog.together():
+                yield
+        except BaseException:
+            # Whether it was committed is not certain: files are left to the next sweep.
+            self._unused.clear()
+            self._is_swept = False
+            raise
+        self._remove_unused()
+
+    def _remove_unused(self) -> None:
+        """Remove files that the last transaction left without a run."""
+        unused, self._unused = self._unused, []
+        states.remove_files(unused, self._layout, self._disk)
 
     def _look_again(self) -> None:
         """Open the catalog anew, whose disk was full: for what it holds now, and to write to it."""

@@ -188,7 +188,7 @@ def _is_same(stored: StoredQuery, tables: PinnedTables, table: TableName) -> boo
     it; None where neither can tell.
     """
     version, mark = stored.versions[table], _marks(stored).get(table)
-    now = None if mark is None else _mark_at(tables, table, version)
+    now = None if mark is None else mark_at(tables, table, version)
     if now is not None:
         return now == mark
     held = _held(stored, table)
@@ -208,7 +208,7 @@ def _held(stored: StoredQuery, table: TableName) -> str | None:
     return found[table]["digest"] if table in found else None
 
 
-def _mark_at(tables: PinnedTables, table: TableName, version: TableVersion) -> str | None:
+def mark_at(tables: PinnedTables, table: TableName, version: TableVersion) -> str | None:
     """The mark of the table's log entry at a version; of the pinned one as it was pinned.
 
     Another log may stand there by now, which is not the one that is going to be read.

@@ -103,6 +103,7 @@ class TakenUp:
     def committed(
         self,
         generation: int,
+        at: float,
         pins: tuple[TablePin, ...],
         fragments: Mapping[AccessId, FragmentSet],
         meta: StateMeta,
@@ -120,4 +121,5 @@ class TakenUp:
             sketches=sketches,
             state_meta=stored_meta,
             generation=generation,
+            maintained_at=at,
         )

@@ -11,8 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import numpy as np
-
 from impctl.aliases import AccessId, TableName
 from impctl.app.capturing.taken_up import TakenUp
 from impctl.app.maintaining.moved import Moved
@@ -48,6 +46,5 @@ def _lies_in_sketch(
     if partition is None or change.grouped is not None:
         return True
     column = change.changes.table.column(partition.attribute)
-    fragments = np.unique(partition.fragments_of(from_arrow(column, partition.type)))
-    held = {*taken.fragments[access].ids, *after[access].ids}
-    return not held.isdisjoint(fragments.tolist())
+    held = taken.fragments[access].union(after[access]).to_mask()
+    return bool(held[partition.fragments_of(from_arrow(column, partition.type))].any())

@@ -55,6 +55,18 @@ def with_files(results: Sequence[MaintainResult], written: Sequence[str]) -> lis
     return [replace(result, change_files=tuple(written)) for result in results]
 
 
+def with_sync(results: Sequence[MaintainResult], sync_ms: float) -> list[MaintainResult]:
+    """The results with their share of the one sync that they were committed by."""
+    return [
+        replace(
+            result,
+            elapsed_ms=result.elapsed_ms + sync_ms,
+            commit_ms=result.commit_ms + sync_ms,
+        )
+        for result in results
+    ]
+
+
 def file_diff_warning(snapshot: Snapshot) -> str:
     """Why whole files were compared, and what helps."""
     table = snapshot.table

@@ -12,7 +12,6 @@ from impctl.aliases import QueryName
 from impctl.app.capturing.taken_up import TakenUp
 from impctl.app.workbench.pinned import PinnedTables
 from impctl.app.workbench.workbench import Workbench
-from impctl.store.reader import StoreReader
 from impctl.store.records import StoredQuery
 from impctl.tables.snapshot import Snapshot
 from impctl.values import dataclass
@@ -45,14 +44,13 @@ class KeptStates:
             return None
         return kept.taken
 
-    def keep(self, desk: Workbench, store: StoreReader, taken: TakenUp) -> None:
-        """Keep the state after a step, while the writer's lock is still held."""
-        mine = taken.stored
-        stored = store.load(mine.query)
-        if stored is None:
-            return
-        if (stored.generation, stored.captured_at) == (mine.generation, mine.captured_at):
-            self._kept[mine.query] = _Kept(taken, stored, _forms(desk.tables, stored))
+    def keep(self, desk: Workbench, taken: TakenUp) -> None:
+        """Keep the state after a step that was committed.
+
+        What the store has then is what was written: a later run holds it against what it reads.
+        """
+        stored = taken.stored
+        self._kept[stored.query] = _Kept(taken, stored, _forms(desk.tables, stored))
 
     def drop(self) -> None:
         """Keep nothing."""

@@ -10,12 +10,12 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from impctl.aliases import TableName, TableVersion
+from impctl.app.capturing.pins import mark_at
 from impctl.app.maintaining.grouped_change import GroupedChange
 from impctl.app.maintaining.stage import ReadChange
 from impctl.app.workbench.pinned import PinnedTables
 from impctl.tables.change.changes import Changes
-from impctl.tables.change.files_mark import FilesMark, files_mark
-from impctl.tables.commit_mark import commit_mark
+from impctl.tables.change.files_mark import FilesMark
 from impctl.tables.snapshot import Snapshot
 from impctl.values import dataclass
 
@@ -47,9 +47,9 @@ def moved_to(
     tables: PinnedTables, table: TableName, changes: Changes, until: TableVersion
 ) -> Moved:
     """A table's change as it was read, up to a version."""
-    mark, ending = commit_mark(tables.source(table), until), tables.snapshot(table)
+    mark, ending = mark_at(tables, table, until), tables.snapshot(table)
     # Between two batches of versions the log's entry alone has to do.
-    files = files_mark(ending) if ending.version == until else None
+    files = tables.files_mark(table) if ending.version == until else None
     return Moved(changes, until, ending, mark, files, partial(tables.snapshot, table, until))
 
 

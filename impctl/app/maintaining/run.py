@@ -1,19 +1,23 @@
 """Stale sketches brought up to date: each stage that was decided is carried out.
 
 Law: what is done is what `app.maintaining.decide` says, and nothing is written before it has; a
-step that stops for a reason which the policy lets pass becomes a recapture.
+step that stops for a reason which the policy lets pass becomes a recapture. Steps of several
+queries are committed together, so that the disk is waited for once; each of them is whole or not
+there, and a result is told only of what was committed.
 Out of scope: deciding (`app.maintaining.decide`), one step of one query (`app.maintaining.step`),
 telling of it (`app.maintaining.entries`), finding a sketch (`app.capture`).
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 
 from impctl.aliases import QueryName, TableName
 from impctl.app.capturing.captured import capture_query
-from impctl.app.capturing.moments import moved_moments
+from impctl.app.capturing.moments import moved_moments, stored_moments
 from impctl.app.capturing.partners import partners_of
 from impctl.app.capturing.pins import check_not_replaced_meanwhile, is_current
 from impctl.app.capturing.taken_up import TakenUp
@@ -26,6 +30,7 @@ from impctl.app.maintaining.entries import (
     step_results,
     with_files,
     with_ranges,
+    with_sync,
 )
 from impctl.app.maintaining.grouped_change import grouped_change
 from impctl.app.maintaining.kept_states import KeptStates
@@ -39,9 +44,13 @@ from impctl.app.results.results import Failure, MaintainResult
 from impctl.app.results.subject import named_before
 from impctl.app.workbench.isolated import Isolated
 from impctl.app.workbench.workbench import Workbench
+from impctl.errors import ImpctlError
 from impctl.stopwatch import Stopwatch
 from impctl.store.store import Store
 from impctl.tables.change.changes import no_changes
+
+_TOGETHER_MS = 1_000.0
+"""Work that a killed process may have to do again: how long steps wait for their commit."""
 
 
 class StaleRun:
@@ -67,44 +76,82 @@ class StaleRun:
         self._written: dict[QueryName, list[str]] = {}
         """The files of changes, by query."""
         self._start_told = 0.0
+        self._unreplaced: set[object] = set()
+        """What was held against the tables since a change was read last."""
 
     def results(self, stale: Stale) -> list[MaintainResult]:
         """Maintain or recapture each; a query that fails adds its failure instead."""
         results: list[MaintainResult] = []
-        for task in self.decisions.opened(stale):
-            with Isolated(self.failures, task.spec):
-                results += self._run(task)
-                self._keep(task)
+        waiting = deque(self.decisions.opened(stale))
+        while waiting:
+            results += self._some(waiting)
         return results
 
     def results_of_clock(self, stale: Stale) -> list[MaintainResult]:
         """Move on with the clock what stands at the pinned versions and still stands for another
         time: an eager query passes the versions first."""
         late = []
-        for spec, _ in stale:
+        for spec, before in stale:
+            if not stored_moments(before):
+                continue
             stored = self.store.load(spec.name)
             is_passed = stored is not None and is_current(stored, self.desk.tables)
             if stored is not None and is_passed and moved_moments(self.desk, stored):
                 late.append((spec, stored))
         return self.results(late) if late else []
 
-    def _keep(self, task: Task) -> None:
-        if self.kept is not None and task.taken is not None:
-            self.kept.keep(self.desk, self.store, task.taken)
+    def _some(self, waiting: deque[Task]) -> list[MaintainResult]:
+        """As many of the tasks as get their steps into one commit, and then the recaptures among
+        them, which take too long for others to wait for."""
+        stepped: list[tuple[Task, list[MaintainResult]]] = []
+        again: list[tuple[Task, Stage]] = []
+        sync_ms = 0.0
+        try:
+            with self._together(len(waiting)):
+                watch = Stopwatch()
+                is_time = True
+                while waiting and is_time:
+                    task = waiting.popleft()
+                    with Isolated(self.failures, task.spec):
+                        done = self._stepped(task)
+                        if isinstance(done, Stage):
+                            again.append((task, done))
+                        else:
+                            stepped.append((task, done))
+                    is_time = watch.ms < _TOGETHER_MS
+                watch = Stopwatch()
+            sync_ms = watch.ms
+        except ImpctlError as error:
+            self.failures += [Failure(task.spec.name, error) for task, _ in stepped]
+            stepped = []
+        results: list[MaintainResult] = []
+        for task, found in stepped:
+            results += with_sync(found, sync_ms / len(stepped))
+            if self.kept is not None and task.taken is not None:
+                self.kept.keep(self.desk, task.taken)
+        for task, stage in again:
+            with Isolated(self.failures, task.spec):
+                results += self._recaptured(task, stage)
+        return results
+
+    def _together(self, tasks: int) -> AbstractContextManager[None]:
+        """What makes the steps of several tasks one commit; one alone has its own per step."""
+        return self.store.together() if tasks > 1 else nullcontext()
 
     def _spark_start(self) -> float:
         """Milliseconds that Spark took to start since this was last asked."""
         before, self._start_told = self._start_told, self.desk.spark_start_ms
         return self._start_told - before
 
-    def _run(self, task: Task) -> list[MaintainResult]:
+    def _stepped(self, task: Task) -> list[MaintainResult] | Stage:
+        """The results of the task's steps; or the recapture that is needed."""
         stage = self.decisions.stage(task)
-        if not stage.is_recapture:
-            try:
-                return self._advance(task, stage)
-            except NOT_INCREMENTALLY as trouble:
-                stage = self.decisions.instead(task, trouble)
-        return self._recaptured(task, stage)
+        if stage.is_recapture:
+            return stage
+        try:
+            return self._advance(task, stage)
+        except NOT_INCREMENTALLY as trouble:
+            return self.decisions.instead(task, trouble)
 
     def _advance(self, task: Task, stage: Stage) -> list[MaintainResult]:
         """Exact or touch, in one step or one per batch of versions."""
@@ -122,7 +169,7 @@ class StaleRun:
         for found in stage.read:
             if found.changes.method == "file_diff":
                 self._warn(file_diff_warning(self.desk.tables.snapshot(found.need.table)))
-        check_not_replaced_meanwhile(task.stored, self.desk.tables)
+        self._check_not_replaced(task, stage)
         partners = partners_of(self.desk, taken.way, taken.stored.partitions)
         told = self._told(task, taken)
         maintainer = Maintainer(self.store, taken, partners, self._spark_start, task.move, told)
@@ -139,6 +186,17 @@ class StaleRun:
             read_ms = 0.0
         results = step_results(task.stored, since, steps, stage.reason_code, stage.reason)
         return self._with_files(with_ranges(self.desk, taken.stored, results))
+
+    def _check_not_replaced(self, task: Task, stage: Stage) -> None:
+        """That no table was replaced while its change was read; asked once after each reading."""
+        pins = tuple((pin.table, pin.table_id, pin.version) for pin in task.stored.pins)
+        meta = task.stored.state_meta
+        held = (pins, repr(meta.get("marks")), repr(meta.get("files")))
+        if stage.is_grouped or any(found.elapsed_ms for found in stage.read):
+            self._unreplaced.clear()
+        if held not in self._unreplaced:
+            check_not_replaced_meanwhile(task.stored, self.desk.tables)
+            self._unreplaced.add(held)
 
     def _is_told(self, task: Task) -> bool:
         """Whether there are changes of the query's answer to write; warns where they begin anew."""

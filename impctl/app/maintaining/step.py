@@ -227,7 +227,7 @@ class Maintainer:
         generation = stored.generation
         if self.store is not None:
             generation = self.store.commit_maintain(commit)
-        taken.committed(generation, pins, fragments, meta, stored_meta)
+        taken.committed(generation, commit.at, pins, fragments, meta, stored_meta)
         commit_ms = watch.ms
         if self.store is not None:
             amend(self.store, stored.query, record, commit_ms)

@@ -21,6 +21,7 @@ from impctl.workload.credentials import require_credentials
 from impctl.workload.models import TableSpec
 
 if TYPE_CHECKING:
+    from impctl.tables.change.files_mark import FilesMark
     from impctl.tables.snapshot import Snapshot
 
 
@@ -39,6 +40,7 @@ class PinnedTables:
         self._sources: dict[TableName, DeltaSource] = {}
         self._seen: dict[TableName, Seen] = {}
         self._snapshots: dict[tuple[TableName, int], Snapshot] = {}
+        self._files_marks: dict[tuple[TableName, int], FilesMark] = {}
         self._recalled: dict[TableName, Seen] = {}
 
     def recall(self, known: Mapping[TableName, Seen]) -> None:
@@ -136,6 +138,17 @@ class PinnedTables:
     def list_anew(self, table: TableName) -> None:
         """Forget the files of a table, so that whoever is measured next pays for listing them."""
         self._snapshots = {key: held for key, held in self._snapshots.items() if key[0] != table}
+        self._files_marks = {k: mark for k, mark in self._files_marks.items() if k[0] != table}
+
+    def files_mark(self, table: TableName) -> FilesMark:
+        """The mark of the files of the table's snapshot, taken once."""
+        from impctl.tables.change.files_mark import files_mark
+
+        snapshot = self.snapshot(table)
+        key = (table, snapshot.version)
+        if key not in self._files_marks:
+            self._files_marks[key] = files_mark(snapshot)
+        return self._files_marks[key]
 
     def rows_of(self, tables: Sequence[TableName]) -> int:
         """Rows of these tables at their pinned versions, by their bytes where the log is silent."""
