@@ -1,4 +1,4 @@
-"""The job of `maintain --follow`: lines as runs come, and an end in order.
+"""What following jobs share: lines as runs come, and an end in order; `maintain --follow` is one.
 
 Law: SIGTERM ends it with exit code 0, as service managers expect of a service that was stopped;
 SIGINT as it ends every command. Where the reader of stdout goes away, there is nobody to follow
@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from impctl.app.workbench.settings import (
     DEFAULT_INTERVAL,
@@ -23,7 +23,7 @@ from impctl.app.workbench.settings import (
 from impctl.cli.job import Display, Job
 from impctl.cli.metrics import maintained_now, with_metrics
 from impctl.cli.socket.listening import listening
-from impctl.cli.stopping import stopping
+from impctl.cli.stopping import Stopping, stopping
 from impctl.cli.streams import give_up
 from impctl.errors import UsageError
 
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from impctl.app.results.followed_run import FollowedRun
     from impctl.app.results.results import Outcome
     from impctl.app.workbench.reporter import Reporter
+
+T = TypeVar("T")
 
 
 def follow_request(
@@ -87,29 +89,45 @@ def follow_job(
         from impctl.cli.output.follow import json_line, text_line
 
         line = json_line if display.json else text_line
-        with listening(request.socket), stopping() as stop:
 
-            def show(outcome: Outcome, run: FollowedRun) -> None:
-                try:
-                    line(with_metrics(outcome, metrics, maintained_now), run, sys.stdout)
-                except BrokenPipeError:
-                    give_up(sys.stdout.fileno())
-                    stop.ask()
+        def write(outcome: Outcome, run: FollowedRun) -> None:
+            line(with_metrics(outcome, metrics, maintained_now), run, sys.stdout)
 
-            try:
-                follow(
-                    settings,
-                    queries,
-                    request,
-                    batch_rows=batch_rows,
-                    reporter=reporter,
-                    stop=stop,
-                    show=show,
-                )
-            except KeyboardInterrupt:
-                if stop.signal != signal.SIGTERM:
-                    raise
-            if stop.signal == signal.SIGINT:
-                raise KeyboardInterrupt
+        def watch(stop: Stopping, show: Callable[[Outcome, FollowedRun], None]) -> None:
+            follow(
+                settings,
+                queries,
+                request,
+                batch_rows=batch_rows,
+                reporter=reporter,
+                stop=stop,
+                show=show,
+            )
+
+        with listening(request.socket):
+            until_asked(watch, write)
 
     return Job("maintain", display, work, has_lines=True, is_long=True)
+
+
+def until_asked(
+    watch: Callable[[Stopping, Callable[[T, FollowedRun], None]], None],
+    write: Callable[[T, FollowedRun], None],
+) -> None:
+    """Have `watch` show what it finds by `write`, as long as nobody asks it to end."""
+    with stopping() as stop:
+
+        def show(found: T, run: FollowedRun) -> None:
+            try:
+                write(found, run)
+            except BrokenPipeError:
+                give_up(sys.stdout.fileno())
+                stop.ask()
+
+        try:
+            watch(stop, show)
+        except KeyboardInterrupt:
+            if stop.signal != signal.SIGTERM:
+                raise
+        if stop.signal == signal.SIGINT:
+            raise KeyboardInterrupt

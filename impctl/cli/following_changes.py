@@ -1,21 +1,20 @@
 """The job of `changes --follow`: rows on stdout as they come and go, and an end in order.
 
 Law: as for `cli.following`: what a look found is written whole and flushed before the next one.
-Out of scope: signals themselves (`cli.stopping`), formats (`cli.output.answer`).
+Out of scope: how it ends (`cli.following`), formats (`cli.output.answer`).
 """
 
 from __future__ import annotations
 
-import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from impctl.app.workbench.settings import FollowRequest, Settings
 from impctl.app.writing.formats import RowsFormat
+from impctl.cli.following import until_asked
 from impctl.cli.job import Display, Job
-from impctl.cli.stopping import stopping
-from impctl.cli.streams import give_up
+from impctl.cli.stopping import Stopping
 from impctl.errors import UsageError
 
 if TYPE_CHECKING:
@@ -47,30 +46,17 @@ def follow_changes_job(
         from impctl.app.follow_changes import follow_changes
         from impctl.cli.output.changes import ChangeLines
 
-        lines = ChangeLines(sys.stdout, sys.stderr, display)
-        with stopping() as stop:
+        def watch(stop: Stopping, show: Callable[[ChangesResult, FollowedRun], None]) -> None:
+            follow_changes(
+                settings,
+                query,
+                request,
+                whole=whole,
+                reporter=reporter,
+                stop=stop,
+                show=show,
+            )
 
-            def show(result: ChangesResult, run: FollowedRun) -> None:
-                try:
-                    lines.write(result, run)
-                except BrokenPipeError:
-                    give_up(sys.stdout.fileno())
-                    stop.ask()
-
-            try:
-                follow_changes(
-                    settings,
-                    query,
-                    request,
-                    whole=whole,
-                    reporter=reporter,
-                    stop=stop,
-                    show=show,
-                )
-            except KeyboardInterrupt:
-                if stop.signal != signal.SIGTERM:
-                    raise
-            if stop.signal == signal.SIGINT:
-                raise KeyboardInterrupt
+        until_asked(watch, ChangeLines(sys.stdout, sys.stderr, display).write)
 
     return Job("changes", display, work, has_lines=True, is_long=True)

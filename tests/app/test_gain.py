@@ -14,6 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from impctl.app.gain import _hint
 from impctl.app.results.gained import COSTS_MORE
 from impctl.store.ledger import Uses
+from tests.support.random_cases import TIMES
 from tests.support.run_cli import Cli
 
 LOW, HIGH = 30, 70
@@ -76,8 +77,9 @@ def ranges_of(intervals: list[str]) -> list[tuple[float, float]]:
     return found
 
 
-@pytest.mark.parametrize("uses", [40, pytest.param(200, marks=pytest.mark.slow)])
-def test_the_ledger_equals_the_logs(cli: Cli, uses: int) -> None:
+def test_the_ledger_equals_the_logs(cli: Cli) -> None:
+    """By hand: `IMPCTL_FUZZ=5` for 200 uses."""
+    uses = 40 * TIMES
     rng, folder = random.Random(5), cli.workload.parent
     cli.good("capture")
     expected = dict.fromkeys(told_by_the_log(folder, []), 0)

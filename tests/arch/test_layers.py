@@ -10,6 +10,7 @@ import re
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -65,7 +66,12 @@ def room_of(module: str) -> str | None:
     return next((place for place in places if place in ROOMS), None)
 
 
-def imports_of(file: Path, package: tuple[str, ...]) -> Iterator[Import]:
+@cache
+def imports_of(file: Path, package: tuple[str, ...]) -> tuple[Import, ...]:
+    return tuple(_imports(file, package))
+
+
+def _imports(file: Path, package: tuple[str, ...]) -> Iterator[Import]:
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             for name in node.names:

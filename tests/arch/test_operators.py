@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -16,15 +17,16 @@ ENGINE = PACKAGE / "engine"
 _ROOM = "impctl.engine.operators"
 
 
-def operators() -> set[str]:
+@cache
+def operators() -> frozenset[str]:
     """The classes of `engine` that are operators."""
-    return {
+    return frozenset(
         node.name
         for file in ENGINE.rglob("*.py")
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
         if isinstance(node, ast.ClassDef)
         and any(isinstance(base, ast.Name) and base.id == "Operator" for base in node.bases)
-    }
+    )
 
 
 def looks(text: str) -> Iterator[tuple[int, str]]:

@@ -2,6 +2,8 @@
 
 Law: the answer is that of SQL, by which NaN is greater than all numbers and the zeros are one, as
 Spark gives it where it hands no condition down to the files.
+
+By hand: `IMPCTL_FUZZ=5` and `-m "slow or not slow"` for forty random tables.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ import impctl
 from impctl.spark.run import run_sql
 from impctl.spark.snapshots import snapshot_frame
 from impctl.tables.source import open_source
+from tests.support.random_cases import few_seeds_then_rest
 from tests.support.run_cli import Cli
 
 pytestmark = pytest.mark.spark
@@ -140,9 +143,7 @@ def random_sql(rng: random.Random) -> str:
     )
 
 
-@pytest.mark.parametrize(
-    "seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 40))]
-)
+@few_seeds_then_rest(2, 8)
 def test_every_way_gives_the_answer_of_sql(spark, tmp_path, capsys, seed):
     rng = random.Random(seed)
     kind = rng.choice([pa.float64(), pa.float32()])

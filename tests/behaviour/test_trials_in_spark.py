@@ -1,6 +1,7 @@
 """Random plans, tables, batches and other constants against Spark, without files between.
 
-By hand: `IMPCTL_FUZZ=50` and `-m slow` for the 20,000 cases that a release is held against.
+By hand: `IMPCTL_FUZZ=200` and `-m "slow or not slow"` for the 20,000 cases that a release is held
+against.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ def tiny(spark: Any) -> Iterator[Any]:
             spark.conf.set(key, value)
 
 
-@few_then_rest(40, 400)
+@few_then_rest(40, 100)
 def test_a_sketch_changes_no_answer(tiny: Any, cases: range) -> None:
     tally = SparkTally()
     for seed in cases:

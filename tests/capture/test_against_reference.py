@@ -2,6 +2,7 @@
 
 Spark runs the same passes in the slow tests; here their meaning is held against what they are for,
 over random plans and tables. A pass that collects fragments along the whole plan is left to Spark.
+By hand: `IMPCTL_FUZZ=10` and `-m "slow or not slow"` for ten times as many cases.
 """
 
 from __future__ import annotations
@@ -89,7 +90,7 @@ def counted_in(root: Plan, verdict: Verdict) -> set[int]:
     return {last, *verdict.barrier_positions}
 
 
-@few_then_rest(400, 4000)
+@few_then_rest(400, 800)
 def test_passes_find_the_fragments_of_the_lineage(cases: range) -> None:
     seen: Counter[str] = Counter()
     for seed in cases:

@@ -4,6 +4,8 @@ After every batch, of one table or of both, the maintained sketches of all acces
 the reference's lineage, unless a sum of doubles was too close to call. A plan whose sketches are
 safe is compiled as a capture does it, by its core and from the whole plan's verdict, so that facts
 lost on the way (half the signs are told by CHECKs) would show as barriers lost.
+
+By hand: `IMPCTL_FUZZ=10` and `-m slow` for 4,000, 2,000 and 6,000 plans.
 """
 
 from __future__ import annotations
@@ -59,8 +61,8 @@ from tests.support.reference_expr import ReferenceFailure, ReferenceLimit
 from tests.support.reference_partners import ReferencePartners
 
 BATCHES = 4
-ALL = range(1500 * TIMES)
-FEW = (*range(240), 274, *range(336, 340), 589, *range(920, 924), 1253, 1255)
+FEW = (*range(120), 274, *range(336, 340), 589, *range(920, 924), 1253, 1255)
+ALL = sorted({*FEW, *range(400 * TIMES)})
 """The first, and where kinds that are rare come: an intersection, a row number, a refill, EXCEPT
 and an anti join."""
 SHOWN = 347
@@ -280,8 +282,8 @@ def test_sketches_of_random_plans(cases: Sequence[int]) -> None:
 @pytest.mark.parametrize(
     "cases",
     [
-        pytest.param(range(200), id="few"),
-        pytest.param(range(2000 * TIMES), id="all", marks=pytest.mark.slow),
+        pytest.param(range(60), id="few"),
+        pytest.param(range(200 * TIMES), id="all", marks=pytest.mark.slow),
     ],
 )
 def test_sketches_of_random_plans_with_barriers(cases: Sequence[int]) -> None:
@@ -295,8 +297,8 @@ def test_sketches_of_random_plans_with_barriers(cases: Sequence[int]) -> None:
 @pytest.mark.parametrize(
     "cases",
     [
-        pytest.param(range(600), id="few"),
-        pytest.param(range(6000 * TIMES), id="all", marks=pytest.mark.slow),
+        pytest.param(range(200), id="few"),
+        pytest.param(range(600 * TIMES), id="all", marks=pytest.mark.slow),
     ],
 )
 def test_sketches_of_witnesses_of_random_plans(cases: Sequence[int]) -> None:

@@ -1,10 +1,12 @@
-"""The options of `maintain --follow`: durations, and what does not go together."""
+"""What is followed: durations, what does not go together, lines, and the end when it is asked."""
 
 from __future__ import annotations
 
 import io
 import json
+import signal
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -12,8 +14,11 @@ import typer
 
 from impctl.app.results.followed_run import FollowedRun
 from impctl.app.results.results import Failure, MaintainResult, Outcome
+from impctl.cli import following as cli_following
 from impctl.cli.durations import seconds
+from impctl.cli.following import until_asked
 from impctl.cli.output.follow import json_line, text_line
+from impctl.cli.stopping import Stopping
 from impctl.errors import LockHeldError, SchemaChangedError
 
 RUN = FollowedRun(3, "2026-01-02T03:04:05.678Z", 12.34, 6, 1500.0)
@@ -100,3 +105,53 @@ def test_a_run_is_one_line_of_json() -> None:
         "retry_ms": 1500.0,
     }
     assert document["error"]["failures"][0]["code"] == "schema_changed"
+
+
+def shown(monkeypatch: pytest.MonkeyPatch, asked: int | None) -> list[str]:
+    """What a job wrote that finds a, b and c, and after a hears a signal or loses its reader."""
+    written: list[str] = []
+    monkeypatch.setattr(cli_following, "give_up", lambda number: written.append("given up"))
+
+    def write(found: str, run: FollowedRun) -> None:
+        if asked is None and written:
+            raise BrokenPipeError
+        written.append(found)
+
+    def watch(stop: Stopping, show: Callable[[str, FollowedRun], None]) -> None:
+        for found in "abc":
+            if stop.is_asked:
+                return
+            show(found, RUN)
+            if asked is not None:
+                signal.raise_signal(asked)
+
+    try:
+        until_asked(watch, write)
+    except KeyboardInterrupt:
+        written.append("interrupted")
+    return written
+
+
+@pytest.mark.usefixtures("heard_signals")
+def test_who_follows_ends_when_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert shown(monkeypatch, signal.SIGTERM) == ["a"]
+    assert shown(monkeypatch, signal.SIGINT) == ["a", "interrupted"]
+
+
+def test_nobody_is_followed_for_when_the_reader_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert shown(monkeypatch, None) == ["a", "given up"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "ends"), [(signal.SIGTERM, True), (signal.SIGINT, False), (None, False)]
+)
+@pytest.mark.usefixtures("heard_signals")
+def test_a_run_that_is_given_up_ends_as_the_signal_says(asked: int | None, ends: bool) -> None:
+    def watch(stop: Stopping, show: Callable[[str, FollowedRun], None]) -> None:
+        if asked is None:
+            raise KeyboardInterrupt
+        signal.raise_signal(asked)
+        signal.raise_signal(asked)
+
+    with nullcontext() if ends else pytest.raises(KeyboardInterrupt):
+        until_asked(watch, lambda found, run: None)

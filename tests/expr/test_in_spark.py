@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal, localcontext
 from typing import Any
@@ -232,6 +232,8 @@ def shown(value: Any) -> Any:
     return value
 
 
+TOGETHER = 40
+"""Expressions that Spark is asked for at once."""
 ZONED = [sql for sql in FUNCTIONS if re.search(r"\b[hk]\b|TIMESTAMP", sql)]
 """What the session's time zone may decide."""
 OFFSETS = ["+02:00", "-03:30", "UTC", "GMT", "Z", "GMT+2", "UTC+02:00"]
@@ -249,6 +251,11 @@ def ours(sql: str, zone: str = "UTC") -> Vector:
     table = rows()
     columns = {f"t#1.{c.name}": from_arrow(table[c.name], c.type) for c in SCHEMA}
     return evaluate(expr, columns, len(table))
+
+
+def selecting(texts: Sequence[str]) -> str:
+    """One query for all of them: Spark plans and compiles longer than it computes."""
+    return f"SELECT {', '.join(f'{sql} AS x{at}' for at, sql in enumerate(texts))} FROM t"
 
 
 def agrees(found: Any, expected: Any, bound: float) -> bool:
@@ -341,8 +348,7 @@ def test_a_fixed_offset_is_sparks(zone: str, spark: Any, in_zone: Callable[[str]
     # Its own cast belongs to the zone that the session has here.
     view = spark.createDataFrame(rows()).selectExpr(*(local if n == "k" else n for n in TYPES))
     in_zone(zone)
-    selected = ", ".join(f"{sql} AS x{at}" for at, sql in enumerate(ZONED))
-    found = run_sql(spark, f"SELECT {selected} FROM t", {"t": view})
+    found = run_sql(spark, selecting(ZONED), {"t": view})
     wrong = []
     for sql, column in zip(ZONED, found.columns, strict=True):
         vector = ours(sql, zone)
@@ -373,8 +379,13 @@ def test_every_expression_is_sparks(spark: Any) -> None:
     names = [local if name == "k" else name for name in TYPES]
     view = spark.createDataFrame(rows()).selectExpr(*names)
     wrong = []
-    for sql in (*EXPRESSIONS, *FUNCTIONS):
-        column = run_sql(spark, f"SELECT {sql} AS x FROM t", {"t": view})["x"]
+    texts = (*EXPRESSIONS, *FUNCTIONS)
+    columns = [
+        column
+        for at in range(0, len(texts), TOGETHER)
+        for column in run_sql(spark, selecting(texts[at : at + TOGETHER]), {"t": view}).columns
+    ]
+    for sql, column in zip(texts, columns, strict=True):
         expected = [shown(v) for v in column.to_pylist()]
         vector = ours(sql)
         for row, value in enumerate(expected):

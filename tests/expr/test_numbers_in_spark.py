@@ -120,14 +120,16 @@ def differences(spark: Any, cases: list[Case], table: pa.Table) -> list[Any]:
     """Where types or values are not Spark's, and where the text written for Spark is another."""
     wrong: list[Any] = []
     asked = []
-    for case in cases:
+    both = [(case, render_expr(case.expr, NAMES).sql(dialect="spark")) for case in cases]
+    kinds = [
+        kind for at in range(0, len(both), 30) for kind in spark_types(spark, both[at : at + 30])
+    ]
+    for (case, written), names in zip(both, kinds, strict=True):
         kind = type_of(case.expr)
-        written = render_expr(case.expr, NAMES).sql(dialect="spark")
-        frame = frame_of(spark, [f"{case.sql} AS x", f"{written} AS y"])
-        if frame is None:
+        if names is None:
             # Spark refuses the text itself, so there is nothing to be wrong about.
             continue
-        theirs, again = (name for _, name in frame.dtypes)
+        theirs, again = names
         known = kind is not None and kind.kind is not Kind.OTHER
         if again != theirs or (known and kind is not None and kind.spark_name != theirs):
             wrong.append((case.sql, written, str(kind), theirs, again))
@@ -138,13 +140,20 @@ def differences(spark: Any, cases: list[Case], table: pa.Table) -> list[Any]:
     return wrong
 
 
-def frame_of(spark: Any, texts: list[str]) -> Any:
+def spark_types(spark: Any, both: list[tuple[Case, str]]) -> list[tuple[str, str] | None]:
+    """Types of the text that was read and of the one written; None where Spark refuses one."""
     from pyspark.errors import AnalysisException, ParseException
 
+    texts = [text for case, written in both for text in (case.sql, written)]
     try:
-        return spark.table("t").selectExpr(*texts)
+        frame = spark.table("t").selectExpr(*(f"{sql} AS x{at}" for at, sql in enumerate(texts)))
     except (AnalysisException, ParseException):
-        return None
+        if len(both) == 1:
+            return [None]
+        half = len(both) // 2
+        return [*spark_types(spark, both[:half]), *spark_types(spark, both[half:])]
+    names = [name for _, name in frame.dtypes]
+    return list(zip(names[::2], names[1::2], strict=True))
 
 
 def values_differ(spark: Any, asked: list[tuple[Case, str]], table: pa.Table) -> list[Any]:

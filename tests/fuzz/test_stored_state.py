@@ -1,6 +1,7 @@
 """Stores with any file or any row damaged: every command answers or refuses in words.
 
 What an answer from a damaged store may say is held in `tests/store/test_corruption.py`.
+By hand: `IMPCTL_FUZZ=10` and `-m "slow or not slow"` for forty cases.
 """
 
 from __future__ import annotations
@@ -136,7 +137,7 @@ def damaged_row(draw: random.Random, store: Path) -> str:
         connection.close()
 
 
-@few_then_rest(2, 40)
+@few_then_rest(1, 4)
 def test_a_damaged_store(
     cases: range, whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -155,7 +156,7 @@ def test_a_damaged_store(
     assert refused > len(cases) / 4
 
 
-@few_then_rest(1, 24)
+@few_then_rest(1, 3)
 def test_a_damaged_delta_log(
     cases: range, whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

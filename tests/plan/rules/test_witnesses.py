@@ -38,7 +38,7 @@ def _tried(seed: int, tally: Tally, make: Callable[[int], Trial]) -> None:
 
 
 @pytest.mark.parametrize("make", [make_trial, make_witness_trial, make_barrier_trial])
-@few_then_rest(300, 5000, first=_FIRST_SEED)
+@few_then_rest(150, 500, first=_FIRST_SEED)
 def test_a_query_gives_its_answer_over_witnesses(
     cases: range, make: Callable[[int], Trial]
 ) -> None:
@@ -48,7 +48,7 @@ def test_a_query_gives_its_answer_over_witnesses(
     assert tally.accepted > tally.trials // 3
 
 
-@few_then_rest(300, 2000, first=_FIRST_SEED)
+@few_then_rest(150, 400, first=_FIRST_SEED)
 def test_witnesses_are_part_of_the_lineage_and_often_less(cases: range) -> None:
     fewer = placed = 0
     for seed in cases:
