@@ -61,7 +61,7 @@ from tests.support.reference_expr import ReferenceFailure, ReferenceLimit
 from tests.support.reference_partners import ReferencePartners
 
 BATCHES = 4
-FEW = (*range(120), 274, *range(336, 340), 589, *range(920, 924), 1253, 1255)
+FEW = (*range(240), 274, *range(336, 340), 589, *range(920, 924), 1253, 1255)
 ALL = sorted({*FEW, *range(400 * TIMES)})
 """The first, and where kinds that are rare come: an intersection, a row number, a refill, EXCEPT
 and an anti join."""
@@ -282,7 +282,7 @@ def test_sketches_of_random_plans(cases: Sequence[int]) -> None:
 @pytest.mark.parametrize(
     "cases",
     [
-        pytest.param(range(60), id="few"),
+        pytest.param(range(200), id="few"),
         pytest.param(range(200 * TIMES), id="all", marks=pytest.mark.slow),
     ],
 )

@@ -62,7 +62,7 @@ DOUBLES = (
 )
 
 
-@few_then_rest(400, 800)
+@few_then_rest(400, 600)
 def test_sketches_of_random_plans(cases: range) -> None:
     seen: Counter[str] = Counter()
     random_plans(cases, seen, make_window_trial)
@@ -89,7 +89,7 @@ def test_ordered_rows_taken_for_whole_partitions_would_be_noticed(
         random_plans(range(2000), Counter(), make_window_trial)
 
 
-@few_then_rest(240, 480)
+@few_then_rest(240, 360)
 def test_sketches_cover_whatever_order_sums_are_added_in(
     cases: range, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,6 +1,6 @@
 """SQL of any content: read as a query, or refused at a place with a hint.
 
-By hand: `IMPCTL_FUZZ=10` and `-m "slow or not slow"` for 120 cases.
+By hand: `IMPCTL_FUZZ=10` and `-m "slow or not slow"` for 240 and 300 cases.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ OWN = [
 ]
 
 
-@few_then_rest(4, 12)
+@few_then_rest(8, 24)
 def test_through_the_command_line(
     cases: range, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -169,7 +169,7 @@ def test_through_the_command_line(
     assert codes.count(0) > len(codes) / 50
 
 
-@few_then_rest(4, 24)
+@few_then_rest(10, 30)
 def test_update_batches(cases: range, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """`where` and `set` by the same words; prepared, not committed."""
     create_table(str(tmp_path / "t"), ROWS)
