@@ -48,9 +48,9 @@ def query(
     if out is not None:
         # Before anything that takes its time.
         check_goal(out)
-    is_plain = not params and sql is None and at is None and where is None and not required
+    is_plain = not params and sql is None and at is None and not required
     if is_plain and use is SketchUse.AUTO and by in (AnsweredBy.AUTO, AnsweredBy.STATE):
-        known = told_at_once(desk, query)
+        known = told_at_once(desk, query, where)
         if known is not None:
             return _given_out(known, limit, out, ())
     # Planner and engine take longer to load than telling what is kept.

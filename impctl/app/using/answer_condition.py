@@ -7,19 +7,20 @@ Out of scope: which rows are looked at for it (`circuits.answers`).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from impctl.aliases import AttributeId
 from impctl.data.schema import Column, Schema, other
 from impctl.errors import QueryError, UsageError
 from impctl.expr.nodes import Expr, substitute
-from impctl.plan.nodes import Project, Query, Scan, Select, attributes_of
+from impctl.plan.nodes import Attribute, Project, Scan, Select
 from impctl.plan.sql.statement import parse_query
 
 _TABLE = "answer"
 
 
-def condition_on(query: Query, text: str, zone: str) -> Expr:
-    """The condition over the attributes of the query's answer; UsageError where it is none."""
-    outputs = attributes_of(query.root)
+def condition_on(outputs: Sequence[Attribute], text: str, zone: str) -> Expr:
+    """The condition over the attributes of an answer; UsageError where it is none."""
     schema = Schema(tuple(Column(a.name, a.type or other("unknown")) for a in outputs))
     names = [name.lower() for name in schema.names]
     if len(set(names)) < len(names):

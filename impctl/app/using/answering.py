@@ -73,7 +73,9 @@ def answered(
     """
     where = None
     if condition is not None:
-        where = condition_on(found.prepared.planned, condition, desk.session_zone)
+        where = condition_on(
+            attributes_of(found.prepared.planned.root), condition, desk.session_zone
+        )
     is_read = by is AnsweredBy.AUTO and use is SketchUse.ALWAYS
     if by in (AnsweredBy.AUTO, AnsweredBy.STATE) and not is_read:
         try:

@@ -3,7 +3,7 @@
 Law: it is told only where `maintain` would have nothing to do, and only as the very program that
 runs wrote beside the state how it is made (`app.capturing.kept_ending`). Whatever is in the way,
 damage too, is left to those who read the query and can say so.
-Out of scope: bringing anything up to date (`app.using.fresh_sketch`), conditions on the answer.
+Out of scope: bringing anything up to date (`app.using.fresh_sketch`).
 """
 
 from __future__ import annotations
@@ -19,12 +19,19 @@ from impctl.app.using.kept_answer import KEPT, kept_answer
 from impctl.app.using.only_query import only_query
 from impctl.app.workbench.workbench import Workbench
 from impctl.errors import ImpctlError
+from impctl.expr.nodes import Expr
+from impctl.plan.ending import Ending
 from impctl.stopwatch import Stopwatch
 from impctl.workload.models import AnsweredBy
 
 
-def told_at_once(desk: Workbench, query: QueryName | None) -> QueryResult | None:
-    """The answer; None where there is none, or something has to be done or said first."""
+def told_at_once(
+    desk: Workbench, query: QueryName | None, condition: str | None = None
+) -> QueryResult | None:
+    """The answer, or of it the rows for which a condition on its columns is true.
+
+    None where there is none, or something has to be done or said first.
+    """
     (spec,) = desk.queries([query if query is not None else only_query(desk)])
     store = desk.reading_store()
     if store is None or not spec.answer or not spec.is_sketched:
@@ -36,7 +43,8 @@ def told_at_once(desk: Workbench, query: QueryName | None) -> QueryResult | None
         if ending is None or not has_nothing_to_do(desk, spec, stored, for_use=True):
             return None
         watch = Stopwatch()
-        table = kept_answer(desk, store, spec.name, ending, stored.generation)
+        where = None if condition is None else _read(desk, ending, condition)
+        table = kept_answer(desk, store, spec.name, ending, stored.generation, where)
     except ImpctlError:
         return None
     if table is None:
@@ -53,3 +61,11 @@ def told_at_once(desk: Workbench, query: QueryName | None) -> QueryResult | None
         by=AnsweredBy.STATE,
         by_reason=KEPT,
     )
+
+
+def _read(desk: Workbench, ending: Ending, condition: str) -> Expr:
+    # A condition is SQL, and what reads that is loaded for it alone.
+    from impctl.app.using.answer_condition import condition_on
+
+    outputs = [one.attribute for one in ending.outputs]
+    return condition_on(outputs, condition, desk.session_zone)

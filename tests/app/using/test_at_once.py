@@ -62,12 +62,22 @@ def answer(cli: Cli, query: str, *more: str) -> Any:
 
 
 @pytest.mark.parametrize("query", KEPT)
-def test_it_is_what_is_told_of_a_query_that_is_read(cli: Cli, read: Read, query: str) -> None:
-    at_once = answer(cli, query)
+def test_it_is_what_is_told_of_a_query_that_is_read(
+    cli: Cli, read: Read, monkeypatch: pytest.MonkeyPatch, query: str
+) -> None:
+    column = "`key`" if query == "kept" else "g"
+    asked = [(), ("--where", f"{column} = 3"), ("--where", f"{column} IS NULL"), ("--limit", "1")]
+    at_once = [answer(cli, query, *more) for more in asked]
     assert read == []
-    assert at_once["by"] == "state"
-    assert at_once == answer(cli, query, "--where", "TRUE")
+    assert {one["by"] for one in at_once} == {"state"}
+    another_program(monkeypatch)
+    assert at_once == [answer(cli, query, *more) for more in asked]
     assert set(read) == {query}
+
+
+def test_a_condition_that_is_none_is_refused_as_ever(cli: Cli) -> None:
+    ran = cli("query", "--query", "kept", "--where", "nothing = 1")
+    assert (ran.code, ran.error["code"]) == (2, "where_unread")
 
 
 def test_rows_that_came_are_maintained_first(cli: Cli, read: Read) -> None:
