@@ -107,7 +107,8 @@ def kept_rows_of(store: Path, stored: StoredQuery, workload: Path) -> Counter[tu
         (spec,) = desk.queries([stored.query])
         reader = desk.reading_store()
         assert reader is not None
-        answer = kept_answer(desk, reader, prepare(desk, spec), stored.generation)
+        ending = desk.memory.answer(prepare(desk, spec).planned).ending
+        answer = kept_answer(desk, reader, spec.name, ending, stored.generation)
         assert answer is not None, stored.generation
         return Counter(rows_of(answer))
 
