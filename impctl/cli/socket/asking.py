@@ -27,7 +27,7 @@ from impctl.version import __version__
 
 FLAG, VARIABLE = "--socket", "IMPCTL_SOCKET"
 _OWN_FILES = ("/dev/fd/", "/proc/self/", "/proc/thread-self/")
-"""Where the files lie that a process has open, such as a shell's `<(...)`: no other one has them."""
+"""Where files lie that a process has open, such as a shell's `<(...)`: no other one has them."""
 _LOST = 1
 """The exit code of what is not known, as of `impctl.errors`."""
 
