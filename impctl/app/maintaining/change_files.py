@@ -162,9 +162,9 @@ def _left_behind(lead: Lead, path: Path) -> list[Path]:
     """
     numbers: dict[int, list[Path]] = {}
     for other in path.parent.glob("*.parquet"):
-        number = other.name.partition("_")[0]
-        if number.isdecimal() and int(number) >= lead.number:
-            numbers.setdefault(int(number), []).append(other)
+        written = other.name.partition("_")[0]
+        if written.isdecimal() and int(written) >= lead.number:
+            numbers.setdefault(int(written), []).append(other)
     found: list[Path] = []
     number, since, reached = lead.number, [dict(lead.since)], [dict(lead.until)]
     while since:
