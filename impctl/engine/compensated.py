@@ -18,6 +18,8 @@ DRIFT = 2.0**-98
 """Relative error of one reduction, generously: pairwise in double-double depth * 2^-104."""
 _SLICED = 18
 """Bits of the rows of a group that sums by slices are within that error for."""
+_HEAD = ~((1 << 27) - 1)
+"""The bits of a double but for the lower half of its digits."""
 _FAR = 2.0**1000
 """Magnitudes far enough below the greatest double that powers above them are numbers too."""
 
@@ -120,13 +122,14 @@ def _serves_all(power: float, reach: Floats, bits: int) -> bool:
 def grouped_products(values: Floats, weights: Ints, starts: Ints) -> tuple[Floats, Floats]:
     """Sum of `value * weight` per group as pairs; rows sorted by group.
 
-    A product with a weight beyond one is split so that both halves are exact (Veltkamp).
+    A product with a weight beyond one is split by its digits, so that both halves are exact.
     """
     if not len(weights) or int(np.abs(weights).max()) <= 1:
         return grouped_sums(values * weights, starts)
-    spread = values * 134217729.0
-    head = spread - (spread - values)
-    return grouped_pairs(head * weights, (values - head) * weights, starts)
+    # Cut off in the bits: nothing overflows, whatever the magnitude.
+    head = (values.view(np.int64) & _HEAD).view(np.float64)
+    # Halves that overlap would be rounded as single doubles where pairs are added.
+    return grouped_pairs(*two_sum(head * weights, (values - head) * weights), starts)
 
 
 def grouped_bound(magnitudes: Any, starts: Ints) -> Floats:

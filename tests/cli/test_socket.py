@@ -365,6 +365,8 @@ def children(pid: int) -> list[int]:
         (["query", "--", "--socket", "s"], {}),
         ([], {"IMPCTL_SOCKET": "s"}),
         (["query"], {"IMPCTL_SOCKET": ""}),
+        (["query", "/dev/fd/63", "--socket", "s"], {}),
+        (["query", "--out=/proc/self/fd/5"], {"IMPCTL_SOCKET": "s"}),
     ],
 )
 def test_these_ask_nobody(

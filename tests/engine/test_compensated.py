@@ -211,3 +211,24 @@ def test_one_power_serves_only_groups_that_are_near_each_other() -> None:
             group = [Fraction(value) for value in values[start : start + 1000].tolist()]
             found = Fraction(float(high[at])) + Fraction(float(low[at]))
             assert abs(found - sum(group)) <= sum(map(abs, group)) * Fraction(2) ** -102
+
+
+@settings(max_examples=400, deadline=None)
+@given(
+    rows=st.lists(
+        st.tuples(WIDE, st.sampled_from([-7, -1, 0, 1, 2, 1000])), min_size=1, max_size=40
+    )
+)
+def test_sums_of_values_that_count_several_times_are_within_their_bound(
+    rows: list[tuple[float, int]],
+) -> None:
+    values = np.array([value for value, _ in rows])
+    weights = np.array([weight for _, weight in rows], dtype=np.int64)
+    products = [Fraction(value) * weight for value, weight in rows]
+    reach = sum(map(abs, products), Fraction(0))
+    if reach >= Fraction(2) ** 1020:
+        return  # as above
+    with np.errstate(all="ignore"):
+        high, low = compensated.grouped_products(values, weights, np.zeros(1, dtype=np.int64))
+    found = Fraction(float(high[0])) + Fraction(float(low[0]))
+    assert abs(found - sum(products)) <= reach * Fraction(compensated.DRIFT)

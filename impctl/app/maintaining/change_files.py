@@ -2,8 +2,9 @@
 
 Law: a file is whole and safe on the disk before the step is committed that it tells of. Its name
 has the number of that commit and the versions it leads from and to, so a run that takes the place
-of one that was killed writes the same file, or removes what that one left. So there is one file
-for each committed step, and who reads those up to the committed versions reads each change once.
+of one that was killed writes the same file, or removes what that one left, with the files of steps
+that would have gone on from it. So there is one file for each committed step, and who reads those
+up to the committed versions reads each change once.
 Out of scope: what came and went (`app.maintaining.answer_changes`), who makes a step
 (`app.maintaining.step`).
 """
@@ -17,7 +18,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from impctl.aliases import QueryName, TableName, TableVersion
@@ -154,20 +155,39 @@ def _check_apart(desk: Workbench, folder: Path) -> None:
 
 
 def _left_behind(lead: Lead, path: Path) -> list[Path]:
-    """Files of the same commit from the same versions: of a run that did not live to make it."""
+    """Files of runs that did not live to commit them: of the same commit from the same versions,
+    and of steps that would have gone on from there.
+
+    The last of them first: whoever is killed while removing them leaves a beginning to find.
+    """
+    numbers: dict[int, list[Path]] = {}
+    for other in path.parent.glob("*.parquet"):
+        written = other.name.partition("_")[0]
+        if written.isdecimal() and int(written) >= lead.number:
+            numbers.setdefault(int(written), []).append(other)
+    found: list[Path] = []
+    number, since, reached = lead.number, [dict(lead.since)], [dict(lead.until)]
+    while since:
+        for other in numbers.get(number, ()):
+            said = None if other == path else _told(other, lead.query)
+            if said is not None and said["since"] in since:
+                found.append(other)
+                reached.append(said["versions"])
+        number, since, reached = number + 1, reached, []
+    parts = path.parent.glob(f".{lead.number:06}_*.part")
+    return [*reversed(found), *parts]
+
+
+def _told(path: Path, query: QueryName) -> dict[str, Any] | None:
+    """What a file says of itself; None where it is no file of ours, of this query."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    found = []
-    for other in path.parent.glob(f"{lead.number:06}_*.parquet"):
-        if other == path:
-            continue
-        with suppress(OSError, pa.ArrowException, ValueError, AttributeError):
-            said = json.loads((pq.read_schema(other).metadata or {}).get(_SAID, b"null"))
-            if said.get("query") == lead.query and said.get("since") == dict(lead.since):
-                found.append(other)
-    found += path.parent.glob(f".{lead.number:06}_*.part")
-    return found
+    with suppress(OSError, pa.ArrowException, ValueError, AttributeError):
+        said = json.loads((pq.read_schema(path).metadata or {}).get(_SAID, b"null"))
+        if said.get("query") == query and said.keys() >= {"since", "versions"}:
+            return dict(said)
+    return None
 
 
 @contextmanager

@@ -26,6 +26,8 @@ from impctl.cli.socket.wire import (
 from impctl.version import __version__
 
 FLAG, VARIABLE = "--socket", "IMPCTL_SOCKET"
+_OWN_FILES = ("/dev/fd/", "/proc/self/", "/proc/thread-self/")
+"""Where files lie that a process has open, such as a shell's `<(...)`: no other one has them."""
 _LOST = 1
 """The exit code of what is not known, as of `impctl.errors`."""
 
@@ -54,6 +56,8 @@ def answered_elsewhere(words: Sequence[str], environment: Mapping[str, str]) -> 
 def _path(words: Sequence[str], environment: Mapping[str, str]) -> str | None:
     """The socket that a command is to be answered over; None for what does its work itself."""
     if not words or words[0] not in COMMANDS or "--follow" in words or "--" in words:
+        return None
+    if any(own in word for word in words for own in _OWN_FILES):
         return None
     given = environment.get(VARIABLE) or None
     for number, word in enumerate(words):

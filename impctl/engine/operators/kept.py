@@ -3,8 +3,9 @@
 Identity: the output is the input; state: the sum of all rows ever passed, without tags, by a key
 that rows are looked up by. Cost: the rows of the change, and merges that each row takes part in a
 logarithmic number of times. Rows that cancel are gone when their runs merge.
-Bounds of values are not kept: a row that goes has the very values that it came with. Who wants to
-know what came and went has it noted (`note`), with the bounds.
+Bounds of values are not kept: a row that goes has the very values that it came with. A value of
+which nothing is known (a sum beyond the greatest double) is none to keep: NotExactError. Who wants
+to know what came and went has it noted (`note`), with the bounds.
 Not to be confused with `merge`, which counts the fragments of the same rows.
 """
 
@@ -18,7 +19,7 @@ from impctl.engine.batch import Batch, empty_batch, stacked_batches
 from impctl.engine.disagreement import never_held
 from impctl.engine.operator import Operator
 from impctl.engine.row_index import RowIndex
-from impctl.expr.spans import exactly
+from impctl.expr.spans import exactly, is_open, unsure_value
 
 
 class KeptRows(Operator):
@@ -39,6 +40,8 @@ class KeptRows(Operator):
         """The change itself, after it was counted in."""
         if len(batch):
             columns = {name: exactly(batch.columns[name]) for name, _ in self.rows.columns}
+            if any(bool(is_open(batch.columns[name]).any()) for name in self.bounded):
+                raise unsure_value("a value of the answer")
             held = Batch(columns, batch.weights, ())
             self.rows.add(held, self.rows.codes_of(held))
             if self._noted is not None:

@@ -13,6 +13,7 @@ from impctl.app.maintaining import told_answer
 from impctl.app.maintaining.step import Maintainer
 from impctl.app.workbench.envvars import FUZZ
 from impctl.errors import RecaptureNeededError
+from impctl.store.disk import RealDisk
 from tests.support import kept_workload
 from tests.support.change_reader import Reader
 from tests.support.kept_workload import QUERIES, answer_at, change, grow, stored, write_workload
@@ -60,6 +61,32 @@ def test_programs_that_read_the_files_have_every_answer(kept: Cli) -> None:
     assert sum(len(program.taken) for program in programs.values()) > 50
     # Versions passed one by one leave a file each.
     assert len(programs["eager"].taken) >= len(programs["groups"].taken)
+
+
+def test_files_of_several_steps_that_were_never_committed_are_gone_with_the_next_commit(
+    kept: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Version by version before the kill, all at once after it."""
+    folder = kept.workload.parent
+    programs = readers(folder)
+    for _ in range(3):
+        grow(folder)
+
+    def killed(self: RealDisk, connection: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RealDisk, "commit", killed)
+        assert kept("maintain", "--changes", str(folder / "out")).code == 130
+    assert len(list((folder / "out" / "eager").iterdir())) == 3
+    for _ in range(2):
+        kept.good("maintain", "--changes", str(folder / "out"), "--batch-rows", "1000")
+        grow(folder)
+        for name, program in programs.items():
+            held = stored(folder, name)
+            program.read(held.generation)
+            assert program.answer == answer_at(folder, name, dict(held.versions)), name
+            assert len(list(program.folder.iterdir())) == len(program.taken), name
 
 
 @pytest.mark.slow

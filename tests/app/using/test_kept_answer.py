@@ -260,3 +260,19 @@ def test_settings_that_exclude_an_answer(cli: Cli, setting: str, said: str) -> N
     ran = cli("check")
     assert (ran.code, ran.error["code"]) == (2, "workload_invalid")
     assert said in str(ran.document)
+
+
+@pytest.mark.parametrize("by", ["state", "engine"])
+def test_a_sum_beyond_the_greatest_double_is_told_by_nobody_but_spark(cli: Cli, by: str) -> None:
+    """In another order of additions it may be finite: nothing is known of its value."""
+    captured(cli, "--policy", "incremental")
+    write_deltalake(
+        str(cli.workload.parent / "t"),
+        rows_of((5, 7, 1.7e308, 9), (5, 7, 1.7e308, 9)),
+        mode="append",
+    )
+    for query in ("kept", "top"):
+        ran = cli("query", "--query", query, "--by", by, "--policy", "incremental")
+        assert ran.code != 0
+        assert "depends on the order of a sum of doubles" in ran.error["message"]
+    assert asked(cli, "rows", by)
