@@ -98,7 +98,8 @@ def answer_kept(stored: StoredQuery, workload: Path) -> Answer:
         store = desk.reading_store()
         assert store is not None
         assert stored.state_meta.get("answer") is True
-        table = kept_answer(desk, store, prepare(desk, spec), stored.generation)
+        ending = desk.memory.answer(prepare(desk, spec).planned).ending
+        table = kept_answer(desk, store, spec.name, ending, stored.generation)
         assert table is not None, (stored.query, stored.generation)
         return [*rows_of(table)]
 

@@ -71,6 +71,18 @@ def moved_meanwhile(query: QueryName) -> RetryableError:
     )
 
 
+def are_entries_there(stored: StoredQuery, tables: PinnedTables) -> bool:
+    """Whether the log's entries of the stored versions are there to compare, all of them.
+
+    Files alone do not tell what their columns are called.
+    """
+    marks = _marks(stored)
+    return all(
+        pin.table in marks and mark_at(tables, pin.table, pin.version) is not None
+        for pin in stored.pins
+    )
+
+
 def check_pins(stored: StoredQuery, tables: PinnedTables) -> None:
     """TableRecreatedError where a pinned table was re-created, replaced or went back in time.
 

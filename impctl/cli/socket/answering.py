@@ -2,7 +2,7 @@
 
 Law: a fork does what a process of its own would do, in the caller's folder and environment, on the
 caller's streams; what listens computes nothing, opens no table and has no threads that a fork
-would miss. A caller of another user, of another version, or after the program's files changed,
+would miss. A caller of another user, of another program, or after the program's files changed,
 is not answered. The socket is its owner's alone, and goes with the process, which goes when the one
 that started it does.
 Out of scope: who starts it (`cli.socket.listening`), who asks (`cli.socket.asking`).
@@ -23,6 +23,7 @@ from contextlib import suppress
 from typing import Any
 
 from impctl.app.workbench.build_mark import build_mark, mark_now
+from impctl.cli.socket import asking
 from impctl.cli.socket.wire import COMMANDS, is_own_peer, receive_request, send_line
 from impctl.version import __version__
 
@@ -109,7 +110,10 @@ class Answering:
                 other.close()
             connection.settimeout(_PATIENCE)
             request, streams = receive_request(connection)
-            if request["version"] == __version__ and request["words"][0] in COMMANDS:
+            if (
+                request["program"] == [__version__, asking.__file__]
+                and request["words"][0] in COMMANDS
+            ):
                 _become(request, streams)
                 send_line(connection, {"pid": os.getpid()})
                 code = self._run(request["words"])

@@ -72,7 +72,7 @@ def _request(words: Sequence[str], environment: Mapping[str, str]) -> dict[str, 
     mask = os.umask(0o077)
     os.umask(mask)
     return {
-        "version": __version__,
+        "program": [__version__, __file__],
         "words": list(words),
         "folder": os.getcwd(),
         "environment": dict(environment),

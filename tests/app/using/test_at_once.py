@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from deltalake import write_deltalake
+from deltalake import DeltaTable, write_deltalake
 
 from impctl.app.capturing import kept_ending
 from impctl.app.preparing import prepared
@@ -170,3 +170,15 @@ def test_damage_is_told_by_those_who_read_the_query(cli: Cli) -> None:
     ran = cli.good("query", "--query", "kept")
     assert "not used" in json.dumps(ran.document["warnings"])
     assert ran.results[0]["by"] != "state"
+
+
+def test_without_the_logs_entry_the_query_is_read(cli: Cli, read: Read) -> None:
+    """The files are the same then, but they do not tell what their columns are called."""
+    table = cli.workload.parent / "t"
+    before = answer(cli, "kept")
+    assert read == []
+    DeltaTable(table).create_checkpoint()
+    (table / "_delta_log" / f"{0:020d}.json").unlink()
+    after = answer(cli, "kept")
+    assert read != []
+    assert after["rows"] == before["rows"]
