@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 
 from impctl.app.using import answer_costs
+from impctl.app.workbench.workbench import Workbench
 from impctl.tables.write.create import create_table
 from tests.support.run_cli import Cli
 
@@ -23,7 +24,9 @@ store: .impctl
 
 
 @pytest.fixture
-def cli(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Cli:
+def cli(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Cli:
+    # Other tests of this process may have started Spark, which would then be the quicker one.
+    monkeypatch.setattr(Workbench, "has_spark", False)
     rows = pa.table({"g": [0, 0, 3, 5], "x": [5, 15, 1, 20]})
     create_table(str(tmp_path / "t"), rows)
     (tmp_path / "w.yaml").write_text(WORKLOAD)
