@@ -149,7 +149,7 @@ def _kept(desk: Workbench, prepared: PreparedQuery, stored: StoredQuery) -> Answ
     if store is None or not stored.state_meta.get("answer"):
         return None
     # Told as `query` tells it, where nothing moved since.
-    ending = known_ending(stored) or desk.memory.answer(prepared.planned).ending
+    ending = known_ending(desk.tables, stored) or desk.memory.answer(prepared.planned).ending
     table = kept_answer(desk, store, stored.query, ending, stored.generation)
     return None if table is None else answer_of(table)
 

@@ -292,7 +292,7 @@ def closed(process: subprocess.Popen[bytes]) -> None:
     "patch",
     [
         "answering.mark_now = lambda: 'changed since'",
-        "answering.__version__ = '0.0.9'",
+        "answering.PROGRAM = ['0.0.9', answering.PROGRAM[1]]",
         "answering.is_own_peer = lambda connection: False",
         "answering.MOST = 0",
     ],

@@ -120,9 +120,7 @@ def _rivals(cells: Sequence[Cell]) -> Iterator[Sequence[str]]:
         *("duckdb_plain_ms", "duckdb_sketch_ms", "files_share", "bytes_ratio"),
         *(("upkeep_ms", "view_upkeep_ms") if has_upkeep else ()),
     )
-    for cell in cells:
-        labels = [_label(name, cell.labels.get(name, "–")) for name in names]
-        yield [*labels, *(_metric(cell, metric) for metric in metrics)]
+    yield from _by_labels(cells, names, metrics)
 
 
 def _answers(cells: Sequence[Cell]) -> Iterator[Sequence[str]]:
@@ -137,6 +135,12 @@ def _answers(cells: Sequence[Cell]) -> Iterator[Sequence[str]]:
         *("state_ms", "view_ms", "by_engine_ms", "duckdb_sketch_ms", "duckdb_plain_ms"),
         *("sketch_ms", "plain_ms", "maintain_ms", "files_share"),
     )
+    yield from _by_labels(cells, names, metrics)
+
+
+def _by_labels(
+    cells: Sequence[Cell], names: Sequence[str], metrics: Sequence[str]
+) -> Iterator[Sequence[str]]:
     for cell in cells:
         labels = [_label(name, cell.labels.get(name, "–")) for name in names]
         yield [*labels, *(_metric(cell, metric) for metric in metrics)]

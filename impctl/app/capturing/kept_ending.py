@@ -1,9 +1,10 @@
 """How an answer is made of its kept rows, stored beside them: told later without reading SQL.
 
 Law: it is that of the plan that the state was captured or carried on with, and is taken for the
-query's only by the very program that wrote it (`app.workbench.build_mark`). All else that the
-reading of the query rests on is for whoever asks to compare: its definition, the release, the
-constants of the clock, the tables and their versions.
+query's only by the very program that wrote it (`app.workbench.build_mark`), and only where the
+tables' log entries are there to compare. All else that the reading of the query rests on is for
+whoever asks to compare: its definition, the release, the constants of the clock, the tables and
+their versions.
 Out of scope: the form in which it is written (`plan.written_ending`).
 """
 
@@ -11,7 +12,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from impctl.app.capturing.pins import are_entries_there
 from impctl.app.workbench.build_mark import build_mark
+from impctl.app.workbench.pinned import PinnedTables
 from impctl.store.records import StoredQuery
 
 if TYPE_CHECKING:
@@ -34,17 +37,17 @@ def ending_to_store(answer: AnswerPlan | None) -> tuple[Any, ...]:
         return ()
 
 
-def has_ending(stored: StoredQuery) -> bool:
-    """Whether this program wrote how the answer is made of what is kept."""
+def has_ending(tables: PinnedTables, stored: StoredQuery) -> bool:
+    """Whether this program wrote how the answer is made of what is kept, of these very tables."""
     mark, found = build_mark(), stored.state_meta.get("ending") or [""]
-    return bool(mark == found[0] != "")
+    return mark == found[0] != "" and are_entries_there(stored, tables)
 
 
-def known_ending(stored: StoredQuery) -> Ending | None:
+def known_ending(tables: PinnedTables, stored: StoredQuery) -> Ending | None:
     """How the answer is made of what is kept; None where SQL has to be read to know."""
     from impctl.plan.written_ending import read_ending
 
-    if not has_ending(stored):
+    if not has_ending(tables, stored):
         return None
     try:
         return read_ending(stored.state_meta["ending"][1])

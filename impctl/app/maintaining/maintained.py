@@ -15,7 +15,7 @@ from impctl.app.capturing.definition import is_captured_alike, stored_query
 from impctl.app.capturing.drift import ranges_entry
 from impctl.app.capturing.kept_ending import has_ending
 from impctl.app.capturing.moments import moved_moments, stored_moments
-from impctl.app.capturing.pins import are_entries_there, catch_up, is_current
+from impctl.app.capturing.pins import catch_up, is_current
 from impctl.app.results.results import ANSWER_SAME, Failure, MaintainResult, Outcome
 from impctl.app.results.unsketched import unsketched_maintain
 from impctl.app.workbench.isolated import Isolated
@@ -187,7 +187,7 @@ def _is_read_otherwise(desk: Workbench, spec: QuerySpec, stored: StoredQuery) ->
 
     Not where this very program took it up last, with the tables as they are.
     """
-    if has_ending(stored) and are_entries_there(stored, desk.tables):
+    if has_ending(desk.tables, stored):
         return False
     # Only who uses a sketch needs the planner anyway.
     from impctl.app.capturing.chosen_way import is_same_circuit

@@ -12,7 +12,7 @@ from impctl.aliases import QueryName
 from impctl.app.capturing.definition import stored_query
 from impctl.app.capturing.kept_ending import known_ending
 from impctl.app.capturing.moments import stored_moments
-from impctl.app.capturing.pins import are_entries_there, catch_up
+from impctl.app.capturing.pins import catch_up
 from impctl.app.maintaining.maintained import NO_NEW_VERSION, has_nothing_to_do
 from impctl.app.results.results import QueryResult
 from impctl.app.using.kept_answer import KEPT, kept_answer
@@ -39,10 +39,8 @@ def told_at_once(
     try:
         stored = stored_query(desk, store, spec)
         catch_up(desk.tables, stored)
-        ending = known_ending(stored)
-        if ending is None or not are_entries_there(stored, desk.tables):
-            return None
-        if not has_nothing_to_do(desk, spec, stored, for_use=True):
+        ending = known_ending(desk.tables, stored)
+        if ending is None or not has_nothing_to_do(desk, spec, stored, for_use=True):
             return None
         watch = Stopwatch()
         where = None if condition is None else _read(desk, ending, condition)

@@ -23,9 +23,7 @@ from contextlib import suppress
 from typing import Any
 
 from impctl.app.workbench.build_mark import build_mark, mark_now
-from impctl.cli.socket import asking
-from impctl.cli.socket.wire import COMMANDS, is_own_peer, receive_request, send_line
-from impctl.version import __version__
+from impctl.cli.socket.wire import COMMANDS, PROGRAM, is_own_peer, receive_request, send_line
 
 Run = Callable[[Sequence[str]], int]
 """Does what the command line does; gives the exit code."""
@@ -110,10 +108,7 @@ class Answering:
                 other.close()
             connection.settimeout(_PATIENCE)
             request, streams = receive_request(connection)
-            if (
-                request["program"] == [__version__, asking.__file__]
-                and request["words"][0] in COMMANDS
-            ):
+            if request["program"] == PROGRAM and request["words"][0] in COMMANDS:
                 _become(request, streams)
                 send_line(connection, {"pid": os.getpid()})
                 code = self._run(request["words"])

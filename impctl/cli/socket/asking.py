@@ -18,12 +18,12 @@ from contextlib import suppress
 from impctl.cli.interrupt import DROPPED_HINT, instead
 from impctl.cli.socket.wire import (
     COMMANDS,
+    PROGRAM,
     Lines,
     is_own_file,
     is_own_peer,
     send_request,
 )
-from impctl.version import __version__
 
 FLAG, VARIABLE = "--socket", "IMPCTL_SOCKET"
 _OWN_FILES = ("/dev/fd/", "/proc/self/", "/proc/thread-self/")
@@ -72,7 +72,7 @@ def _request(words: Sequence[str], environment: Mapping[str, str]) -> dict[str, 
     mask = os.umask(0o077)
     os.umask(mask)
     return {
-        "program": [__version__, __file__],
+        "program": PROGRAM,
         "words": list(words),
         "folder": os.getcwd(),
         "environment": dict(environment),

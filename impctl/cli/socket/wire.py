@@ -15,9 +15,13 @@ import struct
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from impctl.version import __version__
+
 COMMANDS = ("query", "maintain", "status")
 """What is answered over a socket."""
 STREAMS = 3
+PROGRAM = [__version__, __file__]
+"""Which program is at an end; both have the same."""
 _LONGEST = 64 << 20
 _LENGTH = struct.Struct("!Q")
 _PEER = struct.Struct("3i")

@@ -155,7 +155,7 @@ class _Ways:
     def _from_state(self) -> pa.Table:
         own = self.measured
         store = own.scratch.store()
-        ending = known_ending(own.stored)
+        ending = known_ending(own.scratch.tables, own.stored)
         assert ending is not None, "this program wrote it"
         name = own.stored.query
         found = kept_answer(own.scratch, store, name, ending, own.stored.generation)
