@@ -54,7 +54,7 @@ def judge(folder: Path, seed: int, capsys: pytest.CaptureFixture[str]) -> dict[s
     return result
 
 
-@few_then_rest(2, 6)
+@few_then_rest(2, 6, first=8)
 def test_the_answer_is_the_same(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], cases: range
 ) -> None:
