@@ -42,17 +42,16 @@ def apply_capture(
     at: float,
 ) -> Applied:
     """Put the capture in place of what the query had."""
-    before = queries.find_query(connection, path, capture.query)
-    held = None if before is None else queries.load_progress(connection, path, before.id)
-    generation = 1 if held is None else held.generation + 1
-    unused: list[str] = []
-    if before is not None and held is not None:
+    found = queries.find_with_progress(connection, path, capture.query)
+    query_id, generation, unused = None, 1, list[str]()
+    if found is not None:
+        before, held = found
+        query_id, generation = before.id, held.generation + 1
         unused = states.drop_all_runs(connection, before.id)
         if not _is_same(connection, path, before, held, capture):
             sketches.forget_sketches(connection, before.id)
             costs.forget_costs(connection, before.id)
         queries.forget_pins(connection, before.id)
-    query_id = None if before is None else before.id
     query_id = queries.save_query(connection, capture, query_id, generation, at)
     pins = queries.save_pins(connection, query_id, capture.pins)
     versions = sketches.versions_text({pin.table: pin.version for pin in capture.pins})
@@ -81,10 +80,10 @@ def apply_maintain(
     written: tuple[WrittenRun, ...],
 ) -> Applied:
     """Move the query forward; RetryableError where another writer moved it meanwhile."""
-    query = queries.find_query(connection, path, change.query)
-    if query is None:
+    found = queries.find_with_progress(connection, path, change.query)
+    if found is None:
         raise _moved(change, "is not in the store any more")
-    held = queries.load_progress(connection, path, query.id)
+    query, held = found
     if held.generation != change.expected_generation:
         raise _moved(change, f"is at generation {held.generation} already")
     pinned = queries.held_pins(connection, path, query.id, held.pins)

@@ -61,6 +61,26 @@ def find_query(connection: sqlite3.Connection, path: Path, name: QueryName) -> Q
     return None if row is None else QueryRow(*opened(row, path, "query"))
 
 
+_WITH_PROGRESS = (
+    "SELECT * FROM query LEFT JOIN progress ON progress.query_id = query.id WHERE query.name = ?"
+)
+_QUERY_COLUMNS = 8
+
+
+def find_with_progress(
+    connection: sqlite3.Connection, path: Path, name: QueryName
+) -> tuple[QueryRow, Progress] | None:
+    """The query and how far it is, in one look; both or neither, else StateCorruptError."""
+    row = connection.execute(_WITH_PROGRESS, (name,)).fetchone()
+    if row is None:
+        return None
+    query = QueryRow(*opened(row[:_QUERY_COLUMNS], path, "query"))
+    if row[_QUERY_COLUMNS] is None:
+        raise damaged(path, "the progress of a query is missing")
+    _, generation, _, assumptions, meta, _, *rest = opened(row[_QUERY_COLUMNS:], path, "progress")
+    return query, Progress(generation, assumptions, meta, *rest)
+
+
 def query_names(connection: sqlite3.Connection, path: Path) -> tuple[QueryName, ...]:
     rows = connection.execute("SELECT * FROM query ORDER BY name").fetchall()
     return tuple(opened(row, path, "query")[1] for row in rows)
@@ -83,14 +103,6 @@ def save_query(
         sealed(*row, generation, float(at)),
     )
     return query_id
-
-
-def load_progress(connection: sqlite3.Connection, path: Path, query_id: int) -> Progress:
-    row = connection.execute("SELECT * FROM progress WHERE query_id = ?", (query_id,)).fetchone()
-    if row is None:
-        raise damaged(path, "the progress of a query is missing")
-    _, generation, _, assumptions, meta, _, *rest = opened(row, path, "progress")
-    return Progress(generation, assumptions, meta, *rest)
 
 
 def save_progress(connection: sqlite3.Connection, query_id: int, progress: Progress) -> None:
@@ -134,22 +146,25 @@ def save_pins(
     return digest_of(written)
 
 
+_PINS = (
+    "SELECT * FROM pin LEFT JOIN pin_schema USING (query_id, table_name)"
+    " WHERE query_id = ? ORDER BY table_name"
+)
+_PIN_COLUMNS = 6
+
+
 def held_pins(
     connection: sqlite3.Connection, path: Path, query_id: int, digest: int
 ) -> dict[TableName, PinRows]:
     """The pins' rows, ordered by table; they must have that digest. Nothing else is checked."""
-    rows = connection.execute(
-        "SELECT * FROM pin WHERE query_id = ? ORDER BY table_name", (query_id,)
-    ).fetchall()
-    schemas = connection.execute(
-        "SELECT * FROM pin_schema WHERE query_id = ? ORDER BY table_name", (query_id,)
-    ).fetchall()
-    if (
-        len(rows) != len(schemas)
-        or digest_of(itertools.chain(*zip(rows, schemas, strict=True))) != digest
-    ):
+    held = {}
+    for row in connection.execute(_PINS, (query_id,)).fetchall():
+        # The joined columns stand once, before those of each side.
+        pin, schema = row[:_PIN_COLUMNS], (*row[:2], *row[_PIN_COLUMNS:])
+        held[row[1]] = (pin, schema)
+    if digest_of(itertools.chain(*held.values())) != digest:
         raise damaged(path, "pins of one version do not belong together")
-    return {row[1]: (row, schema) for row, schema in zip(rows, schemas, strict=True)}
+    return held
 
 
 def load_pins(
@@ -168,10 +183,10 @@ def load_query(
     connection: sqlite3.Connection, path: Path, name: QueryName, known: Partitions
 ) -> StoredQuery | None:
     """Everything of the query but runs and history."""
-    query = find_query(connection, path, name)
-    if query is None:
+    found = find_with_progress(connection, path, name)
+    if found is None:
         return None
-    progress = load_progress(connection, path, query.id)
+    query, progress = found
     return StoredQuery(
         query=query.name,
         fingerprint=query.fingerprint,

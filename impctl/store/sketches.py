@@ -24,10 +24,14 @@ from impctl.store.faults import damaged
 from impctl.store.records import StoredSketch
 from impctl.store.seals import digest_of, opened, sealed
 
-_SKETCH_AT = (
-    "SELECT * FROM sketch WHERE query_id = ? AND access = ? AND generation BETWEEN ? AND ?"
-    " ORDER BY generation DESC LIMIT 1"
-)
+_HELD = """
+    SELECT * FROM sketched LEFT JOIN sketch ON sketch.query_id = sketched.query_id
+    AND sketch.access = sketched.access AND sketch.generation = (
+        SELECT max(generation) FROM sketch AS other WHERE other.query_id = sketched.query_id
+        AND other.access = sketched.access AND other.generation BETWEEN sketched.captured AND ?)
+    WHERE sketched.query_id = ? AND sketched.captured = ? ORDER BY sketched.access
+"""
+_SKETCHED_COLUMNS = 8
 Partitions = dict[str, RangePartition]
 """Partitions that were read already, by the hash of their content; those read are added."""
 
@@ -75,20 +79,19 @@ def save_maintained(
 ) -> None:
     """The sketches after a batch; `query` is id, generation of its capture, new generation."""
     query_id, captured, generation = query
-    sizes = _sizes(connection, path, query_id, captured)
-    given = dict(sketches)
+    held = _held_sketches(connection, path, query_id, captured, generation)
+    given, known = dict(sketches), [sketched[0] for sketched, _ in held]
     for access in given:
-        if access not in sizes:
+        if access not in known:
             raise ImpctlError(
-                f"Access `{access}` was not captured; known are {sorted(sizes)}",
+                f"Access `{access}` was not captured; known are {known}",
                 code="access_unknown",
                 hint="run `impctl capture` again",
             )
     holding = []
-    for access in sorted(sizes):
-        row = _sketch_row(connection, path, (query_id, access, captured, generation))
+    for (access, *_, size), row in held:
         if access in given:
-            _check_size(access, given[access], sizes[access])
+            _check_size(access, given[access], size)
             bits = given[access].to_bytes()
             if row[3] != bits:
                 row = sealed(query_id, access, generation, bits)
@@ -107,14 +110,9 @@ def load_sketches(
     if found is None:
         raise damaged(path, "a sketch version is missing")
     captured, digest = opened(found, path, "sketch_version")[2:4]
-    rows = connection.execute(
-        "SELECT * FROM sketched WHERE query_id = ? AND captured = ? ORDER BY access",
-        (query_id, captured),
-    ).fetchall()
     sketches, holding = [], []
-    for row in rows:
-        access, table, attribute, partition_id, size = opened(row, path, "sketched")[2:]
-        held = _sketch_row(connection, path, (query_id, access, captured, generation))
+    for sketched, held in _held_sketches(connection, path, query_id, captured, generation):
+        access, table, attribute, partition_id, size = sketched
         holding.append(held)
         bits = held[3]
         if len(bits) != (size + 7) // 8:
@@ -145,25 +143,22 @@ def _save_version(
     )
 
 
-def _sizes(
-    connection: sqlite3.Connection, path: Path, query_id: int, captured: int
-) -> dict[AccessId, int]:
-    rows = connection.execute(
-        "SELECT * FROM sketched WHERE query_id = ? AND captured = ?", (query_id, captured)
-    )
-    values = [opened(row, path, "sketched") for row in rows]
-    return {row[2]: row[6] for row in values}
+def _held_sketches(
+    connection: sqlite3.Connection, path: Path, query_id: int, captured: int, generation: int
+) -> list[tuple[tuple[Any, ...], tuple[Any, ...]]]:
+    """Of each access captured, by its name: what is fixed, and the row, seal included, that holds.
 
-
-def _sketch_row(
-    connection: sqlite3.Connection, path: Path, key: tuple[int, AccessId, int, int]
-) -> tuple[Any, ...]:
-    """The row, seal included, that holds for an access; `key` ends with capture and generation."""
-    row: tuple[Any, ...] | None = connection.execute(_SKETCH_AT, key).fetchone()
-    if row is None:
-        raise damaged(path, f"the sketch of `{key[1]}` is missing")
-    opened(row, path, "sketch")
-    return row
+    What is fixed are access, table, attribute, partition and number of ranges.
+    """
+    held = []
+    for row in connection.execute(_HELD, (generation, query_id, captured)).fetchall():
+        sketched = opened(row[:_SKETCHED_COLUMNS], path, "sketched")[2:]
+        sketch = row[_SKETCHED_COLUMNS:]
+        if sketch[0] is None:
+            raise damaged(path, f"the sketch of `{sketched[0]}` is missing")
+        opened(sketch, path, "sketch")
+        held.append((sketched, sketch))
+    return held
 
 
 def _check_size(access: AccessId, fragments: FragmentSet, size: int) -> None:

@@ -324,11 +324,11 @@ class Store:
     def _stored_runs(self, query: QueryName) -> tuple[int, tuple[states.StoredRun, ...]]:
         path = self._catalog.path
         with self._catalog.reading() as connection:
-            found = queries.find_query(connection, path, query)
+            found = queries.find_with_progress(connection, path, query)
             if found is None:
                 return 0, ()
-            progress = queries.load_progress(connection, path, found.id)
-            runs = states.stored_runs(connection, path, found.id, progress.runs)
+            row, progress = found
+            runs = states.stored_runs(connection, path, row.id, progress.runs)
             return progress.generation, runs
 
     def _publish(self, runs: Sequence[Run], apply: Apply) -> int:
