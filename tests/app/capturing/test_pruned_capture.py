@@ -213,6 +213,11 @@ def alike(folder: Path, capsys: Any, seed: int, names: Any, extra: str = "") -> 
     return some
 
 
+def some_of(queries: dict[str, Any], seed: int) -> list[str]:
+    """A third of the queries, each case the next: Spark takes a second for each."""
+    return sorted(queries)[seed % 3 :: 3]
+
+
 @few_then_rest(1, 4)
 def test_the_engine_comes_to_the_same_state(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], cases: range
@@ -225,7 +230,7 @@ def test_the_engine_comes_to_the_same_state(
 
 
 @pytest.mark.spark
-@few_then_rest(1, 2)
+@few_then_rest(1, 3)
 def test_spark_comes_to_the_same_state(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -237,14 +242,14 @@ def test_spark_comes_to_the_same_state(
     for seed in cases:
         folder = tmp_path / str(seed)
         folder.mkdir()
-        some = alike(folder, capsys, seed, ONE_TABLE)
+        some = alike(folder, capsys, seed, some_of(ONE_TABLE, seed))
         for result in some.good("verify", "--results").results:
             assert result["covers"], result
             assert result["results_equal"] is True, result
 
 
 @pytest.mark.spark
-@few_then_rest(1, 2)
+@few_then_rest(1, 3)
 def test_recapturing_finds_the_same_sketches(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], spark: Any, cases: range
 ) -> None:
@@ -253,7 +258,7 @@ def test_recapturing_finds_the_same_sketches(
         rng, folder = Random(seed), tmp_path / str(seed)
         create_laid_out_table(str(folder / "t"), drawn(rng))
         create_laid_out_table(str(folder / "u"), others(rng))
-        cli = Cli(capsys, workload(folder, "st", sorted(QUERIES)))
+        cli = Cli(capsys, workload(folder, "st", some_of(QUERIES, seed)))
         cli.good("capture")
         for result in cli.good("verify").results:
             assert result["covers"], result
