@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.impctl-ready
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo bench bench-smoke test test-spark test-all lint type docs docs-check check clean
+.PHONY: help install demo bench bench-smoke test test-spark test-check test-all lint type docs docs-check check clean
 
 help: ## Show the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -39,7 +39,10 @@ test: $(READY) ## Fast tests, without Spark, in two processes (1 to 10 minutes)
 test-spark: $(READY) ## Tests that start Spark
 	$(BIN)/python -m pytest -m "spark and not alone"
 
-test-all: $(READY) ## Every test but the one of bench-smoke, in two processes
+test-check: $(READY) ## What `check` runs of the tests: all but the long ones, in two processes
+	$(BIN)/python -m pytest -m "not alone and not long" -n 2 --dist worksteal
+
+test-all: $(READY) ## Every test but the one of bench-smoke, in two processes (an hour)
 	$(BIN)/python -m pytest -m "not alone" -n 2 --dist worksteal
 
 lint: $(READY) ## Style and format
@@ -55,7 +58,7 @@ docs: $(READY) ## Write the generated pages again
 docs-check: $(READY) ## Are the documents complete and current?
 	$(BIN)/python -m pytest tests/docs
 
-check: lint type test-all bench-smoke docs-check ## All of the above that a change must pass
+check: lint type test-check bench-smoke docs-check ## All of the above that a change must pass
 
 clean: ## Remove what the targets made, the virtual environment too
 	rm -rf $(VENV) $(DEMO) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -17,7 +17,7 @@ import pytest
 from impctl.tables.write.laid_out import create_laid_out_table
 from tests.support.run_cli import Cli
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 ROWS = 2_000_000
 GROUPS = ROWS // 100

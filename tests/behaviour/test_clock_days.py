@@ -134,6 +134,7 @@ def test_a_window_moves_for_days(
     lived(Days(tmp_path, capsys, monkeypatch), 6, None)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.spark
 def test_a_window_moves_for_ninety_days(
