@@ -18,9 +18,14 @@ settings.register_profile("impctl", deadline=None)
 settings.load_profile("impctl")
 
 
-_SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""Code is compiled once and quickly, and memory is tidied by one thread: what else there is pays
-only in a JVM that lives for long, or has more than the two cores that tests share."""
+_SHORT_LIVED = (
+    "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+    " -Dspark.sql.codegen.wholeStage=false -Dspark.sql.codegen.factoryMode=NO_CODEGEN"
+)
+"""Code is compiled once and quickly, memory is tidied by one thread, and plans are interpreted.
+
+What else there is pays where rows are many, in a JVM that lives for long and has its own cores.
+"""
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

@@ -19,6 +19,7 @@ DAYS = 30
 
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.long,
     pytest.mark.skipif(not SOURCE, reason="IMPCTL_CRIMES names no Parquet file of incidents"),
 ]
 
