@@ -7,8 +7,12 @@ of their number is a share of the cases it was given. IMPCTL_FUZZ multiplies bot
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
+from typing import Any, TypeVar
 
 import pytest
+
+T = TypeVar("T")
 
 TIMES = int(os.environ.get("IMPCTL_FUZZ", "1"))
 _BY_HAND = (pytest.mark.slow, pytest.mark.long)
@@ -29,6 +33,14 @@ def few_then_rest(
             pytest.param(range(start if anew else middle, end), id="rest", marks=_BY_HAND),
         ],
     )
+
+
+def half_then_rest(values: Iterable[T]) -> list[Any]:
+    """Values of a parameter, every second one of them by hand: Spark takes a second for each."""
+    return [
+        pytest.param(value, marks=_BY_HAND if number % 2 else ())
+        for number, value in enumerate(values)
+    ]
 
 
 def few_seeds_then_rest(few: int, total: int) -> pytest.MarkDecorator:

@@ -112,7 +112,7 @@ def test_grouped_by_spark_and_row_by_row(
         for result in small.good("maintain").results:
             assert result["reason_code"] != "grouped_by_spark"
         assert sketches(large.good("status").results) == sketches(small.good("status").results)
-        if turn % 2:
+        if turn in (3, 5):
             for result in large.good("verify", "--results").results:
                 assert result["covers"], result
                 assert result["results_equal"] is True, result
