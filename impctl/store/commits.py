@@ -43,7 +43,8 @@ def apply_capture(
 ) -> Applied:
     """Put the capture in place of what the query had."""
     found = queries.find_with_progress(connection, path, capture.query)
-    query_id, generation, unused = None, 1, list[str]()
+    query_id, generation = None, 1
+    unused: list[str] = []
     if found is not None:
         before, held = found
         query_id, generation = before.id, held.generation + 1

@@ -146,10 +146,11 @@ def save_pins(
     return digest_of(written)
 
 
-_PINS = (
-    "SELECT * FROM pin LEFT JOIN pin_schema USING (query_id, table_name)"
-    " WHERE query_id = ? ORDER BY table_name"
-)
+_PINS = """
+    SELECT *, (SELECT count(*) FROM pin_schema WHERE query_id = pin.query_id)
+    FROM pin LEFT JOIN pin_schema USING (query_id, table_name)
+    WHERE query_id = ? ORDER BY table_name
+"""
 _PIN_COLUMNS = 6
 
 
@@ -157,12 +158,13 @@ def held_pins(
     connection: sqlite3.Connection, path: Path, query_id: int, digest: int
 ) -> dict[TableName, PinRows]:
     """The pins' rows, ordered by table; they must have that digest. Nothing else is checked."""
-    held = {}
-    for row in connection.execute(_PINS, (query_id,)).fetchall():
-        # The joined columns stand once, before those of each side.
-        pin, schema = row[:_PIN_COLUMNS], (*row[:2], *row[_PIN_COLUMNS:])
-        held[row[1]] = (pin, schema)
-    if digest_of(itertools.chain(*held.values())) != digest:
+    rows = connection.execute(_PINS, (query_id,)).fetchall()
+    # The joined columns stand once, before those of each side; the number of schemas is the last.
+    held = {row[1]: (row[:_PIN_COLUMNS], (*row[:2], *row[_PIN_COLUMNS:-1])) for row in rows}
+    if (
+        any(row[-1] != len(rows) for row in rows)
+        or digest_of(itertools.chain(*held.values())) != digest
+    ):
         raise damaged(path, "pins of one version do not belong together")
     return held
 

@@ -82,10 +82,12 @@ def generated(cli: Cli) -> None:
     generate(request, SilentReporter())
 
 
-def verified(cli: Cli) -> None:
-    for result in cli.good("verify").results:
+def verified(cli: Cli, *options: str) -> list[dict[str, Any]]:
+    results = cli.good("verify", *options).results
+    for result in results:
         assert result["covers"], result
         assert result["slack"] == 0, result
+    return results
 
 
 def test_thirty_days_and_corrections(cli: Cli) -> None:
@@ -102,6 +104,5 @@ def test_thirty_days_and_corrections(cli: Cli) -> None:
             assert result["changes"] > 0
         if number % 6 == 5:
             verified(cli)
-    verified(cli)
-    for result in cli.good("verify", "--results").results:
+    for result in verified(cli, "--results"):
         assert result["results_equal"] is True

@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
-
-T = TypeVar("T")
 
 TIMES = int(os.environ.get("IMPCTL_FUZZ", "1"))
 _BY_HAND = (pytest.mark.slow, pytest.mark.long)
@@ -35,7 +33,7 @@ def few_then_rest(
     )
 
 
-def half_then_rest(values: Iterable[T]) -> list[Any]:
+def half_then_rest(values: Iterable[object]) -> list[Any]:
     """Values of a parameter, every second one of them by hand: Spark takes a second for each."""
     return [
         pytest.param(value, marks=_BY_HAND if number % 2 else ())

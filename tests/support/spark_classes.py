@@ -17,8 +17,6 @@ import tempfile
 import time
 from pathlib import Path
 
-import pyspark
-
 _LIKE_TESTS = """
 import os, sys, tempfile
 from pyspark import SparkContext
@@ -44,6 +42,9 @@ _PATIENCE = 600
 
 def class_archive(options: str) -> str:
     """JVM options that use the archive; made in the background where there is none yet."""
+    # Tests without Spark start without it.
+    import pyspark
+
     from impctl.spark.java import find_java
 
     java = find_java(os.environ)
