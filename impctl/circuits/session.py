@@ -22,6 +22,7 @@ from impctl.circuits.partials import Partials
 from impctl.circuits.range_rows import RangeRows
 from impctl.circuits.readable import Readable
 from impctl.circuits.refills import TableRows
+from impctl.data.once import Once
 from impctl.data.vector import Ints
 from impctl.engine.batch import Batch
 from impctl.engine.circuit import Circuit
@@ -35,10 +36,14 @@ from impctl.values import dataclass
 
 @dataclass(frozen=True, slots=True)
 class TableChange:
-    """Rows of one table with a weight each; has at least the columns its sources read."""
+    """Rows of one table with a weight each; has at least the columns its sources read.
+
+    With `shared`, other queries are stepped by the same rows.
+    """
 
     rows: pa.Table
     weights: Ints
+    shared: Once | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,8 +145,10 @@ class MaintainedQuery:
         batches: list[Batch | None] = []
         for source in self.compiled.sources:
             change = changes.get(source.table)
-            batch = None if change is None else source.scan.read(change.rows, change.weights)
-            batches.append(batch)
+            if change is None:
+                batches.append(None)
+            else:
+                batches.append(source.scan.read(change.rows, change.weights, change.shared))
         return batches
 
     def count(self, output: Batch | None) -> tuple[SketchDelta, ...]:

@@ -175,6 +175,12 @@ def group_rows(columns: Sequence[Vector], length: int) -> Grouping:
     return grouping
 
 
+def group_normal(columns: Sequence[Vector], length: int) -> tuple[list[Vector], Grouping]:
+    """The keys in canonical form, and the groups of equal ones."""
+    keys = [normalise(column) for column in columns]
+    return keys, group_rows(keys, length)
+
+
 def _ordered(codes: Ints) -> Positions | slice:
     """What sorts them, in no order among equal ones."""
     if len(codes) >= _MANY:

@@ -7,10 +7,13 @@ Batches never change. Out of scope: where rows come from.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from impctl.aliases import AttributeId
+from impctl.data.keys import Grouping, group_normal
+from impctl.data.once import Once, once
 from impctl.data.vector import Bools, Ints, Vector, concat
 from impctl.engine.tags import Tags, no_fragments, stacked
 from impctl.values import dataclass
@@ -18,11 +21,15 @@ from impctl.values import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Columns by identity, weights of shape (n,), and one tag column per sketched access."""
+    """Columns by identity, weights of shape (n,), and one tag column per sketched access.
+
+    Several circuits may read one batch; what they find alike of it is then `shared`.
+    """
 
     columns: Mapping[AttributeId, Vector]
     weights: Ints
     tags: tuple[Tags, ...]
+    shared: Once | None = None
 
     def __len__(self) -> int:
         return len(self.weights)
@@ -36,6 +43,16 @@ class Batch:
         if kept and bool(mask[first : first + kept].all()):
             return self._between(first, first + kept)
         return self.take(np.flatnonzero(mask))
+
+    def grouped_by(self, names: Sequence[AttributeId]) -> tuple[list[Vector], Grouping]:
+        """The columns of these names in canonical form, and the groups of rows alike in them."""
+        columns = [self.columns[name] for name in names]
+        return once(self.shared, (Grouping, *names), lambda: group_normal(columns, len(self)))
+
+    def shares(self, made: Batch) -> Batch:
+        """What was made of this batch, to be shared by those who share this one."""
+        is_own = self.shared is None or made is self
+        return made if is_own else replace(made, shared=Once())
 
     def _between(self, start: int, end: int) -> Batch:
         """The rows from one position to before another, without copying columns."""

@@ -15,6 +15,7 @@ from impctl.aliases import AccessId, TableName
 from impctl.app.capturing.taken_up import TakenUp
 from impctl.app.maintaining.moved import Moved
 from impctl.data.vector import from_arrow
+from impctl.engine.operators.scan import fragments_of
 from impctl.sketch.fragments import FragmentSet
 
 
@@ -45,6 +46,7 @@ def _lies_in_sketch(
     partition = taken.stored.partitions.get(access)
     if partition is None or change.grouped is not None:
         return True
-    column = change.changes.table.column(partition.attribute)
+    changes = change.changes
+    column = from_arrow(changes.table.column(partition.attribute), partition.type)
     held = taken.fragments[access].union(after[access]).to_mask()
-    return bool(held[partition.fragments_of(from_arrow(column, partition.type))].any())
+    return bool(held[fragments_of(partition, column, changes.shared)].any())

@@ -122,9 +122,9 @@ class Maintainer:
             session.read_by(self._partners(self._leading_to(moved)))
         unsure, (groups, rows) = session.unsure_rows(), session.refilled()
         changes = {
-            table: TableChange(change.changes.table, change.changes.weights)
+            table: TableChange(found.table, found.weights, found.shared)
             for table, change in moved.items()
-            if change.changes.rows
+            if (found := change.changes).rows
         }
         move, count = self._move, 0
 

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from impctl.aliases import AttributeId
-from impctl.data.keys import Grouping, group_rows, normalise
+from impctl.data.keys import Grouping, group_normal
 from impctl.data.schema import SqlType
 from impctl.data.vector import Ints, Vector, concat, from_stored
 from impctl.engine.accumulators import Accumulator, Count, Values, takes_bounds
@@ -117,14 +117,12 @@ class Aggregate(Operator):
         """Minus the old rows, plus the new rows of the changed groups."""
         if len(batch) == 0:
             return empty_batch(self.accesses)
-        keys = [normalise(batch.columns[name]) for name, _ in self.keys]
         parts = (*self._accumulators, *self._extremes.parts)
         arguments = [part.argument for part in parts if not takes_bounds(part)]
         arguments += [*self._firsts.arguments, *self._distinct, *(name for name, _ in self.keys)]
         _refuse_unsure([batch.columns[argument] for argument in arguments])
-        grouping = group_rows(keys, len(batch))
-        change = _Change(grouping, batch.tags, batch.weights, batch)
-        return self._apply(keys, change)
+        keys, grouping = batch.grouped_by([name for name, _ in self.keys])
+        return self._apply(keys, _Change(grouping, batch.tags, batch.weights, batch))
 
     def _delta(self, batch: Batch, grouping: Grouping, groups: Ints) -> Values:
         """The change of every group, before extremes."""
@@ -154,8 +152,7 @@ class Aggregate(Operator):
         rows = partials[ROWS] * sign
         if len(rows) == 0:
             return self.step(empty_batch(self.accesses))
-        keys = [normalise(key) for key in keys]
-        grouping = group_rows(keys, len(rows))
+        keys, grouping = group_normal(keys, len(rows))
         delta: Values = {_ROWS: np.add.reduceat(rows[grouping.order], grouping.starts)}
         for accumulator in self._accumulators:
             delta.update(accumulator.partial(partials, grouping, sign))
@@ -233,8 +230,7 @@ class Aggregate(Operator):
 
     def _recount(self, batch: Batch) -> None:
         """Count rows that the groups hold already in their fragments."""
-        keys = [normalise(batch.columns[name]) for name, _ in self.keys]
-        grouping = group_rows(keys, len(batch))
+        keys, grouping = batch.grouped_by([name for name, _ in self.keys])
         leaders = [key.take(grouping.first) for key in keys]
         groups = self._groups.gather(self._groups.find(grouping.codes, leaders), _GROUP)
         if bool((groups == 0).any()):

@@ -12,6 +12,7 @@ import numpy as np
 
 from impctl.aliases import AttributeId
 from impctl.data.keys import same_keys
+from impctl.data.once import once
 from impctl.data.vector import Bools, Vector
 from impctl.engine.batch import Batch, difference
 from impctl.engine.consolidate import identity_of
@@ -31,8 +32,11 @@ class Project(Operator):
         """The change with the new columns only."""
         if len(batch) == 0:
             return Batch({}, batch.weights, batch.tags)
+        return once(batch.shared, (Project, self.outputs), lambda: self._computed(batch))
+
+    def _computed(self, batch: Batch) -> Batch:
         columns = {name: evaluate(expr, batch.columns, len(batch)) for name, expr in self.outputs}
-        return Batch(columns, batch.weights, batch.tags)
+        return batch.shares(Batch(columns, batch.weights, batch.tags))
 
     def says_like(self, other: Operator) -> bool:
         return isinstance(other, Project) and self.outputs == other.outputs

@@ -12,11 +12,12 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from impctl.aliases import AttributeId, ColumnName
+from impctl.data.once import Once, once
 from impctl.data.schema import SqlType
-from impctl.data.vector import Ints, from_arrow
+from impctl.data.vector import Ints, Vector, from_arrow
 from impctl.engine.batch import Batch
 from impctl.engine.tags import RowTags
-from impctl.sketch.partition import RangePartition
+from impctl.sketch.partition import Fragments, RangePartition
 
 
 class Scan:
@@ -37,8 +38,17 @@ class Scan:
         names += [partition.attribute for partition in self.partitions]
         return tuple(dict.fromkeys(names))
 
-    def read(self, rows: pa.Table, weights: Ints) -> Batch:
-        """A batch of these rows; `rows` has at least `table_columns`, `weights` shape (n,)."""
+    def read(self, rows: pa.Table, weights: Ints, shared: Once | None = None) -> Batch:
+        """A batch of these rows; `rows` has at least `table_columns`, `weights` shape (n,).
+
+        Of rows that are `shared`, equal scans read one batch.
+        """
+        if shared is None:
+            return self._read(rows, weights, None)
+        question = (Scan, self.columns, tuple(partition.id for partition in self.partitions))
+        return shared.of(question, lambda: self._read(rows, weights, shared))
+
+    def _read(self, rows: pa.Table, weights: Ints, shared: Once | None) -> Batch:
         vectors = {
             identity: from_arrow(rows.column(column), kind)
             for identity, column, kind in self.columns
@@ -52,5 +62,13 @@ class Scan:
                 if known is not None
                 else from_arrow(rows.column(partition.attribute), partition.type)
             )
-            tags.append(RowTags(partition.fragments_of(vector)))
-        return Batch(vectors, weights, tuple(tags))
+            tags.append(RowTags(fragments_of(partition, vector, shared)))
+        return Batch(vectors, weights, tuple(tags), None if shared is None else Once())
+
+
+def fragments_of(partition: RangePartition, column: Vector, shared: Once | None) -> Fragments:
+    """The fragment of each row by the partition's column, shape (n,); found once of `shared` rows.
+
+    Nobody may write into it.
+    """
+    return once(shared, (RangePartition, partition.id), lambda: partition.fragments_of(column))

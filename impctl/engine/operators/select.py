@@ -10,6 +10,7 @@ sketch too small. Not to be confused with a filter by the current sketch, which 
 from __future__ import annotations
 
 from impctl.aliases import AttributeId
+from impctl.data.once import once
 from impctl.data.vector import Bools
 from impctl.engine.batch import Batch, difference
 from impctl.engine.operator import Operator
@@ -31,9 +32,15 @@ class Select(Operator):
         """The part of the change that passes."""
         if len(batch) == 0:
             return batch
+        question = (Select, self.predicate, self.must_be_sure)
+        kept, unsure = once(batch.shared, question, lambda: self._kept(batch))
+        self._unsure_rows += unsure
+        return kept
+
+    def _kept(self, batch: Batch) -> tuple[Batch, int]:
+        """The rows that pass, and how many of the batch are unsure."""
         outcome = self._outcome(batch)
-        self._unsure_rows += int(outcome.is_unsure.sum())
-        return batch.keep(outcome.may_true)
+        return batch.shares(batch.keep(outcome.may_true)), int(outcome.is_unsure.sum())
 
     def passing(self, batch: Batch) -> Bools:
         """Which rows pass a `step`, without counting any as unsure."""

@@ -17,7 +17,6 @@ from enum import StrEnum
 import numpy as np
 
 from impctl.aliases import AttributeId
-from impctl.data.keys import group_rows, normalise
 from impctl.data.schema import INTEGER, LONG, SqlType
 from impctl.data.sorted_rows import start_of, starts_in
 from impctl.data.vector import INT64_MAX, Bools, Ints, Vector
@@ -125,8 +124,7 @@ class Top(Operator):
         if len(batch) == 0 or self.limit.size == 0:
             return empty_batch(self._accesses)
         codes = self._codes(batch)
-        keys = [normalise(batch.columns[name]) for name in self._partition]
-        grouping = group_rows(keys, len(batch))
+        keys, grouping = batch.grouped_by(self._partition)
         groups = Groups(grouping.codes, [key.take(grouping.first) for key in keys])
         owners = grouping.index()
         old = self._first(groups)
@@ -153,8 +151,7 @@ class Top(Operator):
         rows = self._rows.whole()
         if not len(rows) or self.limit.size == 0:
             return empty_batch(self._accesses)
-        keys = [normalise(rows.columns[name]) for name in self._partition]
-        grouping = group_rows(keys, len(rows))
+        keys, grouping = rows.grouped_by(self._partition)
         leaders = [key.take(grouping.first) for key in keys]
         return self._first(Groups(grouping.codes, leaders)).rows
 

@@ -71,8 +71,7 @@ class Window(Operator):
         if len(batch) == 0:
             return empty_batch(0)
         batch = Batch({name: batch.columns[name] for name in self._columns}, batch.weights, ())
-        keys = self._keys(batch)
-        groups = group_rows(keys, len(batch))
+        keys, groups = batch.grouped_by(self._partition)
         old = self._rows.find(groups.codes, [key.take(groups.first) for key in keys]).rows
         self._rows.add(batch, groups.codes[groups.index()])
         parts = [batch, old] if len(old) else [batch]

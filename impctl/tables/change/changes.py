@@ -11,13 +11,14 @@ Out of scope: operators over changes (`engine`).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import field, replace
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from impctl.aliases import ColumnName, TableVersion
+from impctl.data.once import Once
 from impctl.data.schema import TEMPORAL, Kind
 from impctl.errors import (
     HistoryGoneError,
@@ -56,11 +57,13 @@ class Changes:
     """Version of each row's commit, where asked for and known (change feed only)."""
     ending: Snapshot | None = None
     """The columns at the end of the range; its files may still be those of the start."""
+    shared: Once = field(default_factory=Once, init=False, compare=False, repr=False)
+    """What the queries that read these rows find alike of them."""
 
     @property
     def rows(self) -> int:
         """Inserted and deleted rows, each as often as it was."""
-        return int(np.abs(self.weights).sum())
+        return self.shared.of(Changes, lambda: int(np.abs(self.weights).sum()))
 
 
 def read_changes(
