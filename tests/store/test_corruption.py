@@ -96,6 +96,7 @@ def test_altered_runs_in_the_catalog_are_noticed(root: Path, statement: str) -> 
         "DELETE FROM pin",
         "DELETE FROM pin_schema",
         "UPDATE pin_schema SET table_name = 'x'",
+        "INSERT INTO pin_schema SELECT query_id, 'other', schema_json, seal FROM pin_schema",
         "UPDATE sketch SET bits = x'00'",
         "UPDATE sketch SET generation = 5 WHERE generation = 2",
         "DELETE FROM sketch WHERE generation = 2",
