@@ -24,8 +24,8 @@ NAMES = ("plain", "top", "eager")
 """By rows, by comparing answers, and by several steps in one run."""
 
 STRIDE = 24
-PARTS = min(STRIDE, 4 * TIMES)
-"""Tests that each take one write in so many; with IMPCTL_FUZZ=6 all of them together take each."""
+PARTS = min(STRIDE, 2 * TIMES)
+"""Tests that each take one write in so many; with IMPCTL_FUZZ=12 all of them together take each."""
 
 
 def base(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
