@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import field, replace
 from decimal import Decimal
 from enum import StrEnum
+from math import copysign
 
 from impctl.aliases import AttributeId
 from impctl.data.schema import SqlType
@@ -82,11 +83,23 @@ def _span() -> Span | None:
 
 @dataclass(frozen=True, slots=True)
 class Literal:
-    """A typed constant; NULL has value None."""
+    """A typed constant; NULL has value None. 0.0 and -0.0 are two, though they compare equal."""
 
     value: LiteralValue
     type: SqlType
     span: Span | None = _span()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Literal) and self._meaning == other._meaning
+
+    def __hash__(self) -> int:
+        return hash(self._meaning)
+
+    @property
+    def _meaning(self) -> tuple[LiteralValue, SqlType, bool]:
+        value = self.value
+        is_below_zero = isinstance(value, float) and value == 0 and copysign(1, value) < 0
+        return value, self.type, is_below_zero
 
 
 @dataclass(frozen=True, slots=True)

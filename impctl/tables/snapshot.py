@@ -26,7 +26,12 @@ from impctl.errors import SchemaChangedError, StorageError, TableError
 from impctl.tables.bounds import ColumnBounds, Flags
 from impctl.tables.escapes import is_unsure
 from impctl.tables.failures import READ_FAILURES, failure_text
-from impctl.tables.features import check_column_mapping, check_reader_features
+from impctl.tables.features import (
+    check_column_mapping,
+    check_reader_features,
+    feature_named_in,
+    unknown_feature,
+)
 from impctl.tables.schema import TableSchema, read_schema
 from impctl.tables.storage import local_path
 from impctl.values import dataclass
@@ -228,6 +233,10 @@ def take_snapshot(
         columns = _readable_partitions(columns, partition_columns, delta)
         deletions = _deletions(pa.table(delta.deletion_vectors()), uris) if has_vectors else {}
     except READ_FAILURES as error:
+        # deltalake reads vectors by a part of its own, which knows fewer features than the rest.
+        feature = feature_named_in(failure_text(error))
+        if feature is not None:
+            raise unknown_feature(table, feature) from error
         raise StorageError(
             f"Reading the log of table `{table}` failed: {failure_text(error)}",
             hint=f"check that `{path}` can be read, then run the command again",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from math import copysign
 from random import Random
 from typing import Any
 
@@ -19,11 +20,14 @@ from impctl.circuits.flows import BlockedError, Source
 from impctl.circuits.refills import Buffers
 from impctl.circuits.session import MaintainedQuery, TableChange
 from impctl.data.once import Once
+from impctl.data.schema import DOUBLE
 from impctl.data.vector import Ints, Vector
 from impctl.engine.batch import Batch
+from impctl.engine.operators.project import Project
 from impctl.engine.operators.scan import Scan
 from impctl.engine.operators.select import Select
 from impctl.errors import EvaluationError, NotExactError
+from impctl.expr.nodes import Arithmetic, ArithmeticOp, ColumnRef, Literal
 from impctl.plan.rules.order import apply_rules
 from tests.circuits.plan_cases import Rows, changes_of, partitions_of, table_of
 from tests.plan.trials import make_trial
@@ -109,6 +113,20 @@ def compare_all(groups: range) -> int:
 )
 def test_queries_beside_each_other_step_as_alone(groups: range) -> None:
     assert compare_all(groups) > 3 * len(groups)
+
+
+@pytest.mark.parametrize("zeros", [(0.0, -0.0), (-0.0, 0.0)])
+def test_zeros_of_either_sign_are_computed_apart(zeros: tuple[float, float]) -> None:
+    """They compare equal, and so would all that is made with them."""
+    shared = Once()
+    scan = Scan([("x", "x", DOUBLE)], [])
+    rows, weights = pa.table({"x": [1.0]}), pa.array([1]).to_numpy()
+    for zero in zeros:
+        times_zero = Arithmetic(
+            ArithmeticOp.MULTIPLY, ColumnRef("x", DOUBLE), Literal(zero, DOUBLE)
+        )
+        found = Project([("z", times_zero)]).step(scan.read(rows, weights, shared))
+        assert copysign(1, found.columns["z"].values[0]) == copysign(1, zero)
 
 
 def test_what_is_alike_is_found_once(monkeypatch: pytest.MonkeyPatch) -> None:

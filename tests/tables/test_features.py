@@ -58,6 +58,14 @@ def test_listed_is_not_used(tmp_path: Path, feature: str) -> None:
     assert read_rows(snapshot, ["id"]).column("id").to_pylist() == [1, 2]
 
 
+def test_a_feature_that_vectors_cannot_be_read_beside_is_named(tmp_path: Path) -> None:
+    """Trying again would not help, as it may where the log cannot be read."""
+    source = open_source("t", make(tmp_path, "deletionVectors", "typeWidening"))
+    with pytest.raises(TableError, match="reader feature `TypeWidening`") as caught:
+        source.snapshot()
+    assert caught.value.code == "reader_feature_unknown"
+
+
 def test_mapping_by_id_is_refused(tmp_path: Path) -> None:
     fields = [
         handmade.field(

@@ -67,7 +67,9 @@ class ArrowAnswer:
     @property
     def shown(self) -> pa.Table:
         """The rows to show or to write."""
-        return self.answer if self.limit is None else self.answer.slice(0, self.limit)
+        if self.limit is None or self.limit >= len(self.answer):
+            return self.answer
+        return self.answer.slice(0, self.limit)
 
     def to_arrow(self) -> pa.Table:
         """The answer as a `pyarrow.Table`."""

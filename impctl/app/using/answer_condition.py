@@ -1,7 +1,7 @@
 """A condition on the columns of an answer, as `query --where` gives it.
 
 Law: it is read as a WHERE over the answer would be, and asked of whole rows of the answer, after
-ORDER BY and LIMIT.
+ORDER BY and LIMIT. One that only Spark computes as Spark does is refused, whoever answers.
 Out of scope: which rows are looked at for it (`circuits.answers`).
 """
 
@@ -10,9 +10,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from impctl.aliases import AttributeId
-from impctl.data.schema import Column, Schema, other
+from impctl.data.schema import BOOLEAN, Column, Kind, Schema, SqlType, other
 from impctl.errors import QueryError, UsageError
 from impctl.expr.nodes import Expr, substitute
+from impctl.expr.support import find_blocker
+from impctl.expr.types import type_of
 from impctl.plan.nodes import Attribute, Project, Scan, Select
 from impctl.plan.sql.statement import parse_query
 
@@ -50,4 +52,23 @@ def condition_on(outputs: Sequence[Attribute], text: str, zone: str) -> Expr:
     shown: dict[AttributeId, Expr] = {
         a.id: by_name[a.name.lower()].ref() for a in select.child.attributes
     }
-    return substitute(select.predicate, shown)
+    condition = substitute(select.predicate, shown)
+    objection = _objection(condition)
+    if objection is not None:
+        raise UsageError(
+            f"`--where` cannot be asked of the answer: {objection}",
+            hint="compare each column with a value of its own type, NULL by IS NULL",
+            code="where_unread",
+        )
+    return condition
+
+
+def _objection(condition: Expr) -> str | None:
+    """Why it has no truth, or none that the evaluator finds as Spark does."""
+    blocker = find_blocker(condition)
+    if blocker is not None:
+        return blocker.reason
+    found = type_of(condition)
+    if found in (BOOLEAN, SqlType(Kind.NULL)):
+        return None
+    return f"a value of type `{found}` is neither true nor false"

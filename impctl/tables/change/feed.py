@@ -32,7 +32,13 @@ from impctl.tables.source import DeltaSource
 _VERSION = "_commit_version"
 OWN_COLUMNS = frozenset({CHANGE_TYPE, _VERSION, "_commit_timestamp"})
 """Columns the feed adds; a table with a column of such a name cannot be read through it."""
-_FILES_MAY_SERVE = ("Invalid table version", "not enabled", "missing required field")
+_FILES_MAY_SERVE = (
+    "Invalid table version",
+    "not enabled",
+    "missing required field",
+    # Of a feature that impctl reads past, as `tables.features` has it.
+    "Unsupported table features required",
+)
 """What deltalake says where comparing files may serve instead."""
 _INSERTED = pa.array(["insert", "update_postimage"])
 

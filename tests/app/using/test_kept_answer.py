@@ -230,6 +230,36 @@ def test_conditions_that_are_none(cli: Cli, where: str) -> None:
     assert (ran.code, ran.error["code"]) == (2, "where_unread")
 
 
+@pytest.mark.parametrize(
+    "where",
+    [
+        "s = '30'",
+        "s >= '30'",
+        "s IN ('30', 1)",
+        "a = NULL",
+        "s = TRUE",
+        "s BETWEEN '1' AND '9'",
+        "s LIKE NULL",
+        "CAST(a AS FLOAT) = CAST(0.5 AS FLOAT)",
+        "s",
+        "1",
+    ],
+)
+@pytest.mark.parametrize("by", ["state", "engine"])
+def test_conditions_that_only_spark_finds_the_truth_of(cli: Cli, where: str, by: str) -> None:
+    """Each of them lost rows, had rows too many or ended in a trace when it was evaluated."""
+    captured(cli)
+    ran = cli("query", "--query", "kept", "--by", by, "--where", where)
+    assert (ran.code, ran.error["code"]) == (2, "where_unread")
+    assert "of the answer" in ran.error["message"]
+
+
+@pytest.mark.parametrize("where", ["s > 1.5", "NULL", "a <= 0.5D OR s IS NULL", "s IN (30, 1.0)"])
+def test_conditions_with_other_numbers_are_asked(cli: Cli, where: str) -> None:
+    captured(cli)
+    cli.good("query", "--query", "kept", "--by", "state", "--where", where)
+
+
 def test_damaged_rows_are_refused(cli: Cli) -> None:
     captured(cli)
     catalog = next((cli.workload.parent / ".impctl").glob("*.sqlite*"))

@@ -69,6 +69,12 @@ def test_a_limit_is_told_with_the_number_of_all_rows(fake, impctl) -> None:
     assert impctl("query", "w.yaml").stderr.startswith("q_top: 1,234 rows, Spark read")
 
 
+@pytest.mark.parametrize("limit", [3, 2**63, 10**20])
+def test_a_limit_beyond_all_rows_shows_all(limit: int) -> None:
+    three = replace(EXAMPLES["query"], answer=pa.table({"n": range(3)}), limit=limit)
+    assert len(three.shown) == 3
+
+
 def test_rows_in_a_file_are_not_on_stdout(fake, impctl) -> None:
     result = replace(EXAMPLES["query"], limit=1, written="a.csv")
     fake.answer = Outcome((result,))

@@ -348,6 +348,17 @@ def test_a_mapped_table_with_a_feed_has_its_files_compared(
     assert found.table.column("id").to_pylist() == [1, 2]
 
 
+def test_a_feed_with_a_feature_that_its_reader_lacks_has_its_files_compared(tmp_path: Path) -> None:
+    """Partition values leave the feed to deltalake's reader, which knows fewer features."""
+    fields = [handmade.field("id", "long"), handmade.field("p", "string")]
+    first = handmade.metadata(fields, partition_columns=["p"], configuration=FEED)
+    features = handmade.protocol("typeWidening", writer=["changeDataFeed"])
+    handmade.commit(tmp_path, 0, features, first)
+    handmade.write_file(tmp_path, "one", pa.table({"id": [1, 2]}))
+    handmade.commit(tmp_path, 1, handmade.add("one", 2, partitionValues={"p": "x"}))
+    check(open_source("t", str(tmp_path)), 0, 1, "file_diff")
+
+
 def test_feed_is_not_asked_when_nothing_is_new(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
