@@ -38,6 +38,7 @@ _ASKED = {
     JoinStrategy.INDEX: Strategy.INDEX,
     JoinStrategy.SPARK: Strategy.SPARK,
     JoinStrategy.SPARK_UNFILTERED: Strategy.SPARK,
+    JoinStrategy.TREE: None,
 }
 
 
@@ -57,16 +58,28 @@ def kept_buffers(spec: QuerySpec) -> Buffers:
 def chooser_for(tables: PinnedTables, prepared: PreparedQuery) -> Chooser:
     """Which sides of joins a capture keeps: as the workload asks, else by the tables' sizes."""
     rows = {scan.table: tables.snapshot(scan.table).rows for scan in prepared.scans}
-    return BySize(_ASKED[prepared.spec.join], rows.__getitem__, has_filter=_has_filter(prepared))
+    asked = _ASKED[prepared.spec.join]
+    return BySize(
+        asked,
+        rows.__getitem__,
+        has_filter=_has_filter(prepared),
+        has_trees=_has_trees(prepared),
+    )
 
 
 def chooser_of(prepared: PreparedQuery, meta: StateMeta) -> Chooser:
     """Which sides of joins the stored state keeps."""
-    return AsRecorded(meta.distant, has_filter=_has_filter(prepared))
+    return AsRecorded(
+        meta.distant, has_filter=_has_filter(prepared), has_trees=_has_trees(prepared)
+    )
 
 
 def _has_filter(prepared: PreparedQuery) -> bool:
     return prepared.spec.join is not JoinStrategy.SPARK_UNFILTERED
+
+
+def _has_trees(prepared: PreparedQuery) -> bool:
+    return prepared.spec.join is JoinStrategy.TREE
 
 
 def chosen_way(
