@@ -32,6 +32,7 @@ from impctl.circuits.plumbing import Plumbing
 from impctl.circuits.refills import KEEP_ALL, Buffers
 from impctl.circuits.sets import build_set_operation
 from impctl.circuits.strategy import Chooser
+from impctl.circuits.trees.built import build_trees
 from impctl.circuits.unsure_extremes import split_extremes
 from impctl.circuits.windows import build_window
 from impctl.data.schema import Kind
@@ -103,15 +104,28 @@ class Builder(Plumbing):
         Above a barrier rows carry none of its accesses' fragments, so each access counts once.
         """
         self._conditions = scan_conditions(plan)
-        flow = self.build(plan, must_be_sure=False)
+        wanted = tuple(s.access for s in scans_of(plan) if s.access in self.sketched)
+        flow = self._fragments(plan, wanted)
         if self._answer is not None:
             flow = self._keep(flow, self._answer)
-        wanted = tuple(s.access for s in scans_of(plan) if s.access in self.sketched)
         if not self.barriers:
             return flow if flow.accesses == wanted else self.union([flow], flow.columns, wanted)
         is_read = flow.accesses or self.kept is not None
         counted = [flow, *self.barriers] if is_read else self.barriers
         return self.union(counted, (), wanted)
+
+    def _fragments(self, plan: Plan, wanted: tuple[AccessId, ...]) -> Flow:
+        """The plan's rows; or, where joins are trees, what they tell of them."""
+        if self.chooser.has_trees:
+            if self._answer is not None:
+                raise BlockedError("joins that are trees keep no rows of an answer", plan.span)
+            start = len(self.operators)
+            flow = build_trees(self, plan, self.sketched, wanted)
+            if flow is not None:
+                for operator in self.operators[start:]:
+                    self._node_of.setdefault(id(operator), plan)
+                return flow
+        return self.build(plan, must_be_sure=False)
 
     def _keep(self, flow: Flow, answer: AnswerPlan) -> Flow:
         """The same rows, kept."""
@@ -137,6 +151,8 @@ class Builder(Plumbing):
         return flow
 
     def _built(self, plan: Plan, *, must_be_sure: bool) -> Flow:
+        if id(plan) in self.given:
+            return self.given[id(plan)]
         must_be_sure = must_be_sure or id(plan) == self._decided
         match plan:
             case Scan():

@@ -20,6 +20,7 @@ from impctl.circuits.partials import FirstGrouping
 from impctl.circuits.readable import DistantJoin, Readable
 from impctl.circuits.refills import KEEP_ALL, Buffers, Refilled
 from impctl.circuits.strategy import Chooser, SideChoice, Strategy
+from impctl.circuits.trees.shape import BuiltTree
 from impctl.engine.circuit import Circuit
 from impctl.engine.operators.kept import KeptRows
 from impctl.plan.nodes import (
@@ -65,6 +66,8 @@ class Compiled:
     """What the bound on buffers means for the query; empty without one."""
     kept: KeptRows | None = None
     """What holds the rows of the answer, where they are kept."""
+    trees: tuple[BuiltTree, ...] = ()
+    """The joins that are maintained without joining."""
 
     @property
     def tables(self) -> tuple[TableName, ...]:
@@ -182,6 +185,7 @@ def _compiled(
         owners=builder.owners(),
         note=_note(builder),
         kept=builder.kept,
+        trees=tuple(builder.trees),
     )
 
 

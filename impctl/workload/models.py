@@ -68,7 +68,7 @@ class JoinStrategy(StrEnum):
     SPARK_UNFILTERED = "spark_unfiltered"
     """Without a filter of the keys first, to see what the filter saves."""
     TREE = "tree"
-    """Counts and sums per key go up a tree of the tables, decisions come down: nothing is joined."""
+    """Counts and sums go up a tree of the tables, decisions come down: nothing is joined."""
 
 
 Everything = Literal["all"]

@@ -23,8 +23,9 @@ from impctl.circuits.flows import BlockedError
 from impctl.circuits.identity import with_answer
 from impctl.circuits.refills import KEEP_ALL, USUAL, Buffers
 from impctl.circuits.strategy import AsRecorded, BySize, Chooser, Strategy
+from impctl.circuits.trees.built import NoTreeError
 from impctl.circuits.way import Way, answering_way, choose_way
-from impctl.errors import RecaptureNeededError
+from impctl.errors import RecaptureNeededError, UnsupportedError
 from impctl.plan.nodes import scans_of
 from impctl.plan.rules.answered import answer_plan
 from impctl.plan.safety.verdict import Verdict, check_safety
@@ -122,14 +123,23 @@ def _by_core(
     kept = kept_plan(prepared, verdict, partitions)
     # Touch rests on lineage: where a witness goes, a row that did not change takes its place.
     whole = replace(verdict, root_keyed=False) if kept.has_witnesses else verdict
-    way = choose_way(
-        kept.core,
-        whole,
-        kept.core_verdict(verdict, partitions),
-        partitions,
-        chooser,
-        buffers=kept_buffers(prepared.spec),
-    )
+    try:
+        way = choose_way(
+            kept.core,
+            whole,
+            kept.core_verdict(verdict, partitions),
+            partitions,
+            chooser,
+            buffers=kept_buffers(prepared.spec),
+        )
+    except NoTreeError as error:
+        raise UnsupportedError(
+            f"Query `{prepared.spec.name}` asks for `join: tree`, and its joins have none: "
+            f"{error.message}",
+            code=error.code,
+            hint="use `join: index`, or leave `join` out",
+            location=prepared.place(error.span),
+        ) from error
     reason = f"{way.reason}; {_WITNESSES}" if kept.has_witnesses else way.reason
     return replace(way, reason=reason, core=kept.core)
 

@@ -35,7 +35,7 @@ class Block:
 
 def branches_of(root: Plan) -> tuple[Plan, ...]:
     """The branches of the UNIONs at the top, left to right; without one the plan itself."""
-    below = _undecided(root)
+    below = undecided(root)
     if isinstance(below, SetOperation) and below.kind is SetKind.UNION:
         return (*branches_of(below.left), *branches_of(below.right))
     return (root,)
@@ -43,7 +43,7 @@ def branches_of(root: Plan) -> tuple[Plan, ...]:
 
 def block_of(root: Plan, *, is_branch: bool = False) -> Block | NoTree:
     """The block of a plan without UNION at its top, or what stands between."""
-    below = _undecided(root)
+    below = undecided(root)
     top = _last_top(root)
     if top is not None and not is_branch:
         return _decided(top.child, top)
@@ -54,7 +54,7 @@ def block_of(root: Plan, *, is_branch: bool = False) -> Block | NoTree:
     return Block(None, below)
 
 
-def _undecided(root: Plan) -> Plan:
+def undecided(root: Plan) -> Plan:
     """What is below everything that loses no row."""
     node = root
     while isinstance(node, Project | Sort | Distinct | Aggregate):
