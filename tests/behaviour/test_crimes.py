@@ -1,4 +1,4 @@
-"""Real incidents, a batch a day for thirty days, then corrections: verified in Spark now and then."""
+"""Real incidents, a batch a day for thirty days, then corrections; Spark verifies some steps."""
 
 from __future__ import annotations
 

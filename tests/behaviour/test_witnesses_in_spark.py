@@ -1,6 +1,6 @@
 """Sketches of witnesses on real tables: smaller ones, the same answers, kept by changes alone.
 
-Engine and Spark find the same sketch after every second batch, with ties, NULL and NaN among what decides.
+Engine and Spark find the same sketch after every second batch, with ties, NULL and NaN in it.
 """
 
 from __future__ import annotations
