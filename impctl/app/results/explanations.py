@@ -95,6 +95,37 @@ class JoinSideEntry:
 
 
 @dataclass(frozen=True, slots=True)
+class TreeNodeEntry:
+    """A node of a join tree: the tables of its `bag` (none of a virtual root), what its tuples
+    differ in, and what is added up over it. `key` is what it shares with its `parent`, by an `edge`
+    of that kind; the root's are the group columns, and its `parent` and `edge` are empty."""
+
+    bag: tuple[str, ...]
+    depth: int
+    parent: tuple[str, ...]
+    edge: str
+    key: tuple[str, ...]
+    kept: tuple[str, ...]
+    sums: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TreeEntry:
+    """Joins that are `used` as a tree, that could be one, or why they cannot.
+
+    `mode` is `ring` where counts and sums decide, `bits` where nothing does; `height` counts edges.
+    `nodes` stand parents before children, the root first.
+    """
+
+    used: bool
+    reason: str
+    place: Location | None = None
+    mode: str = ""
+    height: int = 0
+    nodes: tuple[TreeNodeEntry, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class AnswerEntry:
     """Whether the rows of a query's answer are `kept` with its state; `reason` says why not.
 
@@ -125,5 +156,6 @@ class ExplainResult:
     plan: tuple[PlanEntry, ...]
     attributes: tuple[CandidateEntry, ...]
     joins: tuple[JoinSideEntry, ...] = ()
+    trees: tuple[TreeEntry, ...] = ()
     state_bytes: int | None = None
     answer: AnswerEntry | None = None
