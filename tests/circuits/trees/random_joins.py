@@ -19,7 +19,7 @@ _MAX_ROWS = 5
 def random_tables(rng: Random) -> Tables:
     """Few rows of few values; columns that no query reads are NULL."""
     nothing = {column.name: None for column in CATALOG["r"]}
-    values = (None, 0, 1, 1, 2)
+    values = rng.choice(((None, 0, 1, 1, 2), (None, 1, 1, 1, 2), (1, 1, 1, 0)))
 
     def row() -> dict[str, int | None]:
         return {**nothing, **{name: rng.choice(values) for name in COLUMNS}}
@@ -39,8 +39,8 @@ class JoinMaker:
         rng = self.rng
         names = [self._alias() for _ in range(rng.randint(1, 4))]
         source = self._joined(names, left=0.2)
-        where = [self._extra(names) for _ in range(rng.choice((0, 0, 1, 2)))]
-        where += [self._exists(names) for _ in range(rng.choice((0, 1, 1, 2)))]
+        where = [self._extra(names) for _ in range(rng.choice((0, 0, 0, 1, 2)))]
+        where += [self._exists(names) for _ in range(rng.choice((0, 0, 1, 1, 2)))]
         if len(names) == 1 and not where:
             where = [self._exists(names)]
         text = f" FROM {source}" + (f" WHERE {' AND '.join(where)}" if where else "")
@@ -123,7 +123,8 @@ class JoinMaker:
             f"SUM({column} + {self._column(names)})",
         )
         op = self.rng.choice((">", ">", ">=", "<", "="))
-        return f"{self.rng.choice(calls)} {op} {self.rng.choice((0, 1, 2, 3))}"
+        limit = self.rng.choice((0, 1, 2, 3, 8) if op in (">", ">=") else (1, 4, 9, 20, 50))
+        return f"{self.rng.choice(calls)} {op} {limit}"
 
     def _column(self, names: list[tuple[str, str]]) -> str:
         return f"{self.rng.choice(names)[1]}.{self.rng.choice(COLUMNS)}"
