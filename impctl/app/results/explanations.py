@@ -96,17 +96,20 @@ class JoinSideEntry:
 
 @dataclass(frozen=True, slots=True)
 class TreeNodeEntry:
-    """A node of a join tree: the tables of its `bag` (none of a virtual root), what its tuples
-    differ in, and what is added up over it. `key` is what it shares with its `parent`, by an `edge`
-    of that kind; the root's are the group columns, and its `parent` and `edge` are empty."""
+    """A node of a join tree: the accesses of its `bag` (none of a virtual root) and what it keeps.
+
+    `key` is what it shares with its `parent` (a place among the nodes) over an `edge` of that kind;
+    the root's are the group columns. Its tuples differ in `kept`, `calls` are added up over them.
+    `ranges` has each sketched column, and whether its fragments are `counted` or told `by column`.
+    """
 
     bag: tuple[str, ...]
-    depth: int
-    parent: tuple[str, ...]
+    parent: int | None
     edge: str
     key: tuple[str, ...]
     kept: tuple[str, ...]
-    sums: tuple[str, ...]
+    calls: tuple[str, ...]
+    ranges: tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +117,7 @@ class TreeEntry:
     """Joins that are `used` as a tree, that could be one, or why they cannot.
 
     `mode` is `ring` where counts and sums decide, `bits` where nothing does; `height` counts edges.
-    `nodes` stand parents before children, the root first.
+    `nodes` has the root first; `drawn` are they as lines.
     """
 
     used: bool
@@ -123,6 +126,7 @@ class TreeEntry:
     mode: str = ""
     height: int = 0
     nodes: tuple[TreeNodeEntry, ...] = ()
+    drawn: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from impctl.circuits.calls import Calls, read_calls
 from impctl.circuits.flows import Column, Flow, check, known_type, typed
 from impctl.circuits.plumbing import Plumbing
 from impctl.circuits.trees.blocks import branches_of, undecided
+from impctl.circuits.trees.ranges import told_by
 from impctl.circuits.trees.shape import BuiltTree, NoTree, Reason, ShapeNode, TreeShape
 from impctl.circuits.trees.shaping import tree_shapes
 from impctl.data.schema import LONG
@@ -27,7 +28,7 @@ from impctl.engine.trees.spec import Access, JoinTree, Link, Node
 from impctl.errors import ImpctlError, UnsupportedError
 from impctl.expr.nodes import Cast, ColumnRef, Expr, Span, columns_of
 from impctl.expr.types import type_of
-from impctl.plan.nodes import Aggregate, Plan, Scan, Select, attributes_of
+from impctl.plan.nodes import Aggregate, Plan, attributes_of
 from impctl.sketch.partition import RangePartition
 
 
@@ -174,21 +175,10 @@ class _Building:
     def _told_by(
         self, node: ShapeNode, kept: list[tuple[AttributeId, Expr]], access: AccessId
     ) -> tuple[AttributeId, RangePartition] | None:
-        """The kept column that tells a tuple's fragment: the partition's own, of rows of one table
-        that pass untouched."""
-        plan = node.rows
-        while isinstance(plan, Select):
-            plan = plan.child
-        if not isinstance(plan, Scan):
-            return None
+        """The kept column that tells a tuple's fragment of the access, if one does."""
         partition = self.sketched[access]
-        for attribute in plan.attributes:
-            if attribute.name.lower() == partition.attribute.lower():
-                for name, expr in kept:
-                    is_it = isinstance(expr, ColumnRef) and expr.id == attribute.id
-                    if is_it and type_of(expr) == partition.type:
-                        return name, partition
-        return None
+        place = told_by(node, access, partition.attribute)
+        return None if place is None else (kept[place][0], partition)
 
     def _node(
         self,

@@ -16,7 +16,6 @@ from impctl.app.results.explanations import (
     JoinSideEntry,
     PlanEntry,
     TreeEntry,
-    TreeNodeEntry,
 )
 from impctl.cli.output.wording import count_text, expected_text, plain
 from impctl.cli.output.wrapped import wrapped
@@ -46,9 +45,10 @@ def explain_lines(result: ExplainResult, width: int | None) -> list[str]:
         lines += _under(_side(side), width, "    ")
     for tree in result.trees:
         lines += _under(_tree(tree), width, "  ")
-        for node in tree.nodes:
-            indent = "    " + "  " * min(node.depth, _DEEPEST)
-            lines += wrapped(plain(_tree_node(node)), width, indent, indent + "    ")
+        for line in tree.drawn:
+            named = line.lstrip(" ")
+            indent = "    " + " " * (len(line) - len(named))
+            lines += wrapped(plain(named), width, indent, indent + "    ")
     if result.attributes:
         lines.append("  attributes")
     return lines + attribute_lines(result.attributes, width, "    ")
@@ -119,18 +119,6 @@ def _tree(tree: TreeEntry) -> str:
     place = "" if tree.place is None else f" ({tree.place})"
     what = {"ring": ", of counts and sums", "bits": ", of what is there"}.get(tree.mode, "")
     return f"join tree{what}: {tree.reason}{place}"
-
-
-def _tree_node(node: TreeNodeEntry) -> str:
-    """The tables of a node, how it hangs on its parent, and what it keeps."""
-    named = f"[{', '.join(node.bag)}]" if node.bag else "[groups]"
-    on = ", ".join(node.key) or "everything"
-    if node.edge:
-        named += f" {node.edge} on {on}"
-    elif node.key:
-        named += f" groups by {on}"
-    kept = [part for part in (*node.kept, *node.sums) if part not in node.key or not node.edge]
-    return f"{named}; keeps {', '.join(dict.fromkeys((*node.key, *kept)))}" if kept else named
 
 
 def _under(text: str, width: int | None, indent: str) -> list[str]:
