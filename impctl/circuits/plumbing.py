@@ -84,10 +84,9 @@ class Plumbing(ABC):
     def build(self, plan: Plan, *, must_be_sure: bool) -> Flow:
         """The operators of a node and everything below it."""
 
-    def above(self, plan: Plan, part: Plan, flow: Flow, hidden: AttributeId) -> Flow:
-        """The operators of a plan of which a part is there; the hidden column goes along."""
+    def above(self, plan: Plan, part: Plan, flow: Flow) -> Flow:
+        """The operators of a plan of which a part is there."""
         self.given[id(part)] = flow
-        self.hidden.add(hidden)
         return self.build(plan, must_be_sure=False)
 
     @abstractmethod

@@ -10,7 +10,6 @@ Out of scope: which trees there are (`circuits.trees.shaping`), what they comput
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 from impctl.aliases import AccessId, AttributeId
 from impctl.circuits.calls import Calls, read_calls
@@ -214,15 +213,13 @@ class _Building:
         assert top is not None
         assert calls is not None
         kinds = dict(tree.root.kept)
-        groups = tree.root.key
         outputs = typed((output.attribute for output in aggregate.aggregates), top.span)
-        columns = (*((name, kinds[name]) for name in groups), *outputs)
-        hidden = (tree.group, LONG)
-        found = Flow(up, (*columns, hidden), (), calls.inexact, whole=calls.whole)
-        found = self._as_grouped(found, aggregate, top, hidden)
-        return self.builder.above(undecided(branch), top, found, tree.group)
+        columns = (*((name, kinds[name]) for name in tree.root.key), *outputs, (tree.group, LONG))
+        found = Flow(up, columns, (), calls.inexact, whole=calls.whole)
+        self.builder.hidden.add(tree.group)
+        return self.builder.above(undecided(branch), top, self._as_grouped(found, aggregate, top))
 
-    def _as_grouped(self, flow: Flow, aggregate: Aggregate, top: Aggregate, hidden: Column) -> Flow:
+    def _as_grouped(self, flow: Flow, aggregate: Aggregate, top: Aggregate) -> Flow:
         """The groups' rows under the names and types of the grouping: columns that are equal are
         kept once, and may be of another integral type."""
         names = self._names(len(self.shape.nodes) - 1)
@@ -236,5 +233,4 @@ class _Building:
         outputs += [(name, ColumnRef(name, kinds[name])) for name in values]
         if all(isinstance(expr, ColumnRef) and expr.id == name for name, expr in outputs):
             return flow
-        found = self.builder.project(flow, outputs, typed(attributes_of(top), top.span), top)
-        return replace(found, columns=(*found.columns, hidden))
+        return self.builder.project(flow, outputs, typed(attributes_of(top), top.span), top)
