@@ -68,6 +68,9 @@ def test_existence_multiplies_by_one(edge: Edge) -> None:
     tree.step(s=[((1,), 0, 3), ((1,), 1, 4)], r=[((at, 7, 5), 0, 2)])
     assert groups(tree) == {7: {N: 2, SUM: 10}}
     assert tree.sketches == {"r": {0}, "s": {0, 1} if edge is Edge.SEMI else set()}
+    if edge is Edge.ANTI:
+        keepers = {keeper.name: keeper for keeper in tree.rooted.arrangements()}
+        assert keepers["tree0.s.live"].bytes_held == 0  # type: ignore[attr-defined]  # an arrangement
     # Another copy crosses no zero: nobody above looks.
     assert tree.step(s=[((1,), 2, 1)])[0] == 1
 
@@ -128,20 +131,27 @@ def test_an_update_of_the_sketched_column_alone_moves_fragments() -> None:
     assert tree.sketches == {"s": {9}, "r": {5}}
 
 
-def test_a_group_that_vanishes_and_comes_back_keeps_what_refers_to_it() -> None:
+def test_a_group_that_vanishes_and_comes_back_in_one_batch_keeps_its_number() -> None:
     tree = pair()
     tree.step(s=[((1, 1), 0, 1), ((2, 1), 1, 1)], r=[((1, 7), 5, 1)])
     tree.step(r=[((1, 7), 5, -1), ((2, 7), 6, 1)])
     assert tree.sketches == {"s": {1}, "r": {6}}
-    # The group dies with a row still in it, over so many steps that runs merge, and wakes again.
-    tree.step(s=[((2, 1), 1, -1)])
-    for at in range(40):
-        tree.step(s=[((9, 1), 0, 1)], r=[((9, 100 + at), 0, 1)])
-    for at in range(40):
-        tree.step(s=[((9, 1), 0, -1)], r=[((9, 100 + at), 0, -1)])
+
+
+def test_a_group_keeps_its_number_while_dead_tuples_refer_to_it() -> None:
+    tree = pair(bound=1)
+    tree.step(s=[((2, 1), 2, 1), ((3, 1), 3, 1)], r=[((2, 7), 12, 1), ((3, 7), 13, 1)])
+    assert tree.sketches == {"s": {2, 3}, "r": {12, 13}}
+    # The group dies with its tuples still there, for so long that runs merge.
+    tree.step(s=[((2, 1), 2, -1), ((3, 1), 3, -1)])
+    for weight in (1, -1):
+        for at in range(40):
+            tree.step(s=[((9, 1), 0, weight)], r=[((9, 100 + at), 0, weight)])
     assert tree.sketches == {"s": set(), "r": set()}
+    # The second tuple makes the group pass; the first is reached by the group's number alone.
     tree.step(s=[((2, 1), 2, 1)])
-    assert tree.sketches == {"s": {2}, "r": {6}}
+    tree.step(s=[((3, 1), 3, 1)])
+    assert tree.sketches == {"s": {2, 3}, "r": {12, 13}}
 
 
 def test_one_batch_in_both_nodes_of_a_self_join() -> None:
