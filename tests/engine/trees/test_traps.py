@@ -264,6 +264,14 @@ def test_rows_that_were_never_there_are_an_error_that_names_the_node(where: str)
         tree.step(**{where: gone})
 
 
+def test_rows_that_cancel_in_their_tuple_but_not_in_their_ranges_are_an_error() -> None:
+    tree = pair()
+    tree.step(s=[((1, 1), 0, 1)], r=[((1, 7), 0, 1)])
+    assert tree.step(r=[((5, 7), 3, 1), ((5, 7), 3, -1)]) == (1, 0, 0)
+    with pytest.raises(CountBelowZeroError, match="from a range"):
+        tree.step(r=[((5, 7), 3, 1), ((5, 7), 4, -1)], s=[((1, 1), 0, 1)])
+
+
 def test_without_group_columns_there_is_one_group_even_of_nothing() -> None:
     nodes = [node(0, "s", "a", "a"), node(1, "r", "a", "", [(0, Edge.INNER, "a")])]
     tree = grown(nodes, compared(N, CompareOp.LESS, 2))
