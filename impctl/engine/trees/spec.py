@@ -16,6 +16,7 @@ from enum import StrEnum
 
 from impctl.aliases import AttributeId
 from impctl.data.schema import SqlType
+from impctl.engine.accumulators import Count
 from impctl.engine.aggregate_column import AggregateColumn, parts_of
 from impctl.engine.extremes import Extreme, has_rank
 from impctl.engine.ordered_values import First
@@ -231,13 +232,13 @@ def _problems_of_calls(tree: JoinTree) -> Iterator[str]:
             if node.arguments:
                 yield f"nothing of `{node.name}` is seen above it, but an argument is asked for"
     kinds = {name: kind for node in tree.nodes for name, kind in node.arguments}
+    counted = {(p.argument, p.slot) for p in parts_of(tree.columns) if isinstance(p, Count)}
     for part in parts_of(tree.columns):
-        if (
-            isinstance(part, Extreme)
-            and part.argument in kinds
-            and not has_rank(kinds[part.argument])
-        ):
-            yield "an extreme has a rank"
+        if isinstance(part, Extreme):
+            if part.argument in kinds and not has_rank(kinds[part.argument]):
+                yield "an extreme has a rank"
+            if (part.argument, part.slot) not in counted:
+                yield "an extreme stands beside the count of its argument"
 
 
 NO_SLOTS = frozenset({Edge.SEMI, Edge.ANTI})
