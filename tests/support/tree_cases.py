@@ -213,6 +213,10 @@ class _Growing:
         self.groups = [self._column(0) for _ in range(random_.choice([0, 1, 1, 2]))]
         for _ in range(size - 1):
             self._grow()
+        for at in range(size):
+            # A column that nobody shares: a leaf then keeps more than its key.
+            if random_.random() < 0.12:
+                self._column(at)
 
     def _column(self, at: int, kind: SqlType | None = None) -> str:
         name = f"n{at}.k{len(self.kept[at])}"

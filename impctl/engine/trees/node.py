@@ -197,21 +197,33 @@ class NodeState:
         One look-up per different key. Before is the old value where the key is in the change, also
         where the tuple itself is new.
         """
-        child = self.children[at]
         rows, keys = self.keys_of(at, tuples)
         grouping = group_rows(keys, len(rows))
         leaders = [key.take(grouping.first) for key in keys]
-        wanted = _columns(self.seen_of(at), has_number=False)
-        after = child.keys.read(child.keys.find(grouping.codes, leaders), wanted)
-        before = after
-        if change is not None:
-            places = child.keys.places(change.codes, change.keys, grouping.codes, leaders)
-            before = {
-                name: np.where(places >= 0, change.old[name][places], value)
-                for name, value in after.items()
-            }
+        before, after = self._worth(at, grouping.codes, leaders, change)
         index = grouping.index()
         return _spread(before, index, rows, len(tuples)), _spread(after, index, rows, len(tuples))
+
+    def _worth(
+        self, at: int, codes: Ints, keys: Sequence[Vector], change: KeyChange | None
+    ) -> tuple[Values, Values]:
+        """What different keys of the i-th child were and are worth."""
+        state = self.children[at].keys
+        wanted = _columns(self.seen_of(at), has_number=False)
+        if change is None:
+            stored = state.read(state.find(codes, keys), wanted)
+            return stored, stored
+        places = state.places(change.codes, change.keys, codes, keys)
+        before = {name: change.old[name][places] for name in wanted}
+        after = {name: change.new[name][places] for name in wanted}
+        # The change tells both values of a key that is in it; only the others are looked up.
+        rest = (places < 0).nonzero()[0]
+        if len(rest):
+            others = [key.take(rest) for key in keys]
+            stored = state.read(state.find(codes[rest], others), wanted)
+            for name, value in stored.items():
+                before[name][rest] = after[name][rest] = value
+        return before, after
 
     def keys_of(self, at: int, tuples: Tuples) -> tuple[Ints, list[Vector]]:
         """Positions of the tuples that can have a partner in the i-th child, and their keys."""

@@ -208,7 +208,7 @@ def _count_ranks(
 
 def _without_ghosts(touched: _Touched) -> _Touched | None:
     """Without tuples that an index told though they went: rows cancel only when runs merge."""
-    kept = (touched.old[ROWS] > 0) | (touched.new[ROWS] > 0)
+    kept = touched.new[ROWS] > 0
     entering = touched.entering
     if entering is not None:
         kept[entering.places] = True

@@ -58,4 +58,4 @@ def test_shapes_joined_again(start: int) -> None:
         assert seen[what] > 3, (what, seen)
     assert seen["null-safe key"] > 3
     assert seen["key of several columns"] > 3
-    assert seen["lineage"] > 80
+    assert seen["lineage"] > 50

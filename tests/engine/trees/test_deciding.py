@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from impctl.data.schema import LONG
 from impctl.engine.circuit import Circuit
 from impctl.engine.operators.live import Live
@@ -16,22 +18,24 @@ from impctl.sketch.partition import RangePartition
 from tests.support.circuits import Rooted
 from tests.support.hand_trees import FRAGMENTS, SUM, Grown, N, compared, grown, node
 
+CHAIN = (
+    node(0, "t", "b", "b"),
+    node(1, "s", "ab", "a", [(0, Edge.INNER, "b")]),
+    node(2, "r", "ag", "g", [(1, Edge.INNER, "a")], argument=True),
+)
 
-def first_groups(size: int) -> Grown:
-    """A chain t, s, r; the groups of r.g with the greatest COUNT(*), ties of the last one too."""
-    nodes = [
-        node(0, "t", "b", "b"),
-        node(1, "s", "ab", "a", [(0, Edge.INNER, "b")]),
-        node(2, "r", "ag", "g", [(1, Edge.INNER, "a")], argument=True),
-    ]
+
+def first_groups(size: int, nodes: Sequence[Node] = CHAIN) -> Grown:
+    """The groups with the greatest COUNT(*), by one column; ties of the last one too."""
     plain = grown(nodes)
     tree = next(iter(plain.rooted.circuit))
     assert isinstance(tree, Tree)
-    columns = (("r.g", LONG), (N, LONG), (tree.tree.group, LONG))
+    columns = ((tree.tree.root.key[0], LONG), (N, LONG), (tree.tree.group, LONG))
     order = (OrderKey(N, descending=True, nulls_first=False),)
     top = Top("top0", columns, order, Limit(size, Cut.RANK), 0)
-    circuit = Circuit([tree, top, Live(tree)], [(-1, -2, -3), (0,), (1, 0)])
-    return Grown(nodes, Rooted(circuit, Merge([FRAGMENTS] * 3)), "tree0")
+    wires = tuple(-1 - at for at in range(tree.tree.inputs))
+    circuit = Circuit([tree, top, Live(tree)], [wires, (0,), (1, 0)])
+    return Grown(nodes, Rooted(circuit, Merge([FRAGMENTS] * tree.tree.accesses)), "tree0")
 
 
 def test_the_last_of_the_first_groups_loses_its_rows_far_below() -> None:
@@ -105,6 +109,26 @@ def test_a_change_under_a_virtual_root_touches_its_key_alone() -> None:
     assert tree.sketches == {"s": set(), "t": set(), "u": set()}
     assert tree.step(t=[((1,), 6, 9)])[1] == 4
     assert tree.sketches == {"s": {1}, "t": {6}, "u": {3, 4}}
+
+
+def test_a_group_of_a_virtual_root_is_reached_without_being_touched() -> None:
+    nodes = [
+        node(0, "s", "a", "a"),
+        node(1, "t", "a", "a"),
+        Node(
+            "v",
+            None,
+            (("v.a", LONG),),
+            ("v.a",),
+            (),
+            (Link(0, Edge.INNER, ("v.a",)), Link(1, Edge.INNER, ("v.a",))),
+        ),
+    ]
+    tree = first_groups(1, nodes)
+    tree.step(s=[((1,), 1, 3), ((2,), 2, 2)], t=[((1,), 11, 1), ((2,), 12, 1)])
+    assert tree.sketches == {"s": {1}, "t": {11}}
+    tree.step(s=[((1,), 1, -2)])
+    assert tree.sketches == {"s": {2}, "t": {12}}
 
 
 def test_other_edges_below_a_virtual_root() -> None:

@@ -68,6 +68,9 @@ def test_existence_multiplies_by_one(edge: Edge) -> None:
     tree.step(s=[((1,), 0, 3), ((1,), 1, 4)], r=[((at, 7, 5), 0, 2)])
     assert groups(tree) == {7: {N: 2, SUM: 10}}
     assert tree.sketches == {"r": {0}, "s": {0, 1} if edge is Edge.SEMI else set()}
+    if edge is Edge.ANTI:
+        keepers = {keeper.name: keeper for keeper in tree.rooted.arrangements()}
+        assert keepers["tree0.s.live"].bytes_held == 0  # type: ignore[attr-defined]  # an arrangement
     # Another copy crosses no zero: nobody above looks.
     assert tree.step(s=[((1,), 2, 1)])[0] == 1
 
@@ -128,20 +131,27 @@ def test_an_update_of_the_sketched_column_alone_moves_fragments() -> None:
     assert tree.sketches == {"s": {9}, "r": {5}}
 
 
-def test_a_group_that_vanishes_and_comes_back_keeps_what_refers_to_it() -> None:
+def test_a_group_that_vanishes_and_comes_back_in_one_batch_keeps_its_number() -> None:
     tree = pair()
     tree.step(s=[((1, 1), 0, 1), ((2, 1), 1, 1)], r=[((1, 7), 5, 1)])
     tree.step(r=[((1, 7), 5, -1), ((2, 7), 6, 1)])
     assert tree.sketches == {"s": {1}, "r": {6}}
-    # The group dies with a row still in it, over so many steps that runs merge, and wakes again.
-    tree.step(s=[((2, 1), 1, -1)])
-    for at in range(40):
-        tree.step(s=[((9, 1), 0, 1)], r=[((9, 100 + at), 0, 1)])
-    for at in range(40):
-        tree.step(s=[((9, 1), 0, -1)], r=[((9, 100 + at), 0, -1)])
+
+
+def test_a_group_keeps_its_number_while_dead_tuples_refer_to_it() -> None:
+    tree = pair(bound=1)
+    tree.step(s=[((2, 1), 2, 1), ((3, 1), 3, 1)], r=[((2, 7), 12, 1), ((3, 7), 13, 1)])
+    assert tree.sketches == {"s": {2, 3}, "r": {12, 13}}
+    # The group dies with its tuples still there, for so long that runs merge.
+    tree.step(s=[((2, 1), 2, -1), ((3, 1), 3, -1)])
+    for weight in (1, -1):
+        for at in range(40):
+            tree.step(s=[((9, 1), 0, weight)], r=[((9, 100 + at), 0, weight)])
     assert tree.sketches == {"s": set(), "r": set()}
+    # The second tuple makes the group pass; the first is reached by the group's number alone.
     tree.step(s=[((2, 1), 2, 1)])
-    assert tree.sketches == {"s": {2}, "r": {6}}
+    tree.step(s=[((3, 1), 3, 1)])
+    assert tree.sketches == {"s": {2, 3}, "r": {12, 13}}
 
 
 def test_one_batch_in_both_nodes_of_a_self_join() -> None:
@@ -211,18 +221,20 @@ def test_keys_that_share_a_code_are_told_apart(monkeypatch: pytest.MonkeyPatch) 
     assert tree.sketches == {"s": {2}, "r": {0, 1, 2, 3}}
 
 
-def test_more_joined_rows_than_can_be_counted_stop_the_step() -> None:
+@pytest.mark.parametrize(("of_s", "of_t"), [(2**31, 2**31), (2**33, 2**33), (2**61, 2**61)])
+def test_more_joined_rows_than_can_be_counted_stop_the_step(of_s: int, of_t: int) -> None:
     nodes = [
         node(0, "s", "a", "a"),
         node(1, "t", "a", "a"),
         node(2, "r", "a", "a", [(0, Edge.INNER, "a"), (1, Edge.INNER, "a")]),
     ]
     tree = grown(nodes, compared(N, CompareOp.GREATER, 0))
-    many = 2**31
-    tree.step(s=[((1,), 0, many)], t=[((1,), 0, many - 1)], r=[((1,), 0, 1)])
+    least = (2**62 - 1) // of_s
+    tree.step(s=[((1,), 0, of_s)], t=[((1,), 0, least)], r=[((1,), 0, 1)])
     assert tree.sketch("r") == {0}
+    # The product of the second pair is 0 in 64 bits.
     with pytest.raises(NotExactError) as error:
-        tree.step(t=[((1,), 0, 1)])
+        tree.step(t=[((1,), 0, of_t - least)])
     assert error.value.code == "count_too_large"
 
 
@@ -252,6 +264,14 @@ def test_rows_that_were_never_there_are_an_error_that_names_the_node(where: str)
     gone: Rows = [((1, 1) if where == "s" else (1, 7), 0, -2)]
     with pytest.raises(CountBelowZeroError, match=f"`{where}`.*never held"):
         tree.step(**{where: gone})
+
+
+def test_rows_that_cancel_in_their_tuple_but_not_in_their_ranges_are_an_error() -> None:
+    tree = pair()
+    tree.step(s=[((1, 1), 0, 1)], r=[((1, 7), 0, 1)])
+    assert tree.step(r=[((5, 7), 3, 1), ((5, 7), 3, -1)]) == (1, 0, 0)
+    with pytest.raises(CountBelowZeroError, match="from a range"):
+        tree.step(r=[((5, 7), 3, 1), ((5, 7), 4, -1)], s=[((1, 1), 0, 1)])
 
 
 def test_without_group_columns_there_is_one_group_even_of_nothing() -> None:
