@@ -27,10 +27,9 @@ from impctl.circuits.flows import BlockedError, Source
 from impctl.circuits.refills import Buffers
 from impctl.circuits.session import MaintainedQuery
 from impctl.circuits.strategy import AsRecorded, Chooser, SideChoice, SideFacts, Strategy
-from impctl.circuits.trees.built import NoTreeError
 from impctl.data.vector import Vector
 from impctl.engine.operators.union import Union
-from impctl.errors import EvaluationError, Location, NotExactError, UnsupportedError
+from impctl.errors import EvaluationError, Location, NotExactError
 from impctl.plan.nodes import (
     Aggregate,
     Join,
@@ -168,8 +167,6 @@ def one_case(
     seen: Counter[str],
     make: Callable[[int], Trial] = make_trial,
     lineage: Lineage = Lineage.ALL,
-    *,
-    has_trees: bool = False,
 ) -> None:
     trial = make(seed)
     partitions = partitions_of(trial)
@@ -191,10 +188,7 @@ def one_case(
         return compile_plan(root, partitions, {}, chooser, barriers=(), buffers=Buffers.of(buffer))
 
     try:
-        compiled = compiled_by(SomeDistant(Random(seed), has_trees=has_trees))
-    except (NoTreeError, UnsupportedError) as error:
-        seen[f"no tree: {error.message}"] += 1
-        return
+        compiled = compiled_by(SomeDistant(Random(seed)))
     except BlockedError as error:
         seen[f"blocked: {error.message}"] += 1
         return
@@ -210,11 +204,10 @@ def one_case(
             seen[compared(session, wanted, (seed, trial.root), _may_widen(trial.root))] += 1
             seen[f"with {len(compiled.distant_sides)} distant sides"] += 1
             seen.update(marks_of(trial, root, verdict, judged))
-            seen["with trees"] += bool(compiled.trees)
             session.step(changes_of(rng, compiled.tables, tables, spare), table_rows)
             seen["refilled"] += session.refilled()[0]
             if rng.random() < 0.3 and not session.unsure_rows():
-                again = compiled_by(AsRecorded(compiled.distant_sides, has_trees=has_trees))
+                again = compiled_by(AsRecorded(compiled.distant_sides))
                 session = restored(session, stored, MaintainedQuery(again))
                 session.read_by(partners)
     except (ReferenceFailure, ReferenceLimit, EvaluationError, NotExactError) as error:
