@@ -164,7 +164,6 @@ def _compiled(
     flow = builder.root(rows)
     if not flow.accesses:
         raise BlockedError("the query has no sketch to maintain", root.span)
-    sizes = tuple(sketched[access].size for access in flow.accesses)
     if builder.barriers:
         builder.drop_unread()
     circuit = Circuit(builder.operators, builder.inputs)
@@ -176,7 +175,7 @@ def _compiled(
     return Compiled(
         sources=tuple(builder.sources),
         accesses=flow.accesses,
-        sizes=sizes,
+        sizes=tuple(sketched[access].size for access in flow.accesses),
         circuit=circuit,
         chain=found,
         sides=tuple(builder.sides),
