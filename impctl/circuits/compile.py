@@ -8,8 +8,8 @@ Out of scope: whether the sketch is safe (`plan.safety.verdict`), touch mode (`c
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import field, replace
 
 from impctl.aliases import AccessId, AttributeId, ColumnName, TableName
 from impctl.circuits.build import Builder
@@ -20,6 +20,9 @@ from impctl.circuits.partials import FirstGrouping
 from impctl.circuits.readable import DistantJoin, Readable
 from impctl.circuits.refills import KEEP_ALL, Buffers, Refilled
 from impctl.circuits.strategy import Chooser, SideChoice, Strategy
+from impctl.circuits.trees.built import PlannedBlock
+from impctl.circuits.trees.shape import NoTree, TreeShape
+from impctl.circuits.trees.shaping import planned_blocks
 from impctl.engine.circuit import Circuit
 from impctl.engine.operators.kept import KeptRows
 from impctl.plan.nodes import (
@@ -65,6 +68,8 @@ class Compiled:
     """What the bound on buffers means for the query; empty without one."""
     kept: KeptRows | None = None
     """What holds the rows of the answer, where they are kept."""
+    shapes: tuple[TreeShape | NoTree, ...] = ()
+    """Where trees were asked for, the shape of each branch of the plan, or why it has none."""
 
     @property
     def tables(self) -> tuple[TableName, ...]:
@@ -101,8 +106,12 @@ def compile_plan(
     barriers: Collection[int] | None = None,
     buffers: Buffers = KEEP_ALL,
     answer: AnswerPlan | None = None,
+    trees: Mapping[TableName, int] | None = None,
 ) -> Compiled:
     """The circuit for a plan; with an `answer`, whose rows it has, these are kept too.
+
+    With `trees`, the changed rows per table that these are chosen by, join trees serve the blocks
+    that have one; the same numbers give the same circuit. They keep no answer's rows.
 
     `key_columns` tells for the i-th node of `nodes_of(root)` which grouping column equals each
     access's partition attribute, `barriers` at which positions there are barriers (default: at
@@ -110,6 +119,8 @@ def compile_plan(
     `chooser` decides which sides of joins are kept (default: all), `buffers` how many rows or
     values MIN, MAX and top-k keep, where they can be refilled. Raises BlockedError.
     """
+    if trees is not None:
+        return _with_trees(root, sketched, chooser, barriers, buffers, trees)
     nodes = tuple(nodes_of(root))
     found = None if barriers is None else [nodes[position] for position in barriers]
     whole = _counted_whole(found or (), sketched)
@@ -143,8 +154,9 @@ def _compiled(
     *,
     has_doubts: bool = True,
     answer: AnswerPlan | None = None,
+    blocks: Sequence[PlannedBlock] = (),
 ) -> Compiled:
-    rows = counted(root) if answer is None else root
+    rows = counted(root) if answer is None and not blocks else root
     chain = _chain(rows)
     keyed = {} if chain is None else _keyed(root, chain, sketched, key_columns)
     last, chosen = _last_and_barriers(root, barriers, answer)
@@ -157,6 +169,7 @@ def _compiled(
         buffers=buffers,
         has_doubts=has_doubts,
         answer=answer,
+        blocks=blocks,
     )
     flow = builder.root(rows)
     if not flow.accesses:
@@ -183,6 +196,25 @@ def _compiled(
         note=_note(builder),
         kept=builder.kept,
     )
+
+
+def _with_trees(
+    root: Plan,
+    sketched: Mapping[AccessId, RangePartition],
+    chooser: Chooser | None,
+    barriers: Collection[int] | None,
+    buffers: Buffers,
+    changed: Mapping[TableName, int],
+) -> Compiled:
+    """The circuit in which trees serve what they can, the plan's own where there is none."""
+    nodes = tuple(nodes_of(root))
+    found = None if barriers is None else [nodes[position] for position in barriers]
+    blocks = planned_blocks(root, changed)
+    shapes = tuple(one.shape for one in blocks)
+    if all(isinstance(shape, NoTree) for shape in shapes):
+        blocks = ()
+    compiled = _compiled(root, sketched, {}, chooser, found, buffers, blocks=blocks)
+    return replace(compiled, shapes=shapes)
 
 
 def compile_answer(answer: AnswerPlan) -> Compiled:

@@ -27,10 +27,14 @@ from impctl.values import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """The grouping whose groups something decides on (None: nothing decides), and the joins."""
+    """The grouping whose groups something decides on (None: nothing decides), and the joins.
+
+    `decided` is the condition on groups or the LIMIT that is uppermost: nothing above decides.
+    """
 
     grouping: Aggregate | None
     joins: Plan
+    decided: Plan | None = None
 
 
 def branches_of(root: Plan) -> tuple[Plan, ...]:
@@ -84,7 +88,7 @@ def _decided(start: Plan, by: Plan) -> Block | NoTree:
         return _no_block("a step between the joins and what is decided", node)
     if node.grouping_sets is not None:
         return _no_block("a grouping by several sets of columns", node)
-    return Block(node, node.child)
+    return Block(node, node.child, by)
 
 
 def _no_block(text: str, node: Plan) -> NoTree:
