@@ -36,6 +36,7 @@ from impctl.circuits.trees.built import PlannedBlock, Planted, build_blocks
 from impctl.circuits.unsure_extremes import split_extremes
 from impctl.circuits.windows import build_window
 from impctl.data.schema import Kind
+from impctl.engine.circuit import Circuit
 from impctl.engine.extremes import Extreme
 from impctl.engine.operators import aggregate, project, scan
 from impctl.engine.operators.kept import KeptRows
@@ -120,6 +121,12 @@ class Builder(Plumbing):
         is_read = flow.accesses or self.kept is not None
         counted = [flow, *self.barriers] if is_read else self.barriers
         return self.union(counted, (), wanted)
+
+    def circuit(self) -> Circuit:
+        """The circuit of what is built, without what no sketch depends on."""
+        if self.barriers:
+            self.drop_unread()
+        return Circuit(self.operators, self.inputs)
 
     def _keep(self, flow: Flow, answer: AnswerPlan) -> Flow:
         """The same rows, kept."""

@@ -111,7 +111,7 @@ def compile_plan(
     """The circuit for a plan; with an `answer`, whose rows it has, these are kept too.
 
     With `trees`, the changed rows per table that these are chosen by, join trees serve the blocks
-    that have one; the same numbers give the same circuit. They keep no answer's rows.
+    that have one; the same numbers give the same circuit. With an `answer` they serve none.
 
     `key_columns` tells for the i-th node of `nodes_of(root)` which grouping column equals each
     access's partition attribute, `barriers` at which positions there are barriers (default: at
@@ -119,10 +119,16 @@ def compile_plan(
     `chooser` decides which sides of joins are kept (default: all), `buffers` how many rows or
     values MIN, MAX and top-k keep, where they can be refilled. Raises BlockedError.
     """
-    if trees is not None:
-        return _with_trees(root, sketched, chooser, barriers, buffers, trees)
     nodes = tuple(nodes_of(root))
     found = None if barriers is None else [nodes[position] for position in barriers]
+    if trees is not None and answer is None:
+        blocks = planned_blocks(root, trees)
+        compiled = _with_trees(blocks, root, sketched, chooser, found, buffers)
+        if compiled is None:
+            compiled = compile_plan(
+                root, sketched, key_columns, chooser, barriers=barriers, buffers=buffers
+            )
+        return replace(compiled, shapes=tuple(one.shape for one in blocks))
     whole = _counted_whole(found or (), sketched)
     if whole is None or answer is not None:
         return _compiled(root, sketched, key_columns, chooser, found, buffers, answer=answer)
@@ -174,10 +180,7 @@ def _compiled(
     flow = builder.root(rows)
     if not flow.accesses:
         raise BlockedError("the query has no sketch to maintain", root.span)
-    sizes = tuple(sketched[access].size for access in flow.accesses)
-    if builder.barriers:
-        builder.drop_unread()
-    circuit = Circuit(builder.operators, builder.inputs)
+    circuit = builder.circuit()
     found, first = None, builder.first_grouping
     # Without a grouping a pass counts rows; an answer needs the rows themselves.
     can_pass = answer is None if first is None else not first.operator.needs_rows
@@ -186,7 +189,7 @@ def _compiled(
     return Compiled(
         sources=tuple(builder.sources),
         accesses=flow.accesses,
-        sizes=sizes,
+        sizes=tuple(sketched[access].size for access in flow.accesses),
         circuit=circuit,
         chain=found,
         sides=tuple(builder.sides),
@@ -199,22 +202,17 @@ def _compiled(
 
 
 def _with_trees(
+    blocks: Sequence[PlannedBlock],
     root: Plan,
     sketched: Mapping[AccessId, RangePartition],
     chooser: Chooser | None,
-    barriers: Collection[int] | None,
+    barriers: Collection[Plan] | None,
     buffers: Buffers,
-    changed: Mapping[TableName, int],
-) -> Compiled:
-    """The circuit in which trees serve what they can, the plan's own where there is none."""
-    nodes = tuple(nodes_of(root))
-    found = None if barriers is None else [nodes[position] for position in barriers]
-    blocks = planned_blocks(root, changed)
-    shapes = tuple(one.shape for one in blocks)
-    if all(isinstance(shape, NoTree) for shape in shapes):
-        blocks = ()
-    compiled = _compiled(root, sketched, {}, chooser, found, buffers, blocks=blocks)
-    return replace(compiled, shapes=shapes)
+) -> Compiled | None:
+    """The circuit in which trees serve what they can; None where they can serve nothing."""
+    if all(isinstance(one.shape, NoTree) for one in blocks):
+        return None
+    return _compiled(root, sketched, {}, chooser, barriers, buffers, blocks=blocks)
 
 
 def compile_answer(answer: AnswerPlan) -> Compiled:

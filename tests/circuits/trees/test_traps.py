@@ -124,6 +124,12 @@ def test_the_bag_with_most_group_columns_is_where_merging_starts() -> None:
     assert drawn(sql).startswith("ring t+u{")
 
 
+def test_of_several_bags_with_a_group_column_the_nearest_is_merged() -> None:
+    path = "r JOIN s ON r.a = s.a JOIN t ON s.b = t.b JOIN u ON t.c = u.c"
+    sql = f"SELECT 1 FROM {path} GROUP BY r.d, t.b HAVING COUNT(*) > 1"
+    assert drawn(sql).startswith("ring r+s{")
+
+
 def test_a_virtual_root_needs_all_group_columns_in_two_bags() -> None:
     both = "SELECT 1 FROM r JOIN s ON r.a = s.a AND r.b = s.b GROUP BY r.a, s.b HAVING COUNT(*) > 1"
     assert drawn(both) == "ring [a,b](r{a,b} on a,b; s{a,b} on a,b)"
