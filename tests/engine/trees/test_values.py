@@ -231,6 +231,24 @@ def test_a_variance_is_that_of_the_joined_rows() -> None:
     assert abs(found.values[0] - (77 / 4 - (15 / 4) ** 2)) <= found.error[0] < 1e-9
 
 
+@pytest.mark.parametrize("at_root", [False, True])
+def test_nothing_is_left_of_values_that_went(at_root: bool) -> None:
+    def told(first: float | None) -> dict[int, tuple[int, Any, float]]:
+        star = Star(DOUBLE, FloatSum("x", 0, False), at_root=at_root)
+        empty: list[tuple[Row, int]] = [((1, None), 3)]
+        mine, other = (2, 0) if at_root else (0, 2)
+        star.step([empty, [], empty])
+        changes: list[list[tuple[Row, int]]] = [[], [], []]
+        for value, weight in ((first, 1), (first, -1), (0.5, 1)):
+            changes[mine] = [((1, value), weight)]
+            star.step(changes)
+        changes[mine], changes[other] = [], [((1, None), 1)]
+        star.step(changes)
+        return star.told()
+
+    assert told(1e16) == told(1e308) == told(None)
+
+
 def test_sums_over_integers_stay_exact_as_doubles() -> None:
     part = sum_of("x", 0, DOUBLE, DOUBLE, integral=True)
     assert isinstance(part, FloatSum)
