@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
 from impctl.data.schema import LONG
+from impctl.data.vector import Vector
+from impctl.engine.batch import Batch
 from impctl.engine.circuit import Circuit
 from impctl.engine.operators.live import Live
 from impctl.engine.operators.merge import Merge
@@ -11,27 +18,30 @@ from impctl.engine.operators.top import Cut, Limit, Top
 from impctl.engine.operators.tree import Tree
 from impctl.engine.order_codes import OrderKey
 from impctl.engine.trees.spec import Access, Edge, JoinTree, Link, Mode, Node
+from impctl.errors import CountBelowZeroError
 from impctl.expr.nodes import CompareOp
 from impctl.sketch.partition import RangePartition
 from tests.support.circuits import Rooted
 from tests.support.hand_trees import FRAGMENTS, SUM, Grown, N, compared, grown, node
 
+CHAIN = (
+    node(0, "t", "b", "b"),
+    node(1, "s", "ab", "a", [(0, Edge.INNER, "b")]),
+    node(2, "r", "ag", "g", [(1, Edge.INNER, "a")], argument=True),
+)
 
-def first_groups(size: int) -> Grown:
-    """A chain t, s, r; the groups of r.g with the greatest COUNT(*), ties of the last one too."""
-    nodes = [
-        node(0, "t", "b", "b"),
-        node(1, "s", "ab", "a", [(0, Edge.INNER, "b")]),
-        node(2, "r", "ag", "g", [(1, Edge.INNER, "a")], argument=True),
-    ]
+
+def first_groups(size: int, nodes: Sequence[Node] = CHAIN) -> Grown:
+    """The groups with the greatest COUNT(*), by one column; ties of the last one too."""
     plain = grown(nodes)
     tree = next(iter(plain.rooted.circuit))
     assert isinstance(tree, Tree)
-    columns = (("r.g", LONG), (N, LONG), (tree.tree.group, LONG))
+    columns = ((tree.tree.root.key[0], LONG), (N, LONG), (tree.tree.group, LONG))
     order = (OrderKey(N, descending=True, nulls_first=False),)
     top = Top("top0", columns, order, Limit(size, Cut.RANK), 0)
-    circuit = Circuit([tree, top, Live(tree)], [(-1, -2, -3), (0,), (1, 0)])
-    return Grown(nodes, Rooted(circuit, Merge([FRAGMENTS] * 3)), "tree0")
+    wires = tuple(-1 - at for at in range(tree.tree.inputs))
+    circuit = Circuit([tree, top, Live(tree)], [wires, (0,), (1, 0)])
+    return Grown(nodes, Rooted(circuit, Merge([FRAGMENTS] * tree.tree.accesses)), "tree0")
 
 
 def test_the_last_of_the_first_groups_loses_its_rows_far_below() -> None:
@@ -83,6 +93,15 @@ def test_a_circuit_goes_on_with_other_constants() -> None:
     assert output is not None
     tree.rooted.merge.step(output)
     assert tree.sketches == {"s": {0, 1}, "r": {0, 1}}
+    # What the way up left behind was told once already.
+    assert [int(counts.max()) for counts in tree.rooted.merge.counts] == [1, 1]
+
+
+def test_a_group_that_leaves_the_result_without_having_come_is_an_error() -> None:
+    tree = Tree(JoinTree("tree0", CHAIN[:1], Mode.RING, (), 1))
+    groups = Batch({tree.tree.group: Vector(LONG, np.array([1]))}, np.array([-1]), ())
+    with pytest.raises(CountBelowZeroError, match="was not in the result"):
+        Live(tree).step(groups)
 
 
 def virtual(*edges: Edge, bits: bool = False) -> Grown:
@@ -105,6 +124,26 @@ def test_a_change_under_a_virtual_root_touches_its_key_alone() -> None:
     assert tree.sketches == {"s": set(), "t": set(), "u": set()}
     assert tree.step(t=[((1,), 6, 9)])[1] == 4
     assert tree.sketches == {"s": {1}, "t": {6}, "u": {3, 4}}
+
+
+def test_a_group_of_a_virtual_root_is_reached_without_being_touched() -> None:
+    nodes = [
+        node(0, "s", "a", "a"),
+        node(1, "t", "a", "a"),
+        Node(
+            "v",
+            None,
+            (("v.a", LONG),),
+            ("v.a",),
+            (),
+            (Link(0, Edge.INNER, ("v.a",)), Link(1, Edge.INNER, ("v.a",))),
+        ),
+    ]
+    tree = first_groups(1, nodes)
+    tree.step(s=[((1,), 1, 3), ((2,), 2, 2)], t=[((1,), 11, 1), ((2,), 12, 1)])
+    assert tree.sketches == {"s": {1}, "t": {11}}
+    tree.step(s=[((1,), 1, -2)])
+    assert tree.sketches == {"s": {2}, "t": {12}}
 
 
 def test_other_edges_below_a_virtual_root() -> None:

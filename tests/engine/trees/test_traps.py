@@ -221,18 +221,20 @@ def test_keys_that_share_a_code_are_told_apart(monkeypatch: pytest.MonkeyPatch) 
     assert tree.sketches == {"s": {2}, "r": {0, 1, 2, 3}}
 
 
-def test_more_joined_rows_than_can_be_counted_stop_the_step() -> None:
+@pytest.mark.parametrize(("of_s", "of_t"), [(2**31, 2**31), (2**33, 2**33), (2**61, 2**61)])
+def test_more_joined_rows_than_can_be_counted_stop_the_step(of_s: int, of_t: int) -> None:
     nodes = [
         node(0, "s", "a", "a"),
         node(1, "t", "a", "a"),
         node(2, "r", "a", "a", [(0, Edge.INNER, "a"), (1, Edge.INNER, "a")]),
     ]
     tree = grown(nodes, compared(N, CompareOp.GREATER, 0))
-    many = 2**31
-    tree.step(s=[((1,), 0, many)], t=[((1,), 0, many - 1)], r=[((1,), 0, 1)])
+    least = (2**62 - 1) // of_s
+    tree.step(s=[((1,), 0, of_s)], t=[((1,), 0, least)], r=[((1,), 0, 1)])
     assert tree.sketch("r") == {0}
+    # The product of the second pair is 0 in 64 bits.
     with pytest.raises(NotExactError) as error:
-        tree.step(t=[((1,), 0, 1)])
+        tree.step(t=[((1,), 0, of_t - least)])
     assert error.value.code == "count_too_large"
 
 
