@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 
 from impctl.aliases import AccessId, AttributeId
 from impctl.circuits.flows import (
@@ -23,14 +24,13 @@ from impctl.circuits.flows import (
 from impctl.circuits.readable import DistantJoin
 from impctl.circuits.refills import KEEP_ALL, Buffers, Prefix, Refilled, prefix_of
 from impctl.circuits.strategy import AsRecorded, Chooser, SideChoice
-from impctl.circuits.trees.shape import BuiltTree
 from impctl.data.schema import DOUBLE
 from impctl.engine.operator import Operator
 from impctl.engine.operators import project, select
 from impctl.engine.operators.aggregate import Aggregate
 from impctl.engine.operators.bounds import Parted, Rejoined, Sure
 from impctl.engine.operators.union import Branch, Union
-from impctl.expr.nodes import Call, ColumnRef, Expr, columns_of, walk
+from impctl.expr.nodes import Call, Expr, columns_of, walk
 from impctl.plan.nodes import Aggregate as PlanAggregate
 from impctl.plan.nodes import Attribute, ComputedColumn, Plan, Project, Select, TopK
 
@@ -71,11 +71,6 @@ class Plumbing(ABC):
         self.has_doubts = has_doubts
         self.refills: list[Refilled] = []
         self.keeps_all = False
-        self.trees: list[BuiltTree] = []
-        self.given: dict[int, Flow] = {}
-        """Flows that stand for parts of the plan, by identity (`id`)."""
-        self.hidden: set[AttributeId] = set()
-        """Columns that no plan knows and that go along with the rows of groups."""
         self.has_answer = False
         """Whether the rows at the end are asked for with their values."""
         self._named: dict[str, int] = {}
@@ -83,11 +78,6 @@ class Plumbing(ABC):
     @abstractmethod
     def build(self, plan: Plan, *, must_be_sure: bool) -> Flow:
         """The operators of a node and everything below it."""
-
-    def above(self, plan: Plan, part: Plan, flow: Flow) -> Flow:
-        """The operators of a plan of which a part is there."""
-        self.given[id(part)] = flow
-        return self.build(plan, must_be_sure=False)
 
     @abstractmethod
     def grouped(self, node: PlanAggregate, below: Flow, *, must_be_sure: bool) -> Flow:
@@ -156,7 +146,7 @@ class Plumbing(ABC):
         check(predicate, node.span)
         at = self.put(select.Select(predicate, must_be_sure=must_be_sure), flow)
         plan = None if flow.plan is None else Select(flow.plan, predicate)
-        return Flow(at, flow.columns, flow.accesses, flow.approximate, plan, flow.whole)
+        return replace(flow, at=at, plan=plan)
 
     def project(
         self,
@@ -176,9 +166,6 @@ class Plumbing(ABC):
                 inexact.add(name)
             if unsure and unsure <= flow.whole and not _may_round(expr):
                 whole.add(name)
-        passed = [(name, kind) for name, kind in flow.columns if name in self.hidden]
-        outputs = [*outputs, *((name, ColumnRef(name, kind)) for name, kind in passed)]
-        columns = (*columns, *passed)
         at = self.put(project.Project(outputs), flow)
         plan = None if flow.plan is None else _projected(flow.plan, outputs, columns)
         return Flow(at, columns, flow.accesses, frozenset(inexact), plan, frozenset(whole))

@@ -73,11 +73,6 @@ class Chooser(Protocol):
         """Whether `spark` sides keep a filter of their keys."""
         ...
 
-    @property
-    def has_trees(self) -> bool:
-        """Whether the joins of a plan are to be a tree, which a plan that has none cannot be."""
-        ...
-
     def choose(self, facts: SideFacts) -> SideChoice:
         """The choice for this side."""
         ...
@@ -89,7 +84,6 @@ class AsRecorded:
 
     distant: Collection[str] = ()
     has_filter: bool = True
-    has_trees: bool = False
 
     def choose(self, facts: SideFacts) -> SideChoice:
         """What the capture chose."""
@@ -108,7 +102,6 @@ class BySize:
     asked: Strategy | None
     rows_of: Callable[[TableName], int | None]
     has_filter: bool = True
-    has_trees: bool = False
     largest: int = LARGEST_INDEX
 
     def choose(self, facts: SideFacts) -> SideChoice:

@@ -79,12 +79,14 @@ def choose_way(
     chooser: Chooser | None = None,
     *,
     buffers: Buffers = KEEP_ALL,
+    trees: Mapping[TableName, int] | None = None,
 ) -> Way:
     """How the sketches of `partitions` (by access) are maintained for a safe plan.
 
     `core` is the plan without its output columns and `verdict` its verdict; `whole` is the verdict
     on the whole plan, which touch mode goes by. `chooser` decides which sides of joins are kept,
-    `buffers` bound what MIN, MAX and top-k keep. InvariantError where either verdict is unsafe.
+    `buffers` bound what MIN, MAX and top-k keep, `trees` asks for joins without joining (see
+    `compile_plan`). InvariantError where either verdict is unsafe.
     """
     whole, verdict = whole.required(), verdict.required()
     try:
@@ -95,6 +97,7 @@ def choose_way(
             chooser,
             barriers=verdict.barrier_positions,
             buffers=buffers,
+            trees=trees,
         )
     except BlockedError as blocked:
         # Touch also needs that no other table changes, so there must not be one.

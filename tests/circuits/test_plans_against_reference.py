@@ -89,7 +89,6 @@ class SomeDistant:
 
     rng: Random
     has_filter: bool = True
-    has_trees: bool = False
 
     def choose(self, facts: SideFacts) -> SideChoice:
         is_distant = facts.is_readable and self.rng.random() < 0.4

@@ -23,7 +23,7 @@ from impctl.circuits.flows import BlockedError
 from impctl.circuits.identity import with_answer
 from impctl.circuits.refills import KEEP_ALL, USUAL, Buffers
 from impctl.circuits.strategy import AsRecorded, BySize, Chooser, Strategy
-from impctl.circuits.trees.built import NoTreeError
+from impctl.circuits.trees.shape import NoTree, Reason
 from impctl.circuits.way import Way, answering_way, choose_way
 from impctl.errors import RecaptureNeededError, UnsupportedError
 from impctl.plan.nodes import scans_of
@@ -59,28 +59,16 @@ def kept_buffers(spec: QuerySpec) -> Buffers:
 def chooser_for(tables: PinnedTables, prepared: PreparedQuery) -> Chooser:
     """Which sides of joins a capture keeps: as the workload asks, else by the tables' sizes."""
     rows = {scan.table: tables.snapshot(scan.table).rows for scan in prepared.scans}
-    asked = _ASKED[prepared.spec.join]
-    return BySize(
-        asked,
-        rows.__getitem__,
-        has_filter=_has_filter(prepared),
-        has_trees=_has_trees(prepared),
-    )
+    return BySize(_ASKED[prepared.spec.join], rows.__getitem__, has_filter=_has_filter(prepared))
 
 
 def chooser_of(prepared: PreparedQuery, meta: StateMeta) -> Chooser:
     """Which sides of joins the stored state keeps."""
-    return AsRecorded(
-        meta.distant, has_filter=_has_filter(prepared), has_trees=_has_trees(prepared)
-    )
+    return AsRecorded(meta.distant, has_filter=_has_filter(prepared))
 
 
 def _has_filter(prepared: PreparedQuery) -> bool:
     return prepared.spec.join is not JoinStrategy.SPARK_UNFILTERED
-
-
-def _has_trees(prepared: PreparedQuery) -> bool:
-    return prepared.spec.join is JoinStrategy.TREE
 
 
 def chosen_way(
@@ -123,25 +111,36 @@ def _by_core(
     kept = kept_plan(prepared, verdict, partitions)
     # Touch rests on lineage: where a witness goes, a row that did not change takes its place.
     whole = replace(verdict, root_keyed=False) if kept.has_witnesses else verdict
-    try:
-        way = choose_way(
-            kept.core,
-            whole,
-            kept.core_verdict(verdict, partitions),
-            partitions,
-            chooser,
-            buffers=kept_buffers(prepared.spec),
-        )
-    except NoTreeError as error:
-        raise UnsupportedError(
-            f"Query `{prepared.spec.name}` asks for `join: tree`, and its joins have none: "
-            f"{error.message}",
-            code=error.code,
-            hint="use `join: index`, or leave `join` out",
-            location=prepared.place(error.span),
-        ) from error
+    has_trees = prepared.spec.join is JoinStrategy.TREE
+    way = choose_way(
+        kept.core,
+        whole,
+        kept.core_verdict(verdict, partitions),
+        partitions,
+        chooser,
+        buffers=kept_buffers(prepared.spec),
+        # Which of several trees it is follows from the plan alone.
+        trees={} if has_trees else None,
+    )
+    _refuse_without_tree(prepared, way)
     reason = f"{way.reason}; {_WITNESSES}" if kept.has_witnesses else way.reason
     return replace(way, reason=reason, core=kept.core)
+
+
+def _refuse_without_tree(prepared: PreparedQuery, way: Way) -> None:
+    """Nothing where joins are to be trees and one is, or nothing is joined."""
+    shapes = () if way.compiled is None else way.compiled.shapes
+    refused = [one for one in shapes if isinstance(one, NoTree)]
+    wanting = [one for one in refused if one.reason is not Reason.ONE_TABLE]
+    if not wanting or len(refused) < len(shapes):
+        return
+    raise UnsupportedError(
+        f"Query `{prepared.spec.name}` asks for `join: tree`, and its joins have none: "
+        f"{wanting[0].text}",
+        code="no_join_tree",
+        hint="use `join: index`, or leave `join` out",
+        location=prepared.place(wanting[0].span),
+    )
 
 
 def capture_way(

@@ -27,15 +27,19 @@ from impctl.values import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """The grouping whose groups something decides on (None: nothing decides), and the joins."""
+    """The grouping whose groups something decides on (None: nothing decides), and the joins.
+
+    `decided` is the condition on groups or the LIMIT that is uppermost: nothing above decides.
+    """
 
     grouping: Aggregate | None
     joins: Plan
+    decided: Plan | None = None
 
 
 def branches_of(root: Plan) -> tuple[Plan, ...]:
     """The branches of the UNIONs at the top, left to right; without one the plan itself."""
-    below = undecided(root)
+    below = _undecided(root)
     if isinstance(below, SetOperation) and below.kind is SetKind.UNION:
         return (*branches_of(below.left), *branches_of(below.right))
     return (root,)
@@ -43,7 +47,7 @@ def branches_of(root: Plan) -> tuple[Plan, ...]:
 
 def block_of(root: Plan, *, is_branch: bool = False) -> Block | NoTree:
     """The block of a plan without UNION at its top, or what stands between."""
-    below = undecided(root)
+    below = _undecided(root)
     top = _last_top(root)
     if top is not None and not is_branch:
         return _decided(top.child, top)
@@ -54,7 +58,7 @@ def block_of(root: Plan, *, is_branch: bool = False) -> Block | NoTree:
     return Block(None, below)
 
 
-def undecided(root: Plan) -> Plan:
+def _undecided(root: Plan) -> Plan:
     """What is below everything that loses no row."""
     node = root
     while isinstance(node, Project | Sort | Distinct | Aggregate):
@@ -84,7 +88,7 @@ def _decided(start: Plan, by: Plan) -> Block | NoTree:
         return _no_block("a step between the joins and what is decided", node)
     if node.grouping_sets is not None:
         return _no_block("a grouping by several sets of columns", node)
-    return Block(node, node.child)
+    return Block(node, node.child, by)
 
 
 def _no_block(text: str, node: Plan) -> NoTree:

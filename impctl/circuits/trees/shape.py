@@ -13,7 +13,7 @@ from __future__ import annotations
 from enum import StrEnum
 
 from impctl.aliases import AccessId, AttributeId
-from impctl.engine.trees.spec import Edge, JoinTree, Mode
+from impctl.engine.trees.spec import Edge, Mode
 from impctl.expr.nodes import Expr, Span
 from impctl.plan.nodes import Aggregate, Plan
 from impctl.values import dataclass
@@ -107,14 +107,6 @@ class TreeShape:
     def children_of(self, at: int) -> tuple[int, ...]:
         """The nodes that hang on this one, in order."""
         return tuple(i for i, node in enumerate(self.nodes) if node.parent == at)
-
-
-@dataclass(frozen=True, slots=True)
-class BuiltTree:
-    """A tree in a circuit: its shape, and what its operators were made of."""
-
-    shape: TreeShape
-    tree: JoinTree
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from dataclasses import replace
 from impctl.circuits.calls import plain_call
 from impctl.circuits.flows import BlockedError
 from impctl.circuits.trees.blocks import block_of, branches_of
+from impctl.circuits.trees.built import PlannedBlock
 from impctl.circuits.trees.growing import Changed, grown, objection_to
 from impctl.circuits.trees.nodes import Branch
 from impctl.circuits.trees.shape import Merging, NoTree, Reason, TreeShape
@@ -41,6 +42,18 @@ def tree_shapes(root: Plan, changed: Changed | None = None) -> tuple[TreeShape |
     branches = branches_of(root)
     is_branch = len(branches) > 1
     return tuple(tree_shape(one, changed, is_branch=is_branch) for one in branches)
+
+
+def planned_blocks(root: Plan, changed: Changed | None = None) -> tuple[PlannedBlock, ...]:
+    """The branches of a plan, each with its block and shape, as they are built."""
+    branches = branches_of(root)
+    is_branch = len(branches) > 1
+    found = []
+    for one in branches:
+        block = block_of(one, is_branch=is_branch)
+        shape = tree_shape(one, changed, is_branch=is_branch)
+        found.append(PlannedBlock(one, None if isinstance(block, NoTree) else block, shape))
+    return tuple(found)
 
 
 def tree_shape(

@@ -26,8 +26,9 @@ from impctl.engine.batch import Batch, empty_batch
 from impctl.engine.operator import Keeper, Operator
 from impctl.engine.trees.node import GLOBAL, NUMBER, KeyChange, NodeState
 from impctl.engine.trees.spec import JoinTree, Mode, checked
-from impctl.engine.trees.values import ROWS, zeros
+from impctl.engine.trees.values import ROWS, sum_too_large, zeros
 from impctl.engine.trees.way_up import rise
+from impctl.errors import EvaluationError
 
 
 class Tree(Operator):
@@ -54,7 +55,12 @@ class Tree(Operator):
         for node in self.nodes:
             number = node.node.input
             batch = None if number is None else batches[number]
-            changes.append(rise(node, batch, [changes[link.child] for link in node.node.links]))
+            below = [changes[link.child] for link in node.node.links]
+            try:
+                changes.append(rise(node, batch, below))
+            except EvaluationError as error:
+                # Of rows that nothing joins with Spark takes no sum, so the query may not fail.
+                raise sum_too_large() from error
             self._touched += 0 if node.seen is None else len(node.seen.tuples)
         return self._rows_of(changes[-1])
 

@@ -95,7 +95,8 @@ class NodeState:
     def _make(self, name: str) -> None:
         node, kinds = self.node, dict(self.node.kept)
         self.never_null = _never_null(self)
-        has_null = not set(self.order) <= self.never_null
+        # To a virtual root a child may bring a NULL that another one has no partner for.
+        has_null = node.is_virtual or not set(self.order) <= self.never_null
         types = [kinds[column] for column in self.order]
         self.tuples = KeyedState(
             f"{name}.{'keys' if self.is_flat else 'tuples'}", types, ROWS, has_null=has_null
@@ -279,14 +280,14 @@ class NodeState:
         at = signs.nonzero()[0]
         if not len(at):
             return
-        gone = tuples.take(at)
+        moved = tuples.take(at)
         for place, index in enumerate(self.by):
             if index is not None:
-                rows, keys = self.keys_of(place, gone)
-                batch = Batch(gone.take(rows).columns, signs[at][rows], ())
+                rows, keys = self.keys_of(place, moved)
+                batch = Batch(moved.take(rows).columns, signs[at][rows], ())
                 index.add(batch, key_codes(keys, len(rows)))
         if self.up is not None:
-            columns = dict(gone.columns)
+            columns = dict(moved.columns)
             if self.is_root:
                 columns[self.group] = Vector(LONG, groups[at])
             batch = Batch(columns, signs[at], ())

@@ -70,6 +70,14 @@ def count_too_large() -> NotExactError:
     )
 
 
+def sum_too_large() -> NotExactError:
+    """The error for a sum on the way up that does not fit 128 bits."""
+    return NotExactError(
+        "A sum over one table's rows of a key does not fit 38 digits",
+        hint="recapture with `impctl capture`, or ask for `join: index`",
+    )
+
+
 def counted_in(old: Ints, change: Ints, grouping: Grouping) -> Ints:
     """Counts per group after the change of every row was added; NotExactError from 2^62 on."""
     delta = np.add.reduceat(change[grouping.order], grouping.starts)

@@ -124,6 +124,12 @@ def test_the_bag_with_most_group_columns_is_where_merging_starts() -> None:
     assert drawn(sql).startswith("ring t+u{")
 
 
+def test_of_several_bags_with_a_group_column_the_nearest_is_merged() -> None:
+    path = "r JOIN s ON r.a = s.a JOIN t ON s.b = t.b JOIN u ON t.c = u.c"
+    sql = f"SELECT 1 FROM {path} GROUP BY r.d, t.b HAVING COUNT(*) > 1"
+    assert drawn(sql).startswith("ring r+s{")
+
+
 def test_a_virtual_root_needs_all_group_columns_in_two_bags() -> None:
     both = "SELECT 1 FROM r JOIN s ON r.a = s.a AND r.b = s.b GROUP BY r.a, s.b HAVING COUNT(*) > 1"
     assert drawn(both) == "ring [a,b](r{a,b} on a,b; s{a,b} on a,b)"
@@ -259,6 +265,25 @@ def test_conditions_above_the_joins_that_may_fail_wait_too() -> None:
     assert blamed(sql) == (Reason.MAY_FAIL, "s.b / s.c")
 
 
+def test_the_other_side_of_an_edge_is_one_node_where_it_has_such_conditions() -> None:
+    exists = "EXISTS (SELECT 1 FROM t JOIN u ON t.b = u.b WHERE t.a = r.a AND t.c / u.c > 2)"
+    sql = f"SELECT r.d FROM r WHERE {exists} {HAVING}"
+    assert drawn(sql) == "ring r{a,d}(semi t+u{a} on a)"
+
+
+@pytest.mark.parametrize("truth", ["1 = 2", "1 = 1"])
+def test_conditions_without_a_column_are_met_once(truth: str) -> None:
+    sql = f"SELECT r.d FROM r JOIN s ON r.a = s.a AND {truth} GROUP BY r.d HAVING COUNT(*) > 0"
+    row = {**{column.name: None for column in CATALOG["r"]}, "a": 1, "d": 1}
+    tables = {"r": [row], "s": [row]}
+    root = core(sql)
+    shape = tree_shape(root)
+    assert isinstance(shape, TreeShape)
+    expected = annotate(root, tables).lineage
+    assert len(expected) == (2 if truth == "1 = 1" else 0)
+    assert annotate(rejoined(root, shape), tables).lineage == expected
+
+
 def test_nothing_is_looked_up_by_sums_of_doubles() -> None:
     sums = "(SELECT a, SUM(rate) AS x, SUM(b) AS y FROM s GROUP BY a) q"
     exact = f"SELECT r.d FROM r JOIN {sums} ON r.b = q.y JOIN t ON t.a = r.a {HAVING}"
@@ -277,6 +302,7 @@ def test_nothing_is_looked_up_by_sums_of_doubles() -> None:
         "SELECT r.d FROM r JOIN s ON r.a = s.a ORDER BY r.d LIMIT 3",
         "SELECT DISTINCT d FROM (SELECT r.d, COUNT(*) AS n FROM r JOIN s ON r.a = s.a GROUP BY r.d "
         "ORDER BY n LIMIT 3)",
+        "SELECT DISTINCT COUNT(*) AS n FROM r JOIN s ON r.a = s.a GROUP BY r.d ORDER BY n LIMIT 3",
         "SELECT r.d FROM r JOIN s ON r.a = s.a GROUP BY ROLLUP(r.d) HAVING COUNT(*) > 1",
         "SELECT d FROM (SELECT r.d FROM r JOIN s ON r.a = s.a EXCEPT SELECT d FROM t)",
         "SELECT r.d FROM r JOIN s ON r.a = s.a QUALIFY SUM(s.b) OVER (PARTITION BY r.d) > 2",

@@ -14,7 +14,7 @@ from tests.support.circuits import Rooted
 from tests.support.reference_tree import groups_of, sketches
 from tests.support.tree_cases import Case, Row, Stored, random_case, random_changes
 
-SEEDS = range(250)
+SEEDS = range(120)
 STEPS = 8
 
 

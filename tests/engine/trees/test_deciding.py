@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+import pytest
+
 from impctl.data.schema import LONG
+from impctl.data.vector import Vector
+from impctl.engine.batch import Batch
 from impctl.engine.circuit import Circuit
 from impctl.engine.operators.live import Live
 from impctl.engine.operators.merge import Merge
@@ -13,6 +18,7 @@ from impctl.engine.operators.top import Cut, Limit, Top
 from impctl.engine.operators.tree import Tree
 from impctl.engine.order_codes import OrderKey
 from impctl.engine.trees.spec import Access, Edge, JoinTree, Link, Mode, Node
+from impctl.errors import CountBelowZeroError
 from impctl.expr.nodes import CompareOp
 from impctl.sketch.partition import RangePartition
 from tests.support.circuits import Rooted
@@ -87,6 +93,15 @@ def test_a_circuit_goes_on_with_other_constants() -> None:
     assert output is not None
     tree.rooted.merge.step(output)
     assert tree.sketches == {"s": {0, 1}, "r": {0, 1}}
+    # What the way up left behind was told once already.
+    assert [int(counts.max()) for counts in tree.rooted.merge.counts] == [1, 1]
+
+
+def test_a_group_that_leaves_the_result_without_having_come_is_an_error() -> None:
+    tree = Tree(JoinTree("tree0", CHAIN[:1], Mode.RING, (), 1))
+    groups = Batch({tree.tree.group: Vector(LONG, np.array([1]))}, np.array([-1]), ())
+    with pytest.raises(CountBelowZeroError, match="was not in the result"):
+        Live(tree).step(groups)
 
 
 def virtual(*edges: Edge, bits: bool = False) -> Grown:

@@ -14,14 +14,15 @@ import pyarrow as pa
 import pytest
 
 from impctl.data.schema import DOUBLE, LONG, SqlType, decimal
-from impctl.data.vector import from_arrow
+from impctl.data.vector import Vector, from_arrow
 from impctl.engine.accumulators import Count, ExactSum, FloatSum, sum_of
 from impctl.engine.aggregate_column import AggregateColumn
 from impctl.engine.batch import Batch
 from impctl.engine.operators.tree import Tree
+from impctl.engine.spread import Spread
 from impctl.engine.trees.spec import Edge, JoinTree, Link, Mode, Node
 from impctl.engine.trees.values import multiplied
-from impctl.errors import EvaluationError
+from impctl.errors import EvaluationError, NotExactError
 
 Row = tuple[int, Any]
 FINITE = [1e16, -1e16, 1.0, -1.0, 0.1, 1e-300, 5e-324, 3.5, 1e250, -1e250, 123456.789]
@@ -189,6 +190,12 @@ def test_a_sum_that_does_not_fit_fails_as_sparks_does() -> None:
         star.step([[], [((1, None), 2)], []])
 
 
+def test_a_sum_of_rows_that_join_with_nothing_is_no_failure_of_the_query() -> None:
+    star = Star(decimal(38, 2), ExactSum("x", 0, decimal(38, 2)), at_root=False)
+    with pytest.raises(NotExactError):
+        star.step([[((1, Decimal(10**37).scaleb(-2)), 20)], [], []])
+
+
 @pytest.mark.parametrize("factor", [2, 3, 2**31 + 1, 2**53 + 1, 2**61 + 12345])
 @pytest.mark.parametrize("value", [0.1, 1e16 + 2, 5e-324, 1.7e285, -123456.789, 3.0])
 def test_a_product_with_a_count_is_within_its_drift(factor: int, value: float) -> None:
@@ -202,6 +209,44 @@ def test_a_product_with_a_count_is_within_its_drift(factor: int, value: float) -
     # Where digits fall below the least double there is, that one bounds what is lost.
     assert abs(held - truth) <= Fraction(float(found["drift0"][0])) + Fraction(5e-324) * 8
     assert Fraction(float(found["size0"][0])) >= abs(Fraction(value)) * factor
+
+
+def test_a_variance_is_that_of_the_joined_rows() -> None:
+    count, total = Count("x", 0), ExactSum("x", 0, LONG)
+    spread = Spread("var_pop", count, total, ExactSum("xx", 1, LONG), 0)
+    columns = (AggregateColumn("v", DOUBLE, spread, None),)
+    arguments = (("x", LONG), ("xx", LONG))
+    s = Node("s", 0, (("s.a", LONG),), ("s.a",), (False,), (), arguments)
+    r = Node("r", 1, (("r.a", LONG),), ("r.a",), (), (Link(0, Edge.INNER, ("r.a",)),))
+    tree = Tree(JoinTree("tree0", (s, r), Mode.RING, columns))
+    numbers = np.array([1, 2, 6], dtype=np.int64)
+    rows = {name: Vector(LONG, v) for name, v in (("x", numbers), ("xx", numbers**2))}
+    rows["s.a"] = Vector(LONG, np.ones(3, dtype=np.int64))
+    batch = Batch(rows, np.array([1, 1, 2], dtype=np.int64), ())
+    one = Vector(LONG, np.ones(1, dtype=np.int64))
+    tree.step(batch, Batch({"r.a": one}, np.array([3], dtype=np.int64), ()))
+    found = tree.output().columns["v"]
+    assert found.error is not None
+    # Of 1, 2, 6, 6 three times each: mean 15/4, mean of squares 77/4.
+    assert abs(found.values[0] - (77 / 4 - (15 / 4) ** 2)) <= found.error[0] < 1e-9
+
+
+@pytest.mark.parametrize("at_root", [False, True])
+def test_nothing_is_left_of_values_that_went(at_root: bool) -> None:
+    def told(first: float | None) -> dict[int, tuple[int, Any, float]]:
+        star = Star(DOUBLE, FloatSum("x", 0, False), at_root=at_root)
+        empty: list[tuple[Row, int]] = [((1, None), 3)]
+        mine, other = (2, 0) if at_root else (0, 2)
+        star.step([empty, [], empty])
+        changes: list[list[tuple[Row, int]]] = [[], [], []]
+        for value, weight in ((first, 1), (first, -1), (0.5, 1)):
+            changes[mine] = [((1, value), weight)]
+            star.step(changes)
+        changes[mine], changes[other] = [], [((1, None), 1)]
+        star.step(changes)
+        return star.told()
+
+    assert told(1e16) == told(1e308) == told(None)
 
 
 def test_sums_over_integers_stay_exact_as_doubles() -> None:
