@@ -17,6 +17,7 @@ from impctl.circuits.compile import Compiled, compile_plan
 from impctl.circuits.flows import BlockedError
 from impctl.circuits.refills import KEEP_ALL, Buffers
 from impctl.circuits.strategy import Chooser
+from impctl.circuits.trees.shape import TreeShape
 from impctl.expr.nodes import Span
 from impctl.plan.nodes import Plan, scans_of
 from impctl.plan.rules.answered import AnswerPlan
@@ -44,6 +45,12 @@ class Way:
     core: Plan | None = None
     answer: AnswerPlan | None = None
     no_answer: str = ""
+
+    @property
+    def has_tree(self) -> bool:
+        """Whether some joins are maintained without joining."""
+        shapes = () if self.compiled is None else self.compiled.shapes
+        return any(isinstance(shape, TreeShape) for shape in shapes)
 
 
 def answering_way(

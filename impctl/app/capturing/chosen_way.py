@@ -86,8 +86,12 @@ def chosen_way(
     """
     scans = (*prepared.scans, *scans_of(prepared.query.root))
     accesses = {scan.access: scan.table for scan in scans}
-    why = ""
-    if prepared.spec.answer and has_answer:
+    by_core, why = None, ""
+    if prepared.spec.join is JoinStrategy.TREE:
+        by_core = _by_core(prepared, verdict, partitions, chooser)
+    if by_core is not None and by_core.has_tree:
+        why = "joins that are a tree (`join: tree`) keep no rows" if prepared.spec.answer else ""
+    elif prepared.spec.answer and has_answer:
         answer = answer_plan(prepared.planned)
         judged = answer_verdict(prepared, answer, verdict, partitions)
         buffers = kept_buffers(prepared.spec)
@@ -96,9 +100,9 @@ def chosen_way(
             return replace(way, accesses=accesses)
         except BlockedError as blocked:
             why = blocked.message
-    return replace(
-        _by_core(prepared, verdict, partitions, chooser), accesses=accesses, no_answer=why
-    )
+    if by_core is None:
+        by_core = _by_core(prepared, verdict, partitions, chooser)
+    return replace(by_core, accesses=accesses, no_answer=why)
 
 
 def _by_core(
@@ -130,9 +134,10 @@ def _by_core(
 def _refuse_without_tree(prepared: PreparedQuery, way: Way) -> None:
     """Nothing where joins are to be trees and one is, or nothing is joined."""
     shapes = () if way.compiled is None else way.compiled.shapes
-    refused = [one for one in shapes if isinstance(one, NoTree)]
-    wanting = [one for one in refused if one.reason is not Reason.ONE_TABLE]
-    if not wanting or len(refused) < len(shapes):
+    wanting = [
+        one for one in shapes if isinstance(one, NoTree) and one.reason is not Reason.ONE_TABLE
+    ]
+    if way.has_tree or not wanting:
         return
     raise UnsupportedError(
         f"Query `{prepared.spec.name}` asks for `join: tree`, and its joins have none: "
