@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from impctl.aliases import QueryName
 from impctl.app.capturing.chosen_way import capture_way
 from impctl.app.capturing.kept_plan import kept_plan
+from impctl.app.examining.join_trees import tree_entries
 from impctl.app.examining.kept_answer import answer_entry
 from impctl.app.examining.plan_lines import kept_state, plan_entries
 from impctl.app.preparing.choice import choose, judge_candidates
@@ -50,6 +51,7 @@ def _explained(desk: Workbench, spec: QuerySpec) -> ExplainResult:
             policy=policy,
             plan=plan,
             attributes=judged,
+            trees=tree_entries(prepared, None, {}),
             answer=answer_entry(prepared, None, None),
         )
     partitions = chosen.partitions(desk, prepared)
@@ -64,6 +66,7 @@ def _explained(desk: Workbench, spec: QuerySpec) -> ExplainResult:
         plan=plan_entries(desk.tables, prepared, way, kept, notes),
         attributes=chosen.candidates,
         joins=() if way.compiled is None else tuple(map(_side, way.compiled.sides)),
+        trees=tree_entries(prepared, way, partitions),
         state_bytes=None if kept is None else kept.bytes,
         answer=answer_entry(prepared, way, kept),
     )

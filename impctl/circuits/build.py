@@ -32,9 +32,11 @@ from impctl.circuits.plumbing import Plumbing
 from impctl.circuits.refills import KEEP_ALL, Buffers
 from impctl.circuits.sets import build_set_operation
 from impctl.circuits.strategy import Chooser
+from impctl.circuits.trees.built import PlannedBlock, Planted, build_blocks
 from impctl.circuits.unsure_extremes import split_extremes
 from impctl.circuits.windows import build_window
 from impctl.data.schema import Kind
+from impctl.engine.circuit import Circuit
 from impctl.engine.extremes import Extreme
 from impctl.engine.operators import aggregate, project, scan
 from impctl.engine.operators.kept import KeptRows
@@ -77,13 +79,15 @@ class Builder(Plumbing):
         buffers: Buffers = KEEP_ALL,
         has_doubts: bool = True,
         answer: AnswerPlan | None = None,
+        blocks: Sequence[PlannedBlock] = (),
     ) -> None:
         """`keyed` has, by identity (`id`), the Aggregates whose groups have one fragment, and the
         grouping column that tells it.
 
         `last_top` is the LIMIT above which there are only columns, if there is one; `barriers` are
         those of others whose rows all count; the rows of an `answer` are kept, of which those that
-        it does not ask again must be sure; for the rest see `Plumbing`.
+        it does not ask again must be sure. `blocks` are the plan's, where trees are to serve them;
+        for the rest see `Plumbing`.
         """
         super().__init__(chooser, barriers=barriers, buffers=buffers, has_doubts=has_doubts)
         self.sketched = sketched
@@ -96,6 +100,8 @@ class Builder(Plumbing):
         self.has_answer = answer is not None
         self._decided = id(None if answer is None else answer.decided)
         self.kept: KeptRows | None = None
+        self._blocks = tuple(blocks)
+        self._planted: Planted = {}
 
     def root(self, plan: Plan) -> Flow:
         """The whole plan and its barriers; tags in the order of the plan's accesses.
@@ -103,7 +109,10 @@ class Builder(Plumbing):
         Above a barrier rows carry none of its accesses' fragments, so each access counts once.
         """
         self._conditions = scan_conditions(plan)
-        flow = self.build(plan, must_be_sure=False)
+        if self._blocks:
+            flow = build_blocks(self, self._blocks, self.sketched, self._planted)
+        else:
+            flow = self.build(plan, must_be_sure=False)
         if self._answer is not None:
             flow = self._keep(flow, self._answer)
         wanted = tuple(s.access for s in scans_of(plan) if s.access in self.sketched)
@@ -112,6 +121,12 @@ class Builder(Plumbing):
         is_read = flow.accesses or self.kept is not None
         counted = [flow, *self.barriers] if is_read else self.barriers
         return self.union(counted, (), wanted)
+
+    def circuit(self) -> Circuit:
+        """The circuit of what is built, without what no sketch depends on."""
+        if self.barriers:
+            self.drop_unread()
+        return Circuit(self.operators, self.inputs)
 
     def _keep(self, flow: Flow, answer: AnswerPlan) -> Flow:
         """The same rows, kept."""
@@ -138,6 +153,9 @@ class Builder(Plumbing):
 
     def _built(self, plan: Plan, *, must_be_sure: bool) -> Flow:
         must_be_sure = must_be_sure or id(plan) == self._decided
+        planted = self._planted.get(id(plan))
+        if planted is not None:
+            return planted
         match plan:
             case Scan():
                 return self._scan(plan)
@@ -187,7 +205,12 @@ class Builder(Plumbing):
     def _project(self, node: Project, must_be_sure: bool) -> Flow:
         below = self.build(node.child, must_be_sure=must_be_sure)
         outputs = [(output.attribute.id, output.expr) for output in node.outputs]
-        return self.project(below, outputs, typed(attributes_of(node), node.span), node)
+        columns = typed(attributes_of(node), node.span)
+        if not below.carried:
+            return self.project(below, outputs, columns, node)
+        outputs.extend((name, ColumnRef(name, kind)) for name, kind in below.carried)
+        found = self.project(below, outputs, (*columns, *below.carried), node)
+        return replace(found, carried=below.carried)
 
     def grouped(self, node: Aggregate, below: Flow, *, must_be_sure: bool) -> Flow:
         """The operators of a grouping over rows that are built already."""

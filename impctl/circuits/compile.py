@@ -8,8 +8,8 @@ Out of scope: whether the sketch is safe (`plan.safety.verdict`), touch mode (`c
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import field, replace
 
 from impctl.aliases import AccessId, AttributeId, ColumnName, TableName
 from impctl.circuits.build import Builder
@@ -20,6 +20,9 @@ from impctl.circuits.partials import FirstGrouping
 from impctl.circuits.readable import DistantJoin, Readable
 from impctl.circuits.refills import KEEP_ALL, Buffers, Refilled
 from impctl.circuits.strategy import Chooser, SideChoice, Strategy
+from impctl.circuits.trees.built import PlannedBlock
+from impctl.circuits.trees.shape import NoTree, TreeShape
+from impctl.circuits.trees.shaping import planned_blocks
 from impctl.engine.circuit import Circuit
 from impctl.engine.operators.kept import KeptRows
 from impctl.plan.nodes import (
@@ -65,6 +68,8 @@ class Compiled:
     """What the bound on buffers means for the query; empty without one."""
     kept: KeptRows | None = None
     """What holds the rows of the answer, where they are kept."""
+    shapes: tuple[TreeShape | NoTree, ...] = ()
+    """Where trees were asked for, the shape of each branch of the plan, or why it has none."""
 
     @property
     def tables(self) -> tuple[TableName, ...]:
@@ -101,8 +106,12 @@ def compile_plan(
     barriers: Collection[int] | None = None,
     buffers: Buffers = KEEP_ALL,
     answer: AnswerPlan | None = None,
+    trees: Mapping[TableName, int] | None = None,
 ) -> Compiled:
     """The circuit for a plan; with an `answer`, whose rows it has, these are kept too.
+
+    With `trees`, the changed rows per table that these are chosen by, join trees serve the blocks
+    that have one; the same numbers give the same circuit. With an `answer` they serve none.
 
     `key_columns` tells for the i-th node of `nodes_of(root)` which grouping column equals each
     access's partition attribute, `barriers` at which positions there are barriers (default: at
@@ -112,6 +121,14 @@ def compile_plan(
     """
     nodes = tuple(nodes_of(root))
     found = None if barriers is None else [nodes[position] for position in barriers]
+    if trees is not None and answer is None:
+        blocks = planned_blocks(root, trees)
+        compiled = _with_trees(blocks, root, sketched, chooser, found, buffers)
+        if compiled is None:
+            compiled = compile_plan(
+                root, sketched, key_columns, chooser, barriers=barriers, buffers=buffers
+            )
+        return replace(compiled, shapes=tuple(one.shape for one in blocks))
     whole = _counted_whole(found or (), sketched)
     if whole is None or answer is not None:
         return _compiled(root, sketched, key_columns, chooser, found, buffers, answer=answer)
@@ -143,8 +160,9 @@ def _compiled(
     *,
     has_doubts: bool = True,
     answer: AnswerPlan | None = None,
+    blocks: Sequence[PlannedBlock] = (),
 ) -> Compiled:
-    rows = counted(root) if answer is None else root
+    rows = counted(root) if answer is None and not blocks else root
     chain = _chain(rows)
     keyed = {} if chain is None else _keyed(root, chain, sketched, key_columns)
     last, chosen = _last_and_barriers(root, barriers, answer)
@@ -157,14 +175,12 @@ def _compiled(
         buffers=buffers,
         has_doubts=has_doubts,
         answer=answer,
+        blocks=blocks,
     )
     flow = builder.root(rows)
     if not flow.accesses:
         raise BlockedError("the query has no sketch to maintain", root.span)
-    sizes = tuple(sketched[access].size for access in flow.accesses)
-    if builder.barriers:
-        builder.drop_unread()
-    circuit = Circuit(builder.operators, builder.inputs)
+    circuit = builder.circuit()
     found, first = None, builder.first_grouping
     # Without a grouping a pass counts rows; an answer needs the rows themselves.
     can_pass = answer is None if first is None else not first.operator.needs_rows
@@ -173,7 +189,7 @@ def _compiled(
     return Compiled(
         sources=tuple(builder.sources),
         accesses=flow.accesses,
-        sizes=sizes,
+        sizes=tuple(sketched[access].size for access in flow.accesses),
         circuit=circuit,
         chain=found,
         sides=tuple(builder.sides),
@@ -183,6 +199,20 @@ def _compiled(
         note=_note(builder),
         kept=builder.kept,
     )
+
+
+def _with_trees(
+    blocks: Sequence[PlannedBlock],
+    root: Plan,
+    sketched: Mapping[AccessId, RangePartition],
+    chooser: Chooser | None,
+    barriers: Collection[Plan] | None,
+    buffers: Buffers,
+) -> Compiled | None:
+    """The circuit in which trees serve what they can; None where they can serve nothing."""
+    if all(isinstance(one.shape, NoTree) for one in blocks):
+        return None
+    return _compiled(root, sketched, {}, chooser, barriers, buffers, blocks=blocks)
 
 
 def compile_answer(answer: AnswerPlan) -> Compiled:

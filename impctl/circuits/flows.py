@@ -59,7 +59,8 @@ class Flow:
 
     `whole` are those of the approximate columns whose bounds are zero unless magnitudes add up to
     2^53. `plan` yields the same rows from the tables, where selections, projections and inner joins
-    do.
+    do. `carried` are those of the columns that no node of the plan knows, which pass through all
+    that stands above a join tree.
     """
 
     at: int
@@ -68,6 +69,7 @@ class Flow:
     approximate: frozenset[AttributeId] = frozenset()
     plan: Plan | None = None
     whole: frozenset[AttributeId] = frozenset()
+    carried: tuple[Column, ...] = ()
 
     @property
     def ids(self) -> frozenset[AttributeId]:

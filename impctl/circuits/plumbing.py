@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 
 from impctl.aliases import AccessId, AttributeId
 from impctl.circuits.flows import (
@@ -145,7 +146,7 @@ class Plumbing(ABC):
         check(predicate, node.span)
         at = self.put(select.Select(predicate, must_be_sure=must_be_sure), flow)
         plan = None if flow.plan is None else Select(flow.plan, predicate)
-        return Flow(at, flow.columns, flow.accesses, flow.approximate, plan, flow.whole)
+        return replace(flow, at=at, plan=plan)
 
     def project(
         self,

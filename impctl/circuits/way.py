@@ -17,6 +17,7 @@ from impctl.circuits.compile import Compiled, compile_plan
 from impctl.circuits.flows import BlockedError
 from impctl.circuits.refills import KEEP_ALL, Buffers
 from impctl.circuits.strategy import Chooser
+from impctl.circuits.trees.shape import TreeShape
 from impctl.expr.nodes import Span
 from impctl.plan.nodes import Plan, scans_of
 from impctl.plan.rules.answered import AnswerPlan
@@ -44,6 +45,12 @@ class Way:
     core: Plan | None = None
     answer: AnswerPlan | None = None
     no_answer: str = ""
+
+    @property
+    def has_tree(self) -> bool:
+        """Whether some joins are maintained without joining."""
+        shapes = () if self.compiled is None else self.compiled.shapes
+        return any(isinstance(shape, TreeShape) for shape in shapes)
 
 
 def answering_way(
@@ -79,12 +86,14 @@ def choose_way(
     chooser: Chooser | None = None,
     *,
     buffers: Buffers = KEEP_ALL,
+    trees: Mapping[TableName, int] | None = None,
 ) -> Way:
     """How the sketches of `partitions` (by access) are maintained for a safe plan.
 
     `core` is the plan without its output columns and `verdict` its verdict; `whole` is the verdict
     on the whole plan, which touch mode goes by. `chooser` decides which sides of joins are kept,
-    `buffers` bound what MIN, MAX and top-k keep. InvariantError where either verdict is unsafe.
+    `buffers` bound what MIN, MAX and top-k keep, `trees` asks for joins without joining (see
+    `compile_plan`). InvariantError where either verdict is unsafe.
     """
     whole, verdict = whole.required(), verdict.required()
     try:
@@ -95,6 +104,7 @@ def choose_way(
             chooser,
             barriers=verdict.barrier_positions,
             buffers=buffers,
+            trees=trees,
         )
     except BlockedError as blocked:
         # Touch also needs that no other table changes, so there must not be one.

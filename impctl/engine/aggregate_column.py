@@ -10,11 +10,15 @@ from collections.abc import Sequence
 
 from impctl.aliases import AttributeId
 from impctl.data.schema import SqlType
-from impctl.engine.accumulators import Accumulator, Count
+from impctl.data.vector import Vector
+from impctl.engine.accumulators import Accumulator, Count, Values
 from impctl.engine.extremes import Extreme
 from impctl.engine.ordered_values import First
 from impctl.engine.spread import Spread
 from impctl.values import dataclass
+
+ROWS = "rows"
+"""The state column with a group's rows."""
 
 Part = Accumulator | Extreme | Spread | First
 """What gives an output its value."""
@@ -41,3 +45,22 @@ def parts_of(columns: Sequence[AggregateColumn]) -> tuple[Accumulator | Extreme,
             if one is not None and not isinstance(one, First | Spread):
                 found.setdefault(one)
     return tuple(found)
+
+
+def outputs_of(columns: Sequence[AggregateColumn], state: Values) -> dict[AttributeId, Vector]:
+    """The values of these columns, one per group of `state`; none for a `First`."""
+    values: dict[AttributeId, Vector] = {}
+    for column in columns:
+        if column.accumulator is None:
+            values[column.id] = Vector(column.type, state[ROWS])
+            continue
+        if isinstance(column.accumulator, First):
+            continue
+        found = column.accumulator.value(state, column.type)
+        valid = found.valid
+        if column.guard is not None:
+            valid = state[f"count{column.guard.slot}"] > 0
+        if valid is not None and bool(valid.all()):
+            valid = None
+        values[column.id] = Vector(column.type, found.values, valid, found.error)
+    return values

@@ -59,13 +59,16 @@ class MaintainMode(StrEnum):
 
 
 class JoinStrategy(StrEnum):
-    """Where a join finds partners: kept in an index, read by Spark, or as sizes suggest."""
+    """Where a join finds partners: kept in an index, read by Spark, or as sizes suggest; or that
+    none are looked for."""
 
     AUTO = "auto"
     INDEX = "index"
     SPARK = "spark"
     SPARK_UNFILTERED = "spark_unfiltered"
     """Without a filter of the keys first, to see what the filter saves."""
+    TREE = "tree"
+    """Counts and sums go up a tree of the tables, decisions come down: nothing is joined."""
 
 
 Everything = Literal["all"]

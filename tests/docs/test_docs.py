@@ -21,6 +21,8 @@ from impctl.app.results.explanations import (
     ExpectedReading,
     JoinSideEntry,
     PlanEntry,
+    TreeEntry,
+    TreeNodeEntry,
 )
 from impctl.app.results.followed_run import FollowedRun
 from impctl.app.results.foreseen import PlannedChange, ReadEntry
@@ -177,6 +179,8 @@ ENTRIES = (
     PlannedChange,
     ReadEntry,
     JoinSideEntry,
+    TreeEntry,
+    TreeNodeEntry,
     ReuseEntry,
     ReuseCandidate,
     PendingEntry,

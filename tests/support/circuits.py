@@ -19,15 +19,19 @@ from impctl.engine.aggregate_column import AggregateColumn
 from impctl.engine.arrangement import Arrangement
 from impctl.engine.batch import Batch
 from impctl.engine.circuit import Circuit
+from impctl.engine.extremes import Extreme
 from impctl.engine.operator import Keeper, Operator
 from impctl.engine.operators.aggregate import Aggregate
 from impctl.engine.operators.join import Join, Side
+from impctl.engine.operators.live import Live
 from impctl.engine.operators.merge import Merge, SketchDelta
 from impctl.engine.operators.project import Project
 from impctl.engine.operators.scan import Scan
 from impctl.engine.operators.select import Select
+from impctl.engine.operators.tree import Tree
 from impctl.engine.operators.union import Branch, Union
 from impctl.engine.row_index import RowIndex
+from impctl.engine.trees.spec import Access, Edge, JoinTree, Link, Mode, Node
 from impctl.expr.nodes import ColumnRef, Compare, CompareOp, Expr, Literal
 from impctl.sketch.partition import RangePartition
 from tests.support.shared_index import Indexed, Partners
@@ -195,6 +199,41 @@ def _sharing() -> tuple[Scan, Rooted]:
     return scan_of(BY_ID), Rooted(Circuit(operators, wires), Merge([BY_ID.size] * 2))
 
 
+def _tree(edge: Edge, mode: Mode = Mode.RING) -> tuple[Scan, Rooted]:
+    """t three times: b in the middle by a.g = b.g, and by b.x = c.x as the edge has it; grouped by
+    b.s where something decides."""
+    x, d = Count("a.x", 0), Count("a.d", 1)
+    columns = (
+        AggregateColumn("n", LONG, None, None),
+        AggregateColumn("sum_x", LONG, ExactSum("a.x", 0, LONG), x),
+        AggregateColumn("sum_d", DOUBLE, FloatSum("a.d", 1, False), d),
+        AggregateColumn("max_x", LONG, Extreme("a.x", 0, True), x),
+    )
+    is_ring = mode is Mode.RING
+    arguments = (("a.x", LONG), ("a.d", DOUBLE)) if is_ring else ()
+    nodes = (
+        Node("a", 0, (("a.g", LONG),), ("a.g",), (False,), (), arguments, (Access(0),)),
+        Node("c", 2, (("c.x", LONG),), ("c.x",), (True,), (), (), (Access(2),)),
+        Node(
+            "b",
+            1,
+            (("b.g", LONG), ("b.x", LONG), ("b.s", STRING)),
+            ("b.s",),
+            links=(Link(0, Edge.INNER, ("b.g",)), Link(1, edge, ("b.x",))),
+            accesses=(Access(1),),
+        ),
+    )
+    tree = Tree(JoinTree("tree0", nodes, mode, columns if is_ring else (), 3))
+    operators: list[Operator] = [*(_renamed(name) for name in "abc"), tree]
+    wires: list[tuple[int, ...]] = [(-1,), (-1,), (-1,), (0, 1, 2)]
+    if is_ring:
+        having = more_than(ColumnRef("sum_x", LONG), 3)
+        operators.append(Select(having, must_be_sure=False))
+        wires.append((3,))
+    circuit = Circuit([*operators, Live(tree)], [*wires, (len(operators) - 1, 3)])
+    return scan_of(BY_ID), Rooted(circuit, Merge([BY_ID.size] * 3))
+
+
 SHAPES: dict[str, Callable[[], tuple[Scan, Rooted]]] = {
     "select only": _plain,
     "keyed group": lambda: _grouped(BY_G, ["g"], keyed=True),
@@ -208,6 +247,9 @@ SHAPES: dict[str, Callable[[], tuple[Scan, Rooted]]] = {
     "two joins": lambda: _joined(nested=False),
     "two joins as one operator": lambda: _joined(nested=True),
     "a shared index": _sharing,
+    "tree": lambda: _tree(Edge.INNER),
+    "tree, semi edge": lambda: _tree(Edge.SEMI),
+    "tree of bits, left edge": lambda: _tree(Edge.LEFT, Mode.BITS),
 }
 
 
@@ -222,7 +264,7 @@ def contents(circuit: Rooted) -> tuple[Any, ...]:
     counts = tuple(count for kept in circuit.merge.counts for count in kept.tolist())
     state: list[Any] = [counts]
     for keeper in circuit.circuit.arrangements():
-        if isinstance(keeper, Arrangement) and keeper.alive == "rows":
+        if isinstance(keeper, Arrangement) and keeper.alive in ("rows", "held"):
             state.append(_living(keeper))
     return tuple(state)
 
@@ -230,11 +272,12 @@ def contents(circuit: Rooted) -> tuple[Any, ...]:
 def _living(groups: Arrangement) -> tuple[Any, ...]:
     newest: dict[Any, dict[str, Any]] = {}
     for run in groups.runs:
-        keys = [part.to_pylist() for part in run.keys]
+        # Where no key is kept, the code is the whole key.
+        keys = [part.to_pylist() for part in run.keys] or [run.codes.tolist()]
         for row in range(len(run)):
             key = tuple("NaN" if k[row] != k[row] else k[row] for k in keys)
             newest[key] = {name: column[row] for name, column in run.values.items()}
-    exact = ("rows", "count", "high", "low", "nan", "pinf", "ninf")
+    exact = ("rows", "held", "count", "high", "low", "nan", "pinf", "ninf")
     return tuple(
         sorted(
             (
@@ -242,6 +285,6 @@ def _living(groups: Arrangement) -> tuple[Any, ...]:
                 sorted((n, int(v)) for n, v in values.items() if n.startswith(exact) and v != 0),
             )
             for key, values in newest.items()
-            if values.get("rows", 0) != 0
+            if values.get("rows", 0) != 0 or values.get("held", 0) != 0
         )
     )

@@ -23,8 +23,9 @@ from impctl.circuits.flows import BlockedError
 from impctl.circuits.identity import with_answer
 from impctl.circuits.refills import KEEP_ALL, USUAL, Buffers
 from impctl.circuits.strategy import AsRecorded, BySize, Chooser, Strategy
+from impctl.circuits.trees.shape import NoTree, Reason
 from impctl.circuits.way import Way, answering_way, choose_way
-from impctl.errors import RecaptureNeededError
+from impctl.errors import RecaptureNeededError, UnsupportedError
 from impctl.plan.nodes import scans_of
 from impctl.plan.rules.answered import answer_plan
 from impctl.plan.safety.verdict import Verdict, check_safety
@@ -38,6 +39,7 @@ _ASKED = {
     JoinStrategy.INDEX: Strategy.INDEX,
     JoinStrategy.SPARK: Strategy.SPARK,
     JoinStrategy.SPARK_UNFILTERED: Strategy.SPARK,
+    JoinStrategy.TREE: None,
 }
 
 
@@ -84,8 +86,12 @@ def chosen_way(
     """
     scans = (*prepared.scans, *scans_of(prepared.query.root))
     accesses = {scan.access: scan.table for scan in scans}
-    why = ""
-    if prepared.spec.answer and has_answer:
+    by_core, why = None, ""
+    if prepared.spec.join is JoinStrategy.TREE:
+        by_core = _by_core(prepared, verdict, partitions, chooser)
+    if by_core is not None and by_core.has_tree:
+        why = "joins that are a tree (`join: tree`) keep no rows" if prepared.spec.answer else ""
+    elif prepared.spec.answer and has_answer:
         answer = answer_plan(prepared.planned)
         judged = answer_verdict(prepared, answer, verdict, partitions)
         buffers = kept_buffers(prepared.spec)
@@ -94,9 +100,9 @@ def chosen_way(
             return replace(way, accesses=accesses)
         except BlockedError as blocked:
             why = blocked.message
-    return replace(
-        _by_core(prepared, verdict, partitions, chooser), accesses=accesses, no_answer=why
-    )
+    if by_core is None:
+        by_core = _by_core(prepared, verdict, partitions, chooser)
+    return replace(by_core, accesses=accesses, no_answer=why)
 
 
 def _by_core(
@@ -109,6 +115,7 @@ def _by_core(
     kept = kept_plan(prepared, verdict, partitions)
     # Touch rests on lineage: where a witness goes, a row that did not change takes its place.
     whole = replace(verdict, root_keyed=False) if kept.has_witnesses else verdict
+    has_trees = prepared.spec.join is JoinStrategy.TREE
     way = choose_way(
         kept.core,
         whole,
@@ -116,9 +123,29 @@ def _by_core(
         partitions,
         chooser,
         buffers=kept_buffers(prepared.spec),
+        # Which of several trees it is follows from the plan alone.
+        trees={} if has_trees else None,
     )
+    _refuse_without_tree(prepared, way)
     reason = f"{way.reason}; {_WITNESSES}" if kept.has_witnesses else way.reason
     return replace(way, reason=reason, core=kept.core)
+
+
+def _refuse_without_tree(prepared: PreparedQuery, way: Way) -> None:
+    """Nothing where joins are to be trees and one is, or nothing is joined."""
+    shapes = () if way.compiled is None else way.compiled.shapes
+    wanting = [
+        one for one in shapes if isinstance(one, NoTree) and one.reason is not Reason.ONE_TABLE
+    ]
+    if way.has_tree or not wanting:
+        return
+    raise UnsupportedError(
+        f"Query `{prepared.spec.name}` asks for `join: tree`, and its joins have none: "
+        f"{wanting[0].text}",
+        code="no_join_tree",
+        hint="use `join: index`, or leave `join` out",
+        location=prepared.place(wanting[0].span),
+    )
 
 
 def capture_way(

@@ -134,6 +134,8 @@ def _above(spec: QuerySpec, reason: str, way: Way, new: Way, conditions: Moves) 
     """What moved above conditions on rows of a table."""
     assert way.compiled is not None
     assert new.compiled is not None
+    if new.has_tree:
+        raise _stays(spec, reason, "its joins are a tree (`join: tree`)")
     above = moved_above(way.compiled, new.compiled, conditions)
     if above is None:
         raise _stays(spec, reason, _KEPT_OTHERWISE)

@@ -95,6 +95,41 @@ class JoinSideEntry:
 
 
 @dataclass(frozen=True, slots=True)
+class TreeNodeEntry:
+    """A node of a join tree: the accesses of its `bag` (none of a virtual root) and what it keeps.
+
+    `key` is what it shares with its `parent` (a place among the nodes) over an `edge` of that kind;
+    the root's are the group columns. Its tuples differ in `kept`, `calls` are added up over them.
+    `ranges` has each sketched column, and whether its fragments are `counted` or told `by column`.
+    """
+
+    bag: tuple[str, ...]
+    parent: int | None
+    edge: str
+    key: tuple[str, ...]
+    kept: tuple[str, ...]
+    calls: tuple[str, ...]
+    ranges: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TreeEntry:
+    """Joins that are `used` as a tree, that could be one, or why they cannot.
+
+    `mode` is `ring` where counts and sums decide, `bits` where nothing does; `height` counts edges.
+    `nodes` has the root first; `drawn` are they as lines.
+    """
+
+    used: bool
+    reason: str
+    place: Location | None = None
+    mode: str = ""
+    height: int = 0
+    nodes: tuple[TreeNodeEntry, ...] = ()
+    drawn: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class AnswerEntry:
     """Whether the rows of a query's answer are `kept` with its state; `reason` says why not.
 
@@ -125,5 +160,6 @@ class ExplainResult:
     plan: tuple[PlanEntry, ...]
     attributes: tuple[CandidateEntry, ...]
     joins: tuple[JoinSideEntry, ...] = ()
+    trees: tuple[TreeEntry, ...] = ()
     state_bytes: int | None = None
     answer: AnswerEntry | None = None

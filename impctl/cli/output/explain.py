@@ -15,6 +15,7 @@ from impctl.app.results.explanations import (
     ExplainResult,
     JoinSideEntry,
     PlanEntry,
+    TreeEntry,
 )
 from impctl.cli.output.wording import count_text, expected_text, plain
 from impctl.cli.output.wrapped import wrapped
@@ -42,6 +43,12 @@ def explain_lines(result: ExplainResult, width: int | None) -> list[str]:
         lines.append("  sides of joins")
     for side in result.joins:
         lines += _under(_side(side), width, "    ")
+    for tree in result.trees:
+        lines += _under(_tree(tree), width, "  ")
+        for line in tree.drawn:
+            named = line.lstrip(" ")
+            indent = "    " + " " * (len(line) - len(named))
+            lines += wrapped(plain(named), width, indent, indent + "    ")
     if result.attributes:
         lines.append("  attributes")
     return lines + attribute_lines(result.attributes, width, "    ")
@@ -106,6 +113,12 @@ def _side(side: JoinSideEntry) -> str:
     size = "" if side.bytes is None else f", at most {size_text(side.bytes)}"
     tables = ", ".join(side.tables) or "computed rows"
     return f"{side.side} ({tables}): {side.strategy}, {side.reason}{size}"
+
+
+def _tree(tree: TreeEntry) -> str:
+    place = "" if tree.place is None else f" ({tree.place})"
+    what = {"ring": ", of counts and sums", "bits": ", of what is there"}.get(tree.mode, "")
+    return f"join tree{what}: {tree.reason}{place}"
 
 
 def _under(text: str, width: int | None, indent: str) -> list[str]:

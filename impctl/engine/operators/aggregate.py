@@ -24,7 +24,7 @@ from impctl.data.keys import Grouping, group_normal
 from impctl.data.schema import SqlType
 from impctl.data.vector import Ints, Vector, concat, from_stored
 from impctl.engine.accumulators import Accumulator, Count, Values, takes_bounds
-from impctl.engine.aggregate_column import AggregateColumn, parts_of
+from impctl.engine.aggregate_column import AggregateColumn, outputs_of, parts_of
 from impctl.engine.arrangement import Arrangement, Located
 from impctl.engine.batch import Batch, empty_batch, stacked_batches
 from impctl.engine.disagreement import disagreement, never_held
@@ -34,7 +34,6 @@ from impctl.engine.firsts import Firsts, Picked
 from impctl.engine.fragment_counts import FragmentCounts
 from impctl.engine.group_extremes import Extremes, Touched
 from impctl.engine.operator import Operator
-from impctl.engine.ordered_values import First
 from impctl.engine.partial_column import ROWS, PartialColumn
 from impctl.engine.refill import Refill
 from impctl.engine.row_index import RowIndex
@@ -335,21 +334,7 @@ class Aggregate(Operator):
         return Batch(columns, weights, tags).keep(exists)
 
     def _values(self, state: Values) -> dict[AttributeId, Vector]:
-        values: dict[AttributeId, Vector] = {}
-        for column in self.columns:
-            if column.accumulator is None:
-                values[column.id] = Vector(column.type, state[_ROWS])
-                continue
-            if isinstance(column.accumulator, First):
-                continue
-            found = column.accumulator.value(state, column.type)
-            valid = found.valid
-            if column.guard is not None:
-                valid = state[f"count{column.guard.slot}"] > 0
-            if valid is not None and bool(valid.all()):
-                valid = None
-            values[column.id] = Vector(column.type, found.values, valid, found.error)
-        return values
+        return outputs_of(self.columns, state)
 
     def arrangements(self) -> tuple[Arrangement | OrderedCounts | RowIndex, ...]:
         return (

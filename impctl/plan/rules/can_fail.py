@@ -40,10 +40,11 @@ _WIDTH = {Kind.BYTE: 1, Kind.SHORT: 2, Kind.INTEGER: 4, Kind.LONG: 8}
 
 def can_fail(expr: Expr) -> bool:
     """Whether some row could make the expression fail."""
-    return any(_part_can_fail(part) for part in walk(expr))
+    return any(part_can_fail(part) for part in walk(expr))
 
 
-def _part_can_fail(part: Expr) -> bool:
+def part_can_fail(part: Expr) -> bool:
+    """Whether the outermost step of the expression can fail, its operands having values."""
     match part:
         case Literal() | ColumnRef() | And() | Or() | Not() | IsNull():
             return False

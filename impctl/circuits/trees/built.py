@@ -1,0 +1,224 @@
+"""Blocks of a plan built as join trees, in place of their joins and groupings.
+
+Law: the flow of a block carries the fragments that the block's joins, built one after the other,
+would have; no columns, since nothing that reads one stands above. A tree's groups take the place of
+the plan's grouping, with one hidden column that goes through all that decides; what survives tells
+the way down which groups count. A block without a tree is built as ever.
+Out of scope: shapes (`circuits.trees.shaping`), the operators (`engine.operators.tree`, `live`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from impctl.aliases import AccessId, AttributeId
+from impctl.circuits.calls import Calls, read_calls
+from impctl.circuits.flows import BlockedError, Column, Flow, known_type, refuse_approximate, typed
+from impctl.circuits.plumbing import Plumbing
+from impctl.circuits.trees.blocks import Block
+from impctl.circuits.trees.ranges import told_by
+from impctl.circuits.trees.shape import NoTree, ShapeNode, TreeShape
+from impctl.data.schema import LONG
+from impctl.engine.aggregate_column import AggregateColumn
+from impctl.engine.operators.live import Live
+from impctl.engine.operators.tree import Tree
+from impctl.engine.ordered_values import First
+from impctl.engine.spread import Spread
+from impctl.engine.trees.spec import Access, JoinTree, Link, Node, TypedColumns
+from impctl.expr.nodes import Cast, ColumnRef, Expr
+from impctl.expr.types import type_of
+from impctl.plan.nodes import Aggregate, Plan, attributes_of
+from impctl.sketch.partition import RangePartition
+from impctl.values import dataclass
+
+Planted = dict[int, Flow]
+"""The flows that stand for nodes of the plan, by the identity (`id`) of these."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedBlock:
+    """One branch of a plan, the block in it, and its shape or the reason why it has none."""
+
+    branch: Plan
+    block: Block | None
+    shape: TreeShape | NoTree
+
+
+@dataclass(frozen=True, slots=True)
+class _Prepared:
+    """A node's rows as a flow with the columns it keeps and its arguments, by name and type."""
+
+    flow: Flow | None
+    kept: TypedColumns
+    arguments: TypedColumns
+
+
+def build_blocks(
+    builder: Plumbing,
+    blocks: Sequence[PlannedBlock],
+    sketched: Mapping[AccessId, RangePartition],
+    planted: Planted,
+) -> Flow:
+    """The sum of all branches' fragments. `planted` is where the builder looks flows up.
+
+    BlockedError for what the engine does not maintain, in a tree or otherwise.
+    """
+    flows = []
+    for one in blocks:
+        if isinstance(one.shape, NoTree) or one.block is None:
+            flows.append(builder.build(one.branch, must_be_sure=False))
+        else:
+            flows.append(_built(builder, one.block, one.shape, sketched, planted))
+    if len(flows) == 1:
+        return flows[0]
+    return builder.union(flows, (), tuple(a for flow in flows for a in flow.accesses))
+
+
+def _built(
+    builder: Plumbing,
+    block: Block,
+    shape: TreeShape,
+    sketched: Mapping[AccessId, RangePartition],
+    planted: Planted,
+) -> Flow:
+    name = builder.name("tree")
+    calls = None if shape.aggregate is None else _calls(shape.aggregate)
+    arguments = _arguments(shape, calls)
+    prepared = [
+        _prepared(builder, f"{name}/{at}", node, arguments[at], shape)
+        for at, node in enumerate(shape.nodes)
+    ]
+    accesses = tuple(a for one in prepared if one.flow is not None for a in one.flow.accesses)
+    columns = () if calls is None else calls.columns
+    nodes = _nodes(name, shape, prepared, sketched)
+    operator = Tree(JoinTree(name, nodes, shape.mode, columns, len(accesses)))
+    inputs = [one.flow for one in prepared if one.flow is not None]
+    tree = Flow(builder.put(operator, *inputs), (), ())
+    survivors = tree
+    if calls is not None:
+        assert block.decided is not None
+        assert shape.top is not None
+        planted[id(shape.top)] = _groups(builder, tree, operator, shape, calls)
+        survivors = builder.build(block.decided, must_be_sure=False)
+    return Flow(builder.put(Live(operator), survivors, tree), (), accesses)
+
+
+def _calls(grouping: Aggregate) -> Calls:
+    """The calls; BlockedError for one that the engine keeps in groupings over rows only."""
+    calls = read_calls(grouping)
+    if calls.distinct or any(isinstance(one.accumulator, First) for one in calls.columns):
+        raise BlockedError("a join tree keeps no values of a group one by one", grouping.span)
+    return calls
+
+
+def _arguments(shape: TreeShape, calls: Calls | None) -> list[tuple[tuple[AttributeId, Expr], ...]]:
+    """Per node the arguments that it computes, each by its first call's node."""
+    found: list[dict[AttributeId, Expr]] = [{} for _ in shape.nodes]
+    if calls is not None:
+        exprs = dict(calls.arguments)
+        placed: set[AttributeId] = set()
+        for at, node in enumerate(shape.nodes):
+            for call in node.arguments:
+                for name in _read_by(calls.columns[call]):
+                    if name not in placed:
+                        found[at][name] = exprs[name]
+                    placed.add(name)
+    return [tuple(one.items()) for one in found]
+
+
+def _read_by(column: AggregateColumn) -> tuple[AttributeId, ...]:
+    """The arguments that an output reads, each once."""
+    part = column.accumulator
+    parts = part.parts if isinstance(part, Spread) else (column.guard, part)
+    names = (
+        one.argument for one in parts if one is not None and not isinstance(one, First | Spread)
+    )
+    return tuple(dict.fromkeys(names))
+
+
+def _prepared(
+    builder: Plumbing,
+    name: str,
+    node: ShapeNode,
+    arguments: tuple[tuple[AttributeId, Expr], ...],
+    shape: TreeShape,
+) -> _Prepared:
+    span = None if shape.top is None else shape.top.span
+    kept = [(f"{name}/{at}", expr) for at, expr in enumerate(node.kept)]
+    types = [(one, known_type(type_of(expr), span)) for one, expr in (*kept, *arguments)]
+    if node.rows is None:
+        return _Prepared(None, tuple(types), ())
+    flow = builder.build(node.rows, must_be_sure=True)
+    outputs = (*kept, *arguments)
+    flow = builder.project(flow, outputs, tuple(types), node.rows)
+    refuse_approximate(flow, "looking up or adding up", node.rows.span)
+    return _Prepared(flow, tuple(types[: len(kept)]), tuple(types[len(kept) :]))
+
+
+def _nodes(
+    name: str,
+    shape: TreeShape,
+    prepared: Sequence[_Prepared],
+    sketched: Mapping[AccessId, RangePartition],
+) -> tuple[Node, ...]:
+    nodes: list[Node] = []
+    inputs = position = 0
+    for at, (node, one) in enumerate(zip(shape.nodes, prepared, strict=True)):
+        links = tuple(
+            Link(
+                child,
+                shape.nodes[child].edge,
+                tuple(one.kept[place][0] for place in shape.nodes[child].parent_key),
+            )
+            for child in shape.children_of(at)
+        )
+        own = () if one.flow is None else one.flow.accesses
+        accesses = tuple(
+            Access(position + place, _by(node, access, sketched[access], one.kept))
+            for place, access in enumerate(own)
+        )
+        position += len(own)
+        nodes.append(
+            Node(
+                f"{name}/{at}",
+                None if one.flow is None else inputs,
+                one.kept,
+                tuple(one.kept[place][0] for place in node.key),
+                node.null_safe,
+                links,
+                one.arguments,
+                accesses,
+            )
+        )
+        inputs += one.flow is not None
+    return tuple(nodes)
+
+
+def _by(
+    node: ShapeNode, access: AccessId, partition: RangePartition, kept: TypedColumns
+) -> tuple[AttributeId, RangePartition] | None:
+    """The kept column that tells the access's fragment, where there is one."""
+    place = told_by(node, access, partition.attribute)
+    if place is None or kept[place][1] != partition.type:
+        return None
+    return kept[place][0], partition
+
+
+def _groups(builder: Plumbing, tree: Flow, operator: Tree, shape: TreeShape, calls: Calls) -> Flow:
+    """The tree's groups as rows of the plan's grouping, and their hidden numbers."""
+    grouping = shape.aggregate
+    assert grouping is not None
+    columns = typed(attributes_of(grouping), grouping.span)
+    root = operator.tree.root
+    hidden: Column = (operator.tree.group, LONG)
+    outputs: list[tuple[AttributeId, Expr]] = []
+    for (name, kind), place in zip(columns, shape.groups, strict=False):
+        own, own_kind = root.kept[place]
+        ref = ColumnRef(own, own_kind)
+        outputs.append((name, ref if own_kind == kind else Cast(ref, kind)))
+    own_columns = columns[len(shape.groups) :]
+    outputs.extend((name, ColumnRef(name, kind)) for name, kind in (*own_columns, hidden))
+    told = tuple(root.kept[place] for place in dict.fromkeys(shape.groups))
+    flow = Flow(tree.at, (*told, *own_columns, hidden), (), calls.inexact, whole=calls.whole)
+    found = builder.project(flow, outputs, (*columns, hidden), grouping)
+    return Flow(found.at, found.columns, (), calls.inexact, whole=calls.whole, carried=(hidden,))

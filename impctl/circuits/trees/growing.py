@@ -1,0 +1,154 @@
+"""A tree grown from joins that are taken apart: its root, and the trees that hang on its bags.
+
+Law: the bags are acyclic when they hang on the root, so what two nodes share lies on all nodes
+between them. Where two bags have all columns asked for together, the root is virtual: a node of
+these alone, on which only bags hang that have all of them; else it is the bag that has them. The
+other side of an edge is a tree of its own, whose root has the columns that are compared; one node
+where it cannot be one.
+Out of scope: whether the plan may have a tree at all (`circuits.trees.shaping`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from impctl.aliases import TableName
+from impctl.circuits.trees.bags import Bags, with_all_columns, without_cores
+from impctl.circuits.trees.early import late_part
+from impctl.circuits.trees.nodes import Branch, Layout, nodes_of_layout
+from impctl.circuits.trees.rooted import Bag, Hung, best_rooted, rooted_at
+from impctl.circuits.trees.rows import selected
+from impctl.circuits.trees.shape import Merging, NoTree, Reason, ShapeNode
+from impctl.circuits.trees.taken_apart import Asked, TakenApart, taken_apart
+from impctl.engine.trees.spec import Edge
+from impctl.expr.nodes import Expr, columns_of
+from impctl.plan.nodes import Distinct, Plan, Sort, scans_of
+
+Changed = Mapping[TableName, int]
+"""How many rows of each table change; 0 of a table that is not named."""
+
+
+def objection_to(joins: TakenApart) -> NoTree | None:
+    """Why more than one node cannot tell what is asked; None if it can."""
+    arguments = [part for parts in joins.asked.arguments.values() for part in parts]
+    read = [*joins.asked.columns, *arguments]
+    for expr in read:
+        if columns_of(expr) & joins.bounded:
+            return NoTree(Reason.UNSURE, "a sum of doubles is grouped by or summed up", expr.span)
+    late = late_part([*joins.relations.late, *read])
+    if late is not None:
+        text = "an expression may fail on rows that the joins drop"
+        return NoTree(Reason.MAY_FAIL, text, late.span)
+    return None
+
+
+def grown(joins: TakenApart, changed: Changed, *, may_be_virtual: bool) -> Branch:
+    """The tree; of one node where all relations end up in one bag."""
+    branches = {at: _other_side(joins, at, changed) for at in joins.edges}
+    bags, virtual, holders = _settled(joins, may_be_virtual=may_be_virtual)
+    changes = [_changes(joins, bag, changed) for bag in bags.members]
+    sets = bags.classes(joins.classes)
+    if virtual is not None:
+        tree = rooted_at(0, (virtual, *sets), (0, *changes), is_virtual=True)
+    else:
+        roots = [at for at in range(len(sets)) if all(at in found for found in holders)]
+        tree = best_rooted(roots, sets, changes, _hung(joins, bags, branches, changed))
+    return nodes_of_layout(Layout(joins, bags, virtual, tree, branches))
+
+
+def _settled(
+    joins: TakenApart, *, may_be_virtual: bool
+) -> tuple[Bags, Bag | None, list[frozenset[int]]]:
+    """Acyclic bags, a virtual root if there is one, else per column the bags that have it.
+
+    One bag then has all of them.
+    """
+    bags = without_cores(joins.bags, joins.classes, joins.equal_at)
+    virtual = _virtual(joins, bags) if may_be_virtual else None
+    holders = [_holders(joins, bags, column) for column in joins.asked.columns]
+    if virtual is None and holders and not frozenset.intersection(*holders):
+        span = joins.asked.columns[0].span
+        reason = Merging("the group columns are of several relations", span)
+        bags = with_all_columns(bags, joins.classes, holders, reason)
+        bags = without_cores(bags, joins.classes, joins.equal_at)
+        virtual = _virtual(joins, bags) if may_be_virtual else None
+        holders = [_holders(joins, bags, column) for column in joins.asked.columns]
+    return bags, virtual, holders
+
+
+def _virtual(joins: TakenApart, bags: Bags) -> Bag | None:
+    """The classes of the columns asked for, where at least two bags have all of them."""
+    found = [_class_of(joins, column) for column in joins.asked.columns]
+    classes = frozenset(one for one in found if one is not None)
+    if not classes or None in found:
+        return None
+    return classes if sum(classes <= bag for bag in bags.classes(joins.classes)) > 1 else None
+
+
+def _class_of(joins: TakenApart, column: Expr) -> int | None:
+    return next((at for at, one in enumerate(joins.classes) if one.has(column)), None)
+
+
+def _holders(joins: TakenApart, bags: Bags, column: Expr) -> frozenset[int]:
+    """The bags that have the column, or one that is equal; a constant is everywhere."""
+    owners = joins.relations.owners_of(column)
+    if not owners:
+        return frozenset(range(len(bags.members)))
+    found = _class_of(joins, column)
+    if found is not None:
+        owners |= joins.classes[found].relations
+    return frozenset(bags.place_of(owner) for owner in owners)
+
+
+def _other_side(joins: TakenApart, at: int, changed: Changed) -> Branch:
+    """The tree of an edge's other side."""
+    edge = joins.edges[at]
+    other = joins.relations.beside[at].other
+    # How often a partner is there does not matter to these edges.
+    while edge.edge is not Edge.LEFT and isinstance(other, Distinct | Sort):
+        other = other.child
+    rows = selected(other, edge.own)
+    asked = Asked(tuple(key.below for key in edge.keys), joins.calls_of_edge(at))
+    below = taken_apart(rows, asked)
+    if objection_to(below) is None:
+        found = grown(below, changed, may_be_virtual=False)
+        if len(set(found.columns)) == len(found.columns):
+            return found
+    return _one_node(rows, asked)
+
+
+def _one_node(rows: Plan, asked: Asked) -> Branch:
+    every = tuple(range(len(asked.columns)))
+    accesses = tuple(scan.access for scan in scans_of(rows))
+    arguments = tuple(at for at, parts in asked.arguments.items() if parts)
+    node = ShapeNode(accesses, rows, asked.columns, every, arguments=arguments)
+    return Branch((node,), every, asked.arguments)
+
+
+def _changes(joins: TakenApart, bag: frozenset[int], changed: Changed) -> int:
+    """How many rows of the bag's tables change."""
+    plans = [joins.relations.plans[at] for at in bag if at < joins.count]
+    plans += [joins.relations.beside[at].other for at in joins.inside if joins.host_of(at) <= bag]
+    return sum(changed.get(scan.table, 0) for plan in plans for scan in scans_of(plan))
+
+
+def _hung(
+    joins: TakenApart, bags: Bags, branches: Mapping[int, Branch], changed: Changed
+) -> Sequence[Hung]:
+    """Per bag how far below it the nodes of its branches are, and how many of their rows change."""
+    found: list[Hung] = [Hung() for _ in bags.members]
+    for at, branch in branches.items():
+        place = bags.place_of(min(joins.host_of(at)))
+        depths = [_depth(branch.nodes, node) + 1 for node in range(len(branch.nodes))]
+        changes = [
+            0 if node.rows is None else sum(changed.get(s.table, 0) for s in scans_of(node.rows))
+            for node in branch.nodes
+        ]
+        one = found[place]
+        found[place] = Hung((*one.below, *depths), (*one.changed, *changes))
+    return found
+
+
+def _depth(nodes: Sequence[ShapeNode], at: int) -> int:
+    parent = nodes[at].parent
+    return 0 if parent is None else 1 + _depth(nodes, parent)

@@ -1,0 +1,134 @@
+"""The join tree of a plan, or the reason why it has none.
+
+Law: a tree finds the sketches that joining finds, at whatever cost; a plan that has none is joined
+as ever. What is found depends on the plan, and among equally right trees on how many rows of each
+table change, so it is found once, at capture, and kept with the state.
+Out of scope: whether a tree is the better way (`circuits.trees` knows no costs), building it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from impctl.circuits.calls import plain_call
+from impctl.circuits.flows import BlockedError
+from impctl.circuits.trees.blocks import block_of, branches_of
+from impctl.circuits.trees.built import PlannedBlock
+from impctl.circuits.trees.growing import Changed, grown, objection_to
+from impctl.circuits.trees.nodes import Branch
+from impctl.circuits.trees.shape import Merging, NoTree, Reason, TreeShape
+from impctl.circuits.trees.taken_apart import Asked, taken_apart
+from impctl.engine import spread
+from impctl.engine.trees.spec import Mode
+from impctl.plan.nodes import (
+    Aggregate,
+    AggregateCall,
+    AggregateOutput,
+    ComputedColumn,
+    Join,
+    Plan,
+    Project,
+    Select,
+    Sort,
+    nodes_of,
+)
+
+_SUMS = frozenset({"count", "sum", "min", "max", *spread.FUNCTIONS})
+"""Calls that are told from sums, or best values, per key."""
+
+
+def tree_shapes(root: Plan, changed: Changed | None = None) -> tuple[TreeShape | NoTree, ...]:
+    """The trees of a plan: one, or one for each branch of the UNIONs at its top."""
+    branches = branches_of(root)
+    is_branch = len(branches) > 1
+    return tuple(tree_shape(one, changed, is_branch=is_branch) for one in branches)
+
+
+def planned_blocks(root: Plan, changed: Changed | None = None) -> tuple[PlannedBlock, ...]:
+    """The branches of a plan, each with its block and shape, as they are built."""
+    branches = branches_of(root)
+    is_branch = len(branches) > 1
+    found = []
+    for one in branches:
+        block = block_of(one, is_branch=is_branch)
+        shape = tree_shape(one, changed, is_branch=is_branch)
+        found.append(PlannedBlock(one, None if isinstance(block, NoTree) else block, shape))
+    return tuple(found)
+
+
+def tree_shape(
+    root: Plan, changed: Changed | None = None, *, is_branch: bool = False
+) -> TreeShape | NoTree:
+    """The tree of a plan without UNION at its top.
+
+    The plan has been through the rules, so that AVG is split. `changed` are changed rows per table.
+    """
+    block = block_of(root, is_branch=is_branch)
+    if isinstance(block, NoTree):
+        return block
+    asked = Asked() if block.grouping is None else _asked(block.grouping)
+    if isinstance(asked, NoTree):
+        return asked
+    joins = taken_apart(block.joins, asked)
+    if joins.count == 1 and not joins.relations.beside:
+        return _not_joined(block.joins)
+    found = grown(joins, changed or {}, may_be_virtual=True)
+    if len(found.nodes) == 1:
+        return _one_bag(found.merged[0] if found.merged else joins.first_inside)
+    objection = objection_to(joins)
+    if objection is not None:
+        return objection
+    if block.grouping is None:
+        return TreeShape(found.nodes, Mode.BITS)
+    return _ring(block.grouping, found)
+
+
+def _one_bag(merging: Merging | None) -> NoTree:
+    assert merging is not None, "one of several relations, or with a join beside, has a reason"
+    return NoTree(Reason.ONE_BAG, merging.text, merging.span)
+
+
+def _asked(grouping: Aggregate) -> Asked | NoTree:
+    """The group columns, and what calls read of one row."""
+    calls = {}
+    for at, output in enumerate(grouping.aggregates):
+        try:
+            calls[at] = plain_call(output.call).arguments
+        except BlockedError as blocked:
+            return NoTree(Reason.CALL, blocked.message, blocked.span)
+    return Asked(tuple(key.expr for key in grouping.keys), calls)
+
+
+def _not_joined(plan: Plan) -> NoTree:
+    joins = [node for node in nodes_of(plan) if isinstance(node, Join)]
+    if not joins:
+        return NoTree(Reason.ONE_TABLE, "nothing is joined", plan.span)
+    relation = plan
+    while isinstance(relation, Select | Project | Sort):
+        relation = relation.child
+    if isinstance(relation, Join):
+        text = "a full outer join pads both of its sides"
+        return NoTree(Reason.ONE_BAG, text, relation.span or plan.span)
+    text = "a step between the joins and the result needs each group's own rows"
+    return NoTree(Reason.NOT_AT_THE_TOP, text, plan.span or joins[0].span)
+
+
+def _ring(grouping: Aggregate, found: Branch) -> TreeShape | NoTree:
+    """The tree with the grouping in terms of its nodes' rows."""
+    root = found.nodes[-1]
+    outputs = []
+    for at, output in enumerate(grouping.aggregates):
+        plain = plain_call(output.call)
+        is_sum = plain.function in _SUMS and not plain.distinct
+        if not is_sum and at not in root.arguments:
+            name = output.call.function.upper()
+            text = f"{name} can only be told of columns of the relation that has the group columns"
+            return NoTree(Reason.CALL, text, output.call.span)
+        call = AggregateCall(plain.function, found.calls[at], plain.distinct, span=plain.span)
+        outputs.append(AggregateOutput(output.attribute, call))
+    keys = tuple(
+        ComputedColumn(key.attribute, root.kept[place])
+        for key, place in zip(grouping.keys, found.columns, strict=True)
+    )
+    aggregate = replace(grouping, keys=keys, aggregates=tuple(outputs))
+    return TreeShape(found.nodes, Mode.RING, aggregate, found.columns, grouping)

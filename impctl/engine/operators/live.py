@@ -1,0 +1,88 @@
+"""Live, the way down: which rows take part in a group that survived, told as fragments.
+
+Identity: for each sketched access of the tree, the output's change is that of the fragments of all
+its rows that a row of a surviving group is joined from, one count per tuple and fragment. Inputs:
+the rows of the groups that survived what decides, with the hidden column `tree.group`, and the
+output of `Tree`, which is there whenever that was stepped: a row may have moved to another fragment
+although no group changed. In bits mode whatever is alive survives, and the first input is not read.
+State: per key how many live tuples want it, beside the nodes, which it shares with `Tree` and only
+reads. Cost: the touched tuples, the tuples whose bit flips, and the fragments told. NULL keys of a
+left edge want nothing. A group that leaves the result more often than it came is an error.
+Not to be confused with the merge, which counts what this tells.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from impctl.data.vector import Ints
+from impctl.engine.batch import Batch
+from impctl.engine.operator import Keeper, Operator
+from impctl.engine.operators.tree import Tree
+from impctl.engine.tags import Pairs, SetTags, Tags
+from impctl.engine.trees.spec import Mode
+from impctl.engine.trees.way_down import Flips, descend, surviving
+
+
+class Live(Operator):
+    """The fragments of the rows behind the surviving groups of `tree`, which is stepped before."""
+
+    def __init__(self, tree: Tree) -> None:
+        self.tree = tree.tree
+        self.form = tree.tree
+        self._nodes = tree.nodes
+        self._flips = 0
+        self._pairs = 0
+
+    def step(self, survivors: Batch | None, ran: Batch | None = None) -> Batch:
+        """What came into the sketches' counts and what went, one row per tuple and fragment."""
+        flips: list[Flips | None] = [None] * len(self._nodes)
+        if self.tree.mode is Mode.RING and survivors is not None and len(survivors):
+            groups = survivors.columns[self.tree.group].values
+            flips[-1] = surviving(self._nodes[-1], groups, survivors.weights)
+        told: list[Pairs | None] = [None] * self.tree.accesses
+        for at in range(len(self._nodes) - 1, -1, -1):
+            node = self._nodes[at]
+            found = descend(node, flips[at])
+            for link, below in zip(node.node.links, found.below, strict=True):
+                flips[link.child] = below
+            for access, pairs in zip(node.node.accesses, found.told, strict=True):
+                told[access.position] = pairs
+            self._flips += found.flipped
+            # What the way up left is used up, also where a next step has only survivors.
+            node.seen = None
+        batch = _batch([pairs for pairs in told if pairs is not None])
+        self._pairs += len(batch)
+        return batch
+
+    def arrangements(self) -> Sequence[Keeper]:
+        shared = [keeper for node in self._nodes for keeper in node.keepers()]
+        return (*shared, *(keeper for node in self._nodes for keeper in node.live_keeper))
+
+    def counters(self) -> Mapping[str, int]:
+        """How many tuples ever flipped, and how many fragments were ever told."""
+        return {f"{self.tree.name}.flips": self._flips, f"{self.tree.name}.pairs": self._pairs}
+
+    def take_up(self, counters: Mapping[str, int]) -> None:
+        self._flips = counters[f"{self.tree.name}.flips"]
+        self._pairs = counters[f"{self.tree.name}.pairs"]
+
+
+def _batch(told: Sequence[Pairs]) -> Batch:
+    """A row per pair, with one fragment of one access and none of the others."""
+    sizes = np.array([len(pairs.fragments) for pairs in told], dtype=np.int64)
+    ends = np.cumsum(sizes)
+    rows = np.arange(int(sizes.sum()) + 1, dtype=np.int64)
+    tags: list[Tags] = [
+        SetTags(_offsets(rows, int(end - size), int(size)), pairs.fragments.astype(np.int32))
+        for pairs, size, end in zip(told, sizes, ends, strict=True)
+    ]
+    weights = np.concatenate([np.zeros(0, dtype=np.int64), *(pairs.weights for pairs in told)])
+    return Batch({}, weights, tuple(tags))
+
+
+def _offsets(rows: Ints, start: int, size: int) -> Ints:
+    offsets: Ints = np.clip(rows - start, 0, size)
+    return offsets

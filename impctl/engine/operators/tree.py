@@ -1,0 +1,121 @@
+"""Tree, the way up: a join of n inputs as counts and sums per group, without a joined row.
+
+Identity: for every group of the joined rows whose value changed, the output's change is minus its
+old row plus its new row, as a grouping over the join would give it; all nodes that changed are
+handled in one pass, so there is nothing to include and exclude again. State: see
+`engine.trees.node`. Cost: the batches' rows and the touched tuples (those of the batches, and those
+above a key whose value changed), with what looking them up takes; never the joined rows. NULL is a
+group; in a key NULL has no partner, unless the key compares it as a value. Negative weights take
+away what was counted; below zero is an error. A group without rows is gone; without group columns
+there is one that always exists. In bits mode, where nothing decides, no row comes out: the batch
+only tells `Live` that there was a step. Rows carry no fragments but a hidden column, `tree.group`.
+Not to be confused with `join`, which writes joined rows down, and `live`, which tells fragments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from impctl.data.schema import LONG
+from impctl.data.vector import Ints, Vector, concat
+from impctl.engine.accumulators import Values
+from impctl.engine.aggregate_column import outputs_of
+from impctl.engine.batch import Batch, empty_batch
+from impctl.engine.operator import Keeper, Operator
+from impctl.engine.trees.node import GLOBAL, NUMBER, KeyChange, NodeState
+from impctl.engine.trees.spec import JoinTree, Mode, checked
+from impctl.engine.trees.values import ROWS, sum_too_large, zeros
+from impctl.engine.trees.way_up import rise
+from impctl.errors import EvaluationError
+
+
+class Tree(Operator):
+    """The groups of the rows that `tree` joins; its i-th input is that of the node which says so.
+
+    InvariantError for what is no tree, UnsupportedError for a call that it cannot keep.
+    """
+
+    def __init__(self, tree: JoinTree) -> None:
+        self.tree = self.form = checked(tree)
+        nodes: list[NodeState] = []
+        for at, node in enumerate(tree.nodes):
+            nodes.append(NodeState(tree, at, [nodes[link.child] for link in node.links]))
+        self.nodes = tuple(nodes)
+        self._touched = 0
+
+    @property
+    def _root(self) -> NodeState:
+        return self.nodes[-1]
+
+    def step(self, *batches: Batch | None) -> Batch:
+        """Minus the old rows, plus the new rows of the changed groups."""
+        changes: list[KeyChange | None] = []
+        for node in self.nodes:
+            number = node.node.input
+            batch = None if number is None else batches[number]
+            below = [changes[link.child] for link in node.node.links]
+            try:
+                changes.append(rise(node, batch, below))
+            except EvaluationError as error:
+                # Of rows that nothing joins with Spark takes no sum, so the query may not fail.
+                raise sum_too_large() from error
+            self._touched += 0 if node.seen is None else len(node.seen.tuples)
+        return self._rows_of(changes[-1])
+
+    def _rows_of(self, change: KeyChange | None) -> Batch:
+        if change is None or self.tree.mode is Mode.BITS:
+            return empty_batch(0)
+        both = {name: np.concatenate([change.old[name], change.new[name]]) for name in change.new}
+        # A group that comes has its number since now, one that goes had it all along.
+        both[NUMBER] = np.tile(change.new[NUMBER], 2)
+        weights = np.repeat(np.array([-1, 1], dtype=np.int64), len(change.codes))
+        return self._batch([concat([key, key]) for key in change.keys], both, weights)
+
+    def _batch(self, keys: Sequence[Vector], state: Values, weights: Ints) -> Batch:
+        columns = dict(zip(self._root.node.key, keys, strict=True))
+        columns.update(outputs_of(self.tree.columns, state))
+        columns[self.tree.group] = Vector(LONG, state[NUMBER])
+        batch = Batch(columns, weights, ())
+        return batch if self._root.is_global else batch.keep(state[ROWS] > 0)
+
+    def start(self) -> Batch | None:
+        """The one row that there is over empty input without group columns."""
+        if self.tree.mode is Mode.BITS or not self._root.is_global:
+            return None
+        state = zeros(self._root.parts, 1)
+        state[NUMBER] = np.full(1, GLOBAL, dtype=np.int64)
+        return self._batch([], state, np.ones(1, dtype=np.int64))
+
+    @property
+    def can_output(self) -> bool:
+        return self.tree.mode is Mode.RING
+
+    def output(self) -> Batch:
+        """The rows of all groups. Cost: the groups."""
+        root = self._root
+        _, keys, state = root.keys.whole(root.key_columns)
+        if not state:
+            found = self.start()
+            return empty_batch(0) if found is None else found
+        return self._batch(keys, state, np.ones(len(state[ROWS]), dtype=np.int64))
+
+    def arrangements(self) -> Sequence[Keeper]:
+        return tuple(keeper for node in self.nodes for keeper in node.keepers())
+
+    def counters(self) -> Mapping[str, int]:
+        """The next number of each node's tuples and keys, and how many tuples were ever touched."""
+        found = {f"{self.tree.name}.touched": self._touched}
+        for node in self.nodes:
+            name = f"{self.tree.name}.{node.node.name}"
+            found[f"{name}.next_tuple"] = node.next_tuple
+            found[f"{name}.next_key"] = node.next_key
+        return found
+
+    def take_up(self, counters: Mapping[str, int]) -> None:
+        self._touched = counters[f"{self.tree.name}.touched"]
+        for node in self.nodes:
+            name = f"{self.tree.name}.{node.node.name}"
+            node.next_tuple = counters[f"{name}.next_tuple"]
+            node.next_key = counters[f"{name}.next_key"]

@@ -1,0 +1,344 @@
+"""What one node of a join tree remembers, and how it is looked up.
+
+State, all of it in runs that checkpoints know (`name` is the tree's and the node's):
+- `name.tuples`: own rows, own slots and a number, by kept columns (`rows` is own here). A leaf
+  whose key tells the tuple has none: its tuples are its keys;
+- `name.keys`: rows and slots, by key; at the root these are the groups, with their number and how
+  many tuples they hold, so that a group keeps its number while anything refers to it. In bits mode
+  a root needs none: what is alive there is live;
+- `name.by<i>`: tuples by the key of the i-th child, unless that key tells the tuple;
+- `name.up`: tuples by key, or by the group's number at a root with groups: the way down;
+- `name.fragments<i>`: rows by (tuple's number, fragment) of the i-th access, unless a column tells;
+- `name.best<slot>`: how many alive tuples of a key have which best, per MIN or MAX below, and at
+  the argument's node `name.own<slot>`: the rows of a tuple by rank;
+- `name.live`: how many live tuples of the parent want a key (surviving rows, at the root). It is
+  apart from `keys` because another operator writes it.
+
+Law: after every step `keys` holds for each key the rows of the joined subtree that have it, with
+multiplicity, and the sums over these; in bits (`is_bits`) how many tuples of it are alive.
+Out of scope: how a change gets there (`engine.trees.way_up`, `engine.trees.way_down`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from impctl.aliases import AttributeId
+from impctl.data.keys import group_rows, key_codes
+from impctl.data.schema import LONG
+from impctl.data.vector import Bools, Ints, Vector
+from impctl.engine.accumulators import Values
+from impctl.engine.aggregate_column import parts_of
+from impctl.engine.arrangement import Arrangement
+from impctl.engine.batch import Batch
+from impctl.engine.extremes import Extreme, OrderedCounts
+from impctl.engine.fragment_counts import FragmentCounts, GroupSets
+from impctl.engine.operator import Keeper
+from impctl.engine.row_index import RowIndex
+from impctl.engine.trees.keyed import Columns, KeyedState, Tuples
+from impctl.engine.trees.spec import NO_SLOTS, Edge, JoinTree, Mode
+from impctl.engine.trees.values import ROWS, Part, product
+from impctl.values import dataclass
+
+NUMBER, HELD, LIVE = "number", "held", "live"
+GLOBAL = 1
+"""The number of the one group of a root without group columns."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeyChange:
+    """Keys whose value changed, ascending by code, with the value before and after."""
+
+    codes: Ints
+    keys: Sequence[Vector]
+    old: Values
+    new: Values
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What the way up leaves for the way down: touched tuples, shapes (tuples,)."""
+
+    tuples: Tuples
+    was_alive: Bools
+    is_alive: Bools
+    numbers: Ints
+    """Of the tuples, where there are any."""
+    groups: Ints
+    """Numbers of their groups, at a root in ring mode."""
+    sets: tuple[GroupSets | None, ...]
+    """Per access: fragments of the tuples before, and what crossed zero since."""
+
+
+class NodeState:
+    """The state of the node at `at`; `children` are those of its links, in their order."""
+
+    def __init__(self, tree: JoinTree, at: int, children: Sequence[NodeState]) -> None:
+        node = self.node = tree.nodes[at]
+        self.children = tuple(children)
+        self.is_root = node is tree.root
+        self.is_bits = tree.mode is Mode.BITS or _is_below_bits(tree, at)
+        self.is_global = self.is_root and not node.key
+        self.is_flat = not self.is_root and not node.links and node.is_key_all
+        self.order = node.key if self.is_flat else node.kept_names
+        self.group = tree.group
+        arguments = {name for name, _ in node.arguments}
+        self.own_parts = tuple(p for p in parts_of(tree.columns) if p.argument in arguments)
+        self.seen: Seen | None = None
+        self.next_tuple = self.next_key = 1
+        self._make(f"{tree.name}.{node.name}")
+
+    def _make(self, name: str) -> None:
+        node, kinds = self.node, dict(self.node.kept)
+        self.never_null = _never_null(self)
+        # To a virtual root a child may bring a NULL that another one has no partner for.
+        has_null = node.is_virtual or not set(self.order) <= self.never_null
+        types = [kinds[column] for column in self.order]
+        self.tuples = KeyedState(
+            f"{name}.{'keys' if self.is_flat else 'tuples'}", types, ROWS, has_null=has_null
+        )
+        self.has_keys = not (self.is_root and self.is_bits)
+        key_null = self.is_root or any(node.null_safe)
+        alive = HELD if self.is_root else ROWS
+        self.keys = (
+            self.tuples
+            if self.is_flat
+            else KeyedState(f"{name}.keys", node.key_types, alive, has_null=key_null)
+        )
+        # At the root by the group's number, for that is what goes through HAVING and top-k.
+        live_types = (LONG,) if self.is_root else node.key_types
+        live_null = not self.is_root and key_null
+        self.live = KeyedState(f"{name}.live", live_types, LIVE, has_null=live_null)
+        self.by = tuple(
+            None
+            if set(link.columns) == set(node.kept_names)
+            else RowIndex(f"{name}.by{at}", node.kept, link.columns, 0)
+            for at, link in enumerate(node.links)
+        )
+        self.up = self._up(f"{name}.up")
+        self.fragments = tuple(
+            FragmentCounts(f"{name}.fragments{at}") if access.by is None else None
+            for at, access in enumerate(node.accesses)
+        )
+        extremes = [part for part in self.parts if isinstance(part, Extreme)]
+        own = [part for part in self.own_parts if isinstance(part, Extreme)]
+        self.own_best = {part: OrderedCounts(f"{name}.own.{part.name}") for part in own}
+        self.best = (
+            {}
+            if self.is_flat
+            else {part: OrderedCounts(f"{name}.best.{part.name}") for part in extremes}
+        )
+
+    def _up(self, name: str) -> RowIndex | None:
+        node = self.node
+        if self.is_root:
+            if self.is_bits or self.is_global:
+                return None
+            return RowIndex(name, (*node.kept, (self.group, LONG)), (self.group,), 0)
+        return None if node.is_key_all else RowIndex(name, node.kept, node.key, 0)
+
+    # What there is per tuple and per key.
+
+    @cached_property
+    def parts(self) -> tuple[Part, ...]:
+        """The slots that this node's keys have: its own, and those it sees below."""
+        below = [part for at in range(len(self.children)) for part in self.seen_of(at)]
+        return (*self.own_parts, *below)
+
+    def seen_of(self, at: int) -> tuple[Part, ...]:
+        """The slots that are seen of the i-th child."""
+        return () if self.node.links[at].edge in NO_SLOTS else self.children[at].parts
+
+    @cached_property
+    def own_columns(self) -> Mapping[str, Any]:
+        """State columns of a tuple and their NumPy types."""
+        return _columns(self.own_parts, has_number=self.has_tuple_numbers)
+
+    @cached_property
+    def key_columns(self) -> Mapping[str, Any]:
+        """State columns of a key and their NumPy types."""
+        if self.is_flat:
+            return self.own_columns
+        columns = _columns(self.parts, has_number=self.has_key_numbers)
+        return {**columns, HELD: np.int64} if self.is_root else columns
+
+    @cached_property
+    def has_tuple_numbers(self) -> bool:
+        return any(counts is not None for counts in self.fragments) or bool(self.own_best)
+
+    @cached_property
+    def has_key_numbers(self) -> bool:
+        return self.is_root or bool(self.best)
+
+    def keepers(self) -> Sequence[Keeper]:
+        """Everything that the way up writes."""
+        held: list[Keeper] = []
+        if not self.node.is_virtual:
+            held.append(self.tuples.arrangement)
+        if self.has_keys and not self.is_flat:
+            held.append(self.keys.arrangement)
+        held += [index for index in (*self.by, self.up) if index is not None]
+        held += [counts.arrangement for counts in self.fragments if counts is not None]
+        return (*held, *self.own_best.values(), *self.best.values())
+
+    @property
+    def live_keeper(self) -> Sequence[Arrangement]:
+        """What the way down writes; a root in bits mode has none."""
+        return (self.live.arrangement,) if self.has_keys else ()
+
+    # Looking up.
+
+    def below(self, at: int, tuples: Tuples, change: KeyChange | None) -> tuple[Values, Values]:
+        """What the i-th child's keys were and are worth, per tuple; nothing for a NULL key.
+
+        One look-up per different key. Before is the old value where the key is in the change, also
+        where the tuple itself is new.
+        """
+        rows, keys = self.keys_of(at, tuples)
+        grouping = group_rows(keys, len(rows))
+        leaders = [key.take(grouping.first) for key in keys]
+        before, after = self._worth(at, grouping.codes, leaders, change)
+        index = grouping.index()
+        return _spread(before, index, rows, len(tuples)), _spread(after, index, rows, len(tuples))
+
+    def _worth(
+        self, at: int, codes: Ints, keys: Sequence[Vector], change: KeyChange | None
+    ) -> tuple[Values, Values]:
+        """What different keys of the i-th child were and are worth."""
+        state = self.children[at].keys
+        wanted = _columns(self.seen_of(at), has_number=False)
+        if change is None:
+            stored = state.read(state.find(codes, keys), wanted)
+            return stored, stored
+        places = state.places(change.codes, change.keys, codes, keys)
+        before = {name: change.old[name][places] for name in wanted}
+        after = {name: change.new[name][places] for name in wanted}
+        # The change tells both values of a key that is in it; only the others are looked up.
+        rest = (places < 0).nonzero()[0]
+        if len(rest):
+            others = [key.take(rest) for key in keys]
+            stored = state.read(state.find(codes[rest], others), wanted)
+            for name, value in stored.items():
+                before[name][rest] = after[name][rest] = value
+        return before, after
+
+    def keys_of(self, at: int, tuples: Tuples) -> tuple[Ints, list[Vector]]:
+        """Positions of the tuples that can have a partner in the i-th child, and their keys."""
+        columns = tuples.vectors(self.node.links[at].columns)
+        known = np.ones(len(tuples), dtype=np.bool_)
+        for column, is_safe in zip(columns, self.children[at].node.null_safe, strict=True):
+            if column.valid is not None and not is_safe:
+                known &= column.valid
+        rows = known.nonzero()[0]
+        if len(rows) < len(tuples):
+            columns = [column.take(rows) for column in columns]
+        return rows, [_plain(column) for column in columns]
+
+    def rows_of(self, own: Values, below: Sequence[Values]) -> Ints:
+        """Joined rows of the subtree per tuple; in bits whether there is any."""
+        if self.is_bits:
+            return self.alive_of(own, below).astype(np.int64)
+        return product([own[ROWS], *self.factors_of(below)])
+
+    def alive_of(self, own: Values, below: Sequence[Values]) -> Bools:
+        """Which tuples find what they want below; as `rows_of`, without counting."""
+        alive: Bools = own[ROWS] > 0
+        for factor in self.factors_of(below):
+            alive = alive & (factor > 0)
+        return alive
+
+    def factors_of(self, below: Sequence[Values]) -> list[Ints]:
+        """What each child multiplies a tuple's rows by."""
+        return [self._factor(at, value) for at, value in enumerate(below)]
+
+    def _factor(self, at: int, value: Values) -> Ints:
+        rows: Ints = value[ROWS]
+        edge = self.node.links[at].edge
+        # A child that is there once or not at all must not be multiplied by its count.
+        factor = rows
+        if edge is Edge.SEMI:
+            factor = (rows > 0).astype(np.int64)
+        elif edge is Edge.ANTI:
+            factor = (rows == 0).astype(np.int64)
+        elif edge is Edge.LEFT:
+            factor = np.maximum(rows, 1)
+        return factor
+
+    def tuples_of(self, columns: Columns, length: int) -> Tuples:
+        """Different rows as tuples, ascending by code."""
+        vectors = [columns[name] for name in self.order]
+        codes = key_codes(vectors, length)
+        order = np.argsort(codes, kind="stable")
+        return Tuples(codes, {n: columns[n] for n in self.order}).take(order)
+
+    def indexed(self, tuples: Tuples, signs: Ints, groups: Ints) -> None:
+        """Bring tuples that came (+1) or went (-1) into the indexes, or out of them."""
+        at = signs.nonzero()[0]
+        if not len(at):
+            return
+        moved = tuples.take(at)
+        for place, index in enumerate(self.by):
+            if index is not None:
+                rows, keys = self.keys_of(place, moved)
+                batch = Batch(moved.take(rows).columns, signs[at][rows], ())
+                index.add(batch, key_codes(keys, len(rows)))
+        if self.up is not None:
+            columns = dict(moved.columns)
+            if self.is_root:
+                columns[self.group] = Vector(LONG, groups[at])
+            batch = Batch(columns, signs[at], ())
+            self.up.add(batch, self.up.codes_of(batch))
+
+
+def _is_below_bits(tree: JoinTree, at: int) -> bool:
+    """Whether only being there is seen of a node, because of an edge above it."""
+    above = {
+        link.child: (place, link.edge) for place, n in enumerate(tree.nodes) for link in n.links
+    }
+    while at in above:
+        at, edge = above[at]
+        if edge in NO_SLOTS:
+            return True
+    return False
+
+
+def _never_null(state: NodeState) -> set[AttributeId]:
+    """Kept columns of which no NULL is ever kept: rows with one find no partner."""
+    node = state.node
+    names: set[AttributeId] = set()
+    if not state.is_root:
+        names |= {name for name, safe in zip(node.key, node.null_safe, strict=True) if not safe}
+    for link, child in zip(node.links, state.children, strict=True):
+        if link.edge in (Edge.INNER, Edge.SEMI):
+            pairs = zip(link.columns, child.node.null_safe, strict=True)
+            names |= {name for name, safe in pairs if not safe}
+    return names
+
+
+def _columns(parts: Sequence[Part], *, has_number: bool) -> dict[str, Any]:
+    columns: dict[str, Any] = {ROWS: np.int64}
+    for part in parts:
+        columns.update(part.columns)
+    return {**columns, NUMBER: np.int64} if has_number else columns
+
+
+def _plain(column: Vector) -> Vector:
+    """The column without the marks of NULL, where there is none."""
+    if column.valid is None or not bool(column.valid.all()):
+        return column
+    return Vector(column.type, column.values)
+
+
+def _spread(values: Values, index: Ints, rows: Ints, length: int) -> Values:
+    """A value per group as one per row; zero for rows that are in no group."""
+    if len(rows) == length:
+        return {name: value[index] for name, value in values.items()}
+    found: Values = {}
+    for name, value in values.items():
+        found[name] = np.zeros(length, dtype=value.dtype)
+        found[name][rows] = value[index]
+    return found

@@ -1,0 +1,141 @@
+"""Fan-outs: how many rows of one table have the key of a row of another, in the mean.
+
+Law: over all keys k, with r_k rows that change and s_k others, a changed row meets sum r_k * s_k /
+sum r_k others: exactly, where all keys are counted, but that a collision of codes takes two keys
+for one. In a sample, keys are chosen by a hash of their own, the same in every table, so a chosen
+key's rows are there on both sides and the estimate is unbiased. NULL meets nothing unless the
+column is null-safe. Reads the key columns alone, in batches; keeps one number per different key.
+Out of scope: what is made of fan-outs (`circuits.trees.estimate`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from impctl.aliases import ColumnName
+from impctl.data.keys import key_codes
+from impctl.data.schema import LONG, SqlType
+from impctl.data.vector import Bools, Ints, Vector, from_arrow
+from impctl.tables.rows import read_batches
+from impctl.tables.snapshot import Snapshot
+from impctl.values import dataclass
+
+MANY_ROWS = 4_000_000
+"""Rows of a table from which on a sample of keys is counted."""
+ONE_IN = 16
+"""One key of so many is in a sample."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeyColumns:
+    """The columns of a key, with their types and where NULL equals NULL.
+
+    With `counted`, more columns, different combinations of these count once per key: tuples. None
+    counts rows.
+    """
+
+    key: tuple[tuple[ColumnName, SqlType], ...]
+    null_safe: tuple[bool, ...]
+    counted: tuple[tuple[ColumnName, SqlType], ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class KeyCounts:
+    """How often keys occur: `codes` ascend, shape (keys,), `counts` beside them.
+
+    Of the keys one in `one_in` is there; `rows` are all rows of the table, whatever their key.
+    """
+
+    rows: int
+    codes: Ints
+    counts: Ints
+    one_in: int = 1
+
+
+def one_in(*rows: int) -> int:
+    """One key of how many is counted, for tables of so many rows that are compared."""
+    return ONE_IN if max(rows, default=0) > MANY_ROWS else 1
+
+
+def fan_out(changed: KeyCounts, other: KeyCounts) -> float:
+    """What a changed row meets on the other side, in the mean; 0 where nothing can change.
+
+    Both are counted with one `one_in`.
+    """
+    assert changed.one_in == other.one_in, "samples of the same keys"
+    if not changed.rows:
+        return 0.0
+    _, mine, theirs = np.intersect1d(
+        changed.codes, other.codes, assume_unique=True, return_indices=True
+    )
+    # The products may be beyond 64 bits together: an estimate may as well be a double.
+    met = changed.counts[mine].astype(np.float64) @ other.counts[theirs].astype(np.float64)
+    return float(met) * changed.one_in / changed.rows
+
+
+def key_counts(snapshot: Snapshot, columns: KeyColumns, one_in: int = 1) -> KeyCounts:
+    """The counts of a table's keys at a version; errors as of `tables.rows.read_batches`."""
+    names = dict.fromkeys(name for name, _ in (*columns.key, *(columns.counted or ())))
+    return counted(read_batches(snapshot, tuple(names)), columns, one_in)
+
+
+def counted(batches: Iterable[pa.Table], columns: KeyColumns, one_in: int = 1) -> KeyCounts:
+    """The counts of the keys in all batches, which have the columns by name."""
+    rows = 0
+    found: list[tuple[Ints, Ints]] = []
+    for batch in batches:
+        rows += len(batch)
+        codes, keeps = _codes(batch, columns.key, columns.null_safe)
+        chosen = np.flatnonzero(keeps & _is_chosen(codes, one_in))
+        keys, counts = codes[chosen], np.ones(len(chosen), dtype=np.int64)
+        if columns.counted is not None:
+            every = (*columns.key, *columns.counted)
+            counts, _ = _codes(batch, every, (True,) * len(every))
+            counts = counts[chosen]
+        found.append(_united(keys, counts, are_tuples=columns.counted is not None))
+    if not found:
+        nothing = np.zeros(0, dtype=np.int64)
+        return KeyCounts(0, nothing, nothing, one_in)
+    keys, counts = (np.concatenate(parts) for parts in zip(*found, strict=True))
+    keys, counts = _united(keys, counts, are_tuples=columns.counted is not None)
+    if columns.counted is not None:
+        keys, counts = np.unique(keys, return_counts=True)
+    return KeyCounts(rows, keys, counts, one_in)
+
+
+def _codes(
+    batch: pa.Table, columns: Sequence[tuple[ColumnName, SqlType]], null_safe: Sequence[bool]
+) -> tuple[Ints, Bools]:
+    """One code per row, and whether the key can meet another."""
+    keeps = np.ones(len(batch), dtype=bool)
+    vectors: list[Vector] = []
+    for (name, kind), is_safe in zip(columns, null_safe, strict=True):
+        vector = from_arrow(batch.column(name), kind)
+        if not is_safe:
+            keeps &= vector.validity()
+        vectors.append(vector)
+    return key_codes(vectors, len(batch)), keeps
+
+
+def _is_chosen(codes: Ints, one_in: int) -> Bools:
+    """Whether the key is in the sample; its own code need not be spread, as whole numbers are."""
+    if one_in == 1:
+        return np.ones(len(codes), dtype=bool)
+    beside = np.zeros(len(codes), dtype=np.int64)
+    spread = key_codes((Vector(LONG, codes, None), Vector(LONG, beside, None)), len(codes))
+    chosen: Bools = spread.view(np.uint64) % np.uint64(one_in) == 0
+    return chosen
+
+
+def _united(keys: Ints, counts: Ints, *, are_tuples: bool) -> tuple[Ints, Ints]:
+    """The counts of equal keys added up; of tuples, whose codes these are, each pair once."""
+    if are_tuples:
+        pairs = np.unique(np.stack([keys, counts], axis=1), axis=0)
+        return pairs[:, 0], pairs[:, 1]
+    different, places = np.unique(keys, return_inverse=True)
+    sums = np.zeros(len(different), dtype=np.int64)
+    np.add.at(sums, places, counts)
+    return different, sums

@@ -1,0 +1,139 @@
+"""`join: tree` from the file to the store: as the index join, refused by name, explained."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from impctl.store.store import Store
+from tests.support.run_cli import Cli
+
+QUERIES = {
+    "groups": "SELECT r.a, SUM(s.b) AS t FROM s JOIN r ON s.a = r.a GROUP BY r.a "
+    "HAVING SUM(s.b) > 40",
+    "top": "SELECT r.c, COUNT(*) AS n FROM r JOIN s ON s.a = r.a GROUP BY r.c "
+    "ORDER BY n DESC LIMIT 2",
+    "rows": "SELECT r.id, s.b FROM r JOIN s ON s.a = r.a WHERE s.b > 6 AND r.c = 3",
+    "path": "SELECT r.c FROM r JOIN s ON s.a = r.a JOIN r q ON q.a = s.b GROUP BY r.c "
+    "HAVING COUNT(*) > 3",
+    "without": "SELECT r.id FROM r WHERE NOT EXISTS (SELECT 1 FROM s WHERE s.a = r.a)",
+    "one": "SELECT c, COUNT(*) AS n FROM r GROUP BY c HAVING COUNT(*) > 2",
+}
+
+
+def rows(rng: random.Random, start: int, count: int) -> pa.Table:
+    def some(values: range) -> pa.Array:
+        return pa.array([rng.choice([*values, None]) for _ in range(count)], pa.int64())
+
+    ids = pa.array(range(start, start + count), pa.int64())
+    b = pa.array([rng.randrange(9) for _ in range(count)], pa.int64())
+    return pa.table({"id": ids, "a": some(range(9)), "b": b, "c": some(range(5))})
+
+
+@pytest.fixture
+def cli(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Cli:
+    rng = random.Random(5)
+    for table in ("r", "s"):
+        write_deltalake(str(tmp_path / table), rows(rng, 0, 40))
+    DeltaTable(str(tmp_path / "s")).alter.add_constraint({"never_negative": "b >= 0"})
+    queries: dict[str, Any] = {
+        f"{name}_{way}": {
+            "sql": sql,
+            "join": way,
+            "policy": "incremental",
+            "sketch": {"r": "id"} if "s." not in sql else {"r": "id", "s": "id"},
+        }
+        for name, sql in QUERIES.items()
+        for way in ("tree", "index")
+    }
+    for way in ("tree", "index"):
+        queries[f"without_{way}"]["sketch"] = {"r": "id"}
+    file = tmp_path / "w.yaml"
+    file.write_text(
+        json.dumps(
+            {
+                "version": 1,
+                "store": "store",
+                "tables": {name: {"path": name} for name in "rs"},
+                "partitions": {name: {"id": {"fragments": 20}} for name in "rs"},
+                "queries": queries,
+            }
+        )
+    )
+    return Cli(capsys, file)
+
+
+def sketches(cli: Cli) -> dict[str, dict[str, tuple[int, ...]]]:
+    found = {}
+    with Store.open(cli.workload.parent / "store") as store:
+        for name in QUERIES:
+            for way in ("tree", "index"):
+                held = store.load(f"{name}_{way}")
+                assert held is not None
+                found[f"{name}_{way}"] = {s.access: tuple(s.fragments.ids) for s in held.sketches}
+    return found
+
+
+def changed(folder: Path, rng: random.Random, step: int) -> None:
+    """Some rows come, some go, one column of some changes."""
+    for table in ("r", "s"):
+        path = str(folder / table)
+        write_deltalake(path, rows(rng, 40 + 10 * step, 10), mode="append")
+        DeltaTable(path).delete(f"id % 7 = {step} AND c > 1")
+    DeltaTable(str(folder / "r")).update(predicate=f"id % 11 = {step}", updates={"a": "a + 1"})
+
+
+def test_trees_give_the_sketches_of_joins_and_go_on_from_the_store(cli: Cli) -> None:
+    assert {result["mode"] for result in cli.good("capture").results} == {"exact"}
+    rng, several = random.Random(6), set()
+    for step in range(6):
+        held = sketches(cli)
+        for name in QUERIES:
+            assert held[f"{name}_tree"] == held[f"{name}_index"], (step, name)
+            several.add(tuple(map(len, held[f"{name}_tree"].values())))
+        changed(cli.workload.parent, rng, step)
+        assert {result["action"] for result in cli.good("maintain").results} == {"exact"}
+    assert len(several) > 10
+
+
+def test_what_has_no_tree_is_refused_with_its_place(cli: Cli) -> None:
+    document = json.loads(cli.workload.read_text())
+    sql = "SELECT r.c FROM r JOIN s\n ON r.a < s.a GROUP BY r.c HAVING COUNT(*) > 1"
+    document["queries"] = {"q": {"sql": sql, "join": "tree", "sketch": {"r": "id"}}}
+    cli.workload.write_text(json.dumps(document, indent=1))
+    ran = cli("capture")
+    assert ran.code == 3
+    assert ran.error["code"] == "no_join_tree"
+    assert "`a < a` joins beyond equality" in ran.error["message"]
+    assert "join: index" in ran.error["hint"]
+    assert ran.error["location"] is not None
+
+
+def test_explain_draws_the_tree_and_names_what_stands_in_the_way(cli: Cli) -> None:
+    results = {result["query"]: result for result in cli.good("explain").results}
+    (tree,) = results["path_tree"]["trees"]
+    assert tree["used"]
+    assert tree["mode"] == "ring"
+    assert [node["bag"] for node in tree["nodes"]] == [["r"], ["s"], ["r#2"]]
+    assert [node["parent"] for node in tree["nodes"]] == [None, 0, 1]
+    assert tree["drawn"][2].strip().startswith("'- r#2  inner on a")
+    (other,) = results["path_index"]["trees"]
+    assert not other["used"]
+    assert "`join: tree` asks for it" in other["reason"]
+    assert results["one_tree"]["trees"] == []
+
+
+def test_rows_of_an_answer_are_kept_by_joins_alone(cli: Cli) -> None:
+    document = json.loads(cli.workload.read_text())
+    document["queries"]["groups_tree"]["answer"] = True
+    cli.workload.write_text(json.dumps(document))
+    (result,) = cli.good("explain", "--query", "groups_tree").results
+    assert not result["answer"]["kept"]
+    assert "`join: tree`" in result["answer"]["reason"]
+    assert result["trees"][0]["used"]

@@ -1,0 +1,197 @@
+"""Queries maintained by join trees: after every batch the sketches are those of the lineage."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from random import Random
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from impctl.circuits.compile import Compiled, compile_plan
+from impctl.circuits.flows import BlockedError
+from impctl.circuits.session import MaintainedQuery, TableChange
+from impctl.circuits.trees.shape import NoTree
+from impctl.data.schema import LONG
+from impctl.errors import QueryError, UnsupportedError
+from impctl.plan.nodes import Plan, scans_of
+from impctl.sketch.partition import RangePartition
+from tests.circuits.test_plans_against_reference import restored
+from tests.circuits.trees.drawn import CATALOG, core
+from tests.circuits.trees.random_joins import JoinMaker, random_tables
+from tests.plan.trials import fragment_of
+from tests.support.reference_plan import annotate
+
+BATCHES = 4
+BOUNDARIES = (1, 2)
+_ARROW: Mapping[str, pa.DataType] = {
+    "i": pa.int32(),
+    "name": pa.string(),
+    "day": pa.date32(),
+    "rate": pa.float64(),
+    "cost": pa.decimal128(10, 2),
+}
+
+Row = dict[str, Any]
+
+
+def table_of(rows: list[Row]) -> pa.Table:
+    names = [column.name for column in CATALOG["r"]]
+    return pa.table(
+        {name: pa.array([r[name] for r in rows], _ARROW.get(name, pa.int64())) for name in names}
+    )
+
+
+def partitions_of(rng: Random, root: Plan) -> dict[str, RangePartition]:
+    """Every access is sketched, on one of the columns that the query reads of it."""
+    found = {}
+    for scan in scans_of(root):
+        names = sorted({attribute.name for attribute in scan.attributes} & set("abc"))
+        if names:
+            name = rng.choice(names)
+            found[scan.access] = RangePartition(scan.table, name, LONG, BOUNDARIES)
+    return found
+
+
+def wanted(
+    root: Plan, tables: Mapping[str, list[Row]], partitions: Mapping[str, RangePartition]
+) -> dict[str, set[int]]:
+    names = {scan.access: scan.table for scan in scans_of(root)}
+    found: dict[str, set[int]] = {access: set() for access in partitions}
+    for access, at in annotate(root, tables).lineage:
+        if access in partitions:
+            value = tables[names[access]][at][partitions[access].attribute]
+            found[access].add(fragment_of(value, BOUNDARIES))
+    return found
+
+
+def changes_of(rng: Random, tables: dict[str, list[Row]]) -> dict[str, TableChange]:
+    """Rows that go, and copies and new ones that come, in some tables at once."""
+    spare = random_tables(rng)
+    found = {}
+    for name, rows in tables.items():
+        if rng.random() < 0.5:
+            continue
+        came = [rng.choice([*spare[name], *rows]) for _ in range(rng.randint(0, 3))]
+        went = [
+            rows.pop(rng.randrange(len(rows))) for _ in range(min(len(rows), rng.randint(0, 2)))
+        ]
+        rows.extend(dict(row) for row in came)
+        weights = np.array([1] * len(came) + [-1] * len(went), dtype=np.int64)
+        found[name] = TableChange(table_of([dict(row) for row in (*came, *went)]), weights)
+    return found
+
+
+def one_case(seed: int, seen: Counter[str]) -> None:
+    rng = Random(seed)
+    sql = JoinMaker(rng).sql()
+    try:
+        root = core(sql)
+    except QueryError:
+        return
+    follow(root, rng, seen, f"{seed}: {sql}")
+
+
+def follow(root: Plan, rng: Random, seen: Counter[str], what: str) -> None:
+    """A query over random tables and batches, stopped and taken up again now and then."""
+    tables = {name: [dict(row) for row in rows] for name, rows in random_tables(rng).items()}
+    partitions = partitions_of(rng, root)
+    changed = {name: rng.randint(0, 3) for name in tables}
+
+    def compiled() -> Compiled:
+        return compile_plan(root, partitions, {}, barriers=(), trees=changed)
+
+    try:
+        first = compiled()
+    except (BlockedError, UnsupportedError) as error:
+        seen[f"blocked: {error.message}"[:70]] += 1
+        return
+    if all(isinstance(shape, NoTree) for shape in first.shapes):
+        seen["no tree"] += 1
+        return
+    session = MaintainedQuery(first)
+    stored: dict[tuple[str, int], pa.Table] = {}
+    session.load([(name, table_of(tables[name])) for name in first.tables])
+    for _ in range(BATCHES):
+        expected = wanted(root, tables, partitions)
+        found = {access: set(part.ids) for access, part in session.fragments().items()}
+        assert found == {access: expected[access] for access in found}, what
+        seen["sketches"] += len(found)
+        seen["filled sketches"] += sum(map(bool, found.values()))
+        session.step(changes_of(rng, tables))
+        if rng.random() < 0.3:
+            session = restored(session, stored, MaintainedQuery(compiled()))
+    seen["trees"] += 1
+
+
+@pytest.mark.parametrize("start", [0, 100])
+def test_random_joins(start: int) -> None:
+    seen: Counter[str] = Counter()
+    for seed in range(start, start + 100):
+        one_case(seed, seen)
+    assert seen["trees"] > 50, seen
+    assert seen["filled sketches"] > 50, seen
+
+
+@pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.parametrize("start", range(1000, 5000, 500))
+def test_many_random_joins(start: int) -> None:
+    seen: Counter[str] = Counter()
+    for seed in range(start, start + 500):
+        one_case(seed, seen)
+    assert seen["trees"] > 250, seen
+
+
+CASES = {
+    "having": "SELECT r.b FROM r JOIN s ON r.a = s.a GROUP BY r.b HAVING SUM(s.c) > 3",
+    "virtual": "SELECT r.a FROM r JOIN s ON r.a = s.a GROUP BY r.a HAVING SUM(s.c) > r.a",
+    "two types": "SELECT r.i FROM r JOIN s ON r.i = s.a GROUP BY r.i, s.a HAVING COUNT(*) > 2",
+    "average": "SELECT r.b FROM r JOIN s ON r.a = s.a GROUP BY r.b HAVING AVG(s.c) > 1",
+    "deviation": "SELECT r.b FROM r JOIN s ON r.a = s.a GROUP BY r.b HAVING STDDEV(s.c) > 0.4",
+    "global": "SELECT COUNT(*) FROM r JOIN s ON r.a = s.a HAVING COUNT(*) < 9",
+    "extreme": "SELECT r.b FROM r JOIN s ON r.a = s.a GROUP BY r.b HAVING MAX(s.c) < 2",
+    "first": "SELECT r.b, SUM(s.c) * 10 + r.b AS n FROM r JOIN s ON r.a = s.a WHERE r.b >= 0 "
+    "GROUP BY r.b ORDER BY n DESC, r.b LIMIT 1",
+    "columns": "SELECT b, n FROM (SELECT r.b, COUNT(*) + 1 AS n FROM r JOIN s ON r.a = s.a "
+    "GROUP BY r.b) WHERE n > 3",
+    "union": "SELECT r.b FROM r JOIN s ON r.a = s.a UNION SELECT t.b FROM t JOIN u ON t.a = u.a "
+    "GROUP BY t.b HAVING COUNT(*) > 2",
+    "half a union": "SELECT r.b FROM r JOIN s ON r.a = s.a "
+    "UNION ALL SELECT t.b FROM t WHERE t.c > 0",
+    "distinct": "SELECT DISTINCT b FROM (SELECT r.b, r.c FROM r JOIN s ON r.a = s.a "
+    "GROUP BY r.b, r.c HAVING COUNT(*) > 1)",
+    "left": "SELECT r.b FROM r LEFT JOIN s ON r.a = s.a GROUP BY r.b HAVING COUNT(s.c) < 3",
+    "grouped relation": "SELECT r.b FROM r JOIN (SELECT a, MAX(c) AS c FROM s GROUP BY a) q "
+    "ON r.a = q.a JOIN t ON t.b = r.b GROUP BY r.b HAVING SUM(q.c) > 2",
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_each_kind_of_block(name: str) -> None:
+    root = core(CASES[name])
+    seen: Counter[str] = Counter()
+    for seed in range(12):
+        rng = Random(seed)
+        follow(root, rng, seen, CASES[name])
+    assert seen["trees"] == 12
+    assert seen["filled sketches"] > 0
+
+
+def test_without_a_tree_the_circuit_is_the_one_without_trees() -> None:
+    root = core("SELECT a FROM r WHERE b > 1 GROUP BY a HAVING COUNT(*) > 2")
+    partitions = partitions_of(Random(1), root)
+    plain = compile_plan(root, partitions, {}, barriers=())
+    asked = compile_plan(root, partitions, {}, barriers=(), trees={})
+    assert [type(one) for one in asked.circuit] == [type(one) for one in plain.circuit]
+    assert isinstance(asked.shapes[0], NoTree)
+    assert plain.shapes == ()
+
+
+def test_what_a_tree_keeps_no_values_for_is_refused() -> None:
+    root = core("SELECT r.b FROM r JOIN s ON r.a = s.a GROUP BY r.b HAVING MAX(r.name) > 'a'")
+    with pytest.raises(BlockedError, match="one by one"):
+        compile_plan(root, partitions_of(Random(1), root), {}, barriers=(), trees={})

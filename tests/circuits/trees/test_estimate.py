@@ -1,0 +1,110 @@
+"""Estimates of tables whose keys are spread evenly, where they are exact, counted by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pytest
+
+from impctl.circuits.trees.blocks import Block, block_of
+from impctl.circuits.trees.estimate import Estimate, KeySide, estimate
+from impctl.circuits.trees.shape import TreeShape
+from impctl.circuits.trees.shaping import tree_shape
+from impctl.tables.keys.fan_out import KeyCounts, counted, fan_out
+from tests.circuits.trees.drawn import core
+
+
+@dataclass(frozen=True)
+class OfRows:
+    """Fan-outs of tables in memory."""
+
+    tables: Mapping[str, pa.Table]
+
+    def met(self, changed: KeySide, other: KeySide) -> float:
+        return fan_out(self._counts(changed), self._counts(other))
+
+    def alone(self, side: KeySide) -> float:
+        found = self._counts(side)
+        return min(len(found.codes) / max(found.rows, 1), 1.0)
+
+    def _counts(self, side: KeySide) -> KeyCounts:
+        return counted([self.tables[side.table]], side.columns)
+
+
+def rows(keys: int, each: int, **more: int) -> pa.Table:
+    """`each` rows for each of so many values of `a`, `d` numbering them; other columns go round."""
+    count = keys * each
+    columns = {name: [at % size for at in range(count)] for name, size in more.items()}
+    return pa.table({"a": [at % keys for at in range(count)], "d": list(range(count)), **columns})
+
+
+def estimated(
+    sql: str, tables: Mapping[str, pa.Table], changed: Mapping[str, int]
+) -> Estimate | None:
+    root = core(sql)
+    block, shape = block_of(root), tree_shape(root, changed)
+    assert isinstance(block, Block)
+    assert isinstance(shape, TreeShape)
+    return estimate(block.joins, shape, changed, OfRows(tables))
+
+
+PAIR = "SELECT r.a FROM r JOIN s ON r.a = s.a GROUP BY r.a HAVING SUM(s.d) > 1"
+PATH = "SELECT s.d FROM r JOIN s ON r.a = s.a JOIN t ON s.b = t.a GROUP BY s.d HAVING COUNT(*) > 1"
+
+
+@pytest.mark.parametrize("partners", [1, 20, 200])
+def test_two_tables_touch_the_row_and_its_group_whatever_the_partners(partners: int) -> None:
+    tables = {"r": rows(10, partners), "s": rows(10, partners)}
+    assert estimated(PAIR, tables, {"r": 5}) == Estimate(joined=partners, touched=2)
+
+
+def test_each_side_is_weighed_by_what_changes() -> None:
+    tables = {"r": rows(10, 3), "s": rows(10, 7)}
+    for changed, joined in (({"r": 1}, 7), ({"s": 1}, 3), ({"r": 1, "s": 3}, 4), ({}, 5)):
+        found = estimated(PAIR, tables, changed)
+        assert found is not None
+        assert found.joined == pytest.approx(joined)
+
+
+def test_a_path_of_three_writes_all_steps_and_touches_the_middle() -> None:
+    """A row of `r` meets 4 of `s` and 4 * 5 with `t`; a row of `t` meets 2, then 2 * 3."""
+    tables = {"r": rows(10, 3), "s": rows(10, 4, b=20), "t": rows(20, 5)}
+    expected = {"r": (4 + 20, 1 + 4), "s": (3 + 15, 1), "t": (6, 1 + 2)}
+    for table, (joined, touched) in expected.items():
+        found = estimated(PATH, tables, {table: 1})
+        assert found is not None
+        assert (found.joined, found.touched) == pytest.approx((joined, touched)), table
+
+
+def test_tuples_are_touched_once_however_many_rows_they_have() -> None:
+    sql = "SELECT s.b FROM r JOIN s ON r.a = s.a GROUP BY s.b HAVING COUNT(*) > 1"
+    tables = {"r": rows(10, 3), "s": rows(10, 40, b=20)}
+    found = estimated(sql, tables, {"r": 1})
+    assert found is not None
+    assert (found.joined, found.touched) == pytest.approx((40, 1 + 2))
+
+
+def test_without_a_decision_only_a_key_that_comes_or_goes_is_passed_on() -> None:
+    tables = {"r": rows(10, 4), "s": rows(10, 2)}
+    found = estimated("SELECT 1 FROM s JOIN r ON r.a = s.a", tables, {"r": 1})
+    assert found is not None
+    assert found.touched == 1
+    below = estimated("SELECT 1 FROM s JOIN r ON r.a = s.a", tables, {"s": 2, "r": 1})
+    assert below is not None
+    # `s` changes most, so it is the root: a third of the changes are of `r`, one in four passes,
+    # and then meets the one tuple of `s` that has the key.
+    assert below.touched == pytest.approx((2 * 1 + 1 * (1 + 0.25)) / 3)
+
+
+def test_a_cross_join_meets_everything() -> None:
+    tables = {"r": rows(2, 1), "s": rows(3, 4)}
+    sql = "SELECT r.d FROM r CROSS JOIN s GROUP BY r.d HAVING COUNT(*) > 1"
+    found = estimated(sql, tables, {"r": 1})
+    assert found == Estimate(12, 1)
+
+
+def test_computed_keys_are_not_guessed_at() -> None:
+    sql = "SELECT r.d FROM r JOIN s ON r.a + 1 = s.a GROUP BY r.d HAVING COUNT(*) > 1"
+    assert estimated(sql, {"r": rows(2, 1), "s": rows(2, 1)}, {"r": 1}) is None

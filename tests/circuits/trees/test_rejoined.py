@@ -1,0 +1,61 @@
+"""A shape means its plan: joined again along its edges it has the plan's rows and lineage."""
+
+from __future__ import annotations
+
+from collections import Counter
+from random import Random
+
+import pytest
+
+from impctl.circuits.trees.blocks import branches_of
+from impctl.circuits.trees.shape import NoTree
+from impctl.circuits.trees.shaping import tree_shape
+from impctl.errors import QueryError
+from tests.circuits.trees.drawn import check, core
+from tests.circuits.trees.random_joins import JoinMaker, random_tables
+from tests.support.reference_plan import annotate
+from tests.support.rejoined_tree import rejoined
+
+
+def one_case(seed: int, seen: Counter[str]) -> None:
+    rng = Random(seed)
+    sql = JoinMaker(rng).sql()
+    tables = random_tables(rng)
+    try:
+        root = core(sql)
+    except QueryError as error:
+        seen[f"unread: {error.message}"[:60]] += 1
+        return
+    assert branches_of(root) == (root,)
+    changed = {name: rng.randint(0, 3) for name in tables}
+    shape = tree_shape(root, changed)
+    if isinstance(shape, NoTree):
+        seen[shape.reason] += 1
+        return
+    check(shape)
+    wanted = annotate(root, tables)
+    found = annotate(rejoined(root, shape), tables)
+    assert found.lineage == wanted.lineage, (seed, sql)
+    if shape.aggregate is not None:
+        assert len(found.rows) == len(wanted.rows), (seed, sql)
+    seen[shape.mode] += 1
+    seen["virtual"] += shape.root.is_virtual
+    seen["lineage"] += bool(wanted.lineage)
+    for node in shape.nodes[:-1]:
+        seen[f"{node.edge} edge"] += 1
+        seen["merged bag"] += len(node.accesses) > 1
+        seen["null-safe key"] += any(node.null_safe)
+        seen["key of several columns"] += len(node.key) > 1
+
+
+@pytest.mark.parametrize("start", [0, 400, 800])
+def test_shapes_joined_again(start: int) -> None:
+    seen: Counter[str] = Counter()
+    for seed in range(start, start + 400):
+        one_case(seed, seen)
+    assert seen["ring"] > 100, seen
+    for what in ("bits", "virtual", "semi edge", "anti edge", "left edge", "merged bag"):
+        assert seen[what] > 3, (what, seen)
+    assert seen["null-safe key"] > 3
+    assert seen["key of several columns"] > 3
+    assert seen["lineage"] > 50

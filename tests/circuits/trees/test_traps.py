@@ -1,0 +1,386 @@
+"""What goes wrong in a shape without being seen at once, one by one; and what changes none."""
+
+from __future__ import annotations
+
+from itertools import permutations
+from random import Random
+
+import pytest
+
+from impctl.circuits.trees.shape import NoTree, Reason, TreeShape
+from impctl.circuits.trees.shaping import tree_shape
+from impctl.engine.trees.spec import Edge
+from impctl.plan.nodes import Select, nodes_of
+from impctl.plan.render_expr import expr_text
+from tests.circuits.trees.drawn import CATALOG, core, drawn, shape_of
+from tests.support.reference_plan import annotate
+from tests.support.rejoined_tree import rejoined
+
+HAVING = "GROUP BY r.d HAVING COUNT(*) > 1"
+
+
+def found(sql: str) -> TreeShape:
+    shape = shape_of(sql)
+    assert isinstance(shape, TreeShape), shape
+    return shape
+
+
+def blamed(sql: str) -> tuple[Reason, str]:
+    shape = shape_of(sql)
+    assert isinstance(shape, NoTree), shape
+    assert shape.text
+    return shape.reason, "" if shape.span is None else sql[shape.span.start : shape.span.end]
+
+
+def conditions(shape: TreeShape, access: str) -> list[str]:
+    """The conditions on the rows of the node with this access."""
+    (node,) = (node for node in shape.nodes if access in node.accesses)
+    assert node.rows is not None
+    return [expr_text(one.predicate) for one in nodes_of(node.rows) if isinstance(one, Select)]
+
+
+def null_safe(sql: str) -> list[tuple[bool, ...]]:
+    return [node.null_safe for node in found(sql).nodes[:-1]]
+
+
+def test_a_class_is_null_safe_only_if_all_its_equalities_are() -> None:
+    both = f"SELECT r.d FROM r JOIN s ON r.a <=> s.a JOIN t ON t.a <=> s.a {HAVING}"
+    assert null_safe(both) == [(True,), (True,)]
+    one = f"SELECT r.d FROM r JOIN s ON r.a <=> s.a JOIN t ON t.a = s.a {HAVING}"
+    assert null_safe(one) == [(False,), (False,)]
+    twice = f"SELECT r.d FROM r JOIN s ON r.a <=> s.a AND r.b = s.b {HAVING}"
+    assert sorted(null_safe(twice)[0]) == [False, True]
+
+
+def test_two_columns_of_one_relation_in_a_class_are_equal_in_its_rows() -> None:
+    plain = found(f"SELECT r.d FROM r JOIN s ON r.a = s.a AND r.b = s.a {HAVING}")
+    assert [len(node.key) for node in plain.nodes[:-1]] == [1]
+    assert len(conditions(plain, "r#1")) == 1
+    assert " = " in conditions(plain, "r#1")[0]
+    safe = found(f"SELECT r.d FROM r JOIN s ON r.a <=> s.a AND r.b <=> s.a {HAVING}")
+    assert " <=> " in conditions(safe, "r#1")[0]
+
+
+def test_relations_of_a_bag_are_equal_by_what_lies_outside_it() -> None:
+    """`r` and `s` are one bag and have the column of `t` both, though no condition says so."""
+    sql = f"SELECT r.d FROM r, s, t WHERE r.a = t.a AND s.a = t.a AND r.b < s.b {HAVING}"
+    assert drawn(sql) == "ring r+s{a,d}(t{a} on a)"
+    tables = {
+        name: [{**{c.name: None for c in CATALOG[name]}, "a": a, "b": b, "d": 1}]
+        for name, a, b in (("r", 1, 1), ("s", 2, 2), ("t", 1, 1))
+    }
+    root = core(sql.replace("> 1", "> 0"))
+    shape = tree_shape(root)
+    assert isinstance(shape, TreeShape)
+    assert annotate(root, tables).lineage == frozenset()
+    assert annotate(rejoined(root, shape), tables).lineage == frozenset()
+
+
+@pytest.mark.parametrize(
+    ("condition", "expected"),
+    [
+        ("r.i = s.a", "ring r{i,d}(s{a} on a)"),
+        ("r.name = s.a", "one_bag: r.name = s.a"),
+        ("r.rate = s.a", "one_bag: r.rate = s.a"),
+        ("r.cost = s.a", "one_bag: r.cost = s.a"),
+        ("r.name = s.name", "ring r{name,d}(s{name} on name)"),
+        ("r.day = s.day", "ring r{day,d}(s{day} on day)"),
+        ("r.rate = s.rate", "ring r{rate,d}(s{rate} on rate)"),
+    ],
+)
+def test_integral_types_are_one_and_others_must_be_the_same(condition: str, expected: str) -> None:
+    assert drawn(f"SELECT r.d FROM r JOIN s ON {condition} {HAVING}") == expected
+
+
+def test_a_group_column_of_another_integral_type_is_told_from_the_class() -> None:
+    shape = found("SELECT r.i FROM r JOIN s ON r.i = s.a GROUP BY r.i, s.a HAVING COUNT(*) > 1")
+    assert shape.root.is_virtual
+    assert shape.groups == (0, 0)
+    assert shape.root.key == (0,)
+
+
+def test_cross_joins_have_weight_0_and_the_empty_key() -> None:
+    sql = f"SELECT r.d FROM r CROSS JOIN s JOIN t ON t.a = s.a {HAVING}"
+    assert drawn(sql) == "ring r{d}(s{a}(t{a} on a) on -)"
+    assert null_safe(sql) == [(False,), ()]
+
+
+def test_a_cross_join_hangs_on_a_bag_and_not_on_a_virtual_root() -> None:
+    sql = "SELECT r.a FROM r JOIN s ON r.a = s.a CROSS JOIN t GROUP BY r.a HAVING COUNT(*) > 1"
+    assert drawn(sql) == "ring [a](r{a}(t{} on -) on a; s{a} on a)"
+
+
+def test_group_columns_of_two_bags_merge_those_on_the_way() -> None:
+    path = "r JOIN s ON r.a = s.a JOIN t ON s.b = t.b JOIN u ON t.c = u.c"
+    sql = f"SELECT 1 FROM {path} GROUP BY r.d, t.d HAVING COUNT(*) > 1"
+    assert drawn(sql) == "ring r+s+t{c,d,d}(u{c} on c)"
+    whole = f"SELECT 1 FROM {path} GROUP BY r.d, u.d HAVING COUNT(*) > 1"
+    assert blamed(whole) == (Reason.ONE_BAG, "r.d")
+
+
+def test_the_bag_with_most_group_columns_is_where_merging_starts() -> None:
+    path = "r JOIN s ON r.a = s.a JOIN t ON s.b = t.b JOIN u ON t.c = u.c"
+    sql = f"SELECT 1 FROM {path} GROUP BY t.d, t.e, u.d HAVING COUNT(*) > 1"
+    assert drawn(sql).startswith("ring t+u{")
+
+
+def test_of_several_bags_with_a_group_column_the_nearest_is_merged() -> None:
+    path = "r JOIN s ON r.a = s.a JOIN t ON s.b = t.b JOIN u ON t.c = u.c"
+    sql = f"SELECT 1 FROM {path} GROUP BY r.d, t.b HAVING COUNT(*) > 1"
+    assert drawn(sql).startswith("ring r+s{")
+
+
+def test_a_virtual_root_needs_all_group_columns_in_two_bags() -> None:
+    both = "SELECT 1 FROM r JOIN s ON r.a = s.a AND r.b = s.b GROUP BY r.a, s.b HAVING COUNT(*) > 1"
+    assert drawn(both) == "ring [a,b](r{a,b} on a,b; s{a,b} on a,b)"
+    one = "SELECT 1 FROM r JOIN s ON r.a = s.a GROUP BY r.a, s.b HAVING COUNT(*) > 1"
+    assert drawn(one) == "ring s{a,b}(r{a} on a)"
+    computed = "SELECT 1 FROM r JOIN s ON r.a = s.a GROUP BY r.a + 1 HAVING COUNT(*) > 1"
+    assert drawn(computed) == "ring r{a,a + 1}(s{a} on a)"
+
+
+def test_without_a_decision_group_columns_do_not_matter() -> None:
+    path = "r JOIN s ON r.a = s.a JOIN t ON s.b = t.b"
+    sql = f"SELECT r.d, t.d, MEDIAN(s.c / r.c) FROM {path} GROUP BY r.d, t.d"
+    assert drawn(sql) == "bits s{a,b}(r{a} on a; t{b} on b)"
+    cube = f"SELECT r.d, t.d, COUNT(*) FROM {path} GROUP BY CUBE(r.d, t.d)"
+    assert drawn(cube) == "bits s{a,b}(r{a} on a; t{b} on b)"
+
+
+@pytest.mark.parametrize(
+    ("call", "is_edge"),
+    [
+        ("COUNT(*)", True),
+        ("COUNT(s.b)", True),
+        ("SUM(s.b * 2)", True),
+        ("SUM(CASE WHEN s.b > 1 THEN s.c END)", True),
+        ("COUNT(*) FILTER (WHERE s.b > 1)", True),
+        ("SUM(s.b) FILTER (WHERE s.c > 1)", True),
+        ("SUM(CASE WHEN s.b > 1 THEN 1 ELSE 2 END)", False),
+        ("SUM(COALESCE(s.b, 1))", False),
+        ("COUNT(*) FILTER (WHERE s.b IS NULL)", False),
+        ("COUNT(s.b <=> NULL)", False),
+        ("SUM(s.b + r.b)", False),
+    ],
+)
+def test_an_argument_that_is_not_null_without_a_partner_needs_the_padded_rows(
+    call: str, is_edge: bool
+) -> None:
+    """Padding gives such an argument a value, of which an edge knows nothing."""
+    sql = f"SELECT r.d FROM r LEFT JOIN s ON r.a = s.a GROUP BY r.d HAVING {call} > 3"
+    shape = shape_of(sql)
+    assert isinstance(shape, TreeShape) == is_edge
+    if isinstance(shape, TreeShape):
+        assert shape.nodes[0].edge is Edge.LEFT
+
+
+def test_a_column_of_the_padded_side_that_is_a_constant_is_null_without_a_partner() -> None:
+    sql = (
+        "SELECT r.d FROM r LEFT JOIN (SELECT s.a, 1 AS one FROM s JOIN t ON s.b = t.b) q "
+        "ON r.a = q.a GROUP BY r.d HAVING SUM(q.one) > 3"
+    )
+    assert drawn(sql) == "ring r{a,d}(left s{b,a}(t{b} on b) on a)"
+
+
+@pytest.mark.parametrize(
+    "above",
+    [
+        "WHERE s.b IS NULL GROUP BY r.d",
+        "JOIN t ON t.c = s.c GROUP BY r.d",
+        "LEFT JOIN t ON t.c = s.c GROUP BY r.d",
+        "WHERE EXISTS (SELECT 1 FROM t WHERE t.c <=> s.c) GROUP BY r.d",
+        "GROUP BY s.d",
+    ],
+)
+def test_what_reads_the_padded_side_above_the_join_puts_it_into_the_bag(above: str) -> None:
+    sql = f"SELECT 1 FROM r LEFT JOIN s ON r.a = s.a {above} HAVING COUNT(*) > 3"
+    shape = shape_of(sql)
+    if isinstance(shape, TreeShape):
+        assert any({"r#1", "s#1"} <= set(node.accesses) for node in shape.nodes)
+    else:
+        assert shape.reason is Reason.ONE_BAG
+
+
+def test_semi_and_anti_edges_hang_on_the_one_relation_they_look_at() -> None:
+    anti = "NOT EXISTS (SELECT 1 FROM t WHERE t.a = s.c)"
+    semi = "EXISTS (SELECT 1 FROM u WHERE u.a = r.c AND u.b = 3)"
+    sql = f"SELECT r.d FROM r JOIN s ON r.a = s.a WHERE {anti} AND {semi} {HAVING}"
+    assert drawn(sql) == "ring r{a,c,d}(s{a,c}(anti t{a} on a) on a; semi u{a} on a)"
+
+
+def test_an_edge_that_compares_columns_of_two_relations_makes_them_one_bag() -> None:
+    exists = "EXISTS (SELECT 1 FROM t WHERE t.a = s.c AND t.b = r.c)"
+    sql = f"SELECT r.d FROM r JOIN s ON r.a = s.a JOIN u ON u.e = r.e WHERE {exists} {HAVING}"
+    assert drawn(sql).startswith("ring r+s{")
+
+
+@pytest.mark.parametrize(
+    "exists",
+    [
+        "EXISTS (SELECT 1 FROM t WHERE t.a = r.c AND t.b < r.b)",
+        "EXISTS (SELECT 1 FROM t WHERE t.a = r.c AND t.a = r.b)",
+        "EXISTS (SELECT 1 FROM t WHERE t.a = r.c AND t.b = r.c)",
+        "NOT EXISTS (SELECT 1 FROM t WHERE t.a = r.c AND r.b > 2)",
+        "r.c NOT IN (SELECT a FROM t)",
+        "EXISTS (SELECT 1 FROM t WHERE t.name = r.c)",
+    ],
+)
+def test_other_joins_that_ask_for_more_are_inside_the_bag(exists: str) -> None:
+    sql = f"SELECT r.d FROM r JOIN s ON r.a = s.a WHERE {exists} {HAVING}"
+    assert drawn(sql) == "ring r+t{a,d}(s{a} on a)"
+
+
+def test_copies_on_the_other_side_of_semi_and_anti_edges_do_not_matter() -> None:
+    below = "SELECT DISTINCT s.a FROM s JOIN t ON s.b = t.b"
+    sql = f"SELECT r.d FROM r WHERE r.a IN ({below}) {HAVING}"
+    assert drawn(sql) == "ring r{a,d}(semi s{b,a}(t{b} on b) on a)"
+    left = f"SELECT r.d FROM r LEFT JOIN ({below}) q ON r.a = q.a {HAVING}"
+    assert drawn(left) == "ring r{a,d}(left s+t{a} on a)"
+
+
+@pytest.mark.parametrize(
+    ("call", "is_late"),
+    [
+        ("SUM(s.a * s.b - s.c)", False),
+        ("SUM(s.a / 7)", False),
+        ("SUM(s.a / 0)", True),
+        ("SUM(s.a / s.b)", True),
+        ("SUM(s.a % s.b)", True),
+        ("SUM(CAST(s.name AS INT))", True),
+        ("COUNT(substring(s.name, 1, 2))", False),
+        ("COUNT(sqrt(s.a))", True),
+        ("SUM(CAST(s.cost AS DOUBLE))", False),
+    ],
+)
+def test_what_may_fail_waits_for_the_joins(call: str, is_late: bool) -> None:
+    sql = f"SELECT r.d FROM r JOIN s ON r.a = s.a GROUP BY r.d HAVING {call} > 3"
+    shape = shape_of(sql)
+    assert isinstance(shape, NoTree) == is_late
+    if isinstance(shape, NoTree):
+        assert shape.reason is Reason.MAY_FAIL
+
+
+def test_conditions_above_the_joins_that_may_fail_wait_too() -> None:
+    sql = f"SELECT r.d FROM r JOIN s ON r.a = s.a WHERE s.b / s.c > 2 {HAVING}"
+    assert blamed(sql) == (Reason.MAY_FAIL, "s.b / s.c")
+
+
+def test_the_other_side_of_an_edge_is_one_node_where_it_has_such_conditions() -> None:
+    exists = "EXISTS (SELECT 1 FROM t JOIN u ON t.b = u.b WHERE t.a = r.a AND t.c / u.c > 2)"
+    sql = f"SELECT r.d FROM r WHERE {exists} {HAVING}"
+    assert drawn(sql) == "ring r{a,d}(semi t+u{a} on a)"
+
+
+@pytest.mark.parametrize("truth", ["1 = 2", "1 = 1"])
+def test_conditions_without_a_column_are_met_once(truth: str) -> None:
+    sql = f"SELECT r.d FROM r JOIN s ON r.a = s.a AND {truth} GROUP BY r.d HAVING COUNT(*) > 0"
+    row = {**{column.name: None for column in CATALOG["r"]}, "a": 1, "d": 1}
+    tables = {"r": [row], "s": [row]}
+    root = core(sql)
+    shape = tree_shape(root)
+    assert isinstance(shape, TreeShape)
+    expected = annotate(root, tables).lineage
+    assert len(expected) == (2 if truth == "1 = 1" else 0)
+    assert annotate(rejoined(root, shape), tables).lineage == expected
+
+
+def test_nothing_is_looked_up_by_sums_of_doubles() -> None:
+    sums = "(SELECT a, SUM(rate) AS x, SUM(b) AS y FROM s GROUP BY a) q"
+    exact = f"SELECT r.d FROM r JOIN {sums} ON r.b = q.y JOIN t ON t.a = r.a {HAVING}"
+    assert drawn(exact) == "ring r{b,a,d}(s{y} on y; t{a} on a)"
+    loose = f"SELECT r.d FROM r JOIN {sums} ON r.rate = q.x JOIN t ON t.a = r.a {HAVING}"
+    assert drawn(loose) == "ring r+s{a,d}(t{a} on a)"
+    grouped = "SELECT 1 FROM r JOIN {} ON r.a = q.a GROUP BY r.d HAVING MAX(q.x) > 1"
+    assert blamed(grouped.format(sums))[0] is Reason.UNSURE
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT n FROM (SELECT r.d, COUNT(*) AS n FROM r JOIN s ON r.a = s.a GROUP BY r.d) "
+        "GROUP BY n HAVING COUNT(*) > 2",
+        "SELECT r.d FROM r JOIN s ON r.a = s.a ORDER BY r.d LIMIT 3",
+        "SELECT DISTINCT d FROM (SELECT r.d, COUNT(*) AS n FROM r JOIN s ON r.a = s.a GROUP BY r.d "
+        "ORDER BY n LIMIT 3)",
+        "SELECT DISTINCT COUNT(*) AS n FROM r JOIN s ON r.a = s.a GROUP BY r.d ORDER BY n LIMIT 3",
+        "SELECT r.d FROM r JOIN s ON r.a = s.a GROUP BY ROLLUP(r.d) HAVING COUNT(*) > 1",
+        "SELECT d FROM (SELECT r.d FROM r JOIN s ON r.a = s.a EXCEPT SELECT d FROM t)",
+        "SELECT r.d FROM r JOIN s ON r.a = s.a QUALIFY SUM(s.b) OVER (PARTITION BY r.d) > 2",
+    ],
+)
+def test_what_needs_each_groups_rows_has_no_tree(sql: str) -> None:
+    assert blamed(sql)[0] is Reason.NOT_AT_THE_TOP
+
+
+def test_branches_of_unions_have_trees_of_their_own_and_no_last_limit() -> None:
+    one, other = (
+        f"SELECT {x}.d FROM {x} JOIN {y} ON {x}.a = {y}.a" for x, y in (("r", "s"), ("t", "u"))
+    )
+    assert drawn(f"{one} UNION ALL {other} GROUP BY t.d HAVING COUNT(*) > 2") == (
+        "bits r{a}(s{a} on a) | ring t{a,d}(u{a} on a)"
+    )
+    limited = f"({one} GROUP BY r.d ORDER BY COUNT(*) LIMIT 2) UNION ALL {other}"
+    assert drawn(limited).startswith("not_at_the_top: ")
+    assert drawn(limited).endswith(" | bits t{a}(u{a} on a)")
+
+
+JOINED = (
+    ("r.a = s.a", "s.b = t.b", "t.c = u.c"),
+    ("r.a = s.a", "r.b = t.b", "r.c = u.c"),
+    ("r.a = s.a", "s.a = t.a", "t.a = u.a"),
+    ("r.a = s.a", "s.b = t.b", "t.c = r.c", "u.d = t.d"),
+    ("r.a = s.a", "s.b < t.b", "t.c = u.c"),
+)
+
+
+@pytest.mark.parametrize("parts", JOINED)
+@pytest.mark.parametrize("end", ["", " GROUP BY r.e HAVING SUM(u.f) > 1"])
+def test_the_order_of_the_from_clause_changes_nothing(parts: tuple[str, ...], end: str) -> None:
+    """With tables that change differently there are no ties left for the order to break."""
+    changed = {"r": 1, "s": 2, "t": 4, "u": 8}
+    rng = Random(3)
+    found = set()
+    for order in permutations("rstu"):
+        where = [*parts]
+        rng.shuffle(where)
+        sql = f"SELECT 1 FROM {', '.join(order)} WHERE {' AND '.join(where)}{end}"
+        shape = shape_of(sql, changed)
+        if isinstance(shape, NoTree):
+            found.add((str(shape.reason), frozenset[object]()))
+            continue
+        edges = {
+            (
+                frozenset(node.accesses),
+                None if node.parent is None else frozenset(shape.nodes[node.parent].accesses),
+                len(node.key),
+            )
+            for node in shape.nodes
+        }
+        found.add((str(shape.mode), frozenset(edges)))
+    assert len(found) == 1
+
+
+def test_names_change_nothing() -> None:
+    """Neither those that a query gives its relations nor those that tables have."""
+    plain = (
+        "SELECT 1 FROM r JOIN s ON r.a = s.a JOIN t ON t.b = s.b GROUP BY r.a HAVING SUM(t.c) > 1"
+    )
+    named = (
+        "SELECT 1 FROM r z JOIN s y ON z.a = y.a JOIN t x ON x.b = y.b "
+        "GROUP BY z.a HAVING SUM(x.c) > 1"
+    )
+    assert drawn(named) == drawn(plain)
+    others = {"r": "zz", "s": "mm", "t": "aa"}
+    catalog = {new: CATALOG[old] for old, new in others.items()}
+    sql, expected = plain, drawn(plain)
+    for old, new in others.items():
+        sql = sql.replace(f"{old}.", f"{new}.").replace(f" {old} ", f" {new} ")
+        expected = expected.replace(f"{old}{{", f"{new}{{")
+    assert drawn(sql, None, catalog) == expected
+
+
+def test_what_changes_most_is_near_the_root() -> None:
+    sql = "SELECT 1 FROM r JOIN s ON r.a = s.a JOIN t ON s.b = t.b JOIN u ON t.c = u.c"
+    assert drawn(sql, {"t": 5}).startswith("bits t{")
+    assert drawn(sql, {"s": 5}).startswith("bits s{")
+    assert drawn(sql, {"u": 50, "s": 5}).startswith("bits t{")

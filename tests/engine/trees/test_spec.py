@@ -1,0 +1,97 @@
+"""What is no tree is refused with the reason, and what a tree cannot tell by its name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from impctl.data.schema import LONG, STRING
+from impctl.engine.accumulators import Count, ExactSum
+from impctl.engine.aggregate_column import AggregateColumn
+from impctl.engine.extremes import Extreme
+from impctl.engine.operators.tree import Tree
+from impctl.engine.ordered_values import First
+from impctl.engine.trees.spec import Access, Edge, JoinTree, Link, Mode, Node
+from impctl.errors import InvariantError, UnsupportedError
+
+X = Count("x", 0)
+SUM = AggregateColumn("sum", LONG, ExactSum("x", 0, LONG), X)
+LEAF = Node("s", 0, (("s.a", LONG),), ("s.a",), (False,), (), (("x", LONG),), (Access(0),))
+ROOT = Node("r", 1, (("r.a", LONG),), ("r.a",), (), (Link(0, Edge.INNER, ("r.a",)),))
+GOOD = JoinTree("tree0", (LEAF, ROOT), Mode.RING, (SUM,), 1)
+
+
+def with_leaf(**changes: object) -> JoinTree:
+    return replace(GOOD, nodes=(replace(LEAF, **changes), ROOT))  # type: ignore[arg-type]
+
+
+def with_root(**changes: object) -> JoinTree:
+    return replace(GOOD, nodes=(LEAF, replace(ROOT, **changes)))  # type: ignore[arg-type]
+
+
+def test_a_tree_is_taken() -> None:
+    assert Tree(GOOD).tree == GOOD
+    assert GOOD.inputs == 2
+    assert [edge[0].name + edge[2].name for edge in GOOD.edges()] == ["rs"]
+
+
+NO_TREES: dict[str, Callable[[], JoinTree]] = {
+    "every node but the root is the child": lambda: with_root(links=()),
+    "every input belongs to one node": lambda: with_leaf(input=1),
+    "two nodes have one name": lambda: with_leaf(name="r"),
+    "every access belongs to one node": lambda: replace(GOOD, accesses=2),
+    "only a root is virtual": lambda: replace(
+        GOOD, nodes=(replace(LEAF, input=None), replace(ROOT, input=0))
+    ),
+    "does not keep its key": lambda: with_leaf(key=("s.b",)),
+    "does not say what NULL is": lambda: with_leaf(null_safe=()),
+    "stands before its child": lambda: replace(
+        GOOD, nodes=(replace(ROOT, null_safe=(False,)), replace(LEAF, links=()))
+    ),
+    "have different keys": lambda: with_root(links=(Link(0, Edge.INNER, ()),)),
+    "does not keep a key of its child": lambda: with_root(links=(Link(0, Edge.INNER, ("r.b",)),)),
+    "a virtual root has an inner edge": lambda: with_root(
+        input=None, links=(Link(0, Edge.LEFT, ("r.a",)),)
+    ),
+    "a child of a virtual root has all its columns": lambda: with_root(
+        input=None, kept=(("r.a", LONG), ("r.b", LONG)), key=("r.a", "r.b")
+    ),
+    "nothing but its group columns": lambda: with_root(input=None, key=()),
+    "does not keep the column of its ranges": lambda: with_leaf(
+        accesses=(Access(0, ("s.b", None)),)  # type: ignore[arg-type]  # not even looked at
+    ),
+    "every argument belongs to one node": lambda: with_leaf(arguments=()),
+    "bits have no columns": lambda: replace(GOOD, mode=Mode.BITS),
+    "is seen above it": lambda: with_root(links=(Link(0, Edge.SEMI, ("r.a",)),)),
+    "an extreme has a rank": lambda: replace(
+        with_leaf(arguments=(("x", STRING),)),
+        columns=(AggregateColumn("min", STRING, Extreme("x", 0, False), X),),
+    ),
+    "stands beside the count": lambda: replace(
+        GOOD, columns=(AggregateColumn("min", LONG, Extreme("x", 0, False), None),)
+    ),
+}
+
+
+@pytest.mark.parametrize("reason", NO_TREES)
+def test_what_is_no_tree_is_refused(reason: str) -> None:
+    with pytest.raises(InvariantError, match=reason):
+        Tree(NO_TREES[reason]())
+
+
+@pytest.mark.parametrize(
+    ("part", "name"),
+    [
+        (First("x", "x", 0, 0, False), "MIN_BY, MAX_BY and extremes of text"),
+        (Extreme("x", 0, False, 10), "a bounded MIN or MAX"),
+    ],
+)
+def test_a_call_that_a_tree_cannot_keep_is_refused_by_name(
+    part: First | Extreme, name: str
+) -> None:
+    tree = replace(GOOD, columns=(SUM, AggregateColumn("y", LONG, part, X)))
+    with pytest.raises(UnsupportedError, match=name) as error:
+        Tree(tree)
+    assert error.value.code == "no_join_tree"

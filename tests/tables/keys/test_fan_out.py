@@ -1,0 +1,122 @@
+"""Fan-outs against pairs counted one by one, in samples against the mean of many tables."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from random import Random
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from impctl.data.schema import INTEGER, LONG, STRING
+from impctl.tables.keys.fan_out import (
+    MANY_ROWS,
+    KeyColumns,
+    KeyCounts,
+    counted,
+    fan_out,
+    key_counts,
+    one_in,
+)
+from impctl.tables.source import open_source
+from impctl.tables.write.laid_out import create_laid_out_table
+
+BOTH = (("a", LONG), ("b", STRING))
+PAIR = KeyColumns(BOTH, (False, False))
+
+
+def rows(rng: Random, count: int) -> list[tuple[int | None, str | None]]:
+    return [(rng.choice((None, 1, 2, 3, 4)), rng.choice((None, "x", "y"))) for _ in range(count)]
+
+
+def table(values: list[tuple[int | None, str | None]], **more: list[int]) -> pa.Table:
+    first, second = ([row[at] for row in values] for at in (0, 1))
+    columns = {"a": pa.array(first, pa.int64()), "b": pa.array(second, pa.string())}
+    return pa.table({**columns, **more})
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_fan_out_is_the_pairs_over_the_changed_rows(seed: int) -> None:
+    rng = Random(seed)
+    mine, theirs = rows(rng, rng.randint(1, 30)), rows(rng, rng.randint(0, 30))
+    null_safe = (rng.random() < 0.5, rng.random() < 0.5)
+    columns = KeyColumns(BOTH, null_safe)
+
+    def meet(one: tuple[int | None, str | None], other: tuple[int | None, str | None]) -> bool:
+        return all(
+            x == y and (x is not None or safe)
+            for x, y, safe in zip(one, other, null_safe, strict=True)
+        )
+
+    pairs = sum(meet(one, other) for one in mine for other in theirs)
+    parts = [table(mine[:7]), table(mine[7:])]
+    found = fan_out(counted(parts, columns), counted([table(theirs)], columns))
+    assert found == pytest.approx(pairs / len(mine))
+
+
+def test_tuples_count_once_per_key_in_whatever_batches_they_are() -> None:
+    key = KeyColumns((("a", LONG),), (False,), counted=(("b", STRING),))
+    first = table([(1, "x"), (1, "x"), (1, "y"), (2, None), (2, None)])
+    second = table([(1, "x"), (1, None), (None, "x")])
+    found = counted([first, second], key)
+    assert found.rows == 8
+    assert dict(zip(found.codes.tolist(), found.counts.tolist(), strict=True)) == {1: 3, 2: 1}
+
+
+def test_keys_of_two_integral_types_meet() -> None:
+    one = counted(
+        [pa.table({"a": pa.array([1, 1, 2], pa.int32())})], KeyColumns((("a", INTEGER),), (False,))
+    )
+    other = counted([table([(1, None)])], KeyColumns((("a", LONG),), (False,)))
+    assert fan_out(one, other) == pytest.approx(2 / 3)
+
+
+def test_the_empty_key_meets_every_row() -> None:
+    nothing = KeyColumns((), ())
+    assert (
+        fan_out(
+            counted([table([(1, "x")] * 3)], nothing), counted([table([(1, "x")] * 5)], nothing)
+        )
+        == 5
+    )
+
+
+def test_nothing_meets_nothing() -> None:
+    some, none = counted([table([(1, "x")])], PAIR), counted([], PAIR)
+    assert fan_out(none, some) == 0
+    assert fan_out(some, none) == 0
+
+
+def drawn(values: np.ndarray, sample: int) -> KeyCounts:
+    return counted([pa.table({"a": values})], KeyColumns((("a", LONG),), (False,)), sample)
+
+
+@pytest.mark.parametrize("step", [1, 16, 1 << 20])
+def test_a_sample_estimates_without_bias_whatever_the_keys_have_in_common(step: int) -> None:
+    """Keys that are all multiples of something are sampled as others are."""
+    random = np.random.default_rng(5)
+    mine = random.integers(0, 20_000, 60_000) * step
+    theirs = random.integers(0, 20_000, 100_000) * step
+    whole = fan_out(drawn(mine, 1), drawn(theirs, 1))
+    sampled = fan_out(drawn(mine, 16), drawn(theirs, 16))
+    assert whole == pytest.approx(5, rel=0.05)
+    assert sampled == pytest.approx(whole, rel=0.1)
+    assert len(drawn(mine, 16).codes) == pytest.approx(len(drawn(mine, 1).codes) / 16, rel=0.1)
+
+
+def test_large_tables_are_sampled_and_both_sides_alike() -> None:
+    assert one_in(10, MANY_ROWS) == 1
+    assert one_in(10, MANY_ROWS + 1) == 16
+    with pytest.raises(AssertionError):
+        fan_out(drawn(np.arange(3), 1), drawn(np.arange(3), 16))
+
+
+def test_a_table_is_read_by_its_key_columns(tmp_path: Path) -> None:
+    path = str(tmp_path / "t")
+    create_laid_out_table(
+        path, [table([(1, "x"), (None, "x")], n=[1, 2]), table([(1, "x")], n=[3])]
+    )
+    found = key_counts(open_source("t", path).snapshot(), PAIR)
+    assert (found.rows, found.counts.tolist()) == (3, [2])
+    assert key_counts(open_source("t", path).snapshot(), KeyColumns((), ())).counts.tolist() == [3]
