@@ -22,7 +22,7 @@ from deltalake import DeltaTable
 
 from impctl.aliases import ColumnName, TableName, TableVersion
 from impctl.data.schema import Column, Kind, Schema
-from impctl.errors import SchemaChangedError, StorageError, TableError
+from impctl.errors import ImpctlError, SchemaChangedError, StorageError, TableError
 from impctl.tables.bounds import ColumnBounds, Flags
 from impctl.tables.escapes import is_unsure
 from impctl.tables.failures import READ_FAILURES, failure_text
@@ -233,14 +233,7 @@ def take_snapshot(
         columns = _readable_partitions(columns, partition_columns, delta)
         deletions = _deletions(pa.table(delta.deletion_vectors()), uris) if has_vectors else {}
     except READ_FAILURES as error:
-        # deltalake reads vectors by a part of its own, which knows fewer features than the rest.
-        feature = feature_named_in(failure_text(error))
-        if feature is not None:
-            raise unknown_feature(table, feature) from error
-        raise StorageError(
-            f"Reading the log of table `{table}` failed: {failure_text(error)}",
-            hint=f"check that `{path}` can be read, then run the command again",
-        ) from error
+        raise _log_failure(table, path, error) from error
     if deletions is None:
         raise TableError(
             f"Deletion vectors of table `{table}` name files that its log does not list",
@@ -262,6 +255,18 @@ def take_snapshot(
         actions=actions,
         uris=uris,
         deletions=deletions,
+    )
+
+
+def _log_failure(table: TableName, path: str, error: Exception) -> ImpctlError:
+    text = failure_text(error)
+    # deltalake reads vectors by a part of its own, which knows fewer features than the rest.
+    feature = feature_named_in(text)
+    if feature is not None:
+        return unknown_feature(table, feature)
+    return StorageError(
+        f"Reading the log of table `{table}` failed: {text}",
+        hint=f"check that `{path}` can be read, then run the command again",
     )
 
 
