@@ -295,12 +295,32 @@ def closed(process: subprocess.Popen[bytes]) -> None:
         "answering.PROGRAM = ['0.0.9', answering.PROGRAM[1]]",
         "answering.is_own_peer = lambda connection: False",
         "answering.MOST = 0",
+        "import os; os.fork = lambda: open('/no/process/to/be/had')",
     ],
 )
 def test_who_may_not_be_answered_does_its_work_itself(folder: Path, patch: str) -> None:
     process, path = serving(folder, patch)
     ran = run(folder, "status", "w.yaml", "--socket", str(path))
     assert (ran.code, ran.who) == (0, "itself")
+    closed(process)
+
+
+FULL = """
+whole, tries = answering.socket.socket.accept, [1, 2, 3]
+def accept(self):
+    if tries:
+        tries.pop()
+        raise OSError(24, "Too many open files")
+    return whole(self)
+answering.socket.socket.accept = accept
+"""
+
+
+def test_who_cannot_be_taken_in_at_once_is_taken_in_later(folder: Path) -> None:
+    process, path = serving(folder, FULL)
+    ran = run(folder, "status", "w.yaml", "--socket", str(path))
+    assert ran.code == 0
+    assert ran.who != "itself"
     closed(process)
 
 

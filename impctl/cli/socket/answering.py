@@ -34,6 +34,8 @@ _PATIENCE = 10.0
 """Seconds for a request to come whole."""
 _LEAVING = 10.0
 """Seconds that commands have to end once nobody is to be answered any more."""
+_BREATH = 0.05
+"""Seconds until a caller who could not be taken in is tried again."""
 _CALLER_GONE = 129
 """As of a command whose terminal went away."""
 
@@ -72,12 +74,20 @@ class Answering:
             self._reap()
 
     def _accept(self) -> None:
-        connection, _ = self._listener.accept()
+        try:
+            connection, _ = self._listener.accept()
+        except OSError:
+            time.sleep(_BREATH)  # out of files, as a rule: the caller waits, others end meanwhile
+            return
         is_answered = is_own_peer(connection) and len(self._calls) < MOST
         if not is_answered or mark_now() != build_mark():
             connection.close()
             return
-        pid = os.fork()
+        try:
+            pid = os.fork()
+        except OSError:
+            connection.close()  # no process to be had: the caller does it himself
+            return
         if pid == 0:
             self._answer(connection)
         self._calls[pid] = connection
@@ -159,7 +169,8 @@ def main() -> None:
         run = _loaded()
         gc.freeze()  # what is loaded stays, and pages that nobody writes to are shared
         listener.listen(MOST)
-        os.write(1, b"ready\n")
+        with suppress(BrokenPipeError):  # who started this is gone, which ends it below
+            os.write(1, b"ready\n")
         os.dup2(2, 1)  # the pipe of the one who started this is for that word alone
         answering = Answering(listener, 0, run)
         answering.serve()
