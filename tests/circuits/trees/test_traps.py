@@ -266,7 +266,7 @@ def test_conditions_above_the_joins_that_may_fail_wait_too() -> None:
 
 
 def test_the_other_side_of_an_edge_is_one_node_where_it_has_such_conditions() -> None:
-    exists = "EXISTS (SELECT 1 FROM t JOIN u ON t.b = u.b WHERE t.a = r.a AND t.c / u.c > 2)"
+    exists = "EXISTS (SELECT 1 FROM t JOIN u ON t.b = u.b WHERE t.a = r.a AND t.c / t.d > 2)"
     sql = f"SELECT r.d FROM r WHERE {exists} {HAVING}"
     assert drawn(sql) == "ring r{a,d}(semi t+u{a} on a)"
 
