@@ -17,7 +17,7 @@ from impctl.circuits.compile import Compiled, compile_plan
 from impctl.circuits.flows import BlockedError
 from impctl.circuits.refills import KEEP_ALL, Buffers
 from impctl.circuits.strategy import Chooser
-from impctl.circuits.trees.shape import TreeShape
+from impctl.circuits.trees.shape import NoTree, TreeShape
 from impctl.expr.nodes import Span
 from impctl.plan.nodes import Plan, scans_of
 from impctl.plan.rules.answered import AnswerPlan
@@ -47,10 +47,14 @@ class Way:
     no_answer: str = ""
 
     @property
+    def shapes(self) -> tuple[TreeShape | NoTree, ...]:
+        """Where joins were to be trees, that of each branch of the plan, or why it has none."""
+        return () if self.compiled is None else self.compiled.shapes
+
+    @property
     def has_tree(self) -> bool:
         """Whether some joins are maintained without joining."""
-        shapes = () if self.compiled is None else self.compiled.shapes
-        return any(isinstance(shape, TreeShape) for shape in shapes)
+        return any(isinstance(shape, TreeShape) for shape in self.shapes)
 
 
 def answering_way(

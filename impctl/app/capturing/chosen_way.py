@@ -23,6 +23,7 @@ from impctl.circuits.flows import BlockedError
 from impctl.circuits.identity import with_answer
 from impctl.circuits.refills import KEEP_ALL, USUAL, Buffers
 from impctl.circuits.strategy import AsRecorded, BySize, Chooser, Strategy
+from impctl.circuits.trees.identity import trees_id
 from impctl.circuits.trees.shape import NoTree, Reason
 from impctl.circuits.way import Way, answering_way, choose_way
 from impctl.errors import RecaptureNeededError, UnsupportedError
@@ -133,9 +134,8 @@ def _by_core(
 
 def _refuse_without_tree(prepared: PreparedQuery, way: Way) -> None:
     """Nothing where joins are to be trees and one is, or nothing is joined."""
-    shapes = () if way.compiled is None else way.compiled.shapes
     wanting = [
-        one for one in shapes if isinstance(one, NoTree) and one.reason is not Reason.ONE_TABLE
+        one for one in way.shapes if isinstance(one, NoTree) and one.reason is not Reason.ONE_TABLE
     ]
     if way.has_tree or not wanting:
         return
@@ -161,7 +161,7 @@ def capture_way(
 def check_circuit(desk: Workbench, prepared: PreparedQuery, way: Way, stored: StoredQuery) -> None:
     """RecaptureNeededError where the stored state is not that of the circuit built now."""
     meta = StateMeta.read(stored.query, stored.state_meta)
-    is_same = is_same_circuit(desk, prepared, stored)
+    is_same = is_same_circuit(desk, prepared, stored) and meta.trees == trees_id(way.shapes)
     if way.mode is stored.mode and is_same:
         return
     name = prepared.spec.name

@@ -21,6 +21,7 @@ from impctl.app.workbench.workbench import Workbench
 from impctl.circuits.identity import circuit_id, template_id, with_answer
 from impctl.circuits.session import MaintainedQuery
 from impctl.circuits.touch import TouchedQuery
+from impctl.circuits.trees.identity import trees_id
 from impctl.circuits.way import Way
 from impctl.errors import masked
 from impctl.store.records import Assumption, NewCapture, RunRecord, StoredSketch, TablePin
@@ -42,7 +43,6 @@ def commit_capture(
     versions = desk.tables.versions_of(prepared.tables)
     for table in versions:
         check_pinned_commit(desk.tables, table)
-    distant = [] if way.compiled is None else list(way.compiled.distant_sides)
     meta = StateMeta(
         way=way.reason,
         circuit=_circuit(prepared, way),
@@ -51,8 +51,9 @@ def commit_capture(
         moments=dict(prepared.moments),
         marks=commit_marks(desk.tables, versions),
         files={table: files_mark(desk.tables.snapshot(table)) for table in versions},
-        distant=distant,
+        distant=() if way.compiled is None else way.compiled.distant_sides,
         ending=ending_to_store(way.answer),
+        trees=trees_id(way.shapes),
     )
     runs: dict[str, list[tuple[int, object]]] = {}
     if state is not None:

@@ -31,7 +31,8 @@ class StateMeta:
     which files. `unsure` counts groups kept because a sum of doubles was too close to call: where
     slack may come from. `distant` names the sides of joins whose rows the state does not hold.
     `depths` tell how evenly the ranges are filled, where that is counted. `ending` is how the
-    answer is made of its rows, as of `app.capturing.kept_ending`.
+    answer is made of its rows, as of `app.capturing.kept_ending`. `trees` names the join trees
+    that the state is of; empty without.
     """
 
     way: str
@@ -46,6 +47,7 @@ class StateMeta:
     distant: Sequence[str] = ()
     depths: Sequence[RangeDepth] = ()
     ending: Sequence[Any] = ()
+    trees: str = ""
 
     def as_stored(self) -> dict[str, Any]:
         """What `read` takes, made of what JSON has."""
@@ -65,6 +67,7 @@ class StateMeta:
             "distant": list(self.distant),
             "depths": [_stored_depth(depth) for depth in self.depths],
             "ending": list(self.ending),
+            **({"trees": self.trees} if self.trees else {}),
         }
 
     def basis(self, pins: Sequence[TablePin]) -> dict[str, Any]:
@@ -190,5 +193,6 @@ _CHECKS: Mapping[str, Callable[[Any], Any]] = {
     "distant": _each(_text),
     "depths": _each(_depth),
     "ending": _mark_and_value,
+    "trees": _text,
 }
 """What each field is made of; a name that is not here is not impctl's."""

@@ -26,6 +26,7 @@ META = StateMeta(
     distant=["u"],
     depths=[RangeDepth("t", "a", 4, 10, 5, 1.5), RangeDepth("t", "b", 4, 10, 5, 0)],
     ending=["mark", ["tuple"]],
+    trees="0f",
 )
 MARK = {"digest": "ab", "rows": 3}
 DEPTH = {"table": "t", "attribute": "a", "ranges": 4, "rows": 10, "largest": 5, "at_capture": 1.5}

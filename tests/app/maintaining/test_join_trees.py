@@ -129,6 +129,17 @@ def test_explain_draws_the_tree_and_names_what_stands_in_the_way(cli: Cli) -> No
     assert results["one_tree"]["trees"] == []
 
 
+def test_state_of_another_tree_is_not_taken_up(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a release would write it that hangs the same tables together otherwise."""
+    with monkeypatch.context() as patched:
+        patched.setattr("impctl.app.capturing.commit.trees_id", lambda shapes: "another")
+        cli.good("capture", "--query", "path_tree", "--query", "path_index")
+    changed(cli.workload.parent, random.Random(7), 0)
+    ran = cli("maintain", "--query", "path_tree")
+    assert ran.code == 7
+    assert ran.error["code"] == "engine_changed"
+
+
 def test_rows_of_an_answer_are_kept_by_joins_alone(cli: Cli) -> None:
     document = json.loads(cli.workload.read_text())
     document["queries"]["groups_tree"]["answer"] = True
