@@ -115,11 +115,13 @@ def _not_found(path: Path) -> UsageError:
             code="workload_not_found",
             hint="name yours, or write one with `impctl init TABLE`",
         )
-    return UsageError(
-        f"There is no file `{path}`",
-        code="workload_not_found",
-        hint="check the path; `impctl check --schema` says what a workload file holds",
-    )
+    hint = "check the path; `impctl check --schema` says what a workload file holds"
+    if not path.suffix and DEFAULT_FILE.is_file():
+        hint = (
+            f"the first word is a workload file, `{DEFAULT_FILE}` where none is given; a query of "
+            f"it is named with `--query {path}`"
+        )
+    return UsageError(f"There is no file `{path}`", code="workload_not_found", hint=hint)
 
 
 def all_problems(path: Path, reading: FileReading) -> WorkloadError:

@@ -339,3 +339,16 @@ def test_a_spark_profile(tmp_path: Path) -> None:
     with pytest.raises(WorkloadError) as caught:
         load_spark_profile(path, {})
     assert caught.value.problems[0].hint == "did you mean `conf`?"
+
+
+def test_a_query_given_as_the_file_is_told_from_a_wrong_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError) as there_is_none:
+        load_workload(Path("best_days"), {})
+    (tmp_path / "impctl.yaml").write_text("version: 1\n")
+    with pytest.raises(UsageError) as caught:
+        load_workload(Path("best_days"), {})
+    assert "--query best_days" in str(caught.value.hint)
+    assert "--query" not in str(there_is_none.value.hint)

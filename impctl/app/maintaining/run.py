@@ -201,9 +201,11 @@ class StaleRun:
     def _is_told(self, task: Task) -> bool:
         """Whether there are changes of the query's answer to write; warns where they begin anew."""
         if task.spec.answer and not task.stored.state_meta.get("answer"):
+            never = "" if task.taken is None else task.taken.way.no_answer
             self._warn(
-                f"no rows of the answer of query `{task.spec.name}` were kept before this run, so "
-                "no file tells what came and went of it"
+                f"no rows of the answer of query `{task.spec.name}` "
+                + (f"can be kept ({never})" if never else "were kept before this run")
+                + ", so no file tells what came and went of it"
             )
             return False
         return task.spec.answer

@@ -36,7 +36,8 @@ def condition_on(outputs: Sequence[Attribute], text: str, zone: str) -> Expr:
     except QueryError as error:
         raise UsageError(
             f"`--where` cannot be read: {error.message}",
-            hint=f"write a condition on {', '.join(schema.names)}, such as `{schema.names[0]} = 5`"
+            hint=f"write a condition on {', '.join(schema.names)}, such as "
+            f"`{_example(schema.columns[0])}`"
             if schema.names
             else "the answer has no columns",
             code="where_unread",
@@ -61,6 +62,23 @@ def condition_on(outputs: Sequence[Attribute], text: str, zone: str) -> Expr:
             code="where_unread",
         )
     return condition
+
+
+_VALUES = {
+    Kind.STRING: "'abc'",
+    Kind.BOOLEAN: "true",
+    Kind.DATE: "DATE '2026-01-31'",
+    Kind.TIMESTAMP: "TIMESTAMP '2026-01-31 12:00:00Z'",
+    Kind.TIMESTAMP_NTZ: "TIMESTAMP_NTZ '2026-01-31 12:00:00'",
+}
+"""A value as SQL writes it; of other types it is a number."""
+
+
+def _example(column: Column) -> str:
+    """A condition on the column that compares it with a value of its own type."""
+    if column.type.kind is Kind.BINARY:
+        return f"{column.name} IS NOT NULL"
+    return f"{column.name} = {_VALUES.get(column.type.kind, '5')}"
 
 
 def _objection(condition: Expr) -> str | None:
