@@ -9,8 +9,9 @@ Out of scope: whether the assumptions still hold of the data (`app.preparing.fac
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 
 from impctl.aliases import AccessId
 from impctl.app.capturing.kept_plan import answer_verdict, kept_plan
@@ -27,6 +28,7 @@ from impctl.circuits.trees.identity import trees_id
 from impctl.circuits.trees.shape import NoTree, Reason
 from impctl.circuits.way import Way, answering_way, choose_way
 from impctl.errors import RecaptureNeededError, UnsupportedError
+from impctl.expr.nodes import Span
 from impctl.plan.nodes import scans_of
 from impctl.plan.rules.answered import answer_plan
 from impctl.plan.safety.verdict import Verdict, check_safety
@@ -116,35 +118,46 @@ def _by_core(
     kept = kept_plan(prepared, verdict, partitions)
     # Touch rests on lineage: where a witness goes, a row that did not change takes its place.
     whole = replace(verdict, root_keyed=False) if kept.has_witnesses else verdict
-    has_trees = prepared.spec.join is JoinStrategy.TREE
-    way = choose_way(
+    choose = partial(
+        choose_way,
         kept.core,
         whole,
         kept.core_verdict(verdict, partitions),
         partitions,
         chooser,
         buffers=kept_buffers(prepared.spec),
-        # Which of several trees it is follows from the plan alone.
-        trees={} if has_trees else None,
     )
-    _refuse_without_tree(prepared, way)
+    if prepared.spec.join is JoinStrategy.TREE:
+        way = _with_trees(prepared, choose)
+    else:
+        way = choose()
     reason = f"{way.reason}; {_WITNESSES}" if kept.has_witnesses else way.reason
     return replace(way, reason=reason, core=kept.core)
 
 
-def _refuse_without_tree(prepared: PreparedQuery, way: Way) -> None:
-    """Nothing where joins are to be trees and one is, or nothing is joined."""
-    wanting = [
-        one for one in way.shapes if isinstance(one, NoTree) and one.reason is not Reason.ONE_TABLE
-    ]
-    if way.has_tree or not wanting:
-        return
-    raise UnsupportedError(
-        f"Query `{prepared.spec.name}` asks for `join: tree`, and its joins have none: "
-        f"{wanting[0].text}",
+def _with_trees(prepared: PreparedQuery, choose: Callable[..., Way]) -> Way:
+    """The way by trees, which of them follows from the plan alone; UnsupportedError where joins
+    could be maintained, but not as trees."""
+    way = choose(trees={})
+    if way.has_tree:
+        return way
+    if way.compiled is None:
+        plain = choose()
+        if plain.compiled is None:
+            return plain
+        raise _no_tree(prepared, way.reason, way.span)
+    for shape in way.shapes:
+        if isinstance(shape, NoTree) and shape.reason is not Reason.ONE_TABLE:
+            raise _no_tree(prepared, shape.text, shape.span)
+    return way
+
+
+def _no_tree(prepared: PreparedQuery, why: str, span: Span | None) -> UnsupportedError:
+    return UnsupportedError(
+        f"Query `{prepared.spec.name}` asks for `join: tree`, and its joins have none: {why}",
         code="no_join_tree",
         hint="use `join: index`, or leave `join` out",
-        location=prepared.place(wanting[0].span),
+        location=prepared.place(span),
     )
 
 

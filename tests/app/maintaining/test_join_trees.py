@@ -115,6 +115,18 @@ def test_what_has_no_tree_is_refused_with_its_place(cli: Cli) -> None:
     assert ran.error["location"] is not None
 
 
+def test_calls_that_a_tree_does_not_keep_are_refused_too(cli: Cli) -> None:
+    document = json.loads(cli.workload.read_text())
+    sql = "SELECT r.c FROM r JOIN s ON r.a = s.a GROUP BY r.c HAVING COUNT(DISTINCT r.b) > 1"
+    one = {"sql": sql, "sketch": {"r": "id"}}
+    document["queries"] = {"tree": {**one, "join": "tree"}, "index": {**one, "join": "index"}}
+    cli.workload.write_text(json.dumps(document))
+    ran = cli("capture")
+    assert ran.code == 3
+    assert ran.error["code"] == "no_join_tree"
+    assert [result["mode"] for result in ran.results] == ["exact"]
+
+
 def test_explain_draws_the_tree_and_names_what_stands_in_the_way(cli: Cli) -> None:
     results = {result["query"]: result for result in cli.good("explain").results}
     (tree,) = results["path_tree"]["trees"]
