@@ -12,7 +12,6 @@ from dataclasses import fields
 from impctl.aliases import AccessId, ColumnName
 from impctl.app.preparing.prepared import PreparedQuery
 from impctl.app.results.explanations import TreeEntry, TreeNodeEntry
-from impctl.circuits.counted import counted
 from impctl.circuits.trees import explanation
 from impctl.circuits.trees.shape import NoTree, Reason, TreeShape
 from impctl.circuits.trees.shaping import tree_shapes
@@ -34,7 +33,7 @@ def tree_entries(
     sketched = {access: partition.attribute for access, partition in partitions.items()}
     return tuple(
         _entry(shape, prepared, sketched)
-        for shape in tree_shapes(counted(core))
+        for shape in tree_shapes(core)
         if not (isinstance(shape, NoTree) and shape.reason is Reason.ONE_TABLE)
     )
 
