@@ -3,7 +3,7 @@
 Law: a group's set is {f : count(group, f) > 0}. The code of a pair is `group * 2^24 + fragment`,
 which is the whole key, so a group's fragments lie side by side in every run. Reading the set of a
 group costs its fragments; counting costs the pairs changed.
-Out of scope: which group number a key has (`engine.operators.aggregate`).
+Out of scope: keeping which number a group has (`engine.operators.aggregate`).
 """
 
 from __future__ import annotations
@@ -102,3 +102,11 @@ def _crossings(slots: Ints, codes: Ints, old: Ints, new: Ints) -> Pairs:
     crossed = np.flatnonzero(signs)
     order = crossed[np.argsort(slots[crossed], kind="stable")]
     return Pairs(slots[order], codes[order] & _FRAGMENT_MASK, signs[order])
+
+
+def numbered(numbers: Ints, following: int) -> tuple[Ints, int]:
+    """The numbers, with fresh ones from `following` on for those that have none; the next one."""
+    fresh = np.flatnonzero(numbers == 0)
+    found = numbers.copy()
+    found[fresh] = np.arange(following, following + len(fresh))
+    return found, following + len(fresh)

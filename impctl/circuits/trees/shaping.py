@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from impctl.circuits.calls import plain_call
 from impctl.circuits.flows import BlockedError
-from impctl.circuits.trees.blocks import block_of, branches_of
+from impctl.circuits.trees.blocks import Block, block_of, branches_of
 from impctl.circuits.trees.built import PlannedBlock
 from impctl.circuits.trees.growing import Changed, grown, objection_to
 from impctl.circuits.trees.nodes import Branch
@@ -39,9 +39,7 @@ _SUMS = frozenset({"count", "sum", "min", "max", *spread.FUNCTIONS})
 
 def tree_shapes(root: Plan, changed: Changed | None = None) -> tuple[TreeShape | NoTree, ...]:
     """The trees of a plan: one, or one for each branch of the UNIONs at its top."""
-    branches = branches_of(root)
-    is_branch = len(branches) > 1
-    return tuple(tree_shape(one, changed, is_branch=is_branch) for one in branches)
+    return tuple(one.shape for one in planned_blocks(root, changed))
 
 
 def planned_blocks(root: Plan, changed: Changed | None = None) -> tuple[PlannedBlock, ...]:
@@ -51,19 +49,20 @@ def planned_blocks(root: Plan, changed: Changed | None = None) -> tuple[PlannedB
     found = []
     for one in branches:
         block = block_of(one, is_branch=is_branch)
-        shape = tree_shape(one, changed, is_branch=is_branch)
-        found.append(PlannedBlock(one, None if isinstance(block, NoTree) else block, shape))
+        own = None if isinstance(block, NoTree) else block
+        found.append(PlannedBlock(one, own, _shape_of(block, changed)))
     return tuple(found)
 
 
-def tree_shape(
-    root: Plan, changed: Changed | None = None, *, is_branch: bool = False
-) -> TreeShape | NoTree:
+def tree_shape(root: Plan, changed: Changed | None = None) -> TreeShape | NoTree:
     """The tree of a plan without UNION at its top.
 
     The plan has been through the rules, so that AVG is split. `changed` are changed rows per table.
     """
-    block = block_of(root, is_branch=is_branch)
+    return _shape_of(block_of(root), changed)
+
+
+def _shape_of(block: Block | NoTree, changed: Changed | None) -> TreeShape | NoTree:
     if isinstance(block, NoTree):
         return block
     asked = Asked() if block.grouping is None else _asked(block.grouping)

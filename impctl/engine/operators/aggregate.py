@@ -24,6 +24,7 @@ from impctl.data.keys import Grouping, group_normal
 from impctl.data.schema import SqlType
 from impctl.data.vector import Ints, Vector, concat, from_stored
 from impctl.engine.accumulators import Accumulator, Count, Values, takes_bounds
+from impctl.engine.aggregate_column import ROWS as _ROWS
 from impctl.engine.aggregate_column import AggregateColumn, outputs_of, parts_of
 from impctl.engine.arrangement import Arrangement, Located
 from impctl.engine.batch import Batch, empty_batch, stacked_batches
@@ -31,7 +32,7 @@ from impctl.engine.disagreement import disagreement, never_held
 from impctl.engine.distinct_values import DistinctValues
 from impctl.engine.extremes import Extreme, OrderedCounts
 from impctl.engine.firsts import Firsts, Picked
-from impctl.engine.fragment_counts import FragmentCounts
+from impctl.engine.fragment_counts import FragmentCounts, numbered
 from impctl.engine.group_extremes import Extremes, Touched
 from impctl.engine.operator import Operator
 from impctl.engine.partial_column import ROWS, PartialColumn
@@ -43,7 +44,6 @@ from impctl.expr.spans import is_known, unsure_value
 from impctl.sketch.partition import RangePartition
 from impctl.values import dataclass
 
-_ROWS = "rows"
 _GROUP = "group"
 KeyRanges = tuple[AttributeId, RangePartition]
 
@@ -252,7 +252,9 @@ class Aggregate(Operator):
         leaders = [key.take(grouping.first) for key in keys]
         located = self._groups.find(grouping.codes, leaders)
         old = self._old(located)
-        groups = self._numbered(old[_GROUP]) if self._has_numbers else old[_ROWS]
+        groups = old[_ROWS]
+        if self._has_numbers:
+            groups, self._next_group = numbered(old[_GROUP], self._next_group)
         delta = self._delta(rows, grouping, groups) if isinstance(rows, Batch) else rows
         new: Values = {_ROWS: old[_ROWS] + delta[_ROWS]}
         for accumulator in self._accumulators:
@@ -290,14 +292,6 @@ class Aggregate(Operator):
         counts += [state[f"count{a.slot}"] for a in self._accumulators if isinstance(a, Count)]
         if any(bool((count < 0).any()) for count in counts):
             raise never_held("rows")
-
-    def _numbered(self, groups: Ints) -> Ints:
-        """Group numbers, with fresh ones for groups that have none."""
-        fresh = np.flatnonzero(groups == 0)
-        numbered = groups.copy()
-        numbered[fresh] = np.arange(self._next_group, self._next_group + len(fresh))
-        self._next_group += len(fresh)
-        return numbered
 
     def _retag(
         self, tags: tuple[Tags, ...], grouping: Grouping, weights: Ints, new: Values

@@ -21,12 +21,12 @@ import numpy as np
 from impctl.data.schema import LONG
 from impctl.data.vector import Ints, Vector, concat
 from impctl.engine.accumulators import Values
-from impctl.engine.aggregate_column import outputs_of
+from impctl.engine.aggregate_column import ROWS, outputs_of
 from impctl.engine.batch import Batch, empty_batch
 from impctl.engine.operator import Keeper, Operator
 from impctl.engine.trees.node import GLOBAL, NUMBER, KeyChange, NodeState
 from impctl.engine.trees.spec import JoinTree, Mode, checked
-from impctl.engine.trees.values import ROWS, sum_too_large, zeros
+from impctl.engine.trees.values import sum_too_large, zeros
 from impctl.engine.trees.way_up import rise
 from impctl.errors import EvaluationError
 

@@ -16,10 +16,12 @@ import numpy as np
 from impctl.data.keys import Grouping, group_rows
 from impctl.data.vector import Bools, Ints, Vector
 from impctl.engine.accumulators import Values
+from impctl.engine.aggregate_column import ROWS
 from impctl.engine.extremes import Extreme, OrderedCounts
+from impctl.engine.fragment_counts import numbered
 from impctl.engine.trees.keyed import Tuples
 from impctl.engine.trees.node import GLOBAL, HELD, NUMBER, KeyChange, NodeState
-from impctl.engine.trees.values import ROWS, change, changed, clear_empty, counted_in
+from impctl.engine.trees.values import change, changed, clear_empty, counted_in
 from impctl.values import dataclass
 
 
@@ -96,14 +98,6 @@ def _is_seen(node: NodeState, state: Tally) -> Bools:
         crossed: Bools = state.came() != 0
         return crossed
     return changed(node.parts, state.new, state.old)
-
-
-def numbered(numbers: Ints, following: int) -> tuple[Ints, int]:
-    """The numbers, with fresh ones from `following` on for those that have none; the next one."""
-    fresh = np.flatnonzero(numbers == 0)
-    found = numbers.copy()
-    found[fresh] = np.arange(following, following + len(fresh))
-    return found, following + len(fresh)
 
 
 def _number(node: NodeState, old: Values, new: Values) -> None:

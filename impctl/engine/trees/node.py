@@ -32,7 +32,7 @@ from impctl.data.keys import group_rows, key_codes
 from impctl.data.schema import LONG
 from impctl.data.vector import Bools, Ints, Vector
 from impctl.engine.accumulators import Values
-from impctl.engine.aggregate_column import parts_of
+from impctl.engine.aggregate_column import ROWS, parts_of
 from impctl.engine.arrangement import Arrangement
 from impctl.engine.batch import Batch
 from impctl.engine.extremes import Extreme, OrderedCounts
@@ -41,7 +41,7 @@ from impctl.engine.operator import Keeper
 from impctl.engine.row_index import RowIndex
 from impctl.engine.trees.keyed import Columns, KeyedState, Tuples
 from impctl.engine.trees.spec import NO_SLOTS, Edge, JoinTree, Mode
-from impctl.engine.trees.values import ROWS, Part, product
+from impctl.engine.trees.values import Part, product
 from impctl.values import dataclass
 
 NUMBER, HELD, LIVE = "number", "held", "live"

@@ -21,10 +21,10 @@ from impctl.data.keys import Grouping
 from impctl.data.vector import Bools, Floats, Ints
 from impctl.engine import compensated, wide
 from impctl.engine.accumulators import Accumulator, Count, ExactSum, Values
+from impctl.engine.aggregate_column import ROWS
 from impctl.engine.extremes import Extreme
 from impctl.errors import NotExactError
 
-ROWS = "rows"
 MOST_ROWS = 2.0**62
 """Joined rows that a count may stand for: differences of two such counts still fit 64 bits."""
 

@@ -18,13 +18,13 @@ import numpy as np
 from impctl.data.keys import group_rows
 from impctl.data.schema import LONG
 from impctl.data.vector import Bools, Ints, Vector, concat
+from impctl.engine.aggregate_column import ROWS
 from impctl.engine.disagreement import disagreement
 from impctl.engine.fragment_counts import GroupSets
 from impctl.engine.tags import Pairs
 from impctl.engine.trees.keyed import KeyedState, Tuples, different
 from impctl.engine.trees.node import LIVE, NUMBER, NodeState
 from impctl.engine.trees.spec import Edge
-from impctl.engine.trees.values import ROWS
 from impctl.values import dataclass
 
 

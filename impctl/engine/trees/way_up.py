@@ -18,15 +18,16 @@ import numpy as np
 from impctl.data.keys import Grouping, group_rows, normalise
 from impctl.data.vector import Bools, Ints, Vector
 from impctl.engine.accumulators import Count, Values, takes_bounds
+from impctl.engine.aggregate_column import ROWS
 from impctl.engine.batch import Batch
 from impctl.engine.disagreement import disagreement
 from impctl.engine.extremes import Extreme, OrderedCounts, ranks_of
-from impctl.engine.fragment_counts import GroupSets
+from impctl.engine.fragment_counts import GroupSets, numbered
 from impctl.engine.tags import Pairs
-from impctl.engine.trees.key_sums import Tally, add_to_keys, key_change, numbered
+from impctl.engine.trees.key_sums import Tally, add_to_keys, key_change
 from impctl.engine.trees.keyed import Columns, Tuples, different
 from impctl.engine.trees.node import NUMBER, KeyChange, NodeState, Seen
-from impctl.engine.trees.values import ROWS, changed, clear_empty, counted_in, multiplied, zeros
+from impctl.engine.trees.values import changed, clear_empty, counted_in, multiplied, zeros
 from impctl.expr.spans import is_known, unsure_value
 from impctl.values import dataclass
 
