@@ -21,12 +21,15 @@ import pytest
 
 from impctl.app.capturing import kept_plan as restored_by
 from impctl.app.capturing.chosen_way import chosen_way
+from impctl.app.capturing.join_choice import JoinChooser
 from impctl.app.preparing.prepared import PreparedQuery
 from impctl.circuits.compile import Compiled, compile_plan
 from impctl.circuits.flows import BlockedError, Source
 from impctl.circuits.refills import Buffers
 from impctl.circuits.session import MaintainedQuery
 from impctl.circuits.strategy import AsRecorded, Chooser, SideChoice, SideFacts, Strategy
+from impctl.circuits.trees.choice import TreesAsRecorded
+from impctl.circuits.trees.shape import TreeShape
 from impctl.data.vector import Vector
 from impctl.engine.operators.union import Union
 from impctl.errors import EvaluationError, Location, NotExactError
@@ -61,6 +64,7 @@ from tests.support.reference_expr import ReferenceFailure, ReferenceLimit
 from tests.support.reference_partners import ReferencePartners
 
 BATCHES = 4
+SHARE_OF_TREES = 0.3
 FEW = (*range(240), 274, *range(336, 340), 589, *range(920, 924), 1253, 1255)
 ALL = sorted({*FEW, *range(400 * TIMES)})
 """The first, and where kinds that are rare come: an intersection, a row number, a refill, EXCEPT
@@ -112,6 +116,8 @@ def captured(
     chooser: Chooser,
     buffer: int | None,
     lineage: Lineage = Lineage.ALL,
+    *,
+    has_trees: bool = False,
 ) -> Compiled:
     """The circuit that a capture builds; BlockedError where it builds none."""
     bound = BoundSql("")
@@ -131,7 +137,8 @@ def captured(
     )
     core = core_of(trial.root)
     prepared = PreparedQuery(spec, bound, query, replace(query, root=root), core)
-    way = chosen_way(prepared, verdict, partitions, chooser)
+    joins = JoinChooser(chooser, TreesAsRecorded(has_trees))
+    way = chosen_way(prepared, verdict, partitions, joins)
     if way.compiled is None:
         raise BlockedError(way.reason, None)
     return way.compiled
@@ -177,14 +184,25 @@ def one_case(
         seen["no fixed answer"] += 1
         return
     buffer = Random(seed + 5).choice((None, 1, 2, 3))
+    has_trees = Random(seed + 11).random() < SHARE_OF_TREES
 
     def table_rows(source: Source, keys: Mapping[str, Vector]) -> list[pa.Table]:
         return [table_of(source.table, tables[source.table]).select(source.scan.table_columns)]
 
     def compiled_by(chooser: Chooser) -> Compiled:
         if verdict.safe:
-            return captured(trial, root, verdict, partitions, chooser, buffer, lineage)
-        return compile_plan(root, partitions, {}, chooser, barriers=(), buffers=Buffers.of(buffer))
+            return captured(
+                trial, root, verdict, partitions, chooser, buffer, lineage, has_trees=has_trees
+            )
+        return compile_plan(
+            root,
+            partitions,
+            {},
+            chooser,
+            barriers=(),
+            buffers=Buffers.of(buffer),
+            trees={} if has_trees else None,
+        )
 
     try:
         compiled = compiled_by(SomeDistant(Random(seed)))
@@ -202,6 +220,7 @@ def one_case(
             wanted = judged.sketches(trial, tables)
             seen[compared(session, wanted, (seed, trial.root), _may_widen(trial.root))] += 1
             seen[f"with {len(compiled.distant_sides)} distant sides"] += 1
+            seen["with tree"] += any(isinstance(one, TreeShape) for one in compiled.shapes)
             seen.update(marks_of(trial, root, verdict, judged))
             session.step(changes_of(rng, compiled.tables, tables, spare), table_rows)
             seen["refilled"] += session.refilled()[0]
@@ -274,6 +293,7 @@ def test_sketches_of_random_plans(cases: Sequence[int]) -> None:
     several_cases(cases, seen)
     assert seen["exact"] > len(cases) // 3
     assert seen["refilled"] > 0
+    assert seen["with tree"] > len(cases) // 20
     kinds = ("inner", "semi", "anti", "left", "right", "full", "union", "intersect", "TopK")
     for kind in (*kinds, "row_number", "rank", "dense_rank", "barrier"):
         assert seen[f"with {kind}"] > len(cases) // 300, seen
@@ -290,6 +310,7 @@ def test_sketches_of_random_plans_with_barriers(cases: Sequence[int]) -> None:
     seen: Counter[str] = Counter()
     several_cases(cases, seen, make_barrier_trial)
     assert seen["with barrier by CHECK"] > len(cases) // 3, seen
+    assert seen["with tree"] > len(cases) // 5, seen
     for kind in ("inner", "semi", "rank", "dense_rank", "row_number", "Aggregate"):
         assert seen[f"with {kind}"] > len(cases) // 20, seen
 
