@@ -113,11 +113,9 @@ def captured(
     root: Plan,
     verdict: Verdict,
     partitions: Mapping[str, RangePartition],
-    chooser: Chooser,
+    joins: JoinChooser,
     buffer: int | None,
     lineage: Lineage = Lineage.ALL,
-    *,
-    has_trees: bool = False,
 ) -> Compiled:
     """The circuit that a capture builds; BlockedError where it builds none."""
     bound = BoundSql("")
@@ -137,11 +135,21 @@ def captured(
     )
     core = core_of(trial.root)
     prepared = PreparedQuery(spec, bound, query, replace(query, root=root), core)
-    joins = JoinChooser(chooser, TreesAsRecorded(has_trees))
     way = chosen_way(prepared, verdict, partitions, joins)
     if way.compiled is None:
         raise BlockedError(way.reason, None)
     return way.compiled
+
+
+def compiled_unsafe(
+    root: Plan, partitions: Mapping[str, RangePartition], joins: JoinChooser, buffer: int | None
+) -> Compiled:
+    """The circuit of a plan whose sketch no capture would use."""
+    trees = {} if joins.trees.choose(root).is_tree else None
+    buffers = Buffers.of(buffer)
+    return compile_plan(
+        root, partitions, {}, joins.sides, barriers=(), buffers=buffers, trees=trees
+    )
 
 
 def is_by_check(trial: Trial, root: Plan, verdict: Verdict) -> bool:
@@ -190,19 +198,10 @@ def one_case(
         return [table_of(source.table, tables[source.table]).select(source.scan.table_columns)]
 
     def compiled_by(chooser: Chooser) -> Compiled:
+        joins = JoinChooser(chooser, TreesAsRecorded(has_trees))
         if verdict.safe:
-            return captured(
-                trial, root, verdict, partitions, chooser, buffer, lineage, has_trees=has_trees
-            )
-        return compile_plan(
-            root,
-            partitions,
-            {},
-            chooser,
-            barriers=(),
-            buffers=Buffers.of(buffer),
-            trees={} if has_trees else None,
-        )
+            return captured(trial, root, verdict, partitions, joins, buffer, lineage)
+        return compiled_unsafe(root, partitions, joins, buffer)
 
     try:
         compiled = compiled_by(SomeDistant(Random(seed)))
