@@ -176,6 +176,12 @@ def filled(
     return session
 
 
+def joined_by(compiled: Compiled) -> list[str]:
+    """How joins are maintained."""
+    trees = [shape for shape in compiled.shapes if isinstance(shape, TreeShape)]
+    return [f"with {len(compiled.distant_sides)} distant sides", *(["with tree"] if trees else [])]
+
+
 def one_case(
     seed: int,
     seen: Counter[str],
@@ -186,8 +192,7 @@ def one_case(
     partitions = partitions_of(trial)
     root = apply_rules(trial.root)
     verdict = check_safety(Query("", root), trial.sketched, trial.facts)
-    judge = Judged.of if lineage is Lineage.ALL else of_witnesses
-    judged = judge(trial, root, verdict)
+    judged = (Judged.of if lineage is Lineage.ALL else of_witnesses)(trial, root, verdict)
     if judged is None:
         seen["no fixed answer"] += 1
         return
@@ -197,19 +202,18 @@ def one_case(
     def table_rows(source: Source, keys: Mapping[str, Vector]) -> list[pa.Table]:
         return [table_of(source.table, tables[source.table]).select(source.scan.table_columns)]
 
-    def compiled_by(chooser: Chooser) -> Compiled:
-        joins = JoinChooser(chooser, TreesAsRecorded(has_trees))
-        if verdict.safe:
-            return captured(trial, root, verdict, partitions, joins, buffer, lineage)
-        return compiled_unsafe(root, partitions, joins, buffer)
+    def compiled_by(sides: Chooser) -> Compiled:
+        joins = JoinChooser(sides, TreesAsRecorded(has_trees))
+        if not verdict.safe:
+            return compiled_unsafe(root, partitions, joins, buffer)
+        return captured(trial, root, verdict, partitions, joins, buffer, lineage)
 
     try:
         compiled = compiled_by(SomeDistant(Random(seed)))
     except BlockedError as error:
         seen[f"blocked: {error.message}"] += 1
         return
-    rng = Random(seed)
-    spare: dict[str, Rows] = {name: list(rows) for name, rows in trial.tables.items()}
+    rng, spare = Random(seed), {name: list(rows) for name, rows in trial.tables.items()}
     tables = {name: [row for row in spare[name] if rng.random() < 0.7] for name in spare}
     stored: dict[tuple[str, int], pa.Table] = {}
     try:
@@ -218,9 +222,7 @@ def one_case(
         for _ in range(BATCHES):
             wanted = judged.sketches(trial, tables)
             seen[compared(session, wanted, (seed, trial.root), _may_widen(trial.root))] += 1
-            seen[f"with {len(compiled.distant_sides)} distant sides"] += 1
-            seen["with tree"] += any(isinstance(one, TreeShape) for one in compiled.shapes)
-            seen.update(marks_of(trial, root, verdict, judged))
+            seen.update([*marks_of(trial, root, verdict, judged), *joined_by(compiled)])
             session.step(changes_of(rng, compiled.tables, tables, spare), table_rows)
             seen["refilled"] += session.refilled()[0]
             if rng.random() < 0.3 and not session.unsure_rows():
