@@ -22,6 +22,7 @@ from impctl.cli.options import (
     Imbalance,
     LargeChange,
     LockTimeout,
+    MemoryGiven,
     MovingParams,
     PolicyName,
     QueryNames,
@@ -137,6 +138,7 @@ def maintain(
     policy: PolicyName = None,
     lock_timeout: LockTimeout = None,
     spark_profile: SparkProfile = None,
+    memory: MemoryGiven = None,
     follow: Follow = False,
     interval: Interval = None,
     pending_rows: PendingRows = None,
@@ -167,14 +169,15 @@ def maintain(
         policy=policy,
         lock_timeout=lock_timeout,
         spark_profile=spark_profile,
+        memory=memory,
         dry_run=dry_run,
         imbalance=imbalance,
         large_change=large_change,
         changes=changes,
     )
     request = follow_request(follow, interval, pending_rows, max_wait, max_runs, socket)
-    display, given = display_of(json, quiet, verbose), (tuple(query or ()), batch_rows, metrics)
-    return _job(settings, display, request, *given, detailed=detailed_exitcode)
+    given = (display_of(json, quiet, verbose), request, tuple(query or ()), batch_rows, metrics)
+    return _job(settings, *given, detailed=detailed_exitcode)
 
 
 def _job(
