@@ -10,6 +10,8 @@ Out of scope: what is done with the rows found (`engine.operators`), files (`sto
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
+from typing import Self
 
 import numpy as np
 import pyarrow as pa
@@ -189,6 +191,12 @@ class RowIndex:
         rows = Batch(rows.columns, weights, rows.tags)
         order = self._sorted(codes[kept], rows)
         return _Rows(runs[-1].sequence, codes[kept[order]], rows.take(order))
+
+    def as_it_stands(self) -> Self:
+        """The same state, to be read while this one goes on. Cost: its runs, not their rows."""
+        found = copy(self)
+        found._log = self._log.as_it_stands()
+        return found
 
     def compact(self) -> None:
         """Bring all runs into one if that is likely to make the state much smaller."""

@@ -1,0 +1,90 @@
+"""Joined rows: a tree in bits mode whose joined rows are wanted too, and who takes part in them.
+
+Identity of `JoinedRows`: the output's change is that of the rows which the tree joins, with their
+copies; the columns are those shown of the nodes. Inputs are the tree's, brought in one after the
+other, so that a table that stands in several nodes changes in one of them at a time. State: that of
+`Tree` and `Live`, which it steps; no joined row. Cost: theirs, once for each input that changed,
+and the rows that come out. NULL: a column of a left edge without a partner. Negative weights: what
+goes is found in the tree as it was. A join that becomes empty puts its last rows out and no more.
+Identity of `TakingPart`: the fragments of the rows that take part, which `JoinedRows` has found by
+then; it reads its output only to be stepped after it, and has no state.
+Not to be confused with `tree`, which puts out groups and never a joined row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from impctl.engine.batch import Batch, empty_batch, stacked_batches
+from impctl.engine.operator import Keeper, Operator
+from impctl.engine.operators.live import Live
+from impctl.engine.operators.tree import Tree
+from impctl.engine.trees.enumerated import JoinedTree, Shown
+from impctl.engine.trees.node import NodeState
+from impctl.engine.trees.row_changes import Moved
+from impctl.engine.trees.spec import JoinTree
+
+
+class JoinedRows(Operator):
+    """The rows that `tree`, in bits mode, joins, with the columns `shown`."""
+
+    def __init__(self, tree: JoinTree, shown: Sequence[Shown]) -> None:
+        self.shown = tuple(shown)
+        self.form = (tree, self.shown)
+        self._tree = Tree(tree)
+        self._live = Live(self._tree)
+        self._at = {node.input: at for at, node in enumerate(tree.nodes) if node.input is not None}
+        self._told: list[Batch] = []
+
+    def step(self, *batches: Batch | None) -> Batch:
+        """The rows that came and went."""
+        found: list[Batch] = []
+        for number, batch in enumerate(batches):
+            if batch is not None and len(batch):
+                found += self._changed(number, batch)
+        return stacked_batches(found) if found else empty_batch(0)
+
+    def _changed(self, number: int, batch: Batch) -> list[Batch]:
+        """The rows that came and went with a change of one input."""
+        before = self._as_it_stands()
+        inputs = [batch if at == number else None for at in range(len(self._at))]
+        ran = self._tree.step(*inputs)
+        seen = [node.seen for node in self._tree.nodes]
+        self._told.append(self._live.step(None, ran))
+        after = JoinedTree(self._tree.nodes, self.shown)
+        return Moved(before, after, self._at[number], seen).rows()
+
+    def _as_it_stands(self) -> JoinedTree:
+        """The tree, not to change with the next step."""
+        nodes: list[NodeState] = []
+        for node in self._tree.nodes:
+            nodes.append(node.as_it_stands([nodes[link.child] for link in node.node.links]))
+        return JoinedTree(nodes, self.shown)
+
+    def told(self) -> Batch:
+        """The fragments that came and went since this was asked last."""
+        found, self._told = self._told, []
+        filled = [batch for batch in found if len(batch)]
+        return stacked_batches(filled) if filled else empty_batch(self._tree.tree.accesses)
+
+    def arrangements(self) -> Sequence[Keeper]:
+        found = {one.name: one for part in (self._tree, self._live) for one in part.arrangements()}
+        return tuple(found.values())
+
+    def counters(self) -> Mapping[str, int]:
+        return {**self._tree.counters(), **self._live.counters()}
+
+    def take_up(self, counters: Mapping[str, int]) -> None:
+        self._tree.take_up(counters)
+        self._live.take_up(counters)
+
+
+class TakingPart(Operator):
+    """The fragments of what the joined rows stem from; stepped after them."""
+
+    def __init__(self, joined: JoinedRows) -> None:
+        self._joined = joined
+
+    def step(self, rows: Batch) -> Batch:
+        """What came into the sketches' counts and what went."""
+        return self._joined.told()

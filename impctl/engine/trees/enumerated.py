@@ -1,0 +1,318 @@
+"""Joined rows of a tree written down, those asked for only: breadth first from some of its tuples.
+
+Law: the rows that come out are those that the given tuples are part of, each with its copies: a
+tuple's own rows multiplied along the way. A way leads through live tuples only, so no part of a row
+leads nowhere (an error, should one), and no step on the way is wider than what comes out. What a
+semi or anti edge looks at is no part of a row; where a left edge finds no partner, all columns from
+there on are NULL. Cost: the rows that come out, times nodes, and the tuples of each key on the way,
+of which some may not be alive.
+Out of scope: from which tuples to begin (`engine.trees.row_changes`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+
+from impctl.aliases import AttributeId
+from impctl.data.keys import Grouping, group_rows
+from impctl.data.ragged import slice_positions
+from impctl.data.schema import SqlType
+from impctl.data.vector import Bools, Ints, Vector, all_null, concat
+from impctl.engine.aggregate_column import ROWS
+from impctl.engine.batch import Batch, empty_batch
+from impctl.engine.disagreement import disagreement
+from impctl.engine.trees.keyed import Columns, Tuples
+from impctl.engine.trees.node import LIVE, NodeState
+from impctl.engine.trees.spec import NO_SLOTS, Edge
+from impctl.engine.trees.values import product
+from impctl.values import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A column of the joined rows, and the kept column of the node at `node` that it is.
+
+    Integral types may differ, and the other is the bits of doubles where the node says so.
+    """
+
+    name: AttributeId
+    kind: SqlType
+    node: int
+    column: AttributeId
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Tuples of the node at `at` to begin with, ascending by code, and a signed weight of each."""
+
+    at: int
+    tuples: Tuples
+    weights: Ints
+
+
+class JoinedTree:
+    """The nodes of a tree in bits mode as they stand; `shown` are the columns asked for."""
+
+    def __init__(self, nodes: Sequence[NodeState], shown: Sequence[Shown]) -> None:
+        self.nodes = tuple(nodes)
+        self.shown = tuple(shown)
+        self.parents = {
+            link.child: (at, place)
+            for at, node in enumerate(nodes)
+            for place, link in enumerate(node.node.links)
+        }
+
+    def rows(self, start: Start) -> Batch:
+        """The joined rows that live ones of these tuples are part of, times their weights."""
+        found = alive_of(self.nodes[start.at], start.tuples, must_be_wanted=True)
+        at = found.is_alive.nonzero()[0]
+        if not len(at):
+            return empty_batch(0)
+        weights = start.weights[at]
+        held = self._held(start.at, start.tuples.take(at).columns)
+        rows = _Rows(np.abs(weights), held, {}, np.sign(weights))
+        reached = [(start.at, -1)]
+        for here, before in reached:
+            for there in self._beside(here):
+                if there != before:
+                    rows = self._extended(rows, here, there)
+                    reached.append((there, here))
+            rows = rows.without(here, [one.column for one in self.shown if one.node == here])
+        columns = {one.name: self._column(rows, one) for one in self.shown}
+        return Batch(columns, rows.weights * rows.signs, ())
+
+    def _beside(self, at: int) -> Iterator[int]:
+        """The nodes that hang on this one, or that it hangs on, whose columns are in its rows."""
+        links = self.nodes[at].node.links
+        yield from (link.child for link in links if link.edge not in NO_SLOTS)
+        if at in self.parents:
+            parent, place = self.parents[at]
+            if self.nodes[parent].node.links[place].edge not in NO_SLOTS:
+                yield parent
+
+    def _held(self, at: int, columns: Columns) -> _Held:
+        """Those of a node's columns that are shown, or lead on."""
+        node = self.nodes[at].node
+        leading = {name for link in node.links for name in link.columns} | set(node.key)
+        shown = {one.column for one in self.shown if one.node == at}
+        return {(at, name): columns[name] for name in columns if name in leading | shown}
+
+    def _extended(self, rows: _Rows, here: int, there: int) -> _Rows:
+        """The rows with the tuples of a node beside one that they have already."""
+        parent = self.parents.get(here)
+        if parent is not None and parent[0] == there:
+            asking, keys = np.arange(len(rows)), self._own_key(rows, here)
+            reached: _Above | _Below = _Above(self.nodes[there], parent[1])
+            is_padded = False
+        else:
+            place = self.parents[there][1]
+            asking, keys = self._key_below(rows, here, place)
+            reached = _Below(self.nodes[there])
+            is_padded = self.nodes[here].node.links[place].edge is Edge.LEFT
+        grouping = group_rows(keys, len(asking))
+        leaders = [key.take(grouping.first) for key in keys]
+        found = reached.found(grouping.codes, leaders) if grouping.groups else None
+        matched, joined = _matched(rows, asking, grouping, found)
+        joined = joined.having(self._held(there, {} if found is None else found.columns), matched)
+        left = np.ones(len(rows), dtype=np.bool_)
+        left[matched.rows] = False
+        is_absent = rows.absent.get(here)
+        if not is_padded and bool((left if is_absent is None else left & ~is_absent).any()):
+            raise disagreement("A row of a join finds no partner that the stored state counted")
+        if not bool(left.any()):
+            return joined
+        return _both(joined, self._padded(rows.take(left.nonzero()[0]), there), there)
+
+    def _own_key(self, rows: _Rows, at: int) -> list[Vector]:
+        return [rows.columns[at, name] for name in self.nodes[at].node.key]
+
+    def _key_below(self, rows: _Rows, at: int, place: int) -> tuple[Ints, list[Vector]]:
+        """The rows that can have a partner in a child, and their keys."""
+        present = np.arange(len(rows))
+        is_absent = rows.absent.get(at)
+        if is_absent is not None:
+            present = (~is_absent).nonzero()[0]
+        names = self.nodes[at].node.links[place].columns
+        columns = {name: rows.columns[at, name].take(present) for name in names}
+        asking, keys = self.nodes[at].keys_of(place, Tuples(present, columns))
+        return present[asking], keys
+
+    def _padded(self, rows: _Rows, at: int) -> _Rows:
+        """The rows with NULL in place of a node's columns."""
+        kinds = dict(self.nodes[at].node.kept)
+        names = self._held(at, dict.fromkeys(kinds))  # type: ignore[arg-type]  # names alone
+        columns = {one: all_null(kinds[one[1]], len(rows)) for one in names}
+        absent = {**rows.absent, at: np.ones(len(rows), dtype=np.bool_)}
+        return _Rows(rows.weights, {**rows.columns, **columns}, absent, rows.signs)
+
+    def _column(self, rows: _Rows, shown: Shown) -> Vector:
+        held = rows.columns[shown.node, shown.column]
+        values = held.values
+        if shown.column in self.nodes[shown.node].node.bitwise:
+            values = values.view(np.float64)
+        return Vector(shown.kind, values, held.valid)
+
+
+_Held = dict[tuple[int, AttributeId], Vector]
+"""Columns by the node that they are of and their names."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """Parts of joined rows: copies, sign and columns so far; `absent` where a node has no tuple."""
+
+    weights: Ints
+    columns: _Held
+    absent: Mapping[int, Bools]
+    signs: Ints
+
+    def __len__(self) -> int:
+        return len(self.weights)
+
+    def take(self, at: Ints) -> _Rows:
+        columns = {name: column.take(at) for name, column in self.columns.items()}
+        absent = {node: mask[at] for node, mask in self.absent.items()}
+        return _Rows(self.weights[at], columns, absent, self.signs[at])
+
+    def having(self, held: _Held, matched: _Matched) -> _Rows:
+        """With a column more for each of another node's, of the tuples that were found."""
+        columns = {name: column.take(matched.places) for name, column in held.items()}
+        return _Rows(self.weights, {**self.columns, **columns}, self.absent, self.signs)
+
+    def without(self, at: int, shown: Sequence[AttributeId]) -> _Rows:
+        """Without those of a node's columns that only led on."""
+        columns = {n: c for n, c in self.columns.items() if n[0] != at or n[1] in shown}
+        return _Rows(self.weights, columns, self.absent, self.signs)
+
+
+def _both(first: _Rows, second: _Rows, padded: int) -> _Rows:
+    """Both, one after the other; the second ones have no tuple of the node `padded`."""
+    if not len(first):
+        return second
+    nobody = np.zeros(len(first), dtype=np.bool_)
+    absent = {
+        at: np.concatenate([first.absent.get(at, nobody), mask])
+        for at, mask in second.absent.items()
+    }
+    assert padded in absent
+    columns = {n: concat([first.columns[n], second.columns[n]]) for n in second.columns}
+    weights = np.concatenate([first.weights, second.weights])
+    return _Rows(weights, columns, absent, np.concatenate([first.signs, second.signs]))
+
+
+# Tuples by a key, from above and from below.
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """Tuples by the place of their key among those asked for, ascending; how many rows each has."""
+
+    owners: Ints
+    columns: Columns
+    own: Ints
+
+
+@dataclass(frozen=True, slots=True)
+class _Below:
+    """Alive tuples of a node by its key."""
+
+    node: NodeState
+
+    def found(self, codes: Ints, keys: Sequence[Vector]) -> _Found:
+        node = self.node
+        if node.up is None:
+            return _told(node, node.node.key, keys, must_be_wanted=False)
+        found = node.up.find(codes, keys)
+        return _living(node, found.owners, found.rows.columns, must_be_wanted=False)
+
+
+@dataclass(frozen=True, slots=True)
+class _Above:
+    """Live tuples of a node by the key of its child at `place`."""
+
+    node: NodeState
+    place: int
+
+    def found(self, codes: Ints, keys: Sequence[Vector]) -> _Found:
+        node, index = self.node, self.node.by[self.place]
+        if index is None:
+            names = node.node.links[self.place].columns
+            return _told(node, names, keys, must_be_wanted=True)
+        found = index.find(codes, keys)
+        return _living(node, found.owners, found.rows.columns, must_be_wanted=True)
+
+
+def _told(
+    node: NodeState, names: Sequence[AttributeId], keys: Sequence[Vector], *, must_be_wanted: bool
+) -> _Found:
+    """Tuples that are told by their keys; the values are the same under the node's own types."""
+    kinds, count = dict(node.node.kept), len(keys[0]) if keys else 1
+    columns = {n: Vector(kinds[n], k.values, k.valid) for n, k in zip(names, keys, strict=True)}
+    return _living(node, np.arange(count), columns, must_be_wanted=must_be_wanted)
+
+
+def _living(node: NodeState, owners: Ints, columns: Columns, *, must_be_wanted: bool) -> _Found:
+    """Those of the tuples that are alive, each once: an index may tell some twice."""
+    if not len(owners):
+        return _Found(owners, {}, owners)
+    vectors = [columns[name] for name in node.order]
+    grouping = group_rows(vectors, len(owners))
+    first = grouping.first
+    tuples = Tuples(grouping.codes, {name: columns[name].take(first) for name in node.order})
+    living = alive_of(node, tuples, must_be_wanted=must_be_wanted)
+    at = living.is_alive.nonzero()[0]
+    owners = owners[first[at]]
+    order = np.argsort(owners, kind="stable")
+    return _Found(owners[order], tuples.take(at[order]).columns, living.own[at[order]])
+
+
+@dataclass(frozen=True, slots=True)
+class Living:
+    """How many rows each tuple has, and whether it is alive, or live where that was asked."""
+
+    own: Ints
+    is_alive: Bools
+
+
+def alive_of(node: NodeState, tuples: Tuples, *, must_be_wanted: bool) -> Living:
+    """Which tuples find all they want below; with `must_be_wanted` which are live."""
+    if not len(tuples):
+        return Living(tuples.codes, np.zeros(0, dtype=np.bool_))
+    located = node.tuples.find(tuples.codes, tuples.vectors(node.order))
+    own = node.tuples.read(located, {ROWS: np.int64})
+    below = [node.below(at, tuples, None)[1] for at in range(len(node.children))]
+    alive = node.alive_of(own, below)
+    if must_be_wanted and node.has_keys:
+        keys = tuples.vectors(node.node.key)
+        grouping = group_rows(keys, len(tuples))
+        located = node.live.find(grouping.codes, [key.take(grouping.first) for key in keys])
+        wanted = node.live.read(located, {LIVE: np.int64})[LIVE] > 0
+        alive = alive & wanted[grouping.index()]
+    return Living(own[ROWS], alive)
+
+
+@dataclass(frozen=True, slots=True)
+class _Matched:
+    """For each joined row the place of the row that it extends, and of the tuple found for it."""
+
+    rows: Ints
+    places: Ints
+
+
+def _matched(
+    rows: _Rows, asking: Ints, grouping: Grouping, found: _Found | None
+) -> tuple[_Matched, _Rows]:
+    if found is None or not len(found.owners):
+        nothing = np.zeros(0, dtype=np.int64)
+        return _Matched(nothing, nothing), rows.take(nothing)
+    groups = np.arange(grouping.groups, dtype=np.int64)
+    low = found.owners.searchsorted(groups)
+    high = found.owners.searchsorted(groups, side="right")
+    index = grouping.index()
+    places, owners = slice_positions(low[index], high[index])
+    matched = _Matched(asking[owners], places)
+    joined = rows.take(matched.rows)
+    weights = product([joined.weights, found.own[places]]) if len(places) else joined.weights
+    return matched, _Rows(weights, joined.columns, joined.absent, joined.signs)
