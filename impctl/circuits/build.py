@@ -32,7 +32,7 @@ from impctl.circuits.plumbing import Plumbing
 from impctl.circuits.refills import KEEP_ALL, Buffers
 from impctl.circuits.sets import build_set_operation
 from impctl.circuits.strategy import Chooser
-from impctl.circuits.trees.built import PlannedBlock, Planted, build_blocks
+from impctl.circuits.trees.built import PlannedBlock, Planted, build_blocks, plant_blocks
 from impctl.circuits.unsure_extremes import split_extremes
 from impctl.circuits.windows import build_window
 from impctl.data.schema import Kind
@@ -109,12 +109,12 @@ class Builder(Plumbing):
         Above a barrier rows carry none of its accesses' fragments, so each access counts once.
         """
         self._conditions = scan_conditions(plan)
-        if self._blocks:
+        if self._answer is not None:
+            flow = self._kept(plan, self._answer)
+        elif self._blocks:
             flow = build_blocks(self, self._blocks, self.sketched, self._planted)
         else:
             flow = self.build(plan, must_be_sure=False)
-        if self._answer is not None:
-            flow = self._keep(flow, self._answer)
         wanted = tuple(s.access for s in scans_of(plan) if s.access in self.sketched)
         if not self.barriers:
             return flow if flow.accesses == wanted else self.union([flow], flow.columns, wanted)
@@ -128,10 +128,16 @@ class Builder(Plumbing):
             self.drop_unread()
         return Circuit(self.operators, self.inputs)
 
-    def _keep(self, flow: Flow, answer: AnswerPlan) -> Flow:
-        """The same rows, kept."""
+    def _kept(self, plan: Plan, answer: AnswerPlan) -> Flow:
+        """The plan's rows, kept, and beside them the fragments that trees tell."""
+        told = plant_blocks(self, self._blocks, self.sketched, self._planted)
+        flow = self.build(plan, must_be_sure=False)
         self.kept = kept_rows(answer.ending, flow.approximate)
-        return replace(flow, at=self.put(self.kept, flow), plan=None)
+        flow = replace(flow, at=self.put(self.kept, flow), plan=None)
+        if not told:
+            return flow
+        flows = [flow, *told]
+        return self.union(flows, (), tuple(a for one in flows for a in one.accesses))
 
     def owners(self) -> dict[str, Plan]:
         """The plan node that each piece of state serves, by the state's name."""

@@ -111,7 +111,7 @@ def compile_plan(
     """The circuit for a plan; with an `answer`, whose rows it has, these are kept too.
 
     With `trees`, the changed rows per table that these are chosen by, join trees serve the blocks
-    that have one; the same numbers give the same circuit. With an `answer` they serve none.
+    that have one; the same numbers give the same circuit.
 
     `key_columns` tells for the i-th node of `nodes_of(root)` which grouping column equals each
     access's partition attribute, `barriers` at which positions there are barriers (default: at
@@ -121,12 +121,18 @@ def compile_plan(
     """
     nodes = tuple(nodes_of(root))
     found = None if barriers is None else [nodes[position] for position in barriers]
-    if trees is not None and answer is None:
-        blocks = planned_blocks(root, trees)
-        compiled = _with_trees(blocks, root, sketched, chooser, found, buffers)
+    if trees is not None:
+        blocks = planned_blocks(root, trees, has_answer=answer is not None)
+        compiled = _with_trees(blocks, root, sketched, chooser, found, buffers, answer)
         if compiled is None:
             compiled = compile_plan(
-                root, sketched, key_columns, chooser, barriers=barriers, buffers=buffers
+                root,
+                sketched,
+                key_columns,
+                chooser,
+                barriers=barriers,
+                buffers=buffers,
+                answer=answer,
             )
         return replace(compiled, shapes=tuple(one.shape for one in blocks))
     whole = _counted_whole(found or (), sketched)
@@ -208,11 +214,12 @@ def _with_trees(
     chooser: Chooser | None,
     barriers: Collection[Plan] | None,
     buffers: Buffers,
+    answer: AnswerPlan | None,
 ) -> Compiled | None:
     """The circuit in which trees serve what they can; None where they can serve nothing."""
     if all(isinstance(one.shape, NoTree) for one in blocks):
         return None
-    return _compiled(root, sketched, {}, chooser, barriers, buffers, blocks=blocks)
+    return _compiled(root, sketched, {}, chooser, barriers, buffers, answer=answer, blocks=blocks)
 
 
 def compile_answer(answer: AnswerPlan) -> Compiled:

@@ -64,10 +64,11 @@ def answering_way(
     chooser: Chooser | None = None,
     *,
     buffers: Buffers = KEEP_ALL,
+    trees: Mapping[TableName, int] | None = None,
 ) -> Way:
     """How sketches are maintained beside the rows of an answer; BlockedError where not exactly.
 
-    `verdict` is that on `answer.kept`.
+    `verdict` is that on `answer.kept`; `trees` asks for joins without joining.
     """
     verdict = verdict.required()
     compiled = compile_plan(
@@ -78,6 +79,7 @@ def answering_way(
         barriers=verdict.barrier_positions,
         buffers=buffers,
         answer=answer,
+        trees=trees,
     )
     return replace(_exact(compiled), core=answer.kept, answer=answer)
 

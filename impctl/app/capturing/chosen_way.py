@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 
-from impctl.aliases import AccessId
+from impctl.aliases import AccessId, TableName
 from impctl.app.capturing.kept_plan import answer_verdict, kept_plan
 from impctl.app.capturing.meta import StateMeta
 from impctl.app.preparing.facts import constraint_facts, fact_of
@@ -92,20 +92,28 @@ def chosen_way(
     by_core, why = None, ""
     if prepared.spec.join is JoinStrategy.TREE:
         by_core = _by_core(prepared, verdict, partitions, chooser)
-    if by_core is not None and by_core.has_tree:
-        why = "joins that are a tree (`join: tree`) keep no rows" if prepared.spec.answer else ""
-    elif prepared.spec.answer and has_answer:
+    if prepared.spec.answer and has_answer:
+        is_tree = by_core is not None and by_core.has_tree
         answer = answer_plan(prepared.planned)
         judged = answer_verdict(prepared, answer, verdict, partitions)
         buffers = kept_buffers(prepared.spec)
+        trees: Mapping[TableName, int] | None = {} if is_tree else None
         try:
-            way = answering_way(answer, judged, partitions, chooser, buffers=buffers)
-            return replace(way, accesses=accesses)
+            way = answering_way(answer, judged, partitions, chooser, buffers=buffers, trees=trees)
+            if way.has_tree or not is_tree:
+                return replace(way, accesses=accesses)
+            why = _without_tree(way)
         except BlockedError as blocked:
             why = blocked.message
     if by_core is None:
         by_core = _by_core(prepared, verdict, partitions, chooser)
     return replace(by_core, accesses=accesses, no_answer=why)
+
+
+def _without_tree(way: Way) -> str:
+    """Why no tree tells the rows of an answer, where one tells the sketches."""
+    texts = [shape.text for shape in way.shapes if isinstance(shape, NoTree)]
+    return f"no join tree tells its rows: {texts[0]}"
 
 
 def _by_core(

@@ -152,11 +152,61 @@ def test_state_of_another_tree_is_not_taken_up(cli: Cli, monkeypatch: pytest.Mon
     assert ran.error["code"] == "engine_changed"
 
 
-def test_rows_of_an_answer_are_kept_by_joins_alone(cli: Cli) -> None:
+def with_answers(cli: Cli, **more: str) -> None:
+    """Keep the answers of all queries that join, and of those named with this SQL."""
     document = json.loads(cli.workload.read_text())
-    document["queries"]["groups_tree"]["answer"] = True
+    queries = document["queries"]
+    for name, sql in more.items():
+        for way in ("tree", "index"):
+            queries[f"{name}_{way}"] = {**queries[f"without_{way}"], "sql": sql}
+    for query in queries.values():
+        query["answer"] = True
     cli.workload.write_text(json.dumps(document))
-    (result,) = cli.good("explain", "--query", "groups_tree").results
+
+
+def answer(cli: Cli, name: str) -> list[str]:
+    (result,) = cli.good("query", "--query", name, "--by", "state").results
+    return sorted(map(repr, result["rows"]))
+
+
+def test_trees_keep_the_answers_that_joins_do(cli: Cli) -> None:
+    more = {
+        "padded": "SELECT r.id, s.b FROM r LEFT JOIN s ON s.a = r.a AND s.b > 5",
+        "single": "SELECT DISTINCT r.c FROM r JOIN s ON s.a = r.a",
+        "counted": "SELECT r.c, COUNT(DISTINCT s.b) AS n FROM r JOIN s ON s.a = r.a GROUP BY r.c",
+    }
+    with_answers(cli, **more)
+    names, rng, several = ["top", "rows", *more], random.Random(6), set()
+    asked = [f"--query={name}_{way}" for name in names for way in ("tree", "index")]
+    results = cli.good("capture", *asked).results
+    assert {result["mode"] for result in results} == {"exact"}
+    for step in range(2):
+        for name in names:
+            found = answer(cli, f"{name}_tree")
+            assert found == answer(cli, f"{name}_index"), (step, name)
+            several.add((name, *found))
+        changed(cli.workload.parent, rng, step)
+        told = {}
+        for name in (f"{name}_{way}" for name in names for way in ("tree", "index")):
+            (told[name],) = cli.good("changes", "--query", name).results
+            assert told[name]["by"] == "state", name
+        for name in names:
+            mine, theirs = (told[f"{name}_{way}"]["rows"] for way in ("tree", "index"))
+            assert mine == theirs, (step, name)
+    assert len(several) > 5
+
+
+def test_an_answer_that_no_tree_tells_is_refused_by_name(cli: Cli) -> None:
+    sql = (
+        "SELECT r.a, SUM(s.b) AS t, COUNT(DISTINCT s.c) AS n FROM s JOIN r ON s.a = r.a "
+        "GROUP BY r.a HAVING SUM(s.b) > 40"
+    )
+    with_answers(cli, counted=sql)
+    (result,) = cli.good("explain", "--query", "counted_tree").results
     assert not result["answer"]["kept"]
-    assert "`join: tree`" in result["answer"]["reason"]
+    assert "COUNT" in result["answer"]["reason"]
     assert result["trees"][0]["used"]
+    ran = cli.good("capture", "--query", "counted_tree")
+    assert any("COUNT" in warning for warning in ran.document["warnings"])
+    (result,) = cli.good("explain", "--query", "counted_index").results
+    assert result["answer"]["kept"]
