@@ -32,14 +32,20 @@ from impctl.circuits.plumbing import Plumbing
 from impctl.circuits.refills import KEEP_ALL, Buffers
 from impctl.circuits.sets import build_set_operation
 from impctl.circuits.strategy import Chooser
-from impctl.circuits.trees.built import PlannedBlock, Planted, build_blocks, plant_blocks
+from impctl.circuits.trees.built import (
+    PlannedBlock,
+    Planted,
+    build_blocks,
+    plant_blocks,
+    told_by_tree,
+)
 from impctl.circuits.unsure_extremes import split_extremes
 from impctl.circuits.windows import build_window
 from impctl.data.schema import Kind
 from impctl.engine.circuit import Circuit
 from impctl.engine.extremes import Extreme
 from impctl.engine.operators import aggregate, project, scan
-from impctl.engine.operators.kept import KeptRows
+from impctl.engine.operators.kept import AnswerRows
 from impctl.engine.ordered_values import First
 from impctl.expr.nodes import ColumnRef, Expr, Literal, columns_of
 from impctl.expr.types import type_of
@@ -99,7 +105,7 @@ class Builder(Plumbing):
         self._answer = answer
         self.has_answer = answer is not None
         self._decided = id(None if answer is None else answer.decided)
-        self.kept: KeptRows | None = None
+        self.kept: AnswerRows | None = None
         self._blocks = tuple(blocks)
         self._planted: Planted = {}
 
@@ -130,10 +136,14 @@ class Builder(Plumbing):
 
     def _kept(self, plan: Plan, answer: AnswerPlan) -> Flow:
         """The plan's rows, kept, and beside them the fragments that trees tell."""
+        whole = told_by_tree(self, self._blocks, self.sketched)
+        if whole is not None:
+            self.kept, flow = whole
+            return flow
         told = plant_blocks(self, self._blocks, self.sketched, self._planted)
         flow = self.build(plan, must_be_sure=False)
-        self.kept = kept_rows(answer.ending, flow.approximate)
-        flow = replace(flow, at=self.put(self.kept, flow), plan=None)
+        kept = self.kept = kept_rows(answer.ending, flow.approximate)
+        flow = replace(flow, at=self.put(kept, flow), plan=None)
         if not told:
             return flow
         flows = [flow, *told]

@@ -24,7 +24,7 @@ from impctl.circuits.trees.built import PlannedBlock
 from impctl.circuits.trees.shape import NoTree, TreeShape
 from impctl.circuits.trees.shaping import planned_blocks
 from impctl.engine.circuit import Circuit
-from impctl.engine.operators.kept import KeptRows
+from impctl.engine.operators.kept import AnswerRows
 from impctl.plan.nodes import (
     Aggregate,
     Plan,
@@ -66,7 +66,7 @@ class Compiled:
     """The plan node that each piece of state serves, by the state's name."""
     note: str = ""
     """What the bound on buffers means for the query; empty without one."""
-    kept: KeptRows | None = None
+    kept: AnswerRows | None = None
     """What holds the rows of the answer, where they are kept."""
     shapes: tuple[TreeShape | NoTree, ...] = ()
     """Where trees were asked for, the shape of each branch of the plan, or why it has none."""
@@ -222,10 +222,14 @@ def _with_trees(
     return _compiled(root, sketched, {}, chooser, barriers, buffers, answer=answer, blocks=blocks)
 
 
-def compile_answer(answer: AnswerPlan) -> Compiled:
-    """The circuit of a query's answer alone, without a sketch; raises BlockedError."""
+def compile_answer(answer: AnswerPlan, trees: Mapping[TableName, int] | None = None) -> Compiled:
+    """The circuit of a query's answer alone, without a sketch; raises BlockedError.
+
+    `trees` as for `compile_plan`: its state is that part of the state there which has the rows.
+    """
     last, _ = _last_and_barriers(answer.kept, None, answer)
-    builder = Builder({}, {}, last, answer=answer)
+    blocks = () if trees is None else planned_blocks(answer.kept, trees, has_answer=True)
+    builder = Builder({}, {}, last, answer=answer, blocks=blocks)
     builder.root(answer.kept)
     return Compiled(
         sources=tuple(builder.sources),

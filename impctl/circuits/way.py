@@ -52,6 +52,12 @@ class Way:
         return () if self.compiled is None else self.compiled.shapes
 
     @property
+    def lying_answer(self) -> AnswerPlan | None:
+        """The answer, where the rows that it is made of lie in the state one by one."""
+        kept = None if self.compiled is None else self.compiled.kept
+        return None if kept is None or kept.are_told else self.answer
+
+    @property
     def has_tree(self) -> bool:
         """Whether some joins are maintained without joining."""
         return any(isinstance(shape, TreeShape) for shape in self.shapes)

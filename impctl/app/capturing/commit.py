@@ -52,7 +52,7 @@ def commit_capture(
         marks=commit_marks(desk.tables, versions),
         files={table: files_mark(desk.tables.snapshot(table)) for table in versions},
         distant=() if way.compiled is None else way.compiled.distant_sides,
-        ending=ending_to_store(way.answer),
+        ending=ending_to_store(way.lying_answer),
         trees=trees_id(way.shapes),
     )
     runs: dict[str, list[tuple[int, object]]] = {}

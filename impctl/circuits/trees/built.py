@@ -14,15 +14,25 @@ from dataclasses import replace
 
 from impctl.aliases import AccessId, AttributeId
 from impctl.circuits.calls import Calls, read_calls
-from impctl.circuits.flows import BlockedError, Column, Flow, known_type, refuse_approximate, typed
+from impctl.circuits.flows import (
+    BlockedError,
+    Column,
+    Flow,
+    check,
+    known_type,
+    refuse_approximate,
+    typed,
+)
 from impctl.circuits.plumbing import Plumbing
 from impctl.circuits.trees.blocks import Block
+from impctl.circuits.trees.joined_columns import outputs_above
 from impctl.circuits.trees.ranges import told_by
 from impctl.circuits.trees.shape import NoTree, ShapeNode, TreeShape
 from impctl.data.schema import LONG
 from impctl.engine.aggregate_column import AggregateColumn
-from impctl.engine.operators.joined import JoinedRows, TakingPart
+from impctl.engine.operators.joined import JoinedRows, TakingPart, ToldRows
 from impctl.engine.operators.live import Live
+from impctl.engine.operators.project import Project
 from impctl.engine.operators.tree import Tree
 from impctl.engine.ordered_values import First
 from impctl.engine.spread import Spread
@@ -133,6 +143,33 @@ def _with_rows(
     columns = typed((one.attribute for one in joined), block.joins.span)
     planted[id(block.joins)] = builder.project(rows, outputs, columns, block.joins)
     return Flow(builder.put(TakingPart(operator), rows), (), grown.accesses)
+
+
+def told_by_tree(
+    builder: Plumbing,
+    blocks: Sequence[PlannedBlock],
+    sketched: Mapping[AccessId, RangePartition],
+) -> tuple[ToldRows, Flow] | None:
+    """The rows of a plan that are those which its one tree joins, and their fragments.
+
+    None where something above the joins remembers rows itself.
+    """
+    if len(blocks) != 1:
+        return None
+    (one,) = blocks
+    shape = one.shape
+    if isinstance(shape, NoTree) or shape.joined is None or one.block is None:
+        return None
+    outputs = outputs_above(one.branch, one.block.joins, shape.joined)
+    if outputs is None:
+        return None
+    for _, expr in outputs:
+        check(expr, one.branch.span)
+    columns = typed(attributes_of(one.branch), one.branch.span)
+    grown = _grown(builder, shape, None, sketched)
+    operator = ToldRows(grown.tree, grown.shown, Project(outputs), columns)
+    rows = Flow(builder.put(operator, *grown.inputs), (), ())
+    return operator, Flow(builder.put(TakingPart(operator), rows), (), grown.accesses)
 
 
 def _without_numbers(groups: Flow) -> Flow:

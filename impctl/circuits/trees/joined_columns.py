@@ -12,12 +12,13 @@ from collections.abc import Sequence
 from impctl.aliases import AttributeId
 from impctl.circuits.trees.relations import relations_of
 from impctl.circuits.trees.taken_apart import Shown
-from impctl.expr.nodes import ColumnRef, columns_of, walk
+from impctl.expr.nodes import ColumnRef, Expr, columns_of, substitute, walk
 from impctl.plan.nodes import (
     Aggregate,
     ComputedColumn,
     Plan,
     Project,
+    Sort,
     attributes_of,
     expressions_of,
     inputs_of,
@@ -40,6 +41,24 @@ def shown_columns(joined: Sequence[ComputedColumn]) -> Shown:
         part.id: part for one in joined for part in walk(one.expr) if isinstance(part, ColumnRef)
     }
     return tuple((ref, ref) for ref in refs.values())
+
+
+def outputs_above(
+    root: Plan, joins: Plan, joined: Sequence[ComputedColumn]
+) -> tuple[tuple[AttributeId, Expr], ...] | None:
+    """The plan's columns in terms of the relations' own, where there are only columns above the
+    joins; None where there is more."""
+    exprs: dict[AttributeId, Expr] = {one.id: one.ref() for one in attributes_of(root)}
+    node = root
+    while node is not joins:
+        if not isinstance(node, Project | Sort):
+            return None
+        if isinstance(node, Project):
+            made = {one.attribute.id: one.expr for one in node.outputs}
+            exprs = {name: substitute(expr, made) for name, expr in exprs.items()}
+        node = node.child
+    own = {one.attribute.id: one.expr for one in joined}
+    return tuple((name, substitute(expr, own)) for name, expr in exprs.items())
 
 
 def _read_above(root: Plan, joins: Plan) -> frozenset[AttributeId]:

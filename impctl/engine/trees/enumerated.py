@@ -64,6 +64,15 @@ class JoinedTree:
             for place, link in enumerate(node.node.links)
         }
 
+    def whole(self) -> Batch:
+        """All joined rows. Cost: the rows, and the tuples of the root."""
+        root = self.nodes[-1]
+        codes, kept, values = root.tuples.whole({ROWS: np.int64})
+        if not len(codes):
+            return empty_batch(0)
+        tuples = Tuples(codes, dict(zip(root.order, kept, strict=True)))
+        return self.rows(Start(len(self.nodes) - 1, tuples, values[ROWS]))
+
     def rows(self, start: Start) -> Batch:
         """The joined rows that live ones of these tuples are part of, times their weights."""
         found = alive_of(self.nodes[start.at], start.tuples, must_be_wanted=True)

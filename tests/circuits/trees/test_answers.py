@@ -19,6 +19,8 @@ from impctl.circuits.compile import Compiled, compile_plan
 from impctl.circuits.flows import BlockedError
 from impctl.circuits.session import MaintainedQuery
 from impctl.circuits.trees.shape import NoTree
+from impctl.engine.batch import Batch
+from impctl.engine.operators.kept import AnswerRows
 from impctl.errors import EvaluationError, NotExactError, QueryError
 from impctl.plan.nodes import Query
 from impctl.plan.rules.answered import AnswerPlan, answer_plan
@@ -86,15 +88,19 @@ def follow(query: Query, rng: Random, seen: Counter[str], what: str) -> None:
     stored: dict[tuple[str, int], pa.Table] = {}
     for one in (session, joined):
         one.load([(name, table_of(tables[name])) for name in first.tables])
-    told: Counter[Any] = Counter()
-    for at in range(BATCHES):
+    before: Counter[Any] = Counter()
+    is_noted = False
+    for _ in range(BATCHES):
         rows = check(query, answer, session, tables, partitions, what)
         assert Counter(shown(answer, joined)) == rows, f"{what}: the index join"
         assert sketches(joined) == sketches(session), f"{what}: the index join's sketches"
-        if at and not answer.ending.is_cut:
-            told = applied(told, answer, session, what)
-            assert told == rows, f"{what}: changes"
-        told = rows
+        if is_noted and not answer.ending.is_cut:
+            change = kept_of(session).noted()
+            assert applied(before, answer, change, session, what) == rows, f"{what}: changes"
+            past = kept_of(session).before(change)
+            assert Counter(listed(answer_of_rows(answer.ending, past, "UTC"))) == before, what
+            seen["changes"] += len(change) > 0
+        before = rows
         seen["answers"] += 1
         seen["filled answers"] += bool(rows)
         changes = changes_of(rng, tables, tables_with_values)
@@ -102,7 +108,9 @@ def follow(query: Query, rng: Random, seen: Counter[str], what: str) -> None:
             session = restored(
                 session, stored, MaintainedQuery(compiled(answer, partitions, changed))
             )
-        session.compiled.kept.note()
+        is_noted = rng.random() < 0.75
+        if is_noted:
+            kept_of(session).note()
         session.step(changes)
         joined.step(changes)
     for shape in first.shapes:
@@ -141,21 +149,24 @@ def sketches(session: MaintainedQuery) -> dict[str, set[int]]:
 
 
 def shown(answer: AnswerPlan, session: MaintainedQuery) -> list[tuple[object, ...]]:
+    return listed(answer_of_rows(answer.ending, kept_of(session).whole(), "UTC"))
+
+
+def kept_of(session: MaintainedQuery) -> AnswerRows:
     kept = session.compiled.kept
     assert kept is not None
-    return listed(answer_of_rows(answer.ending, kept.whole(), "UTC"))
+    return kept
 
 
 def applied(
-    before: Counter[Any], answer: AnswerPlan, session: MaintainedQuery, what: str
+    before: Counter[Any], answer: AnswerPlan, change: Batch, session: MaintainedQuery, what: str
 ) -> Counter[Any]:
     """An answer with the changes that were noted; none goes that was not there."""
-    kept = session.compiled.kept
-    assert kept is not None
+    bounded = kept_of(session).bounded
     after = Counter(before)
-    for row in listed(changes_by_rows(answer.ending, kept.noted(), kept.bounded, "UTC")):
+    for row in listed(changes_by_rows(answer.ending, change, bounded, "UTC")):
         change, copies, *values = row
-        values = values[1:] if kept.bounded else values
+        values = values[1:] if bounded else values
         after[tuple(values)] += copies if change == identity("insert") else -copies  # type: ignore[operator]
     assert all(count >= 0 for count in after.values()), what
     return +after
