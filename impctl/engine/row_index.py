@@ -29,7 +29,7 @@ from impctl.errors import JoinTooLargeError
 from impctl.values import dataclass
 
 _CODE, _WEIGHT = "code", "weight"
-_MOST_PAIRS = 100_000_000
+MOST_PAIRS = 100_000_000
 """Rows that one look-up may find: some gigabytes."""
 
 
@@ -229,7 +229,7 @@ def _with_code(table: pa.Table, code: int) -> pa.Table:
 
 
 def _check_size(pairs: int) -> None:
-    if pairs > _MOST_PAIRS:
+    if pairs > MOST_PAIRS:
         raise JoinTooLargeError(
             f"A change has {pairs:,} partners in a join",
             hint="recapture with `impctl capture`, or give the join a narrower condition",

@@ -23,10 +23,12 @@ from impctl.data.vector import Bools, Ints, Vector, all_null, concat
 from impctl.engine.aggregate_column import ROWS
 from impctl.engine.batch import Batch, empty_batch
 from impctl.engine.disagreement import disagreement
+from impctl.engine.row_index import MOST_PAIRS
 from impctl.engine.trees.keyed import Columns, Tuples
 from impctl.engine.trees.node import LIVE, NodeState
 from impctl.engine.trees.spec import NO_SLOTS, Edge
 from impctl.engine.trees.values import product
+from impctl.errors import JoinTooLargeError
 from impctl.values import dataclass
 
 
@@ -285,21 +287,27 @@ class Living:
     is_alive: Bools
 
 
+def own_of(node: NodeState, tuples: Tuples) -> Ints:
+    """How many rows each tuple has."""
+    located = node.tuples.find(tuples.codes, tuples.vectors(node.order) if len(tuples) else ())
+    own: Ints = node.tuples.read(located, {ROWS: np.int64})[ROWS]
+    return own
+
+
 def alive_of(node: NodeState, tuples: Tuples, *, must_be_wanted: bool) -> Living:
     """Which tuples find all they want below; with `must_be_wanted` which are live."""
     if not len(tuples):
         return Living(tuples.codes, np.zeros(0, dtype=np.bool_))
-    located = node.tuples.find(tuples.codes, tuples.vectors(node.order))
-    own = node.tuples.read(located, {ROWS: np.int64})
+    own = own_of(node, tuples)
     below = [node.below(at, tuples, None)[1] for at in range(len(node.children))]
-    alive = node.alive_of(own, below)
+    alive = node.alive_of({ROWS: own}, below)
     if must_be_wanted and node.has_keys:
         keys = tuples.vectors(node.node.key)
         grouping = group_rows(keys, len(tuples))
         located = node.live.find(grouping.codes, [key.take(grouping.first) for key in keys])
         wanted = node.live.read(located, {LIVE: np.int64})[LIVE] > 0
         alive = alive & wanted[grouping.index()]
-    return Living(own[ROWS], alive)
+    return Living(own, alive)
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,8 +328,17 @@ def _matched(
     low = found.owners.searchsorted(groups)
     high = found.owners.searchsorted(groups, side="right")
     index = grouping.index()
+    _check_size(int((high - low)[index].sum()))
     places, owners = slice_positions(low[index], high[index])
     matched = _Matched(asking[owners], places)
     joined = rows.take(matched.rows)
     weights = product([joined.weights, found.own[places]]) if len(places) else joined.weights
     return matched, _Rows(weights, joined.columns, joined.absent, joined.signs)
+
+
+def _check_size(rows: int) -> None:
+    if rows > MOST_PAIRS:
+        raise JoinTooLargeError(
+            f"A join has {rows:,} rows that are asked for at once",
+            hint="ask for groups of them in the query, or give the join a narrower condition",
+        )

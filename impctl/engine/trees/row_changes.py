@@ -19,7 +19,7 @@ import numpy as np
 from impctl.data.vector import Bools, Ints
 from impctl.engine.aggregate_column import ROWS
 from impctl.engine.batch import Batch
-from impctl.engine.trees.enumerated import JoinedTree, Start, alive_of
+from impctl.engine.trees.enumerated import JoinedTree, Start, own_of
 from impctl.engine.trees.keyed import Tuples
 from impctl.engine.trees.node import Seen
 from impctl.engine.trees.spec import NO_SLOTS, Edge
@@ -50,18 +50,18 @@ class Moved:
         top = self._uppermost_existence()
         if top is None:
             tuples = self._touched(self.at)
-            had, has = (self._own(tree, self.at, tuples) for tree in self._both)
+            had, has = (own_of(tree.nodes[self.at], tuples) for tree in self._both)
             yield tuples, self.at, has - had
         else:
             seen = self.seen[top]
             if seen is not None:
                 came = seen.is_alive.astype(np.int64) - seen.was_alive
-                yield seen.tuples, top, came * self._own(self.after, top, seen.tuples)
+                yield seen.tuples, top, came * own_of(self.after.nodes[top], seen.tuples)
         for at, place in self._left_edges(self.at if top is None else top):
             tuples = self._touched(at)
             found = [self._has_partner(tree, at, place, tuples) for tree in self._both]
             padded = found[0].astype(np.int64) - found[1]
-            yield tuples, at, padded * self._own(self.after, at, tuples)
+            yield tuples, at, padded * own_of(self.after.nodes[at], tuples)
 
     @property
     def _both(self) -> tuple[JoinedTree, JoinedTree]:
@@ -87,9 +87,6 @@ class Moved:
         if seen is None:
             return Tuples(np.zeros(0, dtype=np.int64), {})
         return seen.tuples
-
-    def _own(self, tree: JoinedTree, at: int, tuples: Tuples) -> Ints:
-        return alive_of(tree.nodes[at], tuples, must_be_wanted=False).own
 
     def _has_partner(self, tree: JoinedTree, at: int, place: int, tuples: Tuples) -> Bools:
         if not len(tuples):

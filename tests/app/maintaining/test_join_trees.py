@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import sqlite3
 from pathlib import Path
 from typing import Any
 
@@ -210,3 +211,36 @@ def test_an_answer_that_no_tree_tells_is_refused_by_name(cli: Cli) -> None:
     assert any("COUNT" in warning for warning in ran.document["warnings"])
     (result,) = cli.good("explain", "--query", "counted_index").results
     assert result["answer"]["kept"]
+
+
+def test_rows_that_a_tree_tells_are_stored_nowhere(cli: Cli) -> None:
+    with_answers(cli)
+    name = "rows_tree"
+    cli.good("capture", "--query", name)
+    (found,) = cli.good("explain", "--query", name).results
+    assert found["answer"]["kept"]
+    assert found["answer"]["row_bytes"] == found["answer"]["state_bytes"] == 0
+    with Store.open(cli.workload.parent / "store") as store:
+        assert not store.load_runs(name, "answer")
+        assert store.load_runs(name, "tree")
+    whole = answer(cli, name)
+    asked = cli.good("query", "--query", name, "--by", "state", "--where", "b = 8").results
+    assert [repr(row) for row in asked[0]["rows"]] == [row for row in whole if row.endswith("8]")]
+    (told,) = cli.good("changes", "--query", name, "--all").results
+    assert sum(row[1] for row in told["rows"]) == len(whole) > 0
+
+
+def test_rows_of_a_damaged_tree_are_refused_to_who_asks_for_them(cli: Cli) -> None:
+    with_answers(cli)
+    cli.good("capture", "--query", "rows_tree")
+    whole = answer(cli, "rows_tree")
+    with sqlite3.connect(cli.workload.parent / "store" / "catalog.sqlite") as connection:
+        connection.execute(
+            "UPDATE run SET content = substr(content, 2) WHERE arrangement LIKE 't%'"
+        )
+    connection.close()
+    ran = cli("query", "--query", "rows_tree", "--by", "state")
+    assert ran.code == 7
+    assert ran.error["code"] == "state_corrupt"
+    ran = cli.good("query", "--query", "rows_tree", "--by", "engine")
+    assert sorted(map(repr, ran.results[0]["rows"])) == whole

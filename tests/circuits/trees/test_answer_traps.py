@@ -103,12 +103,14 @@ def test_the_first_partner_takes_the_padded_rows_place_and_the_last_one_brings_i
     assert tree.rows() == {(7, None): 1, (8, None): 1, (9, None): 1}
 
 
-def test_nothing_below_a_partner_that_is_not_there_is_looked_for() -> None:
-    """Not even where the join below asks for nothing at all."""
+@pytest.mark.parametrize("equal", ["=", "<=>"])
+def test_nothing_below_a_partner_that_is_not_there_is_looked_for(equal: str) -> None:
+    """Not even where NULL is a value, and one lies there."""
     tree = Kept(
         "SELECT r.b, q.c, q.e FROM r LEFT JOIN "
-        "(SELECT s.a, s.c, t.e FROM s JOIN t ON s.b = t.b) q ON q.a = r.a"
+        f"(SELECT s.a, s.c, t.e FROM s JOIN t ON s.b {equal} t.b) q ON q.a = r.a"
     )
+    assert tree.step(t=[(1, {"b": None, "e": 9})]) == []
     assert tree.step(r=[(1, {"a": 1, "b": 7})], t=[(1, {"b": 5, "e": 6})]) == [(1, 7, None, None)]
     assert tree.step(s=[(1, {"a": 1, "b": 5, "c": 2})]) == [(-1, 7, None, None), (1, 7, 2, 6)]
     assert tree.step(t=[(-1, {"b": 5, "e": 6})]) == [(-1, 7, 2, 6), (1, 7, None, None)]
