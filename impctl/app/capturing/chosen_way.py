@@ -13,7 +13,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 
-from impctl.aliases import AccessId, TableName
+from impctl.aliases import AccessId
+from impctl.app.capturing.join_choice import JoinChooser, chooser_for
 from impctl.app.capturing.kept_plan import answer_verdict, kept_plan
 from impctl.app.capturing.meta import StateMeta
 from impctl.app.preparing.facts import constraint_facts, fact_of
@@ -23,7 +24,7 @@ from impctl.app.workbench.workbench import Workbench
 from impctl.circuits.flows import BlockedError
 from impctl.circuits.identity import with_answer
 from impctl.circuits.refills import KEEP_ALL, USUAL, Buffers
-from impctl.circuits.strategy import AsRecorded, BySize, Chooser, Strategy
+from impctl.circuits.trees.choice import TreeChoice
 from impctl.circuits.trees.identity import trees_id
 from impctl.circuits.trees.shape import NoTree, Reason
 from impctl.circuits.way import Way, answering_way, choose_way
@@ -36,15 +37,6 @@ from impctl.sketch.mode import Mode
 from impctl.sketch.partition import RangePartition
 from impctl.store.records import StoredQuery
 from impctl.workload.models import JoinStrategy, Lineage, QuerySpec
-
-_ASKED = {
-    JoinStrategy.AUTO: None,
-    JoinStrategy.INDEX: Strategy.INDEX,
-    JoinStrategy.SPARK: Strategy.SPARK,
-    JoinStrategy.SPARK_UNFILTERED: Strategy.SPARK,
-    JoinStrategy.TREE: None,
-}
-
 
 _WITNESSES = "sketches hold witnesses where these are enough, see `impctl explain`"
 
@@ -59,26 +51,11 @@ def kept_buffers(spec: QuerySpec) -> Buffers:
     return KEEP_ALL
 
 
-def chooser_for(tables: PinnedTables, prepared: PreparedQuery) -> Chooser:
-    """Which sides of joins a capture keeps: as the workload asks, else by the tables' sizes."""
-    rows = {scan.table: tables.snapshot(scan.table).rows for scan in prepared.scans}
-    return BySize(_ASKED[prepared.spec.join], rows.__getitem__, has_filter=_has_filter(prepared))
-
-
-def chooser_of(prepared: PreparedQuery, meta: StateMeta) -> Chooser:
-    """Which sides of joins the stored state keeps."""
-    return AsRecorded(meta.distant, has_filter=_has_filter(prepared))
-
-
-def _has_filter(prepared: PreparedQuery) -> bool:
-    return prepared.spec.join is not JoinStrategy.SPARK_UNFILTERED
-
-
 def chosen_way(
     prepared: PreparedQuery,
     verdict: Verdict,
     partitions: Mapping[AccessId, RangePartition],
-    chooser: Chooser,
+    chooser: JoinChooser,
     *,
     has_answer: bool = True,
 ) -> Way:
@@ -93,34 +70,61 @@ def chosen_way(
     if prepared.spec.join is JoinStrategy.TREE:
         by_core = _by_core(prepared, verdict, partitions, chooser)
     if prepared.spec.answer and has_answer:
-        is_tree = by_core is not None and by_core.has_tree
-        answer = answer_plan(prepared.planned)
-        judged = answer_verdict(prepared, answer, verdict, partitions)
-        buffers = kept_buffers(prepared.spec)
-        trees: Mapping[TableName, int] | None = {} if is_tree else None
-        try:
-            way = answering_way(answer, judged, partitions, chooser, buffers=buffers, trees=trees)
-            if way.has_tree or not is_tree:
-                return replace(way, accesses=accesses)
-            why = _without_tree(way)
-        except BlockedError as blocked:
-            why = blocked.message
+        is_asked = by_core is not None and by_core.has_tree
+        way = _by_answer(prepared, verdict, partitions, chooser, must_be_tree=is_asked)
+        if isinstance(way, Way):
+            return replace(way, accesses=accesses)
+        why = way
     if by_core is None:
         by_core = _by_core(prepared, verdict, partitions, chooser)
     return replace(by_core, accesses=accesses, no_answer=why)
 
 
+def _by_answer(
+    prepared: PreparedQuery,
+    verdict: Verdict,
+    partitions: Mapping[AccessId, RangePartition],
+    chooser: JoinChooser,
+    *,
+    must_be_tree: bool,
+) -> Way | str:
+    """How sketches are maintained beside the answer's rows, or why these are not kept.
+
+    Where no tree tells them, joins are no trees, unless they must be.
+    """
+    answer = answer_plan(prepared.planned)
+    judged = answer_verdict(prepared, answer, verdict, partitions)
+    buffers = kept_buffers(prepared.spec)
+    answering = partial(answering_way, answer, judged, partitions, chooser.sides, buffers=buffers)
+    choice = chooser.trees.choose(answer.kept)
+    if choice.is_tree:
+        try:
+            way = answering(trees={})
+            why = _without_tree(way)
+            if way.has_tree:
+                return way if must_be_tree else replace(way, trees=choice)
+        except BlockedError as blocked:
+            why = blocked.message
+        if must_be_tree:
+            return why
+        choice = replace(choice, is_tree=False, reason=f"a tree cannot tell its answer: {why}")
+    try:
+        return replace(answering(), trees=choice)
+    except BlockedError as blocked:
+        return blocked.message
+
+
 def _without_tree(way: Way) -> str:
     """Why no tree tells the rows of an answer, where one tells the sketches."""
     texts = [shape.text for shape in way.shapes if isinstance(shape, NoTree)]
-    return f"no join tree tells its rows: {texts[0]}"
+    return f"no join tree tells its rows: {texts[0]}" if texts else ""
 
 
 def _by_core(
     prepared: PreparedQuery,
     verdict: Verdict,
     partitions: Mapping[AccessId, RangePartition],
-    chooser: Chooser,
+    chooser: JoinChooser,
 ) -> Way:
     """How sketches are maintained that no answer is kept beside."""
     kept = kept_plan(prepared, verdict, partitions)
@@ -132,13 +136,13 @@ def _by_core(
         whole,
         kept.core_verdict(verdict, partitions),
         partitions,
-        chooser,
+        chooser.sides,
         buffers=kept_buffers(prepared.spec),
     )
     if prepared.spec.join is JoinStrategy.TREE:
         way = _with_trees(prepared, choose)
     else:
-        way = choose()
+        way = _trees_or_not(choose, chooser.trees.choose(kept.core))
     reason = f"{way.reason}; {_WITNESSES}" if kept.has_witnesses else way.reason
     return replace(way, reason=reason, core=kept.core)
 
@@ -160,6 +164,16 @@ def _with_trees(prepared: PreparedQuery, choose: Callable[..., Way]) -> Way:
     return way
 
 
+def _trees_or_not(choose: Callable[..., Way], choice: TreeChoice) -> Way:
+    """The way as chosen; without trees, too, where the engine has no circuit with them."""
+    if choice.is_tree:
+        way = choose(trees={})
+        if way.has_tree:
+            return replace(way, trees=choice)
+        choice = replace(choice, is_tree=False, reason=f"a tree cannot keep it: {way.reason}")
+    return replace(choose(), trees=choice)
+
+
 def _no_tree(prepared: PreparedQuery, why: str, span: Span | None) -> UnsupportedError:
     return UnsupportedError(
         f"Query `{prepared.spec.name}` asks for `join: tree`, and its joins have none: {why}",
@@ -174,9 +188,15 @@ def capture_way(
     prepared: PreparedQuery,
     verdict: Verdict,
     partitions: Mapping[AccessId, RangePartition],
+    *,
+    reads: bool = True,
 ) -> Way:
-    """How the query's sketches are maintained if they are captured at the pinned versions."""
-    return chosen_way(prepared, verdict, partitions, chooser_for(tables, prepared))
+    """How the query's sketches are maintained if they are captured at the pinned versions.
+
+    Where it `reads` no rows, whatever fan-outs decide is left to the index join.
+    """
+    chooser = chooser_for(tables, prepared, reads=reads)
+    return chosen_way(prepared, verdict, partitions, chooser)
 
 
 def check_circuit(desk: Workbench, prepared: PreparedQuery, way: Way, stored: StoredQuery) -> None:

@@ -101,6 +101,7 @@ class TreeNodeEntry:
     `key` is what it shares with its `parent` (a place among the nodes) over an `edge` of that kind;
     the root's are the group columns. Its tuples differ in `kept`, `calls` are added up over them.
     `ranges` has each sketched column, and whether its fragments are `counted` or told `by column`.
+    `bytes` are those of its stored state, None where it is not captured as it stands.
     """
 
     bag: tuple[str, ...]
@@ -110,6 +111,7 @@ class TreeNodeEntry:
     kept: tuple[str, ...]
     calls: tuple[str, ...]
     ranges: tuple[tuple[str, str], ...]
+    bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +119,8 @@ class TreeEntry:
     """Joins that are `used` as a tree, that could be one, or why they cannot.
 
     `mode` is `ring` where counts and sums decide, `bits` where nothing does; `height` counts edges.
-    `nodes` has the root first; `drawn` are they as lines.
+    `nodes` has the root first; `drawn` are they as lines. `joined` are the rows that a changed row
+    is joined to, `touched` the tuples of the tree that it touches, both estimated in the mean.
     """
 
     used: bool
@@ -127,6 +130,8 @@ class TreeEntry:
     height: int = 0
     nodes: tuple[TreeNodeEntry, ...] = ()
     drawn: tuple[str, ...] = ()
+    joined: float | None = None
+    touched: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

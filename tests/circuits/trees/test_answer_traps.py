@@ -84,6 +84,16 @@ def test_a_partner_more_changes_nothing_where_one_is_enough() -> None:
     assert tree.rows() == {}
 
 
+def test_padding_below_existence_is_nobodys_row() -> None:
+    tree = Kept(
+        "SELECT r.b FROM r WHERE EXISTS (SELECT 1 FROM s LEFT JOIN t ON t.b = s.b WHERE s.a = r.a)"
+    )
+    assert tree.step(r=[(1, {"a": 1, "b": 7})], s=[(1, {"a": 1, "b": 5})]) == [(1, 7)]
+    assert tree.step(t=[(1, {"b": 5})]) == []
+    assert tree.step(t=[(-1, {"b": 5})]) == []
+    assert tree.rows() == {(7,): 1}
+
+
 def test_the_first_partner_takes_the_padded_rows_place_and_the_last_one_brings_it_back() -> None:
     tree = Kept(LEFT)
     assert tree.step(r=[(1, {"a": 1, "b": 7}), (1, {"a": None, "b": 8})]) == [
