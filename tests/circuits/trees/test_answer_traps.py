@@ -20,7 +20,7 @@ from impctl.engine.trees import enumerated
 from impctl.engine.trees.keyed import Tuples
 from impctl.engine.trees.node import NodeState
 from impctl.engine.trees.spec import Mode
-from impctl.errors import CountBelowZeroError
+from impctl.errors import CountBelowZeroError, JoinTooLargeError
 from impctl.plan.nodes import scans_of
 from impctl.plan.rules.answered import answer_plan
 from impctl.sketch.partition import RangePartition
@@ -242,6 +242,14 @@ def test_the_state_of_rows_that_are_told_grows_with_the_tables() -> None:
     assert sum(tree.rows().values()) == 3600
     assert "answer.rows" not in {keeper.name for keeper in tree.session._keepers()}
     assert tree.session.state_bytes() < 3600 * 8
+
+
+def test_more_rows_than_fit_are_not_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    tree = Kept("SELECT r.b, s.c FROM r JOIN s ON s.a = r.a")
+    tree.step(r=[(1, {"a": 1, "b": 1})], s=[(1, {"a": 1, "c": at}) for at in range(9)])
+    monkeypatch.setattr(enumerated, "MOST_PAIRS", 8)
+    with pytest.raises(JoinTooLargeError, match="9 rows"):
+        tree.kept.whole()
 
 
 def test_a_way_through_what_nobody_wants_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
