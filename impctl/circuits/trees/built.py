@@ -3,7 +3,9 @@
 Law: the flow of a block carries the fragments that the block's joins, built one after the other,
 would have; no columns, since nothing that reads one stands above. A tree's groups take the place of
 the plan's grouping, with one hidden column that goes through all that decides; what survives tells
-the way down which groups count. A block without a tree is built as ever.
+the way down which groups count. A block without a tree is built as ever. Where the rows are asked
+for too, the groups, or the joined rows, stand for their nodes while all else of the plan is built
+on them, without fragments: these go beside. Of a plan that only puts joined rows out nothing is.
 Out of scope: shapes (`circuits.trees.shaping`), the operators (`engine.operators.tree`, `live`).
 """
 
