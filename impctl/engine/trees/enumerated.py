@@ -103,41 +103,48 @@ class JoinedTree:
             if self.nodes[parent].node.links[place].edge not in NO_SLOTS:
                 yield parent
 
-    def _held(self, at: int, columns: Columns) -> _Held:
+    def _names(self, at: int) -> Iterator[AttributeId]:
         """Those of a node's columns that are shown, or lead on."""
         node = self.nodes[at].node
         leading = {name for link in node.links for name in link.columns} | set(node.key)
         shown = {one.column for one in self.shown if one.node == at}
-        return {(at, name): columns[name] for name in columns if name in leading | shown}
+        return (name for name in node.kept_names if name in leading | shown)
+
+    def _held(self, at: int, columns: Columns) -> _Held:
+        return {(at, name): columns[name] for name in self._names(at)}
 
     def _extended(self, rows: _Rows, here: int, there: int) -> _Rows:
         """The rows with the tuples of a node beside one that they have already."""
-        parent = self.parents.get(here)
-        if parent is not None and parent[0] == there:
-            asking, keys = np.arange(len(rows)), self._own_key(rows, here)
-            reached: _Above | _Below = _Above(self.nodes[there], parent[1])
-            is_padded = False
-        else:
-            place = self.parents[there][1]
-            asking, keys = self._key_below(rows, here, place)
-            reached = _Below(self.nodes[there])
-            is_padded = self.nodes[here].node.links[place].edge is Edge.LEFT
+        asking, keys, reached = self._asked(rows, here, there)
         grouping = group_rows(keys, len(asking))
-        leaders = [key.take(grouping.first) for key in keys]
-        found = reached.found(grouping.codes, leaders) if grouping.groups else None
-        matched, joined = _matched(rows, asking, grouping, found)
-        joined = joined.having(self._held(there, {} if found is None else found.columns), matched)
-        left = np.ones(len(rows), dtype=np.bool_)
-        left[matched.rows] = False
-        is_absent = rows.absent.get(here)
-        if not is_padded and bool((left if is_absent is None else left & ~is_absent).any()):
+        matched, left = _NOTHING, np.ones(len(rows), dtype=np.bool_)
+        parts: list[_Rows] = []
+        if grouping.groups:
+            leaders = [key.take(grouping.first) for key in keys]
+            found = reached.found(grouping.codes, leaders)
+            matched = _matched(asking, grouping, found)
+            left[matched.rows] = False
+            if len(matched.rows):
+                parts.append(_joined(rows, matched, found, self._held(there, found.columns)))
+        is_absent = rows.absent.get(here, _nobody(rows))
+        if not reached.is_padded and bool((left & ~is_absent).any()):
             raise disagreement("A row of a join finds no partner that the stored state counted")
-        if not bool(left.any()):
-            return joined
-        return _both(joined, self._padded(rows.take(left.nonzero()[0]), there), there)
+        if bool(left.any()):
+            parts.append(self._padded(rows.take(left.nonzero()[0]), there))
+        return parts[0] if len(parts) == 1 else _both(*parts)
 
-    def _own_key(self, rows: _Rows, at: int) -> list[Vector]:
-        return [rows.columns[at, name] for name in self.nodes[at].node.key]
+    def _asked(
+        self, rows: _Rows, here: int, there: int
+    ) -> tuple[Ints, list[Vector], _Above | _Below]:
+        """The rows that can have a partner in a node beside one, their keys, whom to ask."""
+        parent, place = self.parents.get(here, (-1, -1))
+        if parent == there:
+            keys = [rows.columns[here, name] for name in self.nodes[here].node.key]
+            return np.arange(len(rows)), keys, _Above(self.nodes[there], place)
+        place = self.parents[there][1]
+        is_padded = self.nodes[here].node.links[place].edge is Edge.LEFT
+        asking, keys = self._key_below(rows, here, place)
+        return asking, keys, _Below(self.nodes[there], is_padded)
 
     def _key_below(self, rows: _Rows, at: int, place: int) -> tuple[Ints, list[Vector]]:
         """The rows that can have a partner in a child, and their keys."""
@@ -153,8 +160,7 @@ class JoinedTree:
     def _padded(self, rows: _Rows, at: int) -> _Rows:
         """The rows with NULL in place of a node's columns."""
         kinds = dict(self.nodes[at].node.kept)
-        names = self._held(at, dict.fromkeys(kinds))  # type: ignore[arg-type]  # names alone
-        columns = {one: all_null(kinds[one[1]], len(rows)) for one in names}
+        columns = {(at, one): all_null(kinds[one], len(rows)) for one in self._names(at)}
         absent = {**rows.absent, at: np.ones(len(rows), dtype=np.bool_)}
         return _Rows(rows.weights, {**rows.columns, **columns}, absent, rows.signs)
 
@@ -187,27 +193,22 @@ class _Rows:
         absent = {node: mask[at] for node, mask in self.absent.items()}
         return _Rows(self.weights[at], columns, absent, self.signs[at])
 
-    def having(self, held: _Held, matched: _Matched) -> _Rows:
-        """With a column more for each of another node's, of the tuples that were found."""
-        columns = {name: column.take(matched.places) for name, column in held.items()}
-        return _Rows(self.weights, {**self.columns, **columns}, self.absent, self.signs)
-
     def without(self, at: int, shown: Sequence[AttributeId]) -> _Rows:
         """Without those of a node's columns that only led on."""
         columns = {n: c for n, c in self.columns.items() if n[0] != at or n[1] in shown}
         return _Rows(self.weights, columns, self.absent, self.signs)
 
 
-def _both(first: _Rows, second: _Rows, padded: int) -> _Rows:
-    """Both, one after the other; the second ones have no tuple of the node `padded`."""
-    if not len(first):
-        return second
-    nobody = np.zeros(len(first), dtype=np.bool_)
+def _nobody(rows: _Rows) -> Bools:
+    return np.zeros(len(rows), dtype=np.bool_)
+
+
+def _both(first: _Rows, second: _Rows) -> _Rows:
+    """Both, one after the other; of what the second ones have no tuple the first ones may."""
     absent = {
-        at: np.concatenate([first.absent.get(at, nobody), mask])
+        at: np.concatenate([first.absent.get(at, _nobody(first)), mask])
         for at, mask in second.absent.items()
     }
-    assert padded in absent
     columns = {n: concat([first.columns[n], second.columns[n]]) for n in second.columns}
     weights = np.concatenate([first.weights, second.weights])
     return _Rows(weights, columns, absent, np.concatenate([first.signs, second.signs]))
@@ -227,9 +228,10 @@ class _Found:
 
 @dataclass(frozen=True, slots=True)
 class _Below:
-    """Alive tuples of a node by its key."""
+    """Alive tuples of a node by its key; with `is_padded` there may be none."""
 
     node: NodeState
+    is_padded: bool
 
     def found(self, codes: Ints, keys: Sequence[Vector]) -> _Found:
         node = self.node
@@ -245,6 +247,7 @@ class _Above:
 
     node: NodeState
     place: int
+    is_padded = False
 
     def found(self, codes: Ints, keys: Sequence[Vector]) -> _Found:
         node, index = self.node, self.node.by[self.place]
@@ -318,22 +321,26 @@ class _Matched:
     places: Ints
 
 
-def _matched(
-    rows: _Rows, asking: Ints, grouping: Grouping, found: _Found | None
-) -> tuple[_Matched, _Rows]:
-    if found is None or not len(found.owners):
-        nothing = np.zeros(0, dtype=np.int64)
-        return _Matched(nothing, nothing), rows.take(nothing)
+_NOTHING = _Matched(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64))
+
+
+def _matched(asking: Ints, grouping: Grouping, found: _Found) -> _Matched:
+    """What was found for each group of asking rows, for each of its rows."""
     groups = np.arange(grouping.groups, dtype=np.int64)
     low = found.owners.searchsorted(groups)
     high = found.owners.searchsorted(groups, side="right")
     index = grouping.index()
     _check_size(int((high - low)[index].sum()))
     places, owners = slice_positions(low[index], high[index])
-    matched = _Matched(asking[owners], places)
-    joined = rows.take(matched.rows)
-    weights = product([joined.weights, found.own[places]]) if len(places) else joined.weights
-    return matched, _Rows(weights, joined.columns, joined.absent, joined.signs)
+    return _Matched(asking[owners], places)
+
+
+def _joined(rows: _Rows, matched: _Matched, found: _Found, held: _Held) -> _Rows:
+    """The rows with the tuples found for them, as often as these have rows."""
+    taken = rows.take(matched.rows)
+    columns = {name: column.take(matched.places) for name, column in held.items()}
+    weights = product([taken.weights, found.own[matched.places]])
+    return _Rows(weights, {**taken.columns, **columns}, taken.absent, taken.signs)
 
 
 def _check_size(rows: int) -> None:
