@@ -19,7 +19,6 @@ from impctl.circuits.join_order import chain_of
 from impctl.circuits.trees.shape import NoTree
 from impctl.circuits.trees.shaping import planned_blocks
 from impctl.data.schema import LONG
-from impctl.engine.operators.tree import Tree
 from impctl.errors import NotExactError
 from impctl.expr.nodes import And, Compare, CompareOp, Expr, Literal, columns_of
 from impctl.plan.nodes import (
@@ -84,8 +83,8 @@ def _all_of(conditions: list[Expr]) -> Expr | None:
 def _counted(
     joins: Plan, partitions: Mapping[AccessId, RangePartition], tables: Tables
 ) -> int | None:
-    count = AggregateOutput(_COUNT, AggregateCall("count"))
-    counted = Aggregate(joins, (), (count,))
+    counts = AggregateOutput(_COUNT, AggregateCall("count"))
+    counted = Aggregate(joins, (), (counts,))
     root = Select(counted, Compare(CompareOp.GREATER, _COUNT.ref(), Literal(0, LONG)))
     accesses = {scan.access for scan in scans_of(joins)}
     sketched = {access: found for access, found in partitions.items() if access in accesses}
@@ -98,5 +97,7 @@ def _counted(
         return None
     except NotExactError:
         return MOST
-    (tree,) = (one for one in session.circuit if isinstance(one, Tree))
-    return int(tree.output().columns[_COUNT.id].values[0])
+    # The one operator that has the count's column is the tree.
+    outputs = (one.output().columns for one in session.circuit if one.can_output)
+    (count,) = (columns[_COUNT.id] for columns in outputs if _COUNT.id in columns)
+    return int(count.values[0])
