@@ -295,15 +295,16 @@ def _measured(
         contest.notes.append("nothing to compare the sketches with")
     whole = {**_sizes(contest), **_peaks(ground, options, contest)}
     whole["touched_count"] = touched / max(sum(step.rows for step, _ in steps), 1)
-    if options.parts > 1:
-        whole |= _growth([times["tree_ms"] for _, times in steps])
+    growth = _growth([times["tree_ms"] for _, times in steps])
     for part in range(options.parts):
         ends = [at * options.steps // options.parts for at in (part, part + 1)]
         metrics = _times([times for _, times in islice(steps, *ends)], anew)
         own = {**labels, "part": part + 1} if options.parts > 1 else labels
-        regret = _regret(contest, metrics)
+        told = {**whole, **_regret(contest, metrics)}
+        if 1 < options.parts == part + 1:
+            told |= growth
         yield ground.cell(
-            {**metrics, **single({**whole, **regret})},
+            {**metrics, **single(told)},
             own,
             checked=checked,
             note="; ".join(contest.notes),
