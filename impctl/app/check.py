@@ -66,7 +66,8 @@ def _checked(desk: Workbench, spec: QuerySpec) -> tuple[CheckResult, ImpctlError
             raise
         result = CheckResult(spec.name, False, None, error.message, judged, hint=error.hint)
         return result, error
-    way = capture_way(desk.tables, prepared, chosen.verdict, chosen.partitions(desk, prepared))
+    partitions = chosen.partitions(desk, prepared)
+    way = capture_way(desk.tables, prepared, chosen.verdict, partitions, reads=False)
     return CheckResult(spec.name, True, way.mode.value, way.reason, chosen.candidates), None
 
 

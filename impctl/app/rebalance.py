@@ -21,12 +21,13 @@ import numpy as np
 import pyarrow as pa
 
 from impctl.aliases import AccessId, QueryName
-from impctl.app.capturing.chosen_way import check_circuit, chooser_of, chosen_way, restored_verdict
+from impctl.app.capturing.chosen_way import check_circuit, chosen_way, restored_verdict
 from impctl.app.capturing.commit import commit_capture
 from impctl.app.capturing.definition import check_definition, is_captured_alike, stored_query
 from impctl.app.capturing.drift import has_own_boundaries
 from impctl.app.capturing.entries import sketch_entry
 from impctl.app.capturing.fill import filled_circuit
+from impctl.app.capturing.join_choice import chooser_of
 from impctl.app.capturing.meta import StateMeta
 from impctl.app.capturing.moments import moved_moments
 from impctl.app.capturing.new_ranges import NewRanges, new_ranges, split_rows

@@ -17,6 +17,7 @@ from impctl.circuits.compile import Compiled, compile_plan
 from impctl.circuits.flows import BlockedError
 from impctl.circuits.refills import KEEP_ALL, Buffers
 from impctl.circuits.strategy import Chooser
+from impctl.circuits.trees.choice import TreeChoice
 from impctl.circuits.trees.shape import NoTree, TreeShape
 from impctl.expr.nodes import Span
 from impctl.plan.nodes import Plan, scans_of
@@ -34,7 +35,8 @@ class Way:
     `accesses` are all of the query's with their tables, those too that the circuit does not read;
     `core` is the plan that the sketches are kept by, where it is not the query's own. `answer` is
     how the query's answer is made of the rows that the circuit keeps, where it is asked for and
-    they are kept; `no_answer` says why not.
+    they are kept; `no_answer` says why not. `trees` is whether its joins were to be trees, where
+    that was left open.
     """
 
     mode: Mode
@@ -45,6 +47,7 @@ class Way:
     core: Plan | None = None
     answer: AnswerPlan | None = None
     no_answer: str = ""
+    trees: TreeChoice | None = None
 
     @property
     def shapes(self) -> tuple[TreeShape | NoTree, ...]:

@@ -21,12 +21,15 @@ import pytest
 
 from impctl.app.capturing import kept_plan as restored_by
 from impctl.app.capturing.chosen_way import chosen_way
+from impctl.app.capturing.join_choice import JoinChooser
 from impctl.app.preparing.prepared import PreparedQuery
 from impctl.circuits.compile import Compiled, compile_plan
 from impctl.circuits.flows import BlockedError, Source
 from impctl.circuits.refills import Buffers
 from impctl.circuits.session import MaintainedQuery
 from impctl.circuits.strategy import AsRecorded, Chooser, SideChoice, SideFacts, Strategy
+from impctl.circuits.trees.choice import TreesAsRecorded
+from impctl.circuits.trees.shape import TreeShape
 from impctl.data.vector import Vector
 from impctl.engine.operators.union import Union
 from impctl.errors import EvaluationError, Location, NotExactError
@@ -61,6 +64,7 @@ from tests.support.reference_expr import ReferenceFailure, ReferenceLimit
 from tests.support.reference_partners import ReferencePartners
 
 BATCHES = 4
+SHARE_OF_TREES = 0.3
 FEW = (*range(240), 274, *range(336, 340), 589, *range(920, 924), 1253, 1255)
 ALL = sorted({*FEW, *range(400 * TIMES)})
 """The first, and where kinds that are rare come: an intersection, a row number, a refill, EXCEPT
@@ -109,7 +113,7 @@ def captured(
     root: Plan,
     verdict: Verdict,
     partitions: Mapping[str, RangePartition],
-    chooser: Chooser,
+    joins: JoinChooser,
     buffer: int | None,
     lineage: Lineage = Lineage.ALL,
 ) -> Compiled:
@@ -131,10 +135,21 @@ def captured(
     )
     core = core_of(trial.root)
     prepared = PreparedQuery(spec, bound, query, replace(query, root=root), core)
-    way = chosen_way(prepared, verdict, partitions, chooser)
+    way = chosen_way(prepared, verdict, partitions, joins)
     if way.compiled is None:
         raise BlockedError(way.reason, None)
     return way.compiled
+
+
+def compiled_unsafe(
+    root: Plan, partitions: Mapping[str, RangePartition], joins: JoinChooser, buffer: int | None
+) -> Compiled:
+    """The circuit of a plan whose sketch no capture would use."""
+    trees = {} if joins.trees.choose(root).is_tree else None
+    buffers = Buffers.of(buffer)
+    return compile_plan(
+        root, partitions, {}, joins.sides, barriers=(), buffers=buffers, trees=trees
+    )
 
 
 def is_by_check(trial: Trial, root: Plan, verdict: Verdict) -> bool:
@@ -161,6 +176,12 @@ def filled(
     return session
 
 
+def joined_by(compiled: Compiled) -> list[str]:
+    """How joins are maintained."""
+    trees = [shape for shape in compiled.shapes if isinstance(shape, TreeShape)]
+    return [f"with {len(compiled.distant_sides)} distant sides", *(["with tree"] if trees else [])]
+
+
 def one_case(
     seed: int,
     seen: Counter[str],
@@ -171,28 +192,28 @@ def one_case(
     partitions = partitions_of(trial)
     root = apply_rules(trial.root)
     verdict = check_safety(Query("", root), trial.sketched, trial.facts)
-    judge = Judged.of if lineage is Lineage.ALL else of_witnesses
-    judged = judge(trial, root, verdict)
+    judged = (Judged.of if lineage is Lineage.ALL else of_witnesses)(trial, root, verdict)
     if judged is None:
         seen["no fixed answer"] += 1
         return
     buffer = Random(seed + 5).choice((None, 1, 2, 3))
+    has_trees = Random(seed + 11).random() < SHARE_OF_TREES
 
     def table_rows(source: Source, keys: Mapping[str, Vector]) -> list[pa.Table]:
         return [table_of(source.table, tables[source.table]).select(source.scan.table_columns)]
 
-    def compiled_by(chooser: Chooser) -> Compiled:
-        if verdict.safe:
-            return captured(trial, root, verdict, partitions, chooser, buffer, lineage)
-        return compile_plan(root, partitions, {}, chooser, barriers=(), buffers=Buffers.of(buffer))
+    def compiled_by(sides: Chooser) -> Compiled:
+        joins = JoinChooser(sides, TreesAsRecorded(has_trees))
+        if not verdict.safe:
+            return compiled_unsafe(root, partitions, joins, buffer)
+        return captured(trial, root, verdict, partitions, joins, buffer, lineage)
 
     try:
         compiled = compiled_by(SomeDistant(Random(seed)))
     except BlockedError as error:
         seen[f"blocked: {error.message}"] += 1
         return
-    rng = Random(seed)
-    spare: dict[str, Rows] = {name: list(rows) for name, rows in trial.tables.items()}
+    rng, spare = Random(seed), {name: list(rows) for name, rows in trial.tables.items()}
     tables = {name: [row for row in spare[name] if rng.random() < 0.7] for name in spare}
     stored: dict[tuple[str, int], pa.Table] = {}
     try:
@@ -201,8 +222,7 @@ def one_case(
         for _ in range(BATCHES):
             wanted = judged.sketches(trial, tables)
             seen[compared(session, wanted, (seed, trial.root), _may_widen(trial.root))] += 1
-            seen[f"with {len(compiled.distant_sides)} distant sides"] += 1
-            seen.update(marks_of(trial, root, verdict, judged))
+            seen.update([*marks_of(trial, root, verdict, judged), *joined_by(compiled)])
             session.step(changes_of(rng, compiled.tables, tables, spare), table_rows)
             seen["refilled"] += session.refilled()[0]
             if rng.random() < 0.3 and not session.unsure_rows():
@@ -274,6 +294,7 @@ def test_sketches_of_random_plans(cases: Sequence[int]) -> None:
     several_cases(cases, seen)
     assert seen["exact"] > len(cases) // 3
     assert seen["refilled"] > 0
+    assert seen["with tree"] > len(cases) // 20
     kinds = ("inner", "semi", "anti", "left", "right", "full", "union", "intersect", "TopK")
     for kind in (*kinds, "row_number", "rank", "dense_rank", "barrier"):
         assert seen[f"with {kind}"] > len(cases) // 300, seen
@@ -290,6 +311,7 @@ def test_sketches_of_random_plans_with_barriers(cases: Sequence[int]) -> None:
     seen: Counter[str] = Counter()
     several_cases(cases, seen, make_barrier_trial)
     assert seen["with barrier by CHECK"] > len(cases) // 3, seen
+    assert seen["with tree"] > len(cases) // 5, seen
     for kind in ("inner", "semi", "rank", "dense_rank", "row_number", "Aggregate"):
         assert seen[f"with {kind}"] > len(cases) // 20, seen
 

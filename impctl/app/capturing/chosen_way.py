@@ -14,6 +14,7 @@ from dataclasses import replace
 from functools import partial
 
 from impctl.aliases import AccessId
+from impctl.app.capturing.join_choice import JoinChooser, chooser_for
 from impctl.app.capturing.kept_plan import answer_verdict, kept_plan
 from impctl.app.capturing.meta import StateMeta
 from impctl.app.preparing.facts import constraint_facts, fact_of
@@ -23,7 +24,7 @@ from impctl.app.workbench.workbench import Workbench
 from impctl.circuits.flows import BlockedError
 from impctl.circuits.identity import with_answer
 from impctl.circuits.refills import KEEP_ALL, USUAL, Buffers
-from impctl.circuits.strategy import AsRecorded, BySize, Chooser, Strategy
+from impctl.circuits.trees.choice import TreeChoice
 from impctl.circuits.trees.identity import trees_id
 from impctl.circuits.trees.shape import NoTree, Reason
 from impctl.circuits.way import Way, answering_way, choose_way
@@ -36,15 +37,6 @@ from impctl.sketch.mode import Mode
 from impctl.sketch.partition import RangePartition
 from impctl.store.records import StoredQuery
 from impctl.workload.models import JoinStrategy, Lineage, QuerySpec
-
-_ASKED = {
-    JoinStrategy.AUTO: None,
-    JoinStrategy.INDEX: Strategy.INDEX,
-    JoinStrategy.SPARK: Strategy.SPARK,
-    JoinStrategy.SPARK_UNFILTERED: Strategy.SPARK,
-    JoinStrategy.TREE: None,
-}
-
 
 _WITNESSES = "sketches hold witnesses where these are enough, see `impctl explain`"
 
@@ -59,26 +51,11 @@ def kept_buffers(spec: QuerySpec) -> Buffers:
     return KEEP_ALL
 
 
-def chooser_for(tables: PinnedTables, prepared: PreparedQuery) -> Chooser:
-    """Which sides of joins a capture keeps: as the workload asks, else by the tables' sizes."""
-    rows = {scan.table: tables.snapshot(scan.table).rows for scan in prepared.scans}
-    return BySize(_ASKED[prepared.spec.join], rows.__getitem__, has_filter=_has_filter(prepared))
-
-
-def chooser_of(prepared: PreparedQuery, meta: StateMeta) -> Chooser:
-    """Which sides of joins the stored state keeps."""
-    return AsRecorded(meta.distant, has_filter=_has_filter(prepared))
-
-
-def _has_filter(prepared: PreparedQuery) -> bool:
-    return prepared.spec.join is not JoinStrategy.SPARK_UNFILTERED
-
-
 def chosen_way(
     prepared: PreparedQuery,
     verdict: Verdict,
     partitions: Mapping[AccessId, RangePartition],
-    chooser: Chooser,
+    chooser: JoinChooser,
     *,
     has_answer: bool = True,
 ) -> Way:
@@ -99,7 +76,7 @@ def chosen_way(
         judged = answer_verdict(prepared, answer, verdict, partitions)
         buffers = kept_buffers(prepared.spec)
         try:
-            way = answering_way(answer, judged, partitions, chooser, buffers=buffers)
+            way = answering_way(answer, judged, partitions, chooser.sides, buffers=buffers)
             return replace(way, accesses=accesses)
         except BlockedError as blocked:
             why = blocked.message
@@ -112,7 +89,7 @@ def _by_core(
     prepared: PreparedQuery,
     verdict: Verdict,
     partitions: Mapping[AccessId, RangePartition],
-    chooser: Chooser,
+    chooser: JoinChooser,
 ) -> Way:
     """How sketches are maintained that no answer is kept beside."""
     kept = kept_plan(prepared, verdict, partitions)
@@ -124,13 +101,13 @@ def _by_core(
         whole,
         kept.core_verdict(verdict, partitions),
         partitions,
-        chooser,
+        chooser.sides,
         buffers=kept_buffers(prepared.spec),
     )
     if prepared.spec.join is JoinStrategy.TREE:
         way = _with_trees(prepared, choose)
     else:
-        way = choose()
+        way = _trees_or_not(choose, chooser.trees.choose(kept.core))
     reason = f"{way.reason}; {_WITNESSES}" if kept.has_witnesses else way.reason
     return replace(way, reason=reason, core=kept.core)
 
@@ -152,6 +129,16 @@ def _with_trees(prepared: PreparedQuery, choose: Callable[..., Way]) -> Way:
     return way
 
 
+def _trees_or_not(choose: Callable[..., Way], choice: TreeChoice) -> Way:
+    """The way as chosen; without trees, too, where the engine has no circuit with them."""
+    if choice.is_tree:
+        way = choose(trees={})
+        if way.has_tree:
+            return replace(way, trees=choice)
+        choice = replace(choice, is_tree=False, reason=f"a tree cannot keep it: {way.reason}")
+    return replace(choose(), trees=choice)
+
+
 def _no_tree(prepared: PreparedQuery, why: str, span: Span | None) -> UnsupportedError:
     return UnsupportedError(
         f"Query `{prepared.spec.name}` asks for `join: tree`, and its joins have none: {why}",
@@ -166,9 +153,15 @@ def capture_way(
     prepared: PreparedQuery,
     verdict: Verdict,
     partitions: Mapping[AccessId, RangePartition],
+    *,
+    reads: bool = True,
 ) -> Way:
-    """How the query's sketches are maintained if they are captured at the pinned versions."""
-    return chosen_way(prepared, verdict, partitions, chooser_for(tables, prepared))
+    """How the query's sketches are maintained if they are captured at the pinned versions.
+
+    Where it `reads` no rows, whatever fan-outs decide is left to the index join.
+    """
+    chooser = chooser_for(tables, prepared, reads=reads)
+    return chosen_way(prepared, verdict, partitions, chooser)
 
 
 def check_circuit(desk: Workbench, prepared: PreparedQuery, way: Way, stored: StoredQuery) -> None:

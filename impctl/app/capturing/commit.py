@@ -7,9 +7,10 @@ Out of scope: finding the sketch (`app.capture`, `app.rebalance`).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
-from impctl.aliases import QueryName
+from impctl.aliases import QueryName, TableName, TableVersion
 from impctl.app.capturing.definition import definition
 from impctl.app.capturing.drift import depths
 from impctl.app.capturing.kept_ending import ending_to_store
@@ -43,18 +44,7 @@ def commit_capture(
     versions = desk.tables.versions_of(prepared.tables)
     for table in versions:
         check_pinned_commit(desk.tables, table)
-    meta = StateMeta(
-        way=way.reason,
-        circuit=_circuit(prepared, way),
-        answer=way.answer is not None,
-        template=template_id(prepared.core),
-        moments=dict(prepared.moments),
-        marks=commit_marks(desk.tables, versions),
-        files={table: files_mark(desk.tables.snapshot(table)) for table in versions},
-        distant=() if way.compiled is None else way.compiled.distant_sides,
-        ending=ending_to_store(way.answer),
-        trees=trees_id(way.shapes),
-    )
+    meta = _described(desk.tables, prepared, way, versions)
     runs: dict[str, list[tuple[int, object]]] = {}
     if state is not None:
         checkpoint = state.checkpoint()
@@ -79,6 +69,35 @@ def commit_capture(
         basis=meta.basis(pins),
     )
     store.commit_capture(capture, runs, record)
+
+
+def _described(
+    tables: PinnedTables,
+    prepared: PreparedQuery,
+    way: Way,
+    versions: Mapping[TableName, TableVersion],
+) -> StateMeta:
+    """What is said of any state that this way has; what it counted is still to be said."""
+    return StateMeta(
+        way=way.reason,
+        circuit=_circuit(prepared, way),
+        answer=way.answer is not None,
+        template=template_id(prepared.core),
+        moments=dict(prepared.moments),
+        marks=commit_marks(tables, versions),
+        files={table: files_mark(tables.snapshot(table)) for table in versions},
+        distant=() if way.compiled is None else way.compiled.distant_sides,
+        ending=ending_to_store(way.answer),
+        trees=trees_id(way.shapes),
+        estimate=_estimate(way),
+    )
+
+
+def _estimate(way: Way) -> Mapping[str, float]:
+    """What its trees were chosen by."""
+    if not way.has_tree or way.trees is None or way.trees.estimate is None:
+        return {}
+    return {"joined": way.trees.estimate.joined, "touched": way.trees.estimate.touched}
 
 
 def _circuit(prepared: PreparedQuery, way: Way) -> str:

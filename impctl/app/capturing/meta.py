@@ -32,7 +32,8 @@ class StateMeta:
     slack may come from. `distant` names the sides of joins whose rows the state does not hold.
     `depths` tell how evenly the ranges are filled, where that is counted. `ending` is how the
     answer is made of its rows, as of `app.capturing.kept_ending`. `trees` names the join trees
-    that the state is of; empty without.
+    that the state is of, empty without, `estimate` what was to be expected of a changed row where
+    they were chosen by that: rows that it is joined to, tuples that it touches.
     """
 
     way: str
@@ -48,6 +49,7 @@ class StateMeta:
     depths: Sequence[RangeDepth] = ()
     ending: Sequence[Any] = ()
     trees: str = ""
+    estimate: Mapping[str, float] = field(default_factory=dict)
 
     def as_stored(self) -> dict[str, Any]:
         """What `read` takes, made of what JSON has."""
@@ -68,6 +70,7 @@ class StateMeta:
             "depths": [_stored_depth(depth) for depth in self.depths],
             "ending": list(self.ending),
             **({"trees": self.trees} if self.trees else {}),
+            **({"estimate": dict(self.estimate)} if self.estimate else {}),
         }
 
     def basis(self, pins: Sequence[TablePin]) -> dict[str, Any]:
@@ -194,5 +197,6 @@ _CHECKS: Mapping[str, Callable[[Any], Any]] = {
     "depths": _each(_depth),
     "ending": _mark_and_value,
     "trees": _text,
+    "estimate": _by_name(_number),
 }
 """What each field is made of; a name that is not here is not impctl's."""

@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from impctl.app.capturing.chosen_way import chooser_for, chosen_way, restored_verdict
+from impctl.app.capturing.chosen_way import chosen_way, restored_verdict
+from impctl.app.capturing.join_choice import chooser_of
+from impctl.app.capturing.meta import StateMeta
 from impctl.app.preparing.prepared import PreparedQuery
 from impctl.app.results.amounts import size_text
 from impctl.app.workbench.workbench import Workbench
@@ -51,7 +53,8 @@ def _saving(
         return None
     verdict, partitions = restored_verdict(desk.tables, prepared, stored)
     bounded = replace(prepared, spec=replace(prepared.spec, buffer=_BUFFER))
-    way = chosen_way(bounded, verdict, partitions, chooser_for(desk.tables, bounded))
+    meta = StateMeta.read(stored.query, stored.state_meta)
+    way = chosen_way(bounded, verdict, partitions, chooser_of(bounded, meta))
     if way.compiled is None:
         return None
     saved, is_sure = _saved(way.compiled.refills, _by_piece(runs))

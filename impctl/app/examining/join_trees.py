@@ -32,23 +32,48 @@ def tree_entries(
     core = prepared.core if way is None or way.core is None else way.core
     sketched = {access: partition.attribute for access, partition in partitions.items()}
     return tuple(
-        _entry(shape, prepared, sketched)
+        _entry(shape, prepared, way, sketched)
         for shape in tree_shapes(core)
         if not (isinstance(shape, NoTree) and shape.reason is Reason.ONE_TABLE)
     )
 
 
 def _entry(
-    shape: TreeShape | NoTree, prepared: PreparedQuery, sketched: Mapping[AccessId, ColumnName]
+    shape: TreeShape | NoTree,
+    prepared: PreparedQuery,
+    way: Way | None,
+    sketched: Mapping[AccessId, ColumnName],
 ) -> TreeEntry:
     if isinstance(shape, NoTree):
         return TreeEntry(False, f"none: {shape.text}", prepared.place(shape.span))
-    is_used = prepared.spec.join is JoinStrategy.TREE
-    said = "asked for" if is_used else "possible; `join: tree` asks for it"
+    is_used = way is not None and way.has_tree
     found = explanation.tree_entry(shape, sketched)
     nodes = tuple(
         TreeNodeEntry(**{one.name: getattr(node, one.name) for one in fields(TreeNodeEntry)})
         for node in found.nodes
     )
     drawn = explanation.tree_lines(found)
-    return TreeEntry(is_used, said, None, found.mode, found.height, nodes, drawn)
+    said, estimate = _said(prepared, way), None
+    if way is not None and way.trees is not None and way.trees.estimate is not None:
+        estimate = way.trees.estimate
+    return TreeEntry(
+        is_used,
+        said,
+        mode=found.mode,
+        height=found.height,
+        nodes=nodes,
+        drawn=drawn,
+        joined=None if estimate is None else estimate.joined,
+        touched=None if estimate is None else estimate.touched,
+    )
+
+
+def _said(prepared: PreparedQuery, way: Way | None) -> str:
+    """Why the joins are a tree, or why they are not though they could be."""
+    if prepared.spec.join is JoinStrategy.TREE:
+        return "asked for"
+    if way is None or way.trees is None:
+        return "possible; `join: tree` asks for it"
+    if way.has_tree:
+        return f"chosen: {way.trees.reason}"
+    return f"possible, not chosen: {way.trees.reason}; `join: tree` asks for it"

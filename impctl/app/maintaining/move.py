@@ -15,7 +15,8 @@ from collections.abc import Iterator, Mapping
 import pyarrow as pa
 
 from impctl.aliases import TableName
-from impctl.app.capturing.chosen_way import chooser_of, chosen_way, restored_verdict
+from impctl.app.capturing.chosen_way import chosen_way, restored_verdict
+from impctl.app.capturing.join_choice import chooser_of
 from impctl.app.capturing.kept_plan import kept_plan
 from impctl.app.capturing.meta import StateMeta
 from impctl.app.capturing.moments import moved_moments, moved_text

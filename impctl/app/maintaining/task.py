@@ -7,8 +7,9 @@ Out of scope: what is done with an open task (`app.maintaining.decide`).
 from __future__ import annotations
 
 from impctl.aliases import ColumnName, TableName
-from impctl.app.capturing.chosen_way import check_circuit, chooser_of, chosen_way, restored_verdict
+from impctl.app.capturing.chosen_way import check_circuit, chosen_way, restored_verdict
 from impctl.app.capturing.definition import check_definition
+from impctl.app.capturing.join_choice import chooser_of
 from impctl.app.capturing.meta import StateMeta
 from impctl.app.capturing.moments import moved_moments, stored_moments
 from impctl.app.capturing.pins import check_pins

@@ -13,7 +13,8 @@ from collections.abc import Mapping
 
 from impctl.aliases import AccessId, TableName
 from impctl.app.capturing.captured import capture_query
-from impctl.app.capturing.chosen_way import chooser_of, chosen_way, restored_verdict
+from impctl.app.capturing.chosen_way import chosen_way, restored_verdict
+from impctl.app.capturing.join_choice import chooser_of
 from impctl.app.capturing.meta import StateMeta
 from impctl.app.capturing.partners import partners_of
 from impctl.app.capturing.recapture import recaptured

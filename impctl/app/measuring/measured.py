@@ -17,8 +17,9 @@ import numpy as np
 import pyarrow as pa
 
 from impctl.aliases import AccessId, TableName
-from impctl.app.capturing.chosen_way import chooser_for, chosen_way
+from impctl.app.capturing.chosen_way import chosen_way
 from impctl.app.capturing.fill import filled_circuit
+from impctl.app.capturing.join_choice import chooser_for
 from impctl.app.measuring.changed_table import changed_table
 from impctl.app.measuring.drawn_rows import drawn_rows
 from impctl.app.measuring.follower import AgainstRecapture, Followed, captured

@@ -117,7 +117,8 @@ class TreeEntry:
     """Joins that are `used` as a tree, that could be one, or why they cannot.
 
     `mode` is `ring` where counts and sums decide, `bits` where nothing does; `height` counts edges.
-    `nodes` has the root first; `drawn` are they as lines.
+    `nodes` has the root first; `drawn` are they as lines. `joined` are the rows that a changed row
+    is joined to, `touched` the tuples of the tree that it touches, both estimated in the mean.
     """
 
     used: bool
@@ -127,6 +128,8 @@ class TreeEntry:
     height: int = 0
     nodes: tuple[TreeNodeEntry, ...] = ()
     drawn: tuple[str, ...] = ()
+    joined: float | None = None
+    touched: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

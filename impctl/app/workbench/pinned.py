@@ -22,6 +22,7 @@ from impctl.workload.models import TableSpec
 
 if TYPE_CHECKING:
     from impctl.tables.change.files_mark import FilesMark
+    from impctl.tables.keys.fan_out import KeyColumns, KeyCounts
     from impctl.tables.snapshot import Snapshot
 
 
@@ -41,6 +42,7 @@ class PinnedTables:
         self._seen: dict[TableName, Seen] = {}
         self._snapshots: dict[tuple[TableName, int], Snapshot] = {}
         self._files_marks: dict[tuple[TableName, int], FilesMark] = {}
+        self._key_counts: dict[tuple[TableName, int, KeyColumns, int], KeyCounts] = {}
         self._recalled: dict[TableName, Seen] = {}
 
     def recall(self, known: Mapping[TableName, Seen]) -> None:
@@ -139,6 +141,7 @@ class PinnedTables:
         """Forget the files of a table, so that whoever is measured next pays for listing them."""
         self._snapshots = {key: held for key, held in self._snapshots.items() if key[0] != table}
         self._files_marks = {k: mark for k, mark in self._files_marks.items() if k[0] != table}
+        self._key_counts = {k: held for k, held in self._key_counts.items() if k[0] != table}
 
     def files_mark(self, table: TableName) -> FilesMark:
         """The mark of the files of the table's snapshot, taken once."""
@@ -149,6 +152,16 @@ class PinnedTables:
         if key not in self._files_marks:
             self._files_marks[key] = files_mark(snapshot)
         return self._files_marks[key]
+
+    def key_counts(self, table: TableName, columns: KeyColumns, one_in: int) -> KeyCounts:
+        """The keys of the table's snapshot, counted once; errors as of `read_batches`."""
+        from impctl.tables.keys.fan_out import key_counts
+
+        snapshot = self.snapshot(table)
+        key = (table, snapshot.version, columns, one_in)
+        if key not in self._key_counts:
+            self._key_counts[key] = key_counts(snapshot, columns, one_in)
+        return self._key_counts[key]
 
     def rows_of(self, tables: Sequence[TableName]) -> int:
         """Rows of these tables at their pinned versions, by their bytes where the log is silent."""

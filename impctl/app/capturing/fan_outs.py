@@ -1,0 +1,36 @@
+"""Fan-outs of the pinned tables, each key counted once per run.
+
+Law: read from the key columns at the pinned versions; of two tables of which one is large, the same
+sample of keys on both sides. Out of scope: counting (`tables.keys.fan_out`), what is made of it
+(`circuits.trees.choice`).
+"""
+
+from __future__ import annotations
+
+from impctl.app.workbench.pinned import PinnedTables
+from impctl.circuits.trees.estimate import KeySide
+from impctl.tables.keys.fan_out import KeyCounts, fan_out, one_in
+from impctl.values import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class PinnedFanOuts:
+    """What the tables of a run say; TableError and HistoryGoneError where they cannot be read."""
+
+    tables: PinnedTables
+
+    def met(self, changed: KeySide, other: KeySide) -> float:
+        """Rows, or tuples, of the other side that a changed row meets, in the mean."""
+        share = one_in(self._rows(changed), self._rows(other))
+        return fan_out(self._counts(changed, share), self._counts(other, share))
+
+    def alone(self, side: KeySide) -> float:
+        """Keys per row, at most one."""
+        found = self._counts(side, one_in(self._rows(side)))
+        return min(len(found.codes) * found.one_in / max(found.rows, 1), 1.0)
+
+    def _rows(self, side: KeySide) -> int:
+        return self.tables.snapshot(side.table).likely_rows
+
+    def _counts(self, side: KeySide, share: int) -> KeyCounts:
+        return self.tables.key_counts(side.table, side.columns, share)

@@ -1,0 +1,70 @@
+"""How a query's joins are maintained: which sides are kept, and whether they are trees.
+
+Law: at capture as the workload asks, else by the tables as they are then; ever after as the capture
+chose, until the next one. Where the file leaves it open, joins whose constants move with the clock
+stay with the index, which moves them, and a tree would be captured anew.
+Out of scope: the circuit made of it (`app.capturing.chosen_way`).
+"""
+
+from __future__ import annotations
+
+from impctl.app.capturing.fan_outs import PinnedFanOuts
+from impctl.app.capturing.meta import StateMeta
+from impctl.app.preparing.prepared import PreparedQuery
+from impctl.app.workbench.pinned import PinnedTables
+from impctl.circuits.strategy import AsRecorded, BySize, Chooser, Strategy
+from impctl.circuits.trees.choice import TreeChooser, TreesAsRecorded, TreesByFanOut
+from impctl.values import dataclass
+from impctl.workload.models import JoinStrategy
+
+_SIDES = {
+    JoinStrategy.AUTO: None,
+    JoinStrategy.INDEX: Strategy.INDEX,
+    JoinStrategy.SPARK: Strategy.SPARK,
+    JoinStrategy.SPARK_UNFILTERED: Strategy.SPARK,
+    JoinStrategy.TREE: None,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class JoinChooser:
+    """Chooses for every join, and for the blocks of joins that could be trees."""
+
+    sides: Chooser
+    trees: TreeChooser
+
+
+def chooser_for(
+    tables: PinnedTables, prepared: PreparedQuery, *, reads: bool = True
+) -> JoinChooser:
+    """How a capture chooses: as the workload asks, else by the tables' sizes and fan-outs.
+
+    Where it `reads` no rows, joins are not looked at, and the index is chosen.
+    """
+    rows = {scan.table: tables.snapshot(scan.table).rows for scan in prepared.scans}
+    asked = _SIDES[prepared.spec.join]
+    sides = BySize(asked, rows.__getitem__, has_filter=_has_filter(prepared))
+    return JoinChooser(sides, _trees(tables, prepared, reads=reads))
+
+
+def _trees(tables: PinnedTables, prepared: PreparedQuery, *, reads: bool) -> TreeChooser:
+    join = prepared.spec.join
+    if join is not JoinStrategy.AUTO:
+        return TreesAsRecorded(join is JoinStrategy.TREE, f"`join: {join}` asks for it")
+    if prepared.moments:
+        return TreesAsRecorded(False, "constants that move with the clock move through an index")
+    if not reads:
+        return TreesAsRecorded(False, "its fan-out was not looked at")
+    weights = {scan.table: tables.snapshot(scan.table).likely_rows for scan in prepared.scans}
+    return TreesByFanOut(PinnedFanOuts(tables), weights)
+
+
+def chooser_of(prepared: PreparedQuery, meta: StateMeta) -> JoinChooser:
+    """What the capture chose of the stored state."""
+    sides = AsRecorded(meta.distant, has_filter=_has_filter(prepared))
+    is_tree = prepared.spec.join is JoinStrategy.TREE or bool(meta.trees)
+    return JoinChooser(sides, TreesAsRecorded(is_tree))
+
+
+def _has_filter(prepared: PreparedQuery) -> bool:
+    return prepared.spec.join is not JoinStrategy.SPARK_UNFILTERED

@@ -1,0 +1,128 @@
+"""Trees that nobody asked for: chosen by the tables at capture, kept until the next one."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import write_deltalake
+
+from impctl.app.workbench.pinned import PinnedTables
+from impctl.errors import TableError
+from impctl.store.store import Store
+from tests.support.run_cli import Cli
+
+PAIRS = "SELECT r.a, SUM(s.b) AS t FROM r JOIN s ON s.a = r.a GROUP BY r.a HAVING SUM(s.b) > 40"
+
+
+def rows(keys: int, each: int, start: int = 0) -> pa.Table:
+    """`each` rows for each of so many keys."""
+    count = keys * each
+    ids = pa.array(range(start, start + count), pa.int64())
+    return pa.table({"id": ids, "a": [at % keys for at in range(count)], "b": [1] * count})
+
+
+@pytest.fixture
+def cli(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Cli:
+    """`many` has twenty rows a key, `one` has one."""
+    for table, keys, each in (("many", 10, 20), ("other", 10, 20), ("one", 200, 1)):
+        write_deltalake(str(tmp_path / table), rows(keys, each))
+    file = tmp_path / "w.yaml"
+    document: dict[str, Any] = {
+        "version": 1,
+        "store": "store",
+        "tables": {name: {"path": name} for name in ("many", "other", "one")},
+        "partitions": {"many": {"id": {"fragments": 20}}},
+        "queries": {
+            "pairs": {"sql": PAIRS.replace("FROM r JOIN s", "FROM many r JOIN other s")},
+            "keyed": {"sql": PAIRS.replace("FROM r JOIN s", "FROM many r JOIN one s")},
+        },
+    }
+    for query in document["queries"].values():
+        query |= {"sketch": {"many": "id"}, "policy": "incremental"}
+    file.write_text(json.dumps(document))
+    return Cli(capsys, file)
+
+
+def trees(cli: Cli) -> dict[str, Any]:
+    """What is stored of the trees of each query."""
+    found = {}
+    with Store.open(cli.workload.parent / "store") as store:
+        for name in ("pairs", "keyed"):
+            held = store.load(name)
+            assert held is not None
+            meta = held.state_meta
+            found[name] = (meta.get("trees", ""), meta.get("estimate"))
+    return found
+
+
+def ranges(cli: Cli, name: str) -> tuple[int, ...]:
+    with Store.open(cli.workload.parent / "store") as store:
+        held = store.load(name)
+        assert held is not None
+        return tuple(held.sketches[0].fragments.ids)
+
+
+def test_many_to_many_is_a_tree_and_a_key_is_looked_up(cli: Cli) -> None:
+    results = {one["query"]: one for one in cli.good("explain").results}
+    (pairs,), (keyed,) = results["pairs"]["trees"], results["keyed"]["trees"]
+    assert (pairs["used"], pairs["joined"], pairs["touched"]) == (True, 20.0, 2.0)
+    assert pairs["reason"].startswith("chosen: a changed row is joined to some 20")
+    assert (keyed["used"], keyed["joined"] < 11, keyed["touched"] < 4) == (False, True, True)
+    assert "`join: tree` asks for it" in keyed["reason"]
+    cli.good("capture")
+    stored = trees(cli)
+    assert stored["pairs"][0]
+    assert stored["pairs"][1] == {"joined": 20.0, "touched": 2.0}
+    assert stored["keyed"] == ("", None)
+
+
+def test_the_choice_holds_while_the_tables_grow_until_the_next_capture(cli: Cli) -> None:
+    cli.good("capture")
+    before, folder = trees(cli), cli.workload.parent
+    for each in range(3):
+        write_deltalake(str(folder / "one"), rows(10, 20, 200 + 200 * each), mode="append")
+        write_deltalake(str(folder / "other"), rows(10, 2, 200 + 20 * each), mode="append")
+        done = cli.good("maintain").results
+        assert {one["action"] for one in done} == {"exact"}
+        assert trees(cli) == before
+    held = [ranges(cli, name) for name in ("pairs", "keyed")]
+    cli.good("capture")
+    assert trees(cli)["keyed"][0], "by now a key has many rows there too"
+    assert held == [ranges(cli, name) for name in ("pairs", "keyed")]
+
+
+def test_another_way_that_is_asked_for_is_captured_anew(cli: Cli) -> None:
+    cli.good("capture")
+    document = json.loads(cli.workload.read_text())
+    document["queries"]["pairs"]["join"] = "index"
+    cli.workload.write_text(json.dumps(document))
+    held = ranges(cli, "pairs")
+    cli.good("capture")
+    assert trees(cli)["pairs"] == ("", None)
+    assert ranges(cli, "pairs") == held
+
+
+def test_constants_that_move_with_the_clock_stay_with_the_index(cli: Cli) -> None:
+    document = json.loads(cli.workload.read_text())
+    moving = "WHERE s.b < year(current_date) GROUP BY"
+    for query in document["queries"].values():
+        query["sql"] = query["sql"].replace("GROUP BY", moving)
+    cli.workload.write_text(json.dumps(document))
+    (entry,) = cli.good("explain", "--query", "pairs").results[0]["trees"]
+    assert not entry["used"]
+    assert "move with the clock" in entry["reason"]
+
+
+def test_check_reads_no_rows_of_keys(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unread(*_: object) -> None:
+        raise TableError("a file is gone")
+
+    monkeypatch.setattr(PinnedTables, "key_counts", unread)
+    assert {one["mode"] for one in cli.good("check").results} == {"exact"}
+    (entry,) = cli.good("explain", "--query", "pairs").results[0]["trees"]
+    assert (entry["used"], entry["joined"]) == (False, None)
+    assert "fan-out is not known: a file is gone" in entry["reason"]
