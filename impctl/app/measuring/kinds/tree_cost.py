@@ -53,6 +53,7 @@ from impctl.app.workbench.scratch import scratch_copy
 from impctl.bench.clock import milliseconds
 from impctl.bench.parquet_sql import ParquetSql, SqlFailed
 from impctl.bench.record import Cell, Label, Metric
+from impctl.circuits.way import Way
 from impctl.errors import JoinTooLargeError, UnsupportedError
 from impctl.plan.nodes import Plan
 from impctl.sketch.fragments import FragmentSet
@@ -172,16 +173,16 @@ class _Contest:
         way = choices.way(JoinStrategy.TREE)
         if not way.has_tree:
             raise _nothing_joined(choices)
-        takes_tree = choices.way().has_tree if options.regret else None
+        taken = choices.way() if options.regret else None
         assert way.core is not None
         assert way.compiled is not None
         ground.step(f"filling the tree of {ground.query.name}")
         tree = Followed(way.compiled, stream.start)
         joined = joined_rows(way.core, choices.partitions, stream.start)
+        takes_tree = None if taken is None else taken.has_tree
         found = cls(stream, tree, None, takes_tree, joined, [], now=dict(stream.start))
-        if takes_tree is not None:
-            taken = "the tree" if takes_tree else "the index join"
-            found.notes.append(f"`join: {choices.prepared.spec.join}` takes {taken}")
+        if taken is not None:
+            found.notes.append(_taken(choices.prepared.spec.join, taken))
         if joined is None or joined <= options.most_joined:
             found.fill_index(ground, choices)
         else:
@@ -259,6 +260,13 @@ class _Contest:
         """Let go of DuckDB."""
         if self.connection is not None:
             self.connection.close()
+
+
+def _taken(join: JoinStrategy, way: Way) -> str:
+    """What the query's own `join` takes, and why where it is a choice."""
+    what = "the tree" if way.has_tree else "the index join"
+    why = "" if way.trees is None else f": {way.trees.reason}"
+    return f"`join: {join}` takes {what}{why}"
 
 
 def _nothing_joined(choices: Choices) -> UnsupportedError:
