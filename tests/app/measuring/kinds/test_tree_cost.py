@@ -11,6 +11,7 @@ from impctl.app.measuring.ground import Ground
 from impctl.app.measuring.kinds import tree_cost
 from impctl.app.measuring.registry import MEASURES
 from impctl.app.measuring.trees import semi_joins
+from impctl.app.measuring.trees.streams import Step
 from impctl.app.measuring.trees.ways import Followed
 from impctl.app.workbench.workbench import Workbench
 from impctl.bench.parquet_sql import ParquetSql
@@ -124,18 +125,27 @@ def test_a_question_that_duckdb_is_not_asked_is_told(desk: Workbench) -> None:
     assert many.note == "DuckDB not asked: groups of 2,000 joined rows"
 
 
-@pytest.mark.parametrize("way", ["tree", "index", "duckdb"])
+@pytest.mark.parametrize(
+    ("way", "when"), [("tree", "before"), ("tree", "last"), ("index", "before"), ("duckdb", "last")]
+)
 def test_a_way_with_another_sketch_is_told(
-    desk: Workbench, monkeypatch: pytest.MonkeyPatch, way: str
+    desk: Workbench, monkeypatch: pytest.MonkeyPatch, way: str, when: str
 ) -> None:
-    """The way's sketches lose or gain all their ranges once the first steps were right."""
-    asked: list[int] = []
+    """The way's sketches are empty before anything is timed, or at the end alone."""
+    timed: list[bool] = []
+    steps = Followed.step
+
+    def step(self: Followed, given: Step) -> float:
+        timed.append(True)
+        return steps(self, given)
 
     def changed(held: Mapping[str, FragmentSet]) -> Mapping[str, FragmentSet]:
-        asked.append(1)
-        if len(asked) < 3:
+        # Of two ways each is stepped twice before.
+        if (len(timed) > 4) != (when == "last"):
             return held
         return {access: part.minus(part) for access, part in held.items()}
+
+    monkeypatch.setattr(Followed, "step", step)
 
     if way == "duckdb":
         pytest.importorskip("duckdb")

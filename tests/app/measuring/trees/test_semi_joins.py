@@ -12,6 +12,7 @@ from impctl.app.measuring.trees.streams import there_and_back
 from impctl.app.measuring.trees.ways import Choices, Followed, choices_of
 from impctl.app.workbench.workbench import Workbench
 from impctl.bench.parquet_sql import ParquetSql
+from impctl.errors import NotExactError
 from impctl.plan.nodes import Plan
 from impctl.workload.models import JoinStrategy
 from tests.app.measuring.trees.joined_desk import joined_desk
@@ -106,6 +107,17 @@ def test_a_circle_counts_as_what_comes_before_it(desk: Workbench) -> None:
     held = joined_rows(core_of(found), found.partitions, found.tables())
     assert held is not None
     assert held > 300
+
+
+def test_what_cannot_be_counted_is_more_than_any_bound(
+    desk: Workbench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def too_many(*_: object) -> Followed:
+        raise NotExactError("a count beyond 62 bits", code="count_too_large", hint="none")
+
+    monkeypatch.setattr("impctl.app.measuring.trees.joined_rows.Followed", too_many)
+    found = choices(desk, "hop3")
+    assert joined_rows(core_of(found), found.partitions, found.tables()) == MOST
 
 
 def test_where_nothing_is_joined_there_is_nothing_to_count(desk: Workbench) -> None:
