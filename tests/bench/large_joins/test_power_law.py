@@ -33,6 +33,14 @@ def test_a_smaller_exponent_has_larger_hubs_at_both_ends() -> None:
     assert abs(ids.mean() - 10_000) < 2000, "a hub's edges come at any time"
 
 
+def test_hubs_that_know_everybody_do_so_at_any_time() -> None:
+    graph = power_law_graph(2000, 70, 2.2, 1)
+    degrees = np.bincount(graph.column("src").to_numpy())
+    ids = graph.filter(np.asarray(graph.column("src")) == int(degrees.argmax())).column("id")
+    assert len(ids) > 60
+    assert abs(ids.to_numpy().mean() - 1000) < 250
+
+
 def test_a_value_is_its_ends_and_keeps_a_share_of_them() -> None:
     graph = power_law_graph(20_000, 3000, 2.2, 1).to_pydict()
     of_ends = dict(zip(graph["dst"], graph["value"], strict=True))

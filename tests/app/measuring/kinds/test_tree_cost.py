@@ -193,13 +193,21 @@ def test_parts_of_a_stream_have_cells_and_growth(desk: Workbench) -> None:
     assert tree_cost._growth([2.0, 2.0, *[9.0] * 16, 3.0, 3.0]) == {"growth_share": 0.5}
 
 
-def test_what_join_auto_takes_and_its_regret(desk: Workbench) -> None:
-    (cell,) = cells(desk, "pair", changes=10, regret=True)
+@pytest.mark.parametrize(
+    ("query", "taken", "says"), [("pair", "tree_ms", "the tree"), ("few", "index_ms", "the index")]
+)
+def test_what_join_auto_takes_and_its_regret(
+    desk: Workbench, query: str, taken: str, says: str
+) -> None:
+    (cell,) = cells(desk, query, changes=10, regret=True)
     found = values(cell)
-    taken = "tree_ms" if "takes the tree" in cell.note else "index_ms"
-    assert "`join: auto` takes " in cell.note
+    assert f"`join: auto` takes {says}" in cell.note
+    assert "a changed row is joined to some" in cell.note
     quicker = min(found["tree_ms"], found["index_ms"])
     assert found["regret_share"] == pytest.approx(found[taken] / quicker - 1)
+
+
+def test_the_regret_of_a_way_that_is_not_run_is_not_known(desk: Workbench) -> None:
     (unknown,) = cells(desk, "pair", changes=10, regret=True, most_joined=1)
     assert "regret_share" not in unknown.metrics
 

@@ -33,6 +33,9 @@ queries:
   one_group:
     sql: SELECT COUNT(*) AS n FROM r JOIN m ON r.a = m.a WHERE r.b < 50 HAVING COUNT(*) > 3
     sketch: {r: id, m: id}
+  no_group:
+    sql: SELECT COUNT(*) AS n FROM r JOIN m ON r.a = m.a WHERE r.b < 50 HAVING COUNT(*) > 9999
+    sketch: {r: id, m: id}
   hop3:
     sql: >-
       SELECT g1.src, g3.dst FROM g g1 JOIN g g2 ON g1.dst = g2.src JOIN g g3 ON g2.dst = g3.src
@@ -60,6 +63,9 @@ queries:
   enclosed:
     sql: SELECT m.id FROM r JOIN m ON r.a = m.a JOIN alone o ON m.c = o.c
     sketch: {m: id, alone: id}
+  few:
+    sql: SELECT m.id FROM r JOIN m ON r.id = m.id WHERE r.b < 60
+    sketch: {m: id, r: id}
   replies:
     sql: >-
       SELECT k.person1 FROM knows k JOIN message o ON k.person2 = o.creator

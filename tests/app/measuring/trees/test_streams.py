@@ -90,6 +90,12 @@ def test_rows_outlive_their_partners(lives: int) -> None:
     # As many rounds, and none of the rows that were there at first is.
     moving = start - ids[2 * lives - 1]
     assert len(moving) == 12
+    gone = set(tables()["s"].column("c").to_pylist()) - set(
+        steps[0][1]["s"].column("c").to_pylist()
+    )
+    for _, after in steps:
+        held = Counter(after["r"].column("c").to_pylist())
+        assert {held[key] for key in gone} == {3}, "as many of each key at any time"
     assert ids[-1] == start, "the other half has had its turn"
     assert all(
         len(after["s"]) == (12 if at % 2 == 0 else 20) for at, (_, after) in enumerate(steps)
