@@ -113,8 +113,8 @@ def test_without_duckdb_a_note_says_so(desk: Workbench, monkeypatch: pytest.Monk
     assert (cell.covers, cell.note) == (True, NO_DUCKDB)
     assert "duckdb_ms" not in cell.metrics
     (alone,) = cells(desk, "pair", changes=10, most_joined=1)
-    assert alone.covers is None
-    assert alone.note.endswith("nothing to compare the sketches with")
+    assert (alone.covers, alone.slack) == (True, 0)
+    assert alone.note.endswith(f"{NO_DUCKDB}; compared with a tree filled anew alone")
 
 
 def test_a_question_that_duckdb_is_not_asked_is_told(desk: Workbench) -> None:
