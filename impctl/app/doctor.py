@@ -18,6 +18,7 @@ from impctl.app.examining.spark_reading import spark_findings
 from impctl.app.examining.store import store_findings
 from impctl.app.examining.surroundings import delta_jar, software, try_spark
 from impctl.app.examining.tables import table_findings
+from impctl.app.examining.tree_work import tree_findings
 from impctl.app.results.ending import GRAVITY
 from impctl.app.results.findings import Finding, problems_error
 from impctl.app.results.results import Failure, Outcome
@@ -72,6 +73,7 @@ def _of_workload(
     yield from store_findings(desk)
     yield from sharing_findings(desk)
     yield from skipping_findings(desk, stored)
+    yield from tree_findings(stored)
 
 
 def _stored(desk: Workbench) -> list[StoredQuery]:

@@ -66,7 +66,7 @@ def _explained(desk: Workbench, spec: QuerySpec) -> ExplainResult:
         plan=plan_entries(desk.tables, prepared, way, kept, notes),
         attributes=chosen.candidates,
         joins=() if way.compiled is None else tuple(map(_side, way.compiled.sides)),
-        trees=tree_entries(prepared, way, partitions),
+        trees=tree_entries(prepared, way, partitions, None if kept is None else kept.pieces),
         state_bytes=None if kept is None else kept.bytes,
         answer=answer_entry(prepared, way, kept),
     )

@@ -13,6 +13,7 @@ from impctl.aliases import QueryName
 from impctl.app.capturing.definition import is_defined_alike, is_of_this_release
 from impctl.app.capturing.drift import ranges_entries
 from impctl.app.capturing.entries import sketch_entry
+from impctl.app.capturing.meta import tree_record
 from impctl.app.capturing.moments import moved_moments, moved_text, stored_moments
 from impctl.app.capturing.pins import catch_up, check_pins
 from impctl.app.results.past_runs import (
@@ -93,6 +94,7 @@ def _status(desk: Workbench, store: StoreReader | None, spec: QuerySpec, runs: i
         uses=uses.uses,
         last_use=None if uses.last is None else datetime.fromtimestamp(uses.last, UTC),
         bytes_left_out=uses.bytes_plain - uses.bytes,
+        tree=tree_record(stored),
         moments=stored_moments(stored),
     )
 

@@ -230,6 +230,15 @@ class MaintainedQuery:
         refills = self.compiled.refills
         return sum(found.groups for found in refills), sum(found.rows for found in refills)
 
+    def tree_work(self) -> tuple[int, int, int]:
+        """Tuples touched, flips and pairs of all its join trees so far."""
+        found = self.circuit.counters() if self.compiled.shapes else {}
+        touched, flips, pairs = (
+            sum(number for name, number in found.items() if name.endswith(f".{what}"))
+            for what in ("touched", "flips", "pairs")
+        )
+        return touched, flips, pairs
+
     def checkpoint(self) -> Checkpoint:
         """What changed since the last `saved`."""
         return checkpoint_of(self._keepers(), self.circuit.counters())

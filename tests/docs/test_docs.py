@@ -37,6 +37,7 @@ from impctl.app.results.results import (
     ReuseEntry,
     SketchEntry,
 )
+from impctl.app.results.tree_work import TreeRecord, TreeWork
 from impctl.app.workbench.envvars import ENVVARS
 from impctl.cli.application import COMMANDS, build_app
 from impctl.cli.exit_codes import EXIT_CODES
@@ -180,6 +181,8 @@ ENTRIES = (
     ReadEntry,
     JoinSideEntry,
     TreeEntry,
+    TreeRecord,
+    TreeWork,
     TreeNodeEntry,
     ReuseEntry,
     ReuseCandidate,

@@ -13,8 +13,9 @@ from dataclasses import field, fields
 from typing import Any, Self
 
 from impctl.app.capturing.range_depth import RangeDepth
+from impctl.app.results.tree_work import TreeRecord
 from impctl.errors import StateCorruptError
-from impctl.store.records import TablePin
+from impctl.store.records import StoredQuery, TablePin
 from impctl.tables.change.files_mark import FilesMark
 from impctl.tables.schema import schema_mark
 from impctl.values import dataclass
@@ -33,7 +34,8 @@ class StateMeta:
     `depths` tell how evenly the ranges are filled, where that is counted. `ending` is how the
     answer is made of its rows, as of `app.capturing.kept_ending`. `trees` names the join trees
     that the state is of, empty without, `estimate` what was to be expected of a changed row where
-    they were chosen by that: rows that it is joined to, tuples that it touches.
+    they were chosen by that: rows that it is joined to, tuples that it touches. `work` is what they
+    have done since, for how many changes.
     """
 
     way: str
@@ -50,6 +52,7 @@ class StateMeta:
     ending: Sequence[Any] = ()
     trees: str = ""
     estimate: Mapping[str, float] = field(default_factory=dict)
+    work: Mapping[str, int] = field(default_factory=dict)
 
     def as_stored(self) -> dict[str, Any]:
         """What `read` takes, made of what JSON has."""
@@ -71,6 +74,7 @@ class StateMeta:
             "ending": list(self.ending),
             **({"trees": self.trees} if self.trees else {}),
             **({"estimate": dict(self.estimate)} if self.estimate else {}),
+            **({"work": dict(self.work)} if self.work else {}),
         }
 
     def basis(self, pins: Sequence[TablePin]) -> dict[str, Any]:
@@ -94,6 +98,15 @@ class StateMeta:
                 f"The stored state of query `{query}` has a description that impctl did not write",
                 hint="run `impctl capture` to start again",
             ) from error
+
+
+def tree_record(stored: StoredQuery) -> TreeRecord | None:
+    """What the trees of a stored query have done since its capture; None where it has none."""
+    meta = StateMeta.read(stored.query, stored.state_meta)
+    if not meta.trees:
+        return None
+    done = {name: meta.work.get(name, 0) for name in ("changes", "touched", "flips", "pairs")}
+    return TreeRecord(**done, expected=meta.estimate.get("touched"))
 
 
 _DEPTH = tuple(field.name for field in fields(RangeDepth))
@@ -198,5 +211,6 @@ _CHECKS: Mapping[str, Callable[[Any], Any]] = {
     "ending": _mark_and_value,
     "trees": _text,
     "estimate": _by_name(_number),
+    "work": _by_name(_count),
 }
 """What each field is made of; a name that is not here is not impctl's."""

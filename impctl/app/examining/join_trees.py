@@ -6,7 +6,8 @@ is named with its place. Out of scope: the trees in words (`circuits.trees.expla
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import fields
 
 from impctl.aliases import AccessId, ColumnName
@@ -19,23 +20,45 @@ from impctl.circuits.way import Way
 from impctl.sketch.partition import RangePartition
 from impctl.workload.models import JoinStrategy
 
+_TOLD = tuple(one.name for one in fields(TreeNodeEntry) if one.name != "bytes")
+_OF_NODE = re.compile(r"tree(?P<tree>\d+)\.tree\d+/(?P<node>\d+)\.")
+"""State of a tree's node, by its name in the store."""
+
 
 def tree_entries(
     prepared: PreparedQuery,
     way: Way | None,
     partitions: Mapping[AccessId, RangePartition],
+    pieces: Mapping[str, int] | None = None,
 ) -> tuple[TreeEntry, ...]:
     """One entry for each block of joins at the top of the plan; none where nothing is joined.
 
-    `way` is how the query is maintained, None where it has no safe sketch.
+    `way` is how the query is maintained, None where it has no safe sketch; `pieces` are the bytes
+    of its stored state by name, where it is captured as it stands.
     """
     core = prepared.core if way is None or way.core is None else way.core
     sketched = {access: partition.attribute for access, partition in partitions.items()}
+    sizes = iter(_sizes(pieces or {}))
     return tuple(
-        _entry(shape, prepared, way, sketched)
+        _entry(shape, prepared, way, sketched, next(sizes, {}) if _is_tree(shape) else {})
         for shape in tree_shapes(core)
         if not (isinstance(shape, NoTree) and shape.reason is Reason.ONE_TABLE)
     )
+
+
+def _is_tree(shape: TreeShape | NoTree) -> bool:
+    return isinstance(shape, TreeShape)
+
+
+def _sizes(pieces: Mapping[str, int]) -> Iterator[dict[int, int]]:
+    """For each tree that has state, as they are numbered, the bytes of its nodes by their place."""
+    found: dict[int, dict[int, int]] = {}
+    for name, size in pieces.items():
+        match = _OF_NODE.match(name)
+        if match is not None:
+            nodes = found.setdefault(int(match["tree"]), {})
+            nodes[int(match["node"])] = nodes.get(int(match["node"]), 0) + size
+    yield from (nodes for _, nodes in sorted(found.items()))
 
 
 def _entry(
@@ -43,13 +66,14 @@ def _entry(
     prepared: PreparedQuery,
     way: Way | None,
     sketched: Mapping[AccessId, ColumnName],
+    sizes: Mapping[int, int],
 ) -> TreeEntry:
     if isinstance(shape, NoTree):
         return TreeEntry(False, f"none: {shape.text}", prepared.place(shape.span))
     is_used = way is not None and way.has_tree
     found = explanation.tree_entry(shape, sketched)
     nodes = tuple(
-        TreeNodeEntry(**{one.name: getattr(node, one.name) for one in fields(TreeNodeEntry)})
+        TreeNodeEntry(**{name: getattr(node, name) for name in _TOLD}, bytes=sizes.get(node.at))
         for node in found.nodes
     )
     drawn = explanation.tree_lines(found)

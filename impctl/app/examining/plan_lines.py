@@ -16,6 +16,7 @@ from impctl.app.preparing.prepared import PreparedQuery
 from impctl.app.results.explanations import PlanEntry
 from impctl.app.workbench.pinned import PinnedTables
 from impctl.app.workbench.workbench import Workbench
+from impctl.circuits.trees.shape import TreeShape
 from impctl.circuits.way import Way
 from impctl.errors import ImpctlError
 from impctl.expr.nodes import Span, walk
@@ -35,6 +36,7 @@ from impctl.plan.nodes import (
     Window,
     Witness,
     nodes_of,
+    scans_of,
 )
 from impctl.sketch.mode import Mode
 from impctl.store.records import StoredQuery
@@ -121,13 +123,27 @@ def _why(node: Plan, way: Way | None, *, is_blocking: bool) -> str:
         return way.reason
     match way.mode:
         case Mode.EXACT:
-            return _exactly(node)
+            return _in_tree(node, way) or _exactly(node)
         case Mode.TOUCH:
             return "the ranges of changed rows are added, nothing is computed"
         case Mode.RECAPTURE:
             return "computed anew with the whole query"
         case _:
             assert_never(way.mode)
+
+
+def _in_tree(node: Plan, way: Way) -> str:
+    """What becomes of a join or grouping that a join tree stands for; empty for any other."""
+    accesses = {scan.access for scan in scans_of(node)}
+    trees = (shape for shape in way.shapes if isinstance(shape, TreeShape))
+    if not any(accesses <= {a for one in tree.nodes for a in one.accesses} for tree in trees):
+        return ""
+    match node:
+        case Join():
+            return "part of the join tree, see there: no joined row is written down"
+        case Aggregate():
+            return "its groups are those of the join tree"
+    return ""
 
 
 def _exactly(node: Plan) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import field
 
 from impctl.aliases import AccessId, TableName, TableVersion
+from impctl.app.results.tree_work import TreeWork
 from impctl.values import dataclass
 
 
@@ -29,4 +30,6 @@ class StepDone:
     unsure: int = 0
     refilled: tuple[int, int] = (0, 0)
     """Groups whose bounded buffer was filled again, and the rows read for that."""
+    tree: TreeWork | None = None
+    """What its join trees did, where it has some."""
     may_change_answer: bool = True

@@ -19,6 +19,7 @@ from impctl.app.maintaining.refill import refill_text
 from impctl.app.maintaining.stage import Stage, changed_rows
 from impctl.app.maintaining.task import Task
 from impctl.app.results.results import ANSWER_OPEN, ANSWER_SAME, MaintainResult, MaintainStep
+from impctl.app.results.tree_work import TreeWork
 from impctl.app.workbench.pinned import PinnedTables
 from impctl.app.workbench.workbench import Workbench
 from impctl.store.records import StoredQuery, StoredSketch
@@ -147,7 +148,20 @@ def _result(
         steps=shown if len(shown) > 1 else (),
         refilled_groups=refilled_groups,
         refilled_rows=refilled_rows,
+        tree=_tree_work(steps),
         answer_changed=_answer_changed(steps),
+    )
+
+
+def _tree_work(steps: Sequence[StepDone]) -> TreeWork | None:
+    """What join trees did over all steps; None without any."""
+    works = [step.tree for step in steps if step.tree is not None]
+    if not works:
+        return None
+    return TreeWork(
+        sum(one.touched for one in works),
+        sum(one.flips for one in works),
+        sum(one.pairs for one in works),
     )
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pyarrow as pa
 
@@ -30,9 +30,11 @@ from impctl.app.maintaining.moved import Moved
 from impctl.app.maintaining.refill import refill_text, rows_with
 from impctl.app.maintaining.told_answer import ToldAnswer
 from impctl.app.preparing.facts import recheck
+from impctl.app.results.tree_work import TreeWork, work_text
 from impctl.circuits.checkpoint import Checkpoint
 from impctl.circuits.flows import Source
 from impctl.circuits.session import MaintainedQuery, TableChange
+from impctl.circuits.way import Way
 from impctl.data.vector import Vector
 from impctl.sketch.fragments import FragmentSet
 from impctl.stopwatch import Stopwatch
@@ -121,6 +123,7 @@ class Maintainer:
         if self._partners is not None:
             session.read_by(self._partners(self._leading_to(moved)))
         unsure, (groups, rows) = session.unsure_rows(), session.refilled()
+        work = session.tree_work()
         changes = {
             table: TableChange(found.table, found.weights, found.shared)
             for table, change in moved.items()
@@ -149,6 +152,7 @@ class Maintainer:
             changes=done.changes + count,
             unsure=session.unsure_rows() - unsure,
             refilled=(groups_after - groups, rows_after - rows),
+            tree=_work(self.taken.way, work, session.tree_work()),
         )
         return done, session.fragments()
 
@@ -245,6 +249,7 @@ class Maintainer:
             counters=dict(checkpoint.counters),
             unsure=meta.unsure + done.unsure,
             depths=depths(self.taken.range_rows, meta.depths),
+            work=_added(meta.work, done),
         )
 
     def _pins(self, moved: Mapping[TableName, Moved]) -> tuple[TablePin, ...]:
@@ -270,10 +275,26 @@ class Maintainer:
         )
 
 
+def _work(way: Way, before: tuple[int, int, int], after: tuple[int, int, int]) -> TreeWork | None:
+    """What the trees did between; None without any."""
+    if not way.has_tree:
+        return None
+    touched, flips, pairs = (now - then for then, now in zip(before, after, strict=True))
+    return TreeWork(touched, flips, pairs)
+
+
+def _added(work: Mapping[str, int], done: StepDone) -> Mapping[str, int]:
+    """What trees have done since the capture, this step included."""
+    if done.tree is None:
+        return work
+    more = {"changes": done.changes, **asdict(done.tree)}
+    return {name: work.get(name, 0) + count for name, count in more.items()}
+
+
 def _record(done: StepDone, reason_code: str, reason: str, cost: RunCost) -> RunRecord:
     """The step as history keeps it; its own commit is not timed yet when it is written."""
     refilled = refill_text(*done.refilled)
-    reason = f"{reason}; {refilled}" if refilled else reason
+    reason = "; ".join(filter(None, (reason, refilled, work_text(done.tree))))
     return RunRecord(
         action=done.action,
         reason_code=reason_code,

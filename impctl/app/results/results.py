@@ -29,6 +29,7 @@ from impctl.app.results.foreseen import PlanResult, ReadEntry
 from impctl.app.results.gained import GainResult
 from impctl.app.results.past_runs import PendingEntry, RunEntry, VerifiedEntry
 from impctl.app.results.started import StartedResult
+from impctl.app.results.tree_work import TreeRecord, TreeWork
 from impctl.bench.compare import RecordComparison as RecordComparison
 from impctl.bench.record import Record as Record
 from impctl.bench.record import RecordKind as RecordKind
@@ -189,6 +190,7 @@ class MaintainResult:
     """How even the sketch's ranges are now; None where that is not counted."""
     refilled_groups: int = 0
     refilled_rows: int = 0
+    tree: TreeWork | None = None
     answer_changed: str | None = None
     """`no` where the query's answer is surely what it was, else `maybe`; None in a dry run."""
     moments: Mapping[str, str] = field(default_factory=dict)
@@ -291,6 +293,7 @@ class StatusResult:
     uses: int = 0
     last_use: datetime | None = None
     bytes_left_out: int = 0
+    tree: TreeRecord | None = None
     moments: Mapping[str, str] = field(default_factory=dict)
 
 

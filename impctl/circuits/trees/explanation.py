@@ -21,8 +21,11 @@ class NodeEntry:
     """One node: its relations, how it hangs on its parent, what it keeps and sums up.
 
     `bag` has no relation at a virtual root; `parent` is the parent's position. `ranges` has for
-    each sketched access the column and whether the node counts its rows or keeps the column.
+    each sketched access the column and whether the node counts its rows or keeps the column. `at`
+    is its place in the shape, by which its state is named.
     """
+
+    at: int
 
     bag: tuple[str, ...]
     parent: int | None
@@ -91,6 +94,7 @@ def _entry(
     )
     kept = tuple(expr_text(expr, names) for expr in node.kept)
     return NodeEntry(
+        at=at,
         bag=tuple(access.removesuffix("#1") for access in node.accesses),
         parent=None if node.parent is None else places.index(node.parent),
         edge="" if node.parent is None else str(node.edge),

@@ -45,10 +45,11 @@ def explain_lines(result: ExplainResult, width: int | None) -> list[str]:
         lines += _under(_side(side), width, "    ")
     for tree in result.trees:
         lines += _under(_tree(tree), width, "  ")
-        for line in tree.drawn:
+        for line, node in zip(tree.drawn, tree.nodes, strict=True):
             named = line.lstrip(" ")
             indent = "    " + " " * (len(line) - len(named))
-            lines += wrapped(plain(named), width, indent, indent + "    ")
+            held = "" if node.bytes is None else f"; {size_text(node.bytes)}"
+            lines += wrapped(plain(named) + held, width, indent, indent + "    ")
     if result.attributes:
         lines.append("  attributes")
     return lines + attribute_lines(result.attributes, width, "    ")

@@ -12,6 +12,7 @@ from datetime import datetime
 from impctl.app.results.amounts import duration_text, size_text
 from impctl.app.results.past_runs import PendingEntry, RunEntry
 from impctl.app.results.results import StatusResult
+from impctl.app.results.tree_work import TreeRecord
 from impctl.app.results.unsketched import ASKED_FOR_NONE, SKETCH_NONE
 from impctl.cli.output.wording import count_text, plain, ranges_text, sketches_text, versions_text
 from impctl.cli.output.wrapped import wrapped
@@ -45,11 +46,19 @@ def _labelled(result: StatusResult) -> Iterator[tuple[str, str]]:
     for ranges in result.ranges:
         said = ranges_text(ranges).removeprefix("ranges of ")
         yield "ranges", said + (f"; {ranges.hint}" if ranges.hint else "")
+    if result.tree is not None and result.tree.touched_each is not None:
+        yield "trees", _touched(result.tree, result.tree.touched_each)
     if result.last_use is not None:
         said = f"{count_text(result.uses, 'use')}, the last {_moment(result.last_use)}"
         yield "uses", f"{said}; {size_text(result.bytes_left_out)} left out"
     for position, run in enumerate(result.runs):
         yield "runs" if position == 0 else "", _run(run)
+
+
+def _touched(record: TreeRecord, each: float) -> str:
+    """What join trees took since the capture."""
+    said = f"{each:,.1f} tuples touched per changed row, in {count_text(record.changes, 'change')}"
+    return said if record.expected is None else f"{said}; expected {record.expected:,.1f}"
 
 
 def _pending(entry: PendingEntry) -> str:

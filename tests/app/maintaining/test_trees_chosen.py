@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
+from impctl.app.examining.tree_work import tree_findings
 from impctl.app.workbench.pinned import PinnedTables
 from impctl.errors import TableError
 from impctl.store.store import Store
@@ -126,3 +128,38 @@ def test_check_reads_no_rows_of_keys(cli: Cli, monkeypatch: pytest.MonkeyPatch) 
     (entry,) = cli.good("explain", "--query", "pairs").results[0]["trees"]
     assert (entry["used"], entry["joined"]) == (False, None)
     assert "fan-out is not known: a file is gone" in entry["reason"]
+
+
+def test_what_trees_did_is_told_of_a_run_and_since_the_capture(cli: Cli) -> None:
+    """The rows of a key are one tuple of `many`, and its group another."""
+    cli.good("capture")
+    (tree,) = cli.good("explain", "--query", "pairs").results[0]["trees"]
+    assert all(node["bytes"] > 0 for node in tree["nodes"])
+    for run in range(3):
+        more = rows(10, 5, 200 + 50 * run)
+        write_deltalake(str(cli.workload.parent / "many"), more, mode="append")
+        done = cli.good("maintain", "--query", "pairs").results[0]
+        assert done["tree"]["touched"] == 20, "ten keys and their groups"
+        assert done["tree"]["pairs"] == 0, "each key had rows in their range"
+    (status,) = cli.good("status", "--query", "pairs").results
+    assert status["tree"]["touched"] == 60
+    assert (status["tree"]["changes"], status["tree"]["expected"]) == (150, 2.0)
+    assert "trees: 20 tuples touched" in status["runs"][0]["reason"]
+    found = {(one["subject"], one["check"]): one for one in cli("doctor").results}
+    assert found["pairs", "tree_touches_more"]["level"] == "ok"
+
+
+@pytest.mark.parametrize(
+    ("touched", "changes", "level"), [(4000, 200, "ok"), (4002, 200, "warning"), (990, 99, None)]
+)
+def test_doctor_tells_of_trees_that_touch_far_more_than_expected(
+    cli: Cli, touched: int, changes: int, level: str | None
+) -> None:
+    """Two tuples per changed row are expected: twenty are not yet too many."""
+    cli.good("capture")
+    with Store.open(cli.workload.parent / "store") as store:
+        held = store.load("pairs")
+    assert held is not None
+    work = {"changes": changes, "touched": touched, "flips": 0, "pairs": 0}
+    found = list(tree_findings([replace(held, state_meta={**held.state_meta, "work": work})]))
+    assert [one.level for one in found] == ([] if level is None else [level])
