@@ -153,8 +153,8 @@ MEASURES: Mapping[str, Measure] = {
             (
                 *("tree_ms", "index_ms", "duckdb_ms", "index_ratio", "duckdb_ratio"),
                 *("capture_ms", "index_capture_ms", "state_bytes", "index_state_bytes"),
-                *("process_bytes", "index_process_bytes", "joined_rows", "touched_count"),
-                *("growth_share", "regret_share"),
+                *("process_bytes", "index_process_bytes", "joined_rows"),
+                *("touched_count", "flips_count", "pairs_count", "growth_share", "regret_share"),
             ),
         ),
     ),

@@ -50,6 +50,7 @@ _MOST_JOINED = 5_000_000
 _MOST_ASKED = 1_000_000_000
 """DuckDB finds the groups that pass by the query itself, whose joined rows it may have to make."""
 _ANEW_MS = "duckdb_ms"
+_WORK = ("touched_count", "flips_count", "pairs_count")
 _ASKED_ANEW = 3
 """Times that DuckDB is timed at most: once takes as long as many steps."""
 
@@ -150,13 +151,14 @@ def _measured(
         checks.append(beside.checked())
     anew = beside.asked_anew(min(ground.repeat, _ASKED_ANEW))
     ground.step(f"timing {options.steps} steps of {ground.query.name}")
-    touched = beside.tree.touched
+    before = beside.tree.work
     steps = [beside.step() for _ in range(options.steps)]
-    touched = beside.tree.touched - touched
+    work = [now - then for now, then in zip(beside.tree.work, before, strict=True)]
     checks.append(beside.checked())
     notes = beside.notes if taken is None else [_taken(ground, taken), *beside.notes]
     whole = {**_sizes(beside), **_peaks(ground, options, beside)}
-    whole["touched_count"] = touched / max(sum(step.rows for step, _ in steps), 1)
+    changed = max(sum(step.rows for step, _ in steps), 1)
+    whole |= {name: count / changed for name, count in zip(_WORK, work, strict=True)}
     growth = _growth([times[TREE_MS] for _, times in steps])
     for part in range(options.parts):
         ends = [at * options.steps // options.parts for at in (part, part + 1)]

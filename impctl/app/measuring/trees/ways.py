@@ -101,10 +101,9 @@ class Followed:
         return self.session.state_bytes()
 
     @property
-    def touched(self) -> int:
-        """How many tuples of trees were ever looked at; 0 without a tree."""
-        counters = self.session.circuit.counters()
-        return sum(count for name, count in counters.items() if name.endswith(".touched"))
+    def work(self) -> tuple[int, int, int]:
+        """Tuples touched, flips and pairs of its trees so far; 0 without a tree."""
+        return self.session.tree_work()
 
 
 def _slices(tables: Tables) -> Iterator[tuple[TableName, pa.Table]]:
