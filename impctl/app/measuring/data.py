@@ -216,7 +216,7 @@ def _layout(spec: DataSpec, scale: float, seed: int, source: Path | None) -> Dat
 
 
 def _partners(spec: DataSpec, scale: float, seed: int, source: Path | None) -> DataRequest:
-    return replace(_synthetic(spec, scale, seed, source), sort_rows=False)
+    return replace(_layout(spec, scale, seed, source), order=None)
 
 
 def _graph(spec: DataSpec, scale: float, seed: int, source: Path | None) -> DataRequest:

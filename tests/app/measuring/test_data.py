@@ -82,6 +82,8 @@ def test_the_shape_of_a_graph_and_of_partners_is_part_of_the_request(tmp_path: P
     one, other = (spec("graph", rows=700, per_group=7, exponent=given) for given in (2.5, 3))
     requests = requests_of([one, other], scale=1, seed=1, source=None)
     assert [(request.groups, request.exponent) for request in requests] == [(100, 2.5), (100, 3.0)]
+    (usual,) = requests_of([spec("partners", rows=900)], scale=1, seed=1, source=None)
+    assert (usual.groups, usual.order, usual.sort_rows) == (None, None, False)
     (pairs,) = requests_of([spec("partners", rows=600, per_group=20)], scale=1, seed=1, source=None)
     make_data([pairs], tmp_path, SilentReporter())
     keys = DeltaTable(tmp_path / "t").to_pyarrow_table().column("a")
