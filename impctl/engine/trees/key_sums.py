@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from impctl.data.keys import Grouping, group_rows
-from impctl.data.vector import Bools, Ints, Vector
+from impctl.data.vector import Bools, Ints, Vector, concat
 from impctl.engine.accumulators import Values
 from impctl.engine.aggregate_column import ROWS
 from impctl.engine.extremes import Extreme, OrderedCounts
@@ -91,6 +91,25 @@ def key_change(
         return None
     seen = state.take(at)
     return KeyChange(codes[at], [key.take(at) for key in keys], seen.old, seen.new)
+
+
+def together(node: NodeState, changes: Sequence[KeyChange]) -> KeyChange | None:
+    """What is seen of changes that came one after the other, each of any keys."""
+    if len(changes) < 2:
+        return changes[0] if changes else None
+    keys = [concat(list(parts)) for parts in zip(*(one.keys for one in changes), strict=True)]
+    names = changes[0].new
+    old = {name: np.concatenate([one.old[name] for one in changes]) for name in names}
+    new = {name: np.concatenate([one.new[name] for one in changes]) for name in names}
+    grouping = group_rows(keys, sum(len(one.codes) for one in changes))
+    rows = np.arange(grouping.rows)[grouping.order]
+    first = np.minimum.reduceat(rows, grouping.starts)
+    last = np.maximum.reduceat(rows, grouping.starts)
+    state = Tally(
+        {name: value[first] for name, value in old.items()},
+        {name: value[last] for name, value in new.items()},
+    )
+    return key_change(node, grouping.codes, [key.take(first) for key in keys], state)
 
 
 def _is_seen(node: NodeState, state: Tally) -> Bools:
