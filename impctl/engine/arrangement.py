@@ -19,7 +19,7 @@ from impctl.data.ragged import slice_positions
 from impctl.data.schema import SqlType
 from impctl.data.vector import Ints, Vector
 from impctl.engine.run_log import RunChange, RunLog
-from impctl.engine.runs import Run, find_in, from_table, merge_runs
+from impctl.engine.runs import Run, are_told_by_code, from_table, hits_in, merge_runs, merge_told
 from impctl.values import dataclass
 
 
@@ -65,20 +65,26 @@ class Arrangement:
     def find(self, codes: Ints, keys: Sequence[Vector]) -> Located:
         """The newest row of each key; `codes` of shape (n,)."""
         parts = []
-        length = len(codes)
+        length = left = len(codes)
         rows = np.arange(length, dtype=np.int64)
+        taken = np.zeros(length, dtype=np.bool_)
         for run in reversed(self.runs):
-            places = find_in(run, self.key_types, codes, keys)
-            is_hit = places >= 0
-            if not is_hit.any():
+            hits, places = hits_in(run, self.key_types, codes, keys)
+            if left < len(codes):
+                free = ~taken[hits]
+                hits, places = hits[free], places[free]
+            if not len(hits):
                 continue
-            hits = is_hit.nonzero()[0]
-            parts.append((run, rows[hits], places[hits]))
-            if len(hits) == len(codes):
+            parts.append((run, rows[hits], places))
+            left -= len(hits)
+            if not left:
                 break
-            rest = (~is_hit).nonzero()[0]
-            rows, codes = rows[rest], codes[rest]
-            keys = [key.take(rest) for key in keys]
+            taken[hits] = True
+            if 2 * left < len(codes):
+                # Asking for what is found already costs less than picking out the rest of many.
+                rest = (~taken).nonzero()[0]
+                rows, codes, taken = rows[rest], codes[rest], taken[rest]
+                keys = [key.take(rest) for key in keys]
         return Located(tuple(parts), length)
 
     def gather(self, located: Located, name: str, dtype: Any = np.int64) -> Any:
@@ -107,6 +113,8 @@ class Arrangement:
 
     def _folded(self, runs: Sequence[Run], is_oldest: bool) -> Run:
         """One run that means all of these."""
+        if len(runs) > 1 and are_told_by_code(runs):
+            return merge_told(runs, self.alive, is_oldest=is_oldest)
         merged = runs[-1]
         for index in range(len(runs) - 2, -1, -1):
             is_last = is_oldest and index == 0
@@ -151,8 +159,8 @@ def slices(runs: Sequence[Run], low: Ints, high: Ints, name: str) -> tuple[Ints,
     """
     owners, codes, values, ranks = [], [], [], []
     for rank, run in enumerate(runs):
-        first = np.searchsorted(run.codes, low)
-        last = np.searchsorted(run.codes, high)
+        first = run.codes.searchsorted(low)
+        last = _ends(run.codes, first, high)
         positions, owner = slice_positions(first, last)
         column = run.values.get(name)
         owners.append(owner)
@@ -172,6 +180,28 @@ def slices(runs: Sequence[Run], low: Ints, high: Ints, name: str) -> tuple[Ints,
         owner, code, value = owner[newest], code[newest], value[newest]
     alive = value != 0
     return owner[alive], code[alive], value[alive]
+
+
+def _ends(codes: Ints, first: Ints, high: Ints) -> Ints:
+    """Where slices that begin at `first` end, as `codes.searchsorted(high)`.
+
+    Most are short: looking at what comes next is less than a search in many codes.
+    """
+    if not len(codes):
+        return first
+    last = first.copy()
+    for _ in range(_SHORT):
+        is_in = (codes.take(last, mode="clip") < high) & (last < len(codes))
+        if not bool(is_in.any()):
+            return last
+        last += is_in
+    more = is_in.nonzero()[0]
+    last[more] = codes.searchsorted(high[more])
+    return last
+
+
+_SHORT = 3
+"""Rows of a slice up to which its end is looked for row by row."""
 
 
 def _bytes(run: Run) -> int:

@@ -54,30 +54,20 @@ class Tree(Operator):
 
     def step(self, *batches: Batch | None) -> Batch | None:
         """Minus the old rows, plus the new rows of the changed groups; None while it fills."""
-        try:
-            if not self._is_filling:
-                return self._stepped(batches)
-            self._take_in(batches)
-        except EvaluationError as error:
-            # Of rows that nothing joins with Spark takes no sum, so the query may not fail.
-            raise sum_too_large() from error
-        return None
-
-    def _stepped(self, batches: Sequence[Batch | None]) -> Batch:
         changes: list[KeyChange | None] = []
         for node in self.nodes:
-            number = node.node.input
-            batch = None if number is None else batches[number]
-            below = [changes[link.child] for link in node.node.links]
-            changes.append(rise(node, batch, below))
-            self._touched += 0 if node.seen is None else len(node.seen.tuples)
-        return self._rows_of(changes[-1])
-
-    def _take_in(self, batches: Sequence[Batch | None]) -> None:
-        for node in self.nodes:
             batch = None if node.node.input is None else batches[node.node.input]
-            if batch is not None:
-                take_in(node, batch)
+            below = [] if self._is_filling else [changes[link.child] for link in node.node.links]
+            try:
+                if not self._is_filling:
+                    changes.append(rise(node, batch, below))
+                elif batch is not None:
+                    take_in(node, batch)
+            except EvaluationError as error:
+                # Of rows that nothing joins with Spark takes no sum, so the query may not fail.
+                raise sum_too_large() from error
+            self._touched += 0 if node.seen is None else len(node.seen.tuples)
+        return None if self._is_filling else self._rows_of(changes[-1])
 
     def fill(self, is_filling: bool) -> None:
         self._is_filling = is_filling

@@ -207,8 +207,10 @@ class NodeState:
         """
         rows, keys = self.keys_of(at, tuples)
         grouping = group_rows(keys, len(rows))
-        leaders = [key.take(grouping.first) for key in keys]
+        leaders = grouping.leaders(keys)
         before, after = self._worth(at, grouping.codes, leaders, change)
+        if grouping.is_each_alone and len(rows) == len(tuples):
+            return before, after
         index = grouping.index()
         return _spread(before, index, rows, len(tuples)), _spread(after, index, rows, len(tuples))
 

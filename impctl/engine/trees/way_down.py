@@ -138,13 +138,27 @@ def _reached(node: NodeState, flips: Flips) -> Tuples | None:
         codes, kept, _ = node.tuples.whole({})
         return Tuples(codes, dict(zip(node.order, kept, strict=True))) if len(codes) else None
     if node.up is not None:
+        flips = _beyond(node, flips)
         found = node.up.find(flips.codes, flips.keys).rows
         columns = {name: found.columns[name] for name in node.order} if len(found) else {}
         return different(node.order, [(len(found), columns)])[0] if len(found) else None
     names, kinds = node.node.key, dict(node.node.kept)
     pairs = zip(names, flips.keys, strict=True)
     keys = {name: Vector(kinds[name], key.values, key.valid) for name, key in pairs}
+    if names == node.order:
+        return Tuples(flips.codes, keys)
     return node.tuples_of(keys, len(flips.codes))
+
+
+def _beyond(node: NodeState, flips: Flips) -> Flips:
+    """Those of the groups that flipped whose tuples were not all touched."""
+    if node.seen is None or not node.node.is_key_all:
+        return flips
+    # A group of a root that keeps nothing else is one tuple.
+    touched = np.sort(node.seen.groups)
+    places = np.minimum(touched.searchsorted(flips.codes), len(touched) - 1)
+    at = (touched[places] != flips.codes).nonzero()[0]
+    return Flips(flips.codes[at], [key.take(at) for key in flips.keys], flips.is_wanted[at])
 
 
 def _others(node: NodeState, more: Tuples, known: Tuples) -> Tuples:
@@ -167,7 +181,7 @@ def _as_they_are(node: NodeState, tuples: Tuples, own: Values) -> _Candidates:
 def _groups_of(node: NodeState, tuples: Tuples) -> Ints:
     keys = tuples.vectors(node.node.key)
     grouping = group_rows(keys, len(tuples))
-    located = node.keys.find(grouping.codes, [key.take(grouping.first) for key in keys])
+    located = node.keys.find(grouping.codes, grouping.leaders(keys))
     groups: Ints = node.keys.read(located, {NUMBER: np.int64})[NUMBER][grouping.index()]
     return groups
 
@@ -203,15 +217,30 @@ def _wanted(node: NodeState, found: _Candidates, flips: Flips | None) -> tuple[B
     else:
         keys = found.tuples.vectors(node.node.key)
     grouping = group_rows(keys, len(found.tuples))
-    leaders = [key.take(grouping.first) for key in keys]
-    located = node.live.find(grouping.codes, leaders)
-    is_wanted = node.live.read(located, {LIVE: np.int64})[LIVE] > 0
-    was_wanted = is_wanted
-    if flips is not None:
-        places = node.live.places(flips.codes, flips.keys, grouping.codes, leaders)
-        was_wanted = is_wanted ^ (places >= 0)
+    leaders = grouping.leaders(keys)
+    was_wanted, is_wanted = _wishes(node.live, grouping.codes, leaders, flips)
+    if grouping.is_each_alone:
+        return was_wanted, is_wanted
     index = grouping.index()
     return was_wanted[index], is_wanted[index]
+
+
+def _wishes(
+    live: KeyedState, codes: Ints, keys: Sequence[Vector], flips: Flips | None
+) -> tuple[Bools, Bools]:
+    """Whether each key was and is wanted; what flipped tells of itself."""
+    if flips is None:
+        counts = live.read(live.find(codes, keys), {LIVE: np.int64})[LIVE]
+        return counts > 0, counts > 0
+    places = live.places(flips.codes, flips.keys, codes, keys)
+    has_flipped = places >= 0
+    is_wanted = flips.is_wanted[places] & has_flipped
+    rest = (~has_flipped).nonzero()[0]
+    if len(rest):
+        others = [key.take(rest) for key in keys]
+        counts = live.read(live.find(codes[rest], others), {LIVE: np.int64})[LIVE]
+        is_wanted[rest] = counts > 0
+    return is_wanted ^ has_flipped, is_wanted
 
 
 def _below(node: NodeState, at: int, flipped: Tuples, signs: Ints) -> Flips | None:
@@ -226,7 +255,7 @@ def _want(live: KeyedState, keys: Sequence[Vector], weights: Ints) -> Flips | No
     """Count signed wishes for keys; those whose count left or reached zero."""
     grouping = group_rows(keys, len(weights))
     change = grouping.sums(weights)
-    leaders = [key.take(grouping.first) for key in keys]
+    leaders = grouping.leaders(keys)
     old = live.read(live.find(grouping.codes, leaders), {LIVE: np.int64})[LIVE]
     new = old + change
     if bool((new < 0).any()):
