@@ -101,6 +101,7 @@ class TreeNodeEntry:
     `key` is what it shares with its `parent` (a place among the nodes) over an `edge` of that kind;
     the root's are the group columns. Its tuples differ in `kept`, `calls` are added up over them.
     `ranges` has each sketched column, and whether its fragments are `counted` or told `by column`.
+    The rows of a `probed` bag are found by look-ups over its tables' rows.
     """
 
     bag: tuple[str, ...]
@@ -110,6 +111,7 @@ class TreeNodeEntry:
     kept: tuple[str, ...]
     calls: tuple[str, ...]
     ranges: tuple[tuple[str, str], ...]
+    probed: bool
 
 
 @dataclass(frozen=True, slots=True)

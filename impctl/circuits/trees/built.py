@@ -16,6 +16,7 @@ from impctl.circuits.calls import Calls, read_calls
 from impctl.circuits.flows import BlockedError, Column, Flow, known_type, refuse_approximate, typed
 from impctl.circuits.plumbing import Plumbing
 from impctl.circuits.trees.blocks import Block
+from impctl.circuits.trees.probed import build_circle
 from impctl.circuits.trees.ranges import told_by
 from impctl.circuits.trees.shape import NoTree, ShapeNode, TreeShape
 from impctl.data.schema import LONG
@@ -25,7 +26,7 @@ from impctl.engine.operators.tree import Tree
 from impctl.engine.ordered_values import First
 from impctl.engine.spread import Spread
 from impctl.engine.trees.spec import Access, JoinTree, Link, Node, TypedColumns
-from impctl.expr.nodes import Cast, ColumnRef, Expr
+from impctl.expr.nodes import Cast, ColumnRef, Expr, columns_of
 from impctl.expr.types import type_of
 from impctl.plan.nodes import Aggregate, Plan, attributes_of
 from impctl.sketch.partition import RangePartition
@@ -85,7 +86,7 @@ def _built(
     calls = None if shape.aggregate is None else _calls(shape.aggregate)
     arguments = _arguments(shape, calls)
     prepared = [
-        _prepared(builder, f"{name}/{at}", node, arguments[at], shape)
+        _prepared(builder, f"{name}/{at}", node, arguments[at], shape, sketched)
         for at, node in enumerate(shape.nodes)
     ]
     accesses = tuple(a for one in prepared if one.flow is not None for a in one.flow.accesses)
@@ -142,14 +143,20 @@ def _prepared(
     node: ShapeNode,
     arguments: tuple[tuple[AttributeId, Expr], ...],
     shape: TreeShape,
+    sketched: Mapping[AccessId, RangePartition],
 ) -> _Prepared:
     span = None if shape.top is None else shape.top.span
     kept = [(f"{name}/{at}", expr) for at, expr in enumerate(node.kept)]
     types = [(one, known_type(type_of(expr), span)) for one, expr in (*kept, *arguments)]
     if node.rows is None:
         return _Prepared(None, tuple(types), ())
-    flow = builder.build(node.rows, must_be_sure=True)
     outputs = (*kept, *arguments)
+    if node.circle is None:
+        flow = builder.build(node.rows, must_be_sure=True)
+    else:
+        asked = frozenset().union(*(columns_of(expr) for _, expr in outputs))
+        circle = builder.name("probe")
+        flow = build_circle(builder, circle, node.circle, asked, node.rows, sketched)
     flow = builder.project(flow, outputs, tuple(types), node.rows)
     refuse_approximate(flow, "looking up or adding up", node.rows.span)
     return _Prepared(flow, tuple(types[: len(kept)]), tuple(types[len(kept) :]))

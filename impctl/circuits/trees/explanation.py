@@ -21,7 +21,8 @@ class NodeEntry:
     """One node: its relations, how it hangs on its parent, what it keeps and sums up.
 
     `bag` has no relation at a virtual root; `parent` is the parent's position. `ranges` has for
-    each sketched access the column and whether the node counts its rows or keeps the column.
+    each sketched access the column and whether the node counts its rows or keeps the column; of
+    `probed` relations no two are joined by themselves.
     """
 
     bag: tuple[str, ...]
@@ -31,6 +32,7 @@ class NodeEntry:
     kept: tuple[str, ...]
     calls: tuple[str, ...]
     ranges: tuple[tuple[ColumnName, str], ...]
+    probed: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +100,7 @@ def _entry(
         kept=kept,
         calls=tuple(call_text(outputs[one].call, names) for one in node.arguments),
         ranges=ranges,
+        probed=node.circle is not None,
     )
 
 
@@ -114,7 +117,7 @@ def _lines(tree: TreeEntry, at: int, first: str, rest: str) -> Iterator[str]:
 def _line(node: NodeEntry, *, is_ring: bool) -> str:
     """`r  inner on a  keeps a, SUM(b); ranges of id counted`."""
     name = " + ".join(node.bag) or f"[{', '.join(node.kept)}]"
-    parts = [name]
+    parts = [name, "probed"] if node.probed else [name]
     if node.parent is None:
         parts.append("groups" if not node.bag else "root")
         if node.bag and is_ring:

@@ -46,6 +46,19 @@ class NoTree:
 
 
 @dataclass(frozen=True, slots=True)
+class CircleRows:
+    """Relations that equal columns join in a circle, and nothing else does.
+
+    `keys` are per relation the classes that it is in, ascending, and its column of each;
+    `null_safe` says of each class where NULL equals NULL.
+    """
+
+    plans: tuple[Plan, ...]
+    keys: tuple[tuple[tuple[int, Expr], ...], ...]
+    null_safe: tuple[bool, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class ShapeNode:
     """One bag of the tree.
 
@@ -54,7 +67,8 @@ class ShapeNode:
     those of its children), each another column. `key` are places in `kept`, place by place equal to
     the places `parent_key` in the parent's; `null_safe` says where NULL equals NULL. The root has
     no parent: its `key` are the group columns. `arguments` are the columns of calls that are of
-    this bag, as places in the calls of `TreeShape.aggregate`.
+    this bag, as places in the calls of `TreeShape.aggregate`. With a `circle`, of which these are
+    the rows, the bag is probed.
     """
 
     accesses: tuple[AccessId, ...]
@@ -66,6 +80,7 @@ class ShapeNode:
     parent_key: tuple[int, ...] = ()
     edge: Edge = Edge.INNER
     arguments: tuple[int, ...] = ()
+    circle: CircleRows | None = None
 
     @property
     def is_virtual(self) -> bool:
