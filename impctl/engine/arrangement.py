@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from impctl.data.ragged import slice_positions
 from impctl.data.schema import SqlType
+from impctl.data.sorted_rows import ends_of
 from impctl.data.vector import Ints, Vector
 from impctl.engine.run_log import RunChange, RunLog
 from impctl.engine.runs import Run, are_told_by_code, from_table, hits_in, merge_runs, merge_told
@@ -160,7 +161,7 @@ def slices(runs: Sequence[Run], low: Ints, high: Ints, name: str) -> tuple[Ints,
     owners, codes, values, ranks = [], [], [], []
     for rank, run in enumerate(runs):
         first = run.codes.searchsorted(low)
-        last = _ends(run.codes, first, high)
+        last = ends_of(run.codes, first, high, "left")
         positions, owner = slice_positions(first, last)
         column = run.values.get(name)
         owners.append(owner)
@@ -180,28 +181,6 @@ def slices(runs: Sequence[Run], low: Ints, high: Ints, name: str) -> tuple[Ints,
         owner, code, value = owner[newest], code[newest], value[newest]
     alive = value != 0
     return owner[alive], code[alive], value[alive]
-
-
-def _ends(codes: Ints, first: Ints, high: Ints) -> Ints:
-    """Where slices that begin at `first` end, as `codes.searchsorted(high)`.
-
-    Most are short: looking at what comes next is less than a search in many codes.
-    """
-    if not len(codes):
-        return first
-    last = first.copy()
-    for _ in range(_SHORT):
-        is_in = (codes.take(last, mode="clip") < high) & (last < len(codes))
-        if not bool(is_in.any()):
-            return last
-        last += is_in
-    more = is_in.nonzero()[0]
-    last[more] = codes.searchsorted(high[more])
-    return last
-
-
-_SHORT = 3
-"""Rows of a slice up to which its end is looked for row by row."""
 
 
 def _bytes(run: Run) -> int:

@@ -76,13 +76,19 @@ def joined(partial: Partial, view: View) -> Iterator[Batch]:
         yield partial.batch()
         return
     for at, rows in _divided(partial, following, view):
-        yield from joined(_extended(partial.take(rows), at, view), view)
+        some = partial if rows is None else partial.take(rows)
+        yield from joined(_extended(some, at, view), view)
 
 
 def _divided(
     partial: Partial, following: tuple[int, ...], view: View
-) -> Iterator[tuple[int, Ints]]:
-    """Which rows go on with which input, a lot at a time; rows that none has a row for are gone."""
+) -> Iterator[tuple[int, Ints | None]]:
+    """Which rows (None: all) go on with which input, a lot at a time; those that find none may be
+    gone."""
+    if len(following) == 1 and _is_bound(partial, following[0], view):
+        # Hardly any row has more than one such: not worth counting first.
+        yield following[0], None
+        return
     counts = np.stack([_counts(partial, at, view) for at in following])
     choice = counts.argmin(axis=0)
     fewest = counts.min(axis=0)
@@ -92,6 +98,11 @@ def _divided(
             continue
         lots = np.cumsum(fewest[rows]) // LOT
         yield from ((at, rows[lots == lot]) for lot in np.unique(lots))
+
+
+def _is_bound(partial: Partial, at: int, view: View) -> bool:
+    """Whether the rows have all that the input is joined by."""
+    return view.stores.circle.inputs[at].bound <= partial.bound.keys()
 
 
 def _counts(partial: Partial, at: int, view: View) -> Ints:
