@@ -23,8 +23,8 @@ from impctl.engine.tags import Pairs
 from impctl.engine.trees import lots
 from impctl.engine.trees.key_sums import Tally, add_to_keys
 from impctl.engine.trees.keyed import Tuples
-from impctl.engine.trees.node import NodeState
-from impctl.engine.trees.owned import count_fragments, entering_rows, owning, write
+from impctl.engine.trees.node import NUMBER, NodeState
+from impctl.engine.trees.owned import entering_rows, owning, write
 from impctl.engine.trees.spec import Edge
 from impctl.engine.trees.values import zeros
 from impctl.engine.trees.way_down import descend_first
@@ -39,7 +39,10 @@ def take_in(node: NodeState, batch: Batch) -> None:
         if entering is not None:
             touched = owning(node, entering.tuples_of(node), entering)
             write(node, touched)
-            count_fragments(node, touched)
+            for at, counts in enumerate(node.fragments):
+                if counts is not None:
+                    pairs = entering.fragments_of(at)
+                    counts.add(touched.new[NUMBER], pairs)
 
 
 def settle(node: NodeState) -> int:

@@ -55,6 +55,10 @@ class Entering:
         grouping = Grouping(len(at), slice(None), starts, codes, starts)
         return Entering(self.rows.take(at), grouping, places[starts])
 
+    def fragments_of(self, access: int) -> Pairs:
+        """The rows' fragments of the i-th access, by the places of their tuples."""
+        return self.rows.tags[access].expand(self.tuple_of_rows(), self.rows.weights)
+
     def tuple_of_rows(self) -> Ints:
         """The place of each row's tuple."""
         return self.places[self.grouping.index()]
@@ -165,6 +169,6 @@ def count_fragments(node: NodeState, touched: Touched) -> tuple[GroupSets | None
             continue
         pairs = Pairs(nothing, nothing, nothing)
         if entering is not None:
-            pairs = entering.rows.tags[at].expand(entering.tuple_of_rows(), entering.rows.weights)
+            pairs = entering.fragments_of(at)
         found.append(counts.count(touched.new[NUMBER], pairs))
     return tuple(found)
