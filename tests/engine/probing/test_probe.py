@@ -147,6 +147,18 @@ def test_all_accesses_of_one_table_change_at_once() -> None:
     circle.check()
 
 
+def test_rows_that_cancel_are_left_out() -> None:
+    """What comes and goes in two accesses at once meets itself."""
+    circle = Followed(triangle())
+    circle.step([(0, edge(at, at), 1) for at in range(3)])
+    changes = [(0, edge(1, 1, 9), 1), (0, edge(2, 2), -1)]
+    out = circle.probe.step(*circle.case.batches(changes))
+    assert out is not None
+    told = circle.case.rows_in(out)
+    assert len(out) == len(told)
+    assert all(told.values())
+
+
 def test_null_joins_only_where_all_equalities_say_so() -> None:
     rows = [(0, edge(None, 1), 1), (0, edge(1, 2), 1), (0, edge(2, None), 1)]
     plain, safe = Followed(triangle()), Followed(triangle(null_safe=True))
