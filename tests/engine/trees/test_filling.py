@@ -10,9 +10,12 @@ import pytest
 from impctl.engine.circuit import Circuit
 from impctl.engine.operators.tree import Tree
 from impctl.engine.trees import lots
-from impctl.engine.trees.spec import Mode
+from impctl.engine.trees.spec import Edge, Mode
+from impctl.expr.nodes import CompareOp
 from tests.engine.trees.test_against_reference import check
+from tests.engine.trees.test_deciding import virtual
 from tests.support.circuits import Rooted
+from tests.support.hand_trees import Grown, N, Rows, compared, grown, node
 from tests.support.tree_cases import Case, Row, Stored, random_case, random_changes, random_row
 
 Change = tuple[int, Row, int]
@@ -149,3 +152,34 @@ def test_a_tree_in_a_circuit_of_its_own_is_filled_too() -> None:
     for batch in nested.circuit.filled():
         nested.merge.step(batch)
     assert told(nested) == told(plain)
+
+
+def fill(tree: Grown, **rows: Rows) -> None:
+    """All rows at once, as a capture brings them."""
+    tree.rooted.circuit.fill(True)
+    tree.step(**rows)
+    for batch in tree.rooted.circuit.filled():
+        tree.rooted.merge.step(batch)
+    tree.rooted.circuit.fill(False)
+
+
+def test_the_one_group_that_was_there_before_any_row_counts_once() -> None:
+    """It passes over nothing, passes when all is filled, and has to be able to leave."""
+    nodes = [node(0, "s", "a", "a"), node(1, "r", "a", "", [(0, Edge.INNER, "a")])]
+    tree = grown(nodes, compared(N, CompareOp.LESS, 3))
+    fill(tree, r=[((1,), 0, 1)], s=[((1,), 0, 1), ((1,), 1, 1)])
+    assert tree.sketches == {"r": {0}, "s": {0, 1}}
+    tree.step(s=[((1,), 2, 1)])
+    assert tree.sketches == {"r": set(), "s": set()}
+
+
+def test_of_a_virtual_root_only_what_is_alive_is_kept() -> None:
+    tree = virtual(Edge.INNER, Edge.INNER)
+    fill(tree, s=[((1, 20), 0, 1), ((2, 20), 1, 1)], t=[((1,), 2, 1), ((3,), 3, 1)])
+    assert tree.sketches == {"s": {0}, "t": {2}}
+    operator = next(iter(tree.rooted.circuit))
+    assert isinstance(operator, Tree)
+    root = operator.nodes[-1]
+    assert root.keys.whole({})[0].tolist() == [1]
+    assert root.up is not None
+    assert root.up.rows == 1
