@@ -149,8 +149,11 @@ def _kept(desk: Workbench, prepared: PreparedQuery, stored: StoredQuery) -> Answ
     if store is None or not stored.state_meta.get("answer"):
         return None
     # Told as `query` tells it, where nothing moved since.
-    ending = known_ending(desk.tables, stored) or desk.memory.answer(prepared.planned).ending
-    table = kept_answer(desk, store, stored.query, ending, stored.generation)
+    ending, plan = known_ending(desk.tables, stored), None
+    if ending is None:
+        plan = desk.memory.answer(prepared.planned)
+        ending = plan.ending
+    table = kept_answer(desk, store, stored.query, ending, stored.generation, plan=plan)
     return None if table is None else answer_of(table)
 
 

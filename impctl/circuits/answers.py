@@ -22,7 +22,7 @@ from impctl.data.schema import INTEGRAL, Kind, SqlType
 from impctl.data.vector import Bools, Ints, Vector, from_arrow
 from impctl.engine.batch import Batch
 from impctl.engine.consolidate import identity_of
-from impctl.engine.operators.kept import KeptRows
+from impctl.engine.operators.kept import AnswerRows, KeptRows
 from impctl.engine.order_codes import OrderKey, exact_ranks
 from impctl.expr.evaluate import evaluate, truth
 from impctl.expr.nodes import (
@@ -107,17 +107,17 @@ def rows_asked_for(ending: Ending, rows: Batch) -> Batch:
     return rows if ending.limit is None else _between(rows, 0, ending.limit)
 
 
-def key_asked(ending: Ending, kept: KeptRows, where: Expr) -> int | None:
+def key_asked(ending: Ending, kept: AnswerRows, where: Expr) -> int | None:
     """The code of the one key of rows that a condition on the answer's columns can be true for.
 
     None where it may be true for several, or where rows that it is not asked of decide which rows
     there are. Only for keys whose equality is that of their contents.
     """
-    types = dict(kept.rows.columns)
-    if ending.is_cut or not kept.rows.keys or types[kept.rows.keys[0]].kind not in _LOOKED_UP:
+    types = dict(kept.columns)
+    if ending.is_cut or not kept.keys or types[kept.keys[0]].kind not in _LOOKED_UP:
         return None
     shown = {one.attribute.id: one.expr for one in ending.outputs}
-    (key,) = kept.rows.keys
+    (key,) = kept.keys
     for part in conjuncts(substitute(where, shown)):
         if not isinstance(part, Compare) or part.op is not CompareOp.EQUAL:
             continue

@@ -32,14 +32,20 @@ from impctl.circuits.plumbing import Plumbing
 from impctl.circuits.refills import KEEP_ALL, Buffers
 from impctl.circuits.sets import build_set_operation
 from impctl.circuits.strategy import Chooser
-from impctl.circuits.trees.built import PlannedBlock, Planted, build_blocks
+from impctl.circuits.trees.built import (
+    PlannedBlock,
+    Planted,
+    build_blocks,
+    plant_blocks,
+    told_by_tree,
+)
 from impctl.circuits.unsure_extremes import split_extremes
 from impctl.circuits.windows import build_window
 from impctl.data.schema import Kind
 from impctl.engine.circuit import Circuit
 from impctl.engine.extremes import Extreme
 from impctl.engine.operators import aggregate, project, scan
-from impctl.engine.operators.kept import KeptRows
+from impctl.engine.operators.kept import AnswerRows
 from impctl.engine.ordered_values import First
 from impctl.expr.nodes import ColumnRef, Expr, Literal, columns_of
 from impctl.expr.types import type_of
@@ -99,7 +105,7 @@ class Builder(Plumbing):
         self._answer = answer
         self.has_answer = answer is not None
         self._decided = id(None if answer is None else answer.decided)
-        self.kept: KeptRows | None = None
+        self.kept: AnswerRows | None = None
         self._blocks = tuple(blocks)
         self._planted: Planted = {}
 
@@ -109,12 +115,12 @@ class Builder(Plumbing):
         Above a barrier rows carry none of its accesses' fragments, so each access counts once.
         """
         self._conditions = scan_conditions(plan)
-        if self._blocks:
+        if self._answer is not None:
+            flow = self._kept(plan, self._answer)
+        elif self._blocks:
             flow = build_blocks(self, self._blocks, self.sketched, self._planted)
         else:
             flow = self.build(plan, must_be_sure=False)
-        if self._answer is not None:
-            flow = self._keep(flow, self._answer)
         wanted = tuple(s.access for s in scans_of(plan) if s.access in self.sketched)
         if not self.barriers:
             return flow if flow.accesses == wanted else self.union([flow], flow.columns, wanted)
@@ -128,10 +134,20 @@ class Builder(Plumbing):
             self.drop_unread()
         return Circuit(self.operators, self.inputs)
 
-    def _keep(self, flow: Flow, answer: AnswerPlan) -> Flow:
-        """The same rows, kept."""
-        self.kept = kept_rows(answer.ending, flow.approximate)
-        return replace(flow, at=self.put(self.kept, flow), plan=None)
+    def _kept(self, plan: Plan, answer: AnswerPlan) -> Flow:
+        """The plan's rows, kept, and beside them the fragments that trees tell."""
+        whole = told_by_tree(self, self._blocks, self.sketched)
+        if whole is not None:
+            self.kept, flow = whole
+            return flow
+        told = plant_blocks(self, self._blocks, self.sketched, self._planted)
+        flow = self.build(plan, must_be_sure=False)
+        kept = self.kept = kept_rows(answer.ending, flow.approximate)
+        flow = replace(flow, at=self.put(kept, flow), plan=None)
+        if not told:
+            return flow
+        flows = [flow, *told]
+        return self.union(flows, (), tuple(a for one in flows for a in one.accesses))
 
     def owners(self) -> dict[str, Plan]:
         """The plan node that each piece of state serves, by the state's name."""

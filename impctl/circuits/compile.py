@@ -24,7 +24,7 @@ from impctl.circuits.trees.built import PlannedBlock
 from impctl.circuits.trees.shape import NoTree, TreeShape
 from impctl.circuits.trees.shaping import planned_blocks
 from impctl.engine.circuit import Circuit
-from impctl.engine.operators.kept import KeptRows
+from impctl.engine.operators.kept import AnswerRows
 from impctl.plan.nodes import (
     Aggregate,
     Plan,
@@ -66,7 +66,7 @@ class Compiled:
     """The plan node that each piece of state serves, by the state's name."""
     note: str = ""
     """What the bound on buffers means for the query; empty without one."""
-    kept: KeptRows | None = None
+    kept: AnswerRows | None = None
     """What holds the rows of the answer, where they are kept."""
     shapes: tuple[TreeShape | NoTree, ...] = ()
     """Where trees were asked for, the shape of each branch of the plan, or why it has none."""
@@ -111,7 +111,7 @@ def compile_plan(
     """The circuit for a plan; with an `answer`, whose rows it has, these are kept too.
 
     With `trees`, the changed rows per table that these are chosen by, join trees serve the blocks
-    that have one; the same numbers give the same circuit. With an `answer` they serve none.
+    that have one; the same numbers give the same circuit.
 
     `key_columns` tells for the i-th node of `nodes_of(root)` which grouping column equals each
     access's partition attribute, `barriers` at which positions there are barriers (default: at
@@ -121,12 +121,18 @@ def compile_plan(
     """
     nodes = tuple(nodes_of(root))
     found = None if barriers is None else [nodes[position] for position in barriers]
-    if trees is not None and answer is None:
-        blocks = planned_blocks(root, trees)
-        compiled = _with_trees(blocks, root, sketched, chooser, found, buffers)
+    if trees is not None:
+        blocks = planned_blocks(root, trees, has_answer=answer is not None)
+        compiled = _with_trees(blocks, root, sketched, chooser, found, buffers, answer)
         if compiled is None:
             compiled = compile_plan(
-                root, sketched, key_columns, chooser, barriers=barriers, buffers=buffers
+                root,
+                sketched,
+                key_columns,
+                chooser,
+                barriers=barriers,
+                buffers=buffers,
+                answer=answer,
             )
         return replace(compiled, shapes=tuple(one.shape for one in blocks))
     whole = _counted_whole(found or (), sketched)
@@ -208,17 +214,22 @@ def _with_trees(
     chooser: Chooser | None,
     barriers: Collection[Plan] | None,
     buffers: Buffers,
+    answer: AnswerPlan | None,
 ) -> Compiled | None:
     """The circuit in which trees serve what they can; None where they can serve nothing."""
     if all(isinstance(one.shape, NoTree) for one in blocks):
         return None
-    return _compiled(root, sketched, {}, chooser, barriers, buffers, blocks=blocks)
+    return _compiled(root, sketched, {}, chooser, barriers, buffers, answer=answer, blocks=blocks)
 
 
-def compile_answer(answer: AnswerPlan) -> Compiled:
-    """The circuit of a query's answer alone, without a sketch; raises BlockedError."""
+def compile_answer(answer: AnswerPlan, trees: Mapping[TableName, int] | None = None) -> Compiled:
+    """The circuit of a query's answer alone, without a sketch; raises BlockedError.
+
+    `trees` as for `compile_plan`: its state is that part of the state there which has the rows.
+    """
     last, _ = _last_and_barriers(answer.kept, None, answer)
-    builder = Builder({}, {}, last, answer=answer)
+    blocks = () if trees is None else planned_blocks(answer.kept, trees, has_answer=True)
+    builder = Builder({}, {}, last, answer=answer, blocks=blocks)
     builder.root(answer.kept)
     return Compiled(
         sources=tuple(builder.sources),

@@ -46,12 +46,18 @@ def build_top(builder: Plumbing, node: TopK, *, is_last: bool, must_be_sure: boo
     # The rows that OFFSET skips are kept, which only counting fragments may be given.
     is_counted = is_last or (is_free and not node.offset)
     must_be_sure = must_be_sure or not is_counted
+    is_told = bool(below.carried) and not is_last and builder.is_barrier(node)
+    if used and is_told:
+        raise BlockedError("first rows by a sum of doubles above a join tree", node.span)
     if used and not (used <= below.whole and (must_be_sure or _has_ties_to_break(node))):
         is_asked = is_last and builder.has_answer
         return build_likely(builder, node, below, must_be_sure=must_be_sure, keeps_bounds=is_asked)
     whole = below.whole
     below, bounds = builder.parted(builder.sure(below, used))
-    flow = _exactly_first(builder, node, below, is_last=is_last)
+    if is_told:
+        flow = _first_and_tied(builder, node, below)
+    else:
+        flow = _exactly_first(builder, node, below, is_last=is_last)
     return builder.rejoined(flow, bounds, whole)
 
 
@@ -82,6 +88,19 @@ def _exactly_first(builder: Plumbing, node: TopK, below: Flow, *, is_last: bool)
         return builder.union([first], first.columns, ())
     kept = builder.union([top.with_keys(first)], sorted_.columns, ())
     return top.first(kept, f"{top.name}/cut", top.exact)
+
+
+def _first_and_tied(builder: Plumbing, node: TopK, below: Flow) -> Flow:
+    """The first groups of a join tree; all that tie with them are what takes part."""
+    top = _Parts(builder, node, builder.name("top"), below.columns)
+    sorted_ = top.with_keys(below)
+    buffer = builder.buffered(sorted_, is_grouped=bool(top.node.partition_by))
+    builder.keeps_all |= buffer is None
+    first = top.first(sorted_, top.name, top.tied, buffer)
+    builder.taking_part[id(node)] = first
+    if top.tied == top.exact:
+        return first
+    return top.first(top.with_keys(first), f"{top.name}/cut", top.exact)
 
 
 def build_witness(builder: Plumbing, node: Witness) -> Flow:

@@ -67,6 +67,9 @@ class Plumbing(ABC):
         self.sources: list[Source] = []
         self._barrier_ids = None if barriers is None else frozenset(barriers)
         self.barriers: list[Flow] = []
+        self.taking_part: dict[int, Flow] = {}
+        """The groups of a join tree whose rows count, by the identity (`id`) of a top-k that gives
+        fewer."""
         self.buffers = buffers
         self.has_doubts = has_doubts
         self.refills: list[Refilled] = []

@@ -55,6 +55,12 @@ class Way:
         return () if self.compiled is None else self.compiled.shapes
 
     @property
+    def lying_answer(self) -> AnswerPlan | None:
+        """The answer, where the rows that it is made of lie in the state one by one."""
+        kept = None if self.compiled is None else self.compiled.kept
+        return None if kept is None or kept.are_told else self.answer
+
+    @property
     def has_tree(self) -> bool:
         """Whether some joins are maintained without joining."""
         return any(isinstance(shape, TreeShape) for shape in self.shapes)
@@ -67,10 +73,11 @@ def answering_way(
     chooser: Chooser | None = None,
     *,
     buffers: Buffers = KEEP_ALL,
+    trees: Mapping[TableName, int] | None = None,
 ) -> Way:
     """How sketches are maintained beside the rows of an answer; BlockedError where not exactly.
 
-    `verdict` is that on `answer.kept`.
+    `verdict` is that on `answer.kept`; `trees` asks for joins without joining.
     """
     verdict = verdict.required()
     compiled = compile_plan(
@@ -81,6 +88,7 @@ def answering_way(
         barriers=verdict.barrier_positions,
         buffers=buffers,
         answer=answer,
+        trees=trees,
     )
     return replace(_exact(compiled), core=answer.kept, answer=answer)
 

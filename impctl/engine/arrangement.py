@@ -10,7 +10,8 @@ Out of scope: what the values mean (`engine.operators`), how runs are kept (`sto
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from copy import copy
+from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
@@ -129,6 +130,12 @@ class Arrangement:
         keys = tuple(part.take(pa.array(living)) for part in run.keys)
         values = {name: column[living] for name, column in run.values.items()}
         return Run(run.sequence, run.codes[living], keys, values)
+
+    def as_it_stands(self) -> Self:
+        """The same state, to be read while this one goes on. Cost: its runs, not their rows."""
+        found = copy(self)
+        found._log = self._log.as_it_stands()
+        return found
 
     def compact(self) -> None:
         """Bring all runs into one if that is likely to make the state much smaller."""

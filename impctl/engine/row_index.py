@@ -10,6 +10,8 @@ Out of scope: what is done with the rows found (`engine.operators`), files (`sto
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
+from typing import Self
 
 import numpy as np
 import pyarrow as pa
@@ -27,7 +29,7 @@ from impctl.errors import JoinTooLargeError
 from impctl.values import dataclass
 
 _CODE, _WEIGHT = "code", "weight"
-_MOST_PAIRS = 100_000_000
+MOST_PAIRS = 100_000_000
 """Rows that one look-up may find: some gigabytes."""
 
 
@@ -190,6 +192,12 @@ class RowIndex:
         order = self._sorted(codes[kept], rows)
         return _Rows(runs[-1].sequence, codes[kept[order]], rows.take(order))
 
+    def as_it_stands(self) -> Self:
+        """The same state, to be read while this one goes on. Cost: its runs, not their rows."""
+        found = copy(self)
+        found._log = self._log.as_it_stands()
+        return found
+
     def compact(self) -> None:
         """Bring all runs into one if that is likely to make the state much smaller."""
         self._log.compact()
@@ -221,7 +229,7 @@ def _with_code(table: pa.Table, code: int) -> pa.Table:
 
 
 def _check_size(pairs: int) -> None:
-    if pairs > _MOST_PAIRS:
+    if pairs > MOST_PAIRS:
         raise JoinTooLargeError(
             f"A change has {pairs:,} partners in a join",
             hint="recapture with `impctl capture`, or give the join a narrower condition",

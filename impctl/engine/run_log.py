@@ -10,7 +10,8 @@ Out of scope: what a run holds and how two become one (whoever owns the log).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Generic, Protocol, TypeVar
+from copy import copy
+from typing import Generic, Protocol, Self, TypeVar
 
 import pyarrow as pa
 
@@ -79,6 +80,10 @@ class RunLog(Generic[R]):
         self._fresh = frozenset(
             r.sequence for r in runs if r.sequence in self._fresh or r.sequence >= run.sequence
         )
+
+    def as_it_stands(self) -> Self:
+        """The same runs in a log of their own."""
+        return copy(self)
 
     def compact(self) -> None:
         """Bring all runs into one if that is likely to make the state much smaller."""

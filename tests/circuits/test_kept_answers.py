@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -77,7 +78,9 @@ def ordered(rng: random.Random, sql: str) -> str:
     return f"{sql} ORDER BY {', '.join(keys)}{cut}"
 
 
-def kept_beside(query: Query, partition: RangePartition) -> Compiled | None:
+def kept_beside(
+    query: Query, partition: RangePartition, trees: Mapping[str, int] | None = None
+) -> Compiled | None:
     access = scans_of(query.root)[0].access
     sketched = {access: partition.attribute}
     verdict = check_safety(query, sketched, [])
@@ -86,7 +89,7 @@ def kept_beside(query: Query, partition: RangePartition) -> Compiled | None:
     answer = answer_plan(query)
     judged = carried(verdict, replace(query, root=answer.kept), sketched)
     try:
-        return answering_way(answer, judged, {access: partition}).compiled
+        return answering_way(answer, judged, {access: partition}, trees=trees).compiled
     except BlockedError:
         return None
 

@@ -23,6 +23,8 @@ from impctl.engine.extremes import Extreme
 from impctl.engine.operator import Keeper, Operator
 from impctl.engine.operators.aggregate import Aggregate
 from impctl.engine.operators.join import Join, Side
+from impctl.engine.operators.joined import JoinedRows, TakingPart
+from impctl.engine.operators.kept import KeptRows
 from impctl.engine.operators.live import Live
 from impctl.engine.operators.merge import Merge, SketchDelta
 from impctl.engine.operators.project import Project
@@ -31,6 +33,7 @@ from impctl.engine.operators.select import Select
 from impctl.engine.operators.tree import Tree
 from impctl.engine.operators.union import Branch, Union
 from impctl.engine.row_index import RowIndex
+from impctl.engine.trees.enumerated import Shown
 from impctl.engine.trees.spec import Access, Edge, JoinTree, Link, Mode, Node
 from impctl.expr.nodes import ColumnRef, Compare, CompareOp, Expr, Literal
 from impctl.sketch.partition import RangePartition
@@ -234,6 +237,40 @@ def _tree(edge: Edge, mode: Mode = Mode.RING) -> tuple[Scan, Rooted]:
     return scan_of(BY_ID), Rooted(circuit, Merge([BY_ID.size] * 3))
 
 
+def _tree_rows(edge: Edge) -> tuple[Scan, Rooted]:
+    """The same tables joined alike, the rows kept with a double of a and, unless the edge only asks
+    for existence, a text of c."""
+    is_shown = edge is not Edge.SEMI
+    c_text = (("c.s", STRING),) if is_shown else ()
+    nodes = (
+        Node(
+            "a",
+            0,
+            (("a.g", LONG), ("a.d", LONG)),
+            ("a.g",),
+            (False,),
+            accesses=(Access(0),),
+            bitwise=frozenset({"a.d"}),
+        ),
+        Node("c", 2, (("c.x", LONG), *c_text), ("c.x",), (True,), accesses=(Access(2),)),
+        Node(
+            "b",
+            1,
+            (("b.g", LONG), ("b.x", LONG)),
+            (),
+            links=(Link(0, Edge.INNER, ("b.g",)), Link(1, edge, ("b.x",))),
+            accesses=(Access(1),),
+        ),
+    )
+    shown = [Shown("d", DOUBLE, 0, "a.d"), Shown("x", LONG, 2, "b.x")]
+    shown += [Shown("s", STRING, 1, "c.s")] if is_shown else []
+    joined = JoinedRows(JoinTree("tree0", nodes, Mode.BITS, (), 3), shown)
+    kept = KeptRows("answer", [(one.name, one.kind) for one in shown], ["x"])
+    operators = [*(_renamed(name) for name in "abc"), joined, kept, TakingPart(joined)]
+    circuit = Circuit(operators, [(-1,), (-1,), (-1,), (0, 1, 2), (3,), (3,)])
+    return scan_of(BY_ID), Rooted(circuit, Merge([BY_ID.size] * 3))
+
+
 SHAPES: dict[str, Callable[[], tuple[Scan, Rooted]]] = {
     "select only": _plain,
     "keyed group": lambda: _grouped(BY_G, ["g"], keyed=True),
@@ -250,6 +287,7 @@ SHAPES: dict[str, Callable[[], tuple[Scan, Rooted]]] = {
     "tree": lambda: _tree(Edge.INNER),
     "tree, semi edge": lambda: _tree(Edge.SEMI),
     "tree of bits, left edge": lambda: _tree(Edge.LEFT, Mode.BITS),
+    "joined rows of a tree, left edge": lambda: _tree_rows(Edge.LEFT),
 }
 
 
@@ -266,7 +304,15 @@ def contents(circuit: Rooted) -> tuple[Any, ...]:
     for keeper in circuit.circuit.arrangements():
         if isinstance(keeper, Arrangement) and keeper.alive in ("rows", "held"):
             state.append(_living(keeper))
+        if isinstance(keeper, RowIndex) and keeper.name.startswith("answer"):
+            state.append(_rows(keeper))
     return tuple(state)
+
+
+def _rows(index: RowIndex) -> tuple[Any, ...]:
+    whole = index.whole()
+    columns = [column.to_arrow().to_pylist() for _, column in sorted(whole.columns.items())]
+    return tuple(sorted(map(repr, zip(whole.weights.tolist(), *columns, strict=True))))
 
 
 def _living(groups: Arrangement) -> tuple[Any, ...]:

@@ -25,6 +25,7 @@ QUERIES = {
     "joined": "SELECT a.s, b.w FROM a JOIN b ON a.g = b.g WHERE a.x > 1",
     "top": "SELECT id, x FROM a ORDER BY x DESC NULLS LAST, id LIMIT 3",
     "eager": "SELECT g, MAX(x) AS m FROM a GROUP BY g",
+    "tree_rows": "SELECT a.d, b.w FROM a LEFT JOIN b ON a.g = b.g WHERE a.x > 1",
 }
 
 _HEAD = """\
@@ -48,7 +49,8 @@ def write_workload(folder: Path, names: tuple[str, ...] = tuple(QUERIES)) -> Pat
     for name in names:
         eager = "    maintain: eager\n" if name == "eager" else ""
         text += f"  {name}:\n    sql: {QUERIES[name]}\n    sketch: {{a: g}}\n{eager}"
-        text += "    answer: true\n    policy: incremental\n"
+        tree = "    join: tree\n" if name.startswith("tree") else ""
+        text += f"    answer: true\n    policy: incremental\n{tree}"
     file = folder / "w.yaml"
     file.write_text(text + "store: .impctl\n")
     return file

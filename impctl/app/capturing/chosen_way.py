@@ -69,20 +69,55 @@ def chosen_way(
     by_core, why = None, ""
     if prepared.spec.join is JoinStrategy.TREE:
         by_core = _by_core(prepared, verdict, partitions, chooser)
-    if by_core is not None and by_core.has_tree:
-        why = "joins that are a tree (`join: tree`) keep no rows" if prepared.spec.answer else ""
-    elif prepared.spec.answer and has_answer:
-        answer = answer_plan(prepared.planned)
-        judged = answer_verdict(prepared, answer, verdict, partitions)
-        buffers = kept_buffers(prepared.spec)
-        try:
-            way = answering_way(answer, judged, partitions, chooser.sides, buffers=buffers)
+    if prepared.spec.answer and has_answer:
+        is_asked = by_core is not None and by_core.has_tree
+        way = _by_answer(prepared, verdict, partitions, chooser, must_be_tree=is_asked)
+        if isinstance(way, Way):
             return replace(way, accesses=accesses)
-        except BlockedError as blocked:
-            why = blocked.message
+        why = way
     if by_core is None:
         by_core = _by_core(prepared, verdict, partitions, chooser)
     return replace(by_core, accesses=accesses, no_answer=why)
+
+
+def _by_answer(
+    prepared: PreparedQuery,
+    verdict: Verdict,
+    partitions: Mapping[AccessId, RangePartition],
+    chooser: JoinChooser,
+    *,
+    must_be_tree: bool,
+) -> Way | str:
+    """How sketches are maintained beside the answer's rows, or why these are not kept.
+
+    Where no tree tells them, joins are no trees, unless they must be.
+    """
+    answer = answer_plan(prepared.planned)
+    judged = answer_verdict(prepared, answer, verdict, partitions)
+    buffers = kept_buffers(prepared.spec)
+    answering = partial(answering_way, answer, judged, partitions, chooser.sides, buffers=buffers)
+    choice = chooser.trees.choose(answer.kept)
+    if choice.is_tree:
+        try:
+            way = answering(trees={})
+            why = _without_tree(way)
+            if way.has_tree:
+                return way if must_be_tree else replace(way, trees=choice)
+        except BlockedError as blocked:
+            why = blocked.message
+        if must_be_tree:
+            return why
+        choice = replace(choice, is_tree=False, reason=f"a tree cannot tell its answer: {why}")
+    try:
+        return replace(answering(), trees=choice)
+    except BlockedError as blocked:
+        return blocked.message
+
+
+def _without_tree(way: Way) -> str:
+    """Why no tree tells the rows of an answer, where one tells the sketches."""
+    texts = [shape.text for shape in way.shapes if isinstance(shape, NoTree)]
+    return f"no join tree tells its rows: {texts[0]}" if texts else ""
 
 
 def _by_core(

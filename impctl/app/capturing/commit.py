@@ -87,7 +87,7 @@ def _described(
         marks=commit_marks(tables, versions),
         files={table: files_mark(tables.snapshot(table)) for table in versions},
         distant=() if way.compiled is None else way.compiled.distant_sides,
-        ending=ending_to_store(way.answer),
+        ending=ending_to_store(way.lying_answer),
         trees=trees_id(way.shapes),
         estimate=_estimate(way),
     )

@@ -49,7 +49,7 @@ class TakenUp:
         self.way = way
         self.stored = stored
         meta = StateMeta.read(stored.query, stored.state_meta)
-        self.meta = replace(meta, ending=ending_to_store(way.answer))
+        self.meta = replace(meta, ending=ending_to_store(way.lying_answer))
         self.fragments: Mapping[AccessId, FragmentSet] = {
             sketch.access: sketch.fragments for sketch in stored.sketches
         }

@@ -38,10 +38,11 @@ def tree_entries(
     """
     core = prepared.core if way is None or way.core is None else way.core
     sketched = {access: partition.attribute for access, partition in partitions.items()}
+    used = () if way is None else way.shapes
     sizes = iter(_sizes(pieces or {}))
     return tuple(
         _entry(shape, prepared, way, sketched, next(sizes, {}) if _is_tree(shape) else {})
-        for shape in tree_shapes(core)
+        for shape in used or tree_shapes(core)
         if not (isinstance(shape, NoTree) and shape.reason is Reason.ONE_TABLE)
     )
 

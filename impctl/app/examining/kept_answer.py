@@ -1,6 +1,7 @@
 """What keeping a query's answer takes, before and after it is captured.
 
 Law: what is told before is a bound or a size per row, never a guess; what is stored is counted.
+Rows that a join tree tells take nothing.
 Out of scope: keeping it (`circuits`), reading it (`app.using.kept_answer`).
 """
 
@@ -24,6 +25,7 @@ def answer_entry(
         return AnswerEntry(False, "the query has no safe sketch, beside which it would be kept")
     if way.answer is None:
         return AnswerEntry(False, way.no_answer)
+    is_lying = way.lying_answer is not None
     rows = kept_rows(way.answer.ending).rows
     first = way.answer.ending.first
     is_cut = first is not None and first.order and first.count is not None
@@ -31,7 +33,7 @@ def answer_entry(
         kept=True,
         reason="",
         columns=tuple(attribute.name for attribute in way.answer.ending.columns),
-        row_bytes=row_bytes(rows.columns, 0),
+        row_bytes=row_bytes(rows.columns, 0) if is_lying else 0,
         most_rows=first.count + first.offset if is_cut and first and first.count else None,
         state_bytes=None if stored is None else stored.pieces.get(rows.name, 0),
     )

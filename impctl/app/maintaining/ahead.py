@@ -23,7 +23,7 @@ from impctl.app.maintaining.step import Maintainer
 from impctl.app.maintaining.task import Task, needs_of, open_task
 from impctl.app.maintaining.told_answer import ToldAnswer
 from impctl.app.workbench.workbench import Workbench
-from impctl.engine.operators.kept import KeptRows
+from impctl.engine.operators.kept import AnswerRows
 from impctl.errors import ImpctlError
 from impctl.store.reader import StoreReader
 from impctl.store.records import StoredQuery
@@ -105,7 +105,7 @@ class AnswerAhead:
         return RowsOf(way.answer.ending, rows, self._kept.bounded)
 
     @property
-    def _kept(self) -> KeptRows:
+    def _kept(self) -> AnswerRows:
         compiled = self._taken.way.compiled
         assert compiled is not None
         assert compiled.kept is not None

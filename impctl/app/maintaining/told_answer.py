@@ -8,10 +8,11 @@ change_files`).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from impctl.aliases import QueryName
+from impctl.aliases import QueryName, TableName
 from impctl.app.capturing.chosen_way import is_same_circuit
 from impctl.app.capturing.definition import check_definition
 from impctl.app.capturing.moments import stored_moments
@@ -28,9 +29,8 @@ from impctl.circuits.compile import compile_answer
 from impctl.circuits.session import MaintainedQuery
 from impctl.circuits.touch import TouchedQuery
 from impctl.circuits.way import Way
-from impctl.engine.batch import Batch, stacked_batches
-from impctl.engine.consolidate import consolidated
-from impctl.engine.operators.kept import KeptRows
+from impctl.engine.batch import Batch
+from impctl.engine.operators.kept import AnswerRows
 from impctl.errors import RecaptureNeededError
 from impctl.plan.ending import Ending
 from impctl.store.reader import StoreReader
@@ -52,7 +52,7 @@ class Sink(Protocol):
 class NotedStep:
     """One step watched: made before it, asked after it."""
 
-    def __init__(self, kept: KeptRows, before: Ending, after: Ending) -> None:
+    def __init__(self, kept: AnswerRows, before: Ending, after: Ending) -> None:
         """The answers differ where the step follows the clock."""
         self._kept = kept
         self._after = after
@@ -70,9 +70,7 @@ class NotedStep:
 
     def rows_before(self) -> Batch:
         """The rows kept before the step, which may have broken off."""
-        whole, went = self._kept.whole(), self._noted().negated()
-        parts = [part for part in (whole, went) if len(part)]
-        return consolidated(stacked_batches(parts)) if parts else whole
+        return self._kept.before(self._noted())
 
     def _noted(self) -> Batch:
         if self._change is None:
@@ -144,10 +142,10 @@ def rows_kept(desk: Workbench, store: StoreReader, spec: QuerySpec, stored: Stor
     if not is_same_circuit(desk, prepared, stored):
         raise not_told(spec.name, "it reads as another plan now")
     answer = desk.memory.answer(prepared.planned)
-    compiled = compile_answer(answer)
-    assert compiled.kept is not None
-    kept = kept_rows(answer.ending, compiled.kept.bounded)
-    kept.rows.load(store.load_runs(stored.query, kept.rows.name).get(kept.rows.name, ()))
+    trees: Mapping[TableName, int] | None = {} if stored.state_meta.get("trees") else None
+    kept = compile_answer(answer, trees).kept
+    assert kept is not None
+    kept.load(store.load_runs(stored.query, kept.beginning))
     return RowsOf(answer.ending, kept.whole(), kept.bounded)
 
 
@@ -167,9 +165,9 @@ def not_told(query: QueryName, why: str) -> RecaptureNeededError:
     )
 
 
-def _named_for(ending: Ending, kept: KeptRows) -> Batch:
+def _named_for(ending: Ending, kept: AnswerRows) -> Batch:
     """The rows by the names of the answer whose circuit left the state that they come from."""
     rows = kept.whole()
-    names = [name for name, _ in kept_rows(ending).rows.columns]
-    held = [rows.columns[name] for name, _ in kept.rows.columns] if len(rows) else []
+    names = [name for name, _ in kept_rows(ending).columns]
+    held = [rows.columns[name] for name, _ in kept.columns] if len(rows) else []
     return Batch(dict(zip(names, held, strict=True)) if held else {}, rows.weights, ())

@@ -138,8 +138,9 @@ class TreeEntry:
 class AnswerEntry:
     """Whether the rows of a query's answer are `kept` with its state; `reason` says why not.
 
-    A row takes some `row_bytes`; there are `most_rows` but for ties, None without a LIMIT.
-    `state_bytes` is what is stored of them, None where the query is not captured as it stands.
+    A row takes some `row_bytes`, none where a join tree tells it; there are `most_rows` but for
+    ties, None without a LIMIT. `state_bytes` is what is stored of them, None where the query is not
+    captured as it stands.
     """
 
     kept: bool

@@ -110,9 +110,9 @@ def _from_state(desk: Workbench, found: Fresh, where: Expr | None) -> Answered |
         if found.generation is None or store is None:
             return None
         watch = Stopwatch()
-        ending = desk.memory.answer(found.prepared.planned).ending
+        plan = desk.memory.answer(found.prepared.planned)
         name = found.prepared.spec.name
-        table = kept_answer(desk, store, name, ending, found.generation, where)
+        table = kept_answer(desk, store, name, plan.ending, found.generation, where, plan)
         if table is not None:
             return Answered(found, table, AnsweredBy.STATE, KEPT, watch.ms)
         found = fresh(desk, found.prepared.spec.name)

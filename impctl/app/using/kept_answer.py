@@ -12,12 +12,15 @@ from typing import TYPE_CHECKING
 from impctl.aliases import QueryName
 from impctl.app.workbench.workbench import Workbench
 from impctl.circuits.answers import answer_of_rows, kept_rows, key_asked
+from impctl.engine.operators.kept import AnswerRows
 from impctl.expr.nodes import Expr
 from impctl.plan.ending import Ending
 from impctl.store.reader import StoreReader
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from impctl.plan.rules.answered import AnswerPlan
 
 
 KEPT = "its rows are kept with the state"
@@ -31,21 +34,28 @@ def kept_answer(
     ending: Ending,
     generation: int,
     where: Expr | None = None,
+    plan: AnswerPlan | None = None,
 ) -> pa.Table | None:
     """The answer as of this commit; None where the store has another one by now.
 
     With `where`, a condition on its columns, the rows that it is true for; where it asks for one
-    key, others are not looked at.
+    key, others are not looked at. `plan` is that of the rows: without it they must lie there as
+    they are (`app.capturing.kept_ending`).
     """
-    kept = kept_rows(ending)
-    name = kept.rows.name
-    runs = store.load_runs(query, name)
     stored = store.load(query)
     if stored is None or stored.generation != generation:
         return None
-    code = None if where is None else key_asked(ending, kept, where)
-    if code is None:
-        kept.rows.load(runs.get(name, ()))
-    else:
-        kept.rows.load_some(runs.get(name, ()), code)
+    kept: AnswerRows = kept_rows(ending)
+    if plan is not None and stored.state_meta.get("trees"):
+        # Where rows lie there as they are, nothing of plans is loaded.
+        from impctl.circuits.compile import compile_answer
+
+        told = compile_answer(plan, {}).kept
+        assert told is not None
+        kept = told
+    runs = store.load_runs(query, kept.beginning)
+    now = store.load(query)
+    if now is None or now.generation != generation:
+        return None
+    kept.load(runs, None if where is None else key_asked(ending, kept, where))
     return answer_of_rows(ending, kept.whole(), desk.session_zone, where)

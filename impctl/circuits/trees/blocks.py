@@ -4,15 +4,19 @@ Law: what stands above a block only decides which groups count, or nothing at al
 condition or LIMIT no row is lost, whatever is grouped there (`circuits.counted`), so there nothing
 needs to be computed, and nothing decides: *bits*. Below a condition on groups there is one grouping
 and then the joins. The sketch of a UNION is that of its branches together, each a block of its own,
-in which no LIMIT is the last step.
+in which no LIMIT is the last step. Where the answer's rows are asked for too, a grouping over the
+joins, or DISTINCT, is the block's, so that its groups have their values.
 Out of scope: whether the joins have a tree (`circuits.trees.shaping`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from impctl.circuits.trees.shape import NoTree, Reason
 from impctl.plan.nodes import (
     Aggregate,
+    ComputedColumn,
     Distinct,
     Plan,
     Project,
@@ -21,6 +25,7 @@ from impctl.plan.nodes import (
     SetOperation,
     Sort,
     TopK,
+    attributes_of,
 )
 from impctl.values import dataclass
 
@@ -30,11 +35,14 @@ class Block:
     """The grouping whose groups something decides on (None: nothing decides), and the joins.
 
     `decided` is the condition on groups or the LIMIT that is uppermost: nothing above decides.
+    `place` is the node of the plan that the groups are the rows of: the grouping, or the DISTINCT
+    that it is made of.
     """
 
     grouping: Aggregate | None
     joins: Plan
     decided: Plan | None = None
+    place: Plan | None = None
 
 
 def branches_of(root: Plan) -> tuple[Plan, ...]:
@@ -56,6 +64,35 @@ def block_of(root: Plan, *, is_branch: bool = False) -> Block | NoTree:
     if isinstance(below, Select) and isinstance(_ungrouped(below), Aggregate):
         return _decided(below, below)
     return Block(None, below)
+
+
+def answered_blocks(root: Plan, *, is_branch: bool) -> Iterator[Block | NoTree]:
+    """The blocks by which the rows that are asked for may be told, the best one first.
+
+    Where nothing decides, the groups of what is grouped first; then the joined rows.
+    """
+    found = block_of(root, is_branch=is_branch)
+    if isinstance(found, Block) and found.grouping is None:
+        grouped = _lowest_grouping(root, found.joins)
+        if grouped is not None:
+            yield grouped
+    yield found
+
+
+def _lowest_grouping(root: Plan, joins: Plan) -> Block | None:
+    """The grouping or DISTINCT next to the joins as a block whose groups all count."""
+    found, node = None, root
+    while node is not joins:
+        assert isinstance(node, Project | Sort | Distinct | Aggregate), "nothing decides above"
+        found = node if isinstance(node, Distinct | Aggregate) else found
+        node = node.child
+    if isinstance(found, Distinct):
+        keys = tuple(ComputedColumn(one, one.ref()) for one in attributes_of(found))
+        grouping = Aggregate(found.child, keys, (), span=found.span)
+        return Block(grouping, found.child, found, found)
+    if found is None or found.grouping_sets is not None:
+        return None
+    return Block(found, found.child, found, found)
 
 
 def _undecided(root: Plan) -> Plan:
@@ -88,7 +125,7 @@ def _decided(start: Plan, by: Plan) -> Block | NoTree:
         return _no_block("a step between the joins and what is decided", node)
     if node.grouping_sets is not None:
         return _no_block("a grouping by several sets of columns", node)
-    return Block(node, node.child, by)
+    return Block(node, node.child, by, node)
 
 
 def _no_block(text: str, node: Plan) -> NoTree:

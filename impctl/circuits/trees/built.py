@@ -3,31 +3,46 @@
 Law: the flow of a block carries the fragments that the block's joins, built one after the other,
 would have; no columns, since nothing that reads one stands above. A tree's groups take the place of
 the plan's grouping, with one hidden column that goes through all that decides; what survives tells
-the way down which groups count. A block without a tree is built as ever.
+the way down which groups count. A block without a tree is built as ever. Where the rows are asked
+for too, the groups, or the joined rows, stand for their nodes while all else of the plan is built
+on them, without fragments: these go beside. Of a plan that only puts joined rows out nothing is.
 Out of scope: shapes (`circuits.trees.shaping`), the operators (`engine.operators.tree`, `live`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from impctl.aliases import AccessId, AttributeId
 from impctl.circuits.calls import Calls, read_calls
-from impctl.circuits.flows import BlockedError, Column, Flow, known_type, refuse_approximate, typed
+from impctl.circuits.flows import (
+    BlockedError,
+    Column,
+    Flow,
+    check,
+    known_type,
+    refuse_approximate,
+    typed,
+)
 from impctl.circuits.plumbing import Plumbing
 from impctl.circuits.trees.blocks import Block
+from impctl.circuits.trees.joined_columns import outputs_above
 from impctl.circuits.trees.ranges import told_by
 from impctl.circuits.trees.shape import NoTree, ShapeNode, TreeShape
 from impctl.data.schema import LONG
 from impctl.engine.aggregate_column import AggregateColumn
+from impctl.engine.operators.joined import JoinedRows, TakingPart, ToldRows
 from impctl.engine.operators.live import Live
+from impctl.engine.operators.project import Project
 from impctl.engine.operators.tree import Tree
 from impctl.engine.ordered_values import First
 from impctl.engine.spread import Spread
+from impctl.engine.trees.enumerated import Shown
 from impctl.engine.trees.spec import Access, JoinTree, Link, Node, TypedColumns
 from impctl.expr.nodes import Cast, ColumnRef, Expr
 from impctl.expr.types import type_of
-from impctl.plan.nodes import Aggregate, Plan, attributes_of
+from impctl.plan.nodes import Aggregate, ComputedColumn, Plan, attributes_of
 from impctl.sketch.partition import RangePartition
 from impctl.values import dataclass
 
@@ -74,6 +89,23 @@ def build_blocks(
     return builder.union(flows, (), tuple(a for flow in flows for a in flow.accesses))
 
 
+def plant_blocks(
+    builder: Plumbing,
+    blocks: Sequence[PlannedBlock],
+    sketched: Mapping[AccessId, RangePartition],
+    planted: Planted,
+) -> list[Flow]:
+    """Plant the rows of all blocks that have trees, for the plan to be built on them.
+
+    What is planted carries no fragments: the flows that this gives do.
+    """
+    return [
+        _built(builder, one.block, one.shape, sketched, planted)
+        for one in blocks
+        if isinstance(one.shape, TreeShape) and one.block is not None
+    ]
+
+
 def _built(
     builder: Plumbing,
     block: Block,
@@ -81,29 +113,109 @@ def _built(
     sketched: Mapping[AccessId, RangePartition],
     planted: Planted,
 ) -> Flow:
+    """The fragments of a block. Planted is what decides on its groups, if anything does."""
+    calls = None if shape.aggregate is None else kept_calls(shape.aggregate)
+    grown = _grown(builder, shape, calls, sketched)
+    if shape.joined is not None:
+        return _with_rows(builder, block, shape.joined, grown, planted)
+    operator = Tree(grown.tree)
+    tree = Flow(builder.put(operator, *grown.inputs), (), ())
+    if calls is None:
+        return Flow(builder.put(Live(operator), tree, tree), (), grown.accesses)
+    assert block.decided is not None
+    planted[id(block.place)] = _groups(builder, tree, operator, shape, calls)
+    survivors = builder.build(block.decided, must_be_sure=False)
+    planted[id(block.decided)] = _without_numbers(survivors)
+    survivors = builder.taking_part.get(id(block.decided), survivors)
+    return Flow(builder.put(Live(operator), survivors, tree), (), grown.accesses)
+
+
+def _with_rows(
+    builder: Plumbing,
+    block: Block,
+    joined: Sequence[ComputedColumn],
+    grown: _Grown,
+    planted: Planted,
+) -> Flow:
+    """The fragments of a block whose joined rows are planted."""
+    operator = JoinedRows(grown.tree, grown.shown)
+    own = tuple((one.name, one.kind) for one in grown.shown)
+    rows = Flow(builder.put(operator, *grown.inputs), own, ())
+    outputs = [(one.attribute.id, one.expr) for one in joined]
+    columns = typed((one.attribute for one in joined), block.joins.span)
+    planted[id(block.joins)] = builder.project(rows, outputs, columns, block.joins)
+    return Flow(builder.put(TakingPart(operator), rows), (), grown.accesses)
+
+
+def told_by_tree(
+    builder: Plumbing,
+    blocks: Sequence[PlannedBlock],
+    sketched: Mapping[AccessId, RangePartition],
+) -> tuple[ToldRows, Flow] | None:
+    """The rows of a plan that are those which its one tree joins, and their fragments.
+
+    None where something above the joins remembers rows itself.
+    """
+    if len(blocks) != 1:
+        return None
+    (one,) = blocks
+    shape = one.shape
+    if isinstance(shape, NoTree) or shape.joined is None or one.block is None:
+        return None
+    outputs = outputs_above(one.branch, one.block.joins, shape.joined)
+    if outputs is None:
+        return None
+    for _, expr in outputs:
+        check(expr, one.branch.span)
+    columns = typed(attributes_of(one.branch), one.branch.span)
+    grown = _grown(builder, shape, None, sketched)
+    operator = ToldRows(grown.tree, grown.shown, Project(outputs), columns)
+    rows = Flow(builder.put(operator, *grown.inputs), (), ())
+    return operator, Flow(builder.put(TakingPart(operator), rows), (), grown.accesses)
+
+
+def _without_numbers(groups: Flow) -> Flow:
+    """Groups as rows of the plan alone."""
+    columns = tuple(column for column in groups.columns if column not in groups.carried)
+    return replace(groups, columns=columns, carried=())
+
+
+@dataclass(frozen=True, slots=True)
+class _Grown:
+    """The engine's tree of a shape, the flows of its inputs, and the accesses of all of them."""
+
+    tree: JoinTree
+    inputs: tuple[Flow, ...]
+    accesses: tuple[AccessId, ...]
+    shown: tuple[Shown, ...]
+
+
+def _grown(
+    builder: Plumbing,
+    shape: TreeShape,
+    calls: Calls | None,
+    sketched: Mapping[AccessId, RangePartition],
+) -> _Grown:
     name = builder.name("tree")
-    calls = None if shape.aggregate is None else _calls(shape.aggregate)
     arguments = _arguments(shape, calls)
     prepared = [
         _prepared(builder, f"{name}/{at}", node, arguments[at], shape)
         for at, node in enumerate(shape.nodes)
     ]
-    accesses = tuple(a for one in prepared if one.flow is not None for a in one.flow.accesses)
+    inputs = tuple(one.flow for one in prepared if one.flow is not None)
+    accesses = tuple(access for flow in inputs for access in flow.accesses)
     columns = () if calls is None else calls.columns
     nodes = _nodes(name, shape, prepared, sketched)
-    operator = Tree(JoinTree(name, nodes, shape.mode, columns, len(accesses)))
-    inputs = [one.flow for one in prepared if one.flow is not None]
-    tree = Flow(builder.put(operator, *inputs), (), ())
-    survivors = tree
-    if calls is not None:
-        assert block.decided is not None
-        assert shape.top is not None
-        planted[id(shape.top)] = _groups(builder, tree, operator, shape, calls)
-        survivors = builder.build(block.decided, must_be_sure=False)
-    return Flow(builder.put(Live(operator), survivors, tree), (), accesses)
+    tree = JoinTree(name, nodes, shape.mode, columns, len(accesses))
+    shown = tuple(
+        Shown(ref.id, known_type(ref.type, ref.span), at, nodes[at].kept_names[place])
+        for at, node in enumerate(shape.nodes)
+        for ref, place in node.shown
+    )
+    return _Grown(tree, inputs, accesses, shown)
 
 
-def _calls(grouping: Aggregate) -> Calls:
+def kept_calls(grouping: Aggregate) -> Calls:
     """The calls; BlockedError for one that the engine keeps in groupings over rows only."""
     calls = read_calls(grouping)
     if calls.distinct or any(isinstance(one.accumulator, First) for one in calls.columns):
@@ -146,13 +258,17 @@ def _prepared(
     span = None if shape.top is None else shape.top.span
     kept = [(f"{name}/{at}", expr) for at, expr in enumerate(node.kept)]
     types = [(one, known_type(type_of(expr), span)) for one, expr in (*kept, *arguments)]
+    held = list(types)
+    for ref, place in node.shown:
+        if ref.type.is_fractional:
+            held[place] = (held[place][0], LONG)
     if node.rows is None:
-        return _Prepared(None, tuple(types), ())
+        return _Prepared(None, tuple(held), ())
     flow = builder.build(node.rows, must_be_sure=True)
     outputs = (*kept, *arguments)
     flow = builder.project(flow, outputs, tuple(types), node.rows)
     refuse_approximate(flow, "looking up or adding up", node.rows.span)
-    return _Prepared(flow, tuple(types[: len(kept)]), tuple(types[len(kept) :]))
+    return _Prepared(flow, tuple(held[: len(kept)]), tuple(held[len(kept) :]))
 
 
 def _nodes(
@@ -188,10 +304,16 @@ def _nodes(
                 links,
                 one.arguments,
                 accesses,
+                bitwise=_bitwise(node, one.kept),
             )
         )
         inputs += one.flow is not None
     return tuple(nodes)
+
+
+def _bitwise(node: ShapeNode, kept: TypedColumns) -> frozenset[AttributeId]:
+    """The names of doubles that are kept for their very values."""
+    return frozenset(kept[place][0] for ref, place in node.shown if ref.type.is_fractional)
 
 
 def _by(

@@ -15,13 +15,13 @@ from collections.abc import Mapping, Sequence
 from impctl.aliases import TableName
 from impctl.circuits.trees.bags import Bags, with_all_columns, without_cores
 from impctl.circuits.trees.early import late_part
-from impctl.circuits.trees.nodes import Branch, Layout, nodes_of_layout
+from impctl.circuits.trees.nodes import Branch, Kept, Layout, nodes_of_layout
 from impctl.circuits.trees.rooted import Bag, Hung, best_rooted, rooted_at
 from impctl.circuits.trees.rows import selected
 from impctl.circuits.trees.shape import Merging, NoTree, Reason, ShapeNode
 from impctl.circuits.trees.taken_apart import Asked, TakenApart, taken_apart
 from impctl.engine.trees.spec import Edge
-from impctl.expr.nodes import Expr, columns_of
+from impctl.expr.nodes import ColumnRef, Expr, columns_of
 from impctl.plan.nodes import Distinct, Plan, Sort, scans_of
 
 Changed = Mapping[TableName, int]
@@ -35,6 +35,9 @@ def objection_to(joins: TakenApart) -> NoTree | None:
     for expr in read:
         if columns_of(expr) & joins.bounded:
             return NoTree(Reason.UNSURE, "a sum of doubles is grouped by or summed up", expr.span)
+    for ref, expr in joins.asked.shown:
+        if columns_of(expr) & joins.bounded:
+            return NoTree(Reason.UNSURE, "a sum of doubles is a column of joined rows", ref.span)
     late = late_part([*joins.relations.late, *read])
     if late is not None:
         text = "an expression may fail on rows that the joins drop"
@@ -108,9 +111,12 @@ def _other_side(joins: TakenApart, at: int, changed: Changed) -> Branch:
     while edge.edge is not Edge.LEFT and isinstance(other, Distinct | Sort):
         other = other.child
     rows = selected(other, edge.own)
-    asked = Asked(tuple(key.below for key in edge.keys), joins.calls_of_edge(at))
+    shown = tuple((ref, ref) for ref, _ in joins.shown_by(frozenset({joins.count + at})))
+    asked = Asked(tuple(key.below for key in edge.keys), joins.calls_of_edge(at), shown)
     below = taken_apart(rows, asked)
-    if objection_to(below) is None:
+    # What is computed of a padded row need not be NULL, as a column of it is.
+    are_columns = all(isinstance(expr, ColumnRef) for _, expr in below.asked.shown)
+    if are_columns and objection_to(below) is None:
         found = grown(below, changed, may_be_virtual=False)
         if len(set(found.columns)) == len(found.columns):
             return found
@@ -121,7 +127,11 @@ def _one_node(rows: Plan, asked: Asked) -> Branch:
     every = tuple(range(len(asked.columns)))
     accesses = tuple(scan.access for scan in scans_of(rows))
     arguments = tuple(at for at, parts in asked.arguments.items() if parts)
-    node = ShapeNode(accesses, rows, asked.columns, every, arguments=arguments)
+    kept = Kept(())
+    for column in asked.columns:
+        kept.put(column)
+    shown = kept.shown(asked.shown)
+    node = ShapeNode(accesses, rows, tuple(kept.exprs), every, arguments=arguments, shown=shown)
     return Branch((node,), every, asked.arguments)
 
 

@@ -1,8 +1,8 @@
 """Bags that hang on a root, with the trees that hang on them, as nodes in order.
 
 Law: children stand before parents, the root last. A node keeps one column of each class that it
-shares with another bag, the columns that its edges compare, and at the root the columns asked for;
-columns of one class are one.
+shares with another bag, the columns that its edges compare, at the root the columns asked for, and
+those of joined rows that are shown; columns of one class are one, but for doubles that are shown.
 Out of scope: which tree it is (`circuits.trees.growing`).
 """
 
@@ -16,8 +16,8 @@ from impctl.circuits.trees.classes import KeyClass, is_same
 from impctl.circuits.trees.rooted import Bag, Rooted
 from impctl.circuits.trees.rows import rows_of
 from impctl.circuits.trees.shape import Merging, ShapeNode
-from impctl.circuits.trees.taken_apart import Calls, TakenApart
-from impctl.expr.nodes import Expr
+from impctl.circuits.trees.taken_apart import Calls, Shown, TakenApart
+from impctl.expr.nodes import ColumnRef, Expr
 from impctl.plan.nodes import scans_of
 from impctl.values import dataclass
 
@@ -90,10 +90,10 @@ class _Nodes:
             one for bag in sets for one in bag if sum(one in other for other in sets) > 1
         }
 
-    def visit(self, bag: int) -> tuple[int, _Kept]:
+    def visit(self, bag: int) -> tuple[int, Kept]:
         """Everything below a bag and the bag; its place, and what it keeps."""
         layout = self.layout
-        kept = _Kept(layout.joins.classes)
+        kept = Kept(layout.joins.classes)
         shared = sorted(layout.sets[bag] & self._shared)
         for one in shared:
             kept.place_of(self._member(one, bag))
@@ -110,10 +110,11 @@ class _Nodes:
             asked = layout.joins.asked.columns
             self.columns = tuple(kept.place_of(column) for column in asked)
             key = tuple(dict.fromkeys(self.columns))
+        shown = kept.shown(layout.joins.shown_by(layout.members_of(bag)))
         at = len(self.nodes)
         for place, above in hung:
             self.nodes[place] = replace(self.nodes[place], parent=at, parent_key=above)
-        self.nodes.append(self._node(bag, tuple(kept.exprs), key))
+        self.nodes.append(replace(self._node(bag, tuple(kept.exprs), key), shown=shown))
         return at, kept
 
     def _node(self, bag: int, kept: tuple[Expr, ...], key: tuple[int, ...]) -> ShapeNode:
@@ -136,7 +137,7 @@ class _Nodes:
                 found.append(at)
         return tuple(found)
 
-    def _branch(self, beside: int, kept: _Kept) -> tuple[int, tuple[int, ...]]:
+    def _branch(self, beside: int, kept: Kept) -> tuple[int, tuple[int, ...]]:
         """The nodes of an edge's other side; the place of its root, and the places of its key."""
         edge = self.layout.joins.edges[beside]
         branch = self.layout.branches[beside]
@@ -165,7 +166,7 @@ class _Nodes:
         return tuple(self.layout.joins.classes[one].null_safe for one in classes)
 
 
-class _Kept:
+class Kept:
     """The columns that a node keeps, each class once."""
 
     def __init__(self, classes: Sequence[KeyClass]) -> None:
@@ -179,8 +180,21 @@ class _Kept:
                 return at
             if any(found.has(expr) and found.has(other) for found in self._classes):
                 return at
+        return self.put(expr)
+
+    def put(self, expr: Expr) -> int:
+        """The place of the column, which is kept once more if it is there."""
         self.exprs.append(expr)
         return len(self.exprs) - 1
+
+    def shown(self, asked: Shown) -> tuple[tuple[ColumnRef, int], ...]:
+        """The places of columns whose very values are asked for."""
+        found = []
+        for ref, expr in asked:
+            # What doubles are joined by does not tell 0.0 from -0.0.
+            place = self.put(expr) if ref.type.is_fractional else self.place_of(expr)
+            found.append((ref, place))
+        return tuple(found)
 
 
 def _children(tree: Rooted, bag: int) -> list[int]:

@@ -14,8 +14,8 @@ from enum import StrEnum
 
 from impctl.aliases import AccessId, AttributeId
 from impctl.engine.trees.spec import Edge, Mode
-from impctl.expr.nodes import Expr, Span
-from impctl.plan.nodes import Aggregate, Plan
+from impctl.expr.nodes import ColumnRef, Expr, Span
+from impctl.plan.nodes import Aggregate, ComputedColumn, Plan
 from impctl.values import dataclass
 
 
@@ -54,7 +54,8 @@ class ShapeNode:
     those of its children), each another column. `key` are places in `kept`, place by place equal to
     the places `parent_key` in the parent's; `null_safe` says where NULL equals NULL. The root has
     no parent: its `key` are the group columns. `arguments` are the columns of calls that are of
-    this bag, as places in the calls of `TreeShape.aggregate`.
+    this bag, as places in the calls of `TreeShape.aggregate`; `shown` are the columns of joined
+    rows that are of this bag, each with its place in `kept`.
     """
 
     accesses: tuple[AccessId, ...]
@@ -66,6 +67,7 @@ class ShapeNode:
     parent_key: tuple[int, ...] = ()
     edge: Edge = Edge.INNER
     arguments: tuple[int, ...] = ()
+    shown: tuple[tuple[ColumnRef, int], ...] = ()
 
     @property
     def is_virtual(self) -> bool:
@@ -80,6 +82,8 @@ class TreeShape:
     `groups[i]` is the place in the root's `kept` that the i-th grouping column has its value from.
     It may be another integral type there: values of groups that have rows fit. `top` is what stands
     where the tree's groups come in: the plan's own grouping. In bits mode nothing is grouped.
+    `joined` are the columns of the joined rows that are asked for, in terms of those shown; None
+    where only whose rows take part is.
     """
 
     nodes: tuple[ShapeNode, ...]
@@ -87,6 +91,7 @@ class TreeShape:
     aggregate: Aggregate | None = None
     groups: tuple[int, ...] = ()
     top: Aggregate | None = None
+    joined: tuple[ComputedColumn, ...] | None = None
 
     @property
     def root(self) -> ShapeNode:

@@ -12,9 +12,10 @@ from dataclasses import replace
 
 from impctl.circuits.calls import plain_call
 from impctl.circuits.flows import BlockedError
-from impctl.circuits.trees.blocks import Block, block_of, branches_of
-from impctl.circuits.trees.built import PlannedBlock
+from impctl.circuits.trees.blocks import Block, answered_blocks, block_of, branches_of
+from impctl.circuits.trees.built import PlannedBlock, kept_calls
 from impctl.circuits.trees.growing import Changed, grown, objection_to
+from impctl.circuits.trees.joined_columns import joined_columns, shown_columns
 from impctl.circuits.trees.nodes import Branch
 from impctl.circuits.trees.shape import Merging, NoTree, Reason, TreeShape
 from impctl.circuits.trees.taken_apart import Asked, taken_apart
@@ -42,16 +43,50 @@ def tree_shapes(root: Plan, changed: Changed | None = None) -> tuple[TreeShape |
     return tuple(one.shape for one in planned_blocks(root, changed))
 
 
-def planned_blocks(root: Plan, changed: Changed | None = None) -> tuple[PlannedBlock, ...]:
-    """The branches of a plan, each with its block and shape, as they are built."""
+def planned_blocks(
+    root: Plan, changed: Changed | None = None, *, has_answer: bool = False
+) -> tuple[PlannedBlock, ...]:
+    """The branches of a plan, each with its block and shape, as they are built.
+
+    With an answer the trees tell the rows of the plan, not only whose rows take part.
+    """
     branches = branches_of(root)
     is_branch = len(branches) > 1
-    found = []
-    for one in branches:
-        block = block_of(one, is_branch=is_branch)
-        own = None if isinstance(block, NoTree) else block
-        found.append(PlannedBlock(one, own, _shape_of(block, changed)))
-    return tuple(found)
+    if has_answer:
+        return tuple(_answered(one, changed, is_branch=is_branch) for one in branches)
+    return tuple(_planned(one, block_of(one, is_branch=is_branch), changed) for one in branches)
+
+
+def _planned(branch: Plan, block: Block | NoTree, changed: Changed | None) -> PlannedBlock:
+    own = None if isinstance(block, NoTree) else block
+    return PlannedBlock(branch, own, _shape_of(block, changed))
+
+
+def _with_rows(branch: Plan, block: Block, changed: Changed | None) -> PlannedBlock:
+    """The branch with a tree that tells the rows of its joins."""
+    joined = joined_columns(branch, block.joins)
+    return PlannedBlock(branch, block, _shape_of(block, changed, joined))
+
+
+def _answered(branch: Plan, changed: Changed | None, *, is_branch: bool) -> PlannedBlock:
+    """The first block that has a tree which tells its rows; the last one where none has."""
+    for block in answered_blocks(branch, is_branch=is_branch):
+        if isinstance(block, Block) and block.grouping is None:
+            return _with_rows(branch, block, changed)
+        found = _planned(branch, block, changed)
+        if isinstance(found.shape, TreeShape) and _is_told(found.shape):
+            return found
+    return found
+
+
+def _is_told(shape: TreeShape) -> bool:
+    """Whether a tree keeps what its groups put out."""
+    try:
+        if shape.aggregate is not None:
+            kept_calls(shape.aggregate)
+    except BlockedError:
+        return False
+    return True
 
 
 def tree_shape(root: Plan, changed: Changed | None = None) -> TreeShape | NoTree:
@@ -62,10 +97,17 @@ def tree_shape(root: Plan, changed: Changed | None = None) -> TreeShape | NoTree
     return _shape_of(block_of(root), changed)
 
 
-def _shape_of(block: Block | NoTree, changed: Changed | None) -> TreeShape | NoTree:
+def _shape_of(
+    block: Block | NoTree,
+    changed: Changed | None,
+    joined: tuple[ComputedColumn, ...] | None = None,
+) -> TreeShape | NoTree:
     if isinstance(block, NoTree):
         return block
-    asked = Asked() if block.grouping is None else _asked(block.grouping)
+    if block.grouping is None:
+        asked: Asked | NoTree = Asked(shown=shown_columns(joined or ()))
+    else:
+        asked = _asked(block.grouping)
     if isinstance(asked, NoTree):
         return asked
     joins = taken_apart(block.joins, asked)
@@ -78,7 +120,7 @@ def _shape_of(block: Block | NoTree, changed: Changed | None) -> TreeShape | NoT
     if objection is not None:
         return objection
     if block.grouping is None:
-        return TreeShape(found.nodes, Mode.BITS)
+        return TreeShape(found.nodes, Mode.BITS, joined=joined)
     return _ring(block.grouping, found)
 
 

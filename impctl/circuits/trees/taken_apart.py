@@ -17,7 +17,7 @@ from impctl.circuits.trees.exact_columns import bounded_columns
 from impctl.circuits.trees.other_joins import EdgeJoin, edge_of, is_null_with
 from impctl.circuits.trees.relations import Beside, Relations, relations_of
 from impctl.circuits.trees.shape import Merging
-from impctl.expr.nodes import Expr, Span, columns_of
+from impctl.expr.nodes import ColumnRef, Expr, Span, columns_of
 from impctl.plan.nodes import Plan, attributes_of
 from impctl.plan.render_expr import Names, expr_text
 from impctl.values import dataclass
@@ -26,12 +26,18 @@ Calls = Mapping[int, tuple[Expr, ...]]
 """Per call of a grouping, by its place there, the expressions it reads of one row."""
 
 
+Shown = tuple[tuple[ColumnRef, Expr], ...]
+"""Columns of joined rows, each with what it is in terms of the relations below."""
+
+
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What is asked of joined rows: columns that one bag has to have, and arguments of calls."""
+    """What is asked of joined rows: columns that one bag has to have, arguments of calls, and
+    columns that any bag may have."""
 
     columns: tuple[Expr, ...] = ()
     calls: Calls | None = None
+    shown: Shown = ()
 
     @property
     def arguments(self) -> Calls:
@@ -43,7 +49,8 @@ class Asked:
             at: tuple(relations.resolved(part) for part in parts)
             for at, parts in self.arguments.items()
         }
-        return Asked(tuple(relations.resolved(column) for column in self.columns), calls)
+        shown = tuple((ref, relations.resolved(expr)) for ref, expr in self.shown)
+        return Asked(tuple(relations.resolved(column) for column in self.columns), calls, shown)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +88,11 @@ class TakenApart:
             for at, parts in self.asked.arguments.items()
             if any(columns_of(part) & own for part in parts)
         }
+
+    def shown_by(self, relations: frozenset[int]) -> Shown:
+        """The columns shown that are of these relations, or of what these joins beside add."""
+        owners_of = self.relations.owners_of
+        return tuple(one for one in self.asked.shown if owners_of(one[1]) & relations)
 
 
 def taken_apart(plan: Plan, asked: Asked) -> TakenApart:

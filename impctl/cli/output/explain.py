@@ -100,7 +100,9 @@ def _answer(answer: AnswerEntry) -> str:
     """Whether the answer is kept, and what that takes."""
     if not answer.kept:
         return f"answer not kept: {answer.reason}"
-    if answer.state_bytes is not None:
+    if not answer.row_bytes:
+        size = "its join tree tells the rows, which take no state of their own"
+    elif answer.state_bytes is not None:
         size = f"{size_text(answer.state_bytes)} stored"
     else:
         rows = "" if answer.most_rows is None else f", {count_text(answer.most_rows, 'row')}"

@@ -11,19 +11,67 @@ Not to be confused with `merge`, which counts the fragments of the same rows.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+import pyarrow as pa
 
 from impctl.aliases import AttributeId
 from impctl.data.schema import SqlType
 from impctl.engine.batch import Batch, empty_batch, stacked_batches
+from impctl.engine.consolidate import consolidated
 from impctl.engine.disagreement import never_held
-from impctl.engine.operator import Operator
+from impctl.engine.operator import Keeper, Operator
 from impctl.engine.row_index import RowIndex
 from impctl.expr.spans import exactly, is_open, unsure_value
+
+Runs = Mapping[str, Sequence[tuple[int, pa.Table]]]
+"""Stored runs by the names of their keepers."""
+
+
+class AnswerRows(Protocol):
+    """The rows that an answer is made of, wherever they lie.
+
+    Rows have the columns `columns`, of which those `bounded` may have bounds, and can be looked up
+    by `keys`, where there are any. The names of all their state have one `beginning`. They lie
+    there one by one, unless a tree tells them (`are_told`).
+    """
+
+    beginning: str
+    are_told: bool
+    keys: tuple[AttributeId, ...]
+    bounded: frozenset[AttributeId]
+
+    @property
+    def columns(self) -> Sequence[tuple[AttributeId, SqlType]]: ...
+
+    def note(self) -> None:
+        """Remember from now on what comes and goes."""
+        ...
+
+    def noted(self) -> Batch:
+        """What came and went since `note`, row by row; nothing more is remembered then."""
+        ...
+
+    def before(self, noted: Batch) -> Batch:
+        """All rows as they were at `note`, also after a step that broke off; `noted` since."""
+        ...
+
+    def whole(self) -> Batch:
+        """All rows, each once."""
+        ...
+
+    def load(self, runs: Runs, code: int | None = None) -> None:
+        """Take over stored runs, to look at: of rows that are looked up those of this code."""
+        ...
+
+    def arrangements(self) -> Sequence[Keeper]: ...
 
 
 class KeptRows(Operator):
     """Keeps `columns` of its input by the columns `keys`; those `bounded` may have bounds."""
+
+    are_told = False
 
     def __init__(
         self,
@@ -33,6 +81,8 @@ class KeptRows(Operator):
         bounded: frozenset[AttributeId] = frozenset(),
     ) -> None:
         self.rows = RowIndex(f"{name}.rows", columns, keys, 0)
+        self.beginning = self.rows.name
+        self.keys = self.rows.keys
         self.bounded = bounded
         self._noted: list[Batch] | None = None
 
@@ -49,6 +99,10 @@ class KeptRows(Operator):
                 self._noted.append(Batch(with_bounds, batch.weights, ()))
         return batch
 
+    @property
+    def columns(self) -> Sequence[tuple[AttributeId, SqlType]]:
+        return self.rows.columns
+
     def note(self) -> None:
         """Remember from now on what comes and goes."""
         self._noted = []
@@ -57,6 +111,19 @@ class KeptRows(Operator):
         """What came and went since `note`, row by row; nothing more is remembered then."""
         found, self._noted = self._noted, None
         return stacked_batches(found) if found else empty_batch(0)
+
+    def before(self, noted: Batch) -> Batch:
+        """The rows less what came and went since."""
+        parts = [part for part in (self.whole(), noted.negated()) if len(part)]
+        return consolidated(stacked_batches(parts)) if parts else empty_batch(0)
+
+    def load(self, runs: Runs, code: int | None = None) -> None:
+        """Take over stored runs; with a code only its rows, to look at."""
+        own = runs.get(self.rows.name, ())
+        if code is None:
+            self.rows.load(own)
+        else:
+            self.rows.load_some(own, code)
 
     def whole(self) -> Batch:
         """All rows, each once; an error where more of a row went than came."""

@@ -8,7 +8,8 @@ Out of scope: which columns these are, what is remembered (`engine.trees.node`).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from copy import copy
+from typing import Any, Self
 
 import numpy as np
 
@@ -70,6 +71,12 @@ class KeyedState:
         )
         self._types = tuple(types)
         self.arrangement = Arrangement(name, () if self._is_told else types, alive)
+
+    def as_it_stands(self) -> Self:
+        """The same state, to be read while this one goes on."""
+        found = copy(self)
+        found.arrangement = self.arrangement.as_it_stands()
+        return found
 
     def find(self, codes: Ints, keys: Sequence[Vector]) -> Located:
         """The newest row of each key."""

@@ -22,8 +22,9 @@ Out of scope: how a change gets there (`engine.trees.way_up`, `engine.trees.way_
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import copy
 from functools import cached_property
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -189,6 +190,17 @@ class NodeState:
     def live_keeper(self) -> Sequence[Arrangement]:
         """What the way down writes; a root in bits mode has none."""
         return (self.live.arrangement,) if self.has_keys else ()
+
+    def as_it_stands(self, children: Sequence[NodeState]) -> Self:
+        """The same node, to look tuples up in while this one goes on; it is not to be stepped."""
+        found = copy(self)
+        found.children = tuple(children)
+        found.tuples = self.tuples.as_it_stands()
+        found.keys = found.tuples if self.is_flat else self.keys.as_it_stands()
+        found.live = self.live.as_it_stands()
+        found.by = tuple(None if one is None else one.as_it_stands() for one in self.by)
+        found.up = None if self.up is None else self.up.as_it_stands()
+        return found
 
     # Looking up.
 

@@ -84,7 +84,8 @@ class Node:
     and the group columns.
     `null_safe[i]` says that NULL equals NULL in the i-th column of `key`; of a root it says
     nothing (NULL is a group). `arguments` are columns of the input that calls of
-    `JoinTree.columns` read; each argument belongs to one node.
+    `JoinTree.columns` read; each argument belongs to one node. `bitwise` are kept columns that are
+    doubles in the input and are kept as their bits (LONG), so that 0.0 and -0.0 are two.
     """
 
     name: str
@@ -95,6 +96,7 @@ class Node:
     links: tuple[Link, ...] = ()
     arguments: TypedColumns = ()
     accesses: tuple[Access, ...] = ()
+    bitwise: frozenset[AttributeId] = frozenset()
 
     @property
     def kept_names(self) -> tuple[AttributeId, ...]:

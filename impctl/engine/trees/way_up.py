@@ -20,6 +20,7 @@ from impctl.data.vector import Bools, Ints, Vector
 from impctl.engine.accumulators import Count, Values, takes_bounds
 from impctl.engine.aggregate_column import ROWS
 from impctl.engine.batch import Batch
+from impctl.engine.consolidate import identity_of
 from impctl.engine.disagreement import disagreement
 from impctl.engine.extremes import Extreme, OrderedCounts, ranks_of
 from impctl.engine.fragment_counts import GroupSets, numbered
@@ -122,7 +123,10 @@ def _touched(
 def _entering(node: NodeState, batch: Batch) -> _Entering | None:
     """The rows that can have partners, with kept columns as keys; None for no rows."""
     spec = node.node
-    columns = {name: normalise(batch.columns[name]) for name, _ in spec.kept}
+    columns = {
+        name: (identity_of if name in spec.bitwise else normalise)(batch.columns[name])
+        for name, _ in spec.kept
+    }
     exact = [part.argument for part in node.own_parts if not takes_bounds(part)]
     if not all(map(is_known, [*columns.values(), *(batch.columns[name] for name in exact)])):
         raise unsure_value("A value to join or group by, or to take an extreme of")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import sqlite3
 from pathlib import Path
 from typing import Any
 
@@ -152,11 +153,94 @@ def test_state_of_another_tree_is_not_taken_up(cli: Cli, monkeypatch: pytest.Mon
     assert ran.error["code"] == "engine_changed"
 
 
-def test_rows_of_an_answer_are_kept_by_joins_alone(cli: Cli) -> None:
+def with_answers(cli: Cli, **more: str) -> None:
+    """Keep the answers of all queries that join, and of those named with this SQL."""
     document = json.loads(cli.workload.read_text())
-    document["queries"]["groups_tree"]["answer"] = True
+    queries = document["queries"]
+    for name, sql in more.items():
+        for way in ("tree", "index"):
+            queries[f"{name}_{way}"] = {**queries[f"without_{way}"], "sql": sql}
+    for query in queries.values():
+        query["answer"] = True
     cli.workload.write_text(json.dumps(document))
-    (result,) = cli.good("explain", "--query", "groups_tree").results
+
+
+def answer(cli: Cli, name: str) -> list[str]:
+    (result,) = cli.good("query", "--query", name, "--by", "state").results
+    return sorted(map(repr, result["rows"]))
+
+
+def test_trees_keep_the_answers_that_joins_do(cli: Cli) -> None:
+    more = {
+        "padded": "SELECT r.id, s.b FROM r LEFT JOIN s ON s.a = r.a AND s.b > 5",
+        "single": "SELECT DISTINCT r.c FROM r JOIN s ON s.a = r.a",
+        "counted": "SELECT r.c, COUNT(DISTINCT s.b) AS n FROM r JOIN s ON s.a = r.a GROUP BY r.c",
+    }
+    with_answers(cli, **more)
+    names, rng, several = ["top", "rows", *more], random.Random(6), set()
+    asked = [f"--query={name}_{way}" for name in names for way in ("tree", "index")]
+    results = cli.good("capture", *asked).results
+    assert {result["mode"] for result in results} == {"exact"}
+    for step in range(2):
+        for name in names:
+            found = answer(cli, f"{name}_tree")
+            assert found == answer(cli, f"{name}_index"), (step, name)
+            several.add((name, *found))
+        changed(cli.workload.parent, rng, step)
+        told = {}
+        for name in (f"{name}_{way}" for name in names for way in ("tree", "index")):
+            (told[name],) = cli.good("changes", "--query", name).results
+            assert told[name]["by"] == "state", name
+        for name in names:
+            mine, theirs = (told[f"{name}_{way}"]["rows"] for way in ("tree", "index"))
+            assert mine == theirs, (step, name)
+    assert len(several) > 5
+
+
+def test_an_answer_that_no_tree_tells_is_refused_by_name(cli: Cli) -> None:
+    sql = (
+        "SELECT r.a, SUM(s.b) AS t, COUNT(DISTINCT s.c) AS n FROM s JOIN r ON s.a = r.a "
+        "GROUP BY r.a HAVING SUM(s.b) > 40"
+    )
+    with_answers(cli, counted=sql)
+    (result,) = cli.good("explain", "--query", "counted_tree").results
     assert not result["answer"]["kept"]
-    assert "`join: tree`" in result["answer"]["reason"]
+    assert "COUNT" in result["answer"]["reason"]
     assert result["trees"][0]["used"]
+    ran = cli.good("capture", "--query", "counted_tree")
+    assert any("COUNT" in warning for warning in ran.document["warnings"])
+    (result,) = cli.good("explain", "--query", "counted_index").results
+    assert result["answer"]["kept"]
+
+
+def test_rows_that_a_tree_tells_are_stored_nowhere(cli: Cli) -> None:
+    with_answers(cli)
+    name = "rows_tree"
+    cli.good("capture", "--query", name)
+    (found,) = cli.good("explain", "--query", name).results
+    assert found["answer"]["kept"]
+    assert found["answer"]["row_bytes"] == found["answer"]["state_bytes"] == 0
+    with Store.open(cli.workload.parent / "store") as store:
+        assert not store.load_runs(name, "answer")
+        assert store.load_runs(name, "tree")
+    whole = answer(cli, name)
+    asked = cli.good("query", "--query", name, "--by", "state", "--where", "b = 8").results
+    assert [repr(row) for row in asked[0]["rows"]] == [row for row in whole if row.endswith("8]")]
+    (told,) = cli.good("changes", "--query", name, "--all").results
+    assert sum(row[1] for row in told["rows"]) == len(whole) > 0
+
+
+def test_rows_of_a_damaged_tree_are_refused_to_who_asks_for_them(cli: Cli) -> None:
+    with_answers(cli)
+    cli.good("capture", "--query", "rows_tree")
+    whole = answer(cli, "rows_tree")
+    with sqlite3.connect(cli.workload.parent / "store" / "catalog.sqlite") as connection:
+        connection.execute(
+            "UPDATE run SET content = substr(content, 2) WHERE arrangement LIKE 't%'"
+        )
+    connection.close()
+    ran = cli("query", "--query", "rows_tree", "--by", "state")
+    assert ran.code == 7
+    assert ran.error["code"] == "state_corrupt"
+    ran = cli.good("query", "--query", "rows_tree", "--by", "engine")
+    assert sorted(map(repr, ran.results[0]["rows"])) == whole

@@ -163,3 +163,28 @@ def test_doctor_tells_of_trees_that_touch_far_more_than_expected(
     work = {"changes": changes, "touched": touched, "flips": 0, "pairs": 0}
     found = list(tree_findings([replace(held, state_meta={**held.state_meta, "work": work})]))
     assert [one.level for one in found] == ([] if level is None else [level])
+
+
+def test_an_answer_goes_along_with_the_choice_or_decides_it(cli: Cli) -> None:
+    document = json.loads(cli.workload.read_text())
+    pairs = document["queries"]["pairs"]
+    counted = pairs["sql"].replace("AS t", "AS t, COUNT(DISTINCT s.id) AS n")
+    document["queries"] = {
+        "pairs": {**pairs, "answer": True},
+        "keyed": {**pairs, "answer": True, "sql": counted},
+    }
+    cli.workload.write_text(json.dumps(document))
+    results = {one["query"]: one for one in cli.good("explain").results}
+    for name, is_used in (("pairs", True), ("keyed", False)):
+        (tree,) = results[name]["trees"]
+        assert tree["used"] == is_used
+        assert results[name]["answer"]["kept"]
+    assert "COUNT" in results["keyed"]["trees"][0]["reason"]
+    cli.good("capture")
+    stored = trees(cli)
+    assert (bool(stored["pairs"][0]), bool(stored["keyed"][0])) == (True, False)
+    write_deltalake(str(cli.workload.parent / "many"), rows(10, 1, 900), mode="append")
+    for name in ("pairs", "keyed"):
+        (told,) = cli.good("changes", "--query", name).results
+        assert told["by"] == "state"
+        assert {row[0] for row in told["rows"]} == {"delete", "insert"}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from random import Random
 from typing import Any
 
@@ -23,7 +23,7 @@ from tests.circuits.test_plans_against_reference import restored
 from tests.circuits.trees.drawn import CATALOG, core
 from tests.circuits.trees.random_joins import JoinMaker, random_tables
 from tests.plan.trials import fragment_of
-from tests.support.reference_plan import annotate
+from tests.support.reference_plan import Tables, annotate
 
 BATCHES = 4
 BOUNDARIES = (1, 2)
@@ -68,9 +68,11 @@ def wanted(
     return found
 
 
-def changes_of(rng: Random, tables: dict[str, list[Row]]) -> dict[str, TableChange]:
+def changes_of(
+    rng: Random, tables: dict[str, list[Row]], made: Callable[[Random], Tables] = random_tables
+) -> dict[str, TableChange]:
     """Rows that go, and copies and new ones that come, in some tables at once."""
-    spare = random_tables(rng)
+    spare = made(rng)
     found = {}
     for name, rows in tables.items():
         if rng.random() < 0.5:

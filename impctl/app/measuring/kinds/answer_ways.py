@@ -155,10 +155,13 @@ class _Ways:
     def _from_state(self) -> pa.Table:
         own = self.measured
         store = own.scratch.store()
-        ending = known_ending(own.scratch.tables, own.stored)
-        assert ending is not None, "this program wrote it"
-        name = own.stored.query
-        found = kept_answer(own.scratch, store, name, ending, own.stored.generation)
+        ending, plan = known_ending(own.scratch.tables, own.stored), None
+        if ending is None:
+            # A join tree tells the rows.
+            plan = own.scratch.memory.answer(own.prepared.planned)
+            ending = plan.ending
+        name, generation = own.stored.query, own.stored.generation
+        found = kept_answer(own.scratch, store, name, ending, generation, plan=plan)
         assert found is not None, "nobody else moves the copy's store on"
         return found
 

@@ -1,0 +1,266 @@
+"""Mistakes that are easily made in telling rows of a tree, each met head-on."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from impctl.app.maintaining.answer_changes import changes_by_rows
+from impctl.circuits.answers import answer_of_rows
+from impctl.circuits.compile import compile_plan
+from impctl.circuits.session import MaintainedQuery, TableChange
+from impctl.circuits.trees.shape import NoTree, TreeShape
+from impctl.circuits.trees.shaping import planned_blocks
+from impctl.data.schema import LONG
+from impctl.engine.trees import enumerated
+from impctl.engine.trees.keyed import Tuples
+from impctl.engine.trees.node import NodeState
+from impctl.engine.trees.spec import Mode
+from impctl.errors import CountBelowZeroError, JoinTooLargeError
+from impctl.plan.nodes import scans_of
+from impctl.plan.rules.answered import answer_plan
+from impctl.sketch.partition import RangePartition
+from tests.circuits.trees.drawn import CATALOG
+from tests.circuits.trees.test_answers import kept_of, planned
+from tests.circuits.trees.test_built import table_of
+
+NOTHING = {column.name: None for column in CATALOG["r"]}
+EXISTS = "SELECT r.b FROM r WHERE EXISTS (SELECT 1 FROM s WHERE s.a = r.a)"
+LEFT = "SELECT r.b, s.c FROM r LEFT JOIN s ON s.a = r.a"
+
+
+class Kept:
+    """A query's answer, kept by a tree, with the sketch of `r` on `c` beside it."""
+
+    def __init__(self, sql: str) -> None:
+        self.answer = answer_plan(planned(sql))
+        partitions = {
+            scan.access: RangePartition(scan.table, "c", LONG, (1, 2, 3))
+            for scan in scans_of(self.answer.kept)
+            if any(attribute.name == "c" for attribute in scan.attributes)
+        } or {
+            scan.access: RangePartition(scan.table, "a", LONG, (1, 2, 3))
+            for scan in scans_of(self.answer.kept)
+        }
+        compiled = compile_plan(
+            self.answer.kept, partitions, {}, barriers=None, trees={}, answer=self.answer
+        )
+        assert any(isinstance(shape, TreeShape) for shape in compiled.shapes)
+        self.session = MaintainedQuery(compiled)
+        self.kept = kept_of(self.session)
+
+    def step(self, **changes: list[tuple[int, dict[str, Any]]]) -> list[tuple[Any, ...]]:
+        """Signed rows per table; what they do to the answer, as (copies, values...)."""
+        self.kept.note()
+        found = {}
+        for name, rows in changes.items():
+            weights = np.array([weight for weight, _ in rows], dtype=np.int64)
+            found[name] = TableChange(table_of([{**NOTHING, **row} for _, row in rows]), weights)
+        self.session.step(found)
+        told = changes_by_rows(self.answer.ending, self.kept.noted(), self.kept.bounded, "UTC")
+        return [
+            (copies if change == "insert" else -copies, *values)
+            for change, copies, *values in rows_of(told)
+        ]
+
+    def rows(self) -> Counter[tuple[Any, ...]]:
+        return Counter(rows_of(answer_of_rows(self.answer.ending, self.kept.whole(), "UTC")))
+
+
+def rows_of(table: pa.Table) -> list[tuple[Any, ...]]:
+    return list(zip(*(column.to_pylist() for column in table.columns), strict=True))
+
+
+def test_a_partner_more_changes_nothing_where_one_is_enough() -> None:
+    tree = Kept(EXISTS)
+    assert tree.step(s=[(1, {"a": 1})] * 3) == []
+    assert tree.step(r=[(1, {"a": 1, "b": 7}), (1, {"a": 1, "b": 7})]) == [(2, 7)]
+    assert tree.step(s=[(-1, {"a": 1}), (-1, {"a": 1})]) == []
+    assert tree.step(s=[(-1, {"a": 1})]) == [(-2, 7)]
+    assert tree.rows() == {}
+
+
+def test_of_two_edges_of_existence_the_uppermost_lets_rows_in() -> None:
+    tree = Kept(
+        "SELECT r.b FROM r WHERE EXISTS (SELECT 1 FROM s WHERE s.a = r.a "
+        "AND NOT EXISTS (SELECT 1 FROM t WHERE t.b = s.b))"
+    )
+    assert tree.step(r=[(1, {"a": 1, "b": 7})], s=[(1, {"a": 1, "b": 5})]) == [(1, 7)]
+    assert tree.step(t=[(1, {"b": 5})]) == [(-1, 7)]
+    assert tree.step(s=[(1, {"a": 1, "b": 6})]) == [(1, 7)]
+    assert tree.step(t=[(-1, {"b": 5})]) == []
+
+
+def test_padding_below_existence_is_nobodys_row() -> None:
+    tree = Kept(
+        "SELECT r.b FROM r WHERE EXISTS (SELECT 1 FROM s LEFT JOIN t ON t.b = s.b WHERE s.a = r.a)"
+    )
+    assert tree.step(r=[(1, {"a": 1, "b": 7})], s=[(1, {"a": 1, "b": 5})]) == [(1, 7)]
+    assert tree.step(t=[(1, {"b": 5})]) == []
+    assert tree.step(t=[(-1, {"b": 5})]) == []
+    assert tree.rows() == {(7,): 1}
+
+
+def test_the_first_partner_takes_the_padded_rows_place_and_the_last_one_brings_it_back() -> None:
+    tree = Kept(LEFT)
+    assert tree.step(r=[(1, {"a": 1, "b": 7}), (1, {"a": None, "b": 8})]) == [
+        (1, 7, None),
+        (1, 8, None),
+    ]
+    assert tree.step(s=[(1, {"a": 1, "c": 2}), (1, {"a": 1, "c": 2})]) == [(-1, 7, None), (2, 7, 2)]
+    assert tree.step(s=[(1, {"a": 1, "c": 3}), (-1, {"a": 1, "c": 2})]) == [(-1, 7, 2), (1, 7, 3)]
+    # The row that it would be padded for comes with the partner's last copy.
+    gone = [(-1, {"a": 1, "c": 2}), (-1, {"a": 1, "c": 3})]
+    assert tree.step(s=gone, r=[(1, {"a": 1, "b": 9})]) == [
+        (-1, 7, 2),
+        (-1, 7, 3),
+        (1, 7, None),
+        (1, 9, None),
+    ]
+    assert tree.rows() == {(7, None): 1, (8, None): 1, (9, None): 1}
+
+
+@pytest.mark.parametrize("equal", ["=", "<=>"])
+def test_nothing_below_a_partner_that_is_not_there_is_looked_for(equal: str) -> None:
+    """Not even where NULL is a value, and one lies there."""
+    tree = Kept(
+        "SELECT r.b, q.c, q.e FROM r LEFT JOIN "
+        f"(SELECT s.a, s.c, t.e FROM s JOIN t ON s.b {equal} t.b) q ON q.a = r.a"
+    )
+    assert tree.step(t=[(1, {"b": None, "e": 9})]) == []
+    assert tree.step(r=[(1, {"a": 1, "b": 7})], t=[(1, {"b": 5, "e": 6})]) == [(1, 7, None, None)]
+    assert tree.step(s=[(1, {"a": 1, "b": 5, "c": 2})]) == [(-1, 7, None, None), (1, 7, 2, 6)]
+    assert tree.step(t=[(-1, {"b": 5, "e": 6})]) == [(-1, 7, 2, 6), (1, 7, None, None)]
+
+
+def test_what_is_computed_of_a_padded_side_is_null_with_it() -> None:
+    tree = Kept(
+        "SELECT r.b, q.x FROM r LEFT JOIN (SELECT s.a, COALESCE(s.c, 0) + COALESCE(t.c, 0) AS x "
+        "FROM s JOIN t ON s.b = t.b) q ON q.a = r.a"
+    )
+    assert tree.step(r=[(1, {"a": 1, "b": 7})]) == [(1, 7, None)]
+    assert tree.step(s=[(1, {"a": 1, "b": 5})], t=[(1, {"b": 5})]) == [(-1, 7, None), (1, 7, 0)]
+
+
+def test_one_batch_in_two_places_meets_itself_once() -> None:
+    tree = Kept("SELECT x.b, y.c FROM r x JOIN r y ON x.a = y.a")
+    row = {"a": 1, "b": 2, "c": 3}
+    assert tree.step(r=[(1, row)]) == [(1, 2, 3)]
+    assert tree.step(r=[(1, row)]) == [(3, 2, 3)]
+    assert tree.step(r=[(-1, row), (-1, row)]) == [(-4, 2, 3)]
+
+
+def test_a_row_that_only_moves_its_range_is_no_change() -> None:
+    tree = Kept("SELECT r.b FROM r JOIN s ON s.a = r.a WHERE r.c >= 0")
+    tree.step(r=[(1, {"a": 1, "b": 7, "c": 0})], s=[(1, {"a": 1})])
+    moved = [(-1, {"a": 1, "b": 7, "c": 0}), (1, {"a": 1, "b": 7, "c": 3})]
+    assert tree.step(r=moved) == []
+    (found,) = tree.session.fragments().values()
+    assert set(found.ids) == {3}
+
+
+def test_zeros_of_either_sign_are_joined_alike_and_put_out_as_they_are() -> None:
+    tree = Kept("SELECT r.rate, s.rate AS other FROM r JOIN s ON r.rate = s.rate AND r.a >= 0")
+    tree.step(r=[(1, {"a": 1, "rate": -0.0}), (1, {"a": 1, "rate": 0.0})], s=[(1, {"rate": 0.0})])
+    found = rows_of(answer_of_rows(tree.answer.ending, tree.kept.whole(), "UTC"))
+    assert sorted(map(str, found)) == ["(-0.0, 0.0)", "(0.0, 0.0)"]
+    assert [str(row) for row in tree.step(r=[(-1, {"a": 1, "rate": -0.0})])] == ["(-1, -0.0, 0.0)"]
+
+
+def test_who_ties_with_a_row_that_is_numbered_takes_part() -> None:
+    """Which of them has the number is another one next time."""
+    tree = Kept(
+        "SELECT c, n FROM (SELECT r.c, COUNT(*) AS n, row_number() OVER (ORDER BY COUNT(*) DESC) "
+        "AS p FROM r JOIN s ON s.a = r.a GROUP BY r.c) WHERE p <= 1"
+    )
+    tree.step(r=[(1, {"a": 1, "c": c}) for c in (0, 2, 3)], s=[(1, {"a": 1})])
+    (found,) = (f for access, f in tree.session.fragments().items() if access.startswith("r"))
+    assert sum(tree.rows().values()) == 1
+    assert set(found.ids) == {0, 2, 3}
+
+
+def test_a_step_that_nobody_notes_leaves_the_same_rows() -> None:
+    tree = Kept(LEFT)
+    tree.step(r=[(1, {"a": 1, "b": 7})], s=[(1, {"a": 1, "c": 2})])
+    change = TableChange(table_of([{**NOTHING, "a": 1, "c": 2}]), np.array([-1], dtype=np.int64))
+    tree.session.step({"s": change})
+    assert tree.rows() == {(7, None): 1}
+
+
+def test_above_a_live_tuple_not_everyone_is_live() -> None:
+    """One of two that it joins with is wanted from above, the other one is not."""
+    tree = Kept(
+        "SELECT r.b, s.b AS c FROM r JOIN s ON r.a = s.a JOIN t ON s.b = t.b JOIN u ON t.c = u.c "
+        "JOIN v ON u.d = v.d"
+    )
+    others = {"t": {"b": 1, "c": 1}, "u": {"c": 1, "d": 1}, "v": {"d": 1}}
+    tree.step(
+        r=[(1, {"a": 1, "b": 6})],
+        s=[(1, {"a": 1, "b": 1}), (1, {"a": 1, "b": 9})],
+        **{name: [(1, row)] for name, row in others.items()},
+    )
+    assert tree.step(r=[(1, {"a": 1, "b": 7})]) == [(1, 7, 1)]
+    assert tree.step(v=[(1, {"d": 1})]) == [(1, 6, 1), (1, 7, 1)]
+
+
+@pytest.mark.parametrize(
+    ("sql", "modes"),
+    [
+        ("SELECT r.b, s.c FROM r JOIN s ON s.a = r.a", ["bits rows"]),
+        ("SELECT DISTINCT r.b FROM r JOIN s ON s.a = r.a", ["ring"]),
+        ("SELECT DISTINCT r.b, s.b FROM r JOIN s ON s.a = r.a", ["bits rows"]),
+        ("SELECT r.b, SUM(s.c) FROM r JOIN s ON s.a = r.a GROUP BY r.b", ["ring"]),
+        ("SELECT r.b, MIN(s.name) FROM r JOIN s ON s.a = r.a GROUP BY r.b", ["bits rows"]),
+        ("SELECT COUNT(*) FROM (SELECT DISTINCT r.b FROM r JOIN s ON s.a = r.a)", ["ring"]),
+        ("SELECT r.b FROM r JOIN s ON s.a = r.a GROUP BY r.b HAVING COUNT(*) > 1", ["ring"]),
+        ("SELECT r.b FROM r JOIN s ON s.a = r.a UNION SELECT a FROM t", ["bits rows", "none"]),
+    ],
+)
+def test_groups_are_the_trees_where_it_keeps_what_they_put_out(sql: str, modes: list[str]) -> None:
+    blocks = planned_blocks(answer_plan(planned(sql)).kept, {}, has_answer=True)
+    found = []
+    for one in blocks:
+        if isinstance(one.shape, NoTree):
+            found.append("none")
+        else:
+            is_bits = one.shape.mode is Mode.BITS
+            assert is_bits == (one.shape.joined is not None)
+            found.append("bits rows" if is_bits else "ring")
+    assert found == modes
+
+
+def test_the_state_of_rows_that_are_told_grows_with_the_tables() -> None:
+    tree = Kept("SELECT r.b, s.c FROM r JOIN s ON s.a = r.a")
+    tree.step(
+        r=[(1, {"a": 1, "b": at}) for at in range(60)],
+        s=[(1, {"a": 1, "c": at}) for at in range(60)],
+    )
+    assert sum(tree.rows().values()) == 3600
+    assert "answer.rows" not in {keeper.name for keeper in tree.session._keepers()}
+    assert tree.session.state_bytes() < 3600 * 8
+
+
+def test_more_rows_than_fit_are_not_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    tree = Kept("SELECT r.b, s.c FROM r JOIN s ON s.a = r.a")
+    tree.step(r=[(1, {"a": 1, "b": 1})], s=[(1, {"a": 1, "c": at}) for at in range(9)])
+    monkeypatch.setattr(enumerated, "MOST_PAIRS", 8)
+    with pytest.raises(JoinTooLargeError, match="9 rows"):
+        tree.kept.whole()
+
+
+def test_a_way_through_what_nobody_wants_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No part of a row leads nowhere: one that did would end the step."""
+    real = enumerated.alive_of
+
+    def careless(node: NodeState, tuples: Tuples, *, must_be_wanted: bool) -> enumerated.Living:
+        return real(node, tuples, must_be_wanted=False)
+
+    monkeypatch.setattr(enumerated, "alive_of", careless)
+    tree = Kept("SELECT r.b, s.c, t.c AS d FROM r JOIN s ON s.a = r.a JOIN t ON t.b = s.b")
+    tree.step(s=[(1, {"a": 1, "b": 2})])
+    with pytest.raises(CountBelowZeroError, match="finds no partner"):
+        tree.step(r=[(1, {"a": 1, "b": 7})])
