@@ -207,6 +207,20 @@ def test_above_a_live_tuple_not_everyone_is_live() -> None:
     assert tree.step(v=[(1, {"d": 1})]) == [(1, 6, 1), (1, 7, 1)]
 
 
+def test_the_rows_before_a_step_are_told_after_it_whatever_was_merged() -> None:
+    tree = Kept("SELECT r.b, s.c FROM r JOIN s ON s.a = r.a")
+    tree.step(r=[(1, {"a": 1, "b": 7})])
+    for at in range(12):
+        tree.step(s=[(1, {"a": 1, "c": at})])
+        held = sorted(tree.rows())
+        tree.kept.note()
+        gone = TableChange(table_of([{**NOTHING, "a": 1, "c": at}]), np.array([-1]))
+        tree.session.step({"s": gone})
+        past = tree.kept.before(tree.kept.noted())
+        assert sorted(rows_of(answer_of_rows(tree.answer.ending, past, "UTC"))) == held
+        assert tree.rows() == {}
+
+
 @pytest.mark.parametrize(
     ("sql", "modes"),
     [
