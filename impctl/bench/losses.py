@@ -15,11 +15,13 @@ from impctl.bench.contest import (
     DUCKDB_WITH,
     DUCKDB_WITHOUT,
     FROM_STATE,
+    INDEX,
     MAINTAIN,
     PRUNED,
     RECAPTURE,
     RECAPTURED,
     STATE,
+    TREE,
     UNUSED,
     VIEW,
     WITH,
@@ -72,6 +74,11 @@ def losses(record: Record) -> tuple[str, ...]:
         *_lost(
             contests(record, BY_ENGINE, WITH),
             "Spark was quicker over the sketch than the engine",
+        ),
+        *_lost(contests(record, TREE, INDEX), "The index join was quicker than the tree"),
+        *_lost(
+            contests(record, TREE, DUCKDB_RECAPTURE),
+            "Asking DuckDB anew was quicker than a step of the tree",
         ),
         *_lost(workload_contests(record, UNUSED), "The workload was quicker without a sketch"),
         *_lost(

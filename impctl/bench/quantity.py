@@ -44,6 +44,8 @@ _WORDS = {
     "view_upkeep_ms": "upkeep of the view",
     "duckdb_plain_ms": "DuckDB without sketch",
     "duckdb_sketch_ms": "DuckDB with sketch",
+    "tree_ms": "join tree",
+    "index_ms": "index join",
     "share": "share of the table",
 }
 """Names that say too little on their own."""

@@ -18,10 +18,12 @@ from impctl.bench.contest import (
     DUCKDB_WITH,
     DUCKDB_WITHOUT,
     FROM_STATE,
+    INDEX,
     MAINTAIN,
     PRUNED,
     RECAPTURE,
     RECAPTURED,
+    TREE,
     UNUSED,
     VIEW,
     WITH,
@@ -82,6 +84,8 @@ def measured_here(record: Record, figure: Figure) -> tuple[str, ...]:
             own, BY_ENGINE, DUCKDB_WITHOUT
         ),
         "Speed-up of DuckDB by the sketch": contests(own, DUCKDB_WITH, DUCKDB_WITHOUT),
+        "Speed-up of the tree over the index join": contests(own, TREE, INDEX),
+        "Speed-up of the tree over asking DuckDB anew": contests(own, TREE, DUCKDB_RECAPTURE),
         "Speed-up over no sketch": workload_contests(own, UNUSED),
         "Speed-up over recaptured sketches": workload_contests(own, RECAPTURED),
     }

@@ -12,9 +12,11 @@ from collections.abc import Sequence
 from impctl.bench.break_even_words import break_even_words
 from impctl.bench.contest import (
     DUCKDB_RECAPTURE,
+    INDEX,
     MAINTAIN,
     RECAPTURE,
     RECAPTURED,
+    TREE,
     UNUSED,
     WITH,
     WITHOUT,
@@ -68,6 +70,7 @@ def summarize(record: Record) -> Summary:
         _maintaining(maintained),
         _using(used),
         _answering(record),
+        _trees(record),
         _workloads(record),
         _when_not(record),
         _checks(record),
@@ -198,6 +201,23 @@ def _answering(record: Record) -> Section | None:
         return None
     text = "The quickest way to each answer; what rests on a sketch or a view has its upkeep in it:"
     return Section("Who answered first", (text,), points)
+
+
+def _trees(record: Record) -> Section | None:
+    """Joins as trees, against the index join and against asking DuckDB anew."""
+    points = []
+    for way, words in ((INDEX, "an index join"), (DUCKDB_RECAPTURE, "asking DuckDB anew")):
+        found = contests(record, TREE, way)
+        if found:
+            won = sum(contest.is_won for contest in found)
+            points.append(
+                f"Over {words}: speed-up {range_text(found)}; quicker in {number(won)} of "
+                f"{_count(found, 'measurement')}{_undecided(found)}."
+            )
+    if not points:
+        return None
+    text = "A step of a join tree, which writes down no joined row, on the same changes:"
+    return Section("Joins without joining", (text,), tuple(points))
 
 
 def _text_labels(found: Sequence[Contest]) -> list[str]:

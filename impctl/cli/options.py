@@ -242,7 +242,8 @@ MemoryGiven = Annotated[
         metavar="SIZE",
         envvar=MEMORY,
         show_default=False,
-        help="What the engine may take to answer, such as 2GB or 25%; Spark goes on beyond. "
+        help="What the engine may take to answer or capture, such as 2GB or 25%; beyond, Spark "
+        "goes on. "
         "Default: half of the machine's.",
     ),
 ]

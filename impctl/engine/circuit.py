@@ -165,6 +165,10 @@ class Circuit(Operator):
         return stacked_batches(parts) if parts else None
 
     @property
+    def joined_rows(self) -> int:
+        return sum(operator.joined_rows for operator in self._operators)
+
+    @property
     def unsure_rows(self) -> int:
         return sum(operator.unsure_rows for operator in self._operators)
 

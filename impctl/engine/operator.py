@@ -92,6 +92,11 @@ class Operator(ABC):
         Raises KeyError for one of its own that is missing.
         """
 
+    @property
+    def joined_rows(self) -> int:
+        """Rows written down by joining so far."""
+        return 0
+
     # The output as a whole.
 
     def start(self) -> Batch | None:

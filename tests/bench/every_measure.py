@@ -13,6 +13,8 @@ VALUES: dict[str, tuple[Label, ...]] = {
     "buffer": ("20", "all"),
     "changes": (10, 1000),
     "kind": ("insert", "delete"),
+    "lambda": (1, 20),
+    "part": (1, 2),
     "pattern": ("minimal", "2:1"),
     "query": ("average", "join"),
     "ranges": (10, 1000),

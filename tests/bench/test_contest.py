@@ -10,6 +10,7 @@ from impctl.bench.compare import compare_records
 from impctl.bench.contest import MAINTAIN, RECAPTURE, contests
 from impctl.bench.losses import losses
 from impctl.bench.record import Cell, Metric
+from impctl.bench.summary import summarize
 
 from .one_figure import record_of
 
@@ -90,3 +91,16 @@ def test_duckdb_being_quicker_is_told() -> None:
     told = "\n".join(losses(record))
     assert "Recapture in DuckDB was quicker in “First”: at 1,000 changes (0.2× as quick)" in told
     assert "The query in DuckDB was quicker than Spark with the sketch in “First”" in told
+
+
+def test_where_a_tree_loses_is_told() -> None:
+    record = record_of(
+        cell(1, tree_ms=(9.0,), index_ms=(3.0,), duckdb_ms=(2.0,)),
+        cell(200, tree_ms=(9.0,), index_ms=(300.0,), duckdb_ms=(200.0,)),
+    )
+    told = "\n".join(losses(record))
+    assert "The index join was quicker than the tree in “First”: at 1 change (0.33× as" in told
+    assert "Asking DuckDB anew was quicker than a step of the tree in “First”: at 1 change" in told
+    (section,) = (one for one in summarize(record).sections if one.title == "Joins without joining")
+    over = "Over an index join: speed-up 0.33× to 33×, median 17×; quicker in 1 of 2 measurements."
+    assert section.points[0] == over

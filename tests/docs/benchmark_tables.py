@@ -138,6 +138,21 @@ def _answers(cells: Sequence[Cell]) -> Iterator[Sequence[str]]:
     yield from _by_labels(cells, names, metrics)
 
 
+def _trees(cells: Sequence[Cell]) -> Iterator[Sequence[str]]:
+    """A row per case: a step of the tree, of the index join, and DuckDB asked anew."""
+    names = list(dict.fromkeys(name for cell in cells for name in cell.labels))
+    yield [
+        *names,
+        *("join tree", "index join", "DuckDB anew", "times index", "times DuckDB", "touched"),
+        *("state", "state of the index", "capture", "of the index", "joined rows"),
+    ]
+    metrics = (
+        *("tree_ms", "index_ms", "duckdb_ms", "index_ratio", "duckdb_ratio", "touched_count"),
+        *("state_bytes", "index_state_bytes", "capture_ms", "index_capture_ms", "joined_rows"),
+    )
+    yield from _by_labels(cells, names, metrics)
+
+
 def _by_labels(
     cells: Sequence[Cell], names: Sequence[str], metrics: Sequence[str]
 ) -> Iterator[Sequence[str]]:
@@ -154,6 +169,7 @@ def _label(name: str, value: object) -> str:
 
 _BY_METRIC: dict[str, Callable[[Sequence[Cell]], Iterator[Sequence[str]]]] = {
     "state_ms": _answers,
+    "tree_ms": _trees,
     "maintain_ms": _changes,
     "capture_ms": _captures,
     "pruned_ms": _rivals,

@@ -14,9 +14,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from impctl.aliases import AccessId, TableName, TableVersion
-from impctl.app.capturing.chosen_way import capture_way
 from impctl.app.capturing.commit import amend, commit_capture
-from impctl.app.capturing.fill import filled_circuit
+from impctl.app.capturing.fill import best_filled
 from impctl.app.capturing.fill_by_spark import touched
 from impctl.app.capturing.recapture import recaptured
 from impctl.app.capturing.stage import CaptureStage, capture_stage
@@ -170,16 +169,7 @@ def _found(desk: Workbench, stage: CaptureStage) -> _Found:
     prepared, chosen, partitions = stage.prepared, stage.chosen, stage.partitions
     way, filled = stage.way, None
     if way.mode is Mode.EXACT:
-        filled = filled_circuit(desk, prepared, way, chosen.verdict, partitions)
-        if filled is None and way.answer is not None:
-            # Without the answer less has to be sure.
-            prepared = replace(prepared, spec=replace(prepared.spec, answer=False))
-            way = capture_way(desk.tables, prepared, chosen.verdict, partitions)
-            filled = filled_circuit(desk, prepared, way, chosen.verdict, partitions)
-            way = replace(way, no_answer="the engine could not fill its state beside the sketch")
-        if filled is None:
-            reason = "the engine could not fill its state (a join too large, or doubles too close)"
-            way = replace(way, mode=Mode.RECAPTURE, reason=reason, compiled=None)
+        way, filled = best_filled(desk, prepared, way, chosen.verdict, partitions)
     if filled is None:
         found = recaptured(desk, prepared, chosen.verdict, partitions)
         state = touched(desk, prepared, partitions, found) if way.mode is Mode.TOUCH else None

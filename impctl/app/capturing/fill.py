@@ -9,25 +9,35 @@ Out of scope: the SQL (`capture`), the state (`circuits.partials`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from impctl.aliases import AccessId
-from impctl.app.capturing.chosen_way import capture_way
+from impctl.app.capturing.chosen_way import capture_way, chosen_way
 from impctl.app.capturing.fill_by_engine import is_loaded_here, loaded
 from impctl.app.capturing.fill_by_spark import _from_partials
+from impctl.app.capturing.join_choice import chooser_for
 from impctl.app.preparing.prepared import PreparedQuery
 from impctl.app.workbench.workbench import Workbench
 from impctl.circuits.compile import Compiled
 from impctl.circuits.session import MaintainedQuery
+from impctl.circuits.trees.choice import TreesAsRecorded
 from impctl.circuits.way import Way
 from impctl.errors import EvaluationError, NotExactError
 from impctl.plan.safety.verdict import Verdict
+from impctl.sketch.mode import Mode
 from impctl.sketch.partition import RangePartition
 from impctl.values import dataclass
+from impctl.workload.models import JoinStrategy
 
 if TYPE_CHECKING:
     pass
+
+
+_COULD_NOT = "the engine could not fill its state (a join too large, or doubles too close)"
+_NOT_BESIDE = "the engine could not fill its state beside the sketch"
+_AS_TREES = "its joins are trees, because what they are joined to could not be kept"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +46,52 @@ class Filled:
 
     session: MaintainedQuery
     uses_spark: bool
+
+
+def best_filled(
+    desk: Workbench,
+    prepared: PreparedQuery,
+    way: Way,
+    verdict: Verdict,
+    partitions: Mapping[AccessId, RangePartition],
+) -> tuple[Way, Filled | None]:
+    """The circuit of the way filled, or of a lesser way where it cannot be; else recapture alone.
+
+    What does not come to a state in memory is tried with joins as trees, where the workload leaves
+    that open; and without the answer, for which less has to be sure.
+    """
+    why = _COULD_NOT
+    for tried, asked in _ways(desk, prepared, way, verdict, partitions):
+        way = tried
+        try:
+            filled = filled_circuit(desk, asked, way, verdict, partitions)
+        except EvaluationError as exceeded:
+            why, filled = exceeded.message, None
+        if filled is not None:
+            return way, filled
+    return replace(way, mode=Mode.RECAPTURE, reason=why, compiled=None), None
+
+
+def _ways(
+    desk: Workbench,
+    prepared: PreparedQuery,
+    way: Way,
+    verdict: Verdict,
+    partitions: Mapping[AccessId, RangePartition],
+) -> Iterator[tuple[Way, PreparedQuery]]:
+    """The way, then lesser ones, each with the query as it is asked for then."""
+    yield way, prepared
+    chooser = chooser_for(desk.tables, prepared, reads=False)
+    if way.answer is not None:
+        prepared = replace(prepared, spec=replace(prepared.spec, answer=False))
+        without = chosen_way(prepared, verdict, partitions, chooser)
+        yield replace(without, no_answer=_NOT_BESIDE), prepared
+    if prepared.spec.join is JoinStrategy.AUTO and not way.has_tree:
+        planted = replace(chooser, trees=TreesAsRecorded(is_tree=True, reason=_AS_TREES))
+        tree = chosen_way(prepared, verdict, partitions, planted)
+        if tree.has_tree:
+            said = way.no_answer if way.answer is None else _NOT_BESIDE
+            yield replace(tree, reason=f"{tree.reason}; {_AS_TREES}", no_answer=said), prepared
 
 
 def filled_circuit(
@@ -48,7 +104,8 @@ def filled_circuit(
     """A session whose circuit, that of `way`, stands at the pinned versions of its tables.
 
     By the engine where that is quicker and possible; else from a pass of Spark; None where neither
-    comes to a state, and the sketch alone has to be captured.
+    comes to a state, and the sketch alone has to be captured. EvaluationError with MEMORY_EXCEEDED
+    where the engine would take more memory than it may.
     """
     compiled = _compiled(way)
     if is_loaded_here(desk, compiled):

@@ -3,7 +3,9 @@
 Law: a whole table is the change from the empty one, so loading is stepping: what comes out is what
 maintaining would have come to; only pairs of a join whose sides are not kept are asked of Spark.
 Files of which the conditions right above their accesses let nothing through are counted, not read.
-Rows pass in batches, so memory is the state's, not the table's.
+Rows pass in batches, and where joins multiply them in smaller ones, so memory is the state's, not
+the table's nor the joins'. A state that would take more than it may (`memory`) is given up before
+the machine is out of it.
 Out of scope: partial aggregates from Spark (`app.capturing.fill`), whose summing is the better way
 for tables too large for one process.
 """
@@ -20,6 +22,7 @@ from impctl.app.capturing.counts import count_left_out
 from impctl.app.capturing.partners import Partners
 from impctl.app.preparing.read_ahead import one_ahead
 from impctl.app.preparing.wanted_files import files_of_table
+from impctl.app.workbench.memory_limit import MEMORY_EXCEEDED, MemoryLimit
 from impctl.app.workbench.pinned import PinnedTables
 from impctl.app.workbench.workbench import Workbench
 from impctl.circuits.compile import Compiled
@@ -31,6 +34,13 @@ from impctl.tables.snapshot import rows_in
 
 _LARGEST_LOAD = 32_000_000
 """Rows that take the engine about as long as Spark needs to start and to pass over them."""
+
+_FIRST_SLICE = 1_000
+_LEAST_SLICE = 100
+_JOINED_AT_ONCE = 8_000_000
+"""Joined rows of a slice: some hundreds of MB, and many enough for NumPy."""
+_ROOM = 400
+"""Bytes of memory allowed for each joined row of a slice, which passes several operators."""
 
 _LARGEST_LOAD_BESIDE_SPARK = 1_000_000
 """The same where Spark is running already and would send few rows back."""
@@ -54,21 +64,47 @@ def loaded(
 ) -> MaintainedQuery | None:
     """The session with its state; None where the engine could not do it and Spark has to.
 
+    EvaluationError where it would take more memory than it may (`MEMORY_EXCEEDED`).
+
     A column only Spark can read, a value on the way that is not exact, an overflow that only the
     order of the batches brought about: Spark decides these. Files that are gone are told at once.
     """
-    session = MaintainedQuery(compiled)
+    session, limit = MaintainedQuery(compiled), MemoryLimit(desk.settings.memory)
     try:
         with ThreadPoolExecutor(1) as reader:
             pairs = Partners(desk, compiled, partitions, {}).pairs
-            session.load(one_ahead(_batches(desk.tables, compiled), reader), pairs)
+            batches = one_ahead(_batches(desk.tables, compiled), reader)
+            session.load(_bounded(session, batches, limit), pairs)
         for partition in session.range_rows.partitions:
             snapshot = desk.tables.snapshot(partition.table)
             read = files_of_table(snapshot, compiled)
             count_left_out(session.range_rows, partition, snapshot, read)
-    except (EvaluationError, JoinTooLargeError, NotExactError, TableError):
+    except (EvaluationError, JoinTooLargeError, NotExactError, TableError) as error:
+        if error.code == MEMORY_EXCEEDED:
+            raise
         return None
     return session
+
+
+def _bounded(
+    session: MaintainedQuery, batches: Iterator[tuple[TableName, pa.Table]], limit: MemoryLimit
+) -> Iterator[tuple[TableName, pa.Table]]:
+    """The batches, cut so that no slice is joined to more rows than are held with ease.
+
+    How many that are is learnt from the slice before, of the same table.
+    """
+    most = _JOINED_AT_ONCE if limit.bytes is None else min(_JOINED_AT_ONCE, limit.bytes // _ROOM)
+    sizes: dict[TableName, int] = {}
+    for table, rows in batches:
+        at = 0
+        while at < len(rows):
+            size = sizes.get(table, _FIRST_SLICE) if session.compiled.sides else len(rows)
+            part, before = rows.slice(at, size), session.circuit.joined_rows
+            yield table, part
+            limit.check()
+            joined = session.circuit.joined_rows - before
+            at += len(part)
+            sizes[table] = max(_LEAST_SLICE, most * len(part) // max(joined, len(part)))
 
 
 def _batches(tables: PinnedTables, compiled: Compiled) -> Iterator[tuple[TableName, pa.Table]]:

@@ -12,12 +12,13 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import KW_ONLY, asdict
+from dataclasses import KW_ONLY, asdict, replace
 from pathlib import Path
 
 from impctl.app.measuring.generate import DEFAULT_GROUPS, DEFAULT_ROWS, generate
 from impctl.app.workbench.reporter import Reporter
 from impctl.app.workbench.settings import Example, GenerateRequest
+from impctl.bench.large_joins.power_law import USUAL_EXPONENT
 from impctl.bench.layout import Order
 from impctl.errors import ImpctlError, Problem, StorageError, UsageError, WorkloadError
 from impctl.store.scratch import TPCH_SCRATCH, scratch_folder
@@ -28,7 +29,7 @@ from impctl.workload.suite_models import DataSpec, OptionValue
 _FORMAT = 1
 """Raised when equal requests no longer give equal rows."""
 
-_LATER = ("order", "files")
+_LATER = ("order", "files", "exponent")
 """Fields that markers of tables without them do not have, so that these still count as written."""
 
 _GENERATOR = "tpchgen-cli"
@@ -49,6 +50,7 @@ class DataRequest:
     scale_factor: float | None = None
     order: str | None = None
     files: int | None = None
+    exponent: float | None = None
 
     def text(self) -> str:
         """The request as the marker holds it; a source counts by its size and time too."""
@@ -140,6 +142,7 @@ def _write(request: DataRequest, folder: Path, reporter: Reporter) -> None:
             sort_rows=request.sort_rows,
             order=request.order or Order.RANDOM,
             files=request.files,
+            exponent=request.exponent,
             seed=request.seed,
             source=source,
         )
@@ -212,6 +215,22 @@ def _layout(spec: DataSpec, scale: float, seed: int, source: Path | None) -> Dat
     )
 
 
+def _partners(spec: DataSpec, scale: float, seed: int, source: Path | None) -> DataRequest:
+    return replace(_layout(spec, scale, seed, source), order=None)
+
+
+def _graph(spec: DataSpec, scale: float, seed: int, source: Path | None) -> DataRequest:
+    found = _layout(spec, scale, seed, source)
+    exponent = _number(spec.options, "exponent", USUAL_EXPONENT)
+    return replace(found, order=None, exponent=exponent)
+
+
+def _social(spec: DataSpec, scale: float, seed: int, source: Path | None) -> DataRequest:
+    rows = max(round((spec.rows or DEFAULT_ROWS) * scale), spec.least)
+    own = int(_number(spec.options, "seed", seed))
+    return DataRequest(spec.name, spec.example, rows=rows, seed=own)
+
+
 def _running(spec: DataSpec, scale: float, seed: int, source: Path | None) -> DataRequest:
     return DataRequest(spec.name, spec.example)
 
@@ -262,6 +281,9 @@ _REQUESTS: Mapping[Example, Callable[[DataSpec, float, int, Path | None], DataRe
     Example.CRIMES: _crimes,
     Example.TPCH: _tpch,
     Example.LAYOUT: _layout,
+    Example.PARTNERS: _partners,
+    Example.GRAPH: _graph,
+    Example.SOCIAL: _social,
 }
 
 _OPTIONS: Mapping[Example, tuple[str, ...]] = {
@@ -270,6 +292,9 @@ _OPTIONS: Mapping[Example, tuple[str, ...]] = {
     Example.CRIMES: (),
     Example.TPCH: ("scale_factor",),
     Example.LAYOUT: ("files", "groups", "order", "per_group", "seed"),
+    Example.PARTNERS: ("per_group", "seed"),
+    Example.GRAPH: ("exponent", "groups", "per_group", "seed"),
+    Example.SOCIAL: ("seed",),
 }
 
 
@@ -302,7 +327,7 @@ def _wanted(name: str, value: OptionValue) -> str | None:
         return None if isinstance(value, bool) else "true or false"
     if name == "order":
         return None if value in tuple(Order) else f"one of {', '.join(Order)}"
-    kind = float if name == "scale_factor" else int
+    kind = float if name in ("scale_factor", "exponent") else int
     if isinstance(value, bool) or not isinstance(value, int | kind):
         return "a number"
     return None if value > 0 else "above 0"

@@ -2,7 +2,7 @@
 
 Law: only new tables are written, below the folder asked for; equal requests give equal rows.
 Out of scope: what the rows are (`bench.synthetic`, `bench.layout`, `bench.examples`,
-`bench.daily`).
+`bench.daily`, `bench.large_joins`).
 """
 
 from __future__ import annotations
@@ -18,6 +18,9 @@ from impctl.app.workbench.reporter import Reporter
 from impctl.app.workbench.settings import Example, GenerateRequest
 from impctl.bench.daily import split_last_days
 from impctl.bench.examples import running_example_table
+from impctl.bench.large_joins.partners import partners_table
+from impctl.bench.large_joins.power_law import USUAL_EXPONENT, power_law_graph
+from impctl.bench.large_joins.social import social_tables
 from impctl.bench.layout import Order, layout_files
 from impctl.bench.refresh import refreshes
 from impctl.bench.synthetic import SYNTHETIC_SCHEMA, synthetic_batches
@@ -36,12 +39,15 @@ _SMALLEST_FILE = 1 << 20
 _TPCH_FILE = 64 << 20
 
 _GROUP_ROWS = 100
+_EDGES_OF_NODE = 7
 
 _NAMES = {
     Example.RUNNING: "sales",
     Example.SYNTHETIC: "synthetic",
     Example.CRIMES: "crimes",
     Example.LAYOUT: "layout",
+    Example.PARTNERS: "partners",
+    Example.GRAPH: "graph",
 }
 _TPCH = ("customer", "lineitem", "nation", "orders", "part", "partsupp", "region", "supplier")
 
@@ -50,6 +56,8 @@ def generate(request: GenerateRequest, reporter: Reporter) -> Outcome:
     """Write the tables of the request; one result each."""
     if request.example is Example.TPCH:
         return _tpch(request, reporter)
+    if request.example is Example.SOCIAL:
+        return _social(request, reporter)
     name = _NAMES[request.example] if request.table is None else request.table
     path = request.folder / name
     reporter.step(f"writing {path}")
@@ -60,6 +68,10 @@ def generate(request: GenerateRequest, reporter: Reporter) -> Outcome:
             rows = _synthetic(path, request)
         case Example.LAYOUT:
             rows = _layout(path, request)
+        case Example.PARTNERS:
+            rows = _written(path, partners_table(*_rows_and_partners(request), request.seed))
+        case Example.GRAPH:
+            rows = _written(path, _graph(request))
         case _:
             rows = _crimes(path, request)
     return Outcome((GenerateResult(name, str(path), rows, 0),))
@@ -135,6 +147,31 @@ def _layout(path: Path, request: GenerateRequest) -> int:
     order = Order.SORTED if request.sort_rows else Order(request.order)
     files = layout_files(rows, groups, order, request.files or _FILES, request.seed)
     return create_laid_out_table(str(path), files)
+
+
+def _rows_and_partners(request: GenerateRequest) -> tuple[int, int]:
+    """Rows, and how many have one key."""
+    rows = DEFAULT_ROWS if request.rows is None else request.rows
+    keys = max(rows // _GROUP_ROWS, 1) if request.groups is None else request.groups
+    return rows, max(rows // keys, 1)
+
+
+def _graph(request: GenerateRequest) -> pa.Table:
+    edges = DEFAULT_ROWS if request.rows is None else request.rows
+    nodes = edges // _EDGES_OF_NODE if request.groups is None else request.groups
+    exponent = USUAL_EXPONENT if request.exponent is None else request.exponent
+    return power_law_graph(edges, nodes, exponent, request.seed)
+
+
+def _social(request: GenerateRequest, reporter: Reporter) -> Outcome:
+    """Five tables below the folder, or below the table's name in it."""
+    folder = request.folder if request.table is None else request.folder / request.table
+    rows = DEFAULT_ROWS if request.rows is None else request.rows
+    results = []
+    for name, table in social_tables(rows, request.seed).items():
+        reporter.step(f"writing {folder / name}")
+        results.append(GenerateResult(name, str(folder / name), _written(folder / name, table), 0))
+    return Outcome(tuple(results))
 
 
 def _crimes(path: Path, request: GenerateRequest) -> int:

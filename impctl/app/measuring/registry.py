@@ -22,6 +22,7 @@ from impctl.app.measuring.kinds.mixed import measure_mixed
 from impctl.app.measuring.kinds.query_cost import measure_query
 from impctl.app.measuring.kinds.rivals import measure_rivals
 from impctl.app.measuring.kinds.strategies import measure_strategies
+from impctl.app.measuring.kinds.tree_cost import measure_trees
 from impctl.bench.record import Cell
 from impctl.values import dataclass
 
@@ -142,6 +143,19 @@ MEASURES: Mapping[str, Measure] = {
         Drawable(
             ("batch",),
             ("maintain_ms", "per_update_ms", "step_ms", "read_ms", "engine_ms", "commit_ms"),
+        ),
+    ),
+    "trees": Measure(
+        measure_trees,
+        ("lives",),
+        Drawable(
+            ("lambda", "part"),
+            (
+                *("tree_ms", "index_ms", "duckdb_ms", "index_ratio", "duckdb_ratio"),
+                *("capture_ms", "index_capture_ms", "state_bytes", "index_state_bytes"),
+                *("process_bytes", "index_process_bytes", "joined_rows"),
+                *("touched_count", "flips_count", "pairs_count", "growth_share", "regret_share"),
+            ),
         ),
     ),
 }

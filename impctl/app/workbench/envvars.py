@@ -52,7 +52,12 @@ ENVVARS = (
     EnvVar(BATCH_ROWS, "Changes that make up one eager batch", "--batch-rows", "0.1.0"),
     EnvVar(BY, "Who answers queries: kept rows, the engine or Spark", "--by", "0.1.0"),
     EnvVar(SOCKET, "Who answers `query`, `maintain` and `status`, if there", "--socket", "0.1.0"),
-    EnvVar(MEMORY, "What the engine may take to answer a query", "--memory", "0.1.0"),
+    EnvVar(
+        MEMORY,
+        "What the engine may take to answer a query or to fill the state of a capture",
+        "--memory",
+        "0.1.0",
+    ),
     EnvVar(IMBALANCE, "How uneven ranges may become before that is told", "--imbalance", "0.1.0"),
     EnvVar(LARGE_CHANGE, "Megabytes of a change that Spark groups", "--large-change", "0.1.0"),
     EnvVar(SHARED_STORE, "`1`: a store may be others' to own and write", None, "0.1.0"),

@@ -14,6 +14,9 @@ from pathlib import Path
 
 from impctl.errors import EvaluationError
 
+MEMORY_EXCEEDED = "memory_exceeded"
+"""The code of the error of what would take more than it may."""
+
 _SHARE = 0.5
 """Of the machine's memory, or of the cgroup's, by default."""
 
@@ -87,5 +90,5 @@ def too_large(limit: int) -> EvaluationError:
     return EvaluationError(
         f"The engine would take more than {limit / 1e6:,.0f} MB of memory",
         hint="leave `--by` out, and Spark answers; or give more with `--memory`",
-        code="memory_exceeded",
+        code=MEMORY_EXCEEDED,
     )

@@ -167,6 +167,9 @@ class Example(StrEnum):
     CRIMES = "crimes"
     TPCH = "tpch"
     LAYOUT = "layout"
+    PARTNERS = "partners"
+    GRAPH = "graph"
+    SOCIAL = "social"
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,8 +177,8 @@ class GenerateRequest:
     """A table to write below `folder`; None leaves a choice to the example.
 
     `rows`, `groups`, `sort_rows` and `seed` shape the synthetic table, `order` and `files` in place
-    of `sort_rows` that of the suite `skipping`; `source` is the Parquet file of `crimes`. The
-    running example has no choices.
+    of `sort_rows` that of the suite `skipping`, `exponent` and `groups`, the nodes, a graph;
+    `source` is the Parquet file of `crimes`. The running example has no choices.
     """
 
     folder: Path
@@ -187,6 +190,7 @@ class GenerateRequest:
     sort_rows: bool = False
     order: str = "random"
     files: int | None = None
+    exponent: float | None = None
     seed: int = 1
     source: Path | None = None
 

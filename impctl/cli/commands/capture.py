@@ -13,6 +13,7 @@ from impctl.cli.options import (
     DetailedExitcode,
     DryRun,
     LockTimeout,
+    MemoryGiven,
     MovingParams,
     PolicyName,
     QueryNames,
@@ -46,6 +47,7 @@ def capture(
     policy: PolicyName = None,
     lock_timeout: LockTimeout = None,
     spark_profile: SparkProfile = None,
+    memory: MemoryGiven = None,
     rebalance: Rebalance = False,
     dry_run: DryRun = False,
     detailed_exitcode: DetailedExitcode = False,
@@ -76,6 +78,7 @@ def capture(
         policy=policy,
         lock_timeout=lock_timeout,
         spark_profile=spark_profile,
+        memory=memory,
         dry_run=dry_run,
     )
     display = display_of(json, quiet, verbose)

@@ -22,6 +22,7 @@ from impctl.cli.options import (
     Imbalance,
     LargeChange,
     LockTimeout,
+    MemoryGiven,
     MovingParams,
     PolicyName,
     QueryNames,
@@ -137,6 +138,7 @@ def maintain(
     policy: PolicyName = None,
     lock_timeout: LockTimeout = None,
     spark_profile: SparkProfile = None,
+    memory: MemoryGiven = None,
     follow: Follow = False,
     interval: Interval = None,
     pending_rows: PendingRows = None,
@@ -154,7 +156,6 @@ def maintain(
     """Bring each sketch up to the current table versions.
 
     From the change alone, without Spark, wherever that is possible; else as the policy says.
-
     With --changes each step leaves a file of the rows of a kept answer that came and went. With
     --follow (such as --follow --interval 1s --json) it goes on, until SIGTERM ends it with 0.
 
@@ -167,14 +168,15 @@ def maintain(
         policy=policy,
         lock_timeout=lock_timeout,
         spark_profile=spark_profile,
+        memory=memory,
         dry_run=dry_run,
         imbalance=imbalance,
         large_change=large_change,
         changes=changes,
     )
     request = follow_request(follow, interval, pending_rows, max_wait, max_runs, socket)
-    display, given = display_of(json, quiet, verbose), (tuple(query or ()), batch_rows, metrics)
-    return _job(settings, display, request, *given, detailed=detailed_exitcode)
+    given = (display_of(json, quiet, verbose), request, tuple(query or ()), batch_rows, metrics)
+    return _job(settings, *given, detailed=detailed_exitcode)
 
 
 def _job(

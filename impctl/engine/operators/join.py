@@ -55,10 +55,15 @@ class Join(Operator):
         self._indexes = (_rows_of(f"{name}.left", left), _rows_of(f"{name}.right", right))
         self._reads = tuple(index for index in self._indexes if isinstance(index, DistantRows))
         self._is_filling = False
+        self._joined_rows = 0
 
     @property
     def reads(self) -> tuple[DistantRows, ...]:
         return self._reads
+
+    @property
+    def joined_rows(self) -> int:
+        return self._joined_rows
 
     def fill(self, is_filling: bool) -> None:
         # Pairs of sides that are both kept are found here, filling or not.
@@ -85,6 +90,7 @@ class Join(Operator):
         if not parts:
             return empty_batch(sum(side.accesses for side in self.sides))
         pairs = stacked_batches(parts)
+        self._joined_rows += len(pairs)
         # Rows that both sides exchange meet in pairs that cancel; a join above would multiply them.
         return consolidated(pairs) if len(parts) > 1 and _takes_away(found) else pairs
 

@@ -62,6 +62,34 @@ def test_a_seed_of_its_own_and_sorted_rows(tmp_path: Path) -> None:
     assert (request.seed, request.sort_rows) == (4, False)
 
 
+@pytest.mark.parametrize("example", ["partners", "graph", "social"])
+def test_tables_with_large_joins(example: str, tmp_path: Path) -> None:
+    data = spec(example, rows=4000, least=400)
+    (request,) = requests_of([data], scale=0.5, seed=1, source=None)
+    assert request.rows == 2000
+    make_data([request], tmp_path, SilentReporter())
+    marker = (tmp_path / ".t.request.json").read_text()
+    path = tmp_path / "t" / "message" if example == "social" else tmp_path / "t"
+    first = DeltaTable(path)
+    assert rows_of(first) == 2000
+    make_data([request], tmp_path, SilentReporter())
+    assert DeltaTable(path).metadata().id == first.metadata().id
+    (other,) = requests_of([data], scale=0.5, seed=2, source=None)
+    assert other.text() != marker == request.text()
+
+
+def test_the_shape_of_a_graph_and_of_partners_is_part_of_the_request(tmp_path: Path) -> None:
+    one, other = (spec("graph", rows=700, per_group=7, exponent=given) for given in (2.5, 3))
+    requests = requests_of([one, other], scale=1, seed=1, source=None)
+    assert [(request.groups, request.exponent) for request in requests] == [(100, 2.5), (100, 3.0)]
+    (usual,) = requests_of([spec("partners", rows=900)], scale=1, seed=1, source=None)
+    assert (usual.groups, usual.order, usual.sort_rows) == (None, None, False)
+    (pairs,) = requests_of([spec("partners", rows=600, per_group=20)], scale=1, seed=1, source=None)
+    make_data([pairs], tmp_path, SilentReporter())
+    keys = DeltaTable(tmp_path / "t").to_pyarrow_table().column("a")
+    assert {entry["counts"] for entry in keys.value_counts().to_pylist()} == {20}
+
+
 def test_what_impctl_did_not_write_stays(tmp_path: Path) -> None:
     own = tmp_path / "t" / "notes.txt"
     own.parent.mkdir()
@@ -88,6 +116,8 @@ def test_the_marker_is_the_request(tmp_path: Path) -> None:
         (spec(groups=(1, 2)), "Option `groups` of `t` must be a number"),
         (spec(sorted=1), "Option `sorted` of `t` must be true or false"),
         (spec(groups=2, per_group=2), "`t` has both `groups` and `per_group`"),
+        (spec("graph", exponent="x"), "Option `exponent` of `t` must be a number"),
+        (spec("social", groups=2), "Option `groups` is unknown to example `social`"),
         (spec("crimes", groups=2), "Option `groups` is unknown to example `crimes`"),
         (spec("tpch", scale_factor="x"), "Option `scale_factor` of `t` must be a number"),
     ],

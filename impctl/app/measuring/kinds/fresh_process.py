@@ -1,4 +1,4 @@
-"""`impctl maintain` in a process of its own: how long it took, and the most memory.
+"""`impctl maintain` or `capture` in a process of its own: how long it took, and the most memory.
 
 Law: the process is a real one, started from a workload file written beside the scratch copy; what
 it does is committed to the scratch store. Its time is all there is, from starting Python to its
@@ -46,10 +46,19 @@ class ProcessRun:
 
 def maintain_afresh(scratch: Workbench, spec: QuerySpec) -> ProcessRun:
     """Maintain the query of a scratch copy in a new process; StorageError where that fails."""
+    return _run_afresh("maintain", scratch, spec)
+
+
+def capture_afresh(scratch: Workbench, spec: QuerySpec) -> ProcessRun:
+    """The same with its capture."""
+    return _run_afresh("capture", scratch, spec)
+
+
+def _run_afresh(verb: str, scratch: Workbench, spec: QuerySpec) -> ProcessRun:
     file = scratch.store_path.parent / "workload.yaml"
     document = workload_document(scratch.workload, spec, scratch.store_path)
     file.write_text(json.dumps(document, default=str))
-    run = [sys.executable, "-m", "impctl", "maintain", str(file), "--query", spec.name]
+    run = [sys.executable, "-m", "impctl", verb, str(file), "--query", spec.name]
     command = [sys.executable, "-c", _LAUNCHER, *run]
     pipe = subprocess.PIPE
     launcher = subprocess.Popen(
@@ -64,7 +73,7 @@ def maintain_afresh(scratch: Workbench, spec: QuerySpec) -> ProcessRun:
         raise
     if launcher.returncode:
         raise StorageError(
-            f"`impctl maintain` in a process of its own failed: {complaints.strip()[-500:]}",
+            f"`impctl {verb}` in a process of its own failed: {complaints.strip()[-500:]}",
             hint="run the suite again",
         )
     peak, elapsed = said.split()

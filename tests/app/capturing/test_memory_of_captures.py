@@ -1,0 +1,135 @@
+"""A capture stays within its memory: joins in slices, then as trees, then the sketch alone."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pyarrow as pa
+import pytest
+from deltalake import write_deltalake
+
+from impctl.app.capturing import captured, fill_by_engine
+from impctl.app.workbench.memory_limit import too_large
+from impctl.errors import TableError
+from impctl.store.store import Store
+from tests.support.run_cli import Cli
+
+ROWS = 3_000
+SQL = "SELECT r.a, SUM(s.b) AS t FROM r JOIN s ON s.a = r.a GROUP BY r.a HAVING SUM(s.b) > 1"
+
+
+@dataclass
+class ShortMemory:
+    """Enough for two batches; an index join of these tables passes more slices."""
+
+    bytes: int | None = None
+    checked: int = 0
+
+    def check(self) -> None:
+        self.checked += 1
+        if self.checked > 2:
+            raise too_large(10**6)
+
+
+@pytest.fixture
+def cli(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Cli:
+    monkeypatch.setattr(fill_by_engine, "MemoryLimit", lambda _: ShortMemory())
+    ids = list(range(ROWS))
+    for table in "rs":
+        write_deltalake(str(tmp_path / table), pa.table({"id": ids, "a": ids, "b": ids}))
+    document: dict[str, Any] = {
+        "version": 1,
+        "store": "store",
+        "tables": {name: {"path": name} for name in "rs"},
+        "partitions": {"r": {"id": {"fragments": 20}}},
+        "queries": {"q": {"sql": SQL, "sketch": {"r": "id"}}},
+    }
+    (tmp_path / "w.yaml").write_text(json.dumps(document))
+    return Cli(capsys, tmp_path / "w.yaml")
+
+
+def asked(cli: Cli, **settings: Any) -> None:
+    document = json.loads(cli.workload.read_text())
+    document["queries"]["q"] |= settings
+    cli.workload.write_text(json.dumps(document))
+
+
+def test_what_cannot_be_kept_joined_is_kept_as_trees(cli: Cli) -> None:
+    """By their keys alone, each with one partner, an index was chosen."""
+    (entry,) = cli.good("explain").results[0]["trees"]
+    assert not entry["used"]
+    assert cli.good("capture").results[0]["mode"] == "exact"
+    with Store.open(cli.workload.parent / "store") as store:
+        held = store.load("q")
+    assert held is not None
+    assert held.state_meta["trees"]
+    assert "its joins are trees, because" in held.state_meta["way"]
+    write_deltalake(
+        str(cli.workload.parent / "r"),
+        pa.table({"id": [ROWS], "a": [5], "b": [1]}),
+        mode="append",
+    )
+    assert cli.good("maintain").results[0]["action"] == "exact"
+
+
+def test_an_answer_beside_is_left_out_first(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked(cli, answer=True)
+    ran = cli.good("capture")
+    assert ran.results[0]["mode"] == "exact"
+    assert any("beside the sketch" in warning for warning in ran.document["warnings"])
+
+
+def test_an_index_that_was_asked_for_leaves_the_sketch_alone(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def by_spark(*_: object) -> None:
+        raise TableError("Spark was asked")
+
+    monkeypatch.setattr(captured, "recaptured", by_spark)
+    asked(cli, join="index")
+    assert cli("capture").error["message"] == "Spark was asked"
+
+
+@dataclass
+class Joining:
+    """A session whose rows are joined to so many each."""
+
+    partners: int
+    compiled: Any = field(default_factory=lambda: SimpleNamespace(sides=("left",)))
+    circuit: Any = field(default_factory=lambda: SimpleNamespace(joined_rows=0))
+
+    def slices(self, rows: int, limit: int | None) -> list[int]:
+        found = []
+        batches: Iterator[tuple[str, pa.Table]] = iter([("t", pa.table({"a": range(rows)}))])
+        bounded = fill_by_engine._bounded(
+            cast(Any, self), batches, cast(Any, ShortMemory(limit, -(10**9)))
+        )
+        for _, part in bounded:
+            found.append(len(part))
+            self.circuit.joined_rows += len(part) * self.partners
+        assert sum(found) == rows
+        return found
+
+
+@pytest.mark.parametrize(
+    ("partners", "limit", "most"),
+    [(1, None, 8_000_000), (200, None, 8_000_000), (200, 300 * 10**6, 750_000), (0, None, 10**9)],
+)
+def test_slices_join_to_no_more_than_there_is_room_for(
+    partners: int, limit: int | None, most: int
+) -> None:
+    first, *others = Joining(partners).slices(1_000_000, limit)
+    assert first == 1_000
+    assert all(size * partners <= most for size in others)
+    assert len(others) <= 1_000_000 * max(partners, 1) // most + 1
+
+
+def test_rows_that_are_not_joined_pass_whole() -> None:
+    session = Joining(5)
+    session.compiled.sides = ()
+    assert session.slices(1_000_000, 10**6) == [1_000_000]

@@ -1,0 +1,232 @@
+"""The measure `trees`: cells of every kind of stream, what is not run told, what differs told."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+
+from impctl.app.measuring.ground import Ground
+from impctl.app.measuring.kinds import tree_cost
+from impctl.app.measuring.registry import MEASURES
+from impctl.app.measuring.trees import semi_joins
+from impctl.app.measuring.trees.streams import Step
+from impctl.app.measuring.trees.ways import Followed
+from impctl.app.workbench.workbench import Workbench
+from impctl.bench.parquet_sql import ParquetSql
+from impctl.bench.record import Cell
+from impctl.errors import UnsupportedError, WorkloadError
+from impctl.sketch.fragments import FragmentSet
+from impctl.workload.suite_models import CaseSpec, ChartSpec, FigureSpec, OptionValue
+from tests.app.measuring.trees.joined_desk import joined_desk
+
+NO_DUCKDB = "DuckDB is not installed"
+
+
+@pytest.fixture(scope="module")
+def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workbench]:
+    with joined_desk(tmp_path_factory.mktemp("joined")) as desk:
+        yield desk
+
+
+def ground(desk: Workbench, query: str, **options: OptionValue) -> Ground:
+    place = desk.workload.queries[query].location
+    figure = FigureSpec(
+        name="f",
+        title="F",
+        about="",
+        claim="",
+        source="",
+        measure="trees",
+        options=options,
+        cases=(CaseSpec(query, {}, place),),
+        chart=ChartSpec("x", ("tree_ms",), (), ()),
+        location=place,
+    )
+    return Ground(desk, figure, repeat=2, seed=1)
+
+
+def cells(desk: Workbench, query: str, **options: OptionValue) -> list[Cell]:
+    found = list(MEASURES["trees"].run(ground(desk, query, **options)))
+    drawable = MEASURES["trees"].drawable
+    for cell in found:
+        assert cell.labels.keys() <= set(drawable.labels)
+        assert all(map(drawable.has, cell.metrics))
+    return found
+
+
+def values(cell: Cell) -> Mapping[str, float]:
+    return {name: metric.median for name, metric in cell.metrics.items()}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"change": 3},
+        {"changes": 0},
+        {"kind": "windows"},
+        {"kind": "window", "share": 1.0},
+        {"kind": "outlived"},
+        {"kind": "outlived", "changed": "m"},
+        {"lives": 0},
+        {"steps": 3, "parts": 4},
+        {"regret": "yes"},
+    ],
+)
+def test_a_wrong_option_is_refused_before_anything_runs(
+    desk: Workbench, options: dict[str, Any]
+) -> None:
+    with pytest.raises(WorkloadError):
+        MEASURES["trees"].run(ground(desk, "path", **options))
+
+
+@pytest.mark.parametrize(
+    ("query", "kind"), [("pair", "both"), ("path", "window"), ("star", "window")]
+)
+def test_all_ways_agree_and_are_timed(desk: Workbench, query: str, kind: str) -> None:
+    (cell,) = cells(desk, query, kind=kind, changes=40)
+    found = values(cell)
+    assert (cell.covers, cell.slack) == (True, 0)
+    assert {"tree_ms", "index_ms", "index_ratio", "joined_rows"} <= found.keys()
+    assert found["touched_count"] > 0 <= found["flips_count"]
+    assert cell.metrics["tree_ms"].runs == cell.metrics["index_ms"].runs == 4
+    assert found["index_ratio"] == pytest.approx(found["index_ms"] / found["tree_ms"])
+    assert found["joined_rows"] > 400 < found["state_bytes"]
+    if ParquetSql.is_installed():
+        assert {"duckdb_ms", "duckdb_ratio"} <= found.keys(), cell.note
+        assert cell.note == ""
+
+
+def test_an_index_with_too_many_joined_rows_is_named_not_run(desk: Workbench) -> None:
+    (cell,) = cells(desk, "pair", changes=10, most_joined=1999)
+    found = values(cell)
+    assert found["joined_rows"] == 2000
+    assert cell.note.startswith("index join not run: 2,000 joined rows")
+    assert not any(name.startswith("index") for name in found)
+    (run,) = cells(desk, "pair", changes=10, most_joined=2000)
+    assert "index_ms" in values(run)
+
+
+def test_without_duckdb_a_note_says_so(desk: Workbench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ParquetSql, "is_installed", staticmethod(lambda: False))
+    (cell,) = cells(desk, "pair", changes=10)
+    assert (cell.covers, cell.note) == (True, NO_DUCKDB)
+    assert "duckdb_ms" not in cell.metrics
+    (alone,) = cells(desk, "pair", changes=10, most_joined=1)
+    assert (alone.covers, alone.slack) == (True, 0)
+    assert alone.note.endswith(f"{NO_DUCKDB}; compared with a tree filled anew alone")
+
+
+def test_a_question_that_duckdb_is_not_asked_is_told(desk: Workbench) -> None:
+    (cell,) = cells(desk, "top", changes=10)
+    assert cell.covers
+    assert cell.note.startswith("DuckDB not asked: a LIMIT decides")
+    (many,) = cells(desk, "pair", changes=10, most_asked=1999)
+    assert many.note == "DuckDB not asked: groups of 2,000 joined rows"
+
+
+@pytest.mark.parametrize(
+    ("way", "when"), [("tree", "before"), ("tree", "last"), ("index", "before"), ("duckdb", "last")]
+)
+def test_a_way_with_another_sketch_is_told(
+    desk: Workbench, monkeypatch: pytest.MonkeyPatch, way: str, when: str
+) -> None:
+    """The way's sketches are empty before anything is timed, or at the end alone."""
+    timed: list[bool] = []
+    steps = Followed.step
+
+    def step(self: Followed, given: Step) -> float:
+        timed.append(True)
+        return steps(self, given)
+
+    def changed(held: Mapping[str, FragmentSet]) -> Mapping[str, FragmentSet]:
+        # Of two ways each is stepped twice before.
+        if (len(timed) > 4) != (when == "last"):
+            return held
+        return {access: part.minus(part) for access, part in held.items()}
+
+    monkeypatch.setattr(Followed, "step", step)
+
+    if way == "duckdb":
+        pytest.importorskip("duckdb")
+        right = semi_joins.SketchQuestion.asked
+        monkeypatch.setattr(
+            semi_joins.SketchQuestion, "asked", lambda self, c: changed(right(self, c))
+        )
+    else:
+        fragments = Followed.fragments
+
+        def wrong(self: Followed) -> Mapping[str, FragmentSet]:
+            held = fragments(self)
+            return changed(held) if (self.work[0] > 0) == (way == "tree") else held
+
+        monkeypatch.setattr(Followed, "fragments", wrong)
+    (cell,) = cells(desk, "pair", changes=40)
+    if way == "tree":
+        assert cell.covers is False
+    else:
+        assert (cell.slack or 0) > 0
+
+
+def test_every_number_of_lives_has_a_cell_and_touches_more(desk: Workbench) -> None:
+    found = cells(
+        desk,
+        "enclosed",
+        kind="outlived",
+        changed=("m", "alone"),
+        key="c",
+        changes=2,
+        lives=(1, 5),
+        steps=20,
+    )
+    assert [cell.labels for cell in found] == [{"lambda": 1}, {"lambda": 5}]
+    one, five = (values(cell)["touched_count"] for cell in found)
+    assert all(cell.covers and cell.slack == 0 for cell in found)
+    assert one < five
+
+
+def test_parts_of_a_stream_have_cells_and_growth(desk: Workbench) -> None:
+    found = cells(desk, "hop3", kind="window", changes=10, steps=20, parts=5)
+    assert [cell.labels["part"] for cell in found] == [1, 2, 3, 4, 5]
+    assert all(cell.metrics["tree_ms"].runs == 4 for cell in found)
+    assert ["growth_share" in cell.metrics for cell in found] == [False] * 4 + [True]
+    assert tree_cost._growth([2.0, 2.0, *[9.0] * 16, 3.0, 3.0]) == {"growth_share": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("query", "taken", "says"), [("pair", "tree_ms", "the tree"), ("few", "index_ms", "the index")]
+)
+def test_what_join_auto_takes_and_its_regret(
+    desk: Workbench, query: str, taken: str, says: str
+) -> None:
+    (cell,) = cells(desk, query, changes=10, regret=True)
+    found = values(cell)
+    assert f"`join: auto` takes {says}" in cell.note
+    assert "a changed row is joined to some" in cell.note
+    quicker = min(found["tree_ms"], found["index_ms"])
+    assert found["regret_share"] == pytest.approx(found[taken] / quicker - 1)
+
+
+def test_the_regret_of_a_way_that_is_not_run_is_not_known(desk: Workbench) -> None:
+    (unknown,) = cells(desk, "pair", changes=10, regret=True, most_joined=1)
+    assert "regret_share" not in unknown.metrics
+
+
+def test_a_query_that_joins_nothing_is_refused(desk: Workbench) -> None:
+    with pytest.raises(UnsupportedError) as caught:
+        cells(desk, "single")
+    assert caught.value.code == "no_join_tree"
+
+
+def test_a_table_that_is_not_read_cannot_change(desk: Workbench) -> None:
+    with pytest.raises(WorkloadError, match="problem"):
+        cells(desk, "pair", changed="g")
+
+
+@pytest.mark.slow
+def test_captures_in_processes_of_their_own(desk: Workbench) -> None:
+    (cell,) = cells(desk, "pair", changes=10, process=True)
+    found = values(cell)
+    assert 10e6 < found["process_bytes"] < 1e9
+    assert 10e6 < found["index_process_bytes"] < 1e9

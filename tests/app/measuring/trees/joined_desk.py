@@ -1,0 +1,104 @@
+"""A workload of small joined tables, for what is measured of trees."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from impctl.app.measuring.generate import generate
+from impctl.app.workbench.reporter import SilentReporter
+from impctl.app.workbench.settings import Example, GenerateRequest, Settings
+from impctl.app.workbench.workbench import Workbench, open_workbench
+
+WORKLOAD = """\
+version: 1
+tables:
+  r: {path: r}
+  s: {path: s}
+  m: {path: m}
+  g: {path: g}
+  alone: {path: alone}
+  message: {path: message}
+  knows: {path: knows}
+queries:
+  pair:
+    sql: SELECT r.a, SUM(s.b) AS t FROM s JOIN r ON s.a = r.a GROUP BY r.a HAVING SUM(s.b) > 4900
+    sketch: {r: id, s: id}
+  path:
+    sql: >-
+      SELECT m.a, COUNT(*) AS n FROM r JOIN m ON r.a = m.a JOIN s ON m.c = s.c GROUP BY m.a
+      HAVING SUM(s.b) > 4900
+    sketch: {r: id, m: c, s: a}
+  one_group:
+    sql: SELECT COUNT(*) AS n FROM r JOIN m ON r.a = m.a WHERE r.b < 50 HAVING COUNT(*) > 3
+    sketch: {r: id, m: id}
+  no_group:
+    sql: SELECT COUNT(*) AS n FROM r JOIN m ON r.a = m.a WHERE r.b < 50 HAVING COUNT(*) > 9999
+    sketch: {r: id, m: id}
+  hop3:
+    sql: >-
+      SELECT g1.src, g3.dst FROM g g1 JOIN g g2 ON g1.dst = g2.src JOIN g g3 ON g2.dst = g3.src
+      WHERE g3.value < 300
+    sketch: {g: id}
+  star:
+    sql: >-
+      SELECT g1.src, COUNT(*) AS n FROM g g1 JOIN g g2 ON g1.src = g2.src
+      JOIN g g3 ON g1.src = g3.src GROUP BY g1.src HAVING COUNT(*) > 300
+    sketch: {g: dst}
+  dead_ends:
+    sql: >-
+      SELECT g1.src FROM g g1 JOIN g g2 ON g1.dst = g2.src
+      WHERE NOT EXISTS (SELECT 1 FROM m WHERE m.a = g2.dst)
+      AND EXISTS (SELECT 1 FROM s WHERE s.a = g1.src AND s.b < 50)
+    sketch: {g: id, s: id}
+  kept:
+    sql: SELECT r.a FROM r LEFT JOIN m ON r.a = m.a JOIN s ON r.c = s.c WHERE s.b < 20
+    sketch: {r: id, s: id}
+  triangle:
+    sql: >-
+      SELECT a.src FROM g a JOIN g b ON a.dst = b.src JOIN g c ON b.dst = c.src AND c.dst = a.src
+      JOIN g e ON a.src = e.src
+    sketch: {g: src}
+  enclosed:
+    sql: SELECT m.id FROM r JOIN m ON r.a = m.a JOIN alone o ON m.c = o.c
+    sketch: {m: id, alone: id}
+  few:
+    sql: SELECT m.id FROM r JOIN m ON r.id = m.id WHERE r.b < 60
+    sketch: {m: id, r: id}
+  replies:
+    sql: >-
+      SELECT k.person1 FROM knows k JOIN message o ON k.person2 = o.creator
+      JOIN message p ON p.reply_of <=> o.reply_of WHERE k.person1 < 3
+    sketch: {knows: id, message: id}
+  top:
+    sql: >-
+      SELECT r.a, COUNT(*) AS n FROM r JOIN s ON r.a = s.a GROUP BY r.a ORDER BY n DESC, r.a LIMIT 3
+    sketch: {r: id, s: id}
+  both:
+    sql: >-
+      SELECT r.a FROM r JOIN s ON r.a = s.a WHERE r.b < 10 UNION ALL
+      SELECT r.a FROM r JOIN s ON r.c = s.c WHERE s.b < 10
+    sketch: {r: id, s: id}
+  single: {sql: SELECT a FROM r WHERE b < 5, sketch: {r: id}}
+store: .impctl
+"""
+
+
+@contextmanager
+def joined_desk(folder: Path) -> Iterator[Workbench]:
+    """The workload open, its tables written below the folder."""
+    made = {
+        "r": (Example.PARTNERS, 200, 20, 1),
+        "s": (Example.PARTNERS, 200, 20, 2),
+        "m": (Example.PARTNERS, 30, 10, 3),
+        "alone": (Example.PARTNERS, 10, 10, 6),
+        "g": (Example.GRAPH, 300, 60, 4),
+        None: (Example.SOCIAL, 200, None, 5),
+    }
+    for table, (example, rows, groups, seed) in made.items():
+        request = GenerateRequest(folder, example, table=table, rows=rows, groups=groups, seed=seed)
+        generate(request, SilentReporter())
+    (folder / "w.yaml").write_text(WORKLOAD)
+    with open_workbench(Settings(folder / "w.yaml")) as desk:
+        yield desk
