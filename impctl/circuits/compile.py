@@ -72,6 +72,12 @@ class Compiled:
     """Where trees were asked for, the shape of each branch of the plan, or why it has none."""
 
     @property
+    def writes_joins(self) -> bool:
+        """Whether rows of some join are written down, more of them than those read perhaps."""
+        are_told = (isinstance(s, TreeShape) and s.joined is not None for s in self.shapes)
+        return bool(self.sides) or any(are_told)
+
+    @property
     def tables(self) -> tuple[TableName, ...]:
         """The tables of all sources, each once."""
         return tuple(dict.fromkeys(source.table for source in self.sources))

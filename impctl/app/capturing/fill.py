@@ -58,7 +58,8 @@ def best_filled(
     """The circuit of the way filled, or of a lesser way where it cannot be; else recapture alone.
 
     What does not come to a state in memory is tried with joins as trees, where the workload leaves
-    that open; and without the answer, for which less has to be sure.
+    that open and these tell an answer that is asked for; and without the answer, for which less has
+    to be sure.
     """
     why = _COULD_NOT
     for tried, asked in _ways(desk, prepared, way, verdict, partitions):
@@ -82,12 +83,17 @@ def _ways(
     """The way, then lesser ones, each with the query as it is asked for then."""
     yield way, prepared
     chooser = chooser_for(desk.tables, prepared, reads=False)
+    planted = replace(chooser, trees=TreesAsRecorded(is_tree=True, reason=_AS_TREES))
+    is_open = prepared.spec.join is JoinStrategy.AUTO and not way.has_tree
+    if way.answer is not None and is_open:
+        told = chosen_way(prepared, verdict, partitions, planted)
+        if told.has_tree and told.answer is not None:
+            yield replace(told, reason=f"{told.reason}; {_AS_TREES}"), prepared
     if way.answer is not None:
         prepared = replace(prepared, spec=replace(prepared.spec, answer=False))
         without = chosen_way(prepared, verdict, partitions, chooser)
         yield replace(without, no_answer=_NOT_BESIDE), prepared
-    if prepared.spec.join is JoinStrategy.AUTO and not way.has_tree:
-        planted = replace(chooser, trees=TreesAsRecorded(is_tree=True, reason=_AS_TREES))
+    if is_open:
         tree = chosen_way(prepared, verdict, partitions, planted)
         if tree.has_tree:
             said = way.no_answer if way.answer is None else _NOT_BESIDE

@@ -98,7 +98,7 @@ def _bounded(
     for table, rows in batches:
         at = 0
         while at < len(rows):
-            size = sizes.get(table, _FIRST_SLICE) if session.compiled.sides else len(rows)
+            size = sizes.get(table, _FIRST_SLICE) if session.compiled.writes_joins else len(rows)
             part, before = rows.slice(at, size), session.circuit.joined_rows
             yield table, part
             limit.check()

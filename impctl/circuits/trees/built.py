@@ -12,7 +12,6 @@ Out of scope: shapes (`circuits.trees.shaping`), the operators (`engine.operator
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 from impctl.aliases import AccessId, AttributeId
 from impctl.circuits.calls import Calls, read_calls
@@ -126,7 +125,7 @@ def _built(
     assert block.decided is not None
     planted[id(block.place)] = _groups(builder, tree, operator, shape, calls)
     survivors = builder.build(block.decided, must_be_sure=False)
-    planted[id(block.decided)] = _without_numbers(survivors)
+    planted[id(block.decided)] = survivors
     survivors = builder.taking_part.get(id(block.decided), survivors)
     return Flow(builder.put(Live(operator), survivors, tree), (), grown.accesses)
 
@@ -173,12 +172,6 @@ def told_by_tree(
     operator = ToldRows(grown.tree, grown.shown, Project(outputs), columns)
     rows = Flow(builder.put(operator, *grown.inputs), (), ())
     return operator, Flow(builder.put(TakingPart(operator), rows), (), grown.accesses)
-
-
-def _without_numbers(groups: Flow) -> Flow:
-    """Groups as rows of the plan alone."""
-    columns = tuple(column for column in groups.columns if column not in groups.carried)
-    return replace(groups, columns=columns, carried=())
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from impctl.expr.nodes import ColumnRef, Expr, columns_of, substitute, walk
 from impctl.plan.nodes import (
     Aggregate,
     ComputedColumn,
+    Distinct,
     Plan,
     Project,
     Sort,
@@ -66,6 +67,13 @@ def _read_above(root: Plan, joins: Plan) -> frozenset[AttributeId]:
     node = root
     while node is not joins:
         read = frozenset().union(*(columns_of(expr) for expr in expressions_of(node)))
-        wanted = read if isinstance(node, Project | Aggregate) else wanted | read
+        match node:
+            case Project() | Aggregate():
+                wanted = read
+            case Distinct():
+                # It tells rows apart by all of them, whatever goes further.
+                wanted = frozenset(one.id for one in attributes_of(node))
+            case _:
+                wanted |= read
         (node,) = inputs_of(node)
     return wanted

@@ -40,6 +40,11 @@ class JoinedRows(Operator):
         self._live = Live(self._tree)
         self._at = {node.input: at for at, node in enumerate(tree.nodes) if node.input is not None}
         self._told: list[Batch] = []
+        self._joined_rows = 0
+
+    @property
+    def joined_rows(self) -> int:
+        return self._joined_rows
 
     def step(self, *batches: Batch | None) -> Batch:
         """The rows that came and went."""
@@ -47,6 +52,7 @@ class JoinedRows(Operator):
         for number, batch in enumerate(batches):
             if batch is not None and len(batch):
                 found += self._changed(number, batch)
+        self._joined_rows += sum(map(len, found))
         return stacked_batches(found) if found else empty_batch(0)
 
     def step_untold(self, *batches: Batch | None) -> None:

@@ -77,8 +77,17 @@ def test_what_cannot_be_kept_joined_is_kept_as_trees(cli: Cli) -> None:
     assert cli.good("maintain").results[0]["action"] == "exact"
 
 
-def test_an_answer_beside_is_left_out_first(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_answer_that_trees_tell_goes_along(cli: Cli) -> None:
     asked(cli, answer=True)
+    ran = cli.good("capture")
+    assert ran.results[0]["mode"] == "exact"
+    assert not any("beside the sketch" in warning for warning in ran.document["warnings"])
+    (kept,) = cli.good("query", "--by", "state").results
+    assert len(kept["rows"]) == ROWS - 2
+
+
+def test_an_answer_that_no_tree_tells_is_left_out_first(cli: Cli) -> None:
+    asked(cli, answer=True, sql=SQL.replace("AS t", "AS t, COUNT(DISTINCT s.b) AS n"))
     ran = cli.good("capture")
     assert ran.results[0]["mode"] == "exact"
     assert any("beside the sketch" in warning for warning in ran.document["warnings"])
@@ -100,7 +109,7 @@ class Joining:
     """A session whose rows are joined to so many each."""
 
     partners: int
-    compiled: Any = field(default_factory=lambda: SimpleNamespace(sides=("left",)))
+    compiled: Any = field(default_factory=lambda: SimpleNamespace(writes_joins=True))
     circuit: Any = field(default_factory=lambda: SimpleNamespace(joined_rows=0))
 
     def slices(self, rows: int, limit: int | None) -> list[int]:
@@ -131,5 +140,5 @@ def test_slices_join_to_no_more_than_there_is_room_for(
 
 def test_rows_that_are_not_joined_pass_whole() -> None:
     session = Joining(5)
-    session.compiled.sides = ()
+    session.compiled.writes_joins = False
     assert session.slices(1_000_000, 10**6) == [1_000_000]

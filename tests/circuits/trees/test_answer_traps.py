@@ -13,6 +13,7 @@ from impctl.app.maintaining.answer_changes import changes_by_rows
 from impctl.circuits.answers import answer_of_rows
 from impctl.circuits.compile import compile_plan
 from impctl.circuits.session import MaintainedQuery, TableChange
+from impctl.circuits.trees.joined_columns import joined_columns
 from impctl.circuits.trees.shape import NoTree, TreeShape
 from impctl.circuits.trees.shaping import planned_blocks
 from impctl.data.schema import LONG
@@ -21,7 +22,15 @@ from impctl.engine.trees.keyed import Tuples
 from impctl.engine.trees.node import NodeState
 from impctl.engine.trees.spec import Mode
 from impctl.errors import CountBelowZeroError, JoinTooLargeError
-from impctl.plan.nodes import scans_of
+from impctl.plan.nodes import (
+    ComputedColumn,
+    Distinct,
+    Join,
+    Project,
+    attributes_of,
+    nodes_of,
+    scans_of,
+)
 from impctl.plan.rules.answered import answer_plan
 from impctl.sketch.partition import RangePartition
 from tests.circuits.trees.drawn import CATALOG
@@ -207,6 +216,20 @@ def test_above_a_live_tuple_not_everyone_is_live() -> None:
     assert tree.step(v=[(1, {"d": 1})]) == [(1, 6, 1), (1, 7, 1)]
 
 
+def test_the_rows_before_a_step_are_told_after_it_whatever_was_merged() -> None:
+    tree = Kept("SELECT r.b, s.c FROM r JOIN s ON s.a = r.a")
+    tree.step(r=[(1, {"a": 1, "b": 7})])
+    for at in range(12):
+        tree.step(s=[(1, {"a": 1, "c": at})])
+        held = sorted(tree.rows())
+        tree.kept.note()
+        gone = TableChange(table_of([{**NOTHING, "a": 1, "c": at}]), np.array([-1]))
+        tree.session.step({"s": gone})
+        past = tree.kept.before(tree.kept.noted())
+        assert sorted(rows_of(answer_of_rows(tree.answer.ending, past, "UTC"))) == held
+        assert tree.rows() == {}
+
+
 @pytest.mark.parametrize(
     ("sql", "modes"),
     [
@@ -231,6 +254,16 @@ def test_groups_are_the_trees_where_it_keeps_what_they_put_out(sql: str, modes: 
             assert is_bits == (one.shape.joined is not None)
             found.append("bits rows" if is_bits else "ring")
     assert found == modes
+
+
+def test_rows_are_told_apart_by_all_their_columns_whatever_goes_further() -> None:
+    root = planned("SELECT r.b, s.c FROM r JOIN s ON s.a = r.a").root
+    join = next(node for node in nodes_of(root) if isinstance(node, Join))
+    first, *_ = attributes_of(join)
+    above = Project(Distinct(join), (ComputedColumn(first, first.ref()),))
+    found = joined_columns(above, join)
+    assert [one.attribute for one in found] == list(attributes_of(join))
+    assert len(found) > 1
 
 
 def test_the_state_of_rows_that_are_told_grows_with_the_tables() -> None:
