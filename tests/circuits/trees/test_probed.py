@@ -30,6 +30,8 @@ CASES = {
     "GROUP BY x.c HAVING SUM(y.i) > 1",
     "conditions": f"SELECT x.a FROM r x, r y, r z WHERE {EDGES} AND x.c >= 1 AND y.c >= 1 "
     "GROUP BY x.a HAVING COUNT(*) > 0",
+    "other conditions": f"SELECT x.a FROM r x, r y, r z WHERE {EDGES} AND x.c >= 1 AND y.c < 2 "
+    "AND z.c <> 0 GROUP BY x.a HAVING COUNT(*) > 0",
     "null-safe": "SELECT r.b FROM r JOIN s ON r.a <=> s.a JOIN t ON s.b <=> t.b AND t.c <=> r.c "
     "GROUP BY r.b HAVING COUNT(*) > 1",
     "circle of four": "SELECT r.b FROM r, s, t, u WHERE r.a = s.a AND s.b = t.b AND t.c = u.c "
@@ -78,6 +80,7 @@ def test_many_tables_of_circles(name: str) -> None:
     [
         f"r, s, t WHERE {TRIANGLE} AND r.i < s.i",
         f"r, s, t WHERE {TRIANGLE} AND (r.i = 1 OR s.i = 1)",
+        "r, s, t, u WHERE r.a = s.a AND s.b = t.b AND t.c = u.c AND u.i = r.i AND r.c < s.c",
         "r, s, t WHERE r.a = s.a AND s.b = t.b AND t.name = r.c",
         "r, s, t WHERE r.a = s.a AND s.a = t.a AND r.b < t.b",
         "r JOIN s ON r.a = s.a JOIN t ON s.b = t.b AND t.c = r.c "
@@ -98,6 +101,7 @@ def test_accesses_of_one_table_share_their_rows() -> None:
     assert indexes(CASES["edges"]) == 3
     # Other conditions, other rows; the same conditions in another order, the same rows.
     assert indexes(CASES["conditions"]) == 6
+    assert indexes(CASES["other conditions"]) == 9
     twice = f"{EDGES} AND x.c >= 1 AND x.b > 0 AND y.b > 0 AND y.c >= 1 AND z.b > 0 AND z.c >= 1"
     query = f"SELECT x.a FROM r x, r y, r z WHERE {twice} GROUP BY x.a HAVING COUNT(*) > 0"
     assert indexes(query) == 3

@@ -193,6 +193,7 @@ def test_each_row_asks_the_input_that_offers_fewer(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(growth, "_extended", counted)
     assert len(circle.step([(0, edge(1, 2), 1)])) == 3
+    assert circle.step([(0, edge(hub, 3), 1), (0, edge(4, hub), 1)]) == {}
     assert sum(looked) < many / 2
 
 
