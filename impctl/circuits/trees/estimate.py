@@ -55,7 +55,8 @@ class Estimate:
 def estimate(
     joins: Plan, shape: TreeShape, changed: Mapping[TableName, int], fan_outs: FanOuts
 ) -> Estimate | None:
-    """The estimate for a block's joins and their shape; None where some key is computed.
+    """The estimate for a block's joins and their shape; None where some key is computed, or some
+    node has several relations, which are joined or probed in it at a cost of their own.
 
     `changed` weighs the tables; where nothing is known to change, all count alike.
     """
@@ -84,6 +85,8 @@ def _touched(shape: TreeShape, fan_outs: FanOuts) -> list[tuple[TableName, float
     for at, node in enumerate(shape.nodes):
         if node.rows is None:
             continue
+        if len(node.accesses) > 1:
+            return None
         reached, touched = 1.0, 1.0
         while shape.nodes[at].parent is not None:
             below, above = shape.nodes[at], shape.nodes[shape.nodes[at].parent or 0]

@@ -13,6 +13,7 @@ from tests.circuits.trees.drawn import core
 
 PAIR = "SELECT r.a FROM r JOIN s ON r.a = s.a GROUP BY r.a HAVING SUM(s.d) > 1"
 COMPUTED = PAIR.replace("r.a = s.a", "r.a + 1 = s.a")
+CIRCLE = PAIR.replace("GROUP", "JOIN t ON s.b = t.a AND t.b = r.b GROUP")
 NONE = "SELECT r.a FROM r JOIN s ON r.a < s.a GROUP BY r.a HAVING SUM(s.d) > 1"
 
 
@@ -46,7 +47,7 @@ def test_four_joined_rows_for_a_tuple_make_a_tree(partners: float, is_tree: bool
     assert (choice.estimate.joined, choice.estimate.touched) == (partners, 2)
 
 
-@pytest.mark.parametrize("sql", [COMPUTED, NONE])
+@pytest.mark.parametrize("sql", [COMPUTED, CIRCLE, NONE])
 def test_what_is_not_known_stays_with_the_index(sql: str) -> None:
     assert not TreesByFanOut(Evenly(10**6), {}).choose(core(sql)).is_tree
 
