@@ -209,6 +209,8 @@ class MaintainedQuery:
             assert pairs is not None, "the pairs of a distant join come from outside"
             for batch in pairs(join.joined):
                 self.count(self.circuit.resume(batch, join.operator))
+        for held_back in self.circuit.filled():
+            self.count(held_back)
         self.circuit.fill(False)
         for keeper in self._keepers():
             keeper.compact()

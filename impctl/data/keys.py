@@ -145,8 +145,21 @@ class Grouping:
     def groups(self) -> int:
         return len(self.codes)
 
+    @property
+    def is_each_alone(self) -> bool:
+        """Whether every row is a group of its own, and they are sorted as they are."""
+        return self.order is _AS_THEY_ARE and self.groups == self.rows
+
+    def leaders(self, columns: Sequence[Vector]) -> list[Vector]:
+        """The columns of a row of each group."""
+        if self.is_each_alone:
+            return list(columns)
+        return [column.take(self.first) for column in columns]
+
     def index(self) -> Positions:
         """The group of each row, in row order; shape (rows,)."""
+        if self.is_each_alone:
+            return self.starts
         owners = np.repeat(np.arange(self.groups), self.sizes())
         if self.order is _AS_THEY_ARE:
             return owners
@@ -156,7 +169,10 @@ class Grouping:
 
     def sizes(self) -> Ints:
         """Rows of each group; shape (groups,)."""
-        return np.diff(self.starts, append=self.rows)
+        sizes = np.empty_like(self.starts)
+        np.subtract(self.starts[1:], self.starts[:-1], out=sizes[:-1])
+        sizes[-1:] = self.rows - self.starts[-1:]
+        return sizes
 
     def sums(self, weights: Ints) -> Ints:
         """What the rows of each group weigh; shape (groups,)."""
@@ -168,6 +184,10 @@ class Grouping:
 def group_rows(columns: Sequence[Vector], length: int) -> Grouping:
     """Groups of equal keys; sorted by code. Cost: length log(length)."""
     codes = key_codes(columns, length)
+    if length and bool((codes[1:] > codes[:-1]).all()):
+        # As of what was grouped before: rows of different codes are different.
+        every = np.arange(length)
+        return Grouping(length, _AS_THEY_ARE, every, codes.copy(), every)
     order = _ordered(codes)
     grouping = _grouped(codes, order, None)
     if _has_collision(columns, grouping, length):

@@ -1,14 +1,20 @@
-"""Sorted rows: where equal neighbours begin.
+"""Sorted rows: where equal neighbours begin, and where slices end.
 
-Law: the rows are sorted by the columns that are compared; cost is their number.
+Law: the rows are sorted by the columns that are compared; cost is their number, or, of slices that
+are looked for, a search in them per slice at most.
 Out of scope: sorting by keys of any type (`data.keys`).
 """
 
 from __future__ import annotations
 
+from typing import Literal
+
 import numpy as np
 
 from impctl.data.vector import Bools, Ints
+
+_SHORT = 3
+"""Rows of a slice up to which its end is looked for row by row."""
 
 
 def starts_in(*columns: Ints) -> Bools:
@@ -18,6 +24,25 @@ def starts_in(*columns: Ints) -> Bools:
     for column in columns[1:]:
         is_start[1:] |= column[1:] != column[:-1]
     return is_start
+
+
+def ends_of(codes: Ints, first: Ints, high: Ints, side: Literal["left", "right"]) -> Ints:
+    """Where slices that begin at `first` end, as `codes.searchsorted(high, side)`; shape (n,).
+
+    Most are short: looking at what comes next takes less than a search in many codes.
+    """
+    if not len(codes):
+        return first
+    is_below = np.less if side == "left" else np.less_equal
+    last = first.copy()
+    for _ in range(_SHORT):
+        is_in: Bools = is_below(codes.take(last, mode="clip"), high) & (last < len(codes))
+        if not bool(is_in.any()):
+            return last
+        last += is_in
+    more = is_in.nonzero()[0]
+    last[more] = codes.searchsorted(high[more], side)
+    return last
 
 
 def start_of(is_start: Bools) -> Ints:

@@ -18,9 +18,10 @@ import pyarrow as pa
 
 from impctl.data.ragged import slice_positions
 from impctl.data.schema import SqlType
+from impctl.data.sorted_rows import ends_of
 from impctl.data.vector import Ints, Vector
 from impctl.engine.run_log import RunChange, RunLog
-from impctl.engine.runs import Run, find_in, from_table, merge_runs
+from impctl.engine.runs import Run, are_told_by_code, from_table, hits_in, merge_runs, merge_told
 from impctl.values import dataclass
 
 
@@ -66,20 +67,26 @@ class Arrangement:
     def find(self, codes: Ints, keys: Sequence[Vector]) -> Located:
         """The newest row of each key; `codes` of shape (n,)."""
         parts = []
-        length = len(codes)
+        length = left = len(codes)
         rows = np.arange(length, dtype=np.int64)
+        taken = np.zeros(length, dtype=np.bool_)
         for run in reversed(self.runs):
-            places = find_in(run, self.key_types, codes, keys)
-            is_hit = places >= 0
-            if not is_hit.any():
+            hits, places = hits_in(run, self.key_types, codes, keys)
+            if left < len(codes):
+                free = ~taken[hits]
+                hits, places = hits[free], places[free]
+            if not len(hits):
                 continue
-            hits = is_hit.nonzero()[0]
-            parts.append((run, rows[hits], places[hits]))
-            if len(hits) == len(codes):
+            parts.append((run, rows[hits], places))
+            left -= len(hits)
+            if not left:
                 break
-            rest = (~is_hit).nonzero()[0]
-            rows, codes = rows[rest], codes[rest]
-            keys = [key.take(rest) for key in keys]
+            taken[hits] = True
+            if 2 * left < len(codes):
+                # Asking for what is found already costs less than picking out the rest of many.
+                rest = (~taken).nonzero()[0]
+                rows, codes, taken = rows[rest], codes[rest], taken[rest]
+                keys = [key.take(rest) for key in keys]
         return Located(tuple(parts), length)
 
     def gather(self, located: Located, name: str, dtype: Any = np.int64) -> Any:
@@ -108,6 +115,8 @@ class Arrangement:
 
     def _folded(self, runs: Sequence[Run], is_oldest: bool) -> Run:
         """One run that means all of these."""
+        if len(runs) > 1 and are_told_by_code(runs):
+            return merge_told(runs, self.alive, is_oldest=is_oldest)
         merged = runs[-1]
         for index in range(len(runs) - 2, -1, -1):
             is_last = is_oldest and index == 0
@@ -158,8 +167,8 @@ def slices(runs: Sequence[Run], low: Ints, high: Ints, name: str) -> tuple[Ints,
     """
     owners, codes, values, ranks = [], [], [], []
     for rank, run in enumerate(runs):
-        first = np.searchsorted(run.codes, low)
-        last = np.searchsorted(run.codes, high)
+        first = run.codes.searchsorted(low)
+        last = ends_of(run.codes, first, high, "left")
         positions, owner = slice_positions(first, last)
         column = run.values.get(name)
         owners.append(owner)

@@ -6,7 +6,7 @@ Batches never change. Out of scope: where rows come from.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -43,6 +43,14 @@ class Batch:
         if kept and bool(mask[first : first + kept].all()):
             return self._between(first, first + kept)
         return self.take(np.flatnonzero(mask))
+
+    def lots(self, most: int) -> Iterator[Batch]:
+        """The rows in batches of at most so many, in their order; none without rows."""
+        if 0 < len(self) <= most:
+            yield self
+            return
+        for start in range(0, len(self), most):
+            yield self._between(start, min(start + most, len(self)))
 
     def grouped_by(self, names: Sequence[AttributeId]) -> tuple[list[Vector], Grouping]:
         """The columns of these names in canonical form, and the groups of rows alike in them."""

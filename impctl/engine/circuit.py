@@ -180,6 +180,14 @@ class Circuit(Operator):
         for operator in self._operators:
             operator.fill(is_filling)
 
+    def filled(self) -> Iterator[Batch]:
+        """What becomes of the output that operators held back, the lower ones' first."""
+        for operator in self._operators:
+            for batch in operator.filled():
+                output = self.resume(batch, operator)
+                if output is not None:
+                    yield output
+
 
 def _each_once(operators: Sequence[Operator]) -> tuple[Keeper, ...]:
     """The keepers of all operators; two that share one name would overwrite each other."""

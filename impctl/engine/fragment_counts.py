@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from impctl.data.sorted_rows import starts_in
 from impctl.data.vector import Ints
 from impctl.engine.arrangement import Arrangement, slices
 from impctl.engine.disagreement import disagreement
@@ -60,15 +61,30 @@ class FragmentCounts:
         change = np.add.reduceat(pairs.weights[order], starts)
         slots = pairs.slots[order][starts]
         moved = change != 0
-        codes, change, slots = codes[starts][moved], change[moved], slots[moved]
-        old = self.arrangement.gather(self.arrangement.find(codes, ()), _COUNT)
+        codes, slots = codes[starts][moved], slots[moved]
+        old, new = self._changed(codes, change[moved])
+        return GroupSets(before, groups, _crossings(slots, codes, old, new))
+
+    def add(self, groups: Ints, pairs: Pairs) -> None:
+        """Count a change in where nobody asks for sets; of rows that only come at half the cost."""
+        if not bool((pairs.weights == 1).all()):
+            self.count(groups, pairs)
+            return
+        codes = np.sort((groups[pairs.slots] << FRAGMENT_BITS) | pairs.fragments)
+        if len(codes):
+            starts = starts_in(codes).nonzero()[0]
+            self._changed(codes[starts], np.diff(starts, append=len(codes)))
+
+    def _changed(self, codes: Ints, change: Ints) -> tuple[Ints, Ints]:
+        """Write changed counts, by ascending codes; as they were and as they are."""
+        old: Ints = self.arrangement.gather(self.arrangement.find(codes, ()), _COUNT)
         new = old + change
         if bool((new < 0).any()):
             raise disagreement(
                 "The change removes rows from a range that the stored state never held there"
             )
         self.arrangement.put(codes, (), {_COUNT: new})
-        return GroupSets(before, groups, _crossings(slots, codes, old, new))
+        return old, new
 
     def adopt(self, other: FragmentCounts, targets: Ints) -> None:
         """Take over counts under new fragment numbers, where nothing was counted yet.

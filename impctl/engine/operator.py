@@ -22,7 +22,7 @@ Out of scope: what operators there are (`engine.operators`), how they are wired 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
 import pyarrow as pa
@@ -167,10 +167,15 @@ class Operator(ABC):
         return ()
 
     def fill(self, is_filling: bool) -> None:  # noqa: B027 - most just step
-        """While it fills, an operator that `reads` takes rows in and gives none.
+        """While it fills, some operators take rows in and give none.
 
-        Its output comes from outside then (`Circuit.resume`). Others are filled by their steps.
+        The output of one that `reads` comes from outside then (`Circuit.resume`); others hold
+        theirs back until it is asked for (`filled`). Most are filled by their steps.
         """
+
+    def filled(self) -> Iterable[Batch]:
+        """The output that was held back while it filled; asked for once, before filling ends."""
+        return ()
 
     @property
     def is_bounded(self) -> bool:

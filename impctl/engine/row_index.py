@@ -20,6 +20,7 @@ from impctl.aliases import AttributeId
 from impctl.data.keys import key_codes, normalise, same_keys
 from impctl.data.ragged import slice_positions
 from impctl.data.schema import LONG, SqlType
+from impctl.data.sorted_rows import ends_of
 from impctl.data.vector import INT64_MAX, Bools, Ints, Vector, from_stored
 from impctl.engine.batch import Batch, empty_batch, stacked_batches
 from impctl.engine.consolidate import packed, summed
@@ -118,7 +119,7 @@ class RowIndex:
         owners, parts = [], []
         for run in self._log.runs:
             first = run.codes.searchsorted(codes)
-            last = run.codes.searchsorted(codes, side="right")
+            last = ends_of(run.codes, first, codes, "right")
             _check_size(int((last - first).sum()))
             positions, owner = slice_positions(first, last)
             if not len(positions):
@@ -132,6 +133,14 @@ class RowIndex:
         if not parts:
             return Found(np.zeros(0, np.int64), empty_batch(self._accesses))
         return Found(np.concatenate(owners), stacked_batches(parts))
+
+    def count(self, codes: Ints) -> Ints:
+        """How many rows `find` would find for each of these codes at most; shape (n,)."""
+        counts = np.zeros(len(codes), dtype=np.int64)
+        for run in self._log.runs:
+            first = run.codes.searchsorted(codes)
+            counts += ends_of(run.codes, first, codes, "right") - first
+        return counts
 
     def whole(self) -> Batch:
         """All rows, each once with its sum. Cost: the rows, sorted."""

@@ -65,25 +65,56 @@ def find_in(run: Run, types: Sequence[SqlType], codes: Ints, keys: Sequence[Vect
 
     Cost: len(codes) log(len(run)).
     """
-    if len(run) == 0:
-        return np.full(len(codes), -1, dtype=np.int64)
-    inside = np.minimum(run.codes.searchsorted(codes), len(run) - 1)
-    is_hit = run.codes[inside] == codes
-    if not run.keys or is_told_by_code(run.keys, keys) or not is_hit.any():
-        return np.where(is_hit, inside, -1)
-    hits = is_hit.nonzero()[0]
     found = np.full(len(codes), -1, dtype=np.int64)
-    same = _same(run, types, inside[hits], keys, hits)
-    found[hits[same]] = inside[hits[same]]
+    hits, places = hits_in(run, types, codes, keys)
+    found[hits] = places
+    return found
+
+
+def hits_in(
+    run: Run, types: Sequence[SqlType], codes: Ints, keys: Sequence[Vector]
+) -> tuple[Ints, Ints]:
+    """Which of the keys are in the run, ascending, and their positions in it.
+
+    Cost: len(codes) log(len(run)).
+    """
+    if len(run) == 0:
+        return codes[:0], codes[:0]
+    inside = run.codes.searchsorted(codes)
+    # Beyond the last code stands that one again, which is another.
+    hits = (run.codes.take(inside, mode="clip") == codes).nonzero()[0]
+    places = inside[hits]
+    if not len(hits) or not run.keys or is_told_by_code(run.keys, keys):
+        return hits, places
+    same = _same(run, types, places, keys, hits)
+    if bool(same.all()):
+        return hits, places
+    more = _further(run, types, codes, keys, hits[~same], places[~same])
+    hits = np.concatenate([hits[same], more[0]])
+    order = np.argsort(hits)
+    return hits[order], np.concatenate([places[same], more[1]])[order]
+
+
+def _further(
+    run: Run,
+    types: Sequence[SqlType],
+    codes: Ints,
+    keys: Sequence[Vector],
+    rows: Ints,
+    places: Ints,
+) -> tuple[Ints, Ints]:
+    """The same of keys whose code another key has, which stands before them in the run."""
+    hits, found = [], []
     # Another key with this code may stand next to the first one; as good as never.
-    for row in hits[~same]:
-        place = int(inside[row]) + 1
+    for row, first in zip(rows, places, strict=True):
+        place = int(first) + 1
         while place < len(run) and run.codes[place] == codes[row]:
             if _same(run, types, np.array([place]), keys, np.array([row]))[0]:
-                found[row] = place
+                hits.append(row)
+                found.append(place)
                 break
             place += 1
-    return found
+    return np.array(hits, dtype=np.int64), np.array(found, dtype=np.int64)
 
 
 def _same(
@@ -94,6 +125,37 @@ def _same(
         for part, kind in zip(run.keys, types, strict=True)
     ]
     return same_keys(held, [key.take(rows) for key in keys])
+
+
+def are_told_by_code(runs: Sequence[Run]) -> bool:
+    """Whether equal codes mean equal keys in all of these runs."""
+    return all(not run.keys or (len(run.keys) == 1 and are_codes(run.keys[0])) for run in runs)
+
+
+def merge_told(runs: Sequence[Run], alive: str, *, is_oldest: bool) -> Run:
+    """As `merge_runs` of several at once, oldest first, of which codes tell the keys."""
+    codes = np.concatenate([run.codes for run in runs])
+    order = np.argsort(codes, kind="stable")
+    ordered = codes[order]
+    is_newest = np.ones(len(codes), dtype=np.bool_)
+    np.not_equal(ordered[1:], ordered[:-1], out=is_newest[:-1])
+    kept = order[is_newest]
+    names = sorted(set().union(*(run.values for run in runs)))
+    values = {name: _column(runs, name)[kept] for name in names}
+    if is_oldest:
+        living = (values[alive] if alive in values else np.zeros(len(kept))) != 0
+        if not bool(living.all()):
+            kept = kept[living]
+            values = {name: column[living] for name, column in values.items()}
+    found = codes[kept]
+    keys = tuple(pa.array(found) for _ in runs[-1].keys)
+    return Run(runs[-1].sequence, found, keys, values)
+
+
+def _column(runs: Sequence[Run], name: str) -> Any:
+    """A column of all runs, zero where one lacks it."""
+    kind = next(run.values[name].dtype for run in runs if name in run.values)
+    return np.concatenate([run.values.get(name, np.zeros(len(run), dtype=kind)) for run in runs])
 
 
 def merge_runs(

@@ -77,9 +77,10 @@ def model(rows: Iterable[tuple[Any, ...]]) -> set[frozenset[int]]:
 def check_groups(types: Sequence[SqlType], rows: Sequence[tuple[Any, ...]]) -> None:
     columns = columns_of(types, rows)
     found = group_rows(columns, len(rows))
+    order = np.arange(len(rows))[found.order]
     ends = [*found.starts[1:].tolist(), len(rows)] if found.groups else []
     parts = [
-        frozenset(found.order[start:end].tolist())
+        frozenset(order[start:end].tolist())
         for start, end in zip(found.starts.tolist(), ends, strict=True)
     ]
     assert set(parts) == model(rows)

@@ -37,3 +37,18 @@ def test_rows_kept_are_those_of_the_mask(kept: list[int]) -> None:
     (tag,) = found.tags
     assert isinstance(tag, RowTags)
     assert tag.fragments.tolist() == kept
+
+
+@pytest.mark.parametrize(
+    ("most", "sizes"), [(3, [3, 3, 3, 1]), (5, [5, 5]), (10, [10]), (99, [10])]
+)
+def test_lots_are_the_rows_in_their_order(most: int, sizes: list[int]) -> None:
+    lots = list(batch().lots(most))
+    assert [len(lot) for lot in lots] == sizes
+    assert [weight for lot in lots for weight in lot.weights.tolist()] == list(range(1, SIZE + 1))
+    texts = [text for lot in lots for text in lot.columns[TEXT].values.to_pylist()]
+    assert texts == [f"t{at}" for at in range(SIZE)]
+
+
+def test_no_rows_are_no_lot() -> None:
+    assert list(batch().take(np.zeros(0, dtype=np.int64)).lots(3)) == []

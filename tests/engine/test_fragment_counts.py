@@ -121,3 +121,26 @@ def test_a_count_below_zero_stops() -> None:
 def test_every_fragment_a_workload_may_ask_for_has_its_own_number() -> None:
     """Rows of NULL and of NaN may have a fragment more each."""
     assert MAX_FRAGMENTS + 2 <= 1 << FRAGMENT_BITS
+
+
+@given(STEPS)
+def test_adding_is_counting_without_being_told(steps: list[Step]) -> None:
+    counted, added = FragmentCounts("counted"), FragmentCounts("added")
+    groups = np.array(GROUPS, dtype=np.int64)
+    for step in steps:
+        rows = [
+            (GROUPS.index(group), fragment)
+            for (group, fragment), change in step.items()
+            for _ in range(abs(change))
+        ]
+        table = np.array(rows, dtype=np.int64).reshape(-1, 2)
+        for sign in (1, -1) if len(rows) % 2 else (1,):
+            pairs = Pairs(table[:, 0], table[:, 1], np.full(len(rows), sign, dtype=np.int64))
+            counted.count(groups, pairs)
+            added.add(groups, pairs)
+    assert added.sets_of(groups).fragments.tolist() == counted.sets_of(groups).fragments.tolist()
+    whole, other = added.arrangement.whole(), counted.arrangement.whole()
+    assert (whole is None) == (other is None)
+    if whole is not None and other is not None:
+        assert whole.codes.tolist() == other.codes.tolist()
+        assert whole.values["count"].tolist() == other.values["count"].tolist()

@@ -27,11 +27,13 @@ from impctl.engine.operators.joined import JoinedRows, TakingPart
 from impctl.engine.operators.kept import KeptRows
 from impctl.engine.operators.live import Live
 from impctl.engine.operators.merge import Merge, SketchDelta
+from impctl.engine.operators.probe import Probe
 from impctl.engine.operators.project import Project
 from impctl.engine.operators.scan import Scan
 from impctl.engine.operators.select import Select
 from impctl.engine.operators.tree import Tree
 from impctl.engine.operators.union import Branch, Union
+from impctl.engine.probing.spec import Circle, Probed
 from impctl.engine.row_index import RowIndex
 from impctl.engine.trees.enumerated import Shown
 from impctl.engine.trees.spec import Access, Edge, JoinTree, Link, Mode, Node
@@ -271,6 +273,20 @@ def _tree_rows(edge: Edge) -> tuple[Scan, Rooted]:
     return scan_of(BY_ID), Rooted(circuit, Merge([BY_ID.size] * 3))
 
 
+def _probed() -> tuple[Scan, Rooted]:
+    """t three times in a circle: by a.g = b.g, b.x <=> c.x and c.id = a.id."""
+    names = [name for name, _ in COLUMNS]
+    own = ((("g", 0), ("id", 2)), (("g", 0), ("x", 1)), (("x", 1), ("id", 2)))
+    inputs = tuple(
+        Probed(_columns(letter), tuple((one, names.index(name)) for name, one in classes), 1, 0)
+        for letter, classes in zip("abc", own, strict=True)
+    )
+    probe = Probe("probe0", Circle(inputs, (False, True, False), ("a.s", "b.d")))
+    renamed = [_renamed(name) for name in "abc"]
+    circuit = Circuit([*renamed, probe], [(-1,), (-1,), (-1,), (0, 1, 2)])
+    return scan_of(BY_ID), Rooted(circuit, Merge([BY_ID.size] * 3))
+
+
 SHAPES: dict[str, Callable[[], tuple[Scan, Rooted]]] = {
     "select only": _plain,
     "keyed group": lambda: _grouped(BY_G, ["g"], keyed=True),
@@ -284,6 +300,7 @@ SHAPES: dict[str, Callable[[], tuple[Scan, Rooted]]] = {
     "two joins": lambda: _joined(nested=False),
     "two joins as one operator": lambda: _joined(nested=True),
     "a shared index": _sharing,
+    "probe": _probed,
     "tree": lambda: _tree(Edge.INNER),
     "tree, semi edge": lambda: _tree(Edge.SEMI),
     "tree of bits, left edge": lambda: _tree(Edge.LEFT, Mode.BITS),

@@ -102,6 +102,7 @@ class TreeNodeEntry:
     the root's are the group columns. Its tuples differ in `kept`, `calls` are added up over them.
     `ranges` has each sketched column, and whether its fragments are `counted` or told `by column`.
     `bytes` are those of its stored state, None where it is not captured as it stands.
+    The rows of a `probed` bag are found by look-ups over its tables' rows.
     """
 
     bag: tuple[str, ...]
@@ -111,6 +112,7 @@ class TreeNodeEntry:
     kept: tuple[str, ...]
     calls: tuple[str, ...]
     ranges: tuple[tuple[str, str], ...]
+    probed: bool
     bytes: int | None = None
 
 

@@ -1,6 +1,6 @@
 """Which relations are one bag, and why.
 
-Law: any merging is right, since a bag is joined as every join is; what is merged here has to be, in
+Law: any merging is right, since a bag is joined or probed; what is merged here has to be, in
 this order: what one condition or other join reads beyond equality, what one argument or group
 expression reads, cyclic cores, and what holds the group columns together with what is between.
 Out of scope: telling which these are (`circuits.trees.shaping`).

@@ -27,6 +27,7 @@ from impctl.circuits.flows import (
 from impctl.circuits.plumbing import Plumbing
 from impctl.circuits.trees.blocks import Block
 from impctl.circuits.trees.joined_columns import outputs_above
+from impctl.circuits.trees.probed import build_circle
 from impctl.circuits.trees.ranges import told_by
 from impctl.circuits.trees.shape import NoTree, ShapeNode, TreeShape
 from impctl.data.schema import LONG
@@ -39,7 +40,7 @@ from impctl.engine.ordered_values import First
 from impctl.engine.spread import Spread
 from impctl.engine.trees.enumerated import Shown
 from impctl.engine.trees.spec import Access, JoinTree, Link, Node, TypedColumns
-from impctl.expr.nodes import Cast, ColumnRef, Expr
+from impctl.expr.nodes import Cast, ColumnRef, Expr, columns_of
 from impctl.expr.types import type_of
 from impctl.plan.nodes import Aggregate, ComputedColumn, Plan, attributes_of
 from impctl.sketch.partition import RangePartition
@@ -192,7 +193,7 @@ def _grown(
     name = builder.name("tree")
     arguments = _arguments(shape, calls)
     prepared = [
-        _prepared(builder, f"{name}/{at}", node, arguments[at], shape)
+        _prepared(builder, f"{name}/{at}", node, arguments[at], shape, sketched)
         for at, node in enumerate(shape.nodes)
     ]
     inputs = tuple(one.flow for one in prepared if one.flow is not None)
@@ -247,6 +248,7 @@ def _prepared(
     node: ShapeNode,
     arguments: tuple[tuple[AttributeId, Expr], ...],
     shape: TreeShape,
+    sketched: Mapping[AccessId, RangePartition],
 ) -> _Prepared:
     span = None if shape.top is None else shape.top.span
     kept = [(f"{name}/{at}", expr) for at, expr in enumerate(node.kept)]
@@ -257,8 +259,13 @@ def _prepared(
             held[place] = (held[place][0], LONG)
     if node.rows is None:
         return _Prepared(None, tuple(held), ())
-    flow = builder.build(node.rows, must_be_sure=True)
     outputs = (*kept, *arguments)
+    if node.circle is None:
+        flow = builder.build(node.rows, must_be_sure=True)
+    else:
+        asked = frozenset().union(*(columns_of(expr) for _, expr in outputs))
+        circle = builder.name("probe")
+        flow = build_circle(builder, circle, node.circle, asked, node.rows, sketched)
     flow = builder.project(flow, outputs, tuple(types), node.rows)
     refuse_approximate(flow, "looking up or adding up", node.rows.span)
     return _Prepared(flow, tuple(held[: len(kept)]), tuple(held[len(kept) :]))

@@ -21,8 +21,9 @@ class NodeEntry:
     """One node: its relations, how it hangs on its parent, what it keeps and sums up.
 
     `bag` has no relation at a virtual root; `parent` is the parent's position. `ranges` has for
-    each sketched access the column and whether the node counts its rows or keeps the column. `at`
-    is its place in the shape, by which its state is named.
+    each sketched access the column and whether the node counts its rows or keeps the column; of
+    `probed` relations no two are joined by themselves. `at` is its place in the shape, by which its
+    state is named.
     """
 
     at: int
@@ -34,6 +35,7 @@ class NodeEntry:
     kept: tuple[str, ...]
     calls: tuple[str, ...]
     ranges: tuple[tuple[ColumnName, str], ...]
+    probed: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +104,7 @@ def _entry(
         kept=kept,
         calls=tuple(call_text(outputs[one].call, names) for one in node.arguments),
         ranges=ranges,
+        probed=node.circle is not None,
     )
 
 
@@ -118,7 +121,7 @@ def _lines(tree: TreeEntry, at: int, first: str, rest: str) -> Iterator[str]:
 def _line(node: NodeEntry, *, is_ring: bool) -> str:
     """`r  inner on a  keeps a, SUM(b); ranges of id counted`."""
     name = " + ".join(node.bag) or f"[{', '.join(node.kept)}]"
-    parts = [name]
+    parts = [name, "probed"] if node.probed else [name]
     if node.parent is None:
         parts.append("groups" if not node.bag else "root")
         if node.bag and is_ring:

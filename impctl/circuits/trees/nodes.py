@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from impctl.circuits.trees.bags import Bags
+from impctl.circuits.trees.circles import circle_of
 from impctl.circuits.trees.classes import KeyClass, is_same
 from impctl.circuits.trees.rooted import Bag, Rooted
 from impctl.circuits.trees.rows import rows_of
@@ -123,8 +124,10 @@ class _Nodes:
         if not members:
             return ShapeNode((), None, kept, key)
         rows = rows_of(members, layout.joins, is_first=0 in members)
+        circle = circle_of(members, layout.joins, is_first=0 in members)
         accesses = tuple(scan.access for scan in scans_of(rows))
-        return ShapeNode(accesses, rows, kept, key, arguments=self._arguments(bag))
+        arguments = self._arguments(bag)
+        return ShapeNode(accesses, rows, kept, key, arguments=arguments, circle=circle)
 
     def _arguments(self, bag: int) -> tuple[int, ...]:
         """The calls whose arguments are of this bag; constants are of the first relation's."""

@@ -20,11 +20,9 @@ def rows_of(bag: Collection[int], joins: TakenApart, *, is_first: bool) -> Plan:
     """The plan of a bag; conditions that read no column are left to the first one."""
     relations, count = joins.relations, joins.count
     own = [at for at in sorted(bag) if at < count]
-    conditions: list[tuple[Expr, frozenset[int]]] = []
-    for condition in (*joins.conditions, *_equalities(bag, joins.classes)):
-        owners = relations.owners_of(condition)
-        if owners <= frozenset(bag) and (owners or is_first):
-            conditions.append((condition, owners or frozenset({own[0]})))
+    conditions = conditions_in(bag, joins, is_first=is_first)
+    for condition in _equalities(bag, joins.classes):
+        conditions.append((condition, relations.owners_of(condition)))
     plans = [
         selected(relations.plans[at], [one for one, read in conditions if read == {at}])
         for at in own
@@ -42,6 +40,16 @@ def rows_of(bag: Collection[int], joins: TakenApart, *, is_first: bool) -> Plan:
                 beside.kind, joined, beside.other, on, beside.null_aware, span=beside.span
             )
     return selected(joined, [one for one, read in conditions if max(read) >= count])
+
+
+def conditions_in(
+    bag: Collection[int], joins: TakenApart, *, is_first: bool
+) -> list[tuple[Expr, frozenset[int]]]:
+    """The conditions over relations of a bag alone that are no equality of a class, with these."""
+    first = frozenset({min(bag)})
+    read = [(one, joins.relations.owners_of(one)) for one in joins.conditions]
+    own = [(one, at) for one, at in read if at <= frozenset(bag) and (at or is_first)]
+    return [(one, at or first) for one, at in own]
 
 
 def selected(plan: Plan, conditions: Sequence[Expr]) -> Plan:

@@ -46,6 +46,19 @@ class NoTree:
 
 
 @dataclass(frozen=True, slots=True)
+class CircleRows:
+    """Relations that equal columns join in a circle, and nothing else does.
+
+    `keys` are per relation the classes that it is in, ascending, and its column of each;
+    `null_safe` says of each class where NULL equals NULL.
+    """
+
+    plans: tuple[Plan, ...]
+    keys: tuple[tuple[tuple[int, Expr], ...], ...]
+    null_safe: tuple[bool, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class ShapeNode:
     """One bag of the tree.
 
@@ -55,7 +68,8 @@ class ShapeNode:
     the places `parent_key` in the parent's; `null_safe` says where NULL equals NULL. The root has
     no parent: its `key` are the group columns. `arguments` are the columns of calls that are of
     this bag, as places in the calls of `TreeShape.aggregate`; `shown` are the columns of joined
-    rows that are of this bag, each with its place in `kept`.
+    rows that are of this bag, each with its place in `kept`. With a `circle`, of which these are
+    the rows, the bag is probed.
     """
 
     accesses: tuple[AccessId, ...]
@@ -68,6 +82,7 @@ class ShapeNode:
     edge: Edge = Edge.INNER
     arguments: tuple[int, ...] = ()
     shown: tuple[tuple[ColumnRef, int], ...] = ()
+    circle: CircleRows | None = None
 
     @property
     def is_virtual(self) -> bool:

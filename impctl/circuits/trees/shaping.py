@@ -114,7 +114,7 @@ def _shape_of(
     if joins.count == 1 and not joins.relations.beside:
         return _not_joined(block.joins)
     found = grown(joins, changed or {}, may_be_virtual=True)
-    if len(found.nodes) == 1:
+    if len(found.nodes) == 1 and found.nodes[0].circle is None:
         return _one_bag(found.merged[0] if found.merged else joins.first_inside)
     objection = objection_to(joins)
     if objection is not None:

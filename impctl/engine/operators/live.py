@@ -22,6 +22,7 @@ from impctl.engine.batch import Batch
 from impctl.engine.operator import Keeper, Operator
 from impctl.engine.operators.tree import Tree
 from impctl.engine.tags import Pairs, SetTags, Tags
+from impctl.engine.trees.filling import added, first_told
 from impctl.engine.trees.spec import Mode
 from impctl.engine.trees.way_down import Flips, descend, surviving
 
@@ -35,6 +36,7 @@ class Live(Operator):
         self._nodes = tree.nodes
         self._flips = 0
         self._pairs = 0
+        self._is_filling = False
 
     def step(self, survivors: Batch | None, ran: Batch | None = None) -> Batch:
         """What came into the sketches' counts and what went, one row per tuple and fragment."""
@@ -42,6 +44,8 @@ class Live(Operator):
         if self.tree.mode is Mode.RING and survivors is not None and len(survivors):
             groups = survivors.columns[self.tree.group].values
             flips[-1] = surviving(self._nodes[-1], groups, survivors.weights)
+        if self._is_filling:
+            return self._told_first()
         told: list[Pairs | None] = [None] * self.tree.accesses
         for at in range(len(self._nodes) - 1, -1, -1):
             node = self._nodes[at]
@@ -57,6 +61,21 @@ class Live(Operator):
         self._pairs += len(batch)
         return batch
 
+    def _told_first(self) -> Batch:
+        """The fragments of all live tuples, once the tree is filled and its groups have passed."""
+        told = [_NO_PAIRS] * self.tree.accesses
+        for node in reversed(self._nodes):
+            node.seen = None
+            for found in first_told(node):
+                for access, pairs in zip(node.node.accesses, found.told, strict=True):
+                    told[access.position] = added(told[access.position], pairs)
+                    self._pairs += int(pairs.weights.sum())
+                self._flips += found.live
+        return _batch(told)
+
+    def fill(self, is_filling: bool) -> None:
+        self._is_filling = is_filling
+
     def arrangements(self) -> Sequence[Keeper]:
         shared = [keeper for node in self._nodes for keeper in node.keepers()]
         return (*shared, *(keeper for node in self._nodes for keeper in node.live_keeper))
@@ -68,6 +87,10 @@ class Live(Operator):
     def take_up(self, counters: Mapping[str, int]) -> None:
         self._flips = counters[f"{self.tree.name}.flips"]
         self._pairs = counters[f"{self.tree.name}.pairs"]
+
+
+_NONE = np.zeros(0, dtype=np.int64)
+_NO_PAIRS = Pairs(_NONE, _NONE, _NONE)
 
 
 def _batch(told: Sequence[Pairs]) -> Batch:

@@ -7,14 +7,15 @@ handled in one pass, so there is nothing to include and exclude again. State: se
 above a key whose value changed), with what looking them up takes; never the joined rows. NULL is a
 group; in a key NULL has no partner, unless the key compares it as a value. Negative weights take
 away what was counted; below zero is an error. A group without rows is gone; without group columns
-there is one that always exists. In bits mode, where nothing decides, no row comes out: the batch
-only tells `Live` that there was a step. Rows carry no fragments but a hidden column, `tree.group`.
+there is one that always exists. While it fills nothing comes out, and then all groups at once. In
+bits mode, where nothing decides, no row comes out: the batch only tells `Live` that there was a
+step. Rows carry no fragments but a hidden column, `tree.group`.
 Not to be confused with `join`, which writes joined rows down, and `live`, which tells fragments.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -22,8 +23,9 @@ from impctl.data.schema import LONG
 from impctl.data.vector import Ints, Vector, concat
 from impctl.engine.accumulators import Values
 from impctl.engine.aggregate_column import ROWS, outputs_of
-from impctl.engine.batch import Batch, empty_batch
+from impctl.engine.batch import Batch, difference, empty_batch
 from impctl.engine.operator import Keeper, Operator
+from impctl.engine.trees.filling import settle, take_in
 from impctl.engine.trees.node import GLOBAL, NUMBER, KeyChange, NodeState
 from impctl.engine.trees.spec import JoinTree, Mode, checked
 from impctl.engine.trees.values import sum_too_large, zeros
@@ -44,25 +46,44 @@ class Tree(Operator):
             nodes.append(NodeState(tree, at, [nodes[link.child] for link in node.links]))
         self.nodes = tuple(nodes)
         self._touched = 0
+        self._is_filling = False
 
     @property
     def _root(self) -> NodeState:
         return self.nodes[-1]
 
-    def step(self, *batches: Batch | None) -> Batch:
-        """Minus the old rows, plus the new rows of the changed groups."""
+    def step(self, *batches: Batch | None) -> Batch | None:
+        """Minus the old rows, plus the new rows of the changed groups; None while it fills."""
         changes: list[KeyChange | None] = []
         for node in self.nodes:
-            number = node.node.input
-            batch = None if number is None else batches[number]
-            below = [changes[link.child] for link in node.node.links]
+            batch = None if node.node.input is None else batches[node.node.input]
+            below = [] if self._is_filling else [changes[link.child] for link in node.node.links]
             try:
-                changes.append(rise(node, batch, below))
+                if not self._is_filling:
+                    changes.append(rise(node, batch, below))
+                elif batch is not None:
+                    take_in(node, batch)
             except EvaluationError as error:
                 # Of rows that nothing joins with Spark takes no sum, so the query may not fail.
                 raise sum_too_large() from error
             self._touched += 0 if node.seen is None else len(node.seen.tuples)
-        return self._rows_of(changes[-1])
+        return None if self._is_filling else self._rows_of(changes[-1])
+
+    def fill(self, is_filling: bool) -> None:
+        self._is_filling = is_filling
+
+    def filled(self) -> Iterator[Batch]:
+        """The change of all groups at once, after every node's keys are made, leaves first."""
+        try:
+            for node in self.nodes:
+                self._touched += settle(node)
+        except EvaluationError as error:
+            raise sum_too_large() from error
+        told = self.start()
+        if self.tree.mode is Mode.BITS:
+            yield empty_batch(0)
+        else:
+            yield self.output() if told is None else difference(self.output(), told)
 
     def _rows_of(self, change: KeyChange | None) -> Batch:
         if change is None or self.tree.mode is Mode.BITS:

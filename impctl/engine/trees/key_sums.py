@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from impctl.data.keys import Grouping, group_rows
-from impctl.data.vector import Bools, Ints, Vector
+from impctl.data.vector import Bools, Ints, Vector, concat
 from impctl.engine.accumulators import Values
 from impctl.engine.aggregate_column import ROWS
 from impctl.engine.extremes import Extreme, OrderedCounts
@@ -57,13 +57,14 @@ def add_to_keys(
         return None, tuples.codes[:0]
     moved = changed(node.parts, values.new, values.old)
     # At the root every tuple needs its group's number for the way down.
-    at = np.arange(len(tuples)) if node.is_root else moved.nonzero()[0]
-    if not len(at):
-        return None, at
-    values = values.take(at)
-    keys = [tuples.columns[name].take(at) for name in node.node.key]
-    grouping = group_rows(keys, len(at))
-    leaders = [key.take(grouping.first) for key in keys]
+    if not node.is_root and not bool(moved.all()):
+        at = moved.nonzero()[0]
+        values, tuples, came = values.take(at), tuples.take(at), came[at]
+    if not len(tuples):
+        return None, tuples.codes
+    keys = tuples.vectors(node.node.key)
+    grouping = group_rows(keys, len(tuples))
+    leaders = grouping.leaders(keys)
     old = node.keys.read(node.keys.find(grouping.codes, leaders), node.key_columns)
     new: Values = {ROWS: counted_in(old[ROWS], values.new[ROWS] - values.old[ROWS], grouping)}
     for part in node.parts:
@@ -75,10 +76,10 @@ def add_to_keys(
     clear_empty(new, node.parts)
     differs = changed(node.parts, new, old)
     if node.is_root:
-        new[HELD] = old[HELD] + grouping.sums(came[at])
+        new[HELD] = old[HELD] + grouping.sums(came)
         differs |= new[HELD] != old[HELD]
     node.keys.put(grouping.codes, leaders, new, differs)
-    groups = new[NUMBER][grouping.index()] if node.is_root else at[:0]
+    groups = new[NUMBER][grouping.index()] if node.is_root else tuples.codes[:0]
     return key_change(node, grouping.codes, leaders, Tally(old, new)), groups
 
 
@@ -91,6 +92,25 @@ def key_change(
         return None
     seen = state.take(at)
     return KeyChange(codes[at], [key.take(at) for key in keys], seen.old, seen.new)
+
+
+def together(node: NodeState, changes: Sequence[KeyChange]) -> KeyChange | None:
+    """What is seen of changes that came one after the other, each of any keys."""
+    if len(changes) < 2:
+        return changes[0] if changes else None
+    keys = [concat(list(parts)) for parts in zip(*(one.keys for one in changes), strict=True)]
+    names = changes[0].new
+    old = {name: np.concatenate([one.old[name] for one in changes]) for name in names}
+    new = {name: np.concatenate([one.new[name] for one in changes]) for name in names}
+    grouping = group_rows(keys, sum(len(one.codes) for one in changes))
+    rows = np.arange(grouping.rows)[grouping.order]
+    first = np.minimum.reduceat(rows, grouping.starts)
+    last = np.maximum.reduceat(rows, grouping.starts)
+    state = Tally(
+        {name: value[first] for name, value in old.items()},
+        {name: value[last] for name, value in new.items()},
+    )
+    return key_change(node, grouping.codes, [key.take(first) for key in keys], state)
 
 
 def _is_seen(node: NodeState, state: Tally) -> Bools:

@@ -40,10 +40,23 @@ class Tuples:
         """These columns, in this order."""
         return [self.columns[name] for name in names]
 
+    def between(self, start: int, end: int) -> Tuples:
+        """The tuples from one place to before another; nothing is copied."""
+        columns = {name: column.between(start, end) for name, column in self.columns.items()}
+        return Tuples(self.codes[start:end], columns)
+
     def take(self, positions: Ints) -> Tuples:
         """The tuples at these positions."""
         columns = {name: column.take(positions) for name, column in self.columns.items()}
         return Tuples(self.codes[positions], columns)
+
+
+def stacked(lots: Sequence[Tuples]) -> Tuples:
+    """Several lots, one after the other; at least one."""
+    if len(lots) == 1:
+        return lots[0]
+    columns = {name: concat([lot.columns[name] for lot in lots]) for name in lots[0].columns}
+    return Tuples(np.concatenate([lot.codes for lot in lots]), columns)
 
 
 def different(

@@ -204,6 +204,13 @@ class NodeState:
 
     # Looking up.
 
+    def owned_by(self, tuples: Tuples) -> Values:
+        """Rows and number of each tuple; a combination of a virtual root is there once."""
+        if self.node.is_virtual:
+            return {ROWS: np.ones(len(tuples), dtype=np.int64)}
+        located = self.tuples.find(tuples.codes, tuples.vectors(self.order))
+        return self.tuples.read(located, {ROWS: np.int64, NUMBER: np.int64})
+
     def below(self, at: int, tuples: Tuples, change: KeyChange | None) -> tuple[Values, Values]:
         """What the i-th child's keys were and are worth, per tuple; nothing for a NULL key.
 
@@ -212,8 +219,10 @@ class NodeState:
         """
         rows, keys = self.keys_of(at, tuples)
         grouping = group_rows(keys, len(rows))
-        leaders = [key.take(grouping.first) for key in keys]
+        leaders = grouping.leaders(keys)
         before, after = self._worth(at, grouping.codes, leaders, change)
+        if grouping.is_each_alone and len(rows) == len(tuples):
+            return before, after
         index = grouping.index()
         return _spread(before, index, rows, len(tuples)), _spread(after, index, rows, len(tuples))
 

@@ -20,7 +20,7 @@ import numpy as np
 from impctl.data.keys import Grouping
 from impctl.data.vector import Bools, Floats, Ints
 from impctl.engine import compensated, wide
-from impctl.engine.accumulators import Accumulator, Count, ExactSum, Values
+from impctl.engine.accumulators import Accumulator, Count, ExactSum, FloatSum, Values
 from impctl.engine.aggregate_column import ROWS
 from impctl.engine.extremes import Extreme
 from impctl.errors import NotExactError
@@ -89,7 +89,6 @@ def counted_in(old: Ints, change: Ints, grouping: Grouping) -> Ints:
     return old + delta
 
 
-@_OVERFLOWS
 def multiplied(part: Accumulator, values: Values, factor: Ints) -> Values:
     """The columns of one slot, each value as many times as `factor` says; shapes (n,)."""
     if bool((factor == 1).all()):
@@ -100,6 +99,11 @@ def multiplied(part: Accumulator, values: Values, factor: Ints) -> Values:
         high, low = part.columns
         sums = _times(wide.unwiden(values[high], values[low]), factor)
         return dict(zip((high, low), wide.widen(sums), strict=True))
+    return _multiplied_doubles(part, values, factor)
+
+
+@_OVERFLOWS
+def _multiplied_doubles(part: FloatSum, values: Values, factor: Ints) -> Values:
     found = {name: values[name] * factor for name, kind in part.columns.items() if kind is np.int64}
     total, rest, size, drift = _names(part.slot)
     times = factor.astype(np.float64)
@@ -163,16 +167,11 @@ def changed(parts: Sequence[Part], after: Values, before: Values) -> Bools:
     return differs
 
 
-@_OVERFLOWS
 def change(part: Accumulator, after: Values, before: Values, grouping: Grouping) -> Values:
     """The change of one slot per group, in the form that the part's `add` takes."""
     order, starts = grouping.order, grouping.starts
-
-    def sums(name: str) -> Any:
-        return np.add.reduceat((after[name] - before[name])[order], starts)
-
     if isinstance(part, Count):
-        return {name: sums(name) for name in part.columns}
+        return {name: _sums(after, before, name, grouping) for name in part.columns}
     if isinstance(part, ExactSum):
         high, low = part.columns
         new, old = (wide.unwiden(value[high], value[low]) for value in (after, before))
@@ -181,6 +180,20 @@ def change(part: Accumulator, after: Values, before: Values, grouping: Grouping)
         ones = np.ones(len(new), dtype=np.int64)
         totals = wide.grouped_sums(new - old, ones, order, starts)
         return dict(zip((high, low), wide.widen(totals), strict=True))
+    return _change_of_doubles(part, after, before, grouping)
+
+
+def _sums(after: Values, before: Values, name: str, grouping: Grouping) -> Any:
+    return np.add.reduceat((after[name] - before[name])[grouping.order], grouping.starts)
+
+
+@_OVERFLOWS
+def _change_of_doubles(part: FloatSum, after: Values, before: Values, grouping: Grouping) -> Values:
+    order, starts = grouping.order, grouping.starts
+
+    def sums(name: str) -> Any:
+        return _sums(after, before, name, grouping)
+
     found = {name: sums(name) for name, kind in part.columns.items() if kind is np.int64}
     total, rest, size, drift = _names(part.slot)
     pairs = compensated.add_pairs(after[total], after[rest], -before[total], -before[rest])

@@ -12,17 +12,19 @@ Out of scope: which groups survive (operators between the two ways), values (`wa
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from impctl.data.keys import group_rows
 from impctl.data.schema import LONG
-from impctl.data.vector import Bools, Ints, Vector, concat
-from impctl.engine.aggregate_column import ROWS
+from impctl.data.vector import Bools, Ints, Vector
+from impctl.engine.accumulators import Values
 from impctl.engine.disagreement import disagreement
 from impctl.engine.fragment_counts import GroupSets
 from impctl.engine.tags import Pairs
-from impctl.engine.trees.keyed import KeyedState, Tuples, different
+from impctl.engine.trees import lots
+from impctl.engine.trees.keyed import KeyedState, Tuples, different, stacked
 from impctl.engine.trees.node import LIVE, NUMBER, NodeState
 from impctl.engine.trees.spec import Edge
 from impctl.values import dataclass
@@ -56,6 +58,17 @@ class _Candidates:
     numbers: Ints
     groups: Ints
 
+    def between(self, start: int, end: int) -> _Candidates:
+        """Those from one place to before another."""
+        part = slice(start, end)
+        return _Candidates(
+            self.tuples.between(start, end),
+            self.was_alive[part],
+            self.is_alive[part],
+            self.numbers[part],
+            self.groups[part],
+        )
+
 
 def surviving(node: NodeState, groups: Ints, weights: Ints) -> Flips | None:
     """Count rows of the result into their groups, by number; the groups that flipped."""
@@ -65,17 +78,30 @@ def surviving(node: NodeState, groups: Ints, weights: Ints) -> Flips | None:
 
 def descend(node: NodeState, flips: Flips | None) -> Descent:
     """Bring one node to where the flips of its keys, and the way up before them, leave it."""
-    nothing = Descent((None,) * len(node.children), (_NO_PAIRS,) * len(node.fragments), 0)
     found = _candidates(node, flips)
     if found is None:
-        return nothing
+        return Descent((None,) * len(node.children), (_NO_PAIRS,) * len(node.fragments), 0)
+    return _brought_down(node, found, flips)
+
+
+def descend_first(node: NodeState, tuples: Tuples, own: Values) -> Descent:
+    """Bring tuples of which none was live to where they are wanted, after all their keys are.
+
+    The children's flips need not be followed: all their tuples have their turn.
+    """
+    found = _as_they_are(node, tuples, own)
+    nobody = np.zeros(len(tuples), dtype=np.bool_)
+    return _brought_down(node, replace(found, was_alive=nobody), None)
+
+
+def _brought_down(node: NodeState, found: _Candidates, flips: Flips | None) -> Descent:
     was_wanted, is_wanted = _wanted(node, found, flips)
     was_live, is_live = found.was_alive & was_wanted, found.is_alive & is_wanted
     signs = is_live.astype(np.int64) - was_live
     told = tuple(_told(node, at, found, signs, is_live) for at in range(len(node.fragments)))
     at = signs.nonzero()[0]
     if not len(at):
-        return Descent(nothing.below, told, 0)
+        return Descent((None,) * len(node.children), told, 0)
     flipped = found.tuples.take(at)
     below = tuple(_below(node, place, flipped, signs[at]) for place in range(len(node.children)))
     return Descent(below, told, len(at))
@@ -98,16 +124,11 @@ def _candidates(node: NodeState, flips: Flips | None) -> _Candidates | None:
         more = _others(node, more, found.tuples)
     if more is None or not len(more):
         return found
-    others = _as_they_are(node, more)
-    if found is None:
-        return others
-    return _Candidates(
-        _stacked(node, found.tuples, others.tuples),
-        np.concatenate([found.was_alive, others.was_alive]),
-        np.concatenate([found.is_alive, others.is_alive]),
-        np.concatenate([found.numbers, others.numbers]),
-        np.concatenate([found.groups, others.groups]),
-    )
+    known = [] if found is None else [found]
+    for start, end in lots.lots(len(more), lots.MOST):
+        lot = more.between(start, end)
+        known.append(_as_they_are(node, lot, node.owned_by(lot)))
+    return _stacked(known)
 
 
 def _reached(node: NodeState, flips: Flips) -> Tuples | None:
@@ -117,13 +138,27 @@ def _reached(node: NodeState, flips: Flips) -> Tuples | None:
         codes, kept, _ = node.tuples.whole({})
         return Tuples(codes, dict(zip(node.order, kept, strict=True))) if len(codes) else None
     if node.up is not None:
+        flips = _beyond(node, flips)
         found = node.up.find(flips.codes, flips.keys).rows
         columns = {name: found.columns[name] for name in node.order} if len(found) else {}
         return different(node.order, [(len(found), columns)])[0] if len(found) else None
     names, kinds = node.node.key, dict(node.node.kept)
     pairs = zip(names, flips.keys, strict=True)
     keys = {name: Vector(kinds[name], key.values, key.valid) for name, key in pairs}
+    if names == node.order:
+        return Tuples(flips.codes, keys)
     return node.tuples_of(keys, len(flips.codes))
+
+
+def _beyond(node: NodeState, flips: Flips) -> Flips:
+    """Those of the groups that flipped whose tuples were not all touched."""
+    if node.seen is None or not node.node.is_key_all:
+        return flips
+    # A group of a root that keeps nothing else is one tuple.
+    touched = np.sort(node.seen.groups)
+    places = np.minimum(touched.searchsorted(flips.codes), len(touched) - 1)
+    at = (touched[places] != flips.codes).nonzero()[0]
+    return Flips(flips.codes[at], [key.take(at) for key in flips.keys], flips.is_wanted[at])
 
 
 def _others(node: NodeState, more: Tuples, known: Tuples) -> Tuples:
@@ -134,13 +169,8 @@ def _others(node: NodeState, more: Tuples, known: Tuples) -> Tuples:
     return more.take((places < 0).nonzero()[0])
 
 
-def _as_they_are(node: NodeState, tuples: Tuples) -> _Candidates:
+def _as_they_are(node: NodeState, tuples: Tuples, own: Values) -> _Candidates:
     """Tuples that this step did not touch: alive now if and only if they were before."""
-    if node.node.is_virtual:
-        own = {ROWS: np.ones(len(tuples), dtype=np.int64)}
-    else:
-        located = node.tuples.find(tuples.codes, tuples.vectors(node.order))
-        own = node.tuples.read(located, {ROWS: np.int64, NUMBER: np.int64})
     below = [node.below(at, tuples, None)[1] for at in range(len(node.children))]
     alive = node.alive_of(own, below)
     numbers = own.get(NUMBER, _NONE) if node.has_tuple_numbers else _NONE
@@ -151,15 +181,22 @@ def _as_they_are(node: NodeState, tuples: Tuples) -> _Candidates:
 def _groups_of(node: NodeState, tuples: Tuples) -> Ints:
     keys = tuples.vectors(node.node.key)
     grouping = group_rows(keys, len(tuples))
-    located = node.keys.find(grouping.codes, [key.take(grouping.first) for key in keys])
+    located = node.keys.find(grouping.codes, grouping.leaders(keys))
     groups: Ints = node.keys.read(located, {NUMBER: np.int64})[NUMBER][grouping.index()]
     return groups
 
 
-def _stacked(node: NodeState, first: Tuples, second: Tuples) -> Tuples:
-    """Both, one after the other: not in the order of their codes."""
-    columns = {n: concat([first.columns[n], second.columns[n]]) for n in node.order}
-    return Tuples(np.concatenate([first.codes, second.codes]), columns)
+def _stacked(parts: Sequence[_Candidates]) -> _Candidates:
+    """All of them, one after the other: not in the order of their codes. At least one."""
+    if len(parts) == 1:
+        return parts[0]
+    return _Candidates(
+        stacked([one.tuples for one in parts]),
+        np.concatenate([one.was_alive for one in parts]),
+        np.concatenate([one.is_alive for one in parts]),
+        np.concatenate([one.numbers for one in parts]),
+        np.concatenate([one.groups for one in parts]),
+    )
 
 
 # Whom their parents want.
@@ -170,20 +207,40 @@ def _wanted(node: NodeState, found: _Candidates, flips: Flips | None) -> tuple[B
     if not node.has_keys:
         everyone = np.ones(len(found.tuples), dtype=np.bool_)
         return everyone, everyone
+    if len(found.tuples) > lots.MOST:
+        bounds = lots.lots(len(found.tuples), lots.MOST)
+        parts = [_wanted(node, found.between(start, end), flips) for start, end in bounds]
+        was, now = zip(*parts, strict=True)
+        return np.concatenate(was), np.concatenate(now)
     if node.is_root:
         keys = [Vector(LONG, found.groups)]
     else:
         keys = found.tuples.vectors(node.node.key)
     grouping = group_rows(keys, len(found.tuples))
-    leaders = [key.take(grouping.first) for key in keys]
-    located = node.live.find(grouping.codes, leaders)
-    is_wanted = node.live.read(located, {LIVE: np.int64})[LIVE] > 0
-    was_wanted = is_wanted
-    if flips is not None:
-        places = node.live.places(flips.codes, flips.keys, grouping.codes, leaders)
-        was_wanted = is_wanted ^ (places >= 0)
+    leaders = grouping.leaders(keys)
+    was_wanted, is_wanted = _wishes(node.live, grouping.codes, leaders, flips)
+    if grouping.is_each_alone:
+        return was_wanted, is_wanted
     index = grouping.index()
     return was_wanted[index], is_wanted[index]
+
+
+def _wishes(
+    live: KeyedState, codes: Ints, keys: Sequence[Vector], flips: Flips | None
+) -> tuple[Bools, Bools]:
+    """Whether each key was and is wanted; what flipped tells of itself."""
+    if flips is None:
+        counts = live.read(live.find(codes, keys), {LIVE: np.int64})[LIVE]
+        return counts > 0, counts > 0
+    places = live.places(flips.codes, flips.keys, codes, keys)
+    has_flipped = places >= 0
+    is_wanted = flips.is_wanted[places] & has_flipped
+    rest = (~has_flipped).nonzero()[0]
+    if len(rest):
+        others = [key.take(rest) for key in keys]
+        counts = live.read(live.find(codes[rest], others), {LIVE: np.int64})[LIVE]
+        is_wanted[rest] = counts > 0
+    return is_wanted ^ has_flipped, is_wanted
 
 
 def _below(node: NodeState, at: int, flipped: Tuples, signs: Ints) -> Flips | None:
@@ -198,7 +255,7 @@ def _want(live: KeyedState, keys: Sequence[Vector], weights: Ints) -> Flips | No
     """Count signed wishes for keys; those whose count left or reached zero."""
     grouping = group_rows(keys, len(weights))
     change = grouping.sums(weights)
-    leaders = [key.take(grouping.first) for key in keys]
+    leaders = grouping.leaders(keys)
     old = live.read(live.find(grouping.codes, leaders), {LIVE: np.int64})[LIVE]
     new = old + change
     if bool((new < 0).any()):

@@ -3,56 +3,38 @@
 Law: the touched tuples are those of the node's batch and those that reach a changed key of a child;
 every tuple whose value can differ is among them, each once. A tuple's value before and after the
 step is computed from what is stored; the differences are added to the keys, so that these stay the
-sums over their tuples, however many nodes changed at once. Cost: the touched tuples and what the
-look-ups cost; never the joined rows. Rows with NULL where a partner is needed are dropped; for left
-and anti edges they stay. A count below zero is an error.
-Out of scope: who is wanted from above (`engine.trees.way_down`).
+sums over their tuples, however many nodes changed at once. Very many are worked on in `lots`. Cost:
+the touched tuples and what the look-ups cost; never the joined rows.
+Out of scope: what the batch's own rows make of tuples (`engine.trees.owned`), who is wanted from
+above (`engine.trees.way_down`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from impctl.data.keys import Grouping, group_rows, normalise
 from impctl.data.vector import Bools, Ints, Vector
-from impctl.engine.accumulators import Count, Values, takes_bounds
+from impctl.engine.accumulators import Values
 from impctl.engine.aggregate_column import ROWS
 from impctl.engine.batch import Batch
-from impctl.engine.consolidate import identity_of
-from impctl.engine.disagreement import disagreement
-from impctl.engine.extremes import Extreme, OrderedCounts, ranks_of
-from impctl.engine.fragment_counts import GroupSets, numbered
+from impctl.engine.extremes import Extreme
+from impctl.engine.fragment_counts import GroupSets
 from impctl.engine.tags import Pairs
-from impctl.engine.trees.key_sums import Tally, add_to_keys, key_change
-from impctl.engine.trees.keyed import Columns, Tuples, different
+from impctl.engine.trees import lots
+from impctl.engine.trees.key_sums import Tally, add_to_keys, key_change, together
+from impctl.engine.trees.keyed import Columns, Tuples, different, stacked
 from impctl.engine.trees.node import NUMBER, KeyChange, NodeState, Seen
-from impctl.engine.trees.values import changed, clear_empty, counted_in, multiplied, zeros
-from impctl.expr.spans import is_known, unsure_value
-from impctl.values import dataclass
-
-
-@dataclass(frozen=True, slots=True)
-class _Entering:
-    """The rows of a batch that are kept, grouped by tuple; `places` tells each group's tuple."""
-
-    rows: Batch
-    grouping: Grouping
-    places: Ints
-
-    def tuple_of_rows(self) -> Ints:
-        return self.places[self.grouping.index()]
-
-
-@dataclass(frozen=True, slots=True)
-class _Touched:
-    """Touched tuples with what they own, before and after."""
-
-    tuples: Tuples
-    old: Values
-    new: Values
-    entering: _Entering | None
+from impctl.engine.trees.owned import (
+    Entering,
+    Touched,
+    count_fragments,
+    entering_rows,
+    owning,
+    write,
+)
+from impctl.engine.trees.values import multiplied, zeros
 
 
 def rise(
@@ -66,11 +48,22 @@ def rise(
     touched = _touched(node, batch, changes)
     if touched is None:
         return None
+    owned = (_owned(node, tuples, entering) for tuples, entering in _in_lots(*touched))
+    risen = [_risen(node, one, changes) for one in owned if one is not None]
+    if risen:
+        node.seen = _one([seen for _, seen in risen])
+    return together(node, [moved for moved, _ in risen if moved is not None])
+
+
+def _risen(
+    node: NodeState, touched: Touched, changes: Sequence[KeyChange | None]
+) -> tuple[KeyChange | None, Seen]:
+    """The same for some of the touched tuples."""
     tuples = touched.tuples
     below = [node.below(at, tuples, change) for at, change in enumerate(changes)]
-    before = _value(node, touched.old, [old for old, _ in below])
-    after = _value(node, touched.new, [new for _, new in below])
-    _write(node, touched)
+    before = value_of(node, touched.old, [old for old, _ in below])
+    after = value_of(node, touched.new, [new for _, new in below])
+    write(node, touched)
     if node.is_flat:
         moved, groups = _own_change(node, touched), tuples.codes[:0]
     else:
@@ -79,15 +72,53 @@ def rise(
         came = (values if node.node.is_virtual else own).came()
         moved, groups = add_to_keys(node, tuples, values, came)
         node.indexed(tuples, came, groups)
-    node.seen = Seen(
+    return moved, Seen(
         tuples,
         before[ROWS] > 0,
         after[ROWS] > 0,
         touched.new.get(NUMBER, tuples.codes[:0]),
         groups,
-        _count_fragments(node, touched),
+        count_fragments(node, touched),
     )
-    return moved
+
+
+def _in_lots(tuples: Tuples, entering: Entering | None) -> Iterator[tuple[Tuples, Entering | None]]:
+    if len(tuples) <= lots.MOST:
+        yield tuples, entering
+        return
+    for start, end in lots.lots(len(tuples), lots.MOST):
+        own = None if entering is None else entering.within(start, end)
+        yield tuples.between(start, end), own
+
+
+def _one(parts: Sequence[Seen]) -> Seen:
+    """What was left of lots of tuples, as of one."""
+    if len(parts) == 1:
+        return parts[0]
+    return Seen(
+        stacked([one.tuples for one in parts]),
+        np.concatenate([one.was_alive for one in parts]),
+        np.concatenate([one.is_alive for one in parts]),
+        np.concatenate([one.numbers for one in parts]),
+        np.concatenate([one.groups for one in parts]),
+        tuple(_sets(parts, at) for at in range(len(parts[0].sets))),
+    )
+
+
+def _sets(parts: Sequence[Seen], at: int) -> GroupSets | None:
+    found = [one.sets[at] for one in parts]
+    known = [one for one in found if one is not None]
+    if not known:
+        return None
+    starts = np.cumsum([0, *(len(one.tuples) for one in parts)])
+    slots = [one.crossed.slots + start for one, start in zip(known, starts, strict=False)]
+    crossed = Pairs(
+        np.concatenate(slots),
+        np.concatenate([one.crossed.fragments for one in known]),
+        np.concatenate([one.crossed.weights for one in known]),
+    )
+    # Each lot counted for tuples of its own, so what the first one found is how all were.
+    return GroupSets(known[0].runs, np.concatenate([one.numbers for one in parts]), crossed)
 
 
 # Which tuples are touched, and what they own.
@@ -95,63 +126,32 @@ def rise(
 
 def _touched(
     node: NodeState, batch: Batch | None, changes: Sequence[KeyChange | None]
-) -> _Touched | None:
-    entering = None if batch is None or not len(batch) else _entering(node, batch)
+) -> tuple[Tuples, Entering | None] | None:
+    """The touched tuples, ascending by code, and the batch's rows among them; None for none."""
+    entering = None if batch is None or not len(batch) else entering_rows(node, batch)
     parts: list[tuple[int, Columns]] = []
+    own = None
     if entering is not None:
-        first = entering.grouping.first
-        names = node.order
-        columns = {name: entering.rows.columns[name].take(first) for name in names}
-        parts.append((len(first), columns))
+        own = entering.tuples_of(node)
+        parts.append((len(own), own.columns))
     parts += [_reached(node, at, c) for at, c in enumerate(changes) if c is not None]
     parts = [part for part in parts if part[0]]
     if not parts:
         return None
-    if entering is not None and len(parts) == 1:
+    if own is not None and len(parts) == 1:
         # What was grouped already is different and in order.
-        tuples = Tuples(entering.grouping.codes, parts[0][1])
-    else:
-        tuples, places = different(node.order, parts)
-        if entering is not None:
-            entering = _Entering(entering.rows, entering.grouping, places[: len(entering.places)])
+        return own, entering
+    tuples, places = different(node.order, parts)
+    if entering is not None:
+        entering = Entering(entering.rows, entering.grouping, places[: len(entering.places)])
+    return tuples, entering
+
+
+def _owned(node: NodeState, tuples: Tuples, entering: Entering | None) -> Touched | None:
     if node.node.is_virtual:
         always = {ROWS: np.ones(len(tuples), dtype=np.int64)}
-        return _Touched(tuples, always, always, None)
-    return _without_ghosts(_owning(node, tuples, entering))
-
-
-def _entering(node: NodeState, batch: Batch) -> _Entering | None:
-    """The rows that can have partners, with kept columns as keys; None for no rows."""
-    spec = node.node
-    columns = {
-        name: (identity_of if name in spec.bitwise else normalise)(batch.columns[name])
-        for name, _ in spec.kept
-    }
-    exact = [part.argument for part in node.own_parts if not takes_bounds(part)]
-    if not all(map(is_known, [*columns.values(), *(batch.columns[name] for name in exact)])):
-        raise unsure_value("A value to join or group by, or to take an extreme of")
-    known = np.ones(len(batch), dtype=np.bool_)
-    for name in node.never_null:
-        valid = columns[name].valid
-        if valid is not None:
-            known &= valid
-    columns.update({f"{_ARGUMENT}{n}": batch.columns[n] for n, _ in spec.arguments})
-    rows = Batch(columns, batch.weights, batch.tags).keep(known)
-    if not len(rows):
-        return None
-    kept = {
-        name: Vector(column.type, column.values, None, column.error)
-        if name in node.never_null
-        else column
-        for name, column in rows.columns.items()
-    }
-    rows = Batch(kept, rows.weights, rows.tags)
-    grouping = group_rows([rows.columns[name] for name in node.order], len(rows))
-    return _Entering(rows, grouping, np.arange(grouping.groups))
-
-
-_ARGUMENT = "argument/"
-"""Arguments lie beside kept columns, of which one may be the same column made a key."""
+        return Touched(tuples, always, always, None)
+    return _without_ghosts(owning(node, tuples, entering))
 
 
 def _reached(node: NodeState, at: int, change: KeyChange) -> tuple[int, Columns]:
@@ -166,52 +166,7 @@ def _reached(node: NodeState, at: int, change: KeyChange) -> tuple[int, Columns]
     return len(found), found.columns
 
 
-def _owning(node: NodeState, tuples: Tuples, entering: _Entering | None) -> _Touched:
-    """Own rows and slots of the tuples; the batch's are added."""
-    located = node.tuples.find(tuples.codes, tuples.vectors(node.order))
-    old = node.tuples.read(located, node.own_columns)
-    if entering is None:
-        return _Touched(tuples, old, old, None)
-    rows, grouping, places = entering.rows, entering.grouping, entering.places
-    mine = {name: value[places] for name, value in old.items()}
-    added = {ROWS: counted_in(mine[ROWS], rows.weights, grouping)}
-    for part in node.own_parts:
-        if not isinstance(part, Extreme):
-            column = rows.columns[_ARGUMENT + part.argument]
-            added.update(part.add(mine, part.delta(column, rows.weights, grouping)))
-    _refuse_negative(node, added)
-    if node.has_tuple_numbers:
-        added[NUMBER], node.next_tuple = numbered(mine[NUMBER], node.next_tuple)
-    for part, counts in node.own_best.items():
-        owners = added[NUMBER][grouping.index()]
-        column = rows.columns[_ARGUMENT + part.argument]
-        _count_ranks(counts, part, column, owners, rows.weights)
-        added[part.name] = counts.best(added[NUMBER])
-    clear_empty(added, node.own_parts)
-    new = {name: value.copy() for name, value in old.items()}
-    for name, value in added.items():
-        new[name][places] = value
-    return _Touched(tuples, old, new, entering)
-
-
-def _refuse_negative(node: NodeState, state: Values) -> None:
-    counts = [state[ROWS]]
-    counts += [state[f"count{p.slot}"] for p in node.own_parts if isinstance(p, Count)]
-    if any(bool((count < 0).any()) for count in counts):
-        raise disagreement(
-            f"The change removes rows of `{node.node.name}` that the stored state never held"
-        )
-
-
-def _count_ranks(
-    counts: OrderedCounts, part: Extreme, column: Vector, numbers: Ints, weights: Ints
-) -> None:
-    rows = column.validity().nonzero()[0]
-    ranks = ranks_of(column.take(rows), reverse=part.reverse)
-    counts.add(numbers[rows], ranks, weights[rows])
-
-
-def _without_ghosts(touched: _Touched) -> _Touched | None:
+def _without_ghosts(touched: Touched) -> Touched | None:
     """Without tuples that an index told though they went: rows cancel only when runs merge."""
     kept = touched.new[ROWS] > 0
     entering = touched.entering
@@ -224,16 +179,16 @@ def _without_ghosts(touched: _Touched) -> _Touched | None:
         return None
     if entering is not None:
         places = (np.cumsum(kept) - 1)[entering.places]
-        entering = _Entering(entering.rows, entering.grouping, places)
+        entering = Entering(entering.rows, entering.grouping, places)
     old = {name: value[at] for name, value in touched.old.items()}
     new = {name: value[at] for name, value in touched.new.items()}
-    return _Touched(touched.tuples.take(at), old, new, entering)
+    return Touched(touched.tuples.take(at), old, new, entering)
 
 
 # What they are worth.
 
 
-def _value(node: NodeState, own: Values, below: Sequence[Values]) -> Values:
+def value_of(node: NodeState, own: Values, below: Sequence[Values]) -> Values:
     """Rows and slots of each tuple, over all that extend it below."""
     rows = node.rows_of(own, below)
     if node.is_bits or node.is_flat:
@@ -264,35 +219,12 @@ def _alive_product(alive: Bools, counts: Sequence[Ints]) -> Ints:
     return result
 
 
-# What is written.
+# What is seen from above.
 
 
-def _write(node: NodeState, touched: _Touched) -> None:
-    if touched.entering is None:
-        return
-    differs = changed(node.own_parts, touched.new, touched.old)
-    tuples = touched.tuples
-    node.tuples.put(tuples.codes, tuples.vectors(node.order), touched.new, differs)
-
-
-def _own_change(node: NodeState, touched: _Touched) -> KeyChange | None:
+def _own_change(node: NodeState, touched: Touched) -> KeyChange | None:
     """That of a leaf, whose tuples are its keys."""
     tuples = touched.tuples
     return key_change(
         node, tuples.codes, tuples.vectors(node.order), Tally(touched.old, touched.new)
     )
-
-
-def _count_fragments(node: NodeState, touched: _Touched) -> tuple[GroupSets | None, ...]:
-    """Count the batch's rows in their fragments; per access the sets before and what crossed."""
-    entering, nothing = touched.entering, np.zeros(0, dtype=np.int64)
-    found: list[GroupSets | None] = []
-    for at, counts in enumerate(node.fragments):
-        if counts is None:
-            found.append(None)
-            continue
-        pairs = Pairs(nothing, nothing, nothing)
-        if entering is not None:
-            pairs = entering.rows.tags[at].expand(entering.tuple_of_rows(), entering.rows.weights)
-        found.append(counts.count(touched.new[NUMBER], pairs))
-    return tuple(found)

@@ -24,6 +24,8 @@ QUERIES = {
     "path": "SELECT r.c FROM r JOIN s ON s.a = r.a JOIN r q ON q.a = s.b GROUP BY r.c "
     "HAVING COUNT(*) > 3",
     "without": "SELECT r.id FROM r WHERE NOT EXISTS (SELECT 1 FROM s WHERE s.a = r.a)",
+    "circle": "SELECT x.c, COUNT(*) AS n FROM r x, r y, r z WHERE x.a = y.c AND y.a = z.c "
+    "AND z.a = x.c GROUP BY x.c HAVING COUNT(*) > 9",
     "one": "SELECT c, COUNT(*) AS n FROM r GROUP BY c HAVING COUNT(*) > 2",
 }
 

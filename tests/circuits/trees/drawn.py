@@ -87,7 +87,7 @@ def check(shape: TreeShape) -> None:
     assert root.parent is None
     assert is_tree([node.parent for node in shape.nodes])
     assert all(node.parent is not None and at < node.parent for at, node in enumerate(below))
-    assert len(shape.nodes) > 1
+    assert len(shape.nodes) > 1 or root.circle is not None
     for node in below:
         parent = shape.nodes[node.parent or 0]
         assert len(node.key) == len(node.parent_key) == len(node.null_safe)

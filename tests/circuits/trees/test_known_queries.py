@@ -173,7 +173,7 @@ NETWORK = [
     (
         "SELECT 1 FROM edge e1, edge e2, edge e3 WHERE e1.dst = e2.src AND e2.dst = e3.src AND "
         "e3.dst = e1.src",
-        "one_bag: e1.dst = e2.src",
+        "bits edge+edge#2+edge#3{}",
     ),
     (
         "SELECT e7.src FROM edge e1, edge e2, edge e3, edge e4, edge e5, edge e6, edge e7 WHERE "
@@ -184,7 +184,7 @@ NETWORK = [
     (
         "SELECT 1 FROM edge e1, edge e2, edge e3, edge e4 WHERE e1.dst = e2.src AND e2.dst = "
         "e3.src AND e3.dst = e4.src AND e4.dst = e1.src",
-        "one_bag: e1.dst = e2.src",
+        "bits edge+edge#2+edge#3+edge#4{}",
     ),
     (
         "SELECT 1 FROM edge e1, edge e2, edge e3, edge e4 WHERE e1.src = e2.src AND e1.dst = "

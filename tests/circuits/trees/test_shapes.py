@@ -67,12 +67,12 @@ CASES = [
     (
         "SELECT r.a FROM r, s, t WHERE r.a = s.a AND s.b = t.b AND t.c = r.c GROUP BY r.a HAVING "
         "COUNT(*) > 3",
-        "one_bag: r.a = s.a",
+        "ring r+s+t{a}",
     ),
     (
         "SELECT r.a FROM r, s, t, u WHERE r.a = s.a AND s.b = t.b AND t.c = r.c AND u.d = r.d "
         "GROUP BY u.e, r.a HAVING COUNT(*) > 3",
-        "one_bag: r.a = s.a",
+        "ring r+s+t+u{e,a}",
     ),
     (
         "SELECT 1 FROM r, s HAVING COUNT(*) > 3",

@@ -9,8 +9,8 @@ so many `parts`, each a cell; `most_joined`, joined rows beyond which the index 
 own `join` takes; `process` starts `impctl capture` for either way.
 Law: after each of the first two steps, before anything is timed, and after the last one the
 sketches of all ways are compared (`app.measuring.trees.side_by_side`). `tree_ms` and `index_ms` are
-processor times of a step of the engine in turns, `duckdb_ms` the wall time of the question on all
-cores. What is not run is named in the note with its joined rows.
+processor times of a step of the engine in turns, `duckdb_ms` the lesser of DuckDB's processor time
+and its wall time on all cores. What is not run is named in the note with its joined rows.
 Out of scope: reading changes, commits (`maintain`), captures from files (only by `process`).
 """
 
