@@ -7,7 +7,7 @@ answer that was not right comes before any number. Out of scope: HTML, drawing.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from impctl.bench.break_even_words import break_even_words
 from impctl.bench.contest import (
@@ -162,20 +162,29 @@ def _speed_ups(group: Sequence[Contest]) -> tuple[str, ...]:
     )
 
 
+def _over(rivals: Iterable[tuple[str, Sequence[Contest]]], what: str) -> tuple[str, ...]:
+    """A sentence for each rival that was measured."""
+    return tuple(
+        f"Over {words}: speed-up {range_text(found)}; quicker in "
+        f"{number(sum(contest.is_won for contest in found))} of "
+        f"{_count(found, what)}{_undecided(found)}."
+        for words, found in rivals
+        if found
+    )
+
+
 def _workloads(record: Record) -> Section | None:
-    points = []
-    for way, words in ((UNUSED, "no sketch"), (RECAPTURED, "recaptured sketches")):
-        found = workload_contests(record, way)
-        if found:
-            won = sum(contest.is_won for contest in found)
-            points.append(
-                f"Over {words}: speed-up {range_text(found)}; quicker in {number(won)} of "
-                f"{_count(found, 'workload')}{_undecided(found)}."
-            )
+    points = _over(
+        (
+            ("no sketch", workload_contests(record, UNUSED)),
+            ("recaptured sketches", workload_contests(record, RECAPTURED)),
+        ),
+        "workload",
+    )
     if not points:
         return None
     text = "Queries and updates in turn, every cost counted, with maintained sketches:"
-    return Section("Whole workloads", (text,), tuple(points))
+    return Section("Whole workloads", (text,), points)
 
 
 def _using(found: Sequence[Contest]) -> Section | None:
@@ -205,19 +214,17 @@ def _answering(record: Record) -> Section | None:
 
 def _trees(record: Record) -> Section | None:
     """Joins as trees, against the index join and against asking DuckDB anew."""
-    points = []
-    for way, words in ((INDEX, "an index join"), (DUCKDB_RECAPTURE, "asking DuckDB anew")):
-        found = contests(record, TREE, way)
-        if found:
-            won = sum(contest.is_won for contest in found)
-            points.append(
-                f"Over {words}: speed-up {range_text(found)}; quicker in {number(won)} of "
-                f"{_count(found, 'measurement')}{_undecided(found)}."
-            )
+    points = _over(
+        (
+            ("an index join", contests(record, TREE, INDEX)),
+            ("asking DuckDB anew", contests(record, TREE, DUCKDB_RECAPTURE)),
+        ),
+        "measurement",
+    )
     if not points:
         return None
     text = "A step of a join tree, which writes down no joined row, on the same changes:"
-    return Section("Joins without joining", (text,), tuple(points))
+    return Section("Joins without joining", (text,), points)
 
 
 def _text_labels(found: Sequence[Contest]) -> list[str]:

@@ -11,12 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from impctl.aliases import AccessId
 from impctl.app.capturing.chosen_way import capture_way, chosen_way
 from impctl.app.capturing.fill_by_engine import is_loaded_here, loaded
-from impctl.app.capturing.fill_by_spark import _from_partials
+from impctl.app.capturing.fill_by_spark import from_partials
 from impctl.app.capturing.join_choice import chooser_for
 from impctl.app.preparing.prepared import PreparedQuery
 from impctl.app.workbench.workbench import Workbench
@@ -30,10 +29,6 @@ from impctl.sketch.mode import Mode
 from impctl.sketch.partition import RangePartition
 from impctl.values import dataclass
 from impctl.workload.models import JoinStrategy
-
-if TYPE_CHECKING:
-    pass
-
 
 _COULD_NOT = "the engine could not fill its state (a join too large, or doubles too close)"
 _NOT_BESIDE = "the engine could not fill its state beside the sketch"
@@ -123,7 +118,7 @@ def filled_circuit(
         # Part of the table already went through that circuit.
         compiled = _compiled(capture_way(desk.tables, prepared, verdict, partitions))
     try:
-        return Filled(_from_partials(desk, compiled, partitions), uses_spark=True)
+        return Filled(from_partials(desk, compiled, partitions), uses_spark=True)
     except (EvaluationError, NotExactError):
         # The pass, or the engine on its result, met a value it cannot compute, or doubles too close
         # to call. If Spark cannot compute it either, the capture of the sketch alone says so.

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 _VIEW = "impctl_pass"
 
 
-def _from_partials(
+def from_partials(
     desk: Workbench,
     compiled: Compiled,
     partitions: Mapping[AccessId, RangePartition],
