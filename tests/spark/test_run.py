@@ -27,7 +27,7 @@ def test_answer_is_an_arrow_table(spark):
 def test_views_live_as_long_as_the_query(spark, name):
     quoted = "`" + name.replace("`", "``") + "`"
     assert run_sql(spark, f"SELECT * FROM {quoted}", {name: spark.range(2)}).num_rows == 2
-    # The catalog's own listing cannot be read back where plans are interpreted and a table lies there.
+    # Where plans are interpreted the catalog's own listing fails as soon as a table lies there.
     left = [row.tableName.lower() for row in spark.sql("SHOW TABLES").collect()]
     assert name.lower() not in left
 
