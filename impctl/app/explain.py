@@ -15,6 +15,7 @@ from impctl.app.capturing.kept_plan import kept_plan
 from impctl.app.examining.join_trees import tree_entries
 from impctl.app.examining.kept_answer import answer_entry
 from impctl.app.examining.plan_lines import kept_state, plan_entries
+from impctl.app.examining.stored_way import way_as_stored
 from impctl.app.preparing.choice import choose, judge_candidates
 from impctl.app.preparing.prepared import prepare
 from impctl.app.results.explanations import ExplainResult, JoinSideEntry
@@ -58,6 +59,8 @@ def _explained(desk: Workbench, spec: QuerySpec) -> ExplainResult:
     way = capture_way(desk.tables, prepared, chosen.verdict, partitions)
     notes = kept_plan(prepared, chosen.verdict, partitions).notes
     kept = kept_state(desk, spec, way)
+    if kept is not None:
+        way = way_as_stored(prepared, chosen.verdict, partitions, way, kept.stored)
     return ExplainResult(
         query=spec.name,
         mode=way.mode.value,

@@ -86,7 +86,8 @@ def _ways(
             yield replace(told, reason=f"{told.reason}; {_AS_TREES}"), prepared
     if way.answer is not None:
         prepared = replace(prepared, spec=replace(prepared.spec, answer=False))
-        without = chosen_way(prepared, verdict, partitions, chooser)
+        alike = replace(chooser, trees=TreesAsRecorded(way.has_tree))
+        without = chosen_way(prepared, verdict, partitions, alike)
         yield replace(without, no_answer=_NOT_BESIDE), prepared
     if is_open:
         tree = chosen_way(prepared, verdict, partitions, planted)

@@ -69,6 +69,8 @@ def test_what_cannot_be_kept_joined_is_kept_as_trees(cli: Cli) -> None:
     assert held is not None
     assert held.state_meta["trees"]
     assert "its joins are trees, because" in held.state_meta["way"]
+    (entry,) = cli.good("explain").results[0]["trees"]
+    assert (entry["used"], entry["reason"]) == (True, "chosen: as captured")
     write_deltalake(
         str(cli.workload.parent / "r"),
         pa.table({"id": [ROWS], "a": [5], "b": [1]}),
@@ -91,6 +93,28 @@ def test_an_answer_that_no_tree_tells_is_left_out_first(cli: Cli) -> None:
     ran = cli.good("capture")
     assert ran.results[0]["mode"] == "exact"
     assert any("beside the sketch" in warning for warning in ran.document["warnings"])
+
+
+def test_trees_stay_trees_where_the_answer_is_left_out(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A hundred partners a row: an index join without the answer would be the worse way."""
+    short = iter([ShortMemory(checked=2)])
+    monkeypatch.setattr(
+        fill_by_engine, "MemoryLimit", lambda _: next(short, ShortMemory(checked=-(10**9)))
+    )
+    keys = [at % 30 for at in range(ROWS)]
+    for table in "rs":
+        path = str(cli.workload.parent / table)
+        rows = pa.table({"id": list(range(ROWS)), "a": keys, "b": keys})
+        write_deltalake(path, rows, mode="overwrite")
+    asked(cli, answer=True)
+    assert any(
+        "beside the sketch" in warning for warning in cli.good("capture").document["warnings"]
+    )
+    (explained,) = cli.good("explain").results
+    assert (explained["trees"][0]["used"], explained["answer"]["kept"]) == (True, False)
+    assert "could not keep it" in explained["answer"]["reason"]
 
 
 def test_an_index_that_was_asked_for_leaves_the_sketch_alone(

@@ -49,10 +49,6 @@ queries:
     sql: SELECT t.a, AVG(s.b) AS sb FROM t JOIN s ON t.a = s.a GROUP BY t.a HAVING AVG(t.c) < 20
     sketch: {t: a}
     join: index
-  planted:
-    sql: SELECT t.a, AVG(s.b) AS sb FROM t JOIN s ON t.a = s.a GROUP BY t.a HAVING AVG(t.c) < 20
-    sketch: {t: a}
-    join: tree
   top: {sql: "SELECT id, a FROM t ORDER BY a LIMIT 10", sketch: {t: a}}
   groups: {sql: "SELECT a, MAX(c) AS m FROM t GROUP BY a HAVING MAX(c) > 90", sketch: {t: b}}
   rows: {sql: "SELECT id FROM t WHERE b < 5 AND c > 1", sketch: {t: b}}
@@ -61,7 +57,6 @@ queries:
   mixing:
     sql: SELECT s.b, COUNT(*) AS n FROM t JOIN s ON t.a = s.a GROUP BY s.b HAVING COUNT(*) > 60
     sketch: {t: a, s: c}
-store: .impctl
 spark: {master: "local[2]", conf: {spark.sql.shuffle.partitions: 4}}
 """
 
@@ -378,15 +373,6 @@ def test_memory_of_a_fresh_process(desk: Workbench, spark: Any) -> None:
     assert held["state_bytes"] >= held["join_bytes"] + held["aggregate_bytes"]
     # A hundred ranges of `s`, which impctl chose, beside five of `t`.
     assert held["sketch_bytes"] == 14
-
-
-@pytest.mark.spark
-def test_memory_of_joins_that_are_a_tree(desk: Workbench, spark: Any) -> None:
-    (found,) = cells(desk, "memory", "planted", changes=10, process=False)
-    assert found.covers
-    held = values(found)
-    assert held["tree_bytes"] > 0
-    assert "join_bytes" not in held
 
 
 @pytest.mark.spark

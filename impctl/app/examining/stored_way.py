@@ -1,0 +1,40 @@
+"""The way that a query is maintained in, where a capture came to another one than it would now.
+
+Law: what is stored is maintained as the capture left it, whatever would be chosen today: a state
+that did not fit in memory may be one of trees, or without the answer.
+Out of scope: whether what is stored is of the query as it stands (`plan_lines.kept_state`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from impctl.aliases import AccessId
+from impctl.app.capturing.chosen_way import chosen_way
+from impctl.app.capturing.join_choice import chooser_of
+from impctl.app.capturing.meta import StateMeta
+from impctl.app.preparing.prepared import PreparedQuery
+from impctl.circuits.way import Way
+from impctl.plan.safety.verdict import Verdict
+from impctl.sketch.partition import RangePartition
+from impctl.store.records import StoredQuery
+
+_NO_ANSWER = "the capture could not keep it beside the sketch"
+
+
+def way_as_stored(
+    prepared: PreparedQuery,
+    verdict: Verdict,
+    partitions: Mapping[AccessId, RangePartition],
+    way: Way,
+    stored: StoredQuery,
+) -> Way:
+    """The way of the stored state; `way`, which a capture would choose now, where they agree."""
+    meta = StateMeta.read(stored.query, stored.state_meta)
+    if bool(meta.trees) == way.has_tree and meta.answer == (way.answer is not None):
+        return way
+    chooser = chooser_of(prepared, meta)
+    found = chosen_way(prepared, verdict, partitions, chooser, has_answer=meta.answer)
+    is_left_out = prepared.spec.answer and not meta.answer
+    return replace(found, reason=meta.way, no_answer=_NO_ANSWER if is_left_out else found.no_answer)
