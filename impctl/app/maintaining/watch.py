@@ -35,6 +35,8 @@ class Watch:
         self._seen: dict[TableName, Seen] = {}
         self._stuck: dict[TableName, object] = {}
         """How the logs end that the last run could not open; None of one that cannot be read."""
+        self._ends: dict[TableName, object] = {}
+        """How those end that could not be opened right before a run: the run may find others."""
         self._store: object = None
         self._hour = ""
         self._looked_anew: float | None = None
@@ -45,7 +47,7 @@ class Watch:
 
         From time to time none, so that all are opened anew.
         """
-        now = time.monotonic()
+        now, self._ends = time.monotonic(), {}
         if self._looked_anew is None or now - self._looked_anew >= _LONGEST_QUIET:
             self._looked_anew = now
             return []
@@ -57,6 +59,7 @@ class Watch:
                 # The run opens it anew, and tells for the queries that read it what is wrong. What
                 # was read of it here may be part of another log: nothing is added to that.
                 self._seen[name] = replace(known, mark=None)
+                self._ends[name] = _end(known)
         return found
 
     def saw(self, desk: Workbench) -> None:
@@ -66,7 +69,7 @@ class Watch:
         """
         self._seen.update(desk.tables.seen)
         self._stuck = {
-            name: _end(known) for name, known in self._seen.items() if name not in desk.tables.seen
+            name: end for name, end in self._ends.items() if name not in desk.tables.seen
         }
         self._store = catalog_mark(desk.store_path)
         self._hour = desk.clock.text(HOUR)

@@ -37,8 +37,15 @@ def test_a_log_that_could_not_be_read_is_no_news_until_it_can_be(
         with monkeypatch.context() as patch:
             patch.setattr(looking, "has_new_log", away)
             patch.setattr(looking, "log_end", away)
+            patch.setattr(looking, "pinned_anew", away)
             assert watch.is_due(desk)
-            watch.saw(desk.next_run([]))  # the run could not open it either
+            watch.saw(desk.next_run(watch.pinned()))  # the run could not open it either
             assert not watch.is_due(desk)
+            # It came back while the run was still at it, which had found none.
+            run = desk.next_run(watch.pinned())
+            patch.setattr(looking, "log_end", lambda _: "another")
+            patch.setattr(looking, "has_new_log", lambda _: True)
+            watch.saw(run)
+            assert watch.is_due(desk)
         write_deltalake(str(tmp_path / "t"), pa.table(ROWS), mode="append")
         assert watch.is_due(desk)
