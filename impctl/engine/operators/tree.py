@@ -16,6 +16,7 @@ Not to be confused with `join`, which writes joined rows down, and `live`, which
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 
@@ -54,31 +55,32 @@ class Tree(Operator):
 
     def step(self, *batches: Batch | None) -> Batch | None:
         """Minus the old rows, plus the new rows of the changed groups; None while it fills."""
-        changes: list[KeyChange | None] = []
-        for node in self.nodes:
-            batch = None if node.node.input is None else batches[node.node.input]
-            below = [] if self._is_filling else [changes[link.child] for link in node.node.links]
-            try:
-                if not self._is_filling:
-                    changes.append(rise(node, batch, below))
-                elif batch is not None:
+        if not self._is_filling:
+            return self._rows_of(self._rise(batches))
+        with _sums_named():
+            for node in self.nodes:
+                batch = _batch_of(node, batches)
+                if batch is not None:
                     take_in(node, batch)
-            except EvaluationError as error:
-                # Of rows that nothing joins with Spark takes no sum, so the query may not fail.
-                raise sum_too_large() from error
-            self._touched += 0 if node.seen is None else len(node.seen.tuples)
-        return None if self._is_filling else self._rows_of(changes[-1])
+        return None
+
+    def _rise(self, batches: Sequence[Batch | None]) -> KeyChange | None:
+        """The change of the root's groups, every node's after its children's."""
+        changes: list[KeyChange | None] = []
+        with _sums_named():
+            for node in self.nodes:
+                below = [changes[link.child] for link in node.node.links]
+                changes.append(rise(node, _batch_of(node, batches), below))
+                self._touched += 0 if node.seen is None else len(node.seen.tuples)
+        return changes[-1]
 
     def fill(self, is_filling: bool) -> None:
         self._is_filling = is_filling
 
     def filled(self) -> Iterator[Batch]:
         """The change of all groups at once, after every node's keys are made, leaves first."""
-        try:
-            for node in self.nodes:
-                self._touched += settle(node)
-        except EvaluationError as error:
-            raise sum_too_large() from error
+        with _sums_named():
+            self._touched += sum(map(settle, self.nodes))
         told = self.start()
         if self.tree.mode is Mode.BITS:
             yield empty_batch(0)
@@ -140,3 +142,17 @@ class Tree(Operator):
             name = f"{self.tree.name}.{node.node.name}"
             node.next_tuple = counters[f"{name}.next_tuple"]
             node.next_key = counters[f"{name}.next_key"]
+
+
+def _batch_of(node: NodeState, batches: Sequence[Batch | None]) -> Batch | None:
+    return None if node.node.input is None else batches[node.node.input]
+
+
+@contextmanager
+def _sums_named() -> Iterator[None]:
+    """What cannot be computed within is a sum on the way up, and is told as one."""
+    try:
+        yield
+    # Of rows that nothing joins with Spark takes no sum, so the query may not fail.
+    except EvaluationError as error:
+        raise sum_too_large() from error

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,7 @@ from impctl.bench.parquet_sql import ParquetSql, SqlFailed
 from impctl.bench.record import Cell
 from impctl.errors import UsageError, WorkloadError
 from impctl.workload.suite_models import CaseSpec, ChartSpec, FigureSpec, OptionValue
+from tests.support.measured_cells import cells_of, values
 
 WORKLOAD = """\
 version: 1
@@ -93,16 +94,7 @@ def ground(desk: Workbench, measure: str, query: str, **options: OptionValue) ->
 
 
 def cells(desk: Workbench, measure: str, query: str, **options: OptionValue) -> list[Cell]:
-    found = list(MEASURES[measure].run(ground(desk, measure, query, **options)))
-    drawable = MEASURES[measure].drawable
-    for cell in found:
-        assert cell.labels.keys() <= set(drawable.labels)
-        assert all(map(drawable.has, cell.metrics))
-    return found
-
-
-def values(cell: Cell) -> Mapping[str, float]:
-    return {name: metric.median for name, metric in cell.metrics.items()}
+    return cells_of(ground(desk, measure, query, **options))
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from impctl.errors import UnsupportedError, WorkloadError
 from impctl.sketch.fragments import FragmentSet
 from impctl.workload.suite_models import CaseSpec, ChartSpec, FigureSpec, OptionValue
 from tests.app.measuring.trees.joined_desk import joined_desk
+from tests.support.measured_cells import cells_of, values
 
 NO_DUCKDB = "DuckDB is not installed"
 
@@ -48,16 +49,7 @@ def ground(desk: Workbench, query: str, **options: OptionValue) -> Ground:
 
 
 def cells(desk: Workbench, query: str, **options: OptionValue) -> list[Cell]:
-    found = list(MEASURES["trees"].run(ground(desk, query, **options)))
-    drawable = MEASURES["trees"].drawable
-    for cell in found:
-        assert cell.labels.keys() <= set(drawable.labels)
-        assert all(map(drawable.has, cell.metrics))
-    return found
-
-
-def values(cell: Cell) -> Mapping[str, float]:
-    return {name: metric.median for name, metric in cell.metrics.items()}
+    return cells_of(ground(desk, query, **options))
 
 
 @pytest.mark.parametrize(
