@@ -2,8 +2,8 @@
 
 Law: a use is written whole or not at all, never by waiting for a writer of sketches, and never in
 the way of the use: who cannot write it in time goes on without. Of each query the latest `KEPT`
-uses stand by themselves, earlier ones as sums per day, so that sums stay exact. Nothing that
-decides anything is read from here.
+uses stand by themselves, earlier ones as sums per day, so that sums stay exact. Answers from kept
+rows read no file; they are counted per day. Nothing that decides anything is read from here.
 Out of scope: what a use is counted by (`app.using.recorded`), what runs cost (`store.history`).
 """
 
@@ -37,6 +37,8 @@ CREATE TABLE IF NOT EXISTS day (query TEXT NOT NULL, day INTEGER NOT NULL, uses 
   used INTEGER NOT NULL, files INTEGER NOT NULL, files_plain INTEGER NOT NULL,
   rows INTEGER NOT NULL, rows_plain INTEGER NOT NULL, bytes INTEGER NOT NULL,
   bytes_plain INTEGER NOT NULL, elapsed_ms REAL NOT NULL, PRIMARY KEY (query, day));
+CREATE TABLE IF NOT EXISTS answer (query TEXT NOT NULL, day INTEGER NOT NULL,
+  answers INTEGER NOT NULL, last REAL NOT NULL, PRIMARY KEY (query, day));
 """
 _SUMS = "sum(files), sum(files_plain), sum(rows), sum(rows_plain), sum(bytes), sum(bytes_plain)"
 _FOLD = f"""
@@ -47,6 +49,11 @@ ON CONFLICT (query, day) DO UPDATE SET uses = uses + excluded.uses, used = used 
   rows = rows + excluded.rows, rows_plain = rows_plain + excluded.rows_plain,
   bytes = bytes + excluded.bytes, bytes_plain = bytes_plain + excluded.bytes_plain,
   elapsed_ms = elapsed_ms + excluded.elapsed_ms
+"""
+
+_COUNT = """
+INSERT INTO answer VALUES (:query, :day, 1, :at)
+ON CONFLICT (query, day) DO UPDATE SET answers = answers + 1, last = max(last, excluded.last)
 """
 
 
@@ -88,6 +95,19 @@ class Uses:
     last: float | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class KeptAnswers:
+    """How often a query was answered from its kept rows; `last` is None where it never was."""
+
+    count: int = 0
+    last: float | None = None
+
+
+def latest(*moments: float | None) -> float | None:
+    """The latest of moments that may be missing."""
+    return max((at for at in moments if at is not None), default=None)
+
+
 class Ledger:
     """The ledger of the store in a folder; there may be none yet, or none that can be read."""
 
@@ -96,15 +116,21 @@ class Ledger:
 
     def record(self, use: Use) -> bool:
         """Write one use down; false where that could not be done at once."""
-        try:
-            with self._opened() as found, found:
-                found.execute("BEGIN IMMEDIATE")
-                marks = ", ".join("?" * len(fields(Use)))
-                found.execute(f"INSERT INTO use VALUES (NULL, {marks})", astuple(use))
-                self._fold(found, use.query)
-        except (OSError, sqlite3.Error):
-            return False
-        return True
+
+        def write(found: sqlite3.Connection) -> None:
+            marks = ", ".join("?" * len(fields(Use)))
+            found.execute(f"INSERT INTO use VALUES (NULL, {marks})", astuple(use))
+            self._fold(found, use.query)
+
+        return self._written(write)
+
+    def record_answer(self, query: QueryName, at: float) -> bool:
+        """Count one answer from kept rows; false where that could not be done at once."""
+
+        def write(found: sqlite3.Connection) -> None:
+            found.execute(_COUNT, {"query": query, "day": at // _DAY, "at": at})
+
+        return self._written(write)
 
     def uses(self, query: QueryName) -> tuple[Use, ...]:
         """The uses that stand by themselves, newest first."""
@@ -125,6 +151,22 @@ class Ledger:
         last = new[-1] if new[-1] is not None else old[-1] * _DAY if old[-1] is not None else None
         made: Callable[..., Uses] = Uses
         return made(*totals, last)
+
+    def answers(self, query: QueryName, since: float = 0.0) -> KeptAnswers:
+        """All answers from kept rows since then, those of the whole day it lies in too."""
+        asked = "SELECT sum(answers), max(last) FROM answer WHERE query = ? AND day >= ?"
+        (row,) = self._asked(asked, query, since // _DAY) or [(None, None)]
+        return KeptAnswers(row[0] or 0, row[1])
+
+    def _written(self, write: Callable[[sqlite3.Connection], None]) -> bool:
+        """Whether it could be written, all of it, at once."""
+        try:
+            with self._opened() as found, found:
+                found.execute("BEGIN IMMEDIATE")
+                write(found)
+        except (OSError, sqlite3.Error):
+            return False
+        return True
 
     def _fold(self, found: sqlite3.Connection, query: QueryName) -> None:
         """Put the oldest uses of a query into their days."""

@@ -13,6 +13,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from impctl.app.gain import _hint
 from impctl.app.results.gained import COSTS_MORE
+from impctl.cli.application import build_app
+from impctl.cli.boundary import run
 from impctl.store.ledger import Uses
 from tests.support.random_cases import TIMES
 from tests.support.run_cli import Cli
@@ -107,6 +109,13 @@ def families(path: Path) -> dict[str, dict[str, float]]:
     }
 
 
+def text_of(cli: Cli, command: str) -> str:
+    """What people read, in one line."""
+    cli.capsys.readouterr()
+    assert run(build_app(), [command, str(cli.workload)]) == 0
+    return " ".join(cli.capsys.readouterr().out.split())
+
+
 def test_metrics_are_what_prometheus_reads(cli: Cli) -> None:
     cli.good("capture")
     cli.good("rewrite")
@@ -147,6 +156,30 @@ def test_metrics_that_cannot_be_written_are_a_failure(cli: Cli) -> None:
 def test_a_query_that_was_never_used(cli: Cli) -> None:
     [found] = cli.good("gain").results
     assert (found["uses"], found["verdict"], found["last_use"]) == (0, "not_used", None)
+
+
+def test_answers_from_kept_rows_are_told_and_are_no_uses(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("IMPCTL_SKETCH", "auto")
+    text = cli.workload.read_text().replace(f'"{SQL}"', f'"{SQL}", answer: true')
+    cli.workload.write_text(text)
+    cli.good("capture")
+    append(cli.workload.parent, 77)
+    asked = [cli.good("query").results[0]["by"] for _ in range(3)]
+    assert asked == ["state"] * 3, "the first reads the query and maintains, the others do not"
+    [found] = cli.good("gain").results
+    assert (found["kept_answers"], found["uses"], found["verdict"]) == (3, 0, "answers")
+    assert found["last_use"] is not None
+    assert "3 answers from kept rows" in text_of(cli, "gain")
+    assert "3 answers from kept rows; the last" in text_of(cli, "status")
+    assert ", answer kept" in text_of(cli, "status")
+    [status] = cli.good("status").results
+    assert status["keeps_answer"]
+    assert (status["kept_answers"], status["last_use"]) == (3, found["last_use"])
+    out = cli.workload.parent / "impctl.prom"
+    cli.good("gain", "--metrics", str(out))
+    assert families(out)["impctl_kept_answers"] == {"q": 3.0}
 
 
 @pytest.mark.parametrize(

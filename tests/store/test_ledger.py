@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from impctl.store import ledger as ledgers
-from impctl.store.ledger import Ledger, Use, Uses
+from impctl.store.ledger import KeptAnswers, Ledger, Use, Uses
 
 DAY = 86_400
 USE = Use("q", 10.0 * DAY, "query", "{}", True, 2, 10, 20, 100, 200, 1000, 1.5)
@@ -115,3 +115,29 @@ def test_a_ledger_that_cannot_be_written_holds_nobody_up(
     (tmp_path / "ledger.sqlite").write_bytes(b"no database" * 100)
     assert not ledger.record(USE)
     assert ledger.sums("q") == Uses()
+
+
+def test_answers_from_kept_rows_are_counted_per_day(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path)
+    assert ledger.record(USE)
+    for at in (3.5 * DAY, 3.2 * DAY, 4.1 * DAY):
+        assert ledger.record_answer("q", at)
+    assert ledger.record_answer("r", 9.0 * DAY)
+    assert ledger.answers("q") == KeptAnswers(3, 4.1 * DAY)
+    assert ledger.answers("q", 3.9 * DAY) == KeptAnswers(3, 4.1 * DAY), (
+        "the day it lies in is whole"
+    )
+    assert ledger.answers("q", 4.05 * DAY) == KeptAnswers(1, 4.1 * DAY)
+    assert ledger.answers("q", 5.0 * DAY) == KeptAnswers()
+    assert ledger.sums("q").uses == 1, "no file was read for them"
+
+
+def test_a_ledger_of_before_has_no_kept_answers(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path)
+    assert ledger.record(USE)
+    with sqlite3.connect(tmp_path / "ledger.sqlite") as older:
+        older.execute("DROP TABLE answer")
+    assert ledger.answers("q") == KeptAnswers()
+    assert ledger.sums("q").uses == 1
+    assert ledger.record_answer("q", DAY)
+    assert ledger.answers("q") == KeptAnswers(1, DAY)

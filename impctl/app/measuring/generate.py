@@ -13,7 +13,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from impctl.app.results.results import GenerateResult, Outcome
+from impctl.app.results.made import GenerateResult
+from impctl.app.results.results import Outcome
 from impctl.app.workbench.reporter import Reporter
 from impctl.app.workbench.settings import Example, GenerateRequest
 from impctl.bench.daily import split_last_days

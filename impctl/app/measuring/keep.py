@@ -11,7 +11,8 @@ import os
 from errno import EACCES, EISDIR, ENOTDIR
 from pathlib import Path
 
-from impctl.app.results.results import Failure, Outcome, WrittenResult
+from impctl.app.results.made import WrittenResult
+from impctl.app.results.results import Failure, Outcome
 from impctl.app.workbench.reporter import Reporter
 from impctl.app.workbench.settings import SuiteRequest
 from impctl.app.workbench.whole_file import is_special, part_of, write_whole

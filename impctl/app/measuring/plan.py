@@ -21,7 +21,8 @@ from impctl.app.measuring.from_workload import suite_of
 from impctl.app.measuring.ground import Ground
 from impctl.app.measuring.registry import MEASURES
 from impctl.app.measuring.shipped import shipped_suites, suite_file, unknown_suite
-from impctl.app.results.results import Outcome, SuiteResult
+from impctl.app.results.made import SuiteResult
+from impctl.app.results.results import Outcome
 from impctl.app.workbench.reporter import Reporter
 from impctl.app.workbench.settings import Example, Settings, SuiteRequest
 from impctl.app.workbench.workbench import Workbench

@@ -67,6 +67,7 @@ def gain_metrics(outcome: Outcome) -> str:
     wanted: tuple[tuple[str, str, Callable[[GainResult], float]], ...] = (
         ("uses", "Uses of the query", lambda r: r.uses),
         ("used", "Uses that went through its sketches", lambda r: r.used),
+        ("kept_answers", "Answers told from kept rows", lambda r: r.kept_answers),
         ("left_out_files", "Files left out", lambda r: r.files_plain - r.files),
         ("left_out_rows", "Rows in files left out", lambda r: r.rows_plain - r.rows),
         ("left_out_bytes", "Bytes of files left out", lambda r: r.bytes_left_out),

@@ -27,6 +27,7 @@ from impctl.app.results.explanations import (
 from impctl.app.results.findings import Finding
 from impctl.app.results.foreseen import PlanResult, ReadEntry
 from impctl.app.results.gained import GainResult
+from impctl.app.results.made import GenerateResult, SuiteResult, WrittenResult
 from impctl.app.results.past_runs import PendingEntry, RunEntry, VerifiedEntry
 from impctl.app.results.started import StartedResult
 from impctl.app.results.tree_work import TreeRecord, TreeWork
@@ -272,6 +273,7 @@ class StatusResult:
 
     `pending_versions` counts the table versions committed since, `pending` what is in them;
     `runs` are the latest, newest first; `verified` is None where nobody verified the sketch.
+    `kept_answers` counts those told from kept rows, of a query that has such or had.
     """
 
     query: str
@@ -295,6 +297,8 @@ class StatusResult:
     bytes_left_out: int = 0
     tree: TreeRecord | None = None
     moments: Mapping[str, str] = field(default_factory=dict)
+    keeps_answer: bool = False
+    kept_answers: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -324,36 +328,6 @@ class VerifyResult:
     def is_sound(self) -> bool:
         """Whether nothing that was looked at is wrong."""
         return self.covers and self.results_equal is not False and self.answer_equal is not False
-
-
-@dataclass(frozen=True, slots=True)
-class GenerateResult:
-    """A table written for the demo or a benchmark."""
-
-    table: str
-    path: str
-    rows: int
-    version: int
-
-
-@dataclass(frozen=True, slots=True)
-class WrittenResult:
-    """A file written beside the result: `kind` is record or report."""
-
-    kind: str
-    path: str
-
-
-@dataclass(frozen=True, slots=True)
-class SuiteResult:
-    """A suite file that is right: what it would generate and measure; `file` is where it is."""
-
-    suite: str
-    title: str
-    file: str
-    data: tuple[str, ...]
-    figures: tuple[str, ...]
-    cases: int
 
 
 Result = (

@@ -30,6 +30,9 @@ def _details(result: GainResult) -> Iterator[str]:
             f" ({share:.0%}), {count_text(files, 'file')}, {count_text(rows, 'row')}"
             ", of what the query's own conditions leave"
         )
+    if result.kept_answers:
+        told = count_text(result.kept_answers, "answer")
+        yield f"{told} from kept rows, which read no file; what they save is not estimated"
     if result.uses > result.used:
         yield f"{count_text(result.uses - result.used, 'use')} left the sketch away"
     upkeep = f"{count_text(result.upkeep_runs, 'run')}, {duration_text(result.upkeep_ms)}"

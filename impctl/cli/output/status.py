@@ -40,7 +40,8 @@ def _labelled(result: StatusResult) -> Iterator[tuple[str, str]]:
         yield "pending", _pending(entry)
     mode = "" if result.mode is None else f", mode {result.mode}"
     versions = versions_text(result.versions, None, result.moments)
-    yield "stands", f"{versions}{mode}, policy {result.policy}"
+    answer = ", answer kept" if result.keeps_answer else ""
+    yield "stands", f"{versions}{mode}, policy {result.policy}{answer}"
     yield "size", f"sketch {size_text(result.sketch_bytes)}, state {size_text(result.state_bytes)}"
     yield "slack", _slack(result)
     for ranges in result.ranges:
@@ -49,10 +50,18 @@ def _labelled(result: StatusResult) -> Iterator[tuple[str, str]]:
     if result.tree is not None and result.tree.touched_each is not None:
         yield "trees", _touched(result.tree, result.tree.touched_each)
     if result.last_use is not None:
-        said = f"{count_text(result.uses, 'use')}, the last {_moment(result.last_use)}"
-        yield "uses", f"{said}; {size_text(result.bytes_left_out)} left out"
+        yield "uses", _uses(result, result.last_use)
     for position, run in enumerate(result.runs):
         yield "runs" if position == 0 else "", _run(run)
+
+
+def _uses(result: StatusResult, last: datetime) -> str:
+    """How often the sketch and the kept answer were used, and when last."""
+    said = [f"{count_text(result.uses, 'use')}, {size_text(result.bytes_left_out)} left out"]
+    if result.kept_answers:
+        told = f"{count_text(result.kept_answers, 'answer')} from kept rows"
+        said = [*said, told] if result.uses else [told]
+    return f"{'; '.join(said)}; the last {_moment(last)}"
 
 
 def _touched(record: TreeRecord, each: float) -> str:

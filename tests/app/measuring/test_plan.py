@@ -8,7 +8,7 @@ import pytest
 
 from impctl.app.measuring.plan import check_suite, list_suites, planned_suite
 from impctl.app.measuring.shipped import can_only_name_a_suite, shipped_suites, suite_file
-from impctl.app.results.results import SuiteResult
+from impctl.app.results.made import SuiteResult
 from impctl.app.workbench.reporter import SilentReporter
 from impctl.app.workbench.settings import SuiteRequest
 from impctl.errors import ImpctlError, UsageError, WorkloadError
