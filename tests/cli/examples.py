@@ -12,11 +12,11 @@ from impctl.app.results.collected import GcEntry, GcResult
 from impctl.app.results.explanations import CandidateEntry, CheckResult, ExplainResult, PlanEntry
 from impctl.app.results.findings import Finding
 from impctl.app.results.foreseen import PlannedChange, PlanResult
+from impctl.app.results.made import GenerateResult, SuiteResult, WrittenResult
 from impctl.app.results.past_runs import PendingEntry, RunEntry, VerifiedEntry
 from impctl.app.results.results import (
     ApplyResult,
     CaptureResult,
-    GenerateResult,
     MaintainResult,
     MaintainStep,
     QueryResult,
@@ -26,9 +26,7 @@ from impctl.app.results.results import (
     RewriteResult,
     SketchEntry,
     StatusResult,
-    SuiteResult,
     VerifyResult,
-    WrittenResult,
 )
 from impctl.app.results.started import StartedResult
 from impctl.bench.compare import CellPlace, Difference, MetricChange

@@ -15,11 +15,11 @@ from impctl.app.results.explanations import CheckResult, ExplainResult
 from impctl.app.results.findings import Finding
 from impctl.app.results.foreseen import PlanResult
 from impctl.app.results.gained import GainResult
+from impctl.app.results.made import GenerateResult, SuiteResult, WrittenResult
 from impctl.app.results.results import (
     ApplyResult,
     CaptureResult,
     Failure,
-    GenerateResult,
     MaintainResult,
     QueryResult,
     Record,
@@ -27,9 +27,7 @@ from impctl.app.results.results import (
     Result,
     RewriteResult,
     StatusResult,
-    SuiteResult,
     VerifyResult,
-    WrittenResult,
 )
 from impctl.app.results.started import StartedResult
 

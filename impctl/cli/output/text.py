@@ -20,21 +20,19 @@ from impctl.app.results.explanations import CheckResult, ExplainResult
 from impctl.app.results.findings import Finding, Level
 from impctl.app.results.foreseen import PlanResult
 from impctl.app.results.gained import GainResult
+from impctl.app.results.made import GenerateResult, SuiteResult, WrittenResult
 from impctl.app.results.results import (
     ANSWER_SAME,
     ApplyResult,
     CaptureResult,
     Failure,
-    GenerateResult,
     MaintainResult,
     QueryResult,
     Record,
     RecordComparison,
     RewriteResult,
     StatusResult,
-    SuiteResult,
     VerifyResult,
-    WrittenResult,
 )
 from impctl.app.results.started import StartedResult
 from impctl.app.results.unsketched import SKETCH_NONE
