@@ -35,6 +35,7 @@ from impctl.app.workbench.memory import Memory
 from impctl.app.workbench.open_tables import OpenTables
 from impctl.app.workbench.sessions import SessionBeside
 from impctl.app.workbench.settings import Settings
+from impctl.app.workbench.told_answers import ToldAnswers
 from impctl.app.workbench.workbench import Workbench, open_workbench
 from impctl.errors import UsageError
 
@@ -82,6 +83,7 @@ class OpenWorkload:
         self._sessions = sessions
         self._reporter = _Told(progress)
         self._memory = Memory()
+        self._answers = ToldAnswers()
         self._tables = OpenTables()
         self._lock = threading.RLock()
         self._is_closed = False
@@ -114,6 +116,7 @@ class OpenWorkload:
         """End the use of this object; Spark goes on running, whoever started it."""
         with self._lock:
             self._is_closed = True
+            self._answers.write()
 
     def capture(self, *queries: QueryName, dry_run: bool = False) -> tuple[CaptureResult, ...]:
         """Find and store the sketch of each query; a dry run says how and writes nothing."""
@@ -350,7 +353,9 @@ class OpenWorkload:
                     hint="open it again with `impctl.open`",
                     code="workload_closed",
                 )
-            run = open_workbench(settings, self._reporter, self._sessions, self._memory)
+            run = open_workbench(
+                settings, self._reporter, self._sessions, self._memory, self._answers
+            )
             with run as desk:
                 self._tables.lend(desk)
                 found = work(desk)

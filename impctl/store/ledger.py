@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import astuple, fields
 from pathlib import Path
@@ -52,8 +52,9 @@ ON CONFLICT (query, day) DO UPDATE SET uses = uses + excluded.uses, used = used 
 """
 
 _COUNT = """
-INSERT INTO answer VALUES (:query, :day, 1, :at)
-ON CONFLICT (query, day) DO UPDATE SET answers = answers + 1, last = max(last, excluded.last)
+INSERT INTO answer VALUES (?, ?, ?, ?)
+ON CONFLICT (query, day)
+DO UPDATE SET answers = answers + excluded.answers, last = max(last, excluded.last)
 """
 
 
@@ -124,11 +125,12 @@ class Ledger:
 
         return self._written(write)
 
-    def record_answer(self, query: QueryName, at: float) -> bool:
-        """Count one answer from kept rows; false where that could not be done at once."""
+    def record_answers(self, counts: Mapping[QueryName, int], at: float) -> bool:
+        """Count answers from kept rows; false where that could not be done at once."""
 
         def write(found: sqlite3.Connection) -> None:
-            found.execute(_COUNT, {"query": query, "day": at // _DAY, "at": at})
+            rows = [(query, at // _DAY, count, at) for query, count in counts.items()]
+            found.executemany(_COUNT, rows)
 
         return self._written(write)
 

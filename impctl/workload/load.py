@@ -48,7 +48,12 @@ OPTIONAL = (
 
 def load_workload(path: Path, env: Mapping[str, str]) -> Workload:
     """The workload in the file `path`, variables resolved from `env`."""
-    reading, root = open_document(path, env)
+    return workload_of(path, read_text(path), env)
+
+
+def workload_of(path: Path, text: str, env: Mapping[str, str]) -> Workload:
+    """The workload that the file `path` holds, by the text that was read of it."""
+    reading, root = _document_of(path, text, env)
     workload = None if root is None else _read_root(path, root, reading)
     if workload is None or reading.problems:
         raise all_problems(path, reading)
@@ -66,7 +71,10 @@ def load_spark_profile(path: Path, env: Mapping[str, str]) -> SparkSpec:
 
 def open_document(path: Path, env: Mapping[str, str]) -> tuple[FileReading, Node | None]:
     """The root node of a YAML file; None, with the problem noted, where there is none."""
-    text = _read_text(path)
+    return _document_of(path, read_text(path), env)
+
+
+def _document_of(path: Path, text: str, env: Mapping[str, str]) -> tuple[FileReading, Node | None]:
     reading = FileReading(Lines(str(path), text), env)
     try:
         root = compose(text)
@@ -78,7 +86,8 @@ def open_document(path: Path, env: Mapping[str, str]) -> tuple[FileReading, Node
     return reading, root
 
 
-def _read_text(path: Path) -> str:
+def read_text(path: Path) -> str:
+    """The text of the file; UsageError where there is none."""
     try:
         data = path.read_bytes()
     except FileNotFoundError:

@@ -121,8 +121,8 @@ def test_answers_from_kept_rows_are_counted_per_day(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path)
     assert ledger.record(USE)
     for at in (3.5 * DAY, 3.2 * DAY, 4.1 * DAY):
-        assert ledger.record_answer("q", at)
-    assert ledger.record_answer("r", 9.0 * DAY)
+        assert ledger.record_answers({"q": 1}, at)
+    assert ledger.record_answers({"r": 2, "s": 1}, 9.0 * DAY)
     assert ledger.answers("q") == KeptAnswers(3, 4.1 * DAY)
     assert ledger.answers("q", 3.9 * DAY) == KeptAnswers(3, 4.1 * DAY), (
         "the day it lies in is whole"
@@ -139,5 +139,5 @@ def test_a_ledger_of_before_has_no_kept_answers(tmp_path: Path) -> None:
         older.execute("DROP TABLE answer")
     assert ledger.answers("q") == KeptAnswers()
     assert ledger.sums("q").uses == 1
-    assert ledger.record_answer("q", DAY)
+    assert ledger.record_answers({"q": 1}, DAY)
     assert ledger.answers("q") == KeptAnswers(1, DAY)

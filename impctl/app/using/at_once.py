@@ -17,7 +17,6 @@ from impctl.app.maintaining.maintained import NO_NEW_VERSION, has_nothing_to_do
 from impctl.app.results.results import QueryResult
 from impctl.app.using.kept_answer import KEPT, kept_answer
 from impctl.app.using.only_query import only_query
-from impctl.app.using.recorded_answer import record_answer
 from impctl.app.workbench.workbench import Workbench
 from impctl.errors import ImpctlError
 from impctl.expr.nodes import Expr
@@ -50,7 +49,7 @@ def told_at_once(
         return None
     if table is None:
         return None
-    record_answer(desk, spec.name)
+    desk.count_answer(spec.name)
     return QueryResult(
         query=spec.name,
         answer=table,

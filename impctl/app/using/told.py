@@ -12,7 +12,6 @@ from impctl.app.results.results import QueryResult
 from impctl.app.using.answering import Answered, answered
 from impctl.app.using.older_versions import AtVersions
 from impctl.app.using.recorded import record_use
-from impctl.app.using.recorded_answer import record_answer
 from impctl.app.using.request import asked
 from impctl.app.using.unread import Unread, unread_table
 from impctl.app.workbench.workbench import Workbench
@@ -40,7 +39,7 @@ def told(
         return _as_it_stands(desk, found), found.warnings
     got = answered(desk, found, use, by, where)
     if got.read is None:
-        record_answer(desk, got.found.prepared.spec.name)
+        desk.count_answer(got.found.prepared.spec.name)
     else:
         pruned, read = got.read.pruned, got.read.plain
         record_use(desk, got.found, pruned, read, command="query", elapsed_ms=got.elapsed_ms)

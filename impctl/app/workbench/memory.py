@@ -1,4 +1,4 @@
-"""What a program need not find out twice: plans, which sketch serves which, names of circuits.
+"""What a program need not find out twice: its workload file, plans, names of circuits, reuse.
 
 Law: everything here is a function of the arguments it is remembered under, so forgetting it changes
 nothing but time. A run of the command line has its own; a workload opened by a program keeps one.
@@ -8,9 +8,13 @@ Out of scope: state of the engine (`app.maintaining.kept_states`), anything that
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, lru_cache
+from pathlib import Path
 from typing import TYPE_CHECKING
+
+from impctl.workload.load import read_text, workload_of
+from impctl.workload.models import Workload
 
 if TYPE_CHECKING:
     from impctl.aliases import AccessId, ColumnName
@@ -28,7 +32,19 @@ plans, some tens of kilobytes, also where they were let go."""
 
 
 class Memory:
-    """Plans and verdicts of one program."""
+    """Workload, plans and verdicts of one program."""
+
+    def __init__(self) -> None:
+        self._workload: tuple[tuple[object, ...], Workload] | None = None
+
+    def workload(self, path: Path, env: Mapping[str, str]) -> Workload:
+        """The workload in the file, as it is now; errors are those of `workload.load`."""
+        text = read_text(path)
+        # Paths in it are relative to where it lies.
+        told = (path, path.parent.resolve(), text, dict(env))
+        if self._workload is None or self._workload[0] != told:
+            self._workload = (told, workload_of(path, text, env))
+        return self._workload[1]
 
     @cached_property
     def plans(self) -> PlannedQueries:

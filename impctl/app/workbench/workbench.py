@@ -23,13 +23,14 @@ from impctl.app.workbench.pinned import PinnedTables
 from impctl.app.workbench.reporter import Reporter, SilentReporter
 from impctl.app.workbench.sessions import OwnSession, Sessions
 from impctl.app.workbench.settings import Settings, lock_timeout_of, policy_of, spark_of, store_of
+from impctl.app.workbench.told_answers import ToldAnswers
 from impctl.data.identifiers import name_parts
 from impctl.errors import UsageError
 from impctl.stopwatch import Stopwatch
 from impctl.store.reader import StoreReader
 from impctl.store.store import Store
 from impctl.tables.source import DeltaSource
-from impctl.workload.load import load_spark_profile, load_workload
+from impctl.workload.load import load_spark_profile
 from impctl.workload.models import Policy, QuerySpec, SparkSpec, Workload
 from impctl.workload.reading import suggestion
 
@@ -49,11 +50,13 @@ class Workbench:
         reporter: Reporter,
         sessions: Sessions | None = None,
         memory: Memory | None = None,
+        answers: ToldAnswers | None = None,
     ) -> None:
         self.settings = settings
         self.workload = workload
         self.reporter = reporter
         self.memory = Memory() if memory is None else memory
+        self.answers = ToldAnswers() if answers is None else answers
         self._sessions = OwnSession(reporter.spark_log) if sessions is None else sessions
         self.tables = PinnedTables(workload.tables, self._catalog_location)
         self._store: Store | None = None
@@ -70,7 +73,9 @@ class Workbench:
 
     def next_run(self, pinned: Iterable[DeltaSource]) -> Workbench:
         """A workbench for another run of this process, with these tables pinned; Spark is kept."""
-        desk = Workbench(self.settings, self.workload, self.reporter, memory=self.memory)
+        desk = Workbench(
+            self.settings, self.workload, self.reporter, memory=self.memory, answers=self.answers
+        )
         for source in pinned:
             desk.tables.pin(source)
         desk._spark = self._spark
@@ -100,6 +105,11 @@ class Workbench:
         if self._store is None and Store.exists(self.store_path, is_shared=shared):
             self._store = Store.open(self.store_path, create=False, is_shared=shared)
         return self._store
+
+    def count_answer(self, query: QueryName) -> None:
+        """Count an answer from kept rows; it is told whether that can be written down or not."""
+        if not self.answers.add(self.store_path, query):
+            self.reporter.step("this answer is not in the ledger yet, which could not be written")
 
     @contextmanager
     def writing(self, command: str, *, sweep: bool = True) -> Iterator[Store]:
@@ -225,11 +235,15 @@ def open_workbench(
     reporter: Reporter | None = None,
     sessions: Sessions | None = None,
     memory: Memory | None = None,
+    answers: ToldAnswers | None = None,
 ) -> Iterator[Workbench]:
     """The workbench for one run; WorkloadError lists everything wrong with the file."""
-    workload = load_workload(settings.workload, os.environ)
-    desk = Workbench(settings, workload, reporter or SilentReporter(), sessions, memory)
+    memory = Memory() if memory is None else memory
+    workload = memory.workload(settings.workload, os.environ)
+    desk = Workbench(settings, workload, reporter or SilentReporter(), sessions, memory, answers)
     try:
         yield desk
     finally:
         desk.close()
+        if answers is None:
+            desk.answers.write()
