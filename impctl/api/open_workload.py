@@ -2,7 +2,8 @@
 
 Law: each call is a run of its own: it reads the workload file, pins the newest version of every
 table it needs, and closes what it opened, so an object that lives for days never answers from old
-versions. Calls of several threads on one object run one after another.
+versions; what stays in memory is held against file, tables and store before it is used. Calls of
+several threads on one object run one after another.
 Out of scope: opening (`api.opening`), how failures are raised (`api.settle`).
 """
 
@@ -41,6 +42,11 @@ from impctl.errors import UsageError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+    from impctl.app.maintaining.kept_states import KeptStates
+
+KEPT_BYTES = 256 << 20
+"""State that stays in memory from one `maintain` to the next; larger state is loaded each time."""
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -85,6 +91,7 @@ class OpenWorkload:
         self._memory = Memory()
         self._answers = ToldAnswers()
         self._tables = OpenTables()
+        self._states: KeptStates | None = None
         self._lock = threading.RLock()
         self._is_closed = False
 
@@ -116,6 +123,7 @@ class OpenWorkload:
         """End the use of this object; Spark goes on running, whoever started it."""
         with self._lock:
             self._is_closed = True
+            self._states = None
             self._answers.write()
 
     def capture(self, *queries: QueryName, dry_run: bool = False) -> tuple[CaptureResult, ...]:
@@ -147,6 +155,8 @@ class OpenWorkload:
     ) -> tuple[MaintainResult, ...]:
         """Bring each sketch up to the newest table versions, as far as its policy allows.
 
+        State of up to `KEPT_BYTES` stays in memory for the next call, until `close`.
+
         `changes`: a folder to write to, step by step, what came and went of kept answers.
         """
         size = batch_rows_from(batch_rows, os.environ)
@@ -154,7 +164,7 @@ class OpenWorkload:
         def use_case(desk: Workbench) -> Outcome:
             from impctl.app.maintain import maintain
 
-            return maintain(desk, queries, batch_rows=size)
+            return maintain(desk, queries, batch_rows=size, kept=self._kept_states())
 
         folder = None if changes is None else Path(changes)
         return self._each(MaintainResult, use_case, queries, dry_run=dry_run, changes=folder)
@@ -317,6 +327,14 @@ class OpenWorkload:
         listed = self._run(listing)
         warned(listed.warnings, depth=3)
         return listed.files
+
+    def _kept_states(self) -> KeptStates:
+        """State of the calls before; the engine is loaded when it is first needed."""
+        from impctl.app.maintaining.kept_states import KeptStates
+
+        if self._states is None:
+            self._states = KeptStates(KEPT_BYTES)
+        return self._states
 
     def _each(
         self,

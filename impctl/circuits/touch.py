@@ -74,6 +74,10 @@ class TouchedQuery:
         for arrangement in self.range_rows.arrangements():
             arrangement.saved()
 
+    def state_bytes(self) -> int:
+        """Bytes of keyed state held."""
+        return sum(arrangement.bytes_held for arrangement in self.range_rows.arrangements())
+
 
 def judged_alone(moved: MovedConditions) -> MovedConditions | None:
     """The conditions without those that only Spark can judge; None where one of these moved.

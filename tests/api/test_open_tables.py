@@ -13,6 +13,7 @@ from deltalake import DeltaTable, write_deltalake
 import impctl
 from impctl.app.workbench import open_tables, pinned
 from impctl.errors import ImpctlError, ImpctlWarning
+from impctl.store.store import Store
 from impctl.tables.write.create import create_table
 
 WORKLOAD = """\
@@ -94,3 +95,50 @@ def test_from_time_to_time_all_are_opened_anew(
         monkeypatch.setattr(open_tables, "_LONGEST", 0.0)
         groups(workload)
     assert opened == ["t", "t"]
+
+
+@pytest.fixture
+def loaded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The queries whose whole state was read from the store."""
+    names: list[str] = []
+    load_runs = Store.load_runs
+
+    def noted(self: Store, query: str, beginning: str = "") -> Any:
+        if not beginning:
+            names.append(query)
+        return load_runs(self, query, beginning)
+
+    monkeypatch.setattr(Store, "load_runs", noted)
+    return names
+
+
+def test_state_stays_from_one_maintain_to_the_next(file: Path, loaded: list[str]) -> None:
+    table = file.parent / "t"
+    with impctl.open(file) as workload, impctl.open(file) as other:
+        workload.capture()
+        for number in range(4):
+            write_deltalake(str(table), pa.table({"g": [number, 2]}), mode="append")
+            workload.maintain()
+        assert loaded == ["q"], "the first one loads it"
+        # Who maintains meanwhile leaves state that is not ours.
+        write_deltalake(str(table), pa.table({"g": [5, 5]}), mode="append")
+        other.maintain()
+        write_deltalake(str(table), pa.table({"g": [6, 6]}), mode="append")
+        workload.maintain()
+        assert loaded == ["q"] * 3
+        workload.capture()
+        DeltaTable(str(table)).delete("g = 1")
+        workload.maintain()
+        assert loaded == ["q"] * 4
+        assert groups(workload) == [(2, 6), (5, 2), (6, 2)]
+        assert groups(workload) == list(workload.query("q", by="engine").rows)
+
+
+def test_a_closed_workload_keeps_nothing(file: Path) -> None:
+    workload = impctl.open(file)
+    workload.capture()
+    write_deltalake(str(file.parent / "t"), pa.table({"g": [7, 7]}), mode="append")
+    workload.maintain()
+    assert workload._states is not None
+    workload.close()
+    assert workload._states is None

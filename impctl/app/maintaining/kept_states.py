@@ -2,7 +2,8 @@
 
 Law: state is taken up again only where the store has exactly the commit that it was kept at, and
 the tables have the columns, constraints and features it was built for; anything else drops it, and
-the stored state is loaded as in a fresh process. What a failed step touched is never kept.
+the stored state is loaded as in a fresh process. What a failed step touched is never kept. With a
+limit the states kept are the latest ones that fit into it.
 Out of scope: maintaining with it (`app.maintaining.run`), a process that goes on (`app.follow`).
 """
 
@@ -26,12 +27,15 @@ class _Kept:
     taken: TakenUp
     stored: StoredQuery
     forms: tuple[_Form, ...]
+    bytes: int
 
 
 class KeptStates:
     """The state of each query that was maintained before."""
 
-    def __init__(self) -> None:
+    def __init__(self, limit: int | None = None) -> None:
+        """`limit`: bytes of state to be kept at most."""
+        self._limit = limit
         self._kept: dict[QueryName, _Kept] = {}
 
     def take(self, desk: Workbench, stored: StoredQuery) -> TakenUp | None:
@@ -49,8 +53,18 @@ class KeptStates:
 
         What the store has then is what was written: a later run holds it against what it reads.
         """
-        stored = taken.stored
-        self._kept[stored.query] = _Kept(taken, stored, _forms(desk.tables, stored))
+        stored, size = taken.stored, taken.state.state_bytes()
+        self._kept.pop(stored.query, None)
+        if self._limit is not None and size > self._limit:
+            return
+        self._kept[stored.query] = _Kept(taken, stored, _forms(desk.tables, stored), size)
+        while self._limit is not None and self._bytes > self._limit:
+            # The one that was maintained longest ago.
+            del self._kept[next(iter(self._kept))]
+
+    @property
+    def _bytes(self) -> int:
+        return sum(kept.bytes for kept in self._kept.values())
 
     def drop(self) -> None:
         """Keep nothing."""

@@ -13,11 +13,11 @@ from deltalake import write_deltalake
 
 from impctl.app.capture import capture
 from impctl.app.maintain import maintain
-from impctl.app.maintaining import run
 from impctl.app.maintaining.kept_states import KeptStates
 from impctl.app.results.results import MaintainResult, Outcome
 from impctl.app.workbench.settings import Settings
 from impctl.app.workbench.workbench import open_workbench
+from impctl.circuits.session import MaintainedQuery
 from impctl.store.disk import RealDisk
 from impctl.store.store import Store
 from impctl.tables.write.create import create_table
@@ -148,11 +148,17 @@ def test_state_that_was_kept_is_not_read_again(
     assert sorted(read) == ["each", "many", "sums"]
 
 
-def test_what_takes_long_is_committed_in_between(
-    workload: Path, commits: list[bool], monkeypatch: pytest.MonkeyPatch
+def test_of_states_kept_the_latest_ones_that_fit_stay(
+    workload: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run, "_TOGETHER_MS", 1e-6)
     append(workload, 10, 5)
-    assert not maintained(workload).failures
-    assert versions(workload) == [1, 1, 1]
-    assert len(commits) == 3
+    whole = KeptStates()
+    assert not maintained(workload, whole).failures
+    # Sizes of states grow with the tables, so they are taken as equally large.
+    monkeypatch.setattr(MaintainedQuery, "state_bytes", lambda self: 10)
+    for limit, left in ((30, ["many", "sums", "each"]), (29, ["sums", "each"]), (9, [])):
+        kept = KeptStates(limit)
+        append(workload, 10, 5)
+        assert not maintained(workload, kept).failures
+        assert list(kept._kept) == left
+    assert all(held.bytes > 0 for held in whole._kept.values())
