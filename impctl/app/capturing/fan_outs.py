@@ -1,14 +1,14 @@
 """Fan-outs of the pinned tables, each key counted once per run.
 
-Law: read from the key columns at the pinned versions; of two tables of which one is large, the same
-sample of keys on both sides. Out of scope: counting (`tables.keys.fan_out`), what is made of it
-(`circuits.trees.choice`).
+Law: read from the columns of keys and conditions at the pinned versions; of two tables of which one
+is large, the same sample of keys on both sides.
+Out of scope: counting (`tables.keys.fan_out`), what is made of it (`circuits.trees.choice`).
 """
 
 from __future__ import annotations
 
 from impctl.app.workbench.pinned import PinnedTables
-from impctl.circuits.trees.estimate import KeySide
+from impctl.circuits.trees.costs.sides import KeySide, SideSize
 from impctl.tables.keys.fan_out import KeyCounts, fan_out, one_in
 from impctl.values import dataclass
 
@@ -27,7 +27,12 @@ class PinnedFanOuts:
     def alone(self, side: KeySide) -> float:
         """Keys per row, at most one."""
         found = self._counts(side, one_in(self._rows(side)))
-        return min(len(found.codes) * found.one_in / max(found.rows, 1), 1.0)
+        return min(found.keys / max(found.rows, 1), 1.0)
+
+    def size(self, side: KeySide) -> SideSize:
+        """Rows that its condition keeps, and what is different of them."""
+        found = self._counts(side, one_in(self._rows(side)))
+        return SideSize(found.rows, found.share, found.keys, found.together)
 
     def _rows(self, side: KeySide) -> int:
         return self.tables.snapshot(side.table).likely_rows

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 
 from impctl.aliases import AccessId, ColumnName
 from impctl.app.preparing.prepared import PreparedQuery
 from impctl.app.results.explanations import TreeEntry, TreeNodeEntry
 from impctl.circuits.trees import explanation
+from impctl.circuits.trees.estimate import Estimate
 from impctl.circuits.trees.shape import NoTree, Reason, TreeShape
 from impctl.circuits.trees.shaping import tree_shapes
 from impctl.circuits.way import Way
@@ -78,18 +79,28 @@ def _entry(
         for node in found.nodes
     )
     drawn = explanation.tree_lines(found)
-    said, estimate = _said(prepared, way), None
-    if way is not None and way.trees is not None and way.trees.estimate is not None:
-        estimate = way.trees.estimate
-    return TreeEntry(
+    entry = TreeEntry(
         is_used,
-        said,
+        _said(prepared, way),
         mode=found.mode,
         height=found.height,
         nodes=nodes,
         drawn=drawn,
-        joined=None if estimate is None else estimate.joined,
-        touched=None if estimate is None else estimate.touched,
+    )
+    estimate = None if way is None or way.trees is None else way.trees.estimate
+    return entry if estimate is None else _estimated(entry, estimate)
+
+
+def _estimated(entry: TreeEntry, estimate: Estimate) -> TreeEntry:
+    """With what it was chosen by, or not."""
+    return replace(
+        entry,
+        joined=estimate.joined,
+        touched=estimate.touched,
+        index_ms=estimate.index_ms,
+        tree_ms=estimate.tree_ms,
+        index_bytes=round(estimate.index_bytes),
+        tree_bytes=round(estimate.tree_bytes),
     )
 
 

@@ -155,6 +155,7 @@ MEASURES: Mapping[str, Measure] = {
                 *("capture_ms", "index_capture_ms", "state_bytes", "index_state_bytes"),
                 *("process_bytes", "index_process_bytes", "joined_rows"),
                 *("touched_count", "flips_count", "pairs_count", "growth_share", "regret_share"),
+                *("expected_ms", "index_expected_ms"),
             ),
         ),
     ),

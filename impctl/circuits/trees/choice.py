@@ -2,29 +2,36 @@
 
 Law: both ways find the same sketches, so a choice may be a bad one, never a wrong one. It is made
 once, at capture, and stored with the state, because a circuit is made for its state. By itself a
-plan's joins are trees where a change writes several times as many joined rows as a tree would touch
-tuples; what is not known leaves the index join. Of a plan with several blocks all or none are
-trees.
+plan's joins are trees where a step is expected to take less time so; where both take about as long,
+where the state of an index join would be far larger. What is not known leaves the index join. Of a
+plan with several blocks all or none are trees.
 Out of scope: fan-outs of tables (`tables.keys.fan_out`), where an index join finds partners
 (`circuits.strategy`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from impctl.aliases import TableName
-from impctl.circuits.trees.estimate import Estimate, FanOuts, estimate
+from impctl.circuits.trees.costs.sides import FanOuts
+from impctl.circuits.trees.costs.times import STEP_ROWS
+from impctl.circuits.trees.estimate import Estimate, Kept, estimate, together
 from impctl.circuits.trees.shape import TreeShape
 from impctl.circuits.trees.shaping import planned_blocks
 from impctl.errors import ImpctlError
 from impctl.plan.nodes import Plan
+from impctl.plan.render_expr import expr_text
 from impctl.values import dataclass
 
 _NOT_ESTIMATED = "its fan-out is not known: a key is computed, or a node has several tables"
-DEARER = 4
-"""A touched tuple costs some four joined rows: 0.8 to 1.8 us where these take 0.17 to 0.64."""
+ALIKE = 0.1
+"""Times that differ by less than such a share of the index join's are about the same."""
+LARGER = 2.0
+"""State so many times as large decides where times are about the same."""
+_LONGEST = 80
+"""Characters of a condition that are told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,16 +85,50 @@ class TreesByFanOut:
         known = [one for one in found if one is not None]
         if len(known) < len(found):
             return TreeChoice(False, _NOT_ESTIMATED)
-        both = Estimate(sum(one.joined for one in known), sum(one.touched for one in known))
-        is_tree = both.joined >= DEARER * both.touched
-        return TreeChoice(is_tree, _told(both), both)
+        both = together(known)
+        return TreeChoice(is_better_as_tree(both), _told(both), both)
+
+
+def is_better_as_tree(both: Estimate) -> bool:
+    """By times where these differ; else by state."""
+    if both.tree_ms <= (1.0 - ALIKE) * both.index_ms:
+        return True
+    is_alike = both.tree_ms <= (1.0 + ALIKE) * both.index_ms
+    return is_alike and both.index_bytes >= LARGER * both.tree_bytes
 
 
 def _told(both: Estimate) -> str:
     return (
         f"a changed row is joined to some {_about(both.joined)}, "
-        f"and as a tree touches some {_about(both.touched)}"
+        f"and as a tree touches some {_about(both.touched)}; {STEP_ROWS:,} of them are expected to "
+        f"take {_about(both.index_ms)} ms by the index and {_about(both.tree_ms)} ms as a tree, "
+        f"whose state is some {_megabytes(both.index_bytes)} and {_megabytes(both.tree_bytes)} MB"
+        f"{_counted(both.kept)}"
     )
+
+
+def _counted(kept: Sequence[Kept]) -> str:
+    """Of which rows keys were counted, where not of all."""
+    if not kept:
+        return ""
+    said = [
+        f"{one.access.removesuffix('#1')} where {_short(expr_text(one.condition))} "
+        f"({_percent(one.share)})"
+        for one in kept
+    ]
+    return f"; of these rows alone keys were counted: {', '.join(said)}"
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
+
+
+def _percent(share: float) -> str:
+    return f"{100.0 * share:.2g}%" if share < 0.995 else "100%"
+
+
+def _megabytes(size: float) -> str:
+    return f"{size / 1e6:.2g}" if size < 1e7 else f"{round(size / 1e6):,}"
 
 
 def _about(number: float) -> str:

@@ -1,55 +1,51 @@
 """What a changed row costs as an index join and as a tree, from the fan-outs of key columns.
 
 `joined` are the rows that the index join writes down for it, all its steps; `touched` the tuples
-that the tree looks at on the way up. Both are products of fan-outs, as if keys were independent,
-and conditions on rows were none. Where only crossing zero goes on (bits, semi and anti edges), a
-change does so as often as its key has no other row. Law: an estimate chooses between two right
-ways, so it may be wrong; what is not known is None, never a guess.
+that the tree looks at on the way up. Both are products of fan-outs over the rows that the tables'
+own conditions keep, as if keys were independent. Law: an estimate chooses between two right ways,
+so it may be wrong; what is not known is None, never a guess.
 Out of scope: counting keys (`tables.keys.fan_out`), the choice.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Protocol
+from collections.abc import Iterator, Mapping, Sequence
 
-from impctl.aliases import AttributeId, ColumnName, TableName
-from impctl.circuits.join_order import chain_of
-from impctl.circuits.trees.shape import ShapeNode, TreeShape
-from impctl.data.schema import SqlType
-from impctl.engine.trees.spec import NO_SLOTS, Mode
-from impctl.expr.nodes import ColumnRef, Compare, CompareOp, Expr
-from impctl.plan.nodes import Join, JoinKind, Plan, Project, Scan, Select, Sort, nodes_of, scans_of
-from impctl.tables.keys.fan_out import KeyColumns
+from impctl.aliases import AccessId, TableName
+from impctl.circuits.trees.costs.index_join import index_cost
+from impctl.circuits.trees.costs.sides import FanOuts, condition_on
+from impctl.circuits.trees.costs.times import index_ms, rows_joined, tree_ms, tuples_touched
+from impctl.circuits.trees.costs.tree import tree_cost
+from impctl.circuits.trees.shape import TreeShape
+from impctl.expr.nodes import Expr
+from impctl.plan.nodes import Plan, scans_of
 from impctl.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class KeySide:
-    """The columns of one table that a join looks its rows up by."""
+class Kept:
+    """Of an access only these rows were counted, such a share of its table's."""
 
-    table: TableName
-    columns: KeyColumns
-
-
-class FanOuts(Protocol):
-    """What is known of the tables' keys."""
-
-    def met(self, changed: KeySide, other: KeySide) -> float:
-        """Rows, or tuples where these are counted, of the other side that a changed row meets."""
-        ...
-
-    def alone(self, side: KeySide) -> float:
-        """The share of rows that are the only one with their key, roughly: keys per row."""
-        ...
+    access: AccessId
+    condition: Expr
+    share: float
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """Rows written and tuples touched for one changed row, in the mean over what changes."""
+    """Rows written and tuples touched for one changed row, in the mean over what changes; the
+    processor time of a step of `times.STEP_ROWS` of them, and the bytes of state, both ways.
+
+    `kept` are the accesses of which conditions leave out rows.
+    """
 
     joined: float
     touched: float
+    index_ms: float = 0.0
+    tree_ms: float = 0.0
+    index_bytes: float = 0.0
+    tree_bytes: float = 0.0
+    kept: tuple[Kept, ...] = ()
 
 
 def estimate(
@@ -60,153 +56,39 @@ def estimate(
 
     `changed` weighs the tables; where nothing is known to change, all count alike.
     """
-    touched = _touched(shape, fan_outs)
-    joined = _joined(joins, fan_outs)
-    if touched is None or joined is None:
+    tree = tree_cost(shape, fan_outs)
+    index = None if tree is None else index_cost(joins, fan_outs)
+    if tree is None or index is None:
         return None
-    return Estimate(_mean(joined, changed), _mean(touched, changed))
+    shares = {one.scan.access: one.share for one in tree.accesses}
+    return Estimate(
+        joined=rows_joined(index.accesses, changed),
+        touched=tuples_touched(tree.accesses, changed),
+        index_ms=index_ms(index.accesses, tree, changed),
+        tree_ms=tree_ms(tree, changed),
+        index_bytes=index.bytes,
+        tree_bytes=tree.bytes,
+        kept=tuple(_kept(shape, shares)),
+    )
 
 
-_PerTable = Sequence[tuple[TableName, float]]
-"""For each access its table, and what one changed row of it costs."""
+def together(estimates: Sequence[Estimate]) -> Estimate:
+    """What several blocks cost that are maintained side by side."""
+    return Estimate(
+        joined=sum(one.joined for one in estimates),
+        touched=sum(one.touched for one in estimates),
+        index_ms=sum(one.index_ms for one in estimates),
+        tree_ms=sum(one.tree_ms for one in estimates),
+        index_bytes=sum(one.index_bytes for one in estimates),
+        tree_bytes=sum(one.tree_bytes for one in estimates),
+        kept=tuple(kept for one in estimates for kept in one.kept),
+    )
 
 
-def _mean(costs: _PerTable, changed: Mapping[TableName, int]) -> float:
-    weights = [changed.get(table, 0) for table, _ in costs]
-    if not any(weights):
-        weights = [1] * len(costs)
-    total = sum(weight * cost for weight, (_, cost) in zip(weights, costs, strict=True))
-    return total / sum(weights)
-
-
-def _touched(shape: TreeShape, fan_outs: FanOuts) -> list[tuple[TableName, float]] | None:
-    """Tuples that a changed row of each node brings in, itself among them."""
-    costs: list[tuple[TableName, float]] = []
-    for at, node in enumerate(shape.nodes):
-        if node.rows is None:
-            continue
-        if len(node.accesses) > 1:
-            return None
-        reached, touched = 1.0, 1.0
-        while shape.nodes[at].parent is not None:
-            below, above = shape.nodes[at], shape.nodes[shape.nodes[at].parent or 0]
-            side = _side(below, below.key, below.null_safe)
-            if side is None:
-                return None
-            if shape.mode is Mode.BITS or below.edge in NO_SLOTS:
-                reached *= fan_outs.alone(side)
-            if above.rows is not None:
-                upper = _side(above, below.parent_key, below.null_safe, tuples=True)
-                if upper is None:
-                    return None
-                reached *= fan_outs.met(side, upper)
-            touched += reached
-            at = shape.nodes[at].parent or 0
-        costs.extend((scan.table, touched) for scan in scans_of(node.rows))
-    return costs
-
-
-def _side(
-    node: ShapeNode, places: Sequence[int], null_safe: Sequence[bool], *, tuples: bool = False
-) -> KeySide | None:
-    """The table's columns that are the key; None where they are of several tables or computed."""
-    assert node.rows is not None
-    key = _columns(node.rows, [node.kept[place] for place in places])
-    if key is None:
-        return None
-    table, columns = key
-    kept = _columns(node.rows, node.kept) if tuples else None
-    counted = kept[1] if kept is not None and kept[0] == table else None
-    return KeySide(table, KeyColumns(columns, tuple(null_safe), counted))
-
-
-_Columns = tuple[tuple[ColumnName, SqlType], ...]
-
-
-def _columns(rows: Plan, exprs: Sequence[Expr]) -> tuple[TableName, _Columns] | None:
-    """The one table that all the columns are of, and they; of no columns, the first table."""
-    found = [_origin(rows, expr) for expr in exprs]
-    known = [one for one in found if one is not None]
-    if len(known) < len(found) or len({scan.access for scan, _, _ in known}) > 1:
-        return None
-    table = known[0][0].table if known else scans_of(rows)[0].table
-    return table, tuple((name, kind) for _, name, kind in known)
-
-
-def _origin(rows: Plan, expr: Expr) -> tuple[Scan, ColumnName, SqlType] | None:
-    """The scan that a column comes from as it is, its name there and its type."""
-    wanted: dict[AttributeId, Expr] = {}
-    for node in nodes_of(rows):
-        if isinstance(node, Project):
-            wanted |= {one.attribute.id: one.expr for one in node.outputs}
-    while isinstance(expr, ColumnRef) and expr.id in wanted:
-        expr = wanted[expr.id]
-    for scan in scans_of(rows):
-        for attribute in scan.attributes:
-            if isinstance(expr, ColumnRef) and expr.id == attribute.id and attribute.type:
-                return scan, attribute.name, attribute.type
-    return None
-
-
-@dataclass(frozen=True, slots=True)
-class _Arc:
-    """An equality between two relations of the chain, by their places."""
-
-    ends: tuple[int, int]
-    columns: tuple[Expr, Expr]
-
-
-def _joined(joins: Plan, fan_outs: FanOuts) -> list[tuple[TableName, float]] | None:
-    """Rows that the index join writes for a changed row of each relation, over all its steps."""
-    while isinstance(joins, Select | Project | Sort):
-        joins = joins.child
-    if not isinstance(joins, Join) or joins.kind is not JoinKind.INNER:
-        return None
-    chain = chain_of(joins)
-    plans = [one.plan for one in chain.relations]
-    owner = {name: at for at, one in enumerate(chain.relations) for name in one.ids}
-    arcs = []
-    for part in chain.conditions:
-        match part:
-            case Compare(CompareOp.EQUAL, ColumnRef() as one, ColumnRef() as other):
-                ends = (owner[one.id], owner[other.id])
-                arcs.append(_Arc(ends, (one, other)))
-    costs: list[tuple[TableName, float]] = []
-    for start, plan in enumerate(plans):
-        total = 0.0
-        for last in range(max(start, 1), len(plans)):
-            met = _met(start, last, plans, arcs, fan_outs)
-            if met is None:
-                return None
-            total += met
-        costs.extend((scan.table, total) for scan in scans_of(plan))
-    return costs
-
-
-def _met(
-    start: int, last: int, plans: Sequence[Plan], arcs: Sequence[_Arc], fan_outs: FanOuts
-) -> float | None:
-    """What a row of one relation comes to when it is joined with all up to the last one."""
-    reached, product = [start], 1.0
-    left = [at for at in range(last + 1) if at != start]
-    while left:
-        arc_ends = (
-            (one, other)
-            for one in reached
-            for other in left
-            if any({one, other} == set(arc.ends) for arc in arcs)
-        )
-        # What no equality connects is met as a whole.
-        one, other = next(arc_ends, (reached[0], left[0]))
-        between = [arc for arc in arcs if {one, other} == set(arc.ends)]
-        sides = []
-        for place in (one, other):
-            exprs = [arc.columns[arc.ends.index(place)] for arc in between]
-            found = _columns(plans[place], exprs)
-            if found is None:
-                return None
-            sides.append(KeySide(found[0], KeyColumns(found[1], (False,) * len(exprs))))
-        product *= fan_outs.met(*sides)
-        reached.append(other)
-        left.remove(other)
-    return product
+def _kept(shape: TreeShape, shares: Mapping[AccessId, float]) -> Iterator[Kept]:
+    for node in shape.nodes:
+        for scan in () if node.rows is None else scans_of(node.rows):
+            assert node.rows is not None
+            condition = condition_on(node.rows, scan)
+            if condition is not None:
+                yield Kept(scan.access, condition, shares[scan.access])

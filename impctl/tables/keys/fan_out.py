@@ -2,10 +2,13 @@
 
 Law: over all keys k, with r_k rows that change and s_k others, a changed row meets sum r_k * s_k /
 sum r_k others: exactly, where all keys are counted, but that a collision of codes takes two keys
-for one. In a sample, keys are chosen by a hash of their own, the same in every table, so a chosen
-key's rows are there on both sides and the estimate is unbiased. NULL meets nothing unless the
-column is null-safe. Reads the key columns alone, in batches; keeps one number per different key.
-Out of scope: what is made of fan-outs (`circuits.trees.estimate`).
+for one. Where there is a condition on a table's rows only those are counted that may meet it, as
+the engine would let them pass. In a sample, keys are chosen by a hash of their own, the same in
+every table, so a chosen key's rows are there on both sides and the estimate is unbiased. NULL meets
+nothing unless the column is null-safe. Reads the columns of the key and of the condition alone, in
+batches, in one pass; keeps one number per different key.
+Out of scope: what is made of fan-outs (`circuits.trees.estimate`), which conditions are counted
+(`circuits.trees.sides`).
 """
 
 from __future__ import annotations
@@ -19,6 +22,8 @@ from impctl.aliases import ColumnName
 from impctl.data.keys import key_codes
 from impctl.data.schema import LONG, SqlType
 from impctl.data.vector import Bools, Ints, Vector, from_arrow
+from impctl.expr.evaluate import truth
+from impctl.expr.nodes import ColumnRef, Expr, walk
 from impctl.tables.rows import read_batches
 from impctl.tables.snapshot import Snapshot
 from impctl.values import dataclass
@@ -34,25 +39,50 @@ class KeyColumns:
     """The columns of a key, with their types and where NULL equals NULL.
 
     With `counted`, more columns, different combinations of these count once per key: tuples. None
-    counts rows.
+    counts rows. With `where`, whose columns go by their names in the table, only rows count that
+    may meet it.
     """
 
     key: tuple[tuple[ColumnName, SqlType], ...]
     null_safe: tuple[bool, ...]
     counted: tuple[tuple[ColumnName, SqlType], ...] | None = None
+    where: Expr | None = None
+
+    @property
+    def names(self) -> tuple[ColumnName, ...]:
+        """The columns to read."""
+        every = (*self.key, *(self.counted or ()), *_read_by(self.where))
+        return tuple(dict.fromkeys(name for name, _ in every))
 
 
 @dataclass(frozen=True, slots=True)
 class KeyCounts:
     """How often keys occur: `codes` ascend, shape (keys,), `counts` beside them.
 
-    Of the keys one in `one_in` is there; `rows` are all rows of the table, whatever their key.
+    Of the keys one in `one_in` is there; `rows` are all that meet the condition, whatever their
+    key, of the table's `read`.
     """
 
     rows: int
     codes: Ints
     counts: Ints
+    read: int
     one_in: int = 1
+
+    @property
+    def share(self) -> float:
+        """How many of the table's rows meet the condition; all of an empty table's."""
+        return self.rows / self.read if self.read else 1.0
+
+    @property
+    def keys(self) -> int:
+        """Different keys, those that were not chosen too."""
+        return len(self.codes) * self.one_in
+
+    @property
+    def together(self) -> int:
+        """The counts of all keys, those that were not chosen too: rows with a key, or tuples."""
+        return int(self.counts.sum()) * self.one_in
 
 
 def one_in(*rows: int) -> int:
@@ -61,7 +91,7 @@ def one_in(*rows: int) -> int:
 
 
 def fan_out(changed: KeyCounts, other: KeyCounts) -> float:
-    """What a changed row meets on the other side, in the mean; 0 where nothing can change.
+    """What a changed row that counts meets on the other side, in the mean; 0 where none can change.
 
     Both are counted with one `one_in`.
     """
@@ -77,16 +107,18 @@ def fan_out(changed: KeyCounts, other: KeyCounts) -> float:
 
 
 def key_counts(snapshot: Snapshot, columns: KeyColumns, one_in: int = 1) -> KeyCounts:
-    """The counts of a table's keys at a version; errors as of `tables.rows.read_batches`."""
-    names = dict.fromkeys(name for name, _ in (*columns.key, *(columns.counted or ())))
-    return counted(read_batches(snapshot, tuple(names)), columns, one_in)
+    """The counts of a table's keys at a version; errors as of `tables.rows.read_batches`, and
+    EvaluationError where the condition fails on a row."""
+    return counted(read_batches(snapshot, columns.names), columns, one_in)
 
 
 def counted(batches: Iterable[pa.Table], columns: KeyColumns, one_in: int = 1) -> KeyCounts:
     """The counts of the keys in all batches, which have the columns by name."""
-    rows = 0
+    rows = read = 0
     found: list[tuple[Ints, Ints]] = []
-    for batch in batches:
+    for whole in batches:
+        read += len(whole)
+        batch = _meeting(whole, columns.where)
         rows += len(batch)
         codes, keeps = _codes(batch, columns.key, columns.null_safe)
         chosen = np.flatnonzero(keeps & _is_chosen(codes, one_in))
@@ -98,12 +130,26 @@ def counted(batches: Iterable[pa.Table], columns: KeyColumns, one_in: int = 1) -
         found.append(_united(keys, counts, are_tuples=columns.counted is not None))
     if not found:
         nothing = np.zeros(0, dtype=np.int64)
-        return KeyCounts(0, nothing, nothing, one_in)
+        return KeyCounts(0, nothing, nothing, 0, one_in)
     keys, counts = (np.concatenate(parts) for parts in zip(*found, strict=True))
     keys, counts = _united(keys, counts, are_tuples=columns.counted is not None)
     if columns.counted is not None:
         keys, counts = np.unique(keys, return_counts=True)
-    return KeyCounts(rows, keys, counts, one_in)
+    return KeyCounts(rows, keys, counts, read, one_in)
+
+
+def _meeting(batch: pa.Table, where: Expr | None) -> pa.Table:
+    """The rows that may meet the condition."""
+    if where is None:
+        return batch
+    columns = {name: from_arrow(batch.column(name), kind) for name, kind in _read_by(where)}
+    return batch.filter(pa.array(truth(where, columns, len(batch)).may_true))
+
+
+def _read_by(where: Expr | None) -> Sequence[tuple[ColumnName, SqlType]]:
+    """The columns that a condition reads."""
+    parts = () if where is None else walk(where)
+    return [(part.id, part.type) for part in parts if isinstance(part, ColumnRef)]
 
 
 def _codes(

@@ -82,6 +82,29 @@ def test_many_to_many_is_a_tree_and_a_key_is_looked_up(cli: Cli) -> None:
     assert stored["keyed"] == ("", None)
 
 
+def test_a_condition_on_rows_turns_the_choice_and_is_told(cli: Cli) -> None:
+    """Of each table few rows are kept: there is hardly anything to join."""
+    document = json.loads(cli.workload.read_text())
+    pairs = document["queries"]["pairs"]
+    for name, least in (("few", 3), ("most", 10_000)):
+        limited = f"WHERE r.id < {least} AND s.id < {least} GROUP BY"
+        sql = pairs["sql"].replace("GROUP BY", limited)
+        document["queries"][name] = {**pairs, "sql": sql}
+    cli.workload.write_text(json.dumps(document))
+    results = {one["query"]: one for one in cli.good("explain").results}
+    (pairs,), (few,), (most,) = (results[name]["trees"] for name in ("pairs", "few", "most"))
+    assert (pairs["used"], few["used"], most["used"]) == (True, False, True)
+    assert few["index_ms"] < few["tree_ms"]
+    assert most["tree_ms"] < most["index_ms"]
+    assert most["joined"] == pairs["joined"]
+    assert few["index_bytes"] < pairs["index_bytes"] == most["index_bytes"]
+    assert few["reason"].endswith(
+        "of these rows alone keys were counted: many where id < 3 (0.5%), other where id < 3 (0.5%)"
+        "; `join: tree` asks for it"
+    )
+    assert "counted" not in pairs["reason"]
+
+
 def test_the_choice_holds_while_the_tables_grow_until_the_next_capture(cli: Cli) -> None:
     cli.good("capture")
     before, folder = trees(cli), cli.workload.parent

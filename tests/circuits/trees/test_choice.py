@@ -6,8 +6,14 @@ from dataclasses import dataclass
 
 import pytest
 
-from impctl.circuits.trees.choice import TreesAsRecorded, TreesByFanOut
-from impctl.circuits.trees.estimate import KeySide
+from impctl.circuits.trees.choice import (
+    TreeChoice,
+    TreesAsRecorded,
+    TreesByFanOut,
+    is_better_as_tree,
+)
+from impctl.circuits.trees.costs.sides import FanOuts, KeySide, SideSize
+from impctl.circuits.trees.estimate import Estimate
 from impctl.errors import TableError
 from tests.circuits.trees.drawn import core
 
@@ -19,15 +25,21 @@ NONE = "SELECT r.a FROM r JOIN s ON r.a < s.a GROUP BY r.a HAVING SUM(s.d) > 1"
 
 @dataclass(frozen=True)
 class Evenly:
-    """Every key meets so many."""
+    """Tables of a million rows, of which a share is kept; every key meets so many."""
 
     partners: float
+    share: float = 1.0
 
     def met(self, changed: KeySide, other: KeySide) -> float:
         return self.partners if other.columns.counted is None else 1.0
 
     def alone(self, side: KeySide) -> float:
-        return 0.5
+        return 1.0 / max(self.partners, 1.0)
+
+    def size(self, side: KeySide) -> SideSize:
+        rows = 1e6 * (self.share if side.columns.where is not None else 1.0)
+        keys = rows / max(self.partners, 1.0)
+        return SideSize(rows, rows / 1e6, keys, keys)
 
 
 class Gone:
@@ -36,15 +48,72 @@ class Gone:
     def met(self, changed: KeySide, other: KeySide) -> float:
         raise TableError("a file is gone")
 
-    alone = met
+    def alone(self, side: KeySide) -> float:
+        raise TableError("a file is gone")
+
+    def size(self, side: KeySide) -> SideSize:
+        raise TableError("a file is gone")
 
 
-@pytest.mark.parametrize(("partners", "is_tree"), [(1, False), (7.9, False), (8, True), (9, True)])
-def test_four_joined_rows_for_a_tuple_make_a_tree(partners: float, is_tree: bool) -> None:
-    choice = TreesByFanOut(Evenly(partners), {"r": 1, "s": 1}).choose(core(PAIR))
+def chosen(sql: str, fan_outs: FanOuts) -> TreeChoice:
+    return TreesByFanOut(fan_outs, {"r": 1, "s": 1}).choose(core(sql))
+
+
+@pytest.mark.parametrize(("partners", "is_tree"), [(1, False), (3, False), (30, True), (200, True)])
+def test_many_partners_make_a_tree_and_keys_of_one_row_an_index(
+    partners: float, is_tree: bool
+) -> None:
+    choice = chosen(PAIR, Evenly(partners))
     assert choice.is_tree is is_tree
-    assert choice.estimate is not None
-    assert (choice.estimate.joined, choice.estimate.touched) == (partners, 2)
+    found = choice.estimate
+    assert found is not None
+    assert (found.joined, found.touched) == (partners, 2)
+    assert (found.tree_ms < found.index_ms) is is_tree
+
+
+@pytest.mark.parametrize(
+    ("share", "said", "is_tree"), [(1.0, "100%", True), (0.5, "50%", True), (0.001, "0.1%", False)]
+)
+def test_conditions_that_leave_few_rows_leave_little_to_join(
+    share: float, said: str, is_tree: bool
+) -> None:
+    """Of a thousand changed rows one is joined: both ways only look."""
+    sql = PAIR.replace("GROUP", "WHERE r.b < 3 AND s.b < 3 GROUP")
+    choice = chosen(sql, Evenly(60, share))
+    assert choice.is_tree is is_tree
+    assert "r where b < 3" in choice.reason
+    assert f"({said})" in choice.reason
+
+
+def estimate_of(tree_ms: float, tree_bytes: float) -> Estimate:
+    """Against an index join that takes 100 ms and keeps 100 bytes."""
+    return Estimate(1, 1, 100.0, tree_ms, 100.0, tree_bytes)
+
+
+@pytest.mark.parametrize(
+    ("tree_ms", "tree_bytes", "is_tree"),
+    [
+        (90, 1000, True),
+        (91, 1000, False),
+        (91, 51, False),
+        (91, 50, True),
+        (110, 50, True),
+        (111, 1, False),
+    ],
+)
+def test_where_times_are_alike_far_larger_state_decides(
+    tree_ms: float, tree_bytes: float, is_tree: bool
+) -> None:
+    assert is_better_as_tree(estimate_of(tree_ms, tree_bytes)) is is_tree
+
+
+def test_all_blocks_of_a_plan_are_estimated_together() -> None:
+    both = f"{PAIR} UNION ALL {PAIR}"
+    one, two = (chosen(sql, Evenly(60)).estimate for sql in (PAIR, both))
+    assert one is not None
+    assert two is not None
+    for name in ("joined", "touched", "index_ms", "tree_ms", "index_bytes", "tree_bytes"):
+        assert getattr(two, name) == pytest.approx(2 * getattr(one, name)), name
 
 
 @pytest.mark.parametrize("sql", [COMPUTED, CIRCLE, NONE])

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from random import Random
 
 import pyarrow as pa
 import pytest
 
 from impctl.circuits.trees.blocks import Block, block_of
-from impctl.circuits.trees.estimate import Estimate, KeySide, estimate
+from impctl.circuits.trees.costs.sides import KeySide, SideSize
+from impctl.circuits.trees.estimate import Estimate, estimate
 from impctl.circuits.trees.shape import TreeShape
 from impctl.circuits.trees.shaping import tree_shape
+from impctl.plan.render_expr import expr_text
 from impctl.tables.keys.fan_out import KeyCounts, counted, fan_out
 from tests.circuits.trees.drawn import core
 
@@ -27,17 +30,23 @@ class OfRows:
 
     def alone(self, side: KeySide) -> float:
         found = self._counts(side)
-        return min(len(found.codes) / max(found.rows, 1), 1.0)
+        return min(found.keys / max(found.rows, 1), 1.0)
+
+    def size(self, side: KeySide) -> SideSize:
+        found = self._counts(side)
+        return SideSize(found.rows, found.share, found.keys, found.together)
 
     def _counts(self, side: KeySide) -> KeyCounts:
         return counted([self.tables[side.table]], side.columns)
 
 
 def rows(keys: int, each: int, **more: int) -> pa.Table:
-    """`each` rows for each of so many values of `a`, `d` numbering them; other columns go round."""
+    """`each` rows for each of so many values of `a`, `d` numbering them; `e` numbers those of a
+    value from 0 to 3, other columns go round."""
     count = keys * each
     columns = {name: [at % size for at in range(count)] for name, size in more.items()}
-    return pa.table({"a": [at % keys for at in range(count)], "d": list(range(count)), **columns})
+    columns |= {"a": [at % keys for at in range(count)], "d": list(range(count))}
+    return pa.table({**columns, "e": [at // keys % 4 for at in range(count)]})
 
 
 def estimated(
@@ -57,7 +66,9 @@ PATH = "SELECT s.d FROM r JOIN s ON r.a = s.a JOIN t ON s.b = t.a GROUP BY s.d H
 @pytest.mark.parametrize("partners", [1, 20, 200])
 def test_two_tables_touch_the_row_and_its_group_whatever_the_partners(partners: int) -> None:
     tables = {"r": rows(10, partners), "s": rows(10, partners)}
-    assert estimated(PAIR, tables, {"r": 5}) == Estimate(joined=partners, touched=2)
+    found = estimated(PAIR, tables, {"r": 5})
+    assert found is not None
+    assert (found.joined, found.touched) == (partners, 2)
 
 
 def test_each_side_is_weighed_by_what_changes() -> None:
@@ -102,7 +113,74 @@ def test_a_cross_join_meets_everything() -> None:
     tables = {"r": rows(2, 1), "s": rows(3, 4)}
     sql = "SELECT r.d FROM r CROSS JOIN s GROUP BY r.d HAVING COUNT(*) > 1"
     found = estimated(sql, tables, {"r": 1})
-    assert found == Estimate(12, 1)
+    assert found is not None
+    assert (found.joined, found.touched) == (12, 1)
+
+
+def test_accesses_of_a_table_are_added_up() -> None:
+    """A changed row of `r` is one of either access: it meets 4 rows and is met by 4."""
+    sql = "SELECT x.a FROM r x JOIN r y ON x.a = y.a GROUP BY x.a HAVING COUNT(*) > 1"
+    found = estimated(sql, {"r": rows(10, 4)}, {"r": 1})
+    assert found is not None
+    assert (found.joined, found.touched) == (8, 4)
+
+
+@pytest.mark.parametrize(
+    ("changed", "joined", "touched"), [("r", 4 + 20, 1 + 4), ("s", 3 + 15, 1), ("t", 6, 1 + 2)]
+)
+def test_rows_that_conditions_leave_out_count_on_no_side(
+    changed: str, joined: int, touched: int
+) -> None:
+    """Of four times as many rows a quarter is kept of each key: a changed row is one of these, or
+    comes to nothing."""
+    where = " AND ".join(f"{table}.e = 0" for table in "rst")
+    tables = {"r": rows(10, 12), "s": rows(10, 16, b=20), "t": rows(20, 20)}
+    found = estimated(PATH.replace("GROUP", f"WHERE {where} GROUP"), tables, {changed: 1})
+    assert found is not None
+    assert (found.joined, found.touched) == pytest.approx((joined / 4, touched / 4))
+    said = {one.access: (expr_text(one.condition), one.share) for one in found.kept}
+    assert said == {f"{table}#1": ("e = 0", 0.25) for table in "rst"}
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_two_tables_with_conditions_against_pairs_counted_one_by_one(seed: int) -> None:
+    rng = Random(seed)
+    tables = {
+        table: pa.table(
+            {name: [rng.randrange(4) for _ in range(30)] for name in ("a", "b", "d", "e")}
+        )
+        for table in "rs"
+    }
+    sql = PAIR.replace("GROUP", "WHERE r.b < 2 AND s.b <> 1 GROUP")
+    found = estimated(sql, tables, {"r": 1})
+    mine = [row["a"] for row in tables["r"].to_pylist() if row["b"] < 2]
+    theirs = [row["a"] for row in tables["s"].to_pylist() if row["b"] != 1]
+    assert found is not None
+    assert found.joined == pytest.approx(sum(map(theirs.count, mine)) / 30)
+
+
+def test_state_is_that_of_the_rows_and_tuples_that_are_kept() -> None:
+    """An index keeps the rows of both tables, a tree a tuple per key and its ranges."""
+    few, many = ({"r": rows(100, each), "s": rows(100, each)} for each in (1, 40))
+    found = [estimated(PAIR, tables, {}) for tables in (few, many)]
+    assert found[0] is not None
+    assert found[1] is not None
+    assert found[1].index_bytes == pytest.approx(40 * found[0].index_bytes)
+    assert found[1].tree_bytes < 20 * found[0].tree_bytes
+    limited = estimated(PAIR.replace("GROUP", "WHERE r.e = 0 GROUP"), many, {})
+    assert limited is not None
+    assert limited.index_bytes < 0.75 * found[1].index_bytes
+    assert limited.tree_bytes < found[1].tree_bytes
+
+
+def test_what_is_joined_on_the_way_is_kept_too() -> None:
+    """A path keeps what its first two tables come to, 12 rows a key."""
+    tables = {"r": rows(10, 3), "s": rows(10, 4, b=20), "t": rows(20, 5)}
+    pair = "SELECT s.d FROM r JOIN s ON r.a = s.a GROUP BY s.d HAVING COUNT(*) > 1"
+    path, plain = estimated(PATH, tables, {}), estimated(pair, tables, {})
+    assert path is not None
+    assert plain is not None
+    assert path.index_bytes - plain.index_bytes > 120 * 2 * 8
 
 
 def test_computed_keys_are_not_guessed_at() -> None:

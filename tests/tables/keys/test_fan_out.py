@@ -10,6 +10,8 @@ import pyarrow as pa
 import pytest
 
 from impctl.data.schema import INTEGER, LONG, STRING
+from impctl.errors import EvaluationError
+from impctl.expr.nodes import And, Arithmetic, ArithmeticOp, ColumnRef, Compare, CompareOp, Literal
 from impctl.tables.keys.fan_out import (
     MANY_ROWS,
     KeyColumns,
@@ -30,7 +32,7 @@ def rows(rng: Random, count: int) -> list[tuple[int | None, str | None]]:
     return [(rng.choice((None, 1, 2, 3, 4)), rng.choice((None, "x", "y"))) for _ in range(count)]
 
 
-def table(values: list[tuple[int | None, str | None]], **more: list[int]) -> pa.Table:
+def table(values: list[tuple[int | None, str | None]], **more: list[int] | pa.Array) -> pa.Table:
     first, second = ([row[at] for row in values] for at in (0, 1))
     columns = {"a": pa.array(first, pa.int64()), "b": pa.array(second, pa.string())}
     return pa.table({**columns, **more})
@@ -88,6 +90,72 @@ def test_nothing_meets_nothing() -> None:
     assert fan_out(some, none) == 0
 
 
+def less(name: str, bound: int) -> Compare:
+    """`name < bound`."""
+    return Compare(CompareOp.LESS, ColumnRef(name, LONG), Literal(bound, LONG))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_condition_leaves_rows_out_on_either_side(seed: int) -> None:
+    """Of the rows that meet it, which NULL does not, in whatever batches."""
+    rng = Random(seed)
+    mine, theirs = rows(rng, rng.randint(1, 30)), rows(rng, rng.randint(0, 30))
+    values = [[rng.choice((0, 1, 2, None)) for _ in part] for part in (mine, theirs)]
+    key = KeyColumns(BOTH, (True, True), where=less("n", 2))
+    kept = [
+        [row for row, n in zip(part, own, strict=True) if n is not None and n < 2]
+        for part, own in zip((mine, theirs), values, strict=True)
+    ]
+    whole = [
+        table(part, n=pa.array(own, pa.int64()))
+        for part, own in zip((mine, theirs), values, strict=True)
+    ]
+    parts = [whole[0].slice(0, 7), whole[0].slice(7)]
+    changed, others = counted(parts, key), counted([whole[1]], key)
+    pairs = sum(one == another for one in kept[0] for another in kept[1])
+    assert (changed.rows, changed.read) == (len(kept[0]), len(mine))
+    assert changed.share == pytest.approx(len(kept[0]) / len(mine))
+    assert fan_out(changed, others) == pytest.approx(pairs / max(len(kept[0]), 1))
+
+
+def test_tuples_of_rows_that_are_left_out_are_none() -> None:
+    key = KeyColumns((("a", LONG),), (False,), counted=(("b", STRING),), where=less("n", 2))
+    found = counted([table([(1, "x"), (1, "y"), (1, "x"), (2, "x")], n=[1, 2, 0, 3])], key)
+    assert (found.codes.tolist(), found.counts.tolist()) == ([1], [1])
+    assert (found.keys, found.together, found.rows, found.read) == (1, 1, 2, 4)
+
+
+def test_a_condition_that_keeps_nothing_and_a_table_without_rows() -> None:
+    key = KeyColumns((("a", LONG),), (False,), counted=(("b", STRING),), where=less("n", 0))
+    none = counted([table([(1, "x")], n=[1])], key)
+    assert (none.rows, none.read, none.share, none.keys) == (0, 1, 0.0, 0)
+    assert counted([], key).share == 1.0
+
+
+def test_a_condition_that_fails_on_a_row_is_told() -> None:
+    """As it would fail in the engine; behind another one that leaves the row out it does not."""
+    inverse = Arithmetic(ArithmeticOp.INTEGER_DIVIDE, Literal(8, LONG), ColumnRef("n", LONG))
+    failing = Compare(CompareOp.GREATER, inverse, Literal(1, LONG))
+    rows_ = table([(1, "x"), (2, "x")], n=[0, 2])
+    with pytest.raises(EvaluationError):
+        counted([rows_], KeyColumns(BOTH, (False, False), where=failing))
+    some = Compare(CompareOp.NOT_EQUAL, ColumnRef("n", LONG), Literal(0, LONG))
+    guarded = KeyColumns(BOTH, (False, False), where=And((some, failing)))
+    assert counted([rows_], guarded).rows == 1
+
+
+def test_a_sample_is_of_keys_whatever_their_condition_keeps() -> None:
+    random = np.random.default_rng(7)
+    keys, values = random.integers(0, 20_000, 200_000), random.integers(0, 10, 200_000)
+    batch = pa.table({"a": keys, "n": values})
+    key = KeyColumns((("a", LONG),), (False,), where=less("n", 3))
+    whole, sampled = counted([batch], key), counted([batch], key, 16)
+    assert (sampled.rows, sampled.share) == (whole.rows, whole.share)
+    assert sampled.keys == pytest.approx(whole.keys, rel=0.1)
+    assert sampled.together == pytest.approx(whole.together, rel=0.1)
+    assert fan_out(sampled, sampled) == pytest.approx(fan_out(whole, whole), rel=0.1)
+
+
 def drawn(values: np.ndarray, sample: int) -> KeyCounts:
     return counted([pa.table({"a": values})], KeyColumns((("a", LONG),), (False,)), sample)
 
@@ -120,3 +188,7 @@ def test_a_table_is_read_by_its_key_columns(tmp_path: Path) -> None:
     found = key_counts(open_source("t", path).snapshot(), PAIR)
     assert (found.rows, found.counts.tolist()) == (3, [2])
     assert key_counts(open_source("t", path).snapshot(), KeyColumns((), ())).counts.tolist() == [3]
+    where = KeyColumns(BOTH, (False, False), where=less("n", 3))
+    assert where.names == ("a", "b", "n")
+    found = key_counts(open_source("t", path).snapshot(), where)
+    assert (found.rows, found.read, found.counts.tolist()) == (2, 3, [1])

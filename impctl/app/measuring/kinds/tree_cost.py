@@ -156,7 +156,7 @@ def _measured(
     work = [now - then for now, then in zip(beside.tree.work, before, strict=True)]
     checks.append(beside.checked())
     notes = beside.notes if taken is None else [_taken(ground, taken), *beside.notes]
-    whole = {**_sizes(beside), **_peaks(ground, options, beside)}
+    whole = {**_sizes(beside), **_peaks(ground, options, beside), **_expected(taken)}
     changed = max(sum(step.rows for step, _ in steps), 1)
     whole |= {name: count / changed for name, count in zip(_WORK, work, strict=True)}
     growth = _growth([times[TREE_MS] for _, times in steps])
@@ -224,6 +224,15 @@ def _taken(ground: Ground, way: Way) -> str:
     what = "the tree" if way.has_tree else "the index join"
     why = "" if way.trees is None else f": {way.trees.reason}"
     return f"`join: {ground.query.join}` takes {what}{why}"
+
+
+def _expected(taken: Way | None) -> dict[str, float]:
+    """What the choice of the query's own `join` went by, where it is one."""
+    choice = None if taken is None else taken.trees
+    if choice is None or choice.estimate is None:
+        return {}
+    estimate = choice.estimate
+    return {"expected_ms": estimate.tree_ms, "index_expected_ms": estimate.index_ms}
 
 
 def _regret(taken: Way, metrics: Mapping[str, Metric]) -> dict[str, float]:

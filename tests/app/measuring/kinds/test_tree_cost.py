@@ -198,6 +198,8 @@ def test_what_join_auto_takes_and_its_regret(
     assert "a changed row is joined to some" in cell.note
     quicker = min(found["tree_ms"], found["index_ms"])
     assert found["regret_share"] == pytest.approx(found[taken] / quicker - 1)
+    is_tree = found["expected_ms"] < found["index_expected_ms"]
+    assert is_tree == (taken == "tree_ms")
 
 
 def test_the_regret_of_a_way_that_is_not_run_is_not_known(desk: Workbench) -> None:
