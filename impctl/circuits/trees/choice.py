@@ -28,7 +28,7 @@ from impctl.values import dataclass
 _NOT_ESTIMATED = "its fan-out is not known: a key is computed, or a node has several tables"
 ALIKE = 0.1
 """Times that differ by less than such a share of the index join's are about the same."""
-LARGER = 2.0
+LARGER = 1.5
 """State so many times as large decides where times are about the same."""
 _LONGEST = 80
 """Characters of a condition that are told."""

@@ -57,7 +57,7 @@ def estimate(
     `changed` weighs the tables; where nothing is known to change, all count alike.
     """
     tree = tree_cost(shape, fan_outs)
-    index = None if tree is None else index_cost(joins, fan_outs)
+    index = None if tree is None else index_cost(joins, shape.mode, fan_outs)
     if tree is None or index is None:
         return None
     shares = {one.scan.access: one.share for one in tree.accesses}

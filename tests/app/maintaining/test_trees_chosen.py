@@ -97,7 +97,7 @@ def test_a_condition_on_rows_turns_the_choice_and_is_told(cli: Cli) -> None:
     assert few["index_ms"] < few["tree_ms"]
     assert most["tree_ms"] < most["index_ms"]
     assert most["joined"] == pairs["joined"]
-    assert few["index_bytes"] < pairs["index_bytes"] == most["index_bytes"]
+    assert few["index_bytes"] < most["index_bytes"] / 10
     assert few["reason"].endswith(
         "of these rows alone keys were counted: many where id < 3 (0.5%), other where id < 3 (0.5%)"
         "; `join: tree` asks for it"

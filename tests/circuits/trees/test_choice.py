@@ -95,9 +95,9 @@ def estimate_of(tree_ms: float, tree_bytes: float) -> Estimate:
     [
         (90, 1000, True),
         (91, 1000, False),
-        (91, 51, False),
-        (91, 50, True),
-        (110, 50, True),
+        (91, 67, False),
+        (91, 66, True),
+        (110, 66, True),
         (111, 1, False),
     ],
 )

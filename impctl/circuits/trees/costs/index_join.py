@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from impctl.circuits.join_order import chain_of
 from impctl.circuits.strategy import row_bytes
 from impctl.circuits.trees.costs.sides import FanOuts, KeySide, key_side
+from impctl.circuits.trees.costs.tree import PAIR_BYTES
+from impctl.engine.trees.spec import Mode
 from impctl.expr.nodes import ColumnRef, Compare, CompareOp, Expr
 from impctl.plan.nodes import (
     Join,
@@ -51,8 +53,11 @@ class IndexCost:
     bytes: float
 
 
-def index_cost(joins: Plan, fan_outs: FanOuts) -> IndexCost | None:
-    """The cost of a block's joins; None where some key is computed, or they are no inner joins."""
+def index_cost(joins: Plan, mode: Mode, fan_outs: FanOuts) -> IndexCost | None:
+    """The cost of a block's joins; None where some key is computed, or they are no inner joins.
+
+    Where groups decide (`mode`) they keep the ranges of their rows too.
+    """
     while isinstance(joins, Select | Project | Sort):
         joins = joins.child
     if not isinstance(joins, Join) or joins.kind is not JoinKind.INNER:
@@ -69,7 +74,7 @@ def index_cost(joins: Plan, fan_outs: FanOuts) -> IndexCost | None:
         rows, share = size
         *kept, last = (share * one for one in known)
         found += [JoinedAccess(scan, share, len(known), sum(kept), last) for scan in scans_of(plan)]
-        held += rows * _row_bytes([plan])
+        held += rows * (_row_bytes([plan]) + (PAIR_BYTES if mode is Mode.RING else 0))
         if at == 0:
             held += sum(
                 rows * one * _row_bytes(chain.plans[: last + 1])

@@ -19,8 +19,10 @@ from impctl.engine.trees.spec import NO_SLOTS, Edge, Mode
 from impctl.plan.nodes import Scan, scans_of
 from impctl.values import dataclass
 
-_TUPLE, _VALUE, _SLOT, _PAIR = 24, 8, 16, 16
-"""Bytes of a tuple, of each column that it keeps and of each sum; of a range beside a tuple."""
+PAIR_BYTES = 24
+"""Of a range beside a tuple or a group."""
+_TUPLE, _VALUE, _SLOT = 24, 8, 16
+"""Bytes of a tuple, of each column that it keeps and of each sum."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +70,7 @@ def tree_cost(shape: TreeShape, fan_outs: FanOuts) -> TreeCost | None:
         if touched is None:
             return None
         found += [TouchingAccess(scan, size.share, *touched) for scan in scans_of(node.rows)]
-        held += size.rows * _PAIR
+        held += size.rows * PAIR_BYTES
     return TreeCost(tuple(found), tuple(tuples), shape.mode, held)
 
 

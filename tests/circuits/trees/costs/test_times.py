@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import pytest
 
-from impctl.circuits.trees.costs import times
 from impctl.circuits.trees.costs.index_join import JoinedAccess
 from impctl.circuits.trees.costs.times import (
     INDEX,
@@ -28,21 +27,40 @@ AGAIN = JoinedAccess(R_AGAIN, 1.0, 1, 0.0, 11.0)
 OTHER = JoinedAccess(S, 1.0, 1, 0.0, 100.0)
 
 
-def micros_of_first() -> float:
-    return STEP_ROWS * (0.5 * INDEX.row + 3.0 * INDEX.kept + 7.0 * INDEX.grouped)
+def cost(*accesses: TouchingAccess, mode: Mode = Mode.RING, tuples: float = 1e12) -> TreeCost:
+    return TreeCost(accesses, (tuples, tuples), mode, 0.0)
 
 
-def test_an_index_join_takes_its_steps_its_rows_and_what_they_are_joined_to() -> None:
-    one = INDEX.step + 2 * INDEX.join + micros_of_first()
-    assert index_ms([FIRST], Mode.RING, {"r": 1}) == pytest.approx(one / 1000)
-    found = one + STEP_ROWS * 7.0 * (INDEX.found - INDEX.grouped)
-    assert index_ms([FIRST], Mode.BITS, {"r": 1}) == pytest.approx(found / 1000)
+LEAF = TouchingAccess(R, 0.5, ((0, 0.5), (1, 2.0)), 4.0)
+ROOT = TouchingAccess(R_AGAIN, 1.0, ((1, 1.0),), 0.0)
+
+
+@pytest.mark.parametrize("mode", list(Mode))
+def test_an_index_join_takes_its_steps_what_is_joined_and_the_groups_that_change(
+    mode: Mode,
+) -> None:
+    mine = INDEX[mode]
+    one = mine.step + 2 * mine.join + STEP_ROWS * (3.0 * mine.kept + 7.0 * mine.last)
+    some = one + mine.group * STEP_ROWS * 2.0
+    assert index_ms([FIRST], cost(LEAF, mode=mode), {"r": 1}) == pytest.approx(some / 1000)
+    few = one + mine.group * 5.0
+    tree = cost(LEAF, mode=mode, tuples=5.0)
+    assert index_ms([FIRST], tree, {"r": 1}) == pytest.approx(few / 1000)
+
+
+def test_no_more_groups_change_than_rows_are_joined() -> None:
+    mine = INDEX[Mode.RING]
+    rare = replace(FIRST, kept=0.0, last=0.01)
+    found = mine.step + 2 * mine.join + STEP_ROWS * 0.01 * (mine.last + mine.group)
+    assert index_ms([rare], cost(LEAF), {"r": 1}) == pytest.approx(found / 1000)
 
 
 def test_a_changed_row_enters_every_access_of_its_table() -> None:
-    both = INDEX.step + 3 * INDEX.join + micros_of_first()
-    both += STEP_ROWS * (INDEX.row + 11.0 * INDEX.grouped)
-    assert index_ms([FIRST, AGAIN], Mode.RING, {"r": 1}) == pytest.approx(both / 1000)
+    mine = INDEX[Mode.BITS]
+    both = mine.step + 3 * mine.join + STEP_ROWS * (3.0 * mine.kept + 18.0 * mine.last)
+    both += STEP_ROWS * 21.0 * mine.again
+    found = index_ms([FIRST, AGAIN], cost(LEAF, ROOT, mode=Mode.BITS), {"r": 1})
+    assert found == pytest.approx(both / 1000)
     assert rows_joined([FIRST, AGAIN], {"r": 1}) == 21.0
 
 
@@ -55,28 +73,19 @@ def test_tables_weigh_as_they_change_and_all_alike_where_none_is_known(
     assert rows_joined([FIRST, OTHER], weights) == joined
 
 
-def cost(*accesses: TouchingAccess, mode: Mode = Mode.RING, tuples: float = 1e12) -> TreeCost:
-    return TreeCost(accesses, (tuples, tuples), mode, 0.0)
-
-
-LEAF = TouchingAccess(R, 0.5, ((0, 0.5), (1, 2.0)))
-ROOT = TouchingAccess(R_AGAIN, 1.0, ((1, 1.0),))
-
-
 @pytest.mark.parametrize("mode", list(Mode))
-def test_a_tree_takes_its_nodes_its_rows_and_the_tuples_they_touch(mode: Mode) -> None:
+def test_a_tree_takes_its_nodes_the_tuples_it_touches_and_the_rows_it_wakes(mode: Mode) -> None:
     mine = TREE[mode]
-    one = mine.step + 2 * mine.node + STEP_ROWS * (0.5 * mine.row + 2.5 * mine.touched)
-    many = cost(LEAF, mode=mode)
-    assert tree_ms(many, {"r": 1}) == pytest.approx(one / 1000)
-    both = mine.step + 2 * mine.node + STEP_ROWS * (1.5 * mine.row + 3.5 * mine.touched)
-    assert tree_ms(replace(many, accesses=(LEAF, ROOT)), {}) == pytest.approx(both / 1000)
+    one = mine.step + 2 * mine.node + STEP_ROWS * (2.5 * mine.touched + 4.0 * mine.woken)
+    assert tree_ms(cost(LEAF, mode=mode), {"r": 1}) == pytest.approx(one / 1000)
+    both = one + STEP_ROWS * mine.touched
+    assert tree_ms(cost(LEAF, ROOT, mode=mode), {}) == pytest.approx(both / 1000)
     assert tuples_touched([LEAF, ROOT], {}) == 3.5
 
 
 def test_tuples_that_several_rows_touch_are_touched_once() -> None:
     """Of ten tuples all are, of as many as are drawn a share of 1 - 1/e."""
-    fixed = TREE[Mode.RING].step + TREE[Mode.RING].node + STEP_ROWS * TREE[Mode.RING].row
+    fixed = TREE[Mode.RING].step + 2 * TREE[Mode.RING].node
 
     def different(tuples: float) -> float:
         micros = 1000 * tree_ms(cost(ROOT, tuples=tuples), {})
@@ -88,4 +97,4 @@ def test_tuples_that_several_rows_touch_are_touched_once() -> None:
 
 
 def test_there_are_constants_for_every_mode() -> None:
-    assert set(times.TREE) == set(Mode)
+    assert set(TREE) == set(INDEX) == set(Mode)
