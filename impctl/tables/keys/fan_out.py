@@ -8,7 +8,7 @@ every table, so a chosen key's rows are there on both sides and the estimate is 
 nothing unless the column is null-safe. Reads the columns of the key and of the condition alone, in
 batches, in one pass; keeps one number per different key.
 Out of scope: what is made of fan-outs (`circuits.trees.estimate`), which conditions are counted
-(`circuits.trees.sides`).
+(`circuits.trees.costs.sides`).
 """
 
 from __future__ import annotations
