@@ -30,6 +30,9 @@ from impctl.plan.nodes import (
 from impctl.values import dataclass
 
 
+_EQUALITIES = (CompareOp.EQUAL, CompareOp.NULL_SAFE_EQUAL)
+
+
 @dataclass(frozen=True, slots=True)
 class JoinedAccess:
     """What one changed row of an access comes to.
@@ -95,6 +98,7 @@ class _Arc:
 
     ends: tuple[int, int]
     columns: tuple[Expr, Expr]
+    null_safe: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,8 +117,9 @@ class _Chain:
         arcs = []
         for part in chain.conditions:
             match part:
-                case Compare(CompareOp.EQUAL, ColumnRef() as one, ColumnRef() as other):
-                    arcs.append(_Arc((owner[one.id], owner[other.id]), (one, other)))
+                case Compare(op, ColumnRef() as one, ColumnRef() as other) if op in _EQUALITIES:
+                    ends = (owner[one.id], owner[other.id])
+                    arcs.append(_Arc(ends, (one, other), op is CompareOp.NULL_SAFE_EQUAL))
         return cls(tuple(one.plan for one in chain.relations), tuple(arcs), fan_outs)
 
     def between(self, one: int, other: int) -> list[_Arc]:
@@ -122,8 +127,9 @@ class _Chain:
 
     def side(self, at: int, other: int) -> KeySide | None:
         """The columns by which a relation meets another one."""
-        exprs = [arc.columns[arc.ends.index(at)] for arc in self.between(at, other)]
-        return key_side(self.plans[at], exprs)
+        arcs = self.between(at, other)
+        exprs = [arc.columns[arc.ends.index(at)] for arc in arcs]
+        return key_side(self.plans[at], exprs, [arc.null_safe for arc in arcs])
 
     def size(self, at: int) -> tuple[float, float] | None:
         """Rows of a relation that its conditions keep, and the share of all that these are."""

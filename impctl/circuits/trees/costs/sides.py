@@ -63,13 +63,13 @@ class FanOuts(Protocol):
 def key_side(
     rows: Plan,
     key: Sequence[Expr],
-    null_safe: Sequence[bool] | None = None,
+    null_safe: Sequence[bool],
     tuples: Sequence[Expr] = (),
 ) -> KeySide | None:
     """The table's columns that are the key; None where they are of several tables or computed.
 
-    NULL equals NULL in no column, if not told. With `tuples` it is combinations of these that
-    count, where the table has them all; rows else. Without a key it is the first table's.
+    With `tuples` it is combinations of these that count, where the table has them all; rows else.
+    Without a key it is the first table's.
     """
     found = _columns(rows, key)
     if found is None:
@@ -77,8 +77,8 @@ def key_side(
     scan, columns = found
     kept = _columns(rows, tuples) if tuples else None
     counted = kept[1] if kept is not None and kept[0].access == scan.access else None
-    safe = (False,) * len(key) if null_safe is None else tuple(null_safe)
-    return KeySide(scan.table, KeyColumns(columns, safe, counted, condition_on(rows, scan)))
+    where = condition_on(rows, scan)
+    return KeySide(scan.table, KeyColumns(columns, tuple(null_safe), counted, where))
 
 
 _Columns = tuple[tuple[ColumnName, SqlType], ...]

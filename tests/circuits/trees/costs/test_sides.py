@@ -7,8 +7,19 @@ import pytest
 from impctl.circuits.join_order import chain_of
 from impctl.circuits.trees.costs.sides import condition_on, key_side
 from impctl.circuits.trees.shape import TreeShape
-from impctl.expr.nodes import Expr
-from impctl.plan.nodes import Join, Plan, nodes_of, scans_of
+from impctl.data.schema import LONG
+from impctl.expr.nodes import Arithmetic, ArithmeticOp, Compare, CompareOp, Expr, Literal
+from impctl.plan.nodes import (
+    Attribute,
+    ComputedColumn,
+    Join,
+    Plan,
+    Project,
+    Scan,
+    Select,
+    nodes_of,
+    scans_of,
+)
 from impctl.plan.render_expr import expr_text
 from tests.circuits.trees.drawn import core, shape_of
 
@@ -68,8 +79,34 @@ def test_conditions_go_through_renamed_and_computed_columns() -> None:
 
 def test_what_the_engine_leaves_to_spark_is_not_counted() -> None:
     sql = "SELECT r.a FROM r JOIN s ON r.a = s.a WHERE r.b < 3 AND soundex(r.name) = 'x'"
-    (joins,) = [node for node in nodes_of(core(sql)) if isinstance(node, Join)]
-    assert conditions(joins) == {"r#1": "b < 3", "s#1": None}
+    assert conditions(core(sql)) == {"r#1": "b < 3", "s#1": None}
+
+
+def test_conditions_of_several_tables_are_none_of_one() -> None:
+    (joins,) = [
+        node
+        for node in nodes_of(core("SELECT r.a FROM r JOIN s ON r.a = s.a AND r.b < s.b"))
+        if isinstance(node, Join)
+    ]
+    assert joins.condition is not None
+    above = Select(joins, joins.condition)
+    assert conditions(above) == {"r#1": None, "s#1": None}
+
+
+def test_what_stands_below_is_asked_first_and_named_as_there() -> None:
+    """It may guard what stands above it, as a division."""
+    sql = "SELECT t.k FROM (SELECT a AS k, b + c AS n FROM r WHERE b > 0) t WHERE t.n < 9"
+    below = [node for node in nodes_of(core(sql)) if isinstance(node, Scan)][0]
+    refs = {one.name: one.ref() for one in below.attributes}
+    first = Select(below, Compare(CompareOp.GREATER, refs["b"], Literal(0, LONG)))
+    total = Attribute("t.n", "n", LONG)
+    made = Project(
+        first, (ComputedColumn(total, Arithmetic(ArithmeticOp.ADD, refs["b"], refs["c"])),)
+    )
+    again = Attribute("u.n", "n", LONG)
+    renamed = Project(made, (ComputedColumn(again, total.ref()),))
+    whole = Select(renamed, Compare(CompareOp.LESS, again.ref(), Literal(9, LONG)))
+    assert conditions(whole) == {"r#1": "b > 0 AND b + c < 9"}
 
 
 def test_sides_with_equal_conditions_are_counted_once() -> None:
@@ -80,7 +117,7 @@ def test_sides_with_equal_conditions_are_counted_once() -> None:
     for relation in chain_of(joins).relations:
         (scan,) = scans_of(relation.plan)
         (key,) = [one.ref() for one in scan.attributes if one.name == "a"]
-        sides.append(key_side(relation.plan, [key]))
+        sides.append(key_side(relation.plan, [key], [False]))
     assert sides[0] is not None
     assert sides[0].columns.where is not None
     assert sides[0] == sides[1]
@@ -93,7 +130,7 @@ def test_a_key_of_nothing_still_has_the_condition() -> None:
         for node in nodes_of(core("SELECT r.d FROM r CROSS JOIN s WHERE r.b < 3"))
         if isinstance(node, Join)
     ]
-    side = key_side(joins.left, [])
+    side = key_side(joins.left, [], [])
     assert side is not None
     assert (side.table, side.columns.key) == ("r", ())
     assert side.columns.names == ("b",)

@@ -44,6 +44,14 @@ def test_rows_that_come_alone_wake_those_that_nobody_else_wants() -> None:
     assert of(found, "r").woken == pytest.approx(4 / 3 * 5 / 2)
 
 
+def test_what_is_woken_wakes_others() -> None:
+    """With a row of `r`, alone in one case of three, four of `s` come, and a key of two of these
+    wants five of `t`."""
+    sql = PATH.replace("s.d", "r.d")
+    found = cost(sql, {"r": rows(10, 3), "s": rows(10, 4, b=20), "t": rows(20, 5)})
+    assert of(found, "r").woken == pytest.approx(4 / 3 + 4 / 3 / 2 * 5)
+
+
 def test_a_group_of_a_virtual_root_wakes_all_its_rows() -> None:
     found = cost(PAIR, {"r": rows(10, 3), "s": rows(10, 7)})
     assert of(found, "r").woken == pytest.approx(7 / 3)
