@@ -29,7 +29,6 @@ from impctl.plan.nodes import (
 )
 from impctl.values import dataclass
 
-
 _EQUALITIES = (CompareOp.EQUAL, CompareOp.NULL_SAFE_EQUAL)
 
 
