@@ -99,7 +99,7 @@ def test_a_condition_on_rows_turns_the_choice_and_is_told(cli: Cli) -> None:
     assert most["joined"] == pairs["joined"]
     assert few["index_bytes"] < most["index_bytes"] / 10
     assert few["reason"].endswith(
-        "of these rows alone keys were counted: many where id < 3 (0.5%), other where id < 3 (0.5%)"
+        "of these rows alone keys were counted: many where id < 3 (1.5%), other where id < 3 (1.5%)"
         "; `join: tree` asks for it"
     )
     assert "counted" not in pairs["reason"]
