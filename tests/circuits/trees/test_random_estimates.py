@@ -1,0 +1,59 @@
+"""Random queries over joins, each with an estimate or without one, never an error.
+
+Law: whatever is estimated is a number of at least zero. Out of scope: whether it is the right one
+(`test_estimate`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import fields
+from random import Random
+
+import pytest
+
+from impctl.circuits.trees.choice import TreesByFanOut
+from impctl.circuits.trees.estimate import Estimate
+from impctl.errors import QueryError
+from tests.circuits.trees.drawn import core
+from tests.circuits.trees.random_joins import JoinMaker, random_tables
+from tests.circuits.trees.test_built import table_of
+from tests.circuits.trees.test_estimate import OfRows
+
+NUMBERS = [one.name for one in fields(Estimate) if one.name != "kept"]
+
+
+def look(seed: int, seen: Counter[str]) -> None:
+    rng = Random(seed)
+    sql = JoinMaker(rng).sql()
+    try:
+        root = core(sql)
+    except QueryError:
+        return
+    tables = {
+        name: table_of([dict(row) for row in rows]) for name, rows in random_tables(rng).items()
+    }
+    weights = {name: rng.randint(0, 3) for name in tables}
+    choice = TreesByFanOut(OfRows(tables), weights).choose(root)
+    found = choice.estimate
+    seen["all"] += 1
+    if found is None:
+        assert not choice.is_tree
+        seen[choice.reason[:24]] += 1
+        return
+    seen["estimated"] += 1
+    seen["limited"] += bool(found.kept)
+    for name in NUMBERS:
+        number = getattr(found, name)
+        assert 0 <= number < math.inf, (name, sql)
+    assert all(0 <= one.share <= 1 for one in found.kept)
+
+
+@pytest.mark.parametrize("start", range(0, 300, 100))
+def test_random_queries_are_estimated_or_not_known(start: int) -> None:
+    seen: Counter[str] = Counter()
+    for seed in range(start, start + 100):
+        look(seed, seen)
+    assert seen["estimated"] > 5, seen
+    assert seen["limited"] > 0, seen
