@@ -103,6 +103,29 @@ class SetTags:
         return self
 
 
+@dataclass(frozen=True, slots=True)
+class SpanTags:
+    """One fragment per row of a few neighbours, from `start` on, and none of the other `rows`."""
+
+    rows: int
+    start: int
+    fragments: FragmentIds
+
+    def __len__(self) -> int:
+        return self.rows
+
+    def take(self, positions: npt.NDArray[Any]) -> SetTags:
+        return self.sets().take(positions)
+
+    def expand(self, slots: Ints, weights: Ints) -> Pairs:
+        part = slice(self.start, self.start + len(self.fragments))
+        return Pairs(slots[part], self.fragments.astype(np.int64), weights[part])
+
+    def sets(self) -> SetTags:
+        ends = np.arange(-self.start, self.rows + 1 - self.start, dtype=np.int64)
+        return SetTags(np.clip(ends, 0, len(self.fragments)), self.fragments)
+
+
 def no_fragments(rows: int) -> SetTags:
     """Tags of rows that carry no fragment at all."""
     return SetTags(np.zeros(rows + 1, dtype=np.int64), np.zeros(0, dtype=np.int32))

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from impctl.data.vector import Ints
-from impctl.engine.tags import GroupTags, Pairs, RowTags
+from impctl.engine.tags import GroupTags, Pairs, RowTags, SpanTags
 
 Sets = list[set[int]]
 Signed = dict[tuple[int, int], int]
@@ -132,3 +132,25 @@ def test_rows_expand_to_their_one_fragment(rows: list[tuple[int, int, int]]) -> 
         total[slot, fragment] += weight
     assert summed(found) == {key: weight for key, weight in total.items() if weight}
     assert tags.take(np.arange(len(rows))[::-1]).fragments.tolist() == [f for f, _, _ in rows][::-1]
+
+
+@given(st.integers(0, 4), st.lists(st.integers(0, 9), max_size=4), st.integers(0, 4), st.data())
+def test_neighbours_expand_to_their_one_fragment_and_others_to_none(
+    before: int, fragments: list[int], after: int, data: st.DataObject
+) -> None:
+    rows = before + len(fragments) + after
+    tags = SpanTags(rows, before, np.array(fragments, dtype=np.int32))
+    slots = np.array(data.draw(st.lists(st.integers(0, 2), min_size=rows, max_size=rows)), np.int64)
+    weights = np.array(
+        data.draw(st.lists(st.integers(-2, 2), min_size=rows, max_size=rows)), np.int64
+    )
+    found = tags.expand(slots, weights)
+    assert len(tags) == rows
+    assert found.fragments.dtype == np.int64
+    total: Counter[tuple[int, int]] = Counter()
+    for row, fragment in enumerate(fragments, before):
+        total[int(slots[row]), fragment] += int(weights[row])
+    assert summed(found) == {key: weight for key, weight in total.items() if weight}
+    assert summed(tags.sets().expand(slots, weights)) == summed(found)
+    order = np.arange(rows)[::-1]
+    assert summed(tags.take(order).expand(slots[order], weights[order])) == summed(found)

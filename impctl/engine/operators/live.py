@@ -17,14 +17,13 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from impctl.data.vector import Ints
 from impctl.engine.batch import Batch
 from impctl.engine.operator import Keeper, Operator
 from impctl.engine.operators.tree import Tree
-from impctl.engine.tags import Pairs, SetTags, Tags
+from impctl.engine.tags import Pairs, SpanTags
 from impctl.engine.trees.filling import added, first_told
 from impctl.engine.trees.spec import Mode
-from impctl.engine.trees.way_down import Flips, descend, surviving
+from impctl.engine.trees.way_down import Wishes, descend, surviving
 
 
 class Live(Operator):
@@ -40,18 +39,18 @@ class Live(Operator):
 
     def step(self, survivors: Batch | None, ran: Batch | None = None) -> Batch:
         """What came into the sketches' counts and what went, one row per tuple and fragment."""
-        flips: list[Flips | None] = [None] * len(self._nodes)
+        wishes: list[Wishes | None] = [None] * len(self._nodes)
         if self.tree.mode is Mode.RING and survivors is not None and len(survivors):
             groups = survivors.columns[self.tree.group].values
-            flips[-1] = surviving(self._nodes[-1], groups, survivors.weights)
+            wishes[-1] = surviving(self._nodes[-1], groups, survivors.weights)
         if self._is_filling:
             return self._told_first()
         told: list[Pairs | None] = [None] * self.tree.accesses
         for at in range(len(self._nodes) - 1, -1, -1):
             node = self._nodes[at]
-            found = descend(node, flips[at])
+            found = descend(node, wishes[at])
             for link, below in zip(node.node.links, found.below, strict=True):
-                flips[link.child] = below
+                wishes[link.child] = below
             for access, pairs in zip(node.node.accesses, found.told, strict=True):
                 told[access.position] = pairs
             self._flips += found.flipped
@@ -95,17 +94,10 @@ _NO_PAIRS = Pairs(_NONE, _NONE, _NONE)
 
 def _batch(told: Sequence[Pairs]) -> Batch:
     """A row per pair, with one fragment of one access and none of the others."""
-    sizes = np.array([len(pairs.fragments) for pairs in told], dtype=np.int64)
-    ends = np.cumsum(sizes)
-    rows = np.arange(int(sizes.sum()) + 1, dtype=np.int64)
-    tags: list[Tags] = [
-        SetTags(_offsets(rows, int(end - size), int(size)), pairs.fragments.astype(np.int32))
-        for pairs, size, end in zip(told, sizes, ends, strict=True)
-    ]
+    ends = np.cumsum([len(pairs.fragments) for pairs in told]).tolist()
+    tags = tuple(
+        SpanTags(ends[-1], end - len(pairs.fragments), pairs.fragments.astype(np.int32))
+        for pairs, end in zip(told, ends, strict=True)
+    )
     weights = np.concatenate([np.zeros(0, dtype=np.int64), *(pairs.weights for pairs in told)])
-    return Batch({}, weights, tuple(tags))
-
-
-def _offsets(rows: Ints, start: int, size: int) -> Ints:
-    offsets: Ints = np.clip(rows - start, 0, size)
-    return offsets
+    return Batch({}, weights, tags)

@@ -21,7 +21,7 @@ from impctl.engine.aggregate_column import ROWS
 from impctl.engine.batch import Batch
 from impctl.engine.tags import Pairs
 from impctl.engine.trees import lots
-from impctl.engine.trees.key_sums import Tally, add_to_keys
+from impctl.engine.trees.key_sums import Tally, add_to_keys, set_keys
 from impctl.engine.trees.keyed import Tuples
 from impctl.engine.trees.node import NUMBER, NodeState
 from impctl.engine.trees.owned import entering_rows, owning, write
@@ -59,8 +59,13 @@ def settle(node: NodeState) -> int:
         value = value_of(node, own, below)
         came = (value if node.node.is_virtual else own)[ROWS] > 0
         signs = came.astype(np.int64)
-        values = Tally(zeros(node.parts, len(tuples)), value)
-        _, groups = add_to_keys(node, tuples, values, signs)
+        if node.is_told_by_key:
+            # Nothing is stored yet, and nothing is asked for twice.
+            nothing = {n: np.zeros(len(tuples), k) for n, k in node.key_columns.items()}
+            _, groups = set_keys(node, tuples, Tally(nothing, value), signs)
+        else:
+            values = Tally(zeros(node.parts, len(tuples)), value)
+            _, groups = add_to_keys(node, tuples, values, signs)
         node.indexed(tuples, signs, groups)
     return count
 

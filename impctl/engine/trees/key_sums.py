@@ -83,6 +83,26 @@ def add_to_keys(
     return key_change(node, grouping.codes, leaders, Tally(old, new)), groups
 
 
+def set_keys(
+    node: NodeState, tuples: Tuples, values: Tally, came: Ints
+) -> tuple[KeyChange | None, Ints]:
+    """The same where the key tells the tuple: what a tuple comes to is what its key does.
+
+    Of `values`, the old ones are those that are stored.
+    """
+    old, new = values.old, dict(values.new)
+    _number(node, old, new)
+    clear_empty(new, node.parts)
+    differs = changed(node.parts, new, old)
+    if node.is_root:
+        new[HELD] = old[HELD] + came
+        differs |= came != 0
+    keys = tuples.vectors(node.node.key)
+    node.keys.put(tuples.codes, keys, new, differs)
+    groups = new[NUMBER] if node.is_root else tuples.codes[:0]
+    return key_change(node, tuples.codes, keys, Tally(old, new)), groups
+
+
 def key_change(
     node: NodeState, codes: Ints, keys: Sequence[Vector], state: Tally
 ) -> KeyChange | None:

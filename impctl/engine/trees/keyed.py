@@ -14,7 +14,7 @@ from typing import Any, Self
 import numpy as np
 
 from impctl.aliases import AttributeId
-from impctl.data.keys import group_rows
+from impctl.data.keys import group_rows, key_codes
 from impctl.data.schema import INTEGRAL, TEMPORAL, Kind, SqlType
 from impctl.data.vector import Bools, Ints, Vector, concat, from_stored
 from impctl.engine.accumulators import Values
@@ -116,6 +116,12 @@ class KeyedState:
             held, keys = (), ()
         run = Run(0, among, tuple(key.to_arrow() for key in held), {})
         return find_in(run, self.arrangement.key_types, codes, keys)
+
+    def is_same(self, among: Ints, keys: Sequence[Vector]) -> bool:
+        """Whether keys are those of the given codes, one by one; where that is cheap to tell."""
+        if not self._is_told or len(keys) != 1 or len(keys[0]) != len(among):
+            return False
+        return bool((key_codes(keys, len(among)) == among).all())
 
     def whole(self, columns: Mapping[str, Any]) -> tuple[Ints, list[Vector], Values]:
         """All living rows: codes, key columns and state columns. Cost: the state."""

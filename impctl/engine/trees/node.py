@@ -168,6 +168,12 @@ class NodeState:
         return {**columns, HELD: np.int64} if self.is_root else columns
 
     @cached_property
+    def is_told_by_key(self) -> bool:
+        """Whether what a key comes to is what its one tuple does, found under the same code."""
+        is_one = not self.is_flat and self.has_keys and self.node.key == self.order
+        return is_one and not self.best
+
+    @cached_property
     def has_tuple_numbers(self) -> bool:
         return any(counts is not None for counts in self.fragments) or bool(self.own_best)
 
@@ -211,6 +217,11 @@ class NodeState:
         located = self.tuples.find(tuples.codes, tuples.vectors(self.order))
         return self.tuples.read(located, {ROWS: np.int64, NUMBER: np.int64})
 
+    def stored(self, tuples: Tuples) -> Values:
+        """What the keys of these tuples were left with; of a node that `is_told_by_key`."""
+        located = self.keys.find(tuples.codes, tuples.vectors(self.node.key))
+        return self.keys.read(located, self.key_columns)
+
     def below(self, at: int, tuples: Tuples, change: KeyChange | None) -> tuple[Values, Values]:
         """What the i-th child's keys were and are worth, per tuple; nothing for a NULL key.
 
@@ -218,6 +229,9 @@ class NodeState:
         where the tuple itself is new.
         """
         rows, keys = self.keys_of(at, tuples)
+        is_whole = len(rows) == len(tuples)
+        if change and is_whole and self.children[at].keys.is_same(change.codes, keys):
+            return change.old, change.new
         grouping = group_rows(keys, len(rows))
         leaders = grouping.leaders(keys)
         before, after = self._worth(at, grouping.codes, leaders, change)
@@ -250,6 +264,8 @@ class NodeState:
     def keys_of(self, at: int, tuples: Tuples) -> tuple[Ints, list[Vector]]:
         """Positions of the tuples that can have a partner in the i-th child, and their keys."""
         columns = tuples.vectors(self.node.links[at].columns)
+        if all(column.valid is None for column in columns):
+            return np.arange(len(tuples)), columns
         known = np.ones(len(tuples), dtype=np.bool_)
         for column, is_safe in zip(columns, self.children[at].node.null_safe, strict=True):
             if column.valid is not None and not is_safe:

@@ -16,7 +16,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from impctl.data.keys import group_rows
+from impctl.data.keys import group_rows, key_codes
 from impctl.data.schema import LONG
 from impctl.data.vector import Bools, Ints, Vector
 from impctl.engine.accumulators import Values
@@ -31,19 +31,34 @@ from impctl.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Flips:
-    """Keys that are wanted since this step, or no longer, ascending by code."""
+class Wishes:
+    """Different keys, ascending by code, and whether they were and are wanted; some at least.
+
+    All keys that flipped are among them, and others of which the node above knew it.
+    """
 
     codes: Ints
     keys: Sequence[Vector]
-    is_wanted: Bools
+    was: Bools
+    now: Bools
+
+    def flipped(self) -> Wishes | None:
+        """Those that are wanted since this step, or no longer."""
+        return self.take((self.was != self.now).nonzero()[0])
+
+    def take(self, at: Ints) -> Wishes | None:
+        """Those at these positions, which ascend."""
+        if not len(at):
+            return None
+        keys = [key.take(at) for key in self.keys]
+        return Wishes(self.codes[at], keys, self.was[at], self.now[at])
 
 
 @dataclass(frozen=True, slots=True)
 class Descent:
-    """What one node comes to: flips per child, told fragments per access, tuples that flipped."""
+    """What one node comes to: wishes per child, told fragments per access, tuples that flipped."""
 
-    below: tuple[Flips | None, ...]
+    below: tuple[Wishes | None, ...]
     told: tuple[Pairs, ...]
     flipped: int
 
@@ -70,18 +85,21 @@ class _Candidates:
         )
 
 
-def surviving(node: NodeState, groups: Ints, weights: Ints) -> Flips | None:
-    """Count rows of the result into their groups, by number; the groups that flipped."""
-    numbers = Vector(LONG, groups)
-    return _want(node.live, [numbers], weights)
+def surviving(node: NodeState, groups: Ints, weights: Ints) -> Wishes | None:
+    """Count rows of the result into their groups, by number; these, and the touched groups."""
+    if node.seen is not None and len(node.seen.groups) <= lots.MOST:
+        # Whether these are wanted is asked next, so all are looked up at once.
+        groups = np.concatenate([groups, node.seen.groups])
+        weights = np.concatenate([weights, np.zeros(len(node.seen.groups), dtype=np.int64)])
+    return _want(node.live, [Vector(LONG, groups)], weights)
 
 
-def descend(node: NodeState, flips: Flips | None) -> Descent:
-    """Bring one node to where the flips of its keys, and the way up before them, leave it."""
-    found = _candidates(node, flips)
+def descend(node: NodeState, wishes: Wishes | None) -> Descent:
+    """Bring one node to where the wishes for its keys, and the way up before them, leave it."""
+    found = _candidates(node, None if wishes is None else wishes.flipped())
     if found is None:
         return Descent((None,) * len(node.children), (_NO_PAIRS,) * len(node.fragments), 0)
-    return _brought_down(node, found, flips)
+    return _brought_down(node, found, wishes)
 
 
 def descend_first(node: NodeState, tuples: Tuples, own: Values) -> Descent:
@@ -94,17 +112,21 @@ def descend_first(node: NodeState, tuples: Tuples, own: Values) -> Descent:
     return _brought_down(node, replace(found, was_alive=nobody), None)
 
 
-def _brought_down(node: NodeState, found: _Candidates, flips: Flips | None) -> Descent:
-    was_wanted, is_wanted = _wanted(node, found, flips)
+def _brought_down(node: NodeState, found: _Candidates, wishes: Wishes | None) -> Descent:
+    was_wanted, is_wanted = _wanted(node, found, wishes)
     was_live, is_live = found.was_alive & was_wanted, found.is_alive & is_wanted
     signs = is_live.astype(np.int64) - was_live
-    told = tuple(_told(node, at, found, signs, is_live) for at in range(len(node.fragments)))
-    at = signs.nonzero()[0]
-    if not len(at):
-        return Descent((None,) * len(node.children), told, 0)
-    flipped = found.tuples.take(at)
-    below = tuple(_below(node, place, flipped, signs[at]) for place in range(len(node.children)))
-    return Descent(below, told, len(at))
+    flipped = signs.nonzero()[0]
+    told = tuple(
+        _told(node, at, found, signs, flipped, is_live) for at in range(len(node.fragments))
+    )
+    below = tuple(
+        _below(node, place, found.tuples, signs, flipped)
+        if index is not None
+        else _below_each(node, place, found.tuples, was_live, is_live)
+        for place, index in enumerate(node.by)
+    )
+    return Descent(below, told, len(flipped))
 
 
 _NONE = np.zeros(0, dtype=np.int64)
@@ -114,7 +136,7 @@ _NO_PAIRS = Pairs(_NONE, _NONE, _NONE)
 # Which tuples may flip.
 
 
-def _candidates(node: NodeState, flips: Flips | None) -> _Candidates | None:
+def _candidates(node: NodeState, flips: Wishes | None) -> _Candidates | None:
     seen = node.seen
     found = None
     if seen is not None:
@@ -131,15 +153,17 @@ def _candidates(node: NodeState, flips: Flips | None) -> _Candidates | None:
     return _stacked(known)
 
 
-def _reached(node: NodeState, flips: Flips) -> Tuples | None:
+def _reached(node: NodeState, flips: Wishes) -> Tuples | None:
     """The tuples of these keys, ascending by code, each once; some may be gone. None for none."""
     if node.is_global:
         # The one group survives or falls with all its tuples.
         codes, kept, _ = node.tuples.whole({})
         return Tuples(codes, dict(zip(node.order, kept, strict=True))) if len(codes) else None
     if node.up is not None:
-        flips = _beyond(node, flips)
-        found = node.up.find(flips.codes, flips.keys).rows
+        beyond = _beyond(node, flips)
+        if beyond is None:
+            return None
+        found = node.up.find(beyond.codes, beyond.keys).rows
         columns = {name: found.columns[name] for name in node.order} if len(found) else {}
         return different(node.order, [(len(found), columns)])[0] if len(found) else None
     names, kinds = node.node.key, dict(node.node.kept)
@@ -150,15 +174,14 @@ def _reached(node: NodeState, flips: Flips) -> Tuples | None:
     return node.tuples_of(keys, len(flips.codes))
 
 
-def _beyond(node: NodeState, flips: Flips) -> Flips:
+def _beyond(node: NodeState, flips: Wishes) -> Wishes | None:
     """Those of the groups that flipped whose tuples were not all touched."""
     if node.seen is None or not node.node.is_key_all:
         return flips
     # A group of a root that keeps nothing else is one tuple.
     touched = np.sort(node.seen.groups)
     places = np.minimum(touched.searchsorted(flips.codes), len(touched) - 1)
-    at = (touched[places] != flips.codes).nonzero()[0]
-    return Flips(flips.codes[at], [key.take(at) for key in flips.keys], flips.is_wanted[at])
+    return flips.take((touched[places] != flips.codes).nonzero()[0])
 
 
 def _others(node: NodeState, more: Tuples, known: Tuples) -> Tuples:
@@ -202,14 +225,14 @@ def _stacked(parts: Sequence[_Candidates]) -> _Candidates:
 # Whom their parents want.
 
 
-def _wanted(node: NodeState, found: _Candidates, flips: Flips | None) -> tuple[Bools, Bools]:
+def _wanted(node: NodeState, found: _Candidates, wishes: Wishes | None) -> tuple[Bools, Bools]:
     """Whether each tuple's key was and is wanted."""
     if not node.has_keys:
         everyone = np.ones(len(found.tuples), dtype=np.bool_)
         return everyone, everyone
     if len(found.tuples) > lots.MOST:
         bounds = lots.lots(len(found.tuples), lots.MOST)
-        parts = [_wanted(node, found.between(start, end), flips) for start, end in bounds]
+        parts = [_wanted(node, found.between(start, end), wishes) for start, end in bounds]
         was, now = zip(*parts, strict=True)
         return np.concatenate(was), np.concatenate(now)
     if node.is_root:
@@ -218,41 +241,59 @@ def _wanted(node: NodeState, found: _Candidates, flips: Flips | None) -> tuple[B
         keys = found.tuples.vectors(node.node.key)
     grouping = group_rows(keys, len(found.tuples))
     leaders = grouping.leaders(keys)
-    was_wanted, is_wanted = _wishes(node.live, grouping.codes, leaders, flips)
+    was_wanted, is_wanted = _asked(node.live, grouping.codes, leaders, wishes)
     if grouping.is_each_alone:
         return was_wanted, is_wanted
     index = grouping.index()
     return was_wanted[index], is_wanted[index]
 
 
-def _wishes(
-    live: KeyedState, codes: Ints, keys: Sequence[Vector], flips: Flips | None
+def _asked(
+    live: KeyedState, codes: Ints, keys: Sequence[Vector], wishes: Wishes | None
 ) -> tuple[Bools, Bools]:
-    """Whether each key was and is wanted; what flipped tells of itself."""
-    if flips is None:
-        counts = live.read(live.find(codes, keys), {LIVE: np.int64})[LIVE]
-        return counts > 0, counts > 0
-    places = live.places(flips.codes, flips.keys, codes, keys)
-    has_flipped = places >= 0
-    is_wanted = flips.is_wanted[places] & has_flipped
-    rest = (~has_flipped).nonzero()[0]
+    """Whether each key was and is wanted; of a key that is not among the wishes nothing changed."""
+    if wishes is None:
+        is_wanted = live.read(live.find(codes, keys), {LIVE: np.int64})[LIVE] > 0
+        return is_wanted, is_wanted
+    places = live.places(wishes.codes, wishes.keys, codes, keys)
+    was, now = wishes.was[places], wishes.now[places]
+    rest = (places < 0).nonzero()[0]
     if len(rest):
         others = [key.take(rest) for key in keys]
         counts = live.read(live.find(codes[rest], others), {LIVE: np.int64})[LIVE]
-        is_wanted[rest] = counts > 0
-    return is_wanted ^ has_flipped, is_wanted
+        was[rest] = now[rest] = counts > 0
+    return was, now
 
 
-def _below(node: NodeState, at: int, flipped: Tuples, signs: Ints) -> Flips | None:
-    """The keys of the i-th child that are wanted since these tuples flipped, or no longer."""
+def _below(node: NodeState, at: int, tuples: Tuples, signs: Ints, flipped: Ints) -> Wishes | None:
+    """The keys of the i-th child that tuples which flipped have; of each there may be more."""
+    if node.node.links[at].edge is Edge.ANTI or not len(flipped):
+        return None
+    rows, keys = node.keys_of(at, tuples.take(flipped))
+    return _want(node.children[at].live, keys, signs[flipped[rows]]) if len(rows) else None
+
+
+def _below_each(node: NodeState, at: int, tuples: Tuples, was: Bools, now: Bools) -> Wishes | None:
+    """The same of a child whose key tells the tuple: it is wanted while that one is live, so there
+    is nothing to look up, and what did not flip is known too."""
     if node.node.links[at].edge is Edge.ANTI:
         return None
-    rows, keys = node.keys_of(at, flipped)
-    return _want(node.children[at].live, keys, signs[rows])
+    rows, keys = node.keys_of(at, tuples)
+    if not len(rows):
+        return None
+    if len(rows) < len(tuples):
+        was, now = was[rows], now[rows]
+    codes = key_codes(keys, len(rows))
+    if not bool((codes[1:] >= codes[:-1]).all()):
+        order = np.argsort(codes, kind="stable")
+        codes, keys = codes[order], [key.take(order) for key in keys]
+        was, now = was[order], now[order]
+    node.children[at].live.put(codes, keys, {LIVE: now.astype(np.int64)}, was != now)
+    return Wishes(codes, keys, was, now)
 
 
-def _want(live: KeyedState, keys: Sequence[Vector], weights: Ints) -> Flips | None:
-    """Count signed wishes for keys; those whose count left or reached zero."""
+def _want(live: KeyedState, keys: Sequence[Vector], weights: Ints) -> Wishes:
+    """Count signed wishes for some keys."""
     grouping = group_rows(keys, len(weights))
     change = grouping.sums(weights)
     leaders = grouping.leaders(keys)
@@ -261,18 +302,16 @@ def _want(live: KeyedState, keys: Sequence[Vector], weights: Ints) -> Flips | No
     if bool((new < 0).any()):
         raise disagreement("The change takes away rows of a group that was not in the result")
     live.put(grouping.codes, leaders, {LIVE: new}, new != old)
-    at = ((new > 0) != (old > 0)).nonzero()[0]
-    if not len(at):
-        return None
-    return Flips(grouping.codes[at], [key.take(at) for key in leaders], new[at] > 0)
+    return Wishes(grouping.codes, leaders, old > 0, new > 0)
 
 
 # What is told.
 
 
-def _told(node: NodeState, at: int, found: _Candidates, signs: Ints, is_live: Bools) -> Pairs:
+def _told(
+    node: NodeState, at: int, found: _Candidates, signs: Ints, flipped: Ints, is_live: Bools
+) -> Pairs:
     """Signed fragments of the i-th access, by position of the tuple."""
-    flipped = signs.nonzero()[0]
     access, counts = node.node.accesses[at], node.fragments[at]
     if counts is None:
         assert access.by is not None, "what is not counted is told by a column"

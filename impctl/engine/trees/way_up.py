@@ -23,7 +23,7 @@ from impctl.engine.extremes import Extreme
 from impctl.engine.fragment_counts import GroupSets
 from impctl.engine.tags import Pairs
 from impctl.engine.trees import lots
-from impctl.engine.trees.key_sums import Tally, add_to_keys, key_change, together
+from impctl.engine.trees.key_sums import Tally, add_to_keys, key_change, set_keys, together
 from impctl.engine.trees.keyed import Columns, Tuples, different, stacked
 from impctl.engine.trees.node import NUMBER, KeyChange, NodeState, Seen
 from impctl.engine.trees.owned import (
@@ -61,8 +61,11 @@ def _risen(
     """The same for some of the touched tuples."""
     tuples = touched.tuples
     below = [node.below(at, tuples, change) for at, change in enumerate(changes)]
-    before = value_of(node, touched.old, [old for old, _ in below])
     after = value_of(node, touched.new, [new for _, new in below])
+    if node.is_told_by_key:
+        before, to_keys = node.stored(tuples), set_keys
+    else:
+        before, to_keys = value_of(node, touched.old, [old for old, _ in below]), add_to_keys
     write(node, touched)
     if node.is_flat:
         moved, groups = _own_change(node, touched), tuples.codes[:0]
@@ -70,7 +73,7 @@ def _risen(
         # The tuples of a virtual root come and go with their rows: nobody owns them.
         values, own = Tally(before, after), Tally(touched.old, touched.new)
         came = (values if node.node.is_virtual else own).came()
-        moved, groups = add_to_keys(node, tuples, values, came)
+        moved, groups = to_keys(node, tuples, values, came)
         node.indexed(tuples, came, groups)
     return moved, Seen(
         tuples,
