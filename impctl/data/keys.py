@@ -247,6 +247,11 @@ def is_told_by_code(held: Sequence[pa.Array], keys: Sequence[Vector]) -> bool:
     return bool(pa.types.is_primitive(held[0].type)) and held[0].null_count == 0
 
 
+def are_told_by_codes(one: Sequence[Vector], other: Sequence[Vector]) -> bool:
+    """Whether equal codes of these keys mean equal keys, as of one column of whole numbers each."""
+    return _is_injective(one) and _is_injective(other)
+
+
 def are_codes(held: pa.Array) -> bool:
     """Whether stored values of an only key are their own codes: whole numbers without NULL."""
     return bool(pa.types.is_int64(held.type)) and held.null_count == 0
@@ -255,8 +260,13 @@ def are_codes(held: pa.Array) -> bool:
 def _has_collision(columns: Sequence[Vector], grouping: Grouping, length: int) -> bool:
     if grouping.groups == length or _is_injective(columns):
         return False
-    leaders = grouping.first[grouping.index()]
-    same = same_keys(columns, [column.take(leaders) for column in columns])
+    # The first row of a group is what the others are compared with.
+    is_other = np.ones(length, dtype=np.bool_)
+    is_other[grouping.starts] = False
+    others = np.arange(length)[grouping.order][is_other]
+    leaders = np.repeat(grouping.first, grouping.sizes() - 1)
+    pairs = ([column.take(rows) for column in columns] for rows in (others, leaders))
+    same = same_keys(*pairs)
     return same is not None and not bool(same.all())
 
 

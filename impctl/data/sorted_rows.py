@@ -35,13 +35,17 @@ def ends_of(codes: Ints, first: Ints, high: Ints, side: Literal["left", "right"]
         return first
     is_below = np.less if side == "left" else np.less_equal
     last = first.copy()
-    for _ in range(_SHORT):
-        is_in: Bools = is_below(codes.take(last, mode="clip"), high) & (last < len(codes))
-        if not bool(is_in.any()):
+    is_in: Bools = is_below(codes.take(first, mode="clip"), high) & (first < len(codes))
+    rows = is_in.nonzero()[0]
+    for _ in range(_SHORT - 1):
+        if not len(rows):
             return last
-        last += is_in
-    more = is_in.nonzero()[0]
-    last[more] = codes.searchsorted(high[more], side)
+        following = last[rows] + 1
+        last[rows] = following
+        # Most slices have ended by now, many of them before they began.
+        is_in = is_below(codes.take(following, mode="clip"), high[rows]) & (following < len(codes))
+        rows = rows[is_in]
+    last[rows] = codes.searchsorted(high[rows], side)
     return last
 
 

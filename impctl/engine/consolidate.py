@@ -12,29 +12,54 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from impctl.data.keys import group_rows
+from impctl.data.keys import group_rows, key_codes
 from impctl.data.schema import LONG, Kind, SqlType
 from impctl.data.vector import Ints, Vector
 from impctl.engine.batch import Batch
 from impctl.engine.tags import RowTags, SetTags, Tags
 
 _BINARY = SqlType(Kind.BINARY)
+_FEW = 8
+"""Rows, per one that repeats a code, from which on it pays to pick those with such a code."""
 
 
 def consolidated(batch: Batch) -> Batch:
     """The batch with each row once, in no order. Cost: rows log(rows), and their tags."""
     kept, weights = summed(batch, list(batch.columns.values()))
+    if len(kept) == len(batch):
+        # Each is the only one of its kind.
+        return batch
     rows = batch.take(kept)
     return Batch(rows.columns, weights, rows.tags)
 
 
 def summed(batch: Batch, columns: Sequence[Vector]) -> tuple[Ints, Ints]:
-    """Positions of one row for each that does not cancel, and the sums of their weights."""
-    identity = [identity_of(column) for column in columns]
-    tags = [_comparable(tag) for tag in batch.tags]
-    grouping = group_rows([*identity, *tags], len(batch))
-    weights = np.add.reduceat(batch.weights[grouping.order], grouping.starts)
-    return grouping.first[weights != 0], weights[weights != 0]
+    """Positions of one row for each that does not cancel, ascending, and what these weigh."""
+    vectors = [*map(identity_of, columns), *map(_comparable, batch.tags)]
+    some = _perhaps_again(key_codes(vectors, len(batch)))
+    weights = batch.weights
+    if len(some):
+        grouping = group_rows([vector.take(some) for vector in vectors], len(some))
+        weights = weights.copy()
+        weights[some] = 0
+        weights[some[grouping.first]] = np.add.reduceat(
+            batch.weights[some][grouping.order], grouping.starts
+        )
+    kept = weights.nonzero()[0]
+    return kept, weights[kept]
+
+
+def _perhaps_again(codes: Ints) -> Ints:
+    """Positions of rows with the code of another one: most have none, and need no comparing."""
+    ordered = np.sort(codes)
+    twice: Ints = ordered[1:][ordered[1:] == ordered[:-1]]
+    if not len(twice):
+        return twice
+    if _FEW * len(twice) > len(codes):
+        return np.arange(len(codes))
+    places = np.minimum(twice.searchsorted(codes), len(twice) - 1)
+    some: Ints = (twice[places] == codes).nonzero()[0]
+    return some
 
 
 def identity_of(column: Vector) -> Vector:

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from impctl.aliases import AttributeId
-from impctl.data.keys import key_codes, normalise, same_keys
+from impctl.data.keys import are_told_by_codes, key_codes, normalise, same_keys
 from impctl.data.ragged import slice_positions
 from impctl.data.schema import LONG, SqlType
 from impctl.data.sorted_rows import ends_of
@@ -32,6 +32,13 @@ from impctl.values import dataclass
 _CODE, _WEIGHT = "code", "weight"
 MOST_PAIRS = 100_000_000
 """Rows that one look-up may find: some gigabytes."""
+_MANY = 1000
+"""Codes that are asked for from which on it pays to sort them first."""
+_FEWER = 4
+"""Codes that are asked for, per code that is held, from which on it pays to leave out most of those
+that are not there without a search."""
+_BITS = 8
+"""Places per code that is held: one in so many that are not there is searched for all the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,17 +124,24 @@ class RowIndex:
     def find(self, codes: Ints, keys: Sequence[Vector]) -> Found:
         """All rows with these keys; a row asked for finds none, one or many."""
         owners, parts = [], []
-        for run in self._log.runs:
-            first = run.codes.searchsorted(codes)
-            last = ends_of(run.codes, first, codes, "right")
+        order, codes = _in_order(codes)
+        for run in self._log.runs if len(codes) else ():
+            asked = _perhaps_in(run.codes, codes)
+            some = codes if asked is None else codes[asked]
+            first = run.codes.searchsorted(some)
+            last = ends_of(run.codes, first, some, "right")
             _check_size(int((last - first).sum()))
             positions, owner = slice_positions(first, last)
             if not len(positions):
                 continue
-            held = [run.batch.columns[key].take(positions) for key in self.keys]
-            same = same_keys(held, [key.take(owner) for key in keys])
-            if same is not None and not bool(same.all()):
-                positions, owner = positions[same], owner[same]
+            owner = owner if asked is None else asked[owner]
+            owner = owner if order is None else order[owner]
+            held = [run.batch.columns[key] for key in self.keys]
+            if not are_told_by_codes(held, keys):
+                of_held = [column.take(positions) for column in held]
+                same = same_keys(of_held, [key.take(owner) for key in keys])
+                if same is not None and not bool(same.all()):
+                    positions, owner = positions[same], owner[same]
             owners.append(owner)
             parts.append(run.batch.take(positions))
         if not parts:
@@ -136,11 +150,16 @@ class RowIndex:
 
     def count(self, codes: Ints) -> Ints:
         """How many rows `find` would find for each of these codes at most; shape (n,)."""
+        order, codes = _in_order(codes)
         counts = np.zeros(len(codes), dtype=np.int64)
         for run in self._log.runs:
             first = run.codes.searchsorted(codes)
             counts += ends_of(run.codes, first, codes, "right") - first
-        return counts
+        if order is None:
+            return counts
+        found = np.empty_like(counts)
+        found[order] = counts
+        return found
 
     def whole(self) -> Batch:
         """All rows, each once with its sum. Cost: the rows, sorted."""
@@ -196,10 +215,12 @@ class RowIndex:
         batch = stacked_batches([run.batch for run in runs])
         columns = [batch.columns[name] for name, _ in self.columns]
         kept, weights = summed(batch, [Vector(LONG, codes), *columns])
-        rows = batch.take(kept)
-        rows = Batch(rows.columns, weights, rows.tags)
-        order = self._sorted(codes[kept], rows)
-        return _Rows(runs[-1].sequence, codes[kept[order]], rows.take(order))
+        if len(kept) < len(batch):
+            codes, batch = codes[kept], batch.take(kept)
+        # Each run is sorted, so that this only merges them.
+        order = self._sorted(codes, batch)
+        rows = Batch(batch.columns, weights, batch.tags).take(order)
+        return _Rows(runs[-1].sequence, codes[order], rows)
 
     def as_it_stands(self) -> Self:
         """The same state, to be read while this one goes on. Cost: its runs, not their rows."""
@@ -235,6 +256,26 @@ def _with_code(table: pa.Table, code: int) -> pa.Table:
     codes = table.column(_CODE).to_numpy()
     first = int(codes.searchsorted(code))
     return table.slice(first, int(codes.searchsorted(code, side="right")) - first)
+
+
+def _in_order(codes: Ints) -> tuple[Ints | None, Ints]:
+    """Codes that are asked for in ascending order, and what sorts them; None where they are few, or
+    sorted as they are. Neighbours are found in the same part of a run, in a quarter of the time."""
+    if len(codes) < _MANY or bool((codes[1:] >= codes[:-1]).all()):
+        return None, codes
+    order = np.argsort(codes)
+    return order, codes[order]
+
+
+def _perhaps_in(held: Ints, asked: Ints) -> Ints | None:
+    """Which of many codes may be among far fewer, by some of their bits; None for all of them."""
+    if len(asked) < max(_FEWER * len(held), _MANY):
+        return None
+    mask = (1 << (_BITS * len(held)).bit_length()) - 1
+    is_there = np.zeros(mask + 1, dtype=np.bool_)
+    is_there[held & mask] = True
+    some: Ints = is_there[asked & mask].nonzero()[0]
+    return some
 
 
 def _check_size(pairs: int) -> None:

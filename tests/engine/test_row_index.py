@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from random import Random
+
 import numpy as np
 import pytest
 
 from impctl.data.schema import DOUBLE, LONG
 from impctl.data.vector import Vector
+from impctl.engine import row_index
 from impctl.engine.batch import Batch
 from impctl.engine.row_index import RowIndex
 from impctl.engine.tags import RowTags
@@ -54,3 +58,57 @@ def test_rows_of_two_fragments_are_two_rows(value: float) -> None:
     for _, fragment, weight in held(index):
         weights[fragment] += weight
     assert weights == {1: 80, 2: 1}
+
+
+Rows = Counter[tuple[int, int, int]]
+"""Copies of (key, value, fragment)."""
+
+
+def rows_of(found: Batch) -> Rows:
+    counts: Rows = Counter()
+    values = (found.columns[name].values.tolist() for name in ("k", "v"))
+    fragments = found.tags[0].expand(np.arange(len(found)), found.weights).fragments.tolist()
+    for key, value, fragment, n in zip(*values, fragments, found.weights.tolist(), strict=True):
+        counts[key, value, fragment] += n
+    return counts
+
+
+@pytest.mark.parametrize("many", [1, 10**6])
+@pytest.mark.parametrize("keys", [3, 40, 10**9])
+def test_rows_come_and_go_whatever_runs_they_lie_in(
+    keys: int, many: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(row_index, "_MANY", many)
+    random = Random(keys)
+    index = RowIndex("i", (("k", LONG), ("v", LONG)), ("k",), 1)
+    there: Rows = Counter()
+    for _ in range(14):
+        changes = [
+            (
+                random.randrange(keys),
+                random.randrange(2),
+                random.randrange(2),
+                random.choice([1, 1, 2]),
+            )
+            for _ in range(random.choice([1, 30, 90]))
+        ]
+        changes += [(*row, -n) for row, n in there.items() if n and random.random() < 0.3]
+        for key, value, fragment, n in changes:
+            there[key, value, fragment] += n
+        columns = list(zip(*changes, strict=True))
+        vectors = [Vector(LONG, np.array(column, dtype=np.int64)) for column in columns[:2]]
+        tags = (RowTags(np.array(columns[2], dtype=np.int32)),)
+        weights = np.array(columns[3], dtype=np.int64)
+        rows = Batch({"k": vectors[0], "v": vectors[1]}, weights, tags)
+        index.add(rows, index.codes_of(rows))
+        asked = sorted({key for key, _, _ in there} | {-1, 5})
+        random.shuffle(asked)
+        key = Vector(LONG, np.array(asked, dtype=np.int64))
+        found = index.find(key.values, [key])
+        assert rows_of(found.rows) == there
+        of_rows = found.rows.columns["k"].values.tolist()
+        assert [asked[owner] for owner in found.owners.tolist()] == of_rows
+    whole = index.whole()
+    assert rows_of(whole) == {row: n for row, n in there.items() if n}
+    assert len(whole) == len(rows_of(whole))
+    assert whole.columns["k"].values.tolist() == sorted(whole.columns["k"].values.tolist())
