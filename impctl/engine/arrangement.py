@@ -21,7 +21,7 @@ from impctl.data.schema import SqlType
 from impctl.data.sorted_rows import ends_of
 from impctl.data.vector import Ints, Vector
 from impctl.engine.run_log import RunChange, RunLog
-from impctl.engine.runs import Run, are_told_by_code, from_table, hits_in, merge_runs, merge_told
+from impctl.engine.runs import Run, from_table, hits_in, merge_at_once, merge_runs
 from impctl.values import dataclass
 
 
@@ -70,7 +70,7 @@ class Arrangement:
         length = left = len(codes)
         rows = np.arange(length, dtype=np.int64)
         taken = np.zeros(length, dtype=np.bool_)
-        for run in reversed(self.runs):
+        for run in reversed(self.runs) if length else ():
             hits, places = hits_in(run, self.key_types, codes, keys)
             if left < len(codes):
                 free = ~taken[hits]
@@ -115,8 +115,10 @@ class Arrangement:
 
     def _folded(self, runs: Sequence[Run], is_oldest: bool) -> Run:
         """One run that means all of these."""
-        if len(runs) > 1 and are_told_by_code(runs):
-            return merge_told(runs, self.alive, is_oldest=is_oldest)
+        if len(runs) > 1:
+            at_once = merge_at_once(runs, self.key_types, self.alive, is_oldest=is_oldest)
+            if at_once is not None:
+                return at_once
         merged = runs[-1]
         for index in range(len(runs) - 2, -1, -1):
             is_last = is_oldest and index == 0
@@ -162,32 +164,46 @@ class Arrangement:
 def slices(runs: Sequence[Run], low: Ints, high: Ints, name: str) -> tuple[Ints, Ints, Ints]:
     """All living rows with `low[i] <= code < high[i]`: (index i, code, value of column `name`).
 
-    The newest row of a code counts. Only for arrangements whose code is the whole key.
+    The newest row of a code counts; rows are sorted by index, then by code. Only for arrangements
+    whose code is the whole key.
     Cost: the rows in the slices, and a binary search per slice and run.
     """
-    owners, codes, values, ranks = [], [], [], []
-    for rank, run in enumerate(runs):
+    order = None
+    if not bool((low[1:] >= low[:-1]).all()):
+        order = np.argsort(low, kind="stable")
+        low, high = low[order], high[order]
+    parts = []
+    for run in runs if len(low) else ():
         first = run.codes.searchsorted(low)
         last = ends_of(run.codes, first, high, "left")
         positions, owner = slice_positions(first, last)
-        column = run.values.get(name)
-        owners.append(owner)
-        codes.append(run.codes[positions])
-        values.append(np.zeros(len(owner), np.int64) if column is None else column[positions])
-        ranks.append(np.full(len(owner), rank, dtype=np.int64))
-    if not owners:
+        if len(owner):
+            column = run.values.get(name)
+            value = np.zeros(len(owner), np.int64) if column is None else column[positions]
+            parts.append((owner, run.codes[positions], value))
+    if not parts:
         nothing = np.zeros(0, dtype=np.int64)
         return nothing, nothing, nothing
-    owner, code = np.concatenate(owners), np.concatenate(codes)
-    value, rank_of = np.concatenate(values), np.concatenate(ranks)
-    if len(runs) > 1:
-        order = np.lexsort((rank_of, code, owner))
-        owner, code, value = owner[order], code[order], value[order]
-        newest = np.ones(len(owner), dtype=np.bool_)
-        newest[:-1] = (code[1:] != code[:-1]) | (owner[1:] != owner[:-1])
-        owner, code, value = owner[newest], code[newest], value[newest]
+    owner, code, value = (np.concatenate(part) for part in zip(*parts, strict=True))
+    if len(parts) > 1:
+        is_one_each = bool((high[:-1] <= low[1:]).all())
+        owner, code, value = _newest(owner, code, value, is_one_each=is_one_each)
+    if order is not None:
+        owner = order[owner]
+        back = np.argsort(owner, kind="stable")
+        owner, code, value = owner[back], code[back], value[back]
     alive = value != 0
     return owner[alive], code[alive], value[alive]
+
+
+def _newest(owner: Ints, code: Ints, value: Ints, *, is_one_each: bool) -> tuple[Ints, Ints, Ints]:
+    """The last row of each code, by index and code; no code is in two slices if `is_one_each`."""
+    # By code alone sorted runs only have to be merged.
+    order = np.argsort(code, kind="stable") if is_one_each else np.lexsort((code, owner))
+    owner, code, value = owner[order], code[order], value[order]
+    newest = np.ones(len(owner), dtype=np.bool_)
+    newest[:-1] = (code[1:] != code[:-1]) | (owner[1:] != owner[:-1])
+    return owner[newest], code[newest], value[newest]
 
 
 def _bytes(run: Run) -> int:

@@ -114,18 +114,16 @@ class RunLog(Generic[R]):
 
 
 def _tier_of(rows: int) -> int:
-    tier, size = 0, _SMALLEST_TIER
-    while rows > size:
-        tier, size = tier + 1, size * _RUNS_PER_TIER
-    return tier
+    """The least class of that size: each is 4 times the one before, two bits more."""
+    return ((max(rows, 1) - 1) // _SMALLEST_TIER).bit_length() + 1 >> 1
 
 
 def _crowded(runs: Sequence[AnyRun]) -> int | None:
     """Where the newest runs of one size class begin, if there are enough of them to merge."""
-    if not runs:
+    if len(runs) < _RUNS_PER_TIER:
         return None
-    tier = _tier_of(len(runs[-1]))
-    start = len(runs)
-    while start > 0 and _tier_of(len(runs[start - 1])) <= tier:
+    most = _SMALLEST_TIER * _RUNS_PER_TIER ** _tier_of(len(runs[-1]))
+    start = len(runs) - 1
+    while start > 0 and len(runs[start - 1]) <= most:
         start -= 1
     return start if len(runs) - start >= _RUNS_PER_TIER else None

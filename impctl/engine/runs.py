@@ -120,11 +120,19 @@ def _further(
 def _same(
     run: Run, types: Sequence[SqlType], places: Ints, keys: Sequence[Vector], rows: Ints
 ) -> Any:
-    held = [
-        from_stored(part.take(pa.array(places)), kind)
-        for part, kind in zip(run.keys, types, strict=True)
-    ]
-    return same_keys(held, [key.take(rows) for key in keys])
+    return same_keys(_at(run.keys, types, places), [key.take(rows) for key in keys])
+
+
+def _at(keys: Sequence[pa.Array], types: Sequence[SqlType], places: Ints) -> list[Vector]:
+    """Key columns at these places."""
+    return [_column_at(part, kind, places) for part, kind in zip(keys, types, strict=True)]
+
+
+def _column_at(part: pa.Array, kind: SqlType, places: Ints) -> Vector:
+    if are_codes(part):
+        # Most keys are whole numbers, and NumPy picks a few of these in a third of the time.
+        return Vector(kind, part.to_numpy()[places])
+    return from_stored(part.take(pa.array(places)), kind)
 
 
 def are_told_by_code(runs: Sequence[Run]) -> bool:
@@ -132,13 +140,19 @@ def are_told_by_code(runs: Sequence[Run]) -> bool:
     return all(not run.keys or (len(run.keys) == 1 and are_codes(run.keys[0])) for run in runs)
 
 
-def merge_told(runs: Sequence[Run], alive: str, *, is_oldest: bool) -> Run:
-    """As `merge_runs` of several at once, oldest first, of which codes tell the keys."""
+def merge_at_once(
+    runs: Sequence[Run], types: Sequence[SqlType], alive: str, *, is_oldest: bool
+) -> Run | None:
+    """As `merge_runs` of several at once, oldest first; None where different keys have one code."""
     codes = np.concatenate([run.codes for run in runs])
     order = np.argsort(codes, kind="stable")
     ordered = codes[order]
     is_newest = np.ones(len(codes), dtype=np.bool_)
     np.not_equal(ordered[1:], ordered[:-1], out=is_newest[:-1])
+    is_told = are_told_by_code(runs)
+    keys = [] if is_told else _stacked_keys(runs)
+    if not is_told and not _are_alike(keys, types, order, (~is_newest).nonzero()[0]):
+        return None
     kept = order[is_newest]
     names = sorted(set().union(*(run.values for run in runs)))
     values = {name: _column(runs, name)[kept] for name in names}
@@ -148,8 +162,25 @@ def merge_told(runs: Sequence[Run], alive: str, *, is_oldest: bool) -> Run:
             kept = kept[living]
             values = {name: column[living] for name, column in values.items()}
     found = codes[kept]
-    keys = tuple(pa.array(found) for _ in runs[-1].keys)
-    return Run(runs[-1].sequence, found, keys, values)
+    held = [pa.array(found) for _ in runs[-1].keys] if is_told else _taken(keys, kept)
+    return Run(runs[-1].sequence, found, tuple(held), values)
+
+
+def _stacked_keys(runs: Sequence[Run]) -> list[pa.Array]:
+    return [pa.concat_arrays(parts) for parts in zip(*(run.keys for run in runs), strict=True)]
+
+
+def _are_alike(
+    keys: Sequence[pa.Array], types: Sequence[SqlType], order: Ints, places: Ints
+) -> bool:
+    """Whether the rows at these places of the order have the keys of those that come next."""
+    one, other = order[places], order[places + 1]
+    same = same_keys(_at(keys, types, one), _at(keys, types, other))
+    return same is None or bool(same.all())
+
+
+def _taken(keys: Sequence[pa.Array], rows: Ints) -> list[pa.Array]:
+    return [part.take(pa.array(rows)) for part in keys]
 
 
 def _column(runs: Sequence[Run], name: str) -> Any:

@@ -13,37 +13,61 @@ from impctl.data.keys import group_rows
 from impctl.data.schema import LONG, STRING
 from impctl.data.vector import Vector, from_arrow
 from impctl.engine.arrangement import Arrangement, slices
-from impctl.engine.runs import Run, merge_runs, merge_told
+from impctl.engine.runs import Run, merge_at_once, merge_runs
+
+KEYS = {
+    "codes": (LONG, lambda code: code),
+    "numbers": (LONG, lambda code: None if code == 3 else code),
+    "texts": (STRING, lambda code: f"key {code}"),
+}
+"""Types of keys, and the key that has a code."""
 
 
-def random_run(random_: random.Random, sequence: int) -> Run:
+def random_run(random_: random.Random, sequence: int, kind: str = "codes") -> Run:
     codes = np.array(sorted(random_.sample(range(12), random_.randint(1, 8))), dtype=np.int64)
     rows = np.array([random_.choice([0, 1, 2]) for _ in codes], dtype=np.int64)
     values = {"rows": rows}
     if random_.random() < 0.5:
         values["sum"] = np.array([random_.random() for _ in codes])
-    return Run(sequence, codes, (pa.array(codes),), values)
+    return Run(sequence, codes, (keys_of(codes, kind),), values)
 
 
-def as_rows(run: Run) -> list[tuple[int, int, float]]:
+def keys_of(codes: np.ndarray, kind: str) -> pa.Array:
+    arrow = pa.large_string() if KEYS[kind][0] is STRING else pa.int64()
+    return pa.array([KEYS[kind][1](code) for code in codes.tolist()], arrow)
+
+
+def as_rows(run: Run, kind: str) -> list[tuple[int, int, float]]:
     none = np.zeros(len(run))
     columns = [run.codes, run.values.get("rows", none), run.values.get("sum", none)]
-    assert not run.keys or run.keys[0].to_pylist() == run.codes.tolist()
+    assert run.keys[0].equals(keys_of(run.codes, kind))
     return list(zip(*(column.tolist() for column in columns), strict=True))
 
 
+@pytest.mark.parametrize("kind", KEYS)
 @pytest.mark.parametrize("is_oldest", [False, True])
-def test_runs_merged_at_once_are_runs_merged_one_by_one(is_oldest: bool) -> None:
+def test_runs_merged_at_once_are_runs_merged_one_by_one(is_oldest: bool, kind: str) -> None:
+    types = [KEYS[kind][0]]
     for seed in range(100):
         random_ = random.Random(seed)
-        runs = [random_run(random_, at + 1) for at in range(random_.randint(2, 5))]
+        runs = [random_run(random_, at + 1, kind) for at in range(random_.randint(2, 5))]
         one = runs[-1]
         for at in range(len(runs) - 2, -1, -1):
             last = is_oldest and at == 0
-            one = merge_runs(runs[at], one, [LONG], "rows", is_oldest=last)
-        both = merge_told(runs, "rows", is_oldest=is_oldest)
-        assert as_rows(both) == as_rows(one)
+            one = merge_runs(runs[at], one, types, "rows", is_oldest=last)
+        both = merge_at_once(runs, types, "rows", is_oldest=is_oldest)
+        assert both is not None
+        assert as_rows(both, kind) == as_rows(one, kind)
         assert both.sequence == one.sequence
+
+
+def test_different_keys_of_one_code_are_not_merged_at_once() -> None:
+    one, two = np.array([1]), {"rows": np.ones(1, dtype=np.int64)}
+    runs = [
+        Run(at, one, (pa.array([name], pa.large_string()),), two) for at, name in enumerate("ab")
+    ]
+    assert merge_at_once(runs, [STRING], "rows", is_oldest=True) is None
+    assert merge_at_once([runs[0], runs[0]], [STRING], "rows", is_oldest=True) is not None
 
 
 def test_every_key_is_found_in_its_newest_run() -> None:
