@@ -20,6 +20,8 @@ from impctl.engine.disagreement import never_held
 from impctl.values import dataclass
 
 _COUNT = "count"
+_FEW = 8
+"""Fragments per pair from which on sorting the pairs takes less than looking at all fragments."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +55,7 @@ class DenseCounts:
 
     def _summed(self, fragments: npt.NDArray[Any], weights: Ints) -> tuple[Ints, Ints]:
         """Every fragment whose weights do not cancel, once, and their sum."""
-        if len(fragments) > len(self.counts):
+        if len(fragments) * _FEW > len(self.counts):
             change = np.zeros(len(self.counts), dtype=np.int64)
             np.add.at(change, fragments, weights)
             places = np.flatnonzero(change)
