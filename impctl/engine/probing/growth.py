@@ -15,11 +15,12 @@ import numpy as np
 
 from impctl.aliases import AttributeId
 from impctl.data.keys import key_codes, normalise
-from impctl.data.vector import Ints, Vector
+from impctl.data.vector import Bools, Ints, Vector
 from impctl.engine.batch import Batch
 from impctl.engine.probing.spec import Circle, Class
 from impctl.engine.probing.stores import View
 from impctl.engine.tags import Tags
+from impctl.errors import InvariantError
 from impctl.values import dataclass
 
 LOT = 1_000_000
@@ -28,50 +29,75 @@ LOT = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Partial:
-    """Rows of the inputs in `joined` put together: what is asked for of their columns, the value of
-    each class that is bound, their weights multiplied, and the tags of each input."""
+    """Rows of some inputs put together: of each its rows, and which of them every partial row has
+    (None: one after the other). Columns are only picked once it is asked for them, since most
+    partial rows lead nowhere."""
 
-    joined: frozenset[int]
-    columns: Mapping[AttributeId, Vector]
-    bound: Mapping[Class, Vector]
-    weights: Ints
-    tags: Mapping[int, tuple[Tags, ...]]
+    circle: Circle
+    rows: Mapping[int, tuple[Batch, Ints | None]]
+    length: int
 
     def __len__(self) -> int:
-        return len(self.weights)
+        return self.length
+
+    @property
+    def joined(self) -> frozenset[int]:
+        return frozenset(self.rows)
+
+    @property
+    def bound(self) -> frozenset[Class]:
+        """The classes that have a value."""
+        return self.circle.bound_by(self.joined)
+
+    def value_of(self, one: Class) -> Vector:
+        """The value of a class that is bound."""
+        for at, (rows, which) in self.rows.items():
+            own = self.circle.inputs[at]
+            if one in own.bound:
+                column = rows.columns[own.column_of(one)]
+                return normalise(column if which is None else column.take(which))
+        raise InvariantError("a class is asked for that no row has a value of")
 
     def take(self, positions: Ints) -> Partial:
         """Those at these positions, in that order."""
-        return Partial(
-            self.joined,
-            {name: column.take(positions) for name, column in self.columns.items()},
-            {one: column.take(positions) for one, column in self.bound.items()},
-            self.weights[positions],
-            {at: tuple(tag.take(positions) for tag in tags) for at, tags in self.tags.items()},
-        )
+        rows = {
+            at: (batch, positions if which is None else which[positions])
+            for at, (batch, which) in self.rows.items()
+        }
+        return Partial(self.circle, rows, len(positions))
+
+    def beside(self, at: int, rows: Batch) -> Partial:
+        """Each with the row of one more input at its place."""
+        return Partial(self.circle, {**self.rows, at: (rows, None)}, self.length)
 
     def batch(self) -> Batch:
-        """The rows, with the tags of the inputs in their order."""
-        tags = tuple(tag for at in sorted(self.tags) for tag in self.tags[at])
-        return Batch(self.columns, self.weights, tags)
+        """The rows, their weights multiplied, with the tags of the inputs in their order."""
+        columns: dict[AttributeId, Vector] = {}
+        weights = np.ones(self.length, dtype=np.int64)
+        tags: list[Tags] = []
+        for at in sorted(self.rows):
+            rows, which = self.rows[at]
+            names = [name for name, _ in self.circle.inputs[at].columns]
+            wanted = {n: rows.columns[n] for n in names if n in self.circle.outputs}
+            part = Batch(wanted, rows.weights, rows.tags)
+            part = part if which is None else part.take(which)
+            columns.update(part.columns)
+            weights = weights * part.weights
+            tags += part.tags
+        return Batch(columns, weights, tuple(tags))
 
 
 def beginning(circle: Circle, at: int, rows: Batch) -> Partial:
     """Rows of one input by themselves."""
-    own = circle.inputs[at]
-    names = [name for name, _ in own.columns]
-    bound = {one: normalise(rows.columns[names[place]]) for one, place in own.classes}
-    columns = {name: rows.columns[name] for name in names if name in circle.outputs}
-    found = Partial(frozenset({at}), columns, bound, rows.weights, {at: rows.tags})
-    return _known(circle, found, own.bound)
+    found = Partial(circle, {at: (rows, None)}, len(rows))
+    return _known(found, found.bound)
 
 
 def joined(partial: Partial, view: View) -> Iterator[Batch]:
     """All joined rows that begin with these, some at a time."""
-    circle = view.stores.circle
     if not len(partial):
         return
-    following = circle.following(partial.joined)
+    following = partial.circle.following(partial.joined)
     if not following:
         yield partial.batch()
         return
@@ -85,7 +111,7 @@ def _divided(
 ) -> Iterator[tuple[int, Ints | None]]:
     """Which rows (None: all) go on with which input, a lot at a time; those that find none may be
     gone."""
-    if len(following) == 1 and _is_bound(partial, following[0], view):
+    if len(following) == 1 and _is_bound(partial, following[0]):
         # Hardly any row has more than one such: not worth counting first.
         yield following[0], None
         return
@@ -100,47 +126,35 @@ def _divided(
         yield from ((at, rows[lots == lot]) for lot in np.unique(lots))
 
 
-def _is_bound(partial: Partial, at: int, view: View) -> bool:
+def _is_bound(partial: Partial, at: int) -> bool:
     """Whether the rows have all that the input is joined by."""
-    return view.stores.circle.inputs[at].bound <= partial.bound.keys()
+    return partial.circle.inputs[at].bound <= partial.bound
 
 
 def _counts(partial: Partial, at: int, view: View) -> Ints:
     """How many rows of the input each row may go on with."""
-    classes, places = view.stores.circle.inputs[at].asked_by(frozenset(partial.bound))
-    keys = [partial.bound[one] for one in classes]
+    classes, places = partial.circle.inputs[at].asked_by(partial.bound)
+    keys = [partial.value_of(one) for one in classes]
     return view.count(at, places, key_codes(keys, len(partial)))
 
 
 def _extended(partial: Partial, at: int, view: View) -> Partial:
     """Each row with every row of the input that has its values."""
-    circle = view.stores.circle
-    own = circle.inputs[at]
-    classes, places = own.asked_by(frozenset(partial.bound))
-    keys = [partial.bound[one] for one in classes]
+    own = partial.circle.inputs[at]
+    classes, places = own.asked_by(partial.bound)
+    keys = [partial.value_of(one) for one in classes]
     found = view.find(at, places, key_codes(keys, len(partial)), keys)
-    grown = partial.take(found.owners)
-    if not len(grown):
-        return grown
-    fresh = own.bound - partial.bound.keys()
-    names = [name for name, _ in own.columns]
-    bound = {one: normalise(found.rows.columns[names[p]]) for one, p in own.classes if one in fresh}
-    columns = {name: found.rows.columns[name] for name in names if name in circle.outputs}
-    grown = Partial(
-        partial.joined | {at},
-        {**grown.columns, **columns},
-        {**grown.bound, **bound},
-        grown.weights * found.rows.weights,
-        {**grown.tags, at: found.rows.tags},
-    )
-    return _known(circle, grown, fresh)
+    grown = partial.take(found.owners).beside(at, found.rows)
+    return _known(grown, own.bound - partial.bound) if len(grown) else grown
 
 
-def _known(circle: Circle, partial: Partial, fresh: frozenset[Class]) -> Partial:
+def _known(partial: Partial, fresh: frozenset[Class]) -> Partial:
     """Without rows that have NULL in one of these classes, unless it is a value there."""
-    known = np.ones(len(partial), dtype=np.bool_)
+    known: Bools | None = None
     for one in fresh:
-        valid = partial.bound[one].valid
-        if valid is not None and not circle.null_safe[one]:
-            known &= valid
-    return partial if bool(known.all()) else partial.take(known.nonzero()[0])
+        valid = partial.value_of(one).valid
+        if valid is not None and not partial.circle.null_safe[one]:
+            known = valid if known is None else known & valid
+    if known is None or bool(known.all()):
+        return partial
+    return partial.take(known.nonzero()[0])

@@ -38,6 +38,10 @@ class Probed:
         """The classes it has a column of."""
         return frozenset(one for one, _ in self.classes)
 
+    def column_of(self, one: Class) -> AttributeId:
+        """Its column of a class that it has."""
+        return next(self.columns[place][0] for own, place in self.classes if own == one)
+
     def asked_by(self, classes: frozenset[Class]) -> tuple[tuple[Class, ...], Places]:
         """Those of the classes that it has, and its columns of them, ascending by place."""
         shared = sorted((place, one) for one, place in self.classes if one in classes)
