@@ -113,11 +113,13 @@ def compile_plan(
     buffers: Buffers = KEEP_ALL,
     answer: AnswerPlan | None = None,
     trees: Mapping[TableName, int] | None = None,
+    blocks: Sequence[PlannedBlock] = (),
 ) -> Compiled:
     """The circuit for a plan; with an `answer`, whose rows it has, these are kept too.
 
     With `trees`, the changed rows per table that these are chosen by, join trees serve the blocks
-    that have one; the same numbers give the same circuit.
+    that have one; the same numbers give the same circuit. `blocks` are what these numbers come to,
+    where that is known already (`planned_blocks`).
 
     `key_columns` tells for the i-th node of `nodes_of(root)` which grouping column equals each
     access's partition attribute, `barriers` at which positions there are barriers (default: at
@@ -128,7 +130,7 @@ def compile_plan(
     nodes = tuple(nodes_of(root))
     found = None if barriers is None else [nodes[position] for position in barriers]
     if trees is not None:
-        blocks = planned_blocks(root, trees, has_answer=answer is not None)
+        blocks = blocks or planned_blocks(root, trees, has_answer=answer is not None)
         compiled = _with_trees(blocks, root, sketched, chooser, found, buffers, answer)
         if compiled is None:
             compiled = compile_plan(

@@ -9,7 +9,7 @@ Out of scope: what a policy makes of it (`app.maintain`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
 
 from impctl.aliases import AccessId, TableName
@@ -17,6 +17,7 @@ from impctl.circuits.compile import Compiled, compile_plan
 from impctl.circuits.flows import BlockedError
 from impctl.circuits.refills import KEEP_ALL, Buffers
 from impctl.circuits.strategy import Chooser
+from impctl.circuits.trees.built import PlannedBlock
 from impctl.circuits.trees.choice import TreeChoice
 from impctl.circuits.trees.shape import NoTree, TreeShape
 from impctl.expr.nodes import Span
@@ -102,13 +103,15 @@ def choose_way(
     *,
     buffers: Buffers = KEEP_ALL,
     trees: Mapping[TableName, int] | None = None,
+    blocks: Sequence[PlannedBlock] = (),
 ) -> Way:
     """How the sketches of `partitions` (by access) are maintained for a safe plan.
 
     `core` is the plan without its output columns and `verdict` its verdict; `whole` is the verdict
     on the whole plan, which touch mode goes by. `chooser` decides which sides of joins are kept,
-    `buffers` bound what MIN, MAX and top-k keep, `trees` asks for joins without joining (see
-    `compile_plan`). InvariantError where either verdict is unsafe.
+    `buffers` bound what MIN, MAX and top-k keep, `trees` asks for joins without joining, by
+    `blocks` where these are known (see `compile_plan`). InvariantError where either verdict is
+    unsafe.
     """
     whole, verdict = whole.required(), verdict.required()
     try:
@@ -120,6 +123,7 @@ def choose_way(
             barriers=verdict.barrier_positions,
             buffers=buffers,
             trees=trees,
+            blocks=blocks,
         )
     except BlockedError as blocked:
         # Touch also needs that no other table changes, so there must not be one.

@@ -26,7 +26,8 @@ from impctl.circuits.identity import with_answer
 from impctl.circuits.refills import KEEP_ALL, USUAL, Buffers
 from impctl.circuits.trees.choice import TreeChoice
 from impctl.circuits.trees.identity import trees_id
-from impctl.circuits.trees.shape import NoTree, Reason
+from impctl.circuits.trees.shape import NoTree, Reason, TreeShape
+from impctl.circuits.trees.shaping import tree_shapes
 from impctl.circuits.way import Way, answering_way, choose_way
 from impctl.errors import RecaptureNeededError, UnsupportedError
 from impctl.expr.nodes import Span
@@ -66,18 +67,28 @@ def chosen_way(
     """
     scans = (*prepared.scans, *scans_of(prepared.query.root))
     accesses = {scan.access: scan.table for scan in scans}
-    by_core, why = None, ""
+    by_core, why, is_planned = None, "", False
     if prepared.spec.join is JoinStrategy.TREE:
-        by_core = _by_core(prepared, verdict, partitions, chooser)
+        is_planned = _is_planned(prepared, verdict, partitions)
+        if not is_planned:
+            # A tree that is asked for in vain is refused, whatever becomes of the answer.
+            by_core = _by_core(prepared, verdict, partitions, chooser)
     if prepared.spec.answer and has_answer:
-        is_asked = by_core is not None and by_core.has_tree
-        way = _by_answer(prepared, verdict, partitions, chooser, must_be_tree=is_asked)
+        way = _by_answer(prepared, verdict, partitions, chooser, must_be_tree=is_planned)
         if isinstance(way, Way):
             return replace(way, accesses=accesses)
         why = way
     if by_core is None:
         by_core = _by_core(prepared, verdict, partitions, chooser)
     return replace(by_core, accesses=accesses, no_answer=why)
+
+
+def _is_planned(
+    prepared: PreparedQuery, verdict: Verdict, partitions: Mapping[AccessId, RangePartition]
+) -> bool:
+    """Whether sketches alone would be maintained by a tree; nothing is built to know it."""
+    core = kept_plan(prepared, verdict, partitions).core
+    return any(isinstance(shape, TreeShape) for shape in tree_shapes(core, {}))
 
 
 def _by_answer(
@@ -167,7 +178,7 @@ def _with_trees(prepared: PreparedQuery, choose: Callable[..., Way]) -> Way:
 def _trees_or_not(choose: Callable[..., Way], choice: TreeChoice) -> Way:
     """The way as chosen; without trees, too, where the engine has no circuit with them."""
     if choice.is_tree:
-        way = choose(trees={})
+        way = choose(trees={}, blocks=choice.blocks)
         if way.has_tree:
             return replace(way, trees=choice)
         choice = replace(choice, is_tree=False, reason=f"a tree cannot keep it: {way.reason}")

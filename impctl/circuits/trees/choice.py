@@ -12,9 +12,11 @@ Out of scope: fan-outs of tables (`tables.keys.fan_out`), where an index join fi
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import field
 from typing import Protocol
 
 from impctl.aliases import TableName
+from impctl.circuits.trees.built import PlannedBlock
 from impctl.circuits.trees.costs.sides import FanOuts
 from impctl.circuits.trees.costs.times import STEP_ROWS
 from impctl.circuits.trees.estimate import Estimate, Kept, estimate, together
@@ -36,11 +38,15 @@ _LONGEST = 80
 
 @dataclass(frozen=True, slots=True)
 class TreeChoice:
-    """What was chosen, why, and what it was chosen by where that was estimated."""
+    """What was chosen, why, and what it was chosen by where that was estimated.
+
+    `blocks` are the plan's, where they were found for that; they need not be found again to build.
+    """
 
     is_tree: bool
     reason: str
     estimate: Estimate | None = None
+    blocks: tuple[PlannedBlock, ...] = field(default=(), repr=False, compare=False)
 
 
 class TreeChooser(Protocol):
@@ -73,9 +79,10 @@ class TreesByFanOut:
     def choose(self, core: Plan) -> TreeChoice:
         """The choice, with both estimates of all blocks that have a tree."""
         try:
+            blocks = planned_blocks(core, {})
             found = [
                 estimate(one.block.joins, one.shape, self.rows, self.fan_outs)
-                for one in planned_blocks(core, {})
+                for one in blocks
                 if one.block is not None and isinstance(one.shape, TreeShape)
             ]
         except ImpctlError as error:
@@ -86,7 +93,7 @@ class TreesByFanOut:
         if len(known) < len(found):
             return TreeChoice(False, _NOT_ESTIMATED)
         both = together(known)
-        return TreeChoice(is_better_as_tree(both), _told(both), both)
+        return TreeChoice(is_better_as_tree(both), _told(both), both, blocks)
 
 
 def is_better_as_tree(both: Estimate) -> bool:

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from impctl.app.capturing import chosen_way
 from impctl.store.store import Store
 from tests.support.run_cli import Cli
 
@@ -213,6 +214,14 @@ def test_an_answer_that_no_tree_tells_is_refused_by_name(cli: Cli) -> None:
     assert any("COUNT" in warning for warning in ran.document["warnings"])
     (result,) = cli.good("explain", "--query", "counted_index").results
     assert result["answer"]["kept"]
+
+
+def test_where_a_tree_tells_the_answer_no_other_circuit_is_built(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_answers(cli)
+    monkeypatch.setattr(chosen_way, "choose_way", lambda *_, **__: pytest.fail("it was built"))
+    cli.good("capture", "--query", "rows_tree", "--query", "top_tree")
 
 
 def test_rows_that_a_tree_tells_are_stored_nowhere(cli: Cli) -> None:

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 import pytest
 
+from impctl.circuits import compile as compile_module
+from impctl.circuits.compile import compile_plan
 from impctl.circuits.trees.choice import (
     TreeChoice,
     TreesAsRecorded,
@@ -14,7 +16,10 @@ from impctl.circuits.trees.choice import (
 )
 from impctl.circuits.trees.costs.sides import FanOuts, KeySide, SideSize
 from impctl.circuits.trees.estimate import Estimate
+from impctl.data.schema import LONG
 from impctl.errors import TableError
+from impctl.plan.nodes import scans_of
+from impctl.sketch.partition import RangePartition
 from tests.circuits.trees.drawn import core
 
 PAIR = "SELECT r.a FROM r JOIN s ON r.a = s.a GROUP BY r.a HAVING SUM(s.d) > 1"
@@ -125,6 +130,22 @@ def test_tables_that_cannot_be_read_stay_with_the_index() -> None:
     choice = TreesByFanOut(Gone(), {}).choose(core(PAIR))
     assert (choice.is_tree, choice.estimate) == (False, None)
     assert "a file is gone" in choice.reason
+
+
+def test_what_was_planned_to_choose_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
+    root = core(PAIR)
+    ranges = {s.access: RangePartition(s.table, "c", LONG, (1, 2)) for s in scans_of(root)}
+    choice = TreesByFanOut(Evenly(9), {"r": 1, "s": 1}).choose(root)
+    again = compile_plan(root, ranges, {}, barriers=(), trees={})
+
+    def planned(*_: object, **__: object) -> None:
+        pytest.fail("it is planned twice")
+
+    monkeypatch.setattr(compile_module, "planned_blocks", planned)
+    built = compile_plan(root, ranges, {}, barriers=(), trees={}, blocks=choice.blocks)
+    assert built.shapes == again.shapes
+    names = [keeper.name for keeper in built.circuit.arrangements()]
+    assert names == [keeper.name for keeper in again.circuit.arrangements()]
 
 
 @pytest.mark.parametrize("is_tree", [True, False])
