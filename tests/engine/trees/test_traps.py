@@ -113,6 +113,17 @@ def test_a_left_key_is_wanted_before_it_has_rows() -> None:
     assert tree.sketches == {"s": set(), "r": {0}}
 
 
+def test_a_null_before_a_key_is_not_taken_for_its_wish() -> None:
+    nodes = [node(0, "s", "a", "a"), node(1, "r", "a", "a", [(0, Edge.LEFT, "a")])]
+    tree = grown(nodes, compared(N, CompareOp.GREATER, 0))
+    # By its code it stands behind NULL.
+    late = 2**62
+    tree.step(s=[((late,), 4, 1)], r=[((None,), 1, 1)])
+    assert tree.sketches == {"s": set(), "r": {1}}
+    tree.step(r=[((None,), 1, -1), ((late,), 2, 1)])
+    assert tree.sketches == {"s": {4}, "r": {2}}
+
+
 def test_a_tuple_that_flips_and_moves_tells_its_old_set_and_the_crossings() -> None:
     tree = pair(bound=1)
     tree.step(s=[((1, 1), 0, 1), ((1, 1), 1, 1)], r=[((1, 7), 5, 1)])
