@@ -108,6 +108,8 @@ def test_rows_come_and_go_whatever_runs_they_lie_in(
         assert rows_of(found.rows) == there
         of_rows = found.rows.columns["k"].values.tolist()
         assert [asked[owner] for owner in found.owners.tolist()] == of_rows
+        of_keys = np.bincount(found.owners, minlength=len(asked))
+        assert index.count(key.values).tolist() == of_keys.tolist()
     whole = index.whole()
     assert rows_of(whole) == {row: n for row, n in there.items() if n}
     assert len(whole) == len(rows_of(whole))
