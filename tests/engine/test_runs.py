@@ -133,3 +133,24 @@ def test_slices_of_any_length_have_all_their_rows(length: int) -> None:
         for code in range(start, min(start + length, 400))
     ]
     assert list(zip(owners.tolist(), codes.tolist(), strict=True)) == expected
+
+
+def test_slices_in_any_order_have_the_newest_rows_of_their_codes() -> None:
+    for seed in range(60):
+        random_ = random.Random(seed)
+        kept, newest = Arrangement("kept", (), "count"), {}
+        for _ in range(random_.randint(1, 5)):
+            codes = sorted(random_.sample(range(60), random_.randint(1, 25)))
+            counts = [random_.randint(0, 2) for _ in codes]
+            kept.put(np.array(codes), (), {"count": np.array(counts)})
+            newest.update(zip(codes, counts, strict=True))
+        low = np.array([random_.randrange(60) for _ in range(6)])
+        wide = random_.choice([1, 4, 20])
+        found = slices(kept.runs, low, low + wide, "count")
+        expected = [
+            (at, code, newest[code])
+            for at, start in enumerate(low.tolist())
+            for code in range(start, start + wide)
+            if newest.get(code)
+        ]
+        assert list(zip(*(column.tolist() for column in found), strict=True)) == expected
