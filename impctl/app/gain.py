@@ -88,6 +88,9 @@ def _verdict(found: Uses, answers: KeptAnswers, saved: float, upkeep: float) -> 
 
 def _hint(verdict: str, found: Uses, upkeep_runs: int, of_order: Callable[[], str]) -> str:
     """What to do about a sketch that costs more than it saves."""
+    if verdict == NOT_USED_YET and upkeep_runs <= 1:
+        # Captured just now: nobody had the time.
+        return ""
     if verdict == NOT_USED_YET:
         return "take the query out of what is maintained, or maintain it when it is asked for"
     if verdict in (PAYS, ANSWERS):

@@ -181,7 +181,7 @@ def _refuse_existing(out: Path, *, force: bool) -> None:
 def _existing(file: Path) -> UsageError:
     return UsageError(
         f"File `{file}` is there already",
-        hint="give another one, or `--force` to write a file anew",
+        hint="give another one (`--out FILE`), or `--force` to write it anew",
     )
 
 

@@ -156,6 +156,11 @@ def test_metrics_that_cannot_be_written_are_a_failure(cli: Cli) -> None:
 def test_a_query_that_was_never_used(cli: Cli) -> None:
     [found] = cli.good("gain").results
     assert (found["uses"], found["verdict"], found["last_use"]) == (0, "not_used", None)
+    cli.good("capture")
+    assert cli.good("gain").results[0]["hint"] == "", "nobody had the time to use it"
+    append(cli.workload.parent, 77)
+    cli.good("maintain")
+    assert "take the query out" in cli.good("gain").results[0]["hint"]
 
 
 def test_answers_from_kept_rows_are_told_and_are_no_uses(

@@ -7,6 +7,7 @@ Out of scope: the formats themselves (`app.writing.lines`), files (`app.writing.
 
 from __future__ import annotations
 
+import os
 from io import TextIOWrapper
 from typing import TextIO
 
@@ -16,6 +17,7 @@ from impctl.app.results.changed import ChangesResult
 from impctl.app.results.results import QueryResult
 from impctl.app.writing.formats import RowsFormat
 from impctl.cli.output.wording import count_text, plain, versions_text
+from impctl.cli.output.wrapped import columns_of
 
 
 def write_rows(
@@ -28,7 +30,8 @@ def write_rows(
         from impctl.app.writing.texts import text_columns
         from impctl.cli.output.table import table_lines
 
-        for line in table_lines(text_columns(result.shown, " ")):
+        width = columns_of(os.environ, stdout)
+        for line in table_lines(text_columns(result.shown, " "), width):
             stdout.write(line + "\n")
         return
     from impctl.app.writing.lines import text_of

@@ -40,5 +40,5 @@ def _details(result: GainResult) -> Iterator[str]:
     yield f"upkeep: {upkeep}{saved}"
     if result.verdict == COSTS_MORE:
         yield f"costs more than it saves: {result.hint}"
-    elif result.verdict == NOT_USED_YET and result.upkeep_runs:
+    elif result.verdict == NOT_USED_YET and result.hint:
         yield f"not used: {result.hint}"

@@ -25,7 +25,8 @@ def status_lines(result: StatusResult, width: int | None) -> list[str]:
     if result.mode == SKETCH_NONE:
         return [plain(f"{result.query}: without a sketch, {ASKED_FOR_NONE}")]
     if not result.versions:
-        return [plain(f"{result.query}: not captured (policy {result.policy})")]
+        said = f"{result.query}: not captured (policy {result.policy})"
+        return [plain(f"{said}; `impctl check` says whether it can be")]
     state = "stale" if result.stale else "current"
     lines = wrapped(plain(f"{result.query}: {state}, {sketches_text(result.sketches)}"), width)
     for label, text in _labelled(result):

@@ -94,6 +94,7 @@ class TextOutput:
 
     def check(self, result: CheckResult) -> None:
         """Supported or not, how it would be maintained, and the attributes looked at."""
+        self._named.add(result.query)
         self._words[result.query] = check_word(result)
         self._lines(check_lines(result, self._width()))
 
@@ -236,6 +237,7 @@ class TextOutput:
 
     def explain(self, result: ExplainResult) -> None:
         """How and why, the plan with each operator's way, the attributes."""
+        self._named.add(result.query)
         self._lines(explain_lines(result, self._width()))
 
     def finding(self, result: Finding) -> None:

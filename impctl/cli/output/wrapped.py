@@ -18,16 +18,21 @@ _ASSUMED = 80
 """Columns of a terminal that does not say."""
 
 
-def width_for(environment: Mapping[str, str], stream: TextIO) -> int | None:
+def columns_of(environment: Mapping[str, str], stream: TextIO) -> int | None:
     """Columns of the terminal that a stream goes to; None for a pipe or a file, which has none."""
     stated = environment.get("COLUMNS", "")
-    columns = int(stated) if stated.isdecimal() else 0
-    if not columns:
-        try:
-            columns = os.get_terminal_size(stream.fileno()).columns or _ASSUMED
-        except (OSError, ValueError):  # no terminal, or a stream in memory
-            return None
-    return min(max(columns, NARROWEST), WIDEST)
+    if stated.isdecimal() and int(stated):
+        return int(stated)
+    try:
+        return os.get_terminal_size(stream.fileno()).columns or _ASSUMED
+    except (OSError, ValueError):  # no terminal, or a stream in memory
+        return None
+
+
+def width_for(environment: Mapping[str, str], stream: TextIO) -> int | None:
+    """How wide lines of sentences are there; None where a sentence is one line."""
+    columns = columns_of(environment, stream)
+    return None if columns is None else min(max(columns, NARROWEST), WIDEST)
 
 
 def wrapped(text: str, width: int | None, first: str = "", rest: str | None = None) -> list[str]:

@@ -49,12 +49,22 @@ def test_it_is_the_table_that_rich_draws(monkeypatch: pytest.MonkeyPatch) -> Non
     for _ in range(400):
         columns = random_columns(draw)
         shown = [[c.name, *("NULL" if t is None else t for t in c.texts)] for c in columns]
-        own += table._narrow(shown, [c.is_number for c in columns]) is not None
+        own += table._narrow(shown, [c.is_number for c in columns], 80) is not None
         assert table_lines(columns) == drawn(columns, monkeypatch), columns
     assert own > 150
 
 
-def test_what_does_not_fit_is_wrapped_by_rich() -> None:
-    lines = table_lines([TextColumn("a", False, ["x " * 60]), TextColumn("b", True, ["1"])])
+def test_what_does_not_fit_a_terminal_is_wrapped_by_rich() -> None:
+    columns = [TextColumn("a", False, ["x " * 60]), TextColumn("b", True, ["1"])]
+    lines = table_lines(columns, 100)
     assert len(lines) > 3
+    assert max(map(len, lines)) <= 100
     assert sum(line.count("x") for line in lines) == 60
+
+
+@pytest.mark.parametrize("text", ["x" * 500, "naïve " * 100])
+def test_without_a_terminal_each_row_is_one_line(text: str) -> None:
+    """Programs count lines and look for words in them."""
+    lines = table_lines([TextColumn("a", False, [text] * 3), TextColumn("b", True, ["1"] * 3)])
+    assert len(lines) == 5
+    assert all(text.strip() in line for line in lines[2:])

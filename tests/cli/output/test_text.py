@@ -221,7 +221,9 @@ def test_user_text_has_no_markup_and_no_control_characters(fake, impctl) -> None
 
 def test_not_captured(fake, impctl) -> None:
     fake.answer = Outcome((replace(EXAMPLES["status"], sketches=(), versions={}),))
-    assert impctl("status", "w.yaml").stdout == "q_top: not captured (policy auto)\n"
+    assert impctl("status", "w.yaml").stdout == (
+        "q_top: not captured (policy auto); `impctl check` says whether it can be\n"
+    )
 
 
 def test_eager_steps_are_shown_where_there_are_several(fake, impctl) -> None:
@@ -359,3 +361,10 @@ def test_colour(fake, impctl, monkeypatch, variables: dict[str, str], coloured: 
         monkeypatch.setenv(name, value)
     fake.answer = QueryError("no")
     assert ("\x1b[31merror\x1b[0m: no" in impctl("status", "w.yaml").stderr) is coloured
+
+
+@pytest.mark.parametrize("command", ["check", "explain"])
+def test_queries_that_were_told_are_counted_beside_those_that_failed(fake, impctl, command) -> None:
+    failure = Failure("q_two", QueryError("Query `q_two` uses a window function"))
+    fake.answer = Outcome((EXAMPLES[command],), failures=(failure,))
+    assert impctl(command, "w.yaml").stderr.endswith("1 of 2 queries failed: `q_two`\n")
