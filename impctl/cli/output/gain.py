@@ -16,7 +16,11 @@ def gain_lines(result: GainResult) -> list[str]:
     """The lines of one query."""
     since = "" if result.since is None else f" since {result.since:%Y-%m-%d %H:%MZ}"
     last = "" if result.last_use is None else f", the last {result.last_use:%Y-%m-%d %H:%M:%SZ}"
-    head = f"{result.query}: {count_text(result.uses, 'use')}{since}{last}"
+    counted = count_text(result.uses, "use")
+    if result.kept_answers:
+        answers = f"{count_text(result.kept_answers, 'answer')} from kept rows"
+        counted = f"{counted}, {answers}" if result.uses else answers
+    head = f"{result.query}: {counted}{since}{last}"
     return [plain(text) for text in (head, *_details(result))]
 
 
@@ -31,8 +35,7 @@ def _details(result: GainResult) -> Iterator[str]:
             ", of what the query's own conditions leave"
         )
     if result.kept_answers:
-        told = count_text(result.kept_answers, "answer")
-        yield f"{told} from kept rows, which read no file; what they save is not estimated"
+        yield "answers from kept rows read no file; what they save is not estimated"
     if result.uses > result.used:
         yield f"{count_text(result.uses - result.used, 'use')} left the sketch away"
     upkeep = f"{count_text(result.upkeep_runs, 'run')}, {duration_text(result.upkeep_ms)}"
