@@ -9,6 +9,7 @@ Out of scope: settings (`spark.session`), sessions of the surrounding program (`
 from __future__ import annotations
 
 import atexit
+import logging
 import os
 import socket
 from collections.abc import Mapping
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 REMOTE = "SPARK_REMOTE"
 SCHEME = "sc://"
 _PORT = 15002
+_FAILURES_LOG = "SQLQueryContextLogger"
+"""Where the client writes failures of queries, as JSON on stderr."""
 _PATIENCE = 10.0
 """Seconds to wait for the server's port; the client itself would try for minutes."""
 _NEEDED = ("grpc", "grpc_status", "google.rpc", "pandas", "zstandard")
@@ -69,8 +72,16 @@ def open_remote(address: str) -> SparkSession:
         _ = session.version
     except PySparkException as error:
         raise _unreachable(address, str(error).splitlines()[0]) from error
+    _quieten()
     atexit.register(session.stop)
     return session
+
+
+def _quieten() -> None:
+    """Failures of queries are raised, and told by whoever asked; the client prints them, too."""
+    from pyspark.logger import PySparkLogger
+
+    PySparkLogger.getLogger(_FAILURES_LOG).setLevel(logging.CRITICAL)
 
 
 def another(session: SparkSession) -> SparkSession:

@@ -58,6 +58,7 @@ queries:
 """
 
 
+@pytest.mark.usefixtures("launched_here")
 @pytest.mark.parametrize("kind", ["in-memory", "hive"])
 def test_a_table_is_found_where_the_catalog_says(tmp_path: Path, kind: str) -> None:
     create_table(str(tmp_path / "some sales"), ROWS)
