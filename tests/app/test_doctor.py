@@ -201,6 +201,11 @@ def test_the_change_feed_is_off(cli: Cli, tmp_path: Path) -> None:
     feed = found(cli.good("doctor"), "change_feed")
     assert feed["level"] == "warning"
     assert "delta.enableChangeDataFeed" in feed["fix"]
+    path = str(tmp_path / "plain")
+    assert f"delta.`{path}` SET TBLPROPERTIES" in feed["fix"]
+    call = feed["fix"].split("with deltalake ")[1]
+    eval(call, {"DeltaTable": DeltaTable})  # noqa: S307 - the call as it is told
+    assert found(cli.good("doctor"), "change_feed")["level"] == "ok"
 
 
 @pytest.mark.parametrize(

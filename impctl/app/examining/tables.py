@@ -19,7 +19,6 @@ from impctl.store.records import StoredQuery
 from impctl.tables.snapshot import CHANGE_FEED, Snapshot
 from impctl.tables.write.writable import check_writable
 
-_FEED_ON = f"`ALTER TABLE ... SET TBLPROPERTIES ('{CHANGE_FEED}' = 'true')`"
 _BY_FILES = "changes are found by comparing files, which reads every changed file whole"
 
 
@@ -75,7 +74,8 @@ def _writable(subject: Subject, snapshot: Snapshot) -> Finding:
 
 def _change_feed(subject: Subject, snapshot: Snapshot) -> Finding:
     if not snapshot.has_change_feed:
-        return subject.warning("change_feed", f"The change feed is off: {_BY_FILES}", _FEED_ON)
+        said = f"The change feed is off: {_BY_FILES}"
+        return subject.warning("change_feed", said, _feed_on(snapshot))
     if snapshot.column_mapping is not None:
         return subject.warning(
             "change_feed",
@@ -83,6 +83,14 @@ def _change_feed(subject: Subject, snapshot: Snapshot) -> Finding:
             "nothing is wrong; a table without `delta.columnMapping.mode` is maintained faster",
         )
     return subject.ok("change_feed", "The change feed is on")
+
+
+def _feed_on(snapshot: Snapshot) -> str:
+    """What turns the change feed on, to be copied: for Spark, and for Python without it."""
+    path = snapshot.path
+    spark = f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES ('{CHANGE_FEED}' = 'true')"
+    python = f"DeltaTable({path!r}).alter.set_table_properties({{'{CHANGE_FEED}': 'true'}})"
+    return f"in Spark {spark}, or with deltalake {python}"
 
 
 def _stale(
